@@ -1,0 +1,257 @@
+"""What a run writes: one record a line, each with its schema, kind and outcome.
+
+Units stand in the names; nothing is NaN in place of a reason. Reading and
+writing files is the store's.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.errors import RecordFormatError
+
+__all__ = [
+    "SCHEMA",
+    "AgreementRecord",
+    "AttentionRecord",
+    "BakedAxis",
+    "ExportRecord",
+    "Outcome",
+    "Record",
+    "RuntimeRecord",
+    "TimingRecord",
+    "Verdict",
+    "decode_record",
+    "encode_record",
+]
+
+SCHEMA = 1
+
+
+class Outcome(StrEnum):
+    """What became of a cell; everything but OK is told in the report's first lines."""
+
+    OK = "ok"
+    DISAGREES = "disagrees"
+    UNSUPPORTED = "unsupported"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Verdict(StrEnum):
+    """What a judge says of an output.
+
+    WRONG: no evaluation order of the declared arithmetic can produce it (a
+    proof). OK: inside the proven bound. The two words between them come with
+    the statistical tests.
+
+    Source: METHOD A.7.
+    """
+
+    OK = "ok"
+    WRONG = "wrong"
+
+
+class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields that every record has.
+
+    Args:
+        schema: Version of this format.
+        cell: sha256 of what was run (spec, sizes, dtype, form, opset, runtime,
+            options, seed), hex; "" outside a run.
+        case: Case id or target name, for people.
+        target: What was exported or read: a use, `sdpa`, a class or a file.
+        form: Graph form: decomposed or attention; "" where there is none (torch).
+        opset: Operator-set version; 0 where there is none.
+        runtime: Runtime name; "" where none ran.
+        outcome: What became of it.
+        reason: Why it is not OK; "" if it is.
+        warnings: Doubts, each one sentence.
+    """
+
+    schema: int = SCHEMA
+    cell: str = ""
+    case: str = ""
+    target: str = ""
+    form: str = ""
+    opset: int = 0
+    runtime: str = ""
+    outcome: Outcome = Outcome.OK
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+class Sizes(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a case that charts and tables group by; -1 = not applicable."""
+
+    batch_size: int = -1
+    q_seq_len: int = -1
+    kv_seq_len: int = -1
+    head_dim: int = -1
+    q_num_heads: int = -1
+
+
+class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="agreement"):
+    """One output of one attention judged against the float64 oracle.
+
+    Args:
+        site: Which attention of the model.
+        sizes: Sizes it was judged at.
+        dtype: Element type.
+        precision: The declared arithmetic.
+        verdict: The judge's word, or None if nothing was judged.
+        max_abs_error: Largest |actual - oracle|.
+        max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a fault.
+        max_relative_error, max_ulp_error, cosine: Printed for comparison, never decide.
+        diagnosis: What the evidence says, one sentence.
+        inputs: Ladder step or sizes that the inputs came from.
+        spread: Standard deviation of the logits, or -1 if the module's own.
+        seed: Seed of the inputs.
+        judged_rows, total_rows: Rows of (batch, head, query) judged and present.
+        scale_error_proven: Smallest relative error of the scale that this
+            judgement proves wrong (METHOD A), or -1 if not computed.
+        ran: Operator types that ran, with their node counts.
+    """
+
+    site: str = ""
+    sizes: Sizes = Sizes()
+    dtype: str = ""
+    precision: str = ""
+    verdict: Verdict | None = None
+    max_abs_error: float = 0.0
+    max_bound_ratio: float = 0.0
+    max_relative_error: float = 0.0
+    max_ulp_error: float = 0.0
+    cosine: float = 1.0
+    diagnosis: str = ""
+    inputs: str = ""
+    spread: float = -1.0
+    seed: int = 0
+    judged_rows: int = 0
+    total_rows: int = 0
+    scale_error_proven: float = -1.0
+    ran: dict[str, int] = {}
+
+
+class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="timing"):
+    """One arm of an interleaved comparison.
+
+    Args:
+        group: The comparison; its arms were timed in one interleaved run.
+        sizes: Sizes of the case.
+        dtype: Element type.
+        arm: Name of this arm; baseline: name of the arm that ratios refer to.
+        median_seconds, median_low, median_high: Median over visits of the chosen
+            clock, seconds a call, with its block-bootstrap 95 % interval.
+        wall_min_seconds: Smallest wall time of a call.
+        ratio, ratio_low, ratio_high: This arm over the baseline, paired block by
+            block (below 1 = faster), with its 95 % interval; 1 for the baseline.
+        clock: "wall" or "cpu"; threads: threads inside one operator.
+        disturbed: Share of calls that lost time to other processes.
+        calls, blocks: How much was measured; steady: warm-up reached a steady state.
+        useful_flops, executed_flops: Operations of one call that count and that a
+            kernel without skipping does.
+        exps: Exponentials of one call; bytes_moved: fused lower bound.
+        roof_share: Share of the measured GEMM + exp roof that the arm reaches
+            on useful work, 0..1.
+        samples: File of raw samples, relative to the run folder.
+        ran: Operator types that ran, with their node counts.
+    """
+
+    group: str = ""
+    sizes: Sizes = Sizes()
+    dtype: str = ""
+    arm: str = ""
+    baseline: str = ""
+    median_seconds: float = 0.0
+    median_low: float = 0.0
+    median_high: float = 0.0
+    wall_min_seconds: float = 0.0
+    ratio: float = 1.0
+    ratio_low: float = 1.0
+    ratio_high: float = 1.0
+    clock: str = "wall"
+    threads: int = 1
+    disturbed: float = 0.0
+    calls: int = 0
+    blocks: int = 0
+    steady: bool = True
+    useful_flops: int = 0
+    executed_flops: int = 0
+    exps: int = 0
+    bytes_moved: int = 0
+    roof_share: float = -1.0
+    samples: str = ""
+    ran: dict[str, int] = {}
+
+
+class BakedAxis(msgspec.Struct, frozen=True, kw_only=True):
+    """An axis that should change and does not: which, to what, and the node if known."""
+
+    axis: str
+    node: str = ""
+    evidence: str = ""
+
+
+class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="export"):
+    """One export, with the proof of its dynamic axes.
+
+    Args:
+        dynamic_axes: Names of the axes that may change.
+        baked: Axes that were found fixed.
+        sizes_tried: How many sizes never traced were run.
+        nodes: Nodes per operator type as saved.
+        seconds: Wall time of the export.
+        model: File or content hash.
+    """
+
+    dynamic_axes: tuple[str, ...] = ()
+    baked: tuple[BakedAxis, ...] = ()
+    sizes_tried: int = 0
+    nodes: dict[str, int] = {}
+    seconds: float = 0.0
+    model: str = ""
+
+
+class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="attention"):
+    """One attention found in a model by `inspect`."""
+
+    node: str = ""
+    dialect: str = ""
+    spec: AttentionSpec | None = None
+    dynamic_axes: tuple[str, ...] = ()
+
+
+class RuntimeRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="runtime"):
+    """One runtime as found on this machine."""
+
+    version: str = ""
+    measures_time: bool = True
+
+
+Record = AgreementRecord | TimingRecord | ExportRecord | AttentionRecord | RuntimeRecord
+
+
+def encode_record(record: Record) -> bytes:
+    """One line of JSON, without the newline; the same record gives the same bytes."""
+    return msgspec.json.encode(record, order="sorted")
+
+
+def decode_record(line: bytes, *, where: str) -> Record:
+    """Read one line back.
+
+    Raises:
+        RecordFormatError: If the line is no record; `where` (file:line) is named.
+    """
+    try:
+        return msgspec.json.decode(line, type=Record)
+    except msgspec.MsgspecError as error:
+        raise RecordFormatError(f"{where}: {error}.") from error
+
+
+def to_builtins(record: Record) -> dict[str, Any]:
+    """The record as plain dicts and lists, for `--json`."""
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return plain

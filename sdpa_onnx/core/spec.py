@@ -1,0 +1,245 @@
+"""What attention is computed: the spec that a graph keeps, the case with its sizes.
+
+Knows nothing of arrays, files, torch or onnx.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sdpa_onnx.errors import CaseError
+
+__all__ = ["AttentionCase", "AttentionSpec", "Dtype", "Layout", "MaskKind", "ScaleRule"]
+
+
+class MaskKind(StrEnum):
+    """How keys are hidden besides causality and windows.
+
+    LENGTHS is ONNX's `nonpad_kv_seqlen`: one count of valid keys per sample.
+    """
+
+    NONE = "none"
+    BOOL = "bool"
+    FLOAT = "float"
+    LENGTHS = "lengths"
+
+
+class Layout(StrEnum):
+    """Axis order: B batch, N heads, S sequence, H width of one head.
+
+    BNSH is ONNX's 4-D layout, BSH its 3-D layout (heads side by side).
+    """
+
+    BNSH = "bnsh"
+    BSH = "bsh"
+
+
+class Dtype(StrEnum):
+    """Element type of query, key, value and output, in numpy's words."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+    @property
+    def short(self) -> str:
+        """The form used in case ids: f64, f32, f16, bf16."""
+        return self.value.replace("float", "f")
+
+
+class ScaleRule(StrEnum):
+    """The factor on QK^T as a rule of d_k.
+
+    Source: 1/sqrt(d_k) is Vaswani et al. 2017, section 3.2.1.
+    """
+
+    INVERSE_SQRT = "1/sqrt(d_k)"
+    NONE = "none"
+    INVERSE = "1/d_k"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """One attention without its sizes: what a dynamic model keeps.
+
+    Args:
+        q_num_heads: Query heads.
+        kv_num_heads: Key and value heads; divides q_num_heads (1 = multi-query).
+        head_dim: Width of a query and key head, elements.
+        v_head_dim: Width of a value head, elements. None means head_dim.
+        is_causal: Query i sees key j iff j <= i + offset (see masks.py).
+        left_window: Keys visible left of a query's own position; -1 = all.
+        right_window: The same to the right.
+        mask: Kind of mask input.
+        softcap: softcap * tanh(scores / softcap) before the mask; 0.0 = off.
+        scale: Factor on QK^T: a number or a rule of head_dim.
+        has_past: A cache of earlier keys and values is an input, and the
+            cache with the new ones an output.
+        layout: Axis order of query, key, value and output.
+
+    Raises:
+        CaseError: If no attention with these figures exists.
+
+    Source: attributes of ONNX Attention, opset 25.
+    """
+
+    q_num_heads: int
+    kv_num_heads: int
+    head_dim: int
+    v_head_dim: int = None  # type: ignore[assignment]  # __post_init__ sets head_dim
+    is_causal: bool = False
+    left_window: int = -1
+    right_window: int = -1
+    mask: MaskKind = MaskKind.NONE
+    softcap: float = 0.0
+    scale: float | ScaleRule = ScaleRule.INVERSE_SQRT
+    has_past: bool = False
+    layout: Layout = Layout.BNSH
+
+    def __post_init__(self) -> None:
+        if self.v_head_dim is None:
+            object.__setattr__(self, "v_head_dim", self.head_dim)
+        for name in ("q_num_heads", "kv_num_heads", "head_dim", "v_head_dim"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        if self.q_num_heads % self.kv_num_heads:
+            raise CaseError(
+                f"q_num_heads is {self.q_num_heads}, which kv_num_heads = {self.kv_num_heads} does not divide.",
+                hint="Each key/value head must serve the same number of query heads.",
+            )
+        for name in ("left_window", "right_window"):
+            _require(getattr(self, name) >= -1, name, getattr(self, name), "-1 (all keys) or more")
+        _require(self.softcap >= 0 and math.isfinite(self.softcap), "softcap", self.softcap, "0 (off) or more")
+        _require(math.isfinite(self.scale_value), "scale", self.scale, "a finite number")
+        if self.has_past and self.mask is MaskKind.LENGTHS:
+            raise CaseError(
+                "mask 'lengths' cannot be combined with a past.",
+                hint="ONNX Attention takes nonpad_kv_seqlen only without past_key and past_value.",
+            )
+
+    @property
+    def scale_value(self) -> float:
+        """The factor on QK^T as a number."""
+        match self.scale:
+            case ScaleRule.INVERSE_SQRT:
+                return 1.0 / math.sqrt(self.head_dim)
+            case ScaleRule.INVERSE:
+                return 1.0 / self.head_dim
+            case ScaleRule.NONE:
+                return 1.0
+            case number:
+                return float(number)
+
+    @property
+    def heads_per_kv(self) -> int:
+        """Query heads that share one key/value head."""
+        return self.q_num_heads // self.kv_num_heads
+
+    @property
+    def has_window(self) -> bool:
+        return self.left_window >= 0 or self.right_window >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionCase:
+    """A spec with its sizes and element type: one problem to run.
+
+    Args:
+        spec: What is computed.
+        batch_size: Samples.
+        q_seq_len: Queries of a sample.
+        kv_seq_len: New keys of a sample (the past not counted).
+        past_seq_len: Keys in the cache; only with spec.has_past.
+        dtype: Element type.
+
+    Raises:
+        CaseError: If a size is negative, or a past is given without a cache.
+
+    Example:
+        >>> spec = AttentionSpec(q_num_heads=8, kv_num_heads=2, head_dim=64, is_causal=True)
+        >>> AttentionCase(spec=spec, batch_size=2, q_seq_len=128, dtype=Dtype.FLOAT16).case_id
+        'b2_hq8_hkv2_q128_kv128_d64_f16_causal'
+    """
+
+    spec: AttentionSpec
+    batch_size: int = 1
+    q_seq_len: int
+    kv_seq_len: int = None  # type: ignore[assignment]  # __post_init__ sets q_seq_len
+    past_seq_len: int = 0
+    dtype: Dtype = Dtype.FLOAT32
+
+    def __post_init__(self) -> None:
+        if self.kv_seq_len is None:
+            object.__setattr__(self, "kv_seq_len", self.q_seq_len)
+        for name in ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        if self.past_seq_len and not self.spec.has_past:
+            raise CaseError(
+                f"past_seq_len is {self.past_seq_len}, but the spec has no past.", hint="Set has_past=True in the spec."
+            )
+
+    @property
+    def total_seq_len(self) -> int:
+        """Keys that the softmax runs over: past and new."""
+        return self.past_seq_len + self.kv_seq_len
+
+    @property
+    def case_id(self) -> str:
+        """Stable, file-name safe name: only what differs from the default appears."""
+        spec = self.spec
+        parts = [
+            f"b{self.batch_size}",
+            f"hq{spec.q_num_heads}",
+            f"hkv{spec.kv_num_heads}",
+            f"q{self.q_seq_len}",
+            f"kv{self.kv_seq_len}",
+            f"d{spec.head_dim}",
+            self.dtype.short,
+        ]
+        options = {
+            "causal": spec.is_causal,
+            f"dv{spec.v_head_dim}": spec.v_head_dim != spec.head_dim,
+            f"wl{spec.left_window}": spec.left_window >= 0,
+            f"wr{spec.right_window}": spec.right_window >= 0,
+            f"past{self.past_seq_len}": spec.has_past,
+            f"mask-{spec.mask}": spec.mask is not MaskKind.NONE,
+            f"cap{spec.softcap:g}": spec.softcap > 0,
+            f"scale{_scale_word(spec.scale)}": spec.scale != ScaleRule.INVERSE_SQRT,
+            spec.layout.value: spec.layout is not Layout.BNSH,
+        }
+        return "_".join(parts + [word for word, present in options.items() if present])
+
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the inputs that this case has, by their name in `AttentionInputs`."""
+        spec = self.spec
+        shapes = {
+            "query": self.shape_of(spec.q_num_heads, self.q_seq_len, spec.head_dim),
+            "key": self.shape_of(spec.kv_num_heads, self.kv_seq_len, spec.head_dim),
+            "value": self.shape_of(spec.kv_num_heads, self.kv_seq_len, spec.v_head_dim),
+        }
+        if spec.mask in (MaskKind.BOOL, MaskKind.FLOAT):
+            shapes["attn_mask"] = (self.batch_size, 1, self.q_seq_len, self.total_seq_len)
+        if spec.has_past:
+            past = (self.batch_size, spec.kv_num_heads, self.past_seq_len)
+            shapes |= {"past_key": (*past, spec.head_dim), "past_value": (*past, spec.v_head_dim)}
+        if spec.mask is MaskKind.LENGTHS:
+            shapes["nonpad_kv_seqlen"] = (self.batch_size,)
+        return shapes
+
+    def shape_of(self, num_heads: int, seq_len: int, width: int) -> tuple[int, ...]:
+        """Shape of one tensor in the spec's layout."""
+        if self.spec.layout is Layout.BNSH:
+            return (self.batch_size, num_heads, seq_len, width)
+        return (self.batch_size, seq_len, num_heads * width)
+
+
+def _require(holds: bool, name: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise CaseError(f"{name} is {value}; it must be {allowed}.")
+
+
+def _scale_word(scale: float | ScaleRule) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", scale.value) if isinstance(scale, ScaleRule) else f"{scale:g}"
+
+

@@ -1,0 +1,1 @@
+"""ONNX graphs in, ONNX graphs out: the model container, its attentions, its metadata."""

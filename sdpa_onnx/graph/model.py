@@ -1,0 +1,194 @@
+"""The model container: load, save, tap, hash; nothing here runs a model.
+
+Files, `onnx.ModelProto` and `onnx_ir.Model` come in, an `OnnxModel` goes out.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, EncodeError
+
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.attention_node import sites_of_nodes
+from sdpa_onnx.graph.site import AttentionSite
+
+__all__ = ["SITES_KEY", "SPEC_KEY", "OnnxModel", "load_model"]
+
+SITES_KEY = "sdpa_onnx.attentions"
+SPEC_KEY = "sdpa_onnx.spec"
+
+# protobuf refuses a message above 2 GiB; larger models keep their tensors in a file beside them.
+_PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxModel:
+    """A graph, the attentions found in it, and where it came from.
+
+    Args:
+        ir: The graph. Treat as read-only; changes go through a copy.
+        sites: Every attention, in graph order.
+        source: The torch module that it was exported from, if this process
+            exported it; the baseline runtime runs it.
+        path: The file that it was read from, or None.
+    """
+
+    ir: ir.Model
+    sites: tuple[AttentionSite, ...]
+    source: object | None = None
+    path: Path | None = None
+
+    @property
+    def opset(self) -> int:
+        """Operator-set version of the default domain."""
+        return self.ir.opset_imports.get("", 0)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(value.name or "" for value in self.ir.graph.inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(value.name or "" for value in self.ir.graph.outputs)
+
+    def input_value(self, name: str) -> ir.Value:
+        """The graph input of that name (its type and symbolic shape)."""
+        return next(value for value in self.ir.graph.inputs if value.name == name)
+
+    def node_counts(self) -> dict[str, int]:
+        """Nodes per operator type, functions and subgraphs not entered."""
+        counts: dict[str, int] = {}
+        for node in self.ir.graph:
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+        return counts
+
+    def to_bytes(self) -> bytes:
+        """Serialise to one message.
+
+        Raises:
+            ModelError: If the model is above protobuf's 2 GiB.
+        """
+        try:
+            return ir.to_proto(self.ir).SerializeToString(deterministic=True)
+        except (EncodeError, ValueError) as error:
+            raise ModelError(
+                f"The model {self.path or ''} is above 2 GiB and cannot be held in one message.",
+                hint="Use a smaller model.",
+            ) from error
+
+    def content_hash(self) -> str:
+        """sha256 of the serialised graph, hex."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def tapped(self, names: Sequence[str] | None = None) -> "OnnxModel":
+        """Return a copy whose graph also outputs every value that a site names.
+
+        Args:
+            names: The values to add, instead of those that the sites name.
+
+        Raises:
+            ModelError: If a site names a value that is not in the graph.
+        """
+        model = ir.from_proto(ir.to_proto(self.ir))
+        if names is None:
+            names = [name for site in self.sites for name in (*site.inputs.values(), site.output)]
+        values = {value.name: value for node in model.graph for value in node.outputs}
+        present = {value.name for value in (*model.graph.outputs, *model.graph.inputs)}
+        for name in dict.fromkeys(names):
+            if name in present:
+                continue
+            if name not in values:
+                raise ModelError(
+                    f"The metadata of {self.path or 'the model'} names a value '{name}' that is not in the graph.",
+                    hint="The file was changed after its export; export it again.",
+                )
+            model.graph.outputs.append(values[name])
+        return replace(self, ir=model)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model in one step: a reader sees the old file or the new one.
+
+        Raises:
+            ModelError: If the folder does not exist or cannot be written, or the disk is full.
+        """
+        target = Path(path)
+        if target.is_dir():
+            raise ModelError(f"{target} is a directory.", hint="Give the name of a file.")
+        data = self.to_bytes()
+        temporary: str | None = None
+        try:
+            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+                temporary = file.name
+                file.write(data)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, target)
+        except OSError as error:
+            if temporary is not None:
+                Path(temporary).unlink(missing_ok=True)
+            raise ModelError(f"Cannot write {target}: {error.strerror or error}.") from error
+        return target
+
+
+def load_model(source: "str | os.PathLike[str] | onnx.ModelProto | ir.Model | OnnxModel") -> OnnxModel:
+    """Read a model from a file or take one from memory.
+
+    Raises:
+        ModelError: If there is no such file, or it is no ONNX model.
+    """
+    match source:
+        case OnnxModel():
+            return source
+        case ir.Model():
+            return _with_sites(source, None)
+        case onnx.ModelProto():
+            return _with_sites(ir.from_proto(source), None)
+        case _:
+            path = Path(source)
+            return _with_sites(_read(path), path)
+
+
+def _read(path: Path) -> ir.Model:
+    if path.is_dir():
+        raise ModelError(f"{path} is a directory.", hint="Give the name of an .onnx file.")
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            raise ModelError(f"{path} is empty.", hint="Give an .onnx file.")
+        proto = onnx.load(path, load_external_data=False)
+        has_opset = bool(proto.opset_import) and bool(proto.graph.node or proto.graph.output)
+        if not has_opset:
+            raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.")
+        model = ir.load(path)
+    except FileNotFoundError as error:
+        missing = error.filename if error.filename and Path(error.filename) != path else None
+        what = f"its tensor file {missing} is missing" if missing and path.exists() else "there is no such file"
+        raise ModelError(f"Cannot read {path}: {what}.") from error
+    except OSError as error:
+        raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except (DecodeError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.") from error
+    return model
+
+
+def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:
+    text = model.metadata_props.get(SITES_KEY)
+    if text is None:
+        return OnnxModel(ir=model, sites=sites_of_nodes(model), path=path)
+    try:
+        sites = msgspec.json.decode(text, type=tuple[AttentionSite, ...])
+    except msgspec.MsgspecError as error:
+        raise ModelError(f"The metadata '{SITES_KEY}' of {path or 'the model'} cannot be read: {error}.") from error
+    return OnnxModel(ir=model, sites=sites, path=path)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,1 @@
+"""Programs that execute models, one file each, found by entry point."""

@@ -1,0 +1,184 @@
+"""What a runtime is to us: load a model, run it, say what really ran; and the registry.
+
+A runtime registers under the entry-point group `sdpa_onnx.runtimes`: the entry
+point loads a class (or callable) that takes no argument and gives a `Runtime`.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.errors import RuntimeNotFoundError, RuntimeUnavailableError
+
+if TYPE_CHECKING:
+    from sdpa_onnx.graph.model import OnnxModel
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "LoadOptions",
+    "Purpose",
+    "RanReport",
+    "Runtime",
+    "Session",
+    "Supported",
+    "Unsupported",
+    "get_runtime",
+    "runtime_names",
+]
+
+ENTRY_POINT_GROUP = "sdpa_onnx.runtimes"
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class Supported:
+    """Yes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """No, and why; a finding, never an exception."""
+
+    reason: str
+
+
+class Purpose(StrEnum):
+    """What a session is for.
+
+    AGREEMENT asks for the exact arithmetic of the declared type (TF32 off);
+    TIMING for what a user would ship.
+    """
+
+    AGREEMENT = "agreement"
+    TIMING = "timing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How to load a model.
+
+    Args:
+        threads: Threads inside one operator; the same for every arm of a comparison.
+        purpose: See `Purpose`.
+    """
+
+    threads: int = 1
+    purpose: Purpose = Purpose.AGREEMENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanReport:
+    """What really ran, read from the loaded session, not assumed.
+
+    Args:
+        providers: Nodes per execution provider (or kernel family) after optimisation.
+        node_counts: Nodes per operator type after optimisation.
+        expanded: Operators of the model that the runtime replaced by their
+            function body: operator -> nodes that came out of it.
+        precision: The declared arithmetic, a key of `core.precision.PRECISIONS`.
+        warnings: A disagreement between what was asked and what ran.
+    """
+
+    providers: Mapping[str, int]
+    node_counts: Mapping[str, int]
+    expanded: Mapping[str, int] = field(default_factory=dict)
+    precision: str
+    warnings: tuple[str, ...] = ()
+
+
+class Session(Protocol):
+    """A loaded model, ready to run; a context manager that frees it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def run(self, inputs: Arrays) -> dict[str, NDArray[np.generic]]:
+        """Run once; fresh output arrays by output name.
+
+        Raises:
+            SessionError: If the runtime refuses or fails; the cause is kept.
+        """
+        ...
+
+    def bind(self, inputs: Arrays) -> Callable[[], None]:
+        """Pre-bind inputs and outputs; the returned call runs once and copies nothing."""
+        ...
+
+    def ran(self) -> RanReport:
+        """Say what really runs for this model."""
+        ...
+
+
+class Runtime(Protocol):
+    """A program that executes models."""
+
+    name: str
+    measures_time: bool
+    """False for a runtime that is right but slow by design (agreement only)."""
+
+    def available(self) -> Supported | Unsupported:
+        """Whether the package and the device are there, and how to get them if not."""
+        ...
+
+    def version(self) -> str:
+        """Version of the package that runs, e.g. "onnxruntime 1.32.0"."""
+        ...
+
+    def supports(self, model: "OnnxModel") -> Supported | Unsupported:
+        """Whether this model can run here, answered before anything is loaded."""
+        ...
+
+    def load(self, model: "OnnxModel", options: LoadOptions) -> Session:
+        """Load a model.
+
+        Raises:
+            RuntimeUnavailableError: If the package or the device is missing.
+            SessionError: If the runtime refuses the model; the cause is kept.
+        """
+        ...
+
+
+def runtime_names() -> tuple[str, ...]:
+    """Names of every registered runtime, available or not, sorted."""
+    return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)}))
+
+
+def get_runtime(name: str) -> Runtime:
+    """Find a runtime by name.
+
+    Raises:
+        RuntimeNotFoundError: Unknown name; the nearest known one is offered.
+        RuntimeUnavailableError: Two packages register the same name, or the plug-in cannot be imported.
+    """
+    points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == name]
+    if not points:
+        raise RuntimeNotFoundError(f"There is no runtime '{name}'.", hint=_offer(name))
+    if len({point.value for point in points}) > 1:
+        owners = ", ".join(sorted(point.value for point in points))
+        raise RuntimeUnavailableError(
+            f"Runtime '{name}' is registered twice: {owners}.", hint="Uninstall one of the packages."
+        )
+    try:
+        factory = points[0].load()
+    except ImportError as error:
+        raise RuntimeUnavailableError(f"Runtime '{name}' cannot be imported: {error}.") from error
+    runtime: Runtime = factory()
+    return runtime
+
+
+def _offer(name: str) -> str:
+    known = runtime_names()
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    listed = ", ".join(known)
+    return f"Did you mean '{near[0]}'? Known: {listed}." if near else f"Known: {listed}."
