@@ -79,7 +79,8 @@ def numpy_dtype(dtype: Dtype) -> np.dtype[np.generic]:
     if dtype is Dtype.BFLOAT16:
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        wide: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+        return wide
     return np.dtype(dtype.value)
 
 

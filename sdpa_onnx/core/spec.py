@@ -7,10 +7,14 @@ import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from sdpa_onnx.errors import CaseError
 
 __all__ = ["AttentionCase", "AttentionSpec", "Dtype", "Layout", "MaskKind", "ScaleRule"]
+
+
+_Enum = TypeVar("_Enum", bound=StrEnum)
 
 
 class MaskKind(StrEnum):
@@ -101,6 +105,10 @@ class AttentionSpec:
     def __post_init__(self) -> None:
         if self.v_head_dim is None:
             object.__setattr__(self, "v_head_dim", self.head_dim)
+        object.__setattr__(self, "mask", _member(MaskKind, "mask", self.mask))
+        object.__setattr__(self, "layout", _member(Layout, "layout", self.layout))
+        if isinstance(self.scale, str):
+            object.__setattr__(self, "scale", _member(ScaleRule, "scale", self.scale))
         for name in ("q_num_heads", "kv_num_heads", "head_dim", "v_head_dim"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         if self.q_num_heads % self.kv_num_heads:
@@ -172,6 +180,7 @@ class AttentionCase:
     def __post_init__(self) -> None:
         if self.kv_seq_len is None:
             object.__setattr__(self, "kv_seq_len", self.q_seq_len)
+        object.__setattr__(self, "dtype", _member(Dtype, "dtype", self.dtype))
         for name in ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         if self.past_seq_len and not self.spec.has_past:
@@ -239,7 +248,12 @@ def _require(holds: bool, name: str, value: object, allowed: str) -> None:
         raise CaseError(f"{name} is {value}; it must be {allowed}.")
 
 
+def _member(kind: type[_Enum], name: str, value: str) -> _Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise CaseError(f"{name} is '{value}'; it must be one of {', '.join(kind)}.") from None
+
+
 def _scale_word(scale: float | ScaleRule) -> str:
     return re.sub(r"[^a-z0-9]+", "-", scale.value) if isinstance(scale, ScaleRule) else f"{scale:g}"
-
-

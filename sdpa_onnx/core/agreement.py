@@ -1,0 +1,240 @@
+"""The judge: an output of attention against the float64 oracle and its proven bound.
+
+Says ok or wrong, with the evidence. Fixed tolerances, relative error, ulp and
+cosine are computed to be printed; they never decide.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.bounds import BlockBound, bound_block
+from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.core.oracle import HeadBlock, head_blocks
+from sdpa_onnx.core.precision import Precision
+from sdpa_onnx.core.records import Verdict
+from sdpa_onnx.core.spec import AttentionSpec, Layout
+
+__all__ = ["ROWS_PER_HEAD", "Agreement", "judge"]
+
+Array = NDArray[np.generic]
+Float64 = NDArray[np.float64]
+
+# Each row's verdict is independent, so on big cases this many queries a head are enough (METHOD A.5).
+ROWS_PER_HEAD = 64
+# Cases with at most this many (query, key) pairs over all heads are judged whole: about one second of one core.
+_WHOLE_PAIRS = 2**22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What the judge found.
+
+    Args:
+        verdict: WRONG if an element lies outside its proven bound or is not finite without cause.
+        diagnosis: The evidence in one sentence.
+        max_abs_error: Largest |actual - oracle|.
+        max_bound_ratio: Largest |actual - oracle| / bound; above 1 is a proof.
+        worst: (batch, head, query, column) of the largest ratio, or None.
+        max_relative_error: Largest |actual - oracle| / |oracle|.
+        max_ulp_error: Largest |actual - oracle| in spacings of the output format at the oracle.
+        cosine: Cosine between actual and oracle over all judged elements.
+        mismatched: Elements outside their bound or not finite; total: elements judged.
+        judged_rows: Rows judged; total_rows: rows present.
+        scale_error_proven: Smallest relative error of the scale that these
+            inputs and bounds would prove, to first order.
+        warnings: Doubts, each one sentence.
+    """
+
+    verdict: Verdict
+    diagnosis: str
+    max_abs_error: float = 0.0
+    max_bound_ratio: float = 0.0
+    worst: tuple[int, int, int, int] | None = None
+    max_relative_error: float = 0.0
+    max_ulp_error: float = 0.0
+    cosine: float = 1.0
+    mismatched: int = 0
+    total: int = 0
+    judged_rows: int = 0
+    total_rows: int = 0
+    scale_error_proven: float = math.inf
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Running evidence over the blocks; private and short-lived."""
+
+    max_abs_error: float = 0.0
+    max_bound_ratio: float = 0.0
+    worst: tuple[int, int, int, int] | None = None
+    worst_text: str = ""
+    max_relative_error: float = 0.0
+    max_ulp_error: float = 0.0
+    dot: float = 0.0
+    actual_square: float = 0.0
+    oracle_square: float = 0.0
+    mismatched: int = 0
+    not_finite: int = 0
+    excused_rows: int = 0
+    total: int = 0
+    judged_rows: int = 0
+    scale_error_proven: float = math.inf
+
+
+def judge(
+    spec: AttentionSpec,
+    inputs: AttentionInputs,
+    actual: Array,
+    *,
+    precision: Precision,
+    rows_per_head: int | None = None,
+    seed: int = 0,
+) -> Agreement:
+    """Judge an output of attention.
+
+    Args:
+        spec: What was computed.
+        inputs: The arrays exactly as the runtime received them.
+        actual: The output, in the spec's layout.
+        precision: The declared arithmetic of the runtime.
+        rows_per_head: Queries judged of each head; None = all on small cases,
+            `ROWS_PER_HEAD` on big ones. First and last query are always among them.
+        seed: Which queries are sampled.
+
+    Source: METHOD A.3, A.7.
+    """
+    shape = _expected_shape(spec, inputs)
+    if actual.shape != shape:
+        return Agreement(verdict=Verdict.WRONG, diagnosis=f"The output has shape {actual.shape}, expected {shape}.")
+    output = _heads_first(spec, actual)
+    rows = _pick_rows(inputs, spec, output.shape, rows_per_head, seed)
+    tally = _Tally()
+    for block in head_blocks(spec, inputs, rows=rows):
+        _compare(tally, block, bound_block(block, precision), output[block.batch, block.head, block.rows], precision)
+    unjudged_not_finite = 0 if rows is None else int(np.count_nonzero(~np.isfinite(output.astype(np.float32))))
+    return _conclude(tally, total_rows=math.prod(output.shape[:3]), not_finite_anywhere=unjudged_not_finite)
+
+
+def _compare(tally: _Tally, block: HeadBlock, bound: BlockBound, actual: Array, precision: Precision) -> None:
+    """Add one block's evidence."""
+    values = actual.astype(np.float64)
+    finite = np.isfinite(values) | ~np.isfinite(bound.output)
+    too_large = np.abs(bound.output) > precision.output.largest * (1.0 - precision.output.unit_roundoff)
+    excused = (bound.overflows[:, None] | too_large) & ~finite
+    error = np.where(finite, np.abs(np.where(np.isfinite(values), values, 0.0) - bound.output), 0.0)
+    error = np.where(np.isfinite(error), error, 0.0)
+    ratio = np.where(excused, 0.0, np.where(finite, error / np.maximum(bound.bound, 1e-320), np.inf))
+    tally.judged_rows += values.shape[0]
+    tally.total += values.size
+    tally.excused_rows += int(excused.any(1).sum())
+    tally.not_finite += int(np.count_nonzero(~finite & ~excused))
+    tally.mismatched += int(np.count_nonzero(ratio > 1.0))
+    _add_similarity(tally, values, bound.output, error, actual.dtype)
+    slope = np.abs(bound.per_scale)
+    if (slope > 0.0).any():
+        provable = (bound.bound + error)[slope > 0.0] / slope[slope > 0.0]
+        tally.scale_error_proven = min(tally.scale_error_proven, float(provable.min()))
+    if ratio.size and float(ratio.max()) > tally.max_bound_ratio:
+        row, column = np.unravel_index(int(ratio.argmax()), ratio.shape)
+        tally.max_bound_ratio = float(ratio[row, column])
+        tally.worst = (block.batch, block.head, int(block.rows[row]), int(column))
+        tally.worst_text = (
+            f"got {values[row, column]:.6g}, expected {bound.output[row, column]:.6g} +- {bound.bound[row, column]:.2g}"
+        )
+
+
+def _add_similarity(
+    tally: _Tally, values: Float64, oracle: Float64, error: Float64, dtype: np.dtype[np.generic]
+) -> None:
+    """The figures that other tools decide by; here they are only printed."""
+    if not error.size:
+        return
+    tally.max_abs_error = max(tally.max_abs_error, float(error.max()))
+    nonzero = oracle != 0.0
+    if nonzero.any():
+        relative = error[nonzero] / np.abs(oracle[nonzero])
+        tally.max_relative_error = max(tally.max_relative_error, float(relative.max()))
+    tally.max_ulp_error = max(tally.max_ulp_error, float((error / _spacing(oracle, dtype)).max()))
+    known = np.where(np.isfinite(values), values, 0.0)
+    tally.dot += float((known * oracle).sum())
+    tally.actual_square += float((known * known).sum())
+    tally.oracle_square += float((oracle * oracle).sum())
+
+
+def _conclude(tally: _Tally, *, total_rows: int, not_finite_anywhere: int) -> Agreement:
+    product = math.sqrt(tally.actual_square * tally.oracle_square)
+    not_finite = max(tally.not_finite, 0 if tally.excused_rows else not_finite_anywhere)
+    warnings: tuple[str, ...] = ()
+    if tally.excused_rows:
+        warnings = (f"{tally.excused_rows} rows overflow the declared format and were not judged.",)
+    wrong = tally.mismatched > 0 or not_finite > 0
+    return Agreement(
+        verdict=Verdict.WRONG if wrong else Verdict.OK,
+        diagnosis=_diagnosis(tally, not_finite),
+        max_abs_error=tally.max_abs_error,
+        max_bound_ratio=tally.max_bound_ratio,
+        worst=tally.worst,
+        max_relative_error=tally.max_relative_error,
+        max_ulp_error=tally.max_ulp_error,
+        cosine=tally.dot / product if product > 0.0 else 1.0,
+        mismatched=tally.mismatched,
+        total=tally.total,
+        judged_rows=tally.judged_rows,
+        total_rows=total_rows,
+        scale_error_proven=tally.scale_error_proven,
+        warnings=warnings,
+    )
+
+
+def _diagnosis(tally: _Tally, not_finite: int) -> str:
+    if not_finite:
+        return f"{not_finite} elements are NaN or infinite where the oracle is finite, first at {tally.worst}."
+    if tally.mismatched:
+        return (
+            f"{tally.mismatched} of {tally.total} elements exceed the proven bound, at worst {tally.max_bound_ratio:.3g} "
+            f"times at (batch, head, query, column) {tally.worst}: {tally.worst_text}."
+        )
+    return f"All {tally.total} elements lie inside the proven bound, the worst at {tally.max_bound_ratio:.2g} of it."
+
+
+def _pick_rows(
+    inputs: AttentionInputs, spec: AttentionSpec, shape: tuple[int, ...], rows_per_head: int | None, seed: int
+) -> NDArray[np.int64] | None:
+    """Queries to judge: None = all."""
+    batch_size, heads, q_seq_len, _ = shape
+    keys = inputs.key.shape[2 if spec.layout is Layout.BNSH else 1]
+    keys += 0 if inputs.past_key is None else inputs.past_key.shape[2]
+    if rows_per_head is None:
+        rows_per_head = q_seq_len if batch_size * heads * q_seq_len * keys <= _WHOLE_PAIRS else ROWS_PER_HEAD
+    if rows_per_head >= q_seq_len:
+        return None
+    inner = np.random.default_rng(seed).choice(np.arange(1, q_seq_len - 1), max(0, rows_per_head - 2), replace=False)
+    return np.sort(np.concatenate([[0, q_seq_len - 1], inner])).astype(np.int64)
+
+
+def _expected_shape(spec: AttentionSpec, inputs: AttentionInputs) -> tuple[int, ...]:
+    query = inputs.query.shape
+    if spec.layout is Layout.BNSH:
+        return (*query[:3], spec.v_head_dim)
+    return (*query[:2], spec.q_num_heads * spec.v_head_dim)
+
+
+def _heads_first(spec: AttentionSpec, output: Array) -> Array:
+    if spec.layout is Layout.BNSH:
+        return output
+    batch_size, q_seq_len, _ = output.shape
+    return output.reshape(batch_size, q_seq_len, spec.q_num_heads, spec.v_head_dim).transpose(0, 2, 1, 3)
+
+
+def _spacing(oracle: Float64, dtype: np.dtype[np.generic]) -> Float64:
+    """Distance between neighbouring floats of the output format at the oracle (one ulp)."""
+    import ml_dtypes
+
+    info = ml_dtypes.finfo(dtype)
+    exponent = np.floor(np.log2(np.maximum(np.abs(oracle), float(info.smallest_normal))))
+    spacing: Float64 = np.exp2(exponent) * float(info.eps)
+    return spacing

@@ -1,0 +1,171 @@
+"""The proven bound: how far a right result can lie from the oracle, element by element.
+
+Deterministic and rigorous for any order of evaluation in the declared
+arithmetic; matrix products only. The statistical spread is not computed here.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.oracle import HeadBlock, softmax
+from sdpa_onnx.core.precision import Format, Precision
+
+__all__ = ["BlockBound", "bound_block"]
+
+Float64 = NDArray[np.float64]
+
+# exp(30) is far beyond the point where the convexity cap takes over; the limit avoids overflow only.
+_LARGEST_EXPONENT = 30.0
+# Smallest normal float32: kernels that flush subnormals to zero lose at most this per key.
+_FLUSH_TO_ZERO = 2.0**-126
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockBound:
+    """Oracle and bound of one block of queries.
+
+    Args:
+        output: (rows, v_head_dim), the oracle's output.
+        bound: (rows, v_head_dim), largest |actual - output| that the declared arithmetic can give.
+        per_scale: (rows, v_head_dim), d output / d ln(scale).
+        overflows: (rows,), True where a stored score may overflow, so that inf and NaN are no fault.
+    """
+
+    output: Float64
+    bound: Float64
+    per_scale: Float64
+    overflows: NDArray[np.bool_]
+
+
+def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
+    """Compute oracle and proven bound of one block.
+
+    With every computed logit off by at most E_ij, the computed weights are
+    w_j e^(d_j) / sum_k w_k e^(d_k) with |d_j| <= E_ij, and
+
+        |error_c| <= min{ sum_j w_j (e^(E_j) - 1) |v_jc - o_c| / sum_k w_k e^(-E_k),
+                          max(max_j v_jc - o_c, o_c - min_j v_jc) }
+                     + rounding of the second product, the row sum, the division and the output
+                     + underflow.
+
+    The second entry is convexity: whatever the logits did, the result is (up to
+    the later roundings) an average of visible rows of value.
+
+    Args:
+        block: Float64 inputs, exactly as the runtime received them.
+        precision: The declared arithmetic.
+
+    Source: METHOD A.3; softmax's condition after Blanchard, Higham and Higham,
+        IMA J. Numer. Anal. 41(4), 2021; gamma_n = n u / (1 - n u) after Higham,
+        Accuracy and Stability of Numerical Algorithms, section 3.1.
+    """
+    scores = block.scores()
+    logits = block.logits(block.capped(scores))
+    weights = softmax(logits)
+    output = weights @ block.value
+    logit_error = np.minimum(_logit_error(block, precision, scores, logits), _LARGEST_EXPONENT)
+    shifted = _weighted_distance(weights * np.expm1(logit_error), block.value, output)
+    kept = (weights * np.exp(-logit_error)).sum(1, keepdims=True)
+    from_logits = shifted / np.where(kept > 0.0, kept, 1.0)
+    bound = np.minimum(from_logits, _distance_to_hull(weights, block.value, output))
+    bound += _later_roundings(weights, block.value, output, precision)
+    centred = scores - (weights * scores).sum(1, keepdims=True)
+    per_scale = (weights * centred * _softcap_slope(block, scores)) @ block.value
+    per_scale -= (weights * centred * _softcap_slope(block, scores)).sum(1, keepdims=True) * output
+    return BlockBound(output=output, bound=bound, per_scale=per_scale, overflows=_overflows(block, precision, scores))
+
+
+def gamma(terms: int | NDArray[np.int64], unit_roundoff: float) -> Float64:
+    """gamma_n = n u / (1 - n u): relative error of a sum of n terms in any order.
+
+    Beyond n u = 1/2 the formula has no meaning; twice n u is used.
+    """
+    product = np.asarray(terms, dtype=np.float64) * unit_roundoff
+    return np.where(product < 0.5, product / (1.0 - np.minimum(product, 0.5)), 2.0 * product)
+
+
+def _unit(format_: Format | None) -> float:
+    return 0.0 if format_ is None else format_.unit_roundoff
+
+
+def _logit_error(block: HeadBlock, precision: Precision, scores: Float64, logits: Float64) -> Float64:
+    """E_ij: largest absolute error of a computed logit, relative to the row's maximum.
+
+    The error of the computed maximum itself cancels: it shifts numerator and
+    denominator alike.
+    """
+    softmax_unit = precision.softmax.unit_roundoff
+    products = abs(block.scale) * (np.abs(block.query) @ np.abs(block.key).T)
+    magnitude = np.abs(scores)
+    error = gamma(block.query.shape[1], precision.score_sum.unit_roundoff) * products
+    error += 2.0 * (_unit(precision.operand) + precision.prescaled.unit_roundoff) * products
+    # The scale itself, rounded to the format of the prescaled operands (both factors) or of the softmax.
+    error += (2.0 * precision.prescaled.unit_roundoff + 2.0 * softmax_unit + precision.scores.unit_roundoff) * magnitude
+    if block.softcap:
+        # Division, tanh, product; tanh's slope is at most 1, so earlier errors do not grow.
+        error += (2.0 + precision.exp_units) * softmax_unit * magnitude + precision.scores.unit_roundoff * magnitude
+    added = np.where(np.isfinite(block.bias), np.abs(block.bias), 0.0)
+    if added.any():
+        error += (softmax_unit + precision.scores.unit_roundoff) * (magnitude + added)
+    highest = logits.max(1, keepdims=True) if logits.shape[1] else logits
+    below = np.where(np.isfinite(logits), np.abs(logits - np.where(np.isfinite(highest), highest, 0.0)), 0.0)
+    return error + softmax_unit * below + precision.exp_units * softmax_unit + precision.weights.unit_roundoff
+
+
+def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Float64:
+    """Bound sum_j factor_ij |v_jc - o_ic| from above without a rows x keys x width pass.
+
+    The smaller of the triangle inequality and Cauchy-Schwarz.
+    """
+    total = factors.sum(1, keepdims=True)
+    triangle = factors @ np.abs(value) + np.abs(output) * total
+    squares = factors @ (value * value) - 2.0 * output * (factors @ value) + output * output * total
+    # The difference of squares cancels; its own rounding is covered by this share of its terms.
+    slack = 1e-13 * (factors @ (value * value) + output * output * total)
+    smaller: Float64 = np.minimum(triangle, np.sqrt(total * (np.maximum(squares, 0.0) + slack)))
+    return smaller
+
+
+def _distance_to_hull(weights: Float64, value: Float64, output: Float64) -> Float64:
+    """Largest distance from the output to a row of value that any query of the block sees."""
+    seen = (weights > 0.0).any(0)
+    if not seen.any():
+        return np.zeros_like(output)
+    visible = value[seen]
+    distance: Float64 = np.maximum(visible.max(0) - output, output - visible.min(0))
+    return distance
+
+
+def _later_roundings(weights: Float64, value: Float64, output: Float64, precision: Precision) -> Float64:
+    """Rounding after the logits: second product, row sum, division, output, underflow."""
+    keys = np.maximum((weights > 0.0).sum(1, keepdims=True), 1)
+    sum_error = gamma(keys, precision.output_sum.unit_roundoff)
+    spent = weights @ np.abs(value)
+    rounding = sum_error * spent + _unit(precision.operand) * spent
+    rounding += (sum_error + 4.0 * precision.softmax.unit_roundoff + 4.0 * precision.output.unit_roundoff) * np.abs(
+        output
+    )
+    underflow = np.minimum(weights, 4.0 * precision.weights.tiny) @ np.abs(value) + 2.0 * precision.output.tiny
+    if precision.softmax is not Format.FLOAT64 and value.shape[0]:
+        underflow += value.shape[0] * _FLUSH_TO_ZERO * np.abs(value).max(0, keepdims=True)
+    return rounding + underflow
+
+
+def _softcap_slope(block: HeadBlock, scores: Float64) -> Float64:
+    """d capped / d score = 1 - tanh(score / softcap)^2."""
+    if not block.softcap:
+        return np.ones_like(scores)
+    slope: Float64 = 1.0 - np.tanh(scores / block.softcap) ** 2
+    return slope
+
+
+def _overflows(block: HeadBlock, precision: Precision, scores: Float64) -> NDArray[np.bool_]:
+    """Rows whose product QK^T, scaled or not, may exceed the format that stores it."""
+    if not scores.shape[1]:
+        return np.zeros(scores.shape[0], dtype=bool)
+    unscaled = np.abs(scores) / abs(block.scale) if block.scale else np.abs(block.query @ block.key.T)
+    largest = np.maximum(unscaled, np.abs(scores)).max(1)
+    overflowing: NDArray[np.bool_] = largest > min(precision.scores.largest, precision.score_sum.largest)
+    return overflowing

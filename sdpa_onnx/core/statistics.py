@@ -1,0 +1,72 @@
+"""Medians and paired ratios with intervals, by block bootstrap over interleaved visits.
+
+Takes one number a visit and arm; measures nothing. Neighbouring visits are
+correlated on a shared machine, so whole runs of blocks are resampled.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Interval", "bootstrap_median", "bootstrap_ratio"]
+
+Float64 = NDArray[np.float64]
+
+# Resamples: the 2.5 % point of 2000 has a standard error of about 0.35 % of probability.
+_RESAMPLES = 2000
+_COVERAGE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """An estimate with its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def bootstrap_median(visits: Float64, *, seed: int = 0) -> Interval:
+    """Median over visits with a moving-block bootstrap interval.
+
+    Args:
+        visits: (blocks,), one statistic a visit, in the order of measurement.
+        seed: Seed of the resampling.
+
+    Source: Kuensch 1989 (moving blocks); block length ceil(n^(1/3)), METHOD B.4.
+    """
+    resampled = np.median(visits[_block_indices(visits.size, seed)], axis=1)
+    return _interval(float(np.median(visits)), resampled)
+
+
+def bootstrap_ratio(visits: Float64, baseline: Float64, *, seed: int = 0) -> Interval:
+    """Median paired ratio visits / baseline with its interval.
+
+    The two arms were visited in the same blocks, so what slows a block slows both.
+
+    Args:
+        visits: (blocks,), this arm.
+        baseline: (blocks,), the arm it is compared with.
+
+    Source: median over blocks of the log ratio, METHOD B.4.
+    """
+    logs = np.log(visits / baseline)
+    interval = bootstrap_median(logs, seed=seed)
+    return Interval(estimate=math.exp(interval.estimate), low=math.exp(interval.low), high=math.exp(interval.high))
+
+
+def _block_indices(count: int, seed: int) -> NDArray[np.int64]:
+    """(resamples, count) indices, in runs of ceil(count^(1/3)) neighbours."""
+    length = math.ceil(count ** (1 / 3))
+    runs = math.ceil(count / length)
+    starts = np.random.default_rng(seed).integers(0, count - length + 1, (_RESAMPLES, runs))
+    indices = (starts[:, :, None] + np.arange(length)).reshape(_RESAMPLES, -1)
+    return indices[:, :count].astype(np.int64)
+
+
+def _interval(estimate: float, resampled: Float64) -> Interval:
+    tail = 100.0 * (1.0 - _COVERAGE) / 2.0
+    low, high = np.percentile(resampled, [tail, 100.0 - tail])
+    return Interval(estimate=estimate, low=min(float(low), estimate), high=max(float(high), estimate))

@@ -1,0 +1,106 @@
+"""Numbers to text: the only place where seconds and shares are scaled and rounded.
+
+Decides nothing; three significant digits unless an interval needs more.
+"""
+
+import math
+
+__all__ = ["count", "duration", "figure", "figures_per_second", "median_text", "ratio_text", "share", "time_unit"]
+
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_RATE_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
+
+# Below this width two decimals would print an interval as one number, or as touching 1 when it does not.
+_NARROW_RATIO = 0.02
+
+
+def figure(value: float) -> str:
+    """Write a number with three significant digits.
+
+    Example:
+        >>> figure(0.11234), figure(12.345), figure(3.2e-7), figure(float("inf"))
+        ('0.112', '12.3', '3.20e-07', 'not finite')
+    """
+    if not math.isfinite(value):
+        return "not finite"
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.2e}")
+    if not 1e-3 <= abs(rounded) < 1e6:
+        return f"{rounded:.2e}"
+    return f"{rounded:.{_decimals(rounded)}f}"
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Choose the unit in which a time reads as 1 to 999: its size in seconds and its name."""
+    rounded = float(f"{seconds:.2e}")
+    return next(((size, name) for size, name in _TIME_UNITS if rounded >= size), _TIME_UNITS[-1])
+
+
+def duration(seconds: float) -> str:
+    """Write a time with its unit.
+
+    Example:
+        >>> duration(0.004512), duration(0.000134)
+        ('4.51 ms', '134 µs')
+    """
+    size, name = time_unit(seconds)
+    return f"{figure(seconds / size)} {name}"
+
+
+def median_text(median: float, low: float, high: float) -> str:
+    """Write a time with its interval in one unit, seconds in.
+
+    Example:
+        >>> median_text(0.004512, 0.00443, 0.0046)
+        '4.51 ms [4.43, 4.60]'
+    """
+    if not low <= median <= high:
+        return duration(median)
+    size, name = time_unit(median)
+    decimals = _decimals(median / size)
+    return f"{median / size:.{decimals}f} {name} [{low / size:.{decimals}f}, {high / size:.{decimals}f}]"
+
+
+def ratio_text(value: float, low: float, high: float, *, times: str = "") -> str:
+    """Write a ratio with its interval, with as many decimals as the interval needs.
+
+    Args:
+        times: Word between the number and the interval, such as " x".
+
+    Example:
+        >>> ratio_text(0.832, 0.801, 0.861, times=" x"), ratio_text(0.997, 0.9931, 0.9994)
+        ('0.83 x [0.80, 0.86]', '0.997 [0.993, 0.999]')
+    """
+    decimals = 2
+    if high - low < _NARROW_RATIO or any(f"{end:.2f}" == "1.00" and end != 1.0 for end in (low, high)):
+        decimals = 3
+    return f"{value:.{decimals}f}{times} [{low:.{decimals}f}, {high:.{decimals}f}]"
+
+
+def share(value: float) -> str:
+    """Write a part of 1 as per cent.
+
+    Example:
+        >>> share(0.4321), share(0.004)
+        ('43 %', '0.4 %')
+    """
+    percent = 100 * value
+    return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{float(f'{percent:.0e}'):g} %"
+
+
+def figures_per_second(value: float, unit: str) -> str:
+    """Write a rate with its prefix: 9.8e10, "FLOP/s" -> "98.0 GFLOP/s"."""
+    size, prefix = next(((size, name) for size, name in _RATE_UNITS if value >= size), _RATE_UNITS[-1])
+    return f"{figure(value / size)} {prefix}{unit}"
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number of things: 1 check, 2 checks."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _decimals(value: float) -> int:
+    """Decimals that give three significant digits."""
+    rounded = float(f"{value:.2e}")
+    return max(0, 2 - math.floor(math.log10(abs(rounded)))) if rounded else 2

@@ -1,0 +1,106 @@
+"""What became of the records, counted and grouped; a contradiction counts as the worse of the two."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records import (
+    AgreementRecord,
+    AttentionRecord,
+    ExportRecord,
+    Outcome,
+    Record,
+    RuntimeRecord,
+    TimingRecord,
+    Verdict,
+)
+from sdpa_onnx.report.words import join_words, plain
+
+__all__ = ["NotOk", "baked_words", "bound_ratio", "kind_noun", "not_ok", "outcome_of", "reason_of"]
+
+_SEVERITY = (Outcome.DISAGREES, Outcome.FAILED, Outcome.UNSUPPORTED, Outcome.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotOk:
+    """Records of one kind that are not ok for the same reason."""
+
+    outcome: Outcome
+    noun: str
+    reason: str
+    records: tuple[Record, ...]
+
+
+def kind_noun(record: Record) -> str:
+    """What a record of this kind is called in the report."""
+    match record:
+        case AgreementRecord():
+            return "check"
+        case TimingRecord():
+            return "timing"
+        case ExportRecord():
+            return "export"
+        case AttentionRecord():
+            return "attention"
+        case RuntimeRecord():
+            return "runtime"
+
+
+def outcome_of(record: Record) -> Outcome:
+    """The outcome, or a worse one if the record's own figures contradict it.
+
+    A report must not print "ok" over a proven error or a baked axis because a
+    writer forgot to set the outcome.
+    """
+    if record.outcome is not Outcome.OK:
+        return record.outcome
+    match record:
+        case AgreementRecord(verdict=None):
+            return Outcome.SKIPPED
+        case AgreementRecord():
+            wrong = record.verdict is Verdict.WRONG or not bound_ratio(record) <= 1
+            return Outcome.DISAGREES if wrong else Outcome.OK
+        case ExportRecord():
+            return Outcome.DISAGREES if record.baked else Outcome.OK
+        case _:
+            return Outcome.OK
+
+
+def reason_of(record: Record) -> str:
+    """Why a record is not ok, in one line; never empty."""
+    said = [record.reason]
+    match record:
+        case AgreementRecord(verdict=None):
+            said += ["no verdict was recorded"]
+        case AgreementRecord():
+            said = [record.diagnosis, record.reason, "the error exceeds its proven bound"]
+        case ExportRecord():
+            said += [baked_words(record)]
+        case _:
+            pass
+    return next((plain(text) for text in said if text), "no reason was recorded")
+
+
+def baked_words(record: ExportRecord) -> str:
+    """Which axes are baked, and where."""
+    words = [f"{baked.axis} at {baked.node}" if baked.node else baked.axis for baked in record.baked]
+    return f"baked: {join_words(words)}" if words else ""
+
+
+def bound_ratio(record: AgreementRecord) -> float:
+    """Largest error over its bound; an output that is not a number is infinitely far off."""
+    return math.inf if math.isnan(record.max_bound_ratio) else record.max_bound_ratio
+
+
+def not_ok(records: Sequence[Record]) -> list[NotOk]:
+    """Group everything that is not ok by outcome, kind and reason; the worst and the most first."""
+    gathered: dict[tuple[Outcome, str, str], list[Record]] = {}
+    for record in records:
+        outcome = outcome_of(record)
+        if outcome is not Outcome.OK:
+            gathered.setdefault((outcome, kind_noun(record), reason_of(record)), []).append(record)
+    groups = [
+        NotOk(outcome=outcome, noun=noun, reason=reason, records=tuple(members))
+        for (outcome, noun, reason), members in gathered.items()
+    ]
+    return sorted(groups, key=lambda group: (_SEVERITY.index(group.outcome), -len(group.records)))

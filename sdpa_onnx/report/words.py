@@ -1,0 +1,155 @@
+"""Names for people: what case, what arm, what form; text only, no judgement."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sdpa_onnx.core.records import AgreementRecord, Record, Sizes, TimingRecord
+
+__all__ = [
+    "Axis",
+    "Sized",
+    "Usual",
+    "arm_in_words",
+    "case_in_words",
+    "case_options",
+    "join_words",
+    "plain",
+    "series_name",
+    "usual_factors",
+    "where_in_words",
+]
+
+Sized = AgreementRecord | TimingRecord
+"""A record that has sizes."""
+
+_FORM_WORDS = {"attention": "Attention", "decomposed": "the decomposed graph"}
+
+# The size tokens of a case id; what is left are its options. Twin: AttentionCase.case_id.
+_SIZE_TOKEN = re.compile(r"^(b|q|kv|d)\d+$")
+_OPTION_WORDS = (
+    (re.compile(r"^causal$"), "causal"),
+    (re.compile(r"^dv(\d+)$"), r"d_v \1"),
+    (re.compile(r"^wl(\d+)$"), r"left window \1"),
+    (re.compile(r"^wr(\d+)$"), r"right window \1"),
+    (re.compile(r"^past(\d+)$"), r"past \1"),
+    (re.compile(r"^mask-bool$"), "boolean mask"),
+    (re.compile(r"^mask-float$"), "float mask"),
+    (re.compile(r"^mask-lengths$"), "key lengths"),
+    (re.compile(r"^cap([\d.e+-]+)$"), r"softcap \1"),
+    (re.compile(r"^scale(.+)$"), r"scale \1"),
+    (re.compile(r"^bsh$"), "layout BSH"),
+)
+_KV_HEADS = re.compile(r"^hq(\d+)$|^hkv(\d+)$")
+
+
+class Axis(StrEnum):
+    """A factor that a suite varies, by the word the report uses for it."""
+
+    BATCH = "batch"
+    LENGTH = "length"
+    HEAD_DIM = "d_k"
+    HEADS = "heads"
+    DTYPE = "dtype"
+    OPTIONS = "options"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usual:
+    """Factors that most records share; a case names them only where it differs."""
+
+    q_num_heads: int = -1
+    dtype: str = ""
+
+    @property
+    def words(self) -> str:
+        """The shared factors, for a caption."""
+        heads = f"{self.q_num_heads} heads" if self.q_num_heads > 0 else ""
+        return ", ".join(word for word in (heads, self.dtype) if word)
+
+
+def usual_factors(records: Sequence[Record]) -> Usual:
+    """Find the heads and the dtype that most records have."""
+    sized = [record for record in records if isinstance(record, Sized) and record.sizes.q_num_heads > 0]
+    if not sized:
+        return Usual()
+    heads = Counter(record.sizes.q_num_heads for record in sized).most_common(1)[0][0]
+    dtype = Counter(record.dtype for record in sized).most_common(1)[0][0]
+    return Usual(q_num_heads=heads, dtype=dtype)
+
+
+def case_options(case: str) -> tuple[str, ...]:
+    """The tokens of a case id that are no sizes: heads, dtype, causal and the like."""
+    return tuple(token for token in case.split("_") if not _SIZE_TOKEN.match(token))
+
+
+def case_in_words(record: Record, usual: Usual, *, without: Iterable[Axis] = ()) -> str:
+    """Say a case in words, its target left out: batch 1, length 512, d_k 64, causal.
+
+    Args:
+        without: Factors not to name.
+    """
+    if not isinstance(record, Sized) or record.sizes.q_seq_len < 0:
+        return record.case or record.target
+    sizes = record.sizes
+    is_usual = sizes.q_num_heads == usual.q_num_heads
+    parts = {
+        Axis.BATCH: f"batch {sizes.batch_size}",
+        Axis.LENGTH: _length_words(sizes),
+        Axis.HEAD_DIM: f"d_k {sizes.head_dim}" if sizes.head_dim > 0 else "",
+        Axis.HEADS: "" if is_usual or sizes.q_num_heads < 1 else f"{sizes.q_num_heads} heads",
+        Axis.OPTIONS: ", ".join(_option_words(record.case)),
+        Axis.DTYPE: "" if record.dtype == usual.dtype else record.dtype,
+    }
+    return ", ".join(text for axis, text in parts.items() if text and axis not in set(without))
+
+
+def where_in_words(record: Record, usual: Usual) -> str:
+    """Say where a record belongs: target, arm, case."""
+    parts = (record.target, series_name(record), case_in_words(record, usual))
+    return ", ".join(dict.fromkeys(part for part in parts if part))
+
+
+def series_name(record: Record) -> str:
+    """Short name of what ran: the arm, or runtime, form and opset."""
+    if isinstance(record, TimingRecord) and record.arm:
+        return record.arm
+    return " ".join(str(part) for part in (record.runtime, record.form, record.opset or "") if part)
+
+
+def arm_in_words(record: Record) -> str:
+    """Long name of what ran: Attention (opset 23) on ort-cpu."""
+    if not (record.form and record.runtime):
+        return series_name(record)
+    opset = f" (opset {record.opset})" if record.opset else ""
+    return f"{_FORM_WORDS.get(record.form, f'form {record.form}')}{opset} on {record.runtime}"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """List words: a, b and c."""
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def plain(text: str, limit: int = 0) -> str:
+    """One line, without repeated spaces; cut at a word if a limit is given."""
+    line = " ".join(text.split())
+    if not limit or len(line) <= limit:
+        return line
+    return line[: limit - 3].rsplit(" ", 1)[0] + "..."
+
+
+def _length_words(sizes: Sizes) -> str:
+    if sizes.q_seq_len == sizes.kv_seq_len:
+        return f"length {sizes.q_seq_len}"
+    return f"{sizes.q_seq_len} queries, {sizes.kv_seq_len} keys"
+
+
+def _option_words(case: str) -> list[str]:
+    options = case_options(case)
+    heads = [int(found[1] or found[2]) for token in options if (found := _KV_HEADS.match(token))]
+    words = [f"{heads[1]} key/value heads"] if len(heads) == 2 and heads[0] != heads[1] else []
+    for token in options:
+        words += [found.expand(word) for pattern, word in _OPTION_WORDS if (found := pattern.match(token))]
+    return words
