@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.bounds import BlockBound, bound_block
 from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.oracle import HeadBlock, head_blocks
+from sdpa_onnx.core.oracle import head_blocks
 from sdpa_onnx.core.precision import Precision
 from sdpa_onnx.core.records import Verdict
 from sdpa_onnx.core.spec import AttentionSpec, Layout
 
-__all__ = ["ROWS_PER_HEAD", "Agreement", "judge"]
+__all__ = ["ROWS_PER_HEAD", "Agreement", "Expectation", "expect", "judge"]
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
@@ -85,41 +85,92 @@ class _Tally:
     scale_error_proven: float = math.inf
 
 
-def judge(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """What a right output must be: made once, used for every runtime that got these inputs.
+
+    Args:
+        spec: What is computed.
+        precision: The declared arithmetic that the bounds hold for.
+        shape: Of the output, in the spec's layout.
+        rows: Queries that are judged; None = all.
+        blocks: Where each bound belongs: (batch, head, queries).
+        bounds: Oracle and bound of each block.
+    """
+
+    spec: AttentionSpec
+    precision: Precision
+    shape: tuple[int, ...]
+    rows: NDArray[np.int64] | None
+    blocks: tuple[tuple[int, int, NDArray[np.int64]], ...]
+    bounds: tuple[BlockBound, ...]
+
+
+def expect(
     spec: AttentionSpec,
     inputs: AttentionInputs,
-    actual: Array,
     *,
     precision: Precision,
     rows_per_head: int | None = None,
     seed: int = 0,
-) -> Agreement:
-    """Judge an output of attention.
+) -> Expectation:
+    """Compute oracle and proven bound.
 
     Args:
-        spec: What was computed.
-        inputs: The arrays exactly as the runtime received them.
-        actual: The output, in the spec's layout.
-        precision: The declared arithmetic of the runtime.
+        spec: What is computed.
+        inputs: The arrays exactly as the runtimes receive them.
+        precision: The declared arithmetic.
         rows_per_head: Queries judged of each head; None = all on small cases,
             `ROWS_PER_HEAD` on big ones. First and last query are always among them.
         seed: Which queries are sampled.
+    """
+    shape = _output_shape(spec, inputs)
+    rows = _pick_rows(inputs, spec, rows_per_head, seed)
+    blocks: list[tuple[int, int, NDArray[np.int64]]] = []
+    bounds: list[BlockBound] = []
+    for block in head_blocks(spec, inputs, rows=rows):
+        blocks.append((block.batch, block.head, block.rows))
+        bounds.append(bound_block(block, precision))
+    return Expectation(
+        spec=spec, precision=precision, shape=shape, rows=rows, blocks=tuple(blocks), bounds=tuple(bounds)
+    )
+
+
+def judge(expectation: Expectation, actual: Array) -> Agreement:
+    """Judge an output of attention.
+
+    Args:
+        expectation: Oracle and bound for the inputs that the runtime got.
+        actual: The output, in the spec's layout.
 
     Source: METHOD A.3, A.7.
     """
-    shape = _expected_shape(spec, inputs)
-    if actual.shape != shape:
-        return Agreement(verdict=Verdict.WRONG, diagnosis=f"The output has shape {actual.shape}, expected {shape}.")
-    output = _heads_first(spec, actual)
-    rows = _pick_rows(inputs, spec, output.shape, rows_per_head, seed)
+    if actual.shape != expectation.shape:
+        return Agreement(
+            verdict=Verdict.WRONG,
+            diagnosis=f"The output has shape {actual.shape}, expected {expectation.shape}.",
+            max_bound_ratio=math.inf,
+        )
+    output = _heads_first(expectation.spec, actual)
     tally = _Tally()
-    for block in head_blocks(spec, inputs, rows=rows):
-        _compare(tally, block, bound_block(block, precision), output[block.batch, block.head, block.rows], precision)
-    unjudged_not_finite = 0 if rows is None else int(np.count_nonzero(~np.isfinite(output.astype(np.float32))))
-    return _conclude(tally, total_rows=math.prod(output.shape[:3]), not_finite_anywhere=unjudged_not_finite)
+    for (batch, head, rows), bound in zip(expectation.blocks, expectation.bounds, strict=True):
+        _compare(tally, (batch, head, rows), bound, output[batch, head, rows], expectation.precision)
+    if expectation.rows is not None:
+        tally.not_finite = max(tally.not_finite, _count_not_finite(output))
+    return _conclude(tally, total_rows=math.prod(output.shape[:3]))
 
 
-def _compare(tally: _Tally, block: HeadBlock, bound: BlockBound, actual: Array, precision: Precision) -> None:
+def _count_not_finite(output: Array) -> int:
+    return int(np.count_nonzero(~np.isfinite(output.astype(np.float32))))
+
+
+def _compare(
+    tally: _Tally,
+    place: tuple[int, int, NDArray[np.int64]],
+    bound: BlockBound,
+    actual: Array,
+    precision: Precision,
+) -> None:
     """Add one block's evidence."""
     values = actual.astype(np.float64)
     finite = np.isfinite(values) | ~np.isfinite(bound.output)
@@ -141,7 +192,7 @@ def _compare(tally: _Tally, block: HeadBlock, bound: BlockBound, actual: Array, 
     if ratio.size and float(ratio.max()) > tally.max_bound_ratio:
         row, column = np.unravel_index(int(ratio.argmax()), ratio.shape)
         tally.max_bound_ratio = float(ratio[row, column])
-        tally.worst = (block.batch, block.head, int(block.rows[row]), int(column))
+        tally.worst = (place[0], place[1], int(place[2][row]), int(column))
         tally.worst_text = (
             f"got {values[row, column]:.6g}, expected {bound.output[row, column]:.6g} +- {bound.bound[row, column]:.2g}"
         )
@@ -165,9 +216,9 @@ def _add_similarity(
     tally.oracle_square += float((oracle * oracle).sum())
 
 
-def _conclude(tally: _Tally, *, total_rows: int, not_finite_anywhere: int) -> Agreement:
+def _conclude(tally: _Tally, *, total_rows: int) -> Agreement:
     product = math.sqrt(tally.actual_square * tally.oracle_square)
-    not_finite = max(tally.not_finite, 0 if tally.excused_rows else not_finite_anywhere)
+    not_finite = 0 if tally.excused_rows and not tally.mismatched else tally.not_finite
     warnings: tuple[str, ...] = ()
     if tally.excused_rows:
         warnings = (f"{tally.excused_rows} rows overflow the declared format and were not judged.",)
@@ -195,28 +246,30 @@ def _diagnosis(tally: _Tally, not_finite: int) -> str:
         return f"{not_finite} elements are NaN or infinite where the oracle is finite, first at {tally.worst}."
     if tally.mismatched:
         return (
-            f"{tally.mismatched} of {tally.total} elements exceed the proven bound, at worst {tally.max_bound_ratio:.3g} "
-            f"times at (batch, head, query, column) {tally.worst}: {tally.worst_text}."
+            f"{tally.mismatched} of {tally.total} elements exceed the proven bound, "
+            f"at worst {tally.max_bound_ratio:.3g} times at (batch, head, query, column) {tally.worst}: "
+            f"{tally.worst_text}."
         )
     return f"All {tally.total} elements lie inside the proven bound, the worst at {tally.max_bound_ratio:.2g} of it."
 
 
 def _pick_rows(
-    inputs: AttentionInputs, spec: AttentionSpec, shape: tuple[int, ...], rows_per_head: int | None, seed: int
+    inputs: AttentionInputs, spec: AttentionSpec, rows_per_head: int | None, seed: int
 ) -> NDArray[np.int64] | None:
     """Queries to judge: None = all."""
-    batch_size, heads, q_seq_len, _ = shape
-    keys = inputs.key.shape[2 if spec.layout is Layout.BNSH else 1]
-    keys += 0 if inputs.past_key is None else inputs.past_key.shape[2]
+    axis = 2 if spec.layout is Layout.BNSH else 1
+    batch_size, q_seq_len = inputs.query.shape[0], inputs.query.shape[axis]
+    keys = inputs.key.shape[axis] + (0 if inputs.past_key is None else inputs.past_key.shape[2])
     if rows_per_head is None:
-        rows_per_head = q_seq_len if batch_size * heads * q_seq_len * keys <= _WHOLE_PAIRS else ROWS_PER_HEAD
+        whole = batch_size * spec.q_num_heads * q_seq_len * keys <= _WHOLE_PAIRS
+        rows_per_head = q_seq_len if whole else ROWS_PER_HEAD
     if rows_per_head >= q_seq_len:
         return None
     inner = np.random.default_rng(seed).choice(np.arange(1, q_seq_len - 1), max(0, rows_per_head - 2), replace=False)
     return np.sort(np.concatenate([[0, q_seq_len - 1], inner])).astype(np.int64)
 
 
-def _expected_shape(spec: AttentionSpec, inputs: AttentionInputs) -> tuple[int, ...]:
+def _output_shape(spec: AttentionSpec, inputs: AttentionInputs) -> tuple[int, ...]:
     query = inputs.query.shape
     if spec.layout is Layout.BNSH:
         return (*query[:3], spec.v_head_dim)
@@ -234,7 +287,7 @@ def _spacing(oracle: Float64, dtype: np.dtype[np.generic]) -> Float64:
     """Distance between neighbouring floats of the output format at the oracle (one ulp)."""
     import ml_dtypes
 
-    info = ml_dtypes.finfo(dtype)
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     exponent = np.floor(np.log2(np.maximum(np.abs(oracle), float(info.smallest_normal))))
     spacing: Float64 = np.exp2(exponent) * float(info.eps)
     return spacing

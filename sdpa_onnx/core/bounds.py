@@ -154,7 +154,7 @@ def _later_roundings(weights: Float64, value: Float64, output: Float64, precisio
 
 
 def _softcap_slope(block: HeadBlock, scores: Float64) -> Float64:
-    """d capped / d score = 1 - tanh(score / softcap)^2."""
+    """Derivative of the capped score: 1 - tanh(score / softcap)^2."""
     if not block.softcap:
         return np.ones_like(scores)
     slope: Float64 = 1.0 - np.tanh(scores / block.softcap) ** 2

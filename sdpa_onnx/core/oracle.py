@@ -63,12 +63,12 @@ class HeadBlock:
     softcap: float
 
     def scores(self) -> Float64:
-        """scale * query key^T, before softcap and mask: (n, total_seq_len)."""
+        """Compute scale * query key^T, before softcap and mask: (n, total_seq_len)."""
         scores: Float64 = self.scale * (self.query @ self.key.T)
         return scores
 
     def capped(self, scores: Float64) -> Float64:
-        """softcap * tanh(scores / softcap), or the scores where it is off."""
+        """Compute softcap * tanh(scores / softcap), or the scores where it is off."""
         return self.softcap * np.tanh(scores / self.softcap) if self.softcap else scores
 
     def logits(self, capped: Float64) -> Float64:

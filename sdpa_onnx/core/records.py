@@ -44,13 +44,14 @@ class Verdict(StrEnum):
     """What a judge says of an output.
 
     WRONG: no evaluation order of the declared arithmetic can produce it (a
-    proof). OK: inside the proven bound. The two words between them come with
-    the statistical tests.
+    proof). SUSPICIOUS: no proof, but beyond the rule for the end of a module.
+    OK: inside the proven bound. ROUNDING-LEVEL comes with the statistical tests.
 
     Source: METHOD A.7.
     """
 
     OK = "ok"
+    SUSPICIOUS = "suspicious"
     WRONG = "wrong"
 
 
@@ -61,6 +62,8 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         schema: Version of this format.
         cell: sha256 of what was run (spec, sizes, dtype, form, opset, runtime,
             options, seed), hex; "" outside a run.
+        job: What wrote it: one job's records are complete or void together.
+        parts: Records that the job writes.
         case: Case id or target name, for people.
         target: What was exported or read: a use, `sdpa`, a class or a file.
         form: Graph form: decomposed or attention; "" where there is none (torch).
@@ -73,6 +76,8 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     cell: str = ""
+    job: str = ""
+    parts: int = 1
     case: str = ""
     target: str = ""
     form: str = ""

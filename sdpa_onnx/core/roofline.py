@@ -79,7 +79,8 @@ def projection_flops(*, rows_q: int, rows_kv: int, hidden_size: int) -> int:
     """Operations of the four projections of multi-head attention.
 
     Args:
-        rows_q: Samples x queries; rows_kv: samples x keys.
+        rows_q: Samples x queries.
+        rows_kv: Samples x keys.
         hidden_size: Width of the model (d_model).
 
     Source: query and output 2 n D^2 each over n queries, key and value over n keys (METHOD C.1).

@@ -103,23 +103,22 @@ class AttentionSpec:
     layout: Layout = Layout.BNSH
 
     def __post_init__(self) -> None:
-        if self.v_head_dim is None:
-            object.__setattr__(self, "v_head_dim", self.head_dim)
+        object.__setattr__(self, "v_head_dim", _default(self.v_head_dim, self.head_dim))
         object.__setattr__(self, "mask", _member(MaskKind, "mask", self.mask))
         object.__setattr__(self, "layout", _member(Layout, "layout", self.layout))
         if isinstance(self.scale, str):
             object.__setattr__(self, "scale", _member(ScaleRule, "scale", self.scale))
         for name in ("q_num_heads", "kv_num_heads", "head_dim", "v_head_dim"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+            _require(name, getattr(self, name), "at least 1", holds=getattr(self, name) >= 1)
         if self.q_num_heads % self.kv_num_heads:
             raise CaseError(
                 f"q_num_heads is {self.q_num_heads}, which kv_num_heads = {self.kv_num_heads} does not divide.",
                 hint="Each key/value head must serve the same number of query heads.",
             )
         for name in ("left_window", "right_window"):
-            _require(getattr(self, name) >= -1, name, getattr(self, name), "-1 (all keys) or more")
-        _require(self.softcap >= 0 and math.isfinite(self.softcap), "softcap", self.softcap, "0 (off) or more")
-        _require(math.isfinite(self.scale_value), "scale", self.scale, "a finite number")
+            _require(name, getattr(self, name), "-1 (all keys) or more", holds=getattr(self, name) >= -1)
+        _require("softcap", self.softcap, "0 (off) or more", holds=self.softcap >= 0 and math.isfinite(self.softcap))
+        _require("scale", self.scale, "a finite number", holds=math.isfinite(self.scale_value))
         if self.has_past and self.mask is MaskKind.LENGTHS:
             raise CaseError(
                 "mask 'lengths' cannot be combined with a past.",
@@ -178,11 +177,10 @@ class AttentionCase:
     dtype: Dtype = Dtype.FLOAT32
 
     def __post_init__(self) -> None:
-        if self.kv_seq_len is None:
-            object.__setattr__(self, "kv_seq_len", self.q_seq_len)
+        object.__setattr__(self, "kv_seq_len", _default(self.kv_seq_len, self.q_seq_len))
         object.__setattr__(self, "dtype", _member(Dtype, "dtype", self.dtype))
         for name in ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+            _require(name, getattr(self, name), "0 or more", holds=getattr(self, name) >= 0)
         if self.past_seq_len and not self.spec.has_past:
             raise CaseError(
                 f"past_seq_len is {self.past_seq_len}, but the spec has no past.", hint="Set has_past=True in the spec."
@@ -243,9 +241,13 @@ class AttentionCase:
         return (self.batch_size, seq_len, num_heads * width)
 
 
-def _require(holds: bool, name: str, value: object, allowed: str) -> None:
+def _require(name: str, value: object, allowed: str, *, holds: bool) -> None:
     if not holds:
         raise CaseError(f"{name} is {value}; it must be {allowed}.")
+
+
+def _default(given: int | None, otherwise: int) -> int:
+    return otherwise if given is None else given
 
 
 def _member(kind: type[_Enum], name: str, value: str) -> _Enum:

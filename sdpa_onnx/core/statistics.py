@@ -49,6 +49,7 @@ def bootstrap_ratio(visits: Float64, baseline: Float64, *, seed: int = 0) -> Int
     Args:
         visits: (blocks,), this arm.
         baseline: (blocks,), the arm it is compared with.
+        seed: Seed of the resampling.
 
     Source: median over blocks of the log ratio, METHOD B.4.
     """

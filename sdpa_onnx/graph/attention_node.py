@@ -12,7 +12,6 @@ from sdpa_onnx.graph.site import AttentionSite
 
 __all__ = ["build_attention_model", "minimum_opset", "sites_of_nodes"]
 
-_FIELDS = tuple(ONNX_INPUT_NAMES)
 _ELEMENT_TYPES = {
     Dtype.FLOAT64: ir.DataType.DOUBLE,
     Dtype.FLOAT32: ir.DataType.FLOAT,
@@ -96,7 +95,7 @@ def spec_of_node(node: ir.Node) -> AttentionSpec | None:
     else:
         heads, kv_heads = _int(node, "q_num_heads"), _int(node, "kv_num_heads")
         widths = (_part(query[2], heads), _part(value[2], kv_heads))
-    if not all(isinstance(size, int) for size in (heads, kv_heads, *widths)):
+    if heads is None or kv_heads is None or widths[0] is None or widths[1] is None:
         return None
     scale = node.attributes.get("scale")
     softcap = node.attributes.get("softcap")
@@ -171,12 +170,27 @@ def _attributes(spec: AttentionSpec) -> dict[str, int | float]:
 
 
 def _site(node: ir.Node, spec: AttentionSpec, fallback: str) -> AttentionSite:
-    names = {field: value.name for field in _FIELDS if (value := _input(node, ONNX_INPUT_NAMES[field])) is not None}
-    return AttentionSite(name=node.name or fallback, spec=spec, output=node.outputs[0].name or "", **names)
+    names = {field: _name(_input(node, onnx_name)) for field, onnx_name in ONNX_INPUT_NAMES.items()}
+    return AttentionSite(
+        name=node.name or fallback,
+        spec=spec,
+        query=names["query"] or "",
+        key=names["key"] or "",
+        value=names["value"] or "",
+        output=node.outputs[0].name or "",
+        attn_mask=names["attn_mask"],
+        past_key=names["past_key"],
+        past_value=names["past_value"],
+        nonpad_kv_seqlen=names["nonpad_kv_seqlen"],
+    )
 
 
-def _input(node: ir.Node, name: str) -> ir.Value | None:
-    position = list(ONNX_INPUT_NAMES.values()).index(name)
+def _name(value: ir.Value | None) -> str | None:
+    return None if value is None else value.name
+
+
+def _input(node: ir.Node, onnx_name: str) -> ir.Value | None:
+    position = list(ONNX_INPUT_NAMES.values()).index(onnx_name)
     return node.inputs[position] if position < len(node.inputs) else None
 
 

@@ -24,6 +24,8 @@ __all__ = ["SITES_KEY", "SPEC_KEY", "OnnxModel", "load_model"]
 SITES_KEY = "sdpa_onnx.attentions"
 SPEC_KEY = "sdpa_onnx.spec"
 
+GraphValue = ir.Value  # inside the class, `ir` is the field
+
 # protobuf refuses a message above 2 GiB; larger models keep their tensors in a file beside them.
 _PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
 
@@ -58,7 +60,7 @@ class OnnxModel:
     def output_names(self) -> tuple[str, ...]:
         return tuple(value.name or "" for value in self.ir.graph.outputs)
 
-    def input_value(self, name: str) -> ir.Value:
+    def input_value(self, name: str) -> GraphValue:
         """The graph input of that name (its type and symbolic shape)."""
         return next(value for value in self.ir.graph.inputs if value.name == name)
 
@@ -76,7 +78,8 @@ class OnnxModel:
             ModelError: If the model is above protobuf's 2 GiB.
         """
         try:
-            return ir.to_proto(self.ir).SerializeToString(deterministic=True)
+            data: bytes = ir.to_proto(self.ir).SerializeToString(deterministic=True)
+            return data
         except (EncodeError, ValueError) as error:
             raise ModelError(
                 f"The model {self.path or ''} is above 2 GiB and cannot be held in one message.",
@@ -127,8 +130,8 @@ class OnnxModel:
             with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
                 temporary = file.name
                 file.write(data)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, target)
+            Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(target)
         except OSError as error:
             if temporary is not None:
                 Path(temporary).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ On the CPU, with the threads of the comparison; needs torch and onnxruntime.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def measure_ceilings(*, threads: int, seconds: float = 0.5) -> Ceilings:
     with torch.inference_mode():
         for size in _GEMM_SIZES:
             left, right, out = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
-            elapsed = _fastest(lambda a=left, b=right, c=out: torch.mm(a, b, out=c), threads, seconds)
+            elapsed = _fastest(partial(torch.mm, left, right, out=out), threads, seconds)
             best = max(best, 2.0 * size**3 / elapsed)
     softmax = _ort_softmax(threads)
     elements = _SOFTMAX_SHAPE[0] * _SOFTMAX_SHAPE[1]
@@ -46,7 +47,8 @@ def _fastest(call: Callable[[], object], threads: int, seconds: float) -> float:
     """Seconds per call, undisturbed."""
     for _ in range(3):
         call()
-    wall, cpu = [], []
+    wall: list[int] = []
+    cpu: list[int] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(wall) < 5:
         cpu_start, wall_start = time.process_time_ns(), time.perf_counter_ns()

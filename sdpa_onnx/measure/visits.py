@@ -4,7 +4,6 @@ Knows calls, not models. Never times one arm and then the other: what disturbs
 the machine must disturb all arms alike.
 """
 
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,7 +103,7 @@ def visit_arms(
         calls[name] = max(2, round(plan.visit_seconds / max(seconds, 1e-9)))
     samples: dict[str, list[NDArray[np.int64]]] = {name: [] for name in arms}
     order = list(arms)
-    rng = random.Random(plan.seed)
+    rng = np.random.default_rng(plan.seed)
     start = clock.wall_ns()
     for block in range(plan.blocks):
         if block >= plan.least_blocks and (clock.wall_ns() - start) * 1e-9 > plan.budget_seconds:
@@ -114,7 +113,7 @@ def visit_arms(
             samples[name].append(_visit(arms[name], calls[name], clock))
         if on_block is not None:
             on_block(block + 1)
-    return {name: _as_samples(visits, steady[name]) for name, visits in samples.items()}
+    return {name: _as_samples(visits, steady=steady[name]) for name, visits in samples.items()}
 
 
 def _warm_up(call: Callable[[], None], plan: Plan, clock: Clock) -> tuple[float, bool]:
@@ -152,6 +151,6 @@ def _visit(call: Callable[[], None], count: int, clock: Clock) -> NDArray[np.int
     return times
 
 
-def _as_samples(visits: list[NDArray[np.int64]], steady: bool) -> ArmSamples:
+def _as_samples(visits: list[NDArray[np.int64]], *, steady: bool) -> ArmSamples:
     stacked = np.stack(visits).astype(np.float64) * 1e-9
     return ArmSamples(wall_seconds=stacked[:, 0], cpu_seconds=stacked[:, 1], steady=steady)
