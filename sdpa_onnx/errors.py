@@ -6,6 +6,7 @@ Disagreement, "unsupported" and doubt are values on a record, never exceptions.
 __all__ = [
     "CaseError",
     "ExportError",
+    "FolderError",
     "ModelError",
     "PlanError",
     "RecordFormatError",
@@ -35,6 +36,10 @@ class SdpaOnnxError(Exception):
 
 class CaseError(SdpaOnnxError, ValueError):
     """A case that cannot exist (heads that do not divide, head_dim < 1)."""
+
+
+class FolderError(SdpaOnnxError):
+    """A run folder that cannot be made or written (read-only, disk full)."""
 
 
 class ModelError(SdpaOnnxError):

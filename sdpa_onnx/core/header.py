@@ -1,0 +1,46 @@
+"""What a run says of itself as a whole: when, where, with what.
+
+Holds no results and reads no machine: whoever ran fills it in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["RunHeader"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """The circumstances of a run; `run.json` is its JSON.
+
+    Args:
+        suite: Name of the suite or file that was run.
+        plan_hash: sha256 of the suite as read, hex.
+        started: ISO 8601 time; finished: the same, or None if it was cut short.
+        command: The command line that repeats the run.
+        environment: What the machine is: cpu, cores, os, python.
+        versions: Package -> version.
+        threads: Threads inside one operator.
+        seed: Of weights and inputs.
+        ceilings: Measured ceilings; units stand in the names
+            (gemm_flops_per_second, exps_per_second).
+        planned_cells: Cells in the plan; done_cells: those with a record.
+    """
+
+    suite: str
+    started: str
+    command: str
+    plan_hash: str = ""
+    finished: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    seed: int = 0
+    ceilings: Mapping[str, float] = field(default_factory=dict)
+    planned_cells: int = 0
+    done_cells: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run came to its end with every planned cell."""
+        return self.finished is not None and self.done_cells >= self.planned_cells

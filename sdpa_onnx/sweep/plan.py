@@ -1,0 +1,127 @@
+"""The jobs of a suite: what is exported, judged and timed, each with a stable name.
+
+A job's id is the hash of all that decides its result, so that a run can be
+resumed and compared. Runs nothing.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+
+from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.sweep.suite import CaseKey, Measure, Suite, cases
+
+__all__ = ["ATTENTION_OPSET", "AgreementJob", "ExportJob", "Job", "ModelKey", "TimingJob", "cell_id", "job_id", "plan"]
+
+
+# From here on a model is exported with the Attention operator, below it decomposed.
+ATTENTION_OPSET = 23
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelKey:
+    """One exported graph: the same for every size."""
+
+    target: str
+    spec: AttentionSpec | None
+    dtype: Dtype
+    opset: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportJob:
+    """Export a graph and prove its dynamic axes."""
+
+    model: ModelKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgreementJob:
+    """Judge one graph on one runtime at one size, over all spreads."""
+
+    model: ModelKey
+    case: CaseKey
+    runtime: str
+    spreads: tuple[float, ...]
+    seed: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingJob:
+    """Time every graph of a case on every timed runtime, interleaved."""
+
+    models: tuple[ModelKey, ...]
+    case: CaseKey
+    runtimes: tuple[str, ...]
+    baseline: str
+    measure: Measure
+    seed: int
+    threads: int
+
+
+Job = ExportJob | AgreementJob | TimingJob
+
+
+def plan(suite: Suite) -> list[Job]:
+    """All jobs of a suite: exports first, then case by case agreement and timing.
+
+    Agreement comes before timing: a wrong graph's speed means nothing.
+    """
+    found = cases(suite)
+    models = dict.fromkeys(_model_key(case, opset, suite) for case in found for opset in suite.opsets)
+    jobs: list[Job] = [ExportJob(model=model) for model in models]
+    for case in found:
+        jobs += _agreement_jobs(case, suite)
+        if suite.timing:
+            jobs.append(_timing_job(case, suite))
+    return jobs
+
+
+def job_id(job: Job) -> str:
+    """sha256 of the job's canonical JSON, hex."""
+    return cell_id({"kind": type(job).__name__, "job": msgspec.to_builtins(job)})
+
+
+def cell_id(parts: object) -> str:
+    """sha256 of canonical JSON (sorted keys), hex."""
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
+
+
+def _model_key(case: CaseKey, opset: int, suite: Suite) -> ModelKey:
+    return ModelKey(target=case.target, spec=case.spec, dtype=case.dtype, opset=opset, seed=suite.seed)
+
+
+def _agreement_jobs(case: CaseKey, suite: Suite) -> list[Job]:
+    """Every graph on every runtime; torch runs the module itself, once whatever the opset."""
+    jobs: list[Job] = []
+    for opset in suite.opsets:
+        for runtime in suite.agreement:
+            once = runtime == "torch"
+            if once and (opset != suite.opsets[-1] or case.spec is None):
+                continue  # a module's attentions cannot be tapped in torch; it is their yardstick
+            jobs.append(
+                AgreementJob(
+                    model=_model_key(case, opset, suite),
+                    case=case,
+                    runtime=runtime,
+                    spreads=tuple(suite.spreads),
+                    seed=suite.seed,
+                    threads=suite.threads,
+                )
+            )
+    return jobs
+
+
+def _timing_job(case: CaseKey, suite: Suite) -> TimingJob:
+    return TimingJob(
+        models=tuple(_model_key(case, opset, suite) for opset in suite.opsets),
+        case=case,
+        runtimes=tuple(suite.timing),
+        baseline=suite.baseline,
+        measure=suite.measure,
+        seed=suite.seed,
+        threads=suite.threads,
+    )

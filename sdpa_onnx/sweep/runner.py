@@ -1,0 +1,196 @@
+"""Run a plan job by job; a failing job is a record, a kill loses at most the job that ran.
+
+The one place with a broad except: whatever a runtime throws, the rest goes on.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.errors import FolderError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.visits import ArmSamples, Plan
+from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
+from sdpa_onnx.sweep.models import Models, sizes_of, traced_sizes
+from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, TimingJob, cell_id, job_id
+from sdpa_onnx.sweep.store import Store
+from sdpa_onnx.sweep.suite import CaseKey
+from sdpa_onnx.sweep.words import failed_agreement, failed_record, model_words, skipped_arm
+from sdpa_onnx.workflows.bench import Arm, bench
+from sdpa_onnx.workflows.checked import Check, form_of
+from sdpa_onnx.workflows.dynamic_axes import describe, prove_axes
+from sdpa_onnx.workflows.verify import Expectations, check_model
+
+__all__ = ["Runner"]
+
+# Graphs up to this size are kept in the run folder; larger ones are made again from recipe and seed.
+_KEPT_MODEL_BYTES = 2**20
+# Where dynamic axes are proved: the only runtime that every installation has.
+_PROVING_RUNTIME = "ort-cpu"
+
+
+@dataclass(slots=True)
+class Runner:
+    """Carries out jobs into a store.
+
+    Args:
+        store: Where records go.
+        ceilings: Measured in this run.
+    """
+
+    store: Store
+    ceilings: Ceilings | None
+    models: Models = field(default_factory=Models)
+    expectations: Expectations = field(default_factory=Expectations)
+
+    def run(self, jobs: Sequence[Job], *, on_job: Callable[[Job], None], on_done: Callable[[Job, bool], None]) -> None:
+        """Carry out jobs in order.
+
+        Args:
+            jobs: What is left to do.
+            on_job: Told before each job.
+            on_done: Told after each, with whether all is well.
+
+        Raises:
+            FolderError: If a record cannot be written; nothing half-written stays.
+        """
+        for job in jobs:
+            on_job(job)
+            records = self._records(job)
+            self.store.append(records)
+            on_done(job, all(record.outcome in (Outcome.OK, Outcome.SKIPPED) for record in records))
+
+    def _records(self, job: Job) -> list[Record]:
+        """Records of one job, failed ones included, ready to be written."""
+        name = job_id(job)
+        try:
+            records = self._carry_out(job)
+        except FolderError:
+            raise  # nothing can be written any more
+        except Exception as error:  # noqa: BLE001 - a runtime may throw anything; the other jobs go on
+            records = [failed_record(job, error)]
+        return [
+            msgspec.structs.replace(record, cell=record.cell or _cell(name, number), job=name, parts=len(records))
+            for number, record in enumerate(records)
+        ]
+
+    def _carry_out(self, job: Job) -> list[Record]:
+        match job:
+            case ExportJob():
+                return [self._export(job)]
+            case AgreementJob():
+                return list(self._agreement(job))
+            case TimingJob():
+                return self._timing(job)
+
+    def _export(self, job: ExportJob) -> ExportRecord:
+        start = time.perf_counter()
+        model = self.models.get(job.model)
+        seconds = time.perf_counter() - start
+        proof = prove_axes(
+            model,
+            get_runtime(_PROVING_RUNTIME),
+            target=job.model.target,
+            traced=traced_sizes(model),
+            seed=job.model.seed,
+        )
+        data = model.to_bytes()
+        kept = self.store.write_model(model.content_hash(), data) if len(data) <= _KEPT_MODEL_BYTES else ""
+        return ExportRecord(
+            target=job.model.target,
+            case=model_words(job.model),
+            form=form_of(model),
+            opset=job.model.opset,
+            outcome=Outcome.DISAGREES if proof.baked else Outcome.OK,
+            reason=describe(proof.baked) if proof.baked else "",
+            dynamic_axes=proof.dynamic_axes,
+            baked=proof.baked,
+            sizes_tried=proof.sizes_tried,
+            nodes=model.node_counts(),
+            seconds=seconds,
+            model=kept or f"sha256:{model.content_hash()}",
+        )
+
+    def _agreement(self, job: AgreementJob) -> list[AgreementRecord]:
+        runtime = get_runtime(job.runtime)
+        available = runtime.available()
+        if isinstance(available, Unsupported):
+            return [failed_agreement(job, Outcome.SKIPPED, available.reason)]
+        model = self.models.get(job.model)
+        check = _check(model, job.case, job.spreads, job.seed, job.threads)
+        return check_model(model, runtime, check, target=job.case.target, expectations=self.expectations)
+
+    def _timing(self, job: TimingJob) -> list[Record]:
+        arms, skipped = self._arms(job)
+        names = [arm.name for arm in arms]
+        if not arms:
+            return list(skipped)
+        model = arms[0].model
+        comparison = bench(
+            arms,
+            _check(model, job.case, (1.0,), job.seed, job.threads),
+            target=job.case.target,
+            baseline=job.baseline if job.baseline in names else names[0],
+            plan=_plan(job),
+            ceilings=self.ceilings,
+        )
+        timed = []
+        for number, (name, record) in enumerate(comparison.records.items()):
+            cell = _cell(job_id(job), number)
+            path = self.store.write_samples(cell, _arrays(comparison.samples[name]))
+            timed.append(msgspec.structs.replace(record, cell=cell, samples=path))
+        return [*timed, *skipped]
+
+    def _arms(self, job: TimingJob) -> tuple[list[Arm], list[TimingRecord]]:
+        """Arms that can run, and records of those that cannot."""
+        arms: list[Arm] = []
+        skipped: list[TimingRecord] = []
+        for name in job.runtimes:
+            runtime = get_runtime(name)
+            available = runtime.available()
+            # torch runs the module, whatever opset it was exported at: one arm.
+            for key in job.models[-1:] if name == "torch" else job.models:
+                if isinstance(available, Unsupported):
+                    skipped.append(skipped_arm(job, name, Outcome.SKIPPED, available.reason))
+                    break
+                model = self.models.get(key)
+                support = runtime.supports(model)
+                arm = Arm(
+                    name=name if name == "torch" else f"{name} {form_of(model)} {key.opset}",
+                    model=model,
+                    runtime=runtime,
+                )
+                if isinstance(support, Supported):
+                    arms.append(arm)
+                else:
+                    skipped.append(skipped_arm(job, arm.name, Outcome.UNSUPPORTED, support.reason))
+        return arms, skipped
+
+
+def _cell(job: str, number: int) -> str:
+    return cell_id({"job": job, "record": number})
+
+
+def _check(model: OnnxModel, case: CaseKey, spreads: Sequence[float], seed: int, threads: int) -> Check:
+    return Check(sizes=sizes_of(model, case), spreads=tuple(spreads), seed=seed, threads=threads)
+
+
+def _plan(job: TimingJob) -> Plan:
+    measure = job.measure
+    return Plan(
+        blocks=measure.blocks,
+        visit_seconds=measure.visit_seconds,
+        warm_up_seconds=measure.warm_up_seconds,
+        budget_seconds=measure.budget_seconds,
+        seed=job.seed,
+    )
+
+
+def _arrays(samples: ArmSamples) -> dict[str, NDArray[np.float64]]:
+    return {"wall_seconds": samples.wall_seconds, "cpu_seconds": samples.cpu_seconds}

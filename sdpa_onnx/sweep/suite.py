@@ -1,0 +1,223 @@
+"""A suite: TOML text becomes a typed plan at the door, and every mistake in it one sentence.
+
+Says what is to be run; runs nothing.
+"""
+
+import difflib
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from sdpa_onnx.core.inputs import LADDER
+from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.errors import CaseError, PlanError
+
+__all__ = ["BARE_TARGET", "CaseKey", "Measure", "Suite", "built_in_suites", "load_suite"]
+
+# The target of bare attention: inputs Q, K, V and masks, output Y.
+BARE_TARGET = "sdpa"
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much to time, see `measure.visits.Plan`."""
+
+    blocks: int = 40
+    budget_seconds: float = 3.0
+    visit_seconds: float = 0.01
+    warm_up_seconds: float = 2.0
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The point around which factors are varied; None = as the case's own default."""
+
+    batch_size: int = 1
+    q_seq_len: int = 512
+    kv_seq_len: int | None = None
+    q_num_heads: int = 8
+    kv_num_heads: int | None = None
+    head_dim: int = 64
+    v_head_dim: int | None = None
+    is_causal: bool = False
+    dtype: Dtype = Dtype.FLOAT32
+
+
+class Vary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One grid: every combination of the lists; what is left out stays at the base."""
+
+    targets: list[str]
+    batch_size: list[int] = []
+    q_seq_len: list[int] = []
+    kv_seq_len: list[int] = []
+    q_num_heads: list[int] = []
+    kv_num_heads: list[int] = []
+    head_dim: list[int] = []
+    v_head_dim: list[int] = []
+    is_causal: list[bool] = []
+    dtype: list[Dtype] = []
+
+
+class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run does.
+
+    Args:
+        name: For people.
+        opsets: Opsets exported; below 23 decomposed, from 23 the Attention operator.
+        agreement: Runtimes judged; timing: runtimes timed.
+        baseline: Runtime whose time is 1.
+        spreads: Logit spreads of the judged inputs.
+        seed: Of weights and inputs.
+        threads: Threads inside one operator, the same for every arm.
+    """
+
+    name: str
+    opsets: list[int] = [18, 23]
+    agreement: list[str] = ["ort-cpu"]
+    timing: list[str] = []
+    baseline: str = "torch"
+    spreads: list[float] = list(LADDER)
+    seed: int = 0
+    threads: int = 1
+    measure: Measure = Measure()
+    base: Base = Base()
+    vary: list[Vary]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseKey:
+    """One case of a suite: a target, its spec if it is bare attention, its sizes.
+
+    Args:
+        target: `sdpa`, one of our uses, or a user's class.
+        spec: The spec of bare attention, else None (the module decides).
+        batch_size, q_seq_len, kv_seq_len: Sizes.
+        dtype: Element type.
+    """
+
+    target: str
+    spec: AttentionSpec | None
+    batch_size: int
+    q_seq_len: int
+    kv_seq_len: int
+    dtype: Dtype
+
+
+_FACTORS = tuple(name for name in Vary.__struct_fields__ if name != "targets")
+_MODULE_FACTORS = ("batch_size", "q_seq_len", "kv_seq_len")
+
+
+def built_in_suites() -> dict[str, Path]:
+    """Suites that come with the package, by name."""
+    folder = Path(str(files("sdpa_onnx.sweep") / "suites"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load_suite(name: str) -> Suite:
+    """Read a suite by name or from a TOML file.
+
+    Raises:
+        PlanError: If there is none, or it is wrong: key, value, what is allowed.
+    """
+    known = built_in_suites()
+    path = known.get(name) or Path(name)
+    if name not in known and path.suffix != ".toml":
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}; or give a .toml file."
+        raise PlanError(f"There is no suite '{name}'.", hint=hint)
+    try:
+        text = path.read_bytes().decode("utf-8")
+        suite = msgspec.toml.decode(text, type=Suite)
+    except OSError as error:
+        raise PlanError(f"Cannot read suite {path}: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise PlanError(f"Suite {path} is not a text file.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"Suite {path} is not TOML: {error}.") from error
+    except msgspec.MsgspecError as error:
+        raise PlanError(f"Suite {path}: {_in_words(str(error))}") from error
+    _check(suite, str(path))
+    return suite
+
+
+def cases(suite: Suite) -> list[CaseKey]:
+    """Every case of a suite once, in the order of the file.
+
+    Raises:
+        PlanError: If a combination is no attention.
+    """
+    found: dict[CaseKey, None] = {}
+    for vary in suite.vary:
+        for target in vary.targets:
+            for chosen in _combinations(suite.base, vary):
+                found[_case(target, chosen)] = None
+    return list(found)
+
+
+def _combinations(base: Base, vary: Vary) -> Iterator[dict[str, object]]:
+    values = [getattr(vary, name) or [getattr(base, name)] for name in _FACTORS]
+    for combination in itertools.product(*values):
+        yield dict(zip(_FACTORS, combination, strict=True))
+
+
+def _case(target: str, chosen: dict[str, object]) -> CaseKey:
+    factors = msgspec.convert(chosen, Base)
+    spec = None
+    try:
+        if target == BARE_TARGET:
+            spec = AttentionSpec(
+                q_num_heads=factors.q_num_heads,
+                kv_num_heads=factors.kv_num_heads or factors.q_num_heads,
+                head_dim=factors.head_dim,
+                v_head_dim=factors.v_head_dim or factors.head_dim,
+                is_causal=factors.is_causal,
+            )
+    except CaseError as error:
+        raise PlanError(f"The suite has an impossible case for '{target}': {error}") from error
+    return CaseKey(
+        target=target,
+        spec=spec,
+        batch_size=factors.batch_size,
+        q_seq_len=factors.q_seq_len,
+        kv_seq_len=factors.kv_seq_len or factors.q_seq_len,
+        dtype=factors.dtype,
+    )
+
+
+def _check(suite: Suite, where: str) -> None:
+    """Refuse what types alone cannot."""
+    for name in ("opsets", "agreement", "vary", "spreads"):
+        if not getattr(suite, name):
+            raise PlanError(f"Suite {where}: '{name}' is empty.", hint="Give at least one value.")
+    if suite.threads < 1 or suite.measure.blocks < 2 or suite.measure.budget_seconds <= 0:
+        raise PlanError(f"Suite {where}: threads, blocks and budget_seconds must be positive (blocks at least 2).")
+    if any(spread <= 0 for spread in suite.spreads):
+        raise PlanError(f"Suite {where}: 'spreads' must be positive.")
+    if suite.timing and suite.baseline not in suite.timing:
+        raise PlanError(f"Suite {where}: baseline '{suite.baseline}' is not among timing.", hint="Add it there.")
+    for vary in suite.vary:
+        alien = [name for name in _FACTORS if name not in _MODULE_FACTORS and getattr(vary, name)]
+        modules = [target for target in vary.targets if target != BARE_TARGET]
+        if alien and modules:
+            raise PlanError(f"Suite {where}: '{alien[0]}' cannot be varied for '{modules[0]}'; its module decides.")
+        for name in ("batch_size", "q_seq_len", "kv_seq_len"):
+            if any(size < 1 for size in getattr(vary, name)):
+                raise PlanError(f"Suite {where}: '{name}' is {getattr(vary, name)}; sizes must be at least 1.")
+    cases(suite)
+
+
+def _in_words(error: str) -> str:
+    """Turn msgspec's text into a sentence with the nearest allowed key."""
+    unknown = re.match(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<where>[^`]*)`)?", error)
+    if unknown is None:
+        return error.replace(" - at `$.", " at `") + "."
+    place = unknown["where"] or ""
+    kind = Vary if "vary" in place else Measure if "measure" in place else Base if "base" in place else Suite
+    near = difflib.get_close_matches(unknown["key"], kind.__struct_fields__, n=1, cutoff=0.4)
+    offer = f" Did you mean '{near[0]}'?" if near else f" Allowed: {', '.join(kind.__struct_fields__)}."
+    at = f" in {place.lstrip('.')}" if place else ""
+    return f"unknown key '{unknown['key']}'{at}.{offer}"

@@ -1,0 +1,88 @@
+"""Jobs in words: for progress, and as the records of what was not done."""
+
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.sweep.plan import ATTENTION_OPSET, AgreementJob, ExportJob, Job, ModelKey, TimingJob
+from sdpa_onnx.sweep.suite import CaseKey
+
+__all__ = ["case_words", "failed_agreement", "failed_record", "job_seconds", "job_words", "model_words", "skipped_arm"]
+
+
+def job_words(job: Job) -> str:
+    """What a job does, for progress."""
+    match job:
+        case ExportJob():
+            return f"export {model_words(job.model)} opset {job.model.opset}"
+        case AgreementJob():
+            return f"verify {case_words(job.case)} opset {job.model.opset} on {job.runtime}"
+        case TimingJob():
+            return f"time {case_words(job.case)}"
+
+
+def job_seconds(job: Job) -> float:
+    """A guess of how long a job takes, only to tell the time left."""
+    match job:
+        case ExportJob():
+            return 2.0
+        case AgreementJob():
+            pairs = job.case.batch_size * job.case.q_seq_len * job.case.kv_seq_len
+            return 0.1 + len(job.spreads) * pairs * 1e-6
+        case TimingJob():
+            return job.measure.budget_seconds + 1.0
+
+
+def failed_record(job: Job, error: Exception) -> Record:
+    """The record of a job that failed: ours in our words, others with their kind."""
+    reason = str(error) if isinstance(error, SdpaOnnxError) else f"{type(error).__name__}: {error}"
+    match job:
+        case ExportJob():
+            return ExportRecord(
+                target=job.model.target,
+                case=model_words(job.model),
+                opset=job.model.opset,
+                outcome=Outcome.FAILED,
+                reason=reason,
+            )
+        case AgreementJob():
+            return failed_agreement(job, Outcome.FAILED, reason)
+        case TimingJob():
+            return skipped_arm(job, "", Outcome.FAILED, reason)
+
+
+def failed_agreement(job: AgreementJob, outcome: Outcome, reason: str) -> AgreementRecord:
+    """The record of a case that was not judged."""
+    return AgreementRecord(
+        target=job.case.target,
+        case=case_words(job.case),
+        form="attention" if job.model.opset >= ATTENTION_OPSET else "decomposed",
+        opset=job.model.opset,
+        runtime=job.runtime,
+        dtype=job.case.dtype.value,
+        outcome=outcome,
+        reason=reason,
+    )
+
+
+def skipped_arm(job: TimingJob, arm: str, outcome: Outcome, reason: str) -> TimingRecord:
+    """The record of an arm that was not timed."""
+    return TimingRecord(
+        target=job.case.target,
+        case=case_words(job.case),
+        arm=arm,
+        runtime=arm.partition(" ")[0],
+        outcome=outcome,
+        reason=reason,
+    )
+
+
+def model_words(key: ModelKey) -> str:
+    """A graph in words."""
+    return key.target if key.spec is None else f"{key.target} d_k {key.spec.head_dim}"
+
+
+def case_words(case: CaseKey) -> str:
+    """A case in words."""
+    causal = " causal" if case.spec is not None and case.spec.is_causal else ""
+    width = f" d_k {case.spec.head_dim}" if case.spec is not None else ""
+    lengths = f"{case.q_seq_len}" if case.q_seq_len == case.kv_seq_len else f"{case.q_seq_len}x{case.kv_seq_len}"
+    return f"{case.target}{causal}{width} batch {case.batch_size} length {lengths}"

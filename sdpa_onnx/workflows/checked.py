@@ -1,0 +1,142 @@
+"""What was asked of a model and what ran, and the agreement records that come of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.agreement import Agreement
+from sdpa_onnx.core.inputs import LADDER, AttentionInputs
+from sdpa_onnx.core.records import AgreementRecord, Outcome, Sizes, Verdict
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.runtimes.base import RanReport
+from sdpa_onnx.workflows.feeds import bare_case, dtype_of
+
+__all__ = ["Check", "Checked", "end_sizes", "form_of", "site_sizes", "unsupported_record"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """What to check of a model.
+
+    Args:
+        sizes: Size of every named axis.
+        spreads: Logit spreads to run; a module is fed so that it reaches them.
+        seed: Seed of the inputs.
+        threads: Threads inside one operator.
+        inputs: Given arrays by graph input name, instead of drawn ones.
+    """
+
+    sizes: Mapping[str, int]
+    spreads: Sequence[float] = LADDER
+    seed: int = 0
+    threads: int = 1
+    inputs: Mapping[str, NDArray[np.generic]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A check on one runtime, with what really ran."""
+
+    model: OnnxModel
+    runtime: str
+    ran: RanReport
+    check: Check
+    target: str
+
+    def record(self, agreement: Agreement, *, step: float, spread: float, site: str, sizes: Sizes) -> AgreementRecord:
+        """Write one judgement down.
+
+        Args:
+            agreement: What the judge found.
+            step: Ladder step asked for, -1 if the inputs were not drawn by spread.
+            spread: Standard deviation of the logits as measured, -1 if unknown.
+            site: Which attention, or "end:" and the output.
+            sizes: Sizes it was judged at.
+        """
+        disagrees = agreement.verdict is not Verdict.OK
+        return AgreementRecord(
+            target=self.target,
+            case=case_name(self.model, self.check, self.target),
+            form=form_of(self.model),
+            opset=self.model.opset,
+            runtime=self.runtime,
+            outcome=Outcome.DISAGREES if disagrees else Outcome.OK,
+            reason=agreement.diagnosis if disagrees else "",
+            warnings=(*self.ran.warnings, *agreement.warnings),
+            site=site,
+            sizes=sizes,
+            dtype=dtype_of(self.model).value,
+            precision=self.ran.precision,
+            verdict=agreement.verdict,
+            max_abs_error=agreement.max_abs_error,
+            max_bound_ratio=agreement.max_bound_ratio,
+            max_relative_error=agreement.max_relative_error,
+            max_ulp_error=agreement.max_ulp_error,
+            cosine=agreement.cosine,
+            diagnosis=agreement.diagnosis,
+            inputs=_inputs_word(self.check, step),
+            spread=spread,
+            seed=self.check.seed,
+            judged_rows=agreement.judged_rows,
+            total_rows=agreement.total_rows,
+            scale_error_proven=agreement.scale_error_proven if math.isfinite(agreement.scale_error_proven) else -1.0,
+            ran=dict(self.ran.node_counts),
+        )
+
+
+def unsupported_record(model: OnnxModel, runtime: str, check: Check, *, target: str, reason: str) -> AgreementRecord:
+    """The record of a runtime that does not take the model."""
+    return AgreementRecord(
+        target=target,
+        case=case_name(model, check, target),
+        form=form_of(model),
+        opset=model.opset,
+        runtime=runtime,
+        outcome=Outcome.UNSUPPORTED,
+        reason=reason,
+    )
+
+
+def form_of(model: OnnxModel) -> str:
+    """The graph form: "attention" if an Attention node stands in it, else "decomposed"."""
+    return "attention" if "Attention" in model.node_counts() else "decomposed"
+
+
+def case_name(model: OnnxModel, check: Check, target: str) -> str:
+    """Case id of a bare attention, else the target with its sizes."""
+    case = bare_case(model, check.sizes) if check.inputs is None else None
+    if case is not None:
+        return case.case_id
+    return "_".join([target or "model", *(f"{axis}{size}" for axis, size in check.sizes.items())])
+
+
+def site_sizes(site: AttentionSite, inputs: AttentionInputs) -> Sizes:
+    """Sizes of one attention, read off its own arrays."""
+    axis = 2 if inputs.query.ndim == 4 else 1
+    return Sizes(
+        batch_size=inputs.query.shape[0],
+        q_seq_len=inputs.query.shape[axis],
+        kv_seq_len=inputs.key.shape[axis],
+        head_dim=site.spec.head_dim,
+        q_num_heads=site.spec.q_num_heads,
+    )
+
+
+def end_sizes(check: Check) -> Sizes:
+    """Sizes of a whole module, as far as its axes are named."""
+    queries = check.sizes.get("q_seq_len", -1)
+    return Sizes(
+        batch_size=check.sizes.get("batch_size", -1),
+        q_seq_len=queries,
+        kv_seq_len=check.sizes.get("kv_seq_len", queries),
+    )
+
+
+def _inputs_word(check: Check, step: float) -> str:
+    if check.inputs is not None:
+        return "given"
+    return f"spread {step:g}" if step >= 0 else "the module's own spread"

@@ -1,0 +1,155 @@
+"""Prove that the axes of a model may change: run it at sizes never traced, judge each time.
+
+An axis that is declared dynamic and does not behave so is named, with the node
+where the runtime stops if it says so.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records import AgreementRecord, BakedAxis, Outcome
+from sdpa_onnx.errors import ExportError, SessionError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.runtimes.ort_errors import failing_node
+from sdpa_onnx.workflows.checked import Check
+from sdpa_onnx.workflows.feeds import axis_names
+from sdpa_onnx.workflows.verify import Expectations, check_model
+
+__all__ = ["AxesProof", "describe", "prove_axes", "size_sets"]
+
+# 1, 2, primes, a power of two and something larger than any usual sample; neighbours differ, so q != kv.
+_LENGTHS = (1, 2, 13, 64, 31, 97, 5, 128)
+_BATCHES = (1, 3, 2, 5)
+# How many size sets an export is run at; axes of one name always change together.
+_SETS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxesProof:
+    """What running at other sizes showed.
+
+    Args:
+        dynamic_axes: Names of the axes that may change.
+        baked: Axes that do not really change; empty = proved at `sizes_tried` sizes.
+        sizes_tried: Size sets that were run.
+        records: The judgements on the way.
+    """
+
+    dynamic_axes: tuple[str, ...]
+    baked: tuple[BakedAxis, ...]
+    sizes_tried: int
+    records: tuple[AgreementRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why one size set failed."""
+
+    evidence: str
+    node: str
+
+
+def size_sets(axes: Sequence[str], *, count: int = _SETS) -> list[dict[str, int]]:
+    """Choose sizes for named axes: 1, 2, primes, larger ones, and no two lengths alike.
+
+    Example:
+        >>> size_sets(["batch_size", "q_seq_len", "kv_seq_len"], count=2)
+        [{'batch_size': 1, 'q_seq_len': 1, 'kv_seq_len': 64}, {'batch_size': 3, 'q_seq_len': 2, 'kv_seq_len': 31}]
+    """
+    sets = []
+    for number in range(count):
+        sizes = {}
+        for position, axis in enumerate(axes):
+            if axis.startswith("batch"):
+                sizes[axis] = _BATCHES[number % len(_BATCHES)]
+            else:
+                sizes[axis] = _LENGTHS[(number + 3 * (position - 1)) % len(_LENGTHS)]
+        sets.append(sizes)
+    return sets
+
+
+def prove_axes(
+    model: OnnxModel,
+    runtime: Runtime,
+    *,
+    target: str,
+    traced: Mapping[str, int] | None = None,
+    count: int = _SETS,
+    seed: int = 0,
+    on_size: Callable[[int, int], None] | None = None,
+) -> AxesProof:
+    """Run a model at sizes never traced and judge every attention each time.
+
+    Args:
+        model: The model; its axes are read from its inputs.
+        runtime: Where to run it.
+        target: Name for the records.
+        traced: Sizes it was exported at, where every change of one axis starts.
+        count: Size sets.
+        seed: Seed of the inputs.
+        on_size: Told (done, of) after each size set, for progress.
+    """
+    axes = axis_names(model)
+    records: list[AgreementRecord] = []
+    failures: list[tuple[dict[str, int], _Failure]] = []
+    good: dict[str, int] | None = dict(traced) if traced else None
+    tried = size_sets(axes, count=count) if axes else []
+    for number, sizes in enumerate(tried):
+        failure = _try(model, runtime, sizes, target, seed, records)
+        if failure is not None:
+            failures.append((sizes, failure))
+        elif good is None:
+            good = sizes
+        if on_size is not None:
+            on_size(number + 1, len(tried))
+    baked = _isolate(model, runtime, failures, good, target, seed) if failures else ()
+    return AxesProof(dynamic_axes=axes, baked=baked, sizes_tried=len(tried), records=tuple(records))
+
+
+def _try(
+    model: OnnxModel, runtime: Runtime, sizes: dict[str, int], target: str, seed: int, records: list[AgreementRecord]
+) -> _Failure | None:
+    """Run one size set; None if everything is right."""
+    check = Check(sizes=sizes, spreads=(1.0,), seed=seed)
+    try:
+        found = check_model(model, runtime, check, target=target, expectations=Expectations())
+    except SessionError as error:
+        return _Failure(str(error), failing_node(str(error)) or "")
+    except ExportError as error:
+        return _Failure(str(error), "")
+    records.extend(found)
+    wrong = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
+    return None if wrong is None else _Failure(wrong.diagnosis, wrong.site)
+
+
+def _isolate(
+    model: OnnxModel,
+    runtime: Runtime,
+    failures: list[tuple[dict[str, int], _Failure]],
+    good: Mapping[str, int] | None,
+    target: str,
+    seed: int,
+) -> tuple[BakedAxis, ...]:
+    """Change one axis at a time from sizes that work, and name those that break."""
+    sizes, first = failures[0]
+    everything = BakedAxis(axis=", ".join(sizes), node=first.node, evidence=first.evidence)
+    if good is None or _try(model, runtime, dict(good), target, seed, []) is not None:
+        return (everything,)
+    baked = []
+    for axis in sizes:
+        for failed, _ in failures:
+            failure = None
+            if failed[axis] != good[axis]:
+                failure = _try(model, runtime, {**good, axis: failed[axis]}, target, seed, [])
+            if failure is not None:
+                evidence = f"{axis} {good[axis]} works, {failed[axis]} does not: {failure.evidence}"
+                baked.append(BakedAxis(axis=axis, node=failure.node, evidence=evidence))
+                break
+    return tuple(baked) or (everything,)
+
+
+def describe(baked: Sequence[BakedAxis]) -> str:
+    """One sentence about the axes that are fixed."""
+    parts = [f"axis '{axis.axis}' is fixed" + (f" at node '{axis.node}'" if axis.node else "") for axis in baked]
+    return f"{'; '.join(parts)} ({baked[0].evidence})" if baked else "every axis may change"

@@ -1,0 +1,158 @@
+"""Inputs of a whole graph at chosen sizes: shapes from its symbolic axes, numbers by seed.
+
+Attention's own inputs are drawn by `core.inputs`; here a module's inputs are.
+"""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.inputs import draw_inputs
+from sdpa_onnx.core.spec import AttentionCase, Dtype
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.model import OnnxModel
+
+__all__ = ["Feeds", "axis_names", "bare_case", "draw_feeds", "dtype_of", "resolve_shape"]
+
+Feeds = dict[str, NDArray[np.generic]]
+Sizes = Mapping[str, int]
+
+_DTYPES = {
+    ir.DataType.DOUBLE: Dtype.FLOAT64,
+    ir.DataType.FLOAT: Dtype.FLOAT32,
+    ir.DataType.FLOAT16: Dtype.FLOAT16,
+    ir.DataType.BFLOAT16: Dtype.BFLOAT16,
+}
+# Sizes of the axes of a bare attention, by the names that our exporter gives them.
+_BARE_AXES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
+
+
+def axis_names(model: OnnxModel) -> tuple[str, ...]:
+    """Names of the axes that may change, in order of appearance; sums are left to their parts."""
+    names: dict[str, None] = {}
+    for value in model.ir.graph.inputs:
+        for size in value.shape or ():
+            if isinstance(size, ir.SymbolicDim):
+                if size.value is None:
+                    raise ModelError(f"Input '{value.name}' has an axis without a name.", hint="Name its dynamic axes.")
+                names |= dict.fromkeys(re.findall(r"[A-Za-z_]\w*", str(size.value)))
+    names.pop("total_seq_len", None)  # past + new, see _size
+    return tuple(names)
+
+
+def dtype_of(model: OnnxModel) -> Dtype:
+    """Element type of the first floating-point input, float32 if there is none.
+
+    Raises:
+        ModelError: If the model is of a floating-point type that we do not know.
+    """
+    for value in model.ir.graph.inputs:
+        if value.dtype in _DTYPES:
+            return _DTYPES[value.dtype]
+        if value.dtype is not None and value.dtype.is_floating_point():
+            raise ModelError(f"Input '{value.name}' is of type {value.dtype}, which is not supported.")
+    return Dtype.FLOAT32
+
+
+def bare_case(model: OnnxModel, sizes: Sizes, dtype: Dtype | None = None) -> AttentionCase | None:
+    """The case at these sizes if the model is one bare attention, else None."""
+    if len(model.sites) != 1:
+        return None
+    site = model.sites[0]
+    if set(site.inputs.values()) != set(model.input_names) or site.output not in model.output_names:
+        return None
+    axes = _bare_sizes(model, site.inputs, sizes)
+    return AttentionCase(spec=site.spec, dtype=dtype or dtype_of(model), **axes)
+
+
+def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain: float = 1.0) -> Feeds:
+    """Draw every input of a graph.
+
+    A bare attention gets the logit spread asked for. A module gets N(0, gain^2)
+    on its floating-point inputs: its own weights decide the spread, and the
+    caller chooses the gain. Boolean inputs are True three times out of four and
+    always at position 0 of the last axis, integers are 0 or 1.
+
+    Args:
+        model: The graph.
+        sizes: Size of every named axis.
+        spread: Standard deviation of the logits of a bare attention.
+        seed: Same seed, same arrays.
+        gain: Standard deviation of a module's inputs.
+
+    Raises:
+        ModelError: If an axis has no size, or an input is of a type that cannot be drawn.
+    """
+    case = bare_case(model, sizes)
+    if case is not None:
+        site = model.sites[0]
+        drawn = draw_inputs(case, spread=spread, seed=seed).named()
+        return {name: _broadcast_back(model, name, drawn[field], sizes) for field, name in site.inputs.items()}
+    rng = np.random.default_rng(seed)
+    return {value.name or "": _draw(value, resolve_shape(value, sizes), rng, gain) for value in model.ir.graph.inputs}
+
+
+def resolve_shape(value: ir.Value, sizes: Sizes) -> tuple[int, ...]:
+    """The shape of a graph input at these sizes.
+
+    Raises:
+        ModelError: If the shape is unknown or an axis has no size.
+    """
+    if value.shape is None:
+        raise ModelError(f"Input '{value.name}' has no shape.", hint="Run shape inference on the model first.")
+    return tuple(_size(size, sizes, value.name or "") for size in value.shape)
+
+
+def _size(size: int | ir.SymbolicDim, sizes: Sizes, where: str) -> int:
+    if isinstance(size, int):
+        return size
+    text = str(size.value)
+    if text == "total_seq_len" and text not in sizes:
+        return sizes.get("past_seq_len", 0) + sizes.get("kv_seq_len", 0)
+    total = 0
+    for sign, term in re.findall(r"([+-]?)\s*([A-Za-z_]\w*|\d+)", text):
+        if not term.isdigit() and term not in sizes:
+            raise ModelError(f"Axis '{term}' of input '{where}' has no size.", hint=f"Known: {', '.join(sizes)}.")
+        amount = int(term) if term.isdigit() else sizes[term]
+        total += -amount if sign == "-" else amount
+    return total
+
+
+def _bare_sizes(model: OnnxModel, inputs: Mapping[str, str], sizes: Sizes) -> dict[str, int]:
+    """Sizes of the case, read off the shapes of query, key and past."""
+    shapes = {field: resolve_shape(model.input_value(name), sizes) for field, name in inputs.items()}
+    axis = 2 if len(shapes["query"]) == 4 else 1
+    past = shapes["past_key"][2] if "past_key" in shapes else 0
+    found = (shapes["query"][0], shapes["query"][axis], shapes["key"][axis], past)
+    return dict(zip(_BARE_AXES, found, strict=True))
+
+
+def _broadcast_back(model: OnnxModel, name: str, array: NDArray[np.generic], sizes: Sizes) -> NDArray[np.generic]:
+    """Cut a mask down to the shape that the graph declares (it may broadcast)."""
+    shape = resolve_shape(model.input_value(name), sizes)
+    if array.shape == shape:
+        return array
+    while array.ndim > len(shape):
+        array = array[0]
+    picked = tuple(
+        slice(0, wanted) if wanted <= has else slice(None) for wanted, has in zip(shape, array.shape, strict=True)
+    )
+    return np.ascontiguousarray(np.broadcast_to(array[picked], shape))
+
+
+def _draw(value: ir.Value, shape: tuple[int, ...], rng: np.random.Generator, gain: float) -> NDArray[np.generic]:
+    if value.dtype is None:
+        raise ModelError(f"Input '{value.name}' has no element type.")
+    kind = value.dtype.numpy()
+    if value.dtype is ir.DataType.BOOL:
+        mask = rng.random(shape) < 0.75
+        mask[..., :1] = True
+        return mask
+    if value.dtype.is_floating_point():
+        return (gain * rng.standard_normal(shape, dtype=np.float32)).astype(kind)
+    if value.dtype.is_integer():
+        return rng.integers(0, 2, shape).astype(kind)
+    raise ModelError(f"Input '{value.name}' is of type {value.dtype}, for which no inputs can be drawn.")

@@ -1,0 +1,146 @@
+"""The end of a module: its output against the same module in float64.
+
+Each attention inside is judged by the oracle; what comes after it (projections,
+norms) has no bound of ours, so PyTorch's own error in the same type is the yardstick.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.agreement import Agreement
+from sdpa_onnx.core.precision import find_precision
+from sdpa_onnx.core.records import Verdict
+from sdpa_onnx.errors import ExportError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ModuleTruth"]
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+# The error of the exported graph may be this many times the error of PyTorch in the same type.
+_ALLOWED_TIMES = 2.0
+
+
+@dataclass(slots=True)
+class ModuleTruth:
+    """A module beside its float64 copy.
+
+    Args:
+        module: The module, in evaluation mode, in its own type.
+        wide: The same in float64.
+        dtype: Its element type, numpy's word.
+        relative_yardstick: Largest PyTorch error over the output's largest
+            magnitude, over all sizes seen so far; small outputs are judged by it too.
+    """
+
+    module: "torch.nn.Module"
+    wide: "torch.nn.Module"
+    dtype: str
+    relative_yardstick: float = 0.0
+
+    @classmethod
+    def of(cls, module: "torch.nn.Module", dtype: str) -> "ModuleTruth":
+        """Make the float64 copy."""
+        return cls(module=module, wide=copy.deepcopy(module).double(), dtype=dtype)
+
+    def judge(self, feeds: Arrays, actual: Sequence[NDArray[np.generic]]) -> list[Agreement]:
+        """Judge every output of the module at these inputs.
+
+        An output passes when its largest error is at most twice PyTorch's in
+        the same type plus one rounding of the output.
+
+        Args:
+            feeds: Inputs in the order of the graph.
+            actual: Outputs of the exported graph, in the module's order.
+
+        Raises:
+            ExportError: If the module does not run in float64 or at these sizes.
+
+        Source: DESIGN section 2, "what is true".
+        """
+        truths = _run(self.wide, feeds, wide=True)
+        baselines = _run(self.module, feeds, wide=False)
+        return [self._judge_one(*arrays) for arrays in zip(truths, baselines, actual, strict=False)]
+
+    def _judge_one(
+        self, truth: NDArray[np.generic], baseline: NDArray[np.generic], actual: NDArray[np.generic]
+    ) -> Agreement:
+        if actual.shape != truth.shape:
+            return Agreement(
+                verdict=Verdict.WRONG,
+                diagnosis=f"The output has shape {actual.shape}, PyTorch gives {truth.shape}.",
+                max_bound_ratio=float("inf"),
+            )
+        if truth.dtype.kind != "f" or not truth.size:
+            equal = bool(np.array_equal(actual, truth))
+            return Agreement(
+                verdict=Verdict.OK if equal else Verdict.WRONG,
+                diagnosis="The outputs are equal." if equal else "The outputs differ.",
+                total=truth.size,
+            )
+        exact = truth.astype(np.float64)
+        largest = float(np.abs(exact).max())
+        own = float(np.abs(baseline.astype(np.float64) - exact).max())
+        self.relative_yardstick = max(self.relative_yardstick, own / largest if largest else 0.0)
+        allowed = _ALLOWED_TIMES * max(own, self.relative_yardstick * largest)
+        allowed += find_precision(self.dtype).output.unit_roundoff * largest
+        return _compare(exact, actual, own, allowed)
+
+
+def _compare(exact: NDArray[np.float64], actual: NDArray[np.generic], own: float, allowed: float) -> Agreement:
+    values = actual.astype(np.float64)
+    if not np.isfinite(values).all() and np.isfinite(exact).all():
+        return Agreement(
+            verdict=Verdict.WRONG,
+            diagnosis="The output is NaN or infinite where PyTorch's is finite.",
+            max_bound_ratio=float("inf"),
+            total=values.size,
+        )
+    error = float(np.nanmax(np.abs(values - exact)))
+    within = error <= allowed
+    return Agreement(
+        verdict=Verdict.OK if within else Verdict.SUSPICIOUS,
+        diagnosis=(
+            f"The largest error is {error:.3g}; PyTorch's own in the same type is {own:.3g}, allowed {allowed:.3g}."
+        ),
+        max_abs_error=error,
+        max_bound_ratio=error / allowed if allowed else 0.0,
+        total=values.size,
+    )
+
+
+def _run(module: "torch.nn.Module", feeds: Arrays, *, wide: bool) -> list[NDArray[np.generic]]:
+    import torch
+
+    arguments = [torch.from_numpy(np.ascontiguousarray(array)) for array in feeds.values()]
+    if wide:
+        arguments = [a.double() if a.is_floating_point() else a for a in arguments]
+    try:
+        with torch.inference_mode():
+            result: Any = module(*arguments)
+    except Exception as error:
+        what = "in float64" if wide else "at these sizes"
+        raise ExportError(f"The module does not run {what}: {type(error).__name__}: {error}.") from error
+    return [tensor.numpy() for tensor in _tensors(result)]
+
+
+def _tensors(result: object) -> "list[torch.Tensor]":
+    """Tensors of a nested result, in order; None and numbers are left out, as in the graph."""
+    import torch
+
+    match result:
+        case torch.Tensor():
+            return [result]
+        case dict():
+            return [tensor for part in result.values() for tensor in _tensors(part)]
+        case tuple() | list():
+            return [tensor for part in result for tensor in _tensors(part)]
+        case _:
+            return []

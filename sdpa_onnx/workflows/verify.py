@@ -1,0 +1,156 @@
+"""Verify a model: run it on a runtime, judge every attention inside and the module's end.
+
+Each attention is judged on its own tapped inputs, so that an error is named
+where it is made. Timing is `bench`'s, dynamic axes are `dynamic_axes`'.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.agreement import Agreement, Expectation, expect, judge
+from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.core.oracle import split_heads
+from sdpa_onnx.core.precision import find_precision
+from sdpa_onnx.core.records import AgreementRecord, Verdict
+from sdpa_onnx.errors import ExportError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported, get_runtime
+from sdpa_onnx.workflows.checked import Check, Checked, end_sizes, site_sizes, unsupported_record
+from sdpa_onnx.workflows.feeds import Feeds, draw_feeds, dtype_of
+from sdpa_onnx.workflows.module_end import ModuleTruth
+
+__all__ = ["Expectations", "check_model", "logit_spread", "verify"]
+
+# Queries looked at when the logit spread of a module's attention is measured.
+_SPREAD_ROWS = 32
+
+
+@dataclass(slots=True)
+class Expectations:
+    """The last few oracles, so that runtimes that got the same inputs share one."""
+
+    keep: int = 8
+    made: dict[tuple[object, ...], Expectation] = field(default_factory=dict)
+
+    def get(self, key: tuple[object, ...], make: Callable[[], Expectation]) -> Expectation:
+        if key not in self.made:
+            while len(self.made) >= self.keep:
+                del self.made[next(iter(self.made))]
+            self.made[key] = make()
+        return self.made[key]
+
+
+def verify(
+    model: OnnxModel, runtimes: Iterable[str], checks: Sequence[Check], *, target: str = ""
+) -> Iterator[AgreementRecord]:
+    """Judge a model on runtimes; one record per attention, check and spread.
+
+    Raises:
+        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
+        SessionError: If a runtime fails on the model.
+    """
+    expectations = Expectations()
+    for name in runtimes:
+        runtime = get_runtime(name)
+        for check in checks:
+            yield from check_model(model, runtime, check, target=target, expectations=expectations)
+
+
+def check_model(
+    model: OnnxModel, runtime: Runtime, check: Check, *, target: str, expectations: Expectations
+) -> list[AgreementRecord]:
+    """Run one check on one runtime.
+
+    Returns:
+        Records of every attention and of the module's end; one record with the
+        reason if the runtime does not take the model.
+    """
+    support = runtime.supports(model)
+    if isinstance(support, Unsupported):
+        return [unsupported_record(model, runtime.name, check, target=target, reason=support.reason)]
+    tapped = model if _is_bare(model) else model.tapped()
+    with runtime.load(tapped, LoadOptions(threads=check.threads)) as session:
+        checked = Checked(model=model, runtime=runtime.name, ran=session.ran(), check=check, target=target)
+        return list(_check_session(checked, session, expectations))
+
+
+def _check_session(checked: Checked, session: Session, expectations: Expectations) -> Iterator[AgreementRecord]:
+    model, check = checked.model, checked.check
+    truth = _truth(model)
+    for spread, feeds in _ladder(model, session, check):
+        outputs = session.run(feeds)
+        available = {**feeds, **outputs}
+        for site in model.sites:
+            inputs = AttentionInputs(**{name: available[value] for name, value in site.inputs.items()})
+            make = partial(expect, site.spec, inputs, precision=find_precision(checked.ran.precision), seed=check.seed)
+            shared = _is_bare(model) and check.inputs is None
+            key = (site.spec, tuple(sorted(check.sizes.items())), spread, check.seed, checked.ran.precision)
+            agreement = judge(expectations.get(key, make) if shared else make(), available[site.output])
+            measured = spread if shared else logit_spread(site, inputs)
+            yield checked.record(
+                agreement, step=spread, spread=measured, site=site.name, sizes=site_sizes(site, inputs)
+            )
+        if truth is not None:
+            for name, agreement in _judge_end(truth, model, feeds, outputs):
+                yield checked.record(agreement, step=spread, spread=-1.0, site=f"end:{name}", sizes=end_sizes(check))
+
+
+def _ladder(model: OnnxModel, session: Session, check: Check) -> Iterator[tuple[float, Feeds]]:
+    """Feeds of every step; a module's inputs are widened until its attention has the spread asked for."""
+    if check.inputs is not None:
+        yield -1.0, dict(check.inputs)
+        return
+    if _is_bare(model):
+        for spread in check.spreads:
+            yield spread, draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
+        return
+    first = draw_feeds(model, check.sizes, spread=1.0, seed=check.seed)
+    own = _measured_spread(model, {**first, **session.run(first)})
+    if own <= 0.0 or not any(array.dtype.kind not in "bui" for array in first.values()):
+        yield -1.0, first
+        return
+    for spread in check.spreads:
+        gain = (spread / own) ** 0.5
+        yield spread, draw_feeds(model, check.sizes, spread=spread, seed=check.seed, gain=gain)
+
+
+def _measured_spread(model: OnnxModel, arrays: Mapping[str, NDArray[np.generic]]) -> float:
+    """Median over the attentions of the standard deviation of a row of logits; 0 without any."""
+    spreads = [
+        logit_spread(site, AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()}))
+        for site in model.sites
+    ]
+    return float(np.median(spreads)) if spreads else 0.0
+
+
+def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:
+    """Root mean square, over some queries, of the standard deviation of their scaled logits."""
+    query, key, _ = split_heads(site.spec, inputs)
+    if key.shape[2] < 2 or not query.size:
+        return 0.0
+    scores = site.spec.scale_value * (query[:, :1, :_SPREAD_ROWS] @ key[:, :1].transpose(0, 1, 3, 2))
+    return float(np.sqrt(np.mean(np.var(scores, axis=-1))))
+
+
+def _is_bare(model: OnnxModel) -> bool:
+    return len(model.sites) == 1 and set(model.sites[0].inputs.values()) == set(model.input_names)
+
+
+def _truth(model: OnnxModel) -> ModuleTruth | None:
+    if model.source is None or _is_bare(model):
+        return None
+    return ModuleTruth.of(model.source, dtype_of(model).value)  # type: ignore[arg-type]  # source is a torch module
+
+
+def _judge_end(truth: ModuleTruth, model: OnnxModel, feeds: Feeds, outputs: Feeds) -> Iterator[tuple[str, Agreement]]:
+    """Judge what the module gives in the end, output by output."""
+    try:
+        agreements = truth.judge(feeds, [outputs[name] for name in model.output_names])
+    except ExportError as error:
+        agreements = [Agreement(verdict=Verdict.OK, diagnosis="The end was not compared.", warnings=(str(error),))]
+    yield from zip(model.output_names, agreements, strict=False)
