@@ -41,7 +41,9 @@ class Agreement:
         max_relative_error: Largest |actual - oracle| / |oracle|.
         max_ulp_error: Largest |actual - oracle| in spacings of the output format at the oracle.
         cosine: Cosine between actual and oracle over all judged elements.
-        mismatched: Elements outside their bound or not finite; total: elements judged.
+        mismatched: Finite elements outside their bound.
+        not_finite: Elements that are NaN or infinite where the oracle is finite.
+        total: Elements judged.
         judged_rows: Rows judged; total_rows: rows present.
         scale_error_proven: Smallest relative error of the scale that these
             inputs and bounds would prove, to first order.
@@ -57,6 +59,7 @@ class Agreement:
     max_ulp_error: float = 0.0
     cosine: float = 1.0
     mismatched: int = 0
+    not_finite: int = 0
     total: int = 0
     judged_rows: int = 0
     total_rows: int = 0
@@ -79,6 +82,7 @@ class _Tally:
     oracle_square: float = 0.0
     mismatched: int = 0
     not_finite: int = 0
+    first_not_finite: tuple[int, int, int, int] | None = None
     excused_rows: int = 0
     total: int = 0
     judged_rows: int = 0
@@ -149,7 +153,6 @@ def judge(expectation: Expectation, actual: Array) -> Agreement:
         return Agreement(
             verdict=Verdict.WRONG,
             diagnosis=f"The output has shape {actual.shape}, expected {expectation.shape}.",
-            max_bound_ratio=math.inf,
         )
     output = _heads_first(expectation.spec, actual)
     tally = _Tally()
@@ -178,11 +181,14 @@ def _compare(
     excused = (bound.overflows[:, None] | too_large) & ~finite
     error = np.where(finite, np.abs(np.where(np.isfinite(values), values, 0.0) - bound.output), 0.0)
     error = np.where(np.isfinite(error), error, 0.0)
-    ratio = np.where(excused, 0.0, np.where(finite, error / np.maximum(bound.bound, 1e-320), np.inf))
+    ratio = np.where(finite, error / np.maximum(bound.bound, 1e-320), 0.0)
     tally.judged_rows += values.shape[0]
     tally.total += values.size
     tally.excused_rows += int(excused.any(1).sum())
-    tally.not_finite += int(np.count_nonzero(~finite & ~excused))
+    unexcused = ~finite & ~excused
+    tally.not_finite += int(np.count_nonzero(unexcused))
+    if tally.first_not_finite is None and unexcused.any():
+        tally.first_not_finite = _place(place, int(unexcused.argmax()), unexcused.shape)
     tally.mismatched += int(np.count_nonzero(ratio > 1.0))
     _add_similarity(tally, values, bound.output, error, actual.dtype)
     slope = np.abs(bound.per_scale)
@@ -192,10 +198,18 @@ def _compare(
     if ratio.size and float(ratio.max()) > tally.max_bound_ratio:
         row, column = np.unravel_index(int(ratio.argmax()), ratio.shape)
         tally.max_bound_ratio = float(ratio[row, column])
-        tally.worst = (place[0], place[1], int(place[2][row]), int(column))
+        tally.worst = _place(place, int(ratio.argmax()), ratio.shape)
         tally.worst_text = (
             f"got {values[row, column]:.6g}, expected {bound.output[row, column]:.6g} +- {bound.bound[row, column]:.2g}"
         )
+
+
+def _place(
+    block: tuple[int, int, NDArray[np.int64]], position: int, shape: tuple[int, ...]
+) -> tuple[int, int, int, int]:
+    """(batch, head, query, column) of an element of a block."""
+    row, column = divmod(position, shape[1])
+    return (block[0], block[1], int(block[2][row]), column)
 
 
 def _add_similarity(
@@ -233,6 +247,7 @@ def _conclude(tally: _Tally, *, total_rows: int) -> Agreement:
         max_ulp_error=tally.max_ulp_error,
         cosine=tally.dot / product if product > 0.0 else 1.0,
         mismatched=tally.mismatched,
+        not_finite=not_finite,
         total=tally.total,
         judged_rows=tally.judged_rows,
         total_rows=total_rows,
@@ -243,7 +258,10 @@ def _conclude(tally: _Tally, *, total_rows: int) -> Agreement:
 
 def _diagnosis(tally: _Tally, not_finite: int) -> str:
     if not_finite:
-        return f"{not_finite} elements are NaN or infinite where the oracle is finite, first at {tally.worst}."
+        return (
+            f"{not_finite} elements are NaN or infinite where the oracle is finite, "
+            f"first at (batch, head, query, column) {tally.first_not_finite}."
+        )
     if tally.mismatched:
         return (
             f"{tally.mismatched} of {tally.total} elements exceed the proven bound, "

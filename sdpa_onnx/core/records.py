@@ -108,7 +108,9 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         precision: The declared arithmetic.
         verdict: The judge's word, or None if nothing was judged.
         max_abs_error: Largest |actual - oracle|.
-        max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a fault.
+        max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a
+            fault. At the end of a module (site "end:...") it is the error over what is allowed there.
+        not_finite: Elements that are NaN or infinite without cause; they have no ratio.
         max_relative_error, max_ulp_error, cosine: Printed for comparison, never decide.
         diagnosis: What the evidence says, one sentence.
         inputs: Ladder step or sizes that the inputs came from.
@@ -127,6 +129,7 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     verdict: Verdict | None = None
     max_abs_error: float = 0.0
     max_bound_ratio: float = 0.0
+    not_finite: int = 0
     max_relative_error: float = 0.0
     max_ulp_error: float = 0.0
     cosine: float = 1.0

@@ -19,10 +19,11 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import sites_of_nodes
 from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["SITES_KEY", "SPEC_KEY", "OnnxModel", "load_model"]
+__all__ = ["SITES_KEY", "SPEC_KEY", "TRACED_KEY", "OnnxModel", "load_model"]
 
 SITES_KEY = "sdpa_onnx.attentions"
 SPEC_KEY = "sdpa_onnx.spec"
+TRACED_KEY = "sdpa_onnx.traced_sizes"
 
 GraphValue = ir.Value  # inside the class, `ir` is the field
 

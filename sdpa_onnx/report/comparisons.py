@@ -4,6 +4,7 @@ The ratios and their intervals come from the records; only quotients of two arms
 are formed here.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +12,7 @@ from enum import StrEnum
 from sdpa_onnx.core.records import Outcome, Record, TimingRecord
 from sdpa_onnx.report.words import case_options
 
-__all__ = ["Comparison", "Ratio", "RatioVerdict", "central", "comparisons", "fastest", "judge"]
+__all__ = ["Comparison", "Ratio", "RatioVerdict", "central", "comparisons", "fastest", "judge", "ratio_of"]
 
 # Smallest effect that is called faster or slower, and the half-width inside which two arms are the same.
 # Source: METHOD B.4 (|est| > 1 %; equivalence margin delta = 2 %).
@@ -42,6 +43,8 @@ class Ratio:
         The interval divides end by end, so it is wider than a paired one: both
         95 % intervals cover at once in at least 90 % (Bonferroni).
         """
+        if other.low <= 0:
+            return Ratio(value=self.value / other.value, low=0.0, high=math.inf)
         return Ratio(value=self.value / other.value, low=self.low / other.high, high=self.high / other.low)
 
 

@@ -10,8 +10,8 @@ __all__ = ["count", "duration", "figure", "figures_per_second", "median_text", "
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _RATE_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
 
-# Below this width two decimals would print an interval as one number, or as touching 1 when it does not.
-_NARROW_RATIO = 0.02
+# Below this width two decimals would print an interval as one number.
+_NARROW_RATIO = 0.01
 
 
 def figure(value: float) -> str:
@@ -58,8 +58,7 @@ def median_text(median: float, low: float, high: float) -> str:
     if not low <= median <= high:
         return duration(median)
     size, name = time_unit(median)
-    decimals = _decimals(median / size)
-    return f"{median / size:.{decimals}f} {name} [{low / size:.{decimals}f}, {high / size:.{decimals}f}]"
+    return f"{figure(median / size)} {name} [{figure(low / size)}, {figure(high / size)}]"
 
 
 def ratio_text(value: float, low: float, high: float, *, times: str = "") -> str:
@@ -72,10 +71,9 @@ def ratio_text(value: float, low: float, high: float, *, times: str = "") -> str
         >>> ratio_text(0.832, 0.801, 0.861, times=" x"), ratio_text(0.997, 0.9931, 0.9994)
         ('0.83 x [0.80, 0.86]', '0.997 [0.993, 0.999]')
     """
-    decimals = 2
-    if high - low < _NARROW_RATIO or any(f"{end:.2f}" == "1.00" and end != 1.0 for end in (low, high)):
-        decimals = 3
-    return f"{value:.{decimals}f}{times} [{low:.{decimals}f}, {high:.{decimals}f}]"
+    decimals = 3 if high - low < _NARROW_RATIO else 2
+    ends = [f"{end:.{_decimals_beside_one(end, decimals)}f}" for end in (low, high)]
+    return f"{value:.{decimals}f}{times} [{ends[0]}, {ends[1]}]"
 
 
 def share(value: float) -> str:
@@ -98,6 +96,11 @@ def figures_per_second(value: float, unit: str) -> str:
 def count(number: int, noun: str) -> str:
     """Write a number of things: 1 check, 2 checks."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _decimals_beside_one(end: float, decimals: int) -> int:
+    """One more where an end would read as 1 and is not: the reader looks there for the verdict."""
+    return decimals + 1 if f"{end:.{decimals}f}" == f"{1:.{decimals}f}" and end != 1 else decimals
 
 
 def _decimals(value: float) -> int:

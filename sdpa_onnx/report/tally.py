@@ -89,7 +89,7 @@ def baked_words(record: ExportRecord) -> str:
 
 def bound_ratio(record: AgreementRecord) -> float:
     """Largest error over its bound; an output that is not a number is infinitely far off."""
-    return math.inf if math.isnan(record.max_bound_ratio) else record.max_bound_ratio
+    return math.inf if record.not_finite or math.isnan(record.max_bound_ratio) else record.max_bound_ratio
 
 
 def not_ok(records: Sequence[Record]) -> list[NotOk]:

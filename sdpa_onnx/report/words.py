@@ -15,6 +15,8 @@ __all__ = [
     "arm_in_words",
     "case_in_words",
     "case_options",
+    "clock_in_words",
+    "is_module_end",
     "join_words",
     "plain",
     "series_name",
@@ -27,7 +29,8 @@ Sized = AgreementRecord | TimingRecord
 
 _FORM_WORDS = {"attention": "Attention", "decomposed": "the decomposed graph"}
 
-# The size tokens of a case id; what is left are its options. Twin: AttentionCase.case_id.
+# A case id, its size tokens; what is left are its options. Twin: AttentionCase.case_id.
+_CASE_ID = re.compile(r"^b\d+_hq\d+_hkv\d+_q\d+_kv\d+_d\d+_")
 _SIZE_TOKEN = re.compile(r"^(b|q|kv|d)\d+$")
 _OPTION_WORDS = (
     (re.compile(r"^causal$"), "causal"),
@@ -81,7 +84,12 @@ def usual_factors(records: Sequence[Record]) -> Usual:
 
 
 def case_options(case: str) -> tuple[str, ...]:
-    """The tokens of a case id that are no sizes: heads, dtype, causal and the like."""
+    """The tokens of a case id that are no sizes: heads, dtype, causal and the like.
+
+    None for a case that is named otherwise (a module with the sizes of its axes).
+    """
+    if not _CASE_ID.match(case):
+        return ()
     return tuple(token for token in case.split("_") if not _SIZE_TOKEN.match(token))
 
 
@@ -119,12 +127,25 @@ def series_name(record: Record) -> str:
     return " ".join(str(part) for part in (record.runtime, record.form, record.opset or "") if part)
 
 
+def is_module_end(record: Record) -> bool:
+    """Whether a check judged the end of a module, which has a rule instead of a proven bound.
+
+    Twin: workflows/verify.py, which names the site.
+    """
+    return isinstance(record, AgreementRecord) and record.site.startswith("end:")
+
+
 def arm_in_words(record: Record) -> str:
     """Long name of what ran: Attention (opset 23) on ort-cpu."""
     if not (record.form and record.runtime):
         return series_name(record)
     opset = f" (opset {record.opset})" if record.opset else ""
     return f"{_FORM_WORDS.get(record.form, f'form {record.form}')}{opset} on {record.runtime}"
+
+
+def clock_in_words(clock: str) -> str:
+    """Say which clock a time is of."""
+    return {"cpu": "CPU time", "wall": "wall time"}.get(clock, clock)
 
 
 def join_words(words: Sequence[str]) -> str:

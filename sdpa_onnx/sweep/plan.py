@@ -11,6 +11,7 @@ import msgspec
 
 from sdpa_onnx.core.spec import AttentionSpec, Dtype
 from sdpa_onnx.sweep.suite import CaseKey, Measure, Suite, cases
+from sdpa_onnx.workflows.checked import MODULE_RUNTIME
 
 __all__ = ["ATTENTION_OPSET", "AgreementJob", "ExportJob", "Job", "ModelKey", "TimingJob", "cell_id", "job_id", "plan"]
 
@@ -99,7 +100,7 @@ def _agreement_jobs(case: CaseKey, suite: Suite) -> list[Job]:
     jobs: list[Job] = []
     for opset in suite.opsets:
         for runtime in suite.agreement:
-            once = runtime == "torch"
+            once = runtime == MODULE_RUNTIME
             if once and (opset != suite.opsets[-1] or case.spec is None):
                 continue  # a module's attentions cannot be tapped in torch; it is their yardstick
             jobs.append(

@@ -3,7 +3,7 @@
 The one place with a broad except: whatever a runtime throws, the rest goes on.
 """
 
-import time
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,14 +17,14 @@ from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.visits import ArmSamples, Plan
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
-from sdpa_onnx.sweep.models import Models, sizes_of, traced_sizes
+from sdpa_onnx.sweep.models import Models, sizes_of
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, TimingJob, cell_id, job_id
 from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.sweep.suite import CaseKey
 from sdpa_onnx.sweep.words import failed_agreement, failed_record, model_words, skipped_arm
 from sdpa_onnx.workflows.bench import Arm, bench
-from sdpa_onnx.workflows.checked import Check, form_of
-from sdpa_onnx.workflows.dynamic_axes import describe, prove_axes
+from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
+from sdpa_onnx.workflows.export import export_and_prove
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
 __all__ = ["Runner"]
@@ -90,32 +90,13 @@ class Runner:
                 return self._timing(job)
 
     def _export(self, job: ExportJob) -> ExportRecord:
-        start = time.perf_counter()
-        model = self.models.get(job.model)
-        seconds = time.perf_counter() - start
-        proof = prove_axes(
-            model,
-            get_runtime(_PROVING_RUNTIME),
-            target=job.model.target,
-            traced=traced_sizes(model),
-            seed=job.model.seed,
+        exported = export_and_prove(
+            lambda: self.models.get(job.model), target=job.model.target, runtime=_PROVING_RUNTIME, seed=job.model.seed
         )
-        data = model.to_bytes()
-        kept = self.store.write_model(model.content_hash(), data) if len(data) <= _KEPT_MODEL_BYTES else ""
-        return ExportRecord(
-            target=job.model.target,
-            case=model_words(job.model),
-            form=form_of(model),
-            opset=job.model.opset,
-            outcome=Outcome.DISAGREES if proof.baked else Outcome.OK,
-            reason=describe(proof.baked) if proof.baked else "",
-            dynamic_axes=proof.dynamic_axes,
-            baked=proof.baked,
-            sizes_tried=proof.sizes_tried,
-            nodes=model.node_counts(),
-            seconds=seconds,
-            model=kept or f"sha256:{model.content_hash()}",
-        )
+        data = exported.model.to_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        kept = self.store.write_model(digest, data) if len(data) <= _KEPT_MODEL_BYTES else f"sha256:{digest}"
+        return msgspec.structs.replace(exported.record, case=model_words(job.model), model=kept)
 
     def _agreement(self, job: AgreementJob) -> list[AgreementRecord]:
         runtime = get_runtime(job.runtime)
@@ -155,14 +136,14 @@ class Runner:
             runtime = get_runtime(name)
             available = runtime.available()
             # torch runs the module, whatever opset it was exported at: one arm.
-            for key in job.models[-1:] if name == "torch" else job.models:
+            for key in job.models[-1:] if name == MODULE_RUNTIME else job.models:
                 if isinstance(available, Unsupported):
                     skipped.append(skipped_arm(job, name, Outcome.SKIPPED, available.reason))
                     break
                 model = self.models.get(key)
                 support = runtime.supports(model)
                 arm = Arm(
-                    name=name if name == "torch" else f"{name} {form_of(model)} {key.opset}",
+                    name=name if name == MODULE_RUNTIME else f"{name} {form_of(model)} {key.opset}",
                     model=model,
                     runtime=runtime,
                 )

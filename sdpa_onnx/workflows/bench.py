@@ -17,7 +17,7 @@ from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.visits import ArmSamples, Plan, visit_arms
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport, Runtime, Unsupported
-from sdpa_onnx.workflows.checked import Check, case_name, end_sizes, form_of
+from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, case_name, end_sizes, form_of
 from sdpa_onnx.workflows.feeds import draw_feeds, dtype_of
 from sdpa_onnx.workflows.work import model_work, site_case
 
@@ -43,11 +43,11 @@ class Arm:
 
     @property
     def form(self) -> str:
-        return "" if self.runtime.name == "torch" else form_of(self.model)
+        return "" if self.runtime.name == MODULE_RUNTIME else form_of(self.model)
 
     @property
     def opset(self) -> int:
-        return 0 if self.runtime.name == "torch" else self.model.opset
+        return 0 if self.runtime.name == MODULE_RUNTIME else self.model.opset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

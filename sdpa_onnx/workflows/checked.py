@@ -15,7 +15,10 @@ from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.workflows.feeds import bare_case, dtype_of
 
-__all__ = ["Check", "Checked", "end_sizes", "form_of", "site_sizes", "unsupported_record"]
+__all__ = ["MODULE_RUNTIME", "Check", "Checked", "end_sizes", "form_of", "site_sizes", "unsupported_record"]
+
+# This runtime runs the module that a graph came from: it has no form and no opset.
+MODULE_RUNTIME = "torch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,8 @@ class Checked:
         return AgreementRecord(
             target=self.target,
             case=case_name(self.model, self.check, self.target),
-            form=form_of(self.model),
-            opset=self.model.opset,
+            form="" if self.runtime == MODULE_RUNTIME else form_of(self.model),
+            opset=0 if self.runtime == MODULE_RUNTIME else self.model.opset,
             runtime=self.runtime,
             outcome=Outcome.DISAGREES if disagrees else Outcome.OK,
             reason=agreement.diagnosis if disagrees else "",
@@ -74,6 +77,7 @@ class Checked:
             verdict=agreement.verdict,
             max_abs_error=agreement.max_abs_error,
             max_bound_ratio=agreement.max_bound_ratio,
+            not_finite=agreement.not_finite,
             max_relative_error=agreement.max_relative_error,
             max_ulp_error=agreement.max_ulp_error,
             cosine=agreement.cosine,

@@ -7,16 +7,18 @@ where the runtime stops if it says so.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from sdpa_onnx.core.records import AgreementRecord, BakedAxis, Outcome
 from sdpa_onnx.errors import ExportError, SessionError
-from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.ort_errors import failing_node
 from sdpa_onnx.workflows.checked import Check
 from sdpa_onnx.workflows.feeds import axis_names
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
-__all__ = ["AxesProof", "describe", "prove_axes", "size_sets"]
+__all__ = ["AxesProof", "describe", "prove_axes", "size_sets", "traced_sizes"]
 
 # 1, 2, primes, a power of two and something larger than any usual sample; neighbours differ, so q != kv.
 _LENGTHS = (1, 2, 13, 64, 31, 97, 5, 128)
@@ -67,6 +69,12 @@ def size_sets(axes: Sequence[str], *, count: int = _SETS) -> list[dict[str, int]
                 sizes[axis] = _LENGTHS[(number + 3 * (position - 1)) % len(_LENGTHS)]
         sets.append(sizes)
     return sets
+
+
+def traced_sizes(model: OnnxModel) -> dict[str, int] | None:
+    """Sizes of the sample that the model was traced at, if our exporter noted them."""
+    text = model.ir.metadata_props.get(TRACED_KEY)
+    return msgspec.json.decode(text, type=dict[str, int]) if text else None
 
 
 def prove_axes(

@@ -4,7 +4,9 @@ Attention's own inputs are drawn by `core.inputs`; here a module's inputs are.
 """
 
 import re
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -12,10 +14,10 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.inputs import draw_inputs
 from sdpa_onnx.core.spec import AttentionCase, Dtype
-from sdpa_onnx.errors import ModelError
+from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel
 
-__all__ = ["Feeds", "axis_names", "bare_case", "draw_feeds", "dtype_of", "resolve_shape"]
+__all__ = ["Feeds", "axis_names", "bare_case", "draw_feeds", "dtype_of", "read_inputs", "resolve_shape"]
 
 Feeds = dict[str, NDArray[np.generic]]
 Sizes = Mapping[str, int]
@@ -93,6 +95,26 @@ def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain
         return {name: _broadcast_back(model, name, drawn[field], sizes) for field, name in site.inputs.items()}
     rng = np.random.default_rng(seed)
     return {value.name or "": _draw(value, resolve_shape(value, sizes), rng, gain) for value in model.ir.graph.inputs}
+
+
+def read_inputs(path: Path, model: OnnxModel) -> Feeds:
+    """Read arrays by input name from an .npz file.
+
+    Raises:
+        PlanError: If it cannot be read or lacks an input.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise PlanError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except (ValueError, zipfile.BadZipFile, AttributeError) as error:
+        raise PlanError(f"{path} is no .npz file of plain arrays.", hint="Write it with numpy.savez.") from error
+    missing = [name for name in model.input_names if name not in arrays]
+    if missing:
+        has = ", ".join(arrays) or "nothing"
+        raise PlanError(f"{path} lacks the input '{missing[0]}'; it has {has}.", hint="Name arrays as the inputs.")
+    return {name: arrays[name] for name in model.input_names}
 
 
 def resolve_shape(value: ir.Value, sizes: Sizes) -> tuple[int, ...]:

@@ -1,0 +1,56 @@
+# Every target makes its own environment first; a second call finds it ready.
+#
+#   make report      export, verify and time attention; says where the report is
+#   make test        the default tests
+#   make test-slow   the slow ones
+#   make lint types imports   style, types, the one-way imports
+#   make clean       remove the environment and what tools left behind
+#
+# PYTHON=python3.12 chooses the interpreter, VENV=folder where the environment goes (no spaces).
+
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+EXTRAS ?= dev
+
+BIN := $(VENV)/bin
+# Inside the environment, so that whoever removes the one removes the other. Written last, so that an interrupted
+# install leaves none and the next call goes on.
+STAMP := $(VENV)/.installed
+
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: report test test-slow lint types imports clean
+
+report: $(STAMP)
+	@$(BIN)/sdpa-onnx run quick
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest
+
+test-slow: $(STAMP)
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP)
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+imports: $(STAMP)
+	@$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	find sdpa_onnx tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "sdpa-onnx needs Python 3.11 or newer, and '$(PYTHON)' is not: try make PYTHON=python3.12." >&2; exit 1; }; \
+	  $(PYTHON) -m venv --clear $(VENV) || { \
+	    echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu the package python3-venv is missing." >&2; exit 1; }; }
+	@echo "Installing into $(VENV) (some minutes the first time: PyTorch is large)" >&2
+	@$(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
+	@touch $@

@@ -1,0 +1,69 @@
+"""`sdpa-onnx inspect`: what attention stands in a file, and what runtimes make of it."""
+
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.cli.guard import OK, guarded
+from sdpa_onnx.cli.options import Debug, Json, ModelFile, Runtimes
+from sdpa_onnx.cli.show import print_json
+
+if TYPE_CHECKING:
+    from sdpa_onnx.core.records import AttentionRecord
+    from sdpa_onnx.runtimes.base import RanReport
+
+__all__ = ["inspect"]
+
+
+@guarded
+def inspect(
+    model: ModelFile,
+    *,
+    runtime: Runtimes = ["ort-cpu"],
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """List each attention of a file: form, heads, widths, mask, scale, axes, and what really runs."""
+    from sdpa_onnx.graph.model import load_model
+    from sdpa_onnx.workflows.inspect import inspect_model, what_runs
+    from sdpa_onnx.workflows.survey import pick_runtimes
+
+    loaded = load_model(model)
+    records = inspect_model(loaded, target=str(model))
+    if json:
+        print_json(records)
+        return OK
+    print(f"{model}: opset {loaded.opset}, {len(records)} attention{'s' if len(records) > 1 else ''}")
+    for record in records:
+        print(_line(record))
+    print(f"Dynamic axes: {', '.join(records[0].dynamic_axes) or 'none'}")
+    for name in pick_runtimes(runtime):
+        print(f"On {name}: {_ran_line(what_runs(loaded, name))}")
+    return OK
+
+
+def _line(record: "AttentionRecord") -> str:
+    spec = record.spec
+    if spec is None:
+        return f"  {record.node}: {record.dialect}; {record.reason}"
+    words = [
+        f"{spec.q_num_heads} heads"
+        if spec.q_num_heads == spec.kv_num_heads
+        else f"{spec.q_num_heads} query heads over {spec.kv_num_heads} key/value heads",
+        f"d_k {spec.head_dim}" + (f", d_v {spec.v_head_dim}" if spec.v_head_dim != spec.head_dim else ""),
+        f"scale {spec.scale_value:.6g}",
+        "causal" if spec.is_causal else "",
+        f"mask {spec.mask}" if spec.mask != "none" else "no mask",
+        f"softcap {spec.softcap:g}" if spec.softcap else "",
+        f"window {spec.left_window}, {spec.right_window}" if spec.has_window else "",
+        "with past" if spec.has_past else "",
+        spec.layout.value.upper(),
+    ]
+    return f"  {record.node}: {record.dialect}; {'; '.join(word for word in words if word)}"
+
+
+def _ran_line(ran: "RanReport | str") -> str:
+    if isinstance(ran, str):
+        return f"does not run: {ran}"
+    nodes = sum(ran.node_counts.values())
+    top = ", ".join(f"{count} {kind}" for kind, count in sorted(ran.node_counts.items(), key=lambda item: -item[1])[:6])
+    doubts = "".join(f" {warning}" for warning in ran.warnings)
+    return f"{nodes} node{'s' if nodes > 1 else ''} ({top}), {ran.precision}.{doubts}"

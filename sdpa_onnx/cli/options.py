@@ -1,0 +1,51 @@
+"""Options that several commands share, so that they read the same everywhere."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from sdpa_onnx.errors import PlanError
+
+__all__ = [
+    "Debug",
+    "Inputs",
+    "Json",
+    "ModelFile",
+    "Output",
+    "Runtimes",
+    "Seed",
+    "SizeOptions",
+    "Threads",
+    "parse_sizes",
+]
+
+Json = Annotated[bool, typer.Option("--json", help="Records as JSON on stdout, nothing else.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads inside one operator, the same for all.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and inputs.")]
+Runtimes = Annotated[list[str], typer.Option("--runtime", help="Runtime; repeatable, or 'all'. See `runtimes`.")]
+ModelFile = Annotated[Path, typer.Argument(metavar="F.onnx", help="An ONNX model.", show_default=False)]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Where to write the model.", show_default=False)]
+Inputs = Annotated[Path | None, typer.Option("--inputs", help="Inputs by name in an .npz file, instead of drawn ones.")]
+SizeOptions = Annotated[
+    list[str], typer.Option("--size", metavar="AXIS=N", help="Size of a dynamic axis; repeatable, e.g. q_seq_len=128.")
+]
+MaskName = Literal["none", "bool", "float", "lengths"]
+DtypeName = Literal["float64", "float32", "float16", "bfloat16"]
+
+
+def parse_sizes(texts: list[str]) -> dict[str, int]:
+    """Read AXIS=N options.
+
+    Raises:
+        PlanError: If one is of another form or not positive.
+    """
+    sizes: dict[str, int] = {}
+    for text in texts:
+        found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+)", text)
+        if found is None or int(found[2]) < 1:
+            raise PlanError(f"--size {text} is not of the form AXIS=N with N at least 1.", hint="E.g. q_seq_len=128.")
+        sizes[found[1]] = int(found[2])
+    return sizes

@@ -1,0 +1,36 @@
+"""`sdpa-onnx report`: render a stored run again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sdpa_onnx.cli.guard import OK, guarded
+from sdpa_onnx.cli.options import Debug, Json
+
+__all__ = ["report"]
+
+
+@guarded
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    *,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Write summary.md and the charts of a run again, and print it."""
+    from sdpa_onnx.cli.show import print_json
+    from sdpa_onnx.report.render import render
+    from sdpa_onnx.report.terminal import print_report
+    from sdpa_onnx.sweep.store import read_run
+
+    header, records = read_run(run)
+    written = render(records, header, run)
+    if json:
+        print_json(records)
+        return OK
+    from rich.console import Console
+
+    print_report(records, header, Console())
+    print(f"\nReport: {written[0]}")
+    return OK

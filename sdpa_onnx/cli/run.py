@@ -1,0 +1,127 @@
+"""`sdpa-onnx run`: the main job. Export, verify and time a suite, and write its report."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdpa_onnx.cli.guard import DISAGREES, INTERRUPTED, OK, guarded, pin_threads, tell
+from sdpa_onnx.cli.options import Debug, Json
+from sdpa_onnx.errors import PlanError
+
+if TYPE_CHECKING:
+    from sdpa_onnx.sweep.store import Store
+    from sdpa_onnx.sweep.suite import Suite
+
+__all__ = ["run"]
+
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default reports/SUITE-TIME.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or the newest of this suite.")]
+Force = Annotated[bool, typer.Option("--force", help="With --resume: go on though machine or versions changed.")]
+OnlyRuntimes = Annotated[list[str], typer.Option("--runtime", help="Only these of the suite's runtimes; repeatable.")]
+
+
+@guarded
+def run(
+    suite: Annotated[str, typer.Argument(help="Name of a suite, or a .toml file.")] = "quick",
+    *,
+    out: Out = None,
+    resume: Resume = False,
+    force: Force = False,
+    runtime: OnlyRuntimes = [],
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Instead of the suite's.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Instead of the suite's.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Export, verify and time a suite; write and print its report."""
+    from sdpa_onnx.sweep.suite import load_suite
+
+    plan = _narrowed(load_suite(suite), runtime, threads, seed)
+    pin_threads(plan.threads)
+    store = _open(plan, suite, out, resume=resume, force=force)
+    with store:
+        interrupted = not _carry_out(plan, store)
+    return _report(store.folder, suite, as_json=json, interrupted=interrupted)
+
+
+def _narrowed(suite: "Suite", runtimes: list[str], threads: int | None, seed: int | None) -> "Suite":
+    """The suite with what the command line says instead."""
+    import msgspec
+
+    from sdpa_onnx.runtimes.base import get_runtime
+
+    for name in runtimes:
+        get_runtime(name)
+        if name not in (*suite.agreement, *suite.timing):
+            raise PlanError(f"The suite does not use runtime '{name}'.", hint=f"It uses {', '.join(suite.agreement)}.")
+    timing = [name for name in suite.timing if not runtimes or name in runtimes]
+    return msgspec.structs.replace(
+        suite,
+        agreement=[name for name in suite.agreement if not runtimes or name in runtimes],
+        timing=timing,
+        baseline=suite.baseline if suite.baseline in timing or not timing else timing[0],
+        threads=threads or suite.threads,
+        seed=suite.seed if seed is None else seed,
+    )
+
+
+def _open(plan: "Suite", name: str, out: Path | None, *, resume: bool, force: bool) -> "Store":
+    from sdpa_onnx.sweep.run import latest_folder, new_folder, open_run
+
+    reports = Path("reports")
+    folder = out or (latest_folder(name, reports) if resume else new_folder(name, reports))
+    command = shlex.join(["sdpa-onnx", "run", name])
+    store = open_run(plan, folder, command=command, resume=resume, force=force)
+    tell(f"{'going on in' if resume else 'writing'} {folder}")
+    return store
+
+
+def _carry_out(plan: "Suite", store: "Store") -> bool:
+    """Run what is left; False if the user stopped it."""
+    from sdpa_onnx.cli.progress import Progress
+    from sdpa_onnx.sweep.plan import Job
+    from sdpa_onnx.sweep.plan import plan as plan_jobs
+    from sdpa_onnx.sweep.run import Watcher, run_jobs
+    from sdpa_onnx.sweep.words import job_seconds, job_words
+
+    with Progress(sum(map(job_seconds, plan_jobs(plan)))) as progress:
+
+        def start(left: list[Job]) -> None:
+            progress.restart(sum(map(job_seconds, left)))
+
+        def done(job: Job, well: bool) -> None:
+            progress.advance(job_seconds(job))
+            if not well:
+                progress.note(f"not well: {job_words(job)}")
+
+        try:
+            run_jobs(plan, store, Watcher(on_start=start, on_job=lambda job: progress.at(job_words(job)), on_done=done))
+        except KeyboardInterrupt:
+            return False
+    return True
+
+
+def _report(folder: Path, name: str, *, as_json: bool, interrupted: bool) -> int:
+    from rich.console import Console
+
+    from sdpa_onnx.cli.show import print_json
+    from sdpa_onnx.core.records import Outcome
+    from sdpa_onnx.report.render import render
+    from sdpa_onnx.report.terminal import print_report
+    from sdpa_onnx.sweep.store import read_run
+
+    header, records = read_run(folder)
+    written = render(records, header, folder)
+    if as_json:
+        print_json(records)
+    else:
+        print_report(records, header, Console())
+        print(f"\nReport: {written[0]}")
+    if interrupted:
+        again = shlex.join(["sdpa-onnx", "run", name, "--out", str(folder), "--resume"])
+        tell(f"interrupted after {header.done_cells} of {header.planned_cells} cells; go on with: {again}")
+        return INTERRUPTED
+    bad = any(record.outcome in (Outcome.DISAGREES, Outcome.FAILED) for record in records)
+    return DISAGREES if bad else OK

@@ -1,0 +1,68 @@
+"""Names, titles and reading aids of the charts; draws nothing, so that text needs no altair."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sdpa_onnx.report.words import Axis
+
+__all__ = ["ChartKind", "ChartName", "chart_title", "how_to_read"]
+
+
+class ChartKind(StrEnum):
+    """What a chart shows over what."""
+
+    TIME_OVER_LENGTH = "time-over-length"
+    TIME_OVER_HEAD_DIM = "time-over-d_k"
+    ERROR_OVER_HEAD_DIM = "error-over-d_k"
+
+    @property
+    def axis(self) -> Axis:
+        """The factor along the horizontal axis."""
+        return Axis.LENGTH if self is ChartKind.TIME_OVER_LENGTH else Axis.HEAD_DIM
+
+
+_TITLES = {
+    ChartKind.TIME_OVER_LENGTH: "Time of a call over length",
+    ChartKind.TIME_OVER_HEAD_DIM: "Time of a call over d_k",
+    ChartKind.ERROR_OVER_HEAD_DIM: "Error over d_k",
+}
+_TIME_READING = (
+    "Left: the median time of one call, both axes logarithmic. Right: the same as a ratio to the baseline; below the "
+    "line at 1 is faster. The bars are 95 % intervals: where one crosses 1, nothing is claimed."
+)
+_READINGS = {
+    ChartKind.TIME_OVER_LENGTH: _TIME_READING,
+    ChartKind.TIME_OVER_HEAD_DIM: _TIME_READING,
+    ChartKind.ERROR_OVER_HEAD_DIM: "Left: the largest error over its own proven bound; a point above the line at 1 "
+    "would be a proof of a fault. Right: the largest absolute error against the float64 oracle. Each point is the "
+    "worst of all inputs at that d_k.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartName:
+    """A chart of one target; its text is the file's name."""
+
+    kind: ChartKind
+    target: str
+
+    def __str__(self) -> str:
+        slug = re.sub(r"[^a-z0-9]+", "-", self.target.lower()).strip("-")
+        return f"{self.kind}-{slug}" if slug else str(self.kind)
+
+
+def chart_title(name: str) -> str:
+    """The title of a chart by its file name."""
+    kind = _kind(name)
+    target = name.removeprefix(kind).strip("-")
+    return f"{_TITLES[kind]}: {target}" if target else _TITLES[kind]
+
+
+def how_to_read(name: str) -> str:
+    """How to read a chart, one or two sentences."""
+    return _READINGS[_kind(name)]
+
+
+def _kind(name: str) -> ChartKind:
+    return next(kind for kind in ChartKind if name.startswith(kind))

@@ -1,0 +1,147 @@
+"""The charts: points to altair definitions, and those to SVG.
+
+White background and a palette that colour-blind readers tell apart, with a shape
+for every arm; the numbers come from chart_points.py.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.core.records import Record
+from sdpa_onnx.report.chart_points import Point, Series, chart_series, series_names
+from sdpa_onnx.report.chart_words import ChartKind, chart_title
+from sdpa_onnx.report.ticks import ticks
+from sdpa_onnx.report.words import Axis
+
+if TYPE_CHECKING:
+    import altair as alt
+
+__all__ = ["charts", "to_svg"]
+
+# Source: Okabe and Ito 2008, "Color universal design", without the yellow that white swallows; black for the baseline.
+_PALETTE = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
+
+# Factor between neighbouring series on the logarithmic horizontal axis.
+_SIDE_STEP = 1.04
+
+_PANEL_WIDTH, _PANEL_HEIGHT = 330, 260
+_AXIS_TITLES = {Axis.LENGTH: "length (tokens)", Axis.HEAD_DIM: "d_k (width of one head, elements)"}
+
+
+def charts(records: Sequence[Record]) -> dict[str, "alt.HConcatChart"]:
+    """Define every chart that has data, by file name without ending."""
+    names = series_names(records)
+    return {str(series.name): _chart(series, names) for series in chart_series(records)}
+
+
+def to_svg(chart: "alt.HConcatChart") -> str:
+    """Draw a chart; the same chart gives the same text.
+
+    That holds while no mark is clipped: Vega numbers its clip paths on through
+    the life of the process.
+    """
+    import vl_convert  # late: loads a JavaScript engine
+
+    svg: str = vl_convert.vegalite_to_svg(chart.to_json())
+    return svg + "\n"
+
+
+def _chart(series: Series, names: Sequence[str]) -> "alt.HConcatChart":
+    import altair as alt  # late: 0.5 s
+
+    is_time = series.name.kind is not ChartKind.ERROR_OVER_HEAD_DIM
+    absolute = _panel(series, series.absolute, names, title=_absolute_title(series))
+    relative = _panel(series, series.relative, names, title=_relative_title(series)) + _line_at_one(series)
+    panels = (absolute, relative) if is_time else (relative, absolute)
+    title = alt.TitleParams(chart_title(str(series.name)), subtitle=series.fixed, anchor="start", offset=14)
+    joined: alt.HConcatChart = (
+        alt.hconcat(*panels, spacing=36)
+        .properties(title=title, background="white", padding=12)
+        .configure_title(fontSize=15, subtitleFontSize=12, color="#1a1a1a", subtitleColor="#555555")
+        .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e6e6")
+        .configure_legend(labelFontSize=12, labelLimit=0, symbolSize=90)
+        .configure_view(stroke="#bbbbbb")
+    )
+    return joined
+
+
+def _absolute_title(series: Series) -> str:
+    return f"time of a call ({series.unit})" if series.unit else "largest absolute error"
+
+
+def _relative_title(series: Series) -> str:
+    return f"time / time of {series.baseline}" if series.baseline else "largest error / proven bound"
+
+
+def _panel(series: Series, points: Sequence[Point], names: Sequence[str], *, title: str) -> "alt.LayerChart":
+    import altair as alt
+
+    shown = [name for name in names if name in {point.series for point in (*series.absolute, *series.relative)}]
+    colours = [_PALETTE[names.index(name) % len(_PALETTE)] for name in shown]
+    shapes = [_SHAPES[names.index(name) % len(_SHAPES)] for name in shown]
+    legend = alt.Legend(title=None, orient="bottom", direction="horizontal", columns=4, symbolStrokeWidth=2)
+    colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
+    shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=shapes), legend=legend)
+    base = alt.Chart(alt.InlineData(values=_rows(series, points, names))).encode(x=_x(series), color=colour)
+    low, high = _domain(series, points)
+    axis = alt.Axis(values=ticks(low, high), format="~g" if low > 1e-3 else "~e")
+    y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
+    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    lines = base.mark_line(strokeWidth=1.5).encode(y=y)
+    marks = base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shape)
+    has_bars = any(point.low < point.high for point in points)
+    layers = [*([bars] if has_bars else []), lines, marks]
+    return alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_PANEL_HEIGHT)
+
+
+def _rows(series: Series, points: Sequence[Point], names: Sequence[str]) -> list[dict[str, str | float]]:
+    """The data of a panel, bars of ratios side by side: behind each other they read as one.
+
+    Times stay in place, for their lines are steep and would seem to be apart.
+    """
+    has_bars = points is series.relative and any(point.low < point.high for point in points)
+    step = _SIDE_STEP if has_bars else 1.0
+    shown = [name for name in names if name in {point.series for point in points}]
+    middle = (len(shown) - 1) / 2
+    return [
+        {
+            "series": point.series,
+            "x": point.x * step ** (shown.index(point.series) - middle),
+            "y": point.y,
+            "low": point.low,
+            "high": point.high,
+        }
+        for point in points
+    ]
+
+
+def _x(series: Series) -> "alt.X":
+    import altair as alt
+
+    axis = series.name.kind.axis
+    values = sorted({point.x for point in (*series.absolute, *series.relative)})
+    scale = alt.Scale(type="log", base=2, domain=[values[0] / 1.15, values[-1] * 1.15], nice=False)
+    return alt.X("x:Q", title=_AXIS_TITLES[axis], scale=scale, axis=alt.Axis(values=values, format="d"))
+
+
+def _domain(series: Series, points: Sequence[Point]) -> tuple[float, float]:
+    """The ends of the vertical axis: room around the points; the line at 1 is inside where there is one."""
+    ends = [end for point in points for end in (point.low, point.high) if end > 0]
+    if points is series.relative:
+        ends.append(1.0)
+    room = max((max(ends) / min(ends)) ** 0.06, 1.01)
+    return min(ends) / room, max(ends) * room
+
+
+def _line_at_one(series: Series) -> "alt.LayerChart":
+    """The line that decides: the baseline, or the proven bound; named outside, where no point can be."""
+    import altair as alt
+
+    text = series.baseline or "bound"
+    data = alt.Chart(alt.InlineData(values=[{"one": 1.0, "text": text}]))
+    rule = data.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color="#333333").encode(y="one:Q")
+    label = data.mark_text(align="left", dx=5, fontSize=11, color="#333333").encode(
+        y="one:Q", x=alt.value(_PANEL_WIDTH), text="text:N"
+    )
+    return alt.LayerChart(layer=[rule, label])

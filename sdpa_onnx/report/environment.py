@@ -1,0 +1,33 @@
+"""The circumstances of a run as rows of text, shared by terminal and Markdown; reads no machine."""
+
+from sdpa_onnx.core.header import RunHeader
+from sdpa_onnx.report.figures import figure, figures_per_second
+
+__all__ = ["environment_rows"]
+
+# Ceilings by name: what is printed and its unit.
+_CEILINGS = {
+    "gemm_flops_per_second": ("ceiling, matrix products", "FLOP/s"),
+    "exps_per_second": ("ceiling, exponentials", "exp/s"),
+}
+
+
+def environment_rows(header: RunHeader) -> list[tuple[str, str]]:
+    """Name and value of everything known of the run but its results."""
+    return [
+        ("suite", header.suite),
+        ("started", header.started),
+        ("finished", header.finished or "no"),
+        ("cells", f"{header.done_cells} of {header.planned_cells}"),
+        *sorted(header.environment.items()),
+        ("threads", str(header.threads)),
+        ("versions", ", ".join(f"{name} {version}" for name, version in sorted(header.versions.items())) or "unknown"),
+        *(_ceiling(name, value) for name, value in sorted(header.ceilings.items())),
+    ]
+
+
+def _ceiling(name: str, value: float) -> tuple[str, str]:
+    if name not in _CEILINGS:
+        return f"ceiling, {name}", figure(value)
+    words, unit = _CEILINGS[name]
+    return words, figures_per_second(value, unit)

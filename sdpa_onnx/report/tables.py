@@ -1,0 +1,266 @@
+"""The tables of a report as text cells, shared by terminal and Markdown.
+
+Knows nothing of widths, colours or markup.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
+from sdpa_onnx.report.comparisons import Comparison, comparisons
+from sdpa_onnx.report.figures import count, figure, median_text, ratio_text, share
+from sdpa_onnx.report.tally import baked_words, bound_ratio, not_ok, outcome_of
+from sdpa_onnx.report.words import (
+    Usual,
+    case_in_words,
+    clock_in_words,
+    is_module_end,
+    join_words,
+    plain,
+    series_name,
+    usual_factors,
+)
+
+__all__ = ["Column", "Section", "Table", "all_tables"]
+
+# Cell for "does not apply here"; a reason stands elsewhere.
+_NONE = "-"
+_MOST_NODE_TYPES = 4
+
+_OUTCOME_HEADS = {
+    Outcome.DISAGREES: "disagreeing",
+    Outcome.FAILED: "failed",
+    Outcome.UNSUPPORTED: "unsupported",
+    Outcome.SKIPPED: "skipped",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its head, and whether it holds numbers (right-aligned, never broken)."""
+
+    head: str
+    is_number: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Rows that belong together under one heading."""
+
+    heading: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table in sections.
+
+    Args:
+        title: What it shows.
+        heading: What the section headings are, such as "case".
+        columns: The columns of every section; each row has as many cells.
+        sections: The rows.
+        note: How to read it, one or two sentences.
+    """
+
+    title: str
+    heading: str
+    columns: tuple[Column, ...]
+    sections: tuple[Section, ...]
+    note: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Rows of all sections."""
+        return sum(len(section.rows) for section in self.sections)
+
+
+def all_tables(records: Sequence[Record]) -> list[Table]:
+    """Build every table that has a row, in the order of a report."""
+    usual = usual_factors(records)
+    tables = [
+        not_ok_table(records, usual),
+        timing_table(records, usual),
+        agreement_table(records, usual),
+        export_table(records),
+        warning_table(records),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def timing_table(records: Sequence[Record], usual: Usual) -> Table:
+    """Median, ratio and roof of every arm, one section a case."""
+    found = comparisons(records)
+    arms = [arm for one in found for arm in one.arms]
+    heads = ("median [95 %]", "ratio [95 %]", "useful GFLOP/s", "roof", "nodes run")
+    return Table(
+        title="Time of a call",
+        heading="case",
+        columns=(Column(head="arm"), *(Column(head=head, is_number=True) for head in heads)),
+        sections=tuple(_timing_section(one, usual) for one in found),
+        note=_timing_note(arms, usual),
+    )
+
+
+def _timing_section(one: Comparison, usual: Usual) -> Section:
+    case = ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
+    return Section(heading=case, rows=tuple(_timing_row(arm) for arm in one.arms))
+
+
+def _timing_row(arm: TimingRecord) -> tuple[str, ...]:
+    is_baseline = arm.arm == arm.baseline
+    return (
+        series_name(arm),
+        median_text(arm.median_seconds, arm.median_low, arm.median_high),
+        "baseline" if is_baseline else ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high),
+        figure(arm.useful_flops / arm.median_seconds / 1e9) if arm.useful_flops else _NONE,
+        share(arm.roof_share) if arm.roof_share >= 0 else _NONE,
+        str(sum(arm.ran.values())) if arm.ran else _NONE,
+    )
+
+
+def _timing_note(arms: Sequence[TimingRecord], usual: Usual) -> str:
+    baselines = join_words(sorted({arm.baseline for arm in arms if arm.baseline}))
+    threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
+    clock = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
+    shared = ", ".join(word for word in (usual.words, threads, clock) if word)
+    contenders = sum(arm.arm != arm.baseline for arm in arms)
+    return (
+        f"{shared}, unless the case says otherwise. Ratio: time over that of {baselines or 'the baseline'} in the same "
+        "interleaved run, below 1 = faster; where its interval contains 1, nothing is claimed. Useful: masked pairs "
+        "are not counted. Roof: share of the bound from measured matrix products and exponentials. Nodes run: after "
+        f"the runtime's own optimisation. Of {count(contenders, 'interval')} of 95 %, {0.05 * contenders:.2g} are "
+        "expected to miss the truth by chance."
+    )
+
+
+def agreement_table(records: Sequence[Record], usual: Usual) -> Table:
+    """Verdicts and largest errors, one section a target, one row an arm."""
+    gathered: dict[str, dict[str, list[AgreementRecord]]] = {}
+    for record in records:
+        if isinstance(record, AgreementRecord):
+            dtype = "" if record.dtype in ("", usual.dtype) else f" {record.dtype}"
+            end = ", end" if is_module_end(record) else ""
+            arms = gathered.setdefault(record.target, {})
+            arms.setdefault(f"{series_name(record)}{dtype}{end}", []).append(record)
+    verdicts = _verdicts_shown(records)
+    heads = ("checks", *verdicts, "not run", "error / bound", "abs. error", "scale off by")
+    return Table(
+        title="Agreement with the float64 oracle",
+        heading="target",
+        columns=(Column(head="runtime, form, opset"), *(Column(head=head, is_number=True) for head in heads)),
+        sections=tuple(
+            Section(heading=target, rows=tuple(_agreement_row(name, checks, verdicts) for name, checks in arms.items()))
+            for target, arms in gathered.items()
+        ),
+        note="Error / bound: the largest error over its own proven bound; above 1 is a proof of a fault. At the end of "
+        "a module it is the error over what is allowed there: twice PyTorch's own error, and one rounding. Scale off "
+        "by: the smallest error of the scale that these checks would have proven wrong. Absolute errors never decide.",
+    )
+
+
+def _verdicts_shown(records: Sequence[Record]) -> list[Verdict]:
+    """OK and WRONG always, the words between them where they occur."""
+    given = {record.verdict for record in records if isinstance(record, AgreementRecord)}
+    return [verdict for verdict in Verdict if verdict in given | {Verdict.OK, Verdict.WRONG}]
+
+
+def _agreement_row(name: str, checks: Sequence[AgreementRecord], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    judged = [check for check in checks if outcome_of(check) in (Outcome.OK, Outcome.DISAGREES)]
+    words = Counter(_verdict_of(check) for check in judged)
+    right = [check for check in judged if outcome_of(check) is Outcome.OK]
+    proven = [check.scale_error_proven for check in right if check.scale_error_proven >= 0]
+    return (
+        name,
+        str(len(checks)),
+        *(str(words[verdict]) for verdict in verdicts),
+        str(len(checks) - len(judged)),
+        figure(max(bound_ratio(check) for check in judged)) if judged else _NONE,
+        f"{max(check.max_abs_error for check in judged):.1e}" if judged else _NONE,
+        share(min(proven)) if proven else _NONE,
+    )
+
+
+def _verdict_of(check: AgreementRecord) -> Verdict:
+    """The verdict, or WRONG where the outcome contradicts an OK."""
+    is_ok = outcome_of(check) is Outcome.OK
+    return check.verdict if check.verdict and (is_ok or check.verdict is not Verdict.OK) else Verdict.WRONG
+
+
+def export_table(records: Sequence[Record]) -> Table:
+    """What was exported and which axes were proven to be dynamic."""
+    gathered: dict[str, list[tuple[str, ...]]] = {}
+    for record in records:
+        if isinstance(record, ExportRecord):
+            gathered.setdefault(record.target, []).append(_export_row(record))
+    heads = (("form", False), ("opset", True), ("nodes", True), ("operators", False), ("dynamic axes", False))
+    tail = (("sizes tried", True), ("baked", False))
+    return Table(
+        title="Exports",
+        heading="target",
+        columns=tuple(Column(head=head, is_number=is_number) for head, is_number in (*heads, *tail)),
+        sections=tuple(Section(heading=target, rows=tuple(rows)) for target, rows in gathered.items()),
+        note="Sizes tried: sizes that the export never saw, run and judged. Baked: axes that should change and do not.",
+    )
+
+
+def _export_row(record: ExportRecord) -> tuple[str, ...]:
+    if record.outcome not in (Outcome.OK, Outcome.DISAGREES):
+        return (record.form, str(record.opset or _NONE), *[_NONE] * 4, record.outcome.value)
+    return (
+        record.form,
+        str(record.opset or _NONE),
+        str(sum(record.nodes.values())),
+        _nodes_in_words(record.nodes),
+        ", ".join(record.dynamic_axes) or "none",
+        str(record.sizes_tried),
+        baked_words(record).removeprefix("baked: ") or "none",
+    )
+
+
+def _nodes_in_words(nodes: Mapping[str, int]) -> str:
+    """The most frequent operator types: 2 MatMul, 1 Softmax, 3 others."""
+    ordered = sorted(nodes.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{number} {name}" for name, number in ordered[:_MOST_NODE_TYPES]]
+    others = sum(number for _, number in ordered[_MOST_NODE_TYPES:])
+    return ", ".join([*shown, f"{others} others"] if others else shown) or _NONE
+
+
+def not_ok_table(records: Sequence[Record], usual: Usual) -> Table:
+    """Everything that is not ok, with its reason, one row a reason and arm."""
+    sections: dict[str, list[tuple[str, ...]]] = {}
+    for group in not_ok(records):
+        arms: dict[str, list[Record]] = {}
+        for record in group.records:
+            what = ", ".join(word for word in (record.target, series_name(record)) if word) or record.case
+            arms.setdefault(what, []).append(record)
+        for what, members in arms.items():
+            cases = list(dict.fromkeys(case_in_words(record, usual) for record in members))
+            more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
+            row = (what, f"{cases[0]}{more}", str(len(members)), group.reason)
+            sections.setdefault(f"{_OUTCOME_HEADS[group.outcome]} {group.noun}s", []).append(row)
+    return Table(
+        title="Not ok",
+        heading="outcome",
+        columns=(Column(head="what"), Column(head="where"), Column(head="n", is_number=True), Column(head="why")),
+        sections=tuple(Section(heading=heading, rows=tuple(rows)) for heading, rows in sections.items()),
+    )
+
+
+def warning_table(records: Sequence[Record]) -> Table:
+    """Every warning once, with the arms that carry it."""
+    doubted: dict[str, list[Record]] = {}
+    for record in records:
+        for warning in dict.fromkeys(record.warnings):
+            doubted.setdefault(plain(warning), []).append(record)
+    rows = tuple(
+        (", ".join(sorted({series_name(one) or one.target for one in members})), str(len(members)), warning)
+        for warning, members in sorted(doubted.items(), key=lambda item: -len(item[1]))
+    )
+    return Table(
+        title="Warnings",
+        heading="",
+        columns=(Column(head="on"), Column(head="records", is_number=True), Column(head="warning")),
+        sections=(Section(heading="", rows=rows),) if rows else (),
+    )

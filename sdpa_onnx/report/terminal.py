@@ -1,0 +1,81 @@
+"""The report on a terminal or a pipe: findings first, then the tables, then the machine.
+
+Colour only where rich finds a terminal that takes it (NO_COLOR is honoured); the
+words carry everything that the colours say.
+"""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from sdpa_onnx.core.header import RunHeader
+from sdpa_onnx.core.records import Outcome, Record
+from sdpa_onnx.report.environment import environment_rows
+from sdpa_onnx.report.findings import findings
+from sdpa_onnx.report.layout import Line, Tone, bullet, paragraph, table_lines
+from sdpa_onnx.report.tables import all_tables
+from sdpa_onnx.report.tally import outcome_of
+
+__all__ = ["print_report", "print_tables"]
+
+_STYLES = {Tone.TITLE: "bold", Tone.HEAD: "dim", Tone.SECTION: "cyan", Tone.ROW: "", Tone.NOTE: "dim"}
+
+
+def print_report(records: Sequence[Record], header: RunHeader, console: Console) -> None:
+    """Print the whole report."""
+    _print_findings(records, header, console)
+    _print(console, Line(text="", tone=Tone.ROW))
+    print_tables(records, console)
+    _print_environment(header, console)
+
+
+def print_tables(records: Sequence[Record], console: Console) -> None:
+    """Print the tables alone, for a command that is not a whole run."""
+    for number, table in enumerate(all_tables(records)):
+        if number:
+            _print(console, Line(text="", tone=Tone.ROW))
+        for line in table_lines(table, console.width):
+            _print(console, line)
+
+
+def _print_findings(records: Sequence[Record], header: RunHeader, console: Console) -> None:
+    first, *others = findings(records, header)
+    for text in paragraph(first, console.width):
+        _print(console, Line(text=text, tone=Tone.ROW), style=_first_style(records, header))
+    for sentence in others:
+        for text in bullet(sentence, console.width):
+            _print(console, Line(text=text, tone=Tone.ROW))
+
+
+def _first_style(records: Sequence[Record], header: RunHeader) -> str:
+    """Red for a disagreement or failure, yellow for a gap, green for none."""
+    outcomes = {outcome_of(record) for record in records}
+    if outcomes & {Outcome.DISAGREES, Outcome.FAILED}:
+        return "bold red"
+    if not header.is_finished or outcomes != {Outcome.OK}:
+        return "bold yellow"
+    return "bold green"
+
+
+def _print_environment(header: RunHeader, console: Console) -> None:
+    _print(console, Line(text="", tone=Tone.ROW))
+    _print(console, Line(text="Run", tone=Tone.TITLE))
+    for name, value in environment_rows(header):
+        for text in paragraph(f"{name}: {value}", console.width, hanging="  "):
+            _print(console, Line(text=text, tone=Tone.NOTE))
+
+
+def _print(console: Console, line: Line, *, style: str | None = None) -> None:
+    """Print one line as it is: no markup, no highlighting, nothing cut at the width."""
+    text = Text(_printable(line.text, console.encoding), style=_STYLES[line.tone] if style is None else style)
+    console.print(text, soft_wrap=True, highlight=False)
+
+
+def _printable(text: str, encoding: str) -> str:
+    """Replace what the output's encoding lacks; micro first, for its unit must survive."""
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return text.replace("µ", "u").encode("ascii", "replace").decode("ascii")
+    return text

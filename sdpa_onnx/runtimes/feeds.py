@@ -1,0 +1,89 @@
+"""Check the arrays for a runtime against the graph, before any runtime sees them.
+
+Runtimes word these faults differently, some accept them silently (OpenVINO
+casts float64, torch broadcasts), so one door words them once. Whether sizes
+fit each other is left to the runtime.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.errors import SessionError
+from sdpa_onnx.graph.model import OnnxModel
+
+__all__ = ["checked_feeds", "element_type"]
+
+Array = NDArray[np.generic]
+
+
+def checked_feeds(runtime: str, model: OnnxModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays in the order of the graph's inputs.
+
+    Args:
+        runtime: Name of the runtime, for the error text.
+        model: The model whose graph inputs are the contract.
+        inputs: Arrays by input name; an input with a default may be left out.
+
+    Raises:
+        SessionError: Unknown or missing name, wrong element type, rank or fixed size.
+    """
+    unknown = sorted(set(inputs) - set(model.input_names))
+    if unknown:
+        raise SessionError(f"{runtime} got an array for {_quoted(unknown)}; the model takes {_takes(model)}.")
+    optional = set(model.ir.graph.initializers)
+    missing = [name for name in model.input_names if name not in inputs and name not in optional]
+    if missing:
+        raise SessionError(f"{runtime} got no array for {_quoted(missing)}; the model takes {_takes(model)}.")
+    feeds = {name: inputs[name] for name in model.input_names if name in inputs}
+    for name, array in feeds.items():
+        _check_array(runtime, model.input_value(name), array)
+    return feeds
+
+
+def element_type(model: OnnxModel) -> Dtype:
+    """Element type of the first attention's query, else of the first floating input, else float32."""
+    queries = {site.query for site in model.sites}
+    inputs = list(model.ir.graph.inputs)
+    values = [*inputs, *(value for node in model.ir.graph for value in node.outputs)]
+    for value in [*(value for value in values if value.name in queries), *inputs]:
+        word = _word(value)
+        if word in set(Dtype):
+            return Dtype(word)
+    return Dtype.FLOAT32
+
+
+def _check_array(runtime: str, value: ir.Value, array: Array) -> None:
+    word = _word(value)
+    if word is not None and array.dtype.name != word:
+        raise SessionError(f"{runtime} got {array.dtype.name} for input '{value.name}'; the model takes {word}.")
+    if value.shape is None:
+        return
+    fits = len(value.shape) == array.ndim and all(
+        not isinstance(size, int) or size == actual for size, actual in zip(value.shape, array.shape, strict=True)
+    )
+    if not fits:
+        takes = ", ".join(_size_word(size) for size in value.shape)
+        raise SessionError(f"{runtime} got shape {array.shape} for input '{value.name}'; the model takes ({takes}).")
+
+
+def _word(value: ir.Value) -> str | None:
+    """The element type in numpy's words, or None where the graph does not state one that numpy has."""
+    if value.dtype is None or value.dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return None
+    return value.dtype.numpy().name
+
+
+def _size_word(size: int | ir.SymbolicDim) -> str:
+    return str(size) if isinstance(size, int) else str(size.value or "?")
+
+
+def _takes(model: OnnxModel) -> str:
+    return _quoted(list(model.input_names)) if model.input_names else "none"
+
+
+def _quoted(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

@@ -1,0 +1,152 @@
+"""Read from ONNX Runtime what it really runs for a model.
+
+Two sources: the session's own record of which provider took which node, and
+the graph after optimisation, which ONNX Runtime writes only while it loads; so
+the graph is read from a second, short-lived session with the same options.
+"""
+
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+import onnx_ir as ir
+
+from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import RanReport
+from sdpa_onnx.runtimes.feeds import element_type
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+__all__ = ["assigned_nodes", "count_expanded", "read_ran"]
+
+# ONNX Runtime names the values of an inlined function body "_inlfunc_<operator>_...": the only trace that
+# an operator leaves once it is expanded (seen in 1.32.0; the nodes themselves have no name).
+_INLINED = re.compile(r"_inlfunc_(?P<operator>[A-Za-z0-9]+)_")
+
+_WIDENED = "InsertedPrecisionFreeCast_"
+
+# Operators that compute shapes. ONNX Runtime keeps them on the CPU on purpose, beside a device provider.
+_SHAPE_OPERATORS = frozenset(
+    {"Cast", "Concat", "ConstantOfShape", "Gather", "Identity", "Range", "Shape", "Size", "Slice", "Squeeze"}
+    | {"Unsqueeze"}
+)
+
+
+def read_ran(
+    model: OnnxModel,
+    *,
+    session: "InferenceSession",
+    reload: Callable[[Path], object],
+    provider: str,
+    precision: str,
+) -> RanReport:
+    """Say which providers took which nodes, what was expanded, and what that does to the precision.
+
+    Args:
+        model: The model as it was asked for.
+        session: The session that runs it.
+        reload: Loads the model again with the same options and has ONNX
+            Runtime write the optimised graph to the path.
+        provider: The provider that was asked for.
+        precision: The declared arithmetic where no operator is expanded.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimised.onnx"
+        reload(path)
+        graph = onnx.load(path, load_external_data=False).graph
+    nodes = list(_nodes(graph))
+    assigned = assigned_nodes(session)
+    expanded = count_expanded(model, nodes)
+    warnings = [*_expansion_warnings(model, nodes, expanded), *_provider_warnings(assigned, provider)]
+    if "Attention" in expanded and element_type(model) is Dtype.FLOAT64:
+        precision = "float32"
+        warnings.append("The expansion of Attention holds the scale in float32, so the result is no float64 one.")
+    return RanReport(
+        providers=_providers(assigned, len(nodes)),
+        node_counts=dict(sorted(Counter(node.op_type for node in nodes).items())),
+        expanded=expanded,
+        precision=precision,
+        warnings=tuple(warnings),
+    )
+
+
+def assigned_nodes(session: "InferenceSession") -> dict[str, Counter[str]]:
+    """Operators that each provider took, subgraphs included, before ONNX Runtime's later fusions."""
+    found: dict[str, Counter[str]] = {}
+    for part in session.get_provider_graph_assignment_info():
+        found.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
+    return found
+
+
+def count_expanded(model: OnnxModel, nodes: list[onnx.NodeProto]) -> dict[str, int]:
+    """Nodes that came out of the model's expanded operators, by operator.
+
+    A node counts if it writes a value of an inlined body, or the operator's own
+    output. A body inside a body (float16 Softmax inside Attention) counts for
+    the outer one, taken to be Attention where the model has one.
+    """
+    sources = [node for node in _source_nodes(model) if node.domain in ("", "ai.onnx", "com.microsoft")]
+    operators = {node.op_type for node in sources}
+    local = {function.name for function in model.ir.functions.values()}
+    writers = {value.name: node.op_type for node in sources for value in node.outputs if value.name}
+    inlined = [[_INLINED.search(name) for name in node.output] for node in nodes]
+    bodies = {found["operator"] for row in inlined for found in row if found} - local
+    outer = "Attention" if "Attention" in bodies & operators else min(bodies & operators, default=None)
+    counts: Counter[str] = Counter()
+    for node, row in zip(nodes, inlined, strict=True):
+        body = next((found["operator"] for found in row if found), None)
+        if body in bodies:
+            owner = body if body in operators else outer
+        else:
+            # A float32 stand-in for a float16 output keeps its name behind the prefix; a Cast only converts it.
+            names = node.output if node.op_type == "Cast" else [name.removeprefix(_WIDENED) for name in node.output]
+            owner = next((writers[name] for name in names if writers.get(name) in bodies), None)
+        if owner is not None and node.op_type != owner:
+            counts[owner] += 1
+    return dict(sorted(counts.items()))
+
+
+def _expansion_warnings(model: OnnxModel, nodes: list[onnx.NodeProto], expanded: Mapping[str, int]) -> Iterator[str]:
+    asked = Counter(node.op_type for node in _source_nodes(model))
+    kept = Counter(node.op_type for node in nodes)
+    for operator, count in expanded.items():
+        gone = asked[operator] - kept[operator]
+        into = f"expanded into {count} node{'s' * (count != 1)}."
+        yield f"{gone} {operator} nodes were {into}" if gone > 1 else f"{operator} was {into}"
+
+
+def _provider_warnings(assigned: Mapping[str, Counter[str]], provider: str) -> Iterator[str]:
+    for other, operators in assigned.items():
+        strays = {name: count for name, count in sorted(operators.items()) if name not in _SHAPE_OPERATORS}
+        if other != provider and strays:
+            total = sum(strays.values())
+            listed = ", ".join(f"{name} {count}" for name, count in strays.items())
+            yield f"{total} node{'s' * (total != 1)} ran on {other}, not on {provider}: {listed}."
+
+
+def _providers(assigned: Mapping[str, Counter[str]], nodes: int) -> dict[str, int]:
+    # The record dates from before the last fusions, so where one provider has all, the graph's own count is the truth.
+    if len(assigned) == 1:
+        return dict.fromkeys(assigned, nodes)
+    return {name: operators.total() for name, operators in sorted(assigned.items())}
+
+
+def _source_nodes(model: OnnxModel) -> Iterator[ir.Node]:
+    """Every node of the model, those in subgraphs and in the model's own functions too."""
+    yield from model.ir.graph.all_nodes()
+    for function in model.ir.functions.values():
+        yield from function.all_nodes()
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)

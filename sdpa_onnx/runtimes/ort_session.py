@@ -1,0 +1,197 @@
+"""One loaded ONNX Runtime model, for any execution provider.
+
+Opens sessions, runs them through IO binding (the one way that carries bfloat16
+and device memory), words their errors. Which provider, and whether the one
+that was asked for is there, is decided by the runtime that uses this.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.errors import SessionError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport
+from sdpa_onnx.runtimes.feeds import checked_feeds
+from sdpa_onnx.runtimes.ort_errors import clean_message, failing_node, ort_exceptions
+from sdpa_onnx.runtimes.ort_ran import read_ran
+from sdpa_onnx.runtimes.ort_values import bind_input, read_arrays
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, IOBinding, OrtValue, SessionOptions
+
+__all__ = ["OrtBoundRun", "OrtSession", "OrtTarget"]
+
+Array = NDArray[np.generic]
+
+# ORT's severity "fatal": what fails is raised and worded here, not printed by ORT as well.
+_SILENT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrtTarget:
+    """What a session is opened for.
+
+    Args:
+        runtime: Our name of the runtime, for error texts.
+        provider: Name of the execution provider.
+        provider_options: Its options.
+        device: Where bound inputs and outputs live: "cpu" or "cuda".
+        precision: The declared arithmetic, a key of `core.precision.PRECISIONS`.
+    """
+
+    runtime: str
+    provider: str
+    provider_options: Mapping[str, str]
+    device: str
+    precision: str
+
+
+class OrtBoundRun:
+    """Runs one bound problem per call; copies nothing until `outputs` is asked for."""
+
+    __slots__ = ("_binding", "_fail", "_kept", "_names", "_run")
+
+    def __init__(
+        self,
+        session: "InferenceSession",
+        binding: "IOBinding",
+        names: tuple[str, ...],
+        kept: list["OrtValue"],
+        fail: Callable[[Exception], SessionError],
+    ) -> None:
+        self._run = session.run_with_iobinding
+        self._binding = binding
+        self._names = names
+        self._kept = kept  # the binding holds bare pointers into these
+        self._fail = fail
+
+    def __call__(self) -> None:
+        try:
+            self._run(self._binding)
+            self._binding.synchronize_outputs()
+        except ort_exceptions() as error:
+            raise self._fail(error) from error
+
+    def outputs(self) -> dict[str, Array]:
+        """Copies of what the last call wrote, by output name."""
+        self._binding.synchronize_outputs()
+        return read_arrays(self._names, self._binding.get_outputs())
+
+
+class OrtSession:
+    """A model loaded in ONNX Runtime; see `runtimes.base.Session`.
+
+    Raises:
+        SessionError: If ONNX Runtime refuses the model; the cause is kept.
+    """
+
+    def __init__(self, model: OnnxModel, target: OrtTarget, options: LoadOptions) -> None:
+        self._model = model
+        self._target = target
+        self._options = options
+        self._live: InferenceSession | None = self._open(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live = None
+
+    @property
+    def session(self) -> "InferenceSession":
+        """ONNX Runtime's own session.
+
+        Raises:
+            SessionError: If this session was closed.
+        """
+        if self._live is None:
+            raise SessionError(f"The {self._target.runtime} session is closed.", hint="Use it inside its with block.")
+        return self._live
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once; see `Session.run`. Inputs and outputs pass through host memory."""
+        binding, _kept = self._bound_inputs(inputs, device="cpu")
+        self._run_into(binding, device="cpu")
+        return read_arrays(self._model.output_names, binding.get_outputs())
+
+    def bind(self, inputs: Mapping[str, Array]) -> OrtBoundRun:
+        """Bind for timing; see `Session.bind`. Runs once, to learn the sizes of the outputs."""
+        binding, kept = self._bound_inputs(inputs, device=self._target.device)
+        self._run_into(binding, device=self._target.device)
+        values = list(binding.get_outputs())
+        binding.clear_binding_outputs()
+        for name, value in zip(self._model.output_names, values, strict=True):
+            binding.bind_ortvalue_output(name, value)
+        return OrtBoundRun(self.session, binding, self._model.output_names, [*kept, *values], self._failure)
+
+    def ran(self) -> RanReport:
+        """Say what really runs; see `Session.ran`. Read at the first call, then kept."""
+        return self._ran
+
+    @cached_property
+    def _ran(self) -> RanReport:
+        return read_ran(
+            self._model,
+            session=self.session,
+            reload=self._open,
+            provider=self._target.provider,
+            precision=self._target.precision,
+        )
+
+    def _open(self, optimised_path: Path | None) -> "InferenceSession":
+        import onnxruntime as ort
+
+        options = _session_options(self._options.threads)
+        if optimised_path is not None:
+            options.optimized_model_filepath = str(optimised_path)
+        provider = (self._target.provider, dict(self._target.provider_options))
+        try:
+            session = ort.InferenceSession(self._model.to_bytes(), options, providers=[provider])
+        except ort_exceptions() as error:
+            raise self._failure(error, what="cannot load the model") from error
+        # ORT's own run() reopens a session whose provider failed on the CPU, for good, with a line on stdout.
+        session.disable_fallback()
+        return session
+
+    def _bound_inputs(self, inputs: Mapping[str, Array], *, device: str) -> tuple["IOBinding", list["OrtValue"]]:
+        feeds = checked_feeds(self._target.runtime, self._model, inputs)
+        binding = self.session.io_binding()
+        kept = [bind_input(binding, name, array, device=device) for name, array in feeds.items()]
+        return binding, kept
+
+    def _run_into(self, binding: "IOBinding", *, device: str) -> None:
+        for name in self._model.output_names:
+            binding.bind_output(name, device)
+        try:
+            self.session.run_with_iobinding(binding)
+            binding.synchronize_outputs()
+        except ort_exceptions() as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception, *, what: str = "failed") -> SessionError:
+        node = failing_node(str(error))
+        where = f" at node '{node}'" if node else ""
+        return SessionError(f"{self._target.runtime} {what}{where}: {clean_message(str(error))}.")
+
+
+def _session_options(threads: int) -> "SessionOptions":
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = _SILENT
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if threads == 1:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options

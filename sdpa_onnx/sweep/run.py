@@ -1,0 +1,143 @@
+"""A run from start to end: folder, header, jobs left to do, finish.
+
+Renders nothing; a report is made from the folder afterwards.
+"""
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+
+from sdpa_onnx.core.header import RunHeader
+from sdpa_onnx.core.records import Outcome, Record
+from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.errors import PlanError
+from sdpa_onnx.measure.ceilings import measure_ceilings
+from sdpa_onnx.measure.environment import environment, versions
+from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.sweep.plan import Job, cell_id, job_id, plan
+from sdpa_onnx.sweep.runner import Runner
+from sdpa_onnx.sweep.store import Store, complete_records
+from sdpa_onnx.sweep.suite import BARE_TARGET, Suite, cases
+
+__all__ = ["Watcher", "open_run", "run_jobs"]
+
+# What must be the same for a run to be gone on with: other versions are another run.
+_COMPARED = ("cpu", "cores", "os", "python")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Watcher:
+    """Who is told how a run goes: the jobs left at the start, then each before and after."""
+
+    on_start: Callable[[list[Job]], None]
+    on_job: Callable[[Job], None]
+    on_done: Callable[[Job, bool], None]
+
+
+def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: bool) -> Store:
+    """Start a run in a new folder, or go on with the one that is there.
+
+    Args:
+        suite: What to run.
+        folder: The run folder.
+        command: The command line that repeats the run.
+        resume: Go on with the run in the folder.
+        force: Go on even though machine or versions have changed.
+
+    Raises:
+        PlanError: If a runtime or target does not exist, or the run there is another one.
+        FolderError: If the folder cannot be written.
+    """
+    _check_names(suite)
+    planned = plan(suite)
+    header = RunHeader(
+        suite=suite.name,
+        plan_hash=cell_id([job_id(job) for job in planned]),
+        started=_now(),
+        command=command,
+        environment=environment(),
+        versions=versions(),
+        threads=suite.threads,
+        seed=suite.seed,
+        planned_cells=len(planned),
+    )
+    if not resume:
+        return Store.create(folder, header)
+    store = Store.resume(folder)
+    _check_same(store.header, header, force=force)
+    return store
+
+
+def run_jobs(suite: Suite, store: Store, watcher: Watcher) -> None:
+    """Carry out what is left of a run.
+
+    Raises:
+        FolderError: If the folder cannot be written any more.
+    """
+    done = _done_well(complete_records(store.folder))
+    left = [job for job in plan(suite) if job_id(job) not in done]
+    watcher.on_start(left)
+    if left and not store.header.ceilings and suite.timing:
+        measured = measure_ceilings(threads=suite.threads)
+        store.write_header(dataclasses.replace(store.header, ceilings=dataclasses.asdict(measured)))
+    ceilings = Ceilings(**store.header.ceilings) if store.header.ceilings else None
+    Runner(store=store, ceilings=ceilings).run(left, on_job=watcher.on_job, on_done=watcher.on_done)
+    finished = len({record.job for record in complete_records(store.folder)})
+    store.write_header(dataclasses.replace(store.header, finished=_now(), done_cells=finished))
+
+
+def new_folder(suite_name: str, reports: Path) -> Path:
+    """A folder name that sorts by time: reports/quick-20261129T134500Z."""
+    stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%SZ")
+    return reports / f"{Path(suite_name).stem}-{stamp}"
+
+
+def latest_folder(suite_name: str, reports: Path) -> Path:
+    """The newest run of a suite.
+
+    Raises:
+        PlanError: If there is none.
+    """
+    stem = Path(suite_name).stem
+    runs = sorted(path.parent for path in reports.glob(f"{stem}-*/run.json"))
+    if not runs:
+        raise PlanError(f"There is no run of '{stem}' in {reports} to go on with.", hint="Start one without --resume.")
+    return runs[-1]
+
+
+def _done_well(records: list[Record]) -> set[str]:
+    """Jobs that need not be done again: all but those with a failed record."""
+    failed = {record.job for record in records if record.outcome is Outcome.FAILED}
+    return {record.job for record in records} - failed
+
+
+def _check_names(suite: Suite) -> None:
+    """Find out about a misspelt runtime or target before an hour has passed."""
+    for name in dict.fromkeys([*suite.agreement, *suite.timing]):
+        get_runtime(name)
+    for name in suite.timing:
+        if not get_runtime(name).measures_time:
+            raise PlanError(f"Runtime '{name}' is for agreement only.", hint="Take it out of 'timing'.")
+    targets = dict.fromkeys(case.target for case in cases(suite) if case.target != BARE_TARGET)
+    if targets:
+        from sdpa_onnx.torch_export.targets import resolve_target
+
+        for target in targets:
+            resolve_target(target)
+
+
+def _check_same(stored: RunHeader, now: RunHeader, *, force: bool) -> None:
+    if stored.plan_hash != now.plan_hash:
+        raise PlanError("The run there is of another suite.", hint="Choose another --out.")
+    changed = [name for name in now.versions if stored.versions.get(name) != now.versions[name]]
+    changed += [name for name in _COMPARED if stored.environment.get(name) != now.environment.get(name)]
+    if changed and not force:
+        raise PlanError(
+            f"{', '.join(changed)} changed since the run was started, so its figures would not be comparable.",
+            hint="Start a new run, or go on with --force.",
+        )
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

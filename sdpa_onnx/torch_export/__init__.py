@@ -1,0 +1,1 @@
+"""From PyTorch to ONNX: our modules, the exporter, the parser of targets; importing it loads no torch."""

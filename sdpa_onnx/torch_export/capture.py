@@ -1,0 +1,163 @@
+"""A module traced by torch.export with dynamic axes; the graph is not changed here."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]  # a dependency of torch; it ships no types
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.fx.experimental import _config as symbolic_config
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from sdpa_onnx.torch_export.baked import listen
+from sdpa_onnx.torch_export.bound_inputs import BoundInputs, enlarged
+from sdpa_onnx.torch_export.failures import baked_axes, baked_error, forward_error, number_error, trace_error
+from sdpa_onnx.torch_export.quiet import quiet
+
+__all__ = ["Axes", "capture", "equal_symbols", "evaluating", "run_once", "small_sizes_stay_dynamic", "with_usual_sizes"]
+
+Axes = Mapping[str, tuple[int, ...]]
+
+
+class _ScaleBySize(TorchFunctionMode):
+    """Move a `scale` that depends on a dynamic size onto the query.
+
+    torch.export would freeze it at the sample's value without a word.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        named = dict(kwargs or {})
+        if func is functional.scaled_dot_product_attention and isinstance(named.get("scale"), torch.SymFloat):
+            scale = named.pop("scale")
+            query = named.pop("query") if "query" in named else args[0]
+            return func(query * scale, *args[1:], **named, scale=1.0)
+        return func(*args, **named)
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Put the module into eval mode without gradients; leave its training flags as they were."""
+    training = [(part, part.training) for part in module.modules()]
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    try:
+        module.eval()
+        # The fused encoder operators of torch.nn have no ONNX form.
+        torch.backends.mha.set_fastpath_enabled(False)
+        with torch.no_grad():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        for part, flag in training:
+            part.training = flag
+
+
+def run_once(module: nn.Module, inputs: BoundInputs) -> None:
+    """Run forward on the sample, for the clearest error if it raises.
+
+    Raises:
+        ExportError: What forward raised, and where.
+    """
+    try:
+        with quiet():
+            module(*inputs.args, **inputs.kwargs)
+    except Exception as error:  # whatever the user's code raises
+        raise forward_error(error, type(module).__name__) from error
+
+
+def with_usual_sizes(module: nn.Module, inputs: BoundInputs, axes: Axes) -> BoundInputs:
+    """Enlarge sizes of 0 and 1 on dynamic axes, if the module runs with the result."""
+    larger = enlarged(inputs, axes)
+    if larger is None:
+        return inputs
+    try:
+        with quiet():
+            module(*larger.args, **larger.kwargs)
+    except Exception:  # noqa: BLE001  # the sizes depend on each other in a way that only the module knows
+        return inputs
+    return larger
+
+
+@contextlib.contextmanager
+def small_sizes_stay_dynamic(inputs: BoundInputs, axes: Axes) -> Iterator[None]:
+    """Let a sample of size 0 or 1 stand for every size, where one of its dynamic axes has it.
+
+    torch.export otherwise treats 0 and 1 as sizes of their own.
+    """
+    leaves = inputs.leaves()
+    small = any(leaves[name].shape[axis] < 2 for name, chosen in axes.items() for axis in chosen)
+    with contextlib.ExitStack() as stack:
+        if small:
+            patch = symbolic_config.patch  # type: ignore[attr-defined]  # installed by torch at import
+            stack.enter_context(patch(backed_size_oblivious=True))
+        yield
+
+
+def capture(module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]]) -> ExportedProgram:
+    """Trace the module, in eval mode, with those axes dynamic.
+
+    Args:
+        module: Any module.
+        inputs: Its sample.
+        axes: Dynamic axes by leaf name.
+        guesses: Axes that may become fixed without an error.
+
+    Raises:
+        ExportError: If forward decides by values, or fixes an axis.
+    """
+    name = type(module).__name__
+    with quiet(), listen() as heard:
+        try:
+            program = _trace(module, inputs, axes)
+        except Exception as error:  # torch.export raises bare RuntimeError, ValueError and its own
+            baked = baked_axes(error, heard)
+            if not baked:
+                raise trace_error(error, name) from error
+            wrong = tuple(axis for axis in baked if (axis.parameter, axis.axis) not in guesses)
+            if wrong:
+                raise baked_error(wrong, axes) from error
+            dropped = {(axis.parameter, axis.axis) for axis in baked}
+            fewer = {leaf: tuple(a for a in chosen if (leaf, a) not in dropped) for leaf, chosen in axes.items()}
+            return capture(module, inputs, fewer, frozenset())
+    if heard.numbers:
+        raise number_error(heard)
+    return program
+
+
+def equal_symbols(program: ExportedProgram) -> dict[str, str]:
+    """Find sizes that the trace proved equal and still calls by two names; the second by the first.
+
+    torch keeps 16*a*b == 16*a*c as a guard and does not conclude b == c.
+    """
+    aliases: dict[str, str] = {}
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    modes = [value.fake_mode for value in values if hasattr(value, "fake_mode")]
+    for guard in modes[0].shape_env.guards if modes and modes[0].shape_env is not None else ():
+        if not isinstance(guard.expr, sympy.Eq) or guard.expr.rhs.is_number:
+            continue
+        above, below = sympy.fraction(sympy.cancel(guard.expr.lhs / guard.expr.rhs))
+        if above.is_Symbol and below.is_Symbol:
+            first, second = sorted((str(above), str(below)))
+            aliases.setdefault(second, first)
+    return aliases
+
+
+def _trace(module: nn.Module, inputs: BoundInputs, axes: Axes) -> ExportedProgram:
+    with _ScaleBySize(), small_sizes_stay_dynamic(inputs, axes):
+        return torch.export.export(
+            module, inputs.args, inputs.kwargs, dynamic_shapes=_dynamic_shapes(inputs, axes), strict=False
+        )
+
+
+def _dynamic_shapes(inputs: BoundInputs, axes: Axes) -> dict[str, object]:
+    names = iter(inputs.leaves())
+
+    def of_leaf(leaf: object) -> object:
+        return dict.fromkeys(axes[next(names)], Dim.DYNAMIC) if isinstance(leaf, Tensor) else None
+
+    return {parameter: pytree.tree_map(of_leaf, value) for parameter, value in inputs.arguments.items()}

@@ -1,0 +1,221 @@
+"""Modules and specs to ONNX models with dynamic axes, one signed graph each.
+
+The files are written by `OnnxModel.save`; nothing is verified here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import onnx_ir as ir
+import torch
+from torch import nn
+
+from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.errors import ExportError
+from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.torch_export.bound_inputs import BoundInputs, axis_roles, bind_inputs, choose_axes
+from sdpa_onnx.torch_export.capture import (
+    Axes,
+    capture,
+    evaluating,
+    run_once,
+    small_sizes_stay_dynamic,
+    with_usual_sizes,
+)
+from sdpa_onnx.torch_export.fx_normalise import DynamicWidthError
+from sdpa_onnx.torch_export.modules import ScaledDotProductAttention
+from sdpa_onnx.torch_export.onnx_tidy import rename_dims, rename_value, symbol_names
+from sdpa_onnx.torch_export.translate import Translation, sign, translate
+
+__all__ = ["HIGHEST_OPSET", "LOWEST_OPSET", "export_module", "export_spec"]
+
+LOWEST_OPSET = 18
+# torch 2.13 accepts 26 and above, and stamps 18 on the file.
+HIGHEST_OPSET = 25
+# Where the Attention operator begins; below it torch.onnx writes the formula.
+_ATTENTION_OPSET = 23
+
+
+def export_module(
+    module: nn.Module,
+    sample_inputs: object,
+    *,
+    opset: int = _ATTENTION_OPSET,
+    dynamic_axes: Mapping[str, Sequence[int]] | None = None,
+) -> OnnxModel:
+    """Export a module so that it is right for every batch size and length.
+
+    Its attentions become one `Attention` node each from opset 23 on, the
+    formula below. Batch and sequence axes of every input stay dynamic, heads
+    and widths do not. The module is exported in eval mode; its training flag
+    stays as it was.
+
+    Args:
+        module: Any module whose forward takes tensors.
+        sample_inputs: A tuple of tensors, or a dict by parameter name; other
+            values in it (None, flags) become constants. Optional ones may be left out.
+        opset: 18 to 25.
+        dynamic_axes: Axes by parameter name, where the defaults are wrong.
+
+    Returns:
+        The model; its sites name what enters and leaves each attention.
+
+    Raises:
+        ExportError: If the opset is not allowed, the sample does not fit, forward
+            raises, the code fixes a dynamic axis, or an operator has no ONNX form.
+    """
+    _check_opset(opset)
+    inputs = bind_inputs(module, sample_inputs)
+    axes, guesses = choose_axes(inputs, dynamic_axes)
+    translation = _export(module, inputs, axes, guesses, opset)
+    model = translation.model
+    roles = [(name, axis_roles(name, leaf)) for name, leaf in inputs.leaves().items()]
+    rename_dims(model, symbol_names(model, roles, translation.aliases))
+    sign(model, translation.sites, from_torch=True)
+    return OnnxModel(ir=model, sites=translation.sites, source=module)
+
+
+def export_spec(
+    spec: AttentionSpec,
+    *,
+    opset: int = _ATTENTION_OPSET,
+    form: Literal["attention", "decomposed"] = "attention",
+    dtype: Dtype = Dtype.FLOAT32,
+) -> OnnxModel:
+    """Export one bare attention with dynamic batch size and lengths.
+
+    Inputs are Q, K, V and, as the spec has them, attn_mask, past_key,
+    past_value, nonpad_kv_seqlen; outputs are Y, present_key, present_value.
+
+    Args:
+        spec: What it computes.
+        opset: 18 to 25; form "attention" needs 23.
+        form: "attention": one Attention node, with a mask computed beside it
+            where the opset's operator lacks a feature. "decomposed": the formula.
+        dtype: Element type of query, key, value and output.
+
+    Raises:
+        ExportError: If form and opset do not go together.
+    """
+    _check_opset(opset)
+    if form == "attention" and opset < _ATTENTION_OPSET:
+        raise ExportError(
+            f"Form 'attention' needs opset 23 to 25; opset {opset} was asked for.",
+            hint="Use form 'decomposed', or a higher opset.",
+        )
+    module = ScaledDotProductAttention(spec).eval()
+    native = form == "attention" and opset >= minimum_opset(spec) and not _torch_takes(spec)
+    if native:
+        model = build_attention_model(spec, opset=opset, dtype=dtype)
+    else:
+        model = _traced_spec(module, form, opset, dtype)
+    sites = (_spec_site(spec),)
+    sign(model, sites, from_torch=not native)
+    return OnnxModel(ir=model, sites=sites, source=module)
+
+
+def _check_opset(opset: int) -> None:
+    if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
+        raise ExportError(
+            f"Opset {opset} cannot be exported.",
+            hint=f"Use an opset from {LOWEST_OPSET} to {HIGHEST_OPSET}.",
+        )
+
+
+def _export(
+    module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]], opset: int
+) -> Translation:
+    with evaluating(module):
+        run_once(module, inputs)
+        usual = with_usual_sizes(module, inputs, axes)
+        try:
+            return _traced(module, usual, axes, guesses, opset)
+        except DynamicWidthError:
+            if not guesses:
+                raise
+        certain = {name: tuple(axis for axis in kept if (name, axis) not in guesses) for name, kept in axes.items()}
+        return _traced(module, usual, certain, frozenset(), opset)
+
+
+def _traced(
+    module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]], opset: int
+) -> Translation:
+    with small_sizes_stay_dynamic(inputs, axes):
+        program = capture(module, inputs, axes, guesses)
+        return translate(program, name=type(module).__name__, opset=opset, input_names=list(inputs.leaves()))
+
+
+def _torch_takes(spec: AttentionSpec) -> bool:
+    """Whether torch's own function says the spec without a mask computed beside it."""
+    combined = spec.is_causal and spec.mask is not MaskKind.NONE
+    cached = spec.has_past or spec.mask is MaskKind.LENGTHS
+    return not (spec.softcap or spec.has_window or cached or combined or spec.layout is not Layout.BNSH)
+
+
+def _traced_spec(module: ScaledDotProductAttention, form: str, opset: int, dtype: Dtype) -> ir.Model:
+    """Trace the bare module; a formula above opset 22 is written at 22 and raised."""
+    inputs = bind_inputs(module, _spec_sample(module.spec, dtype))
+    axes = {name: tuple(axis for axis, role in enumerate(roles) if role) for name, roles in _spec_roles(module.spec)}
+    written_at = min(opset, _ATTENTION_OPSET - 1) if form == "decomposed" else opset
+    model = _export(module, inputs, axes, frozenset(), written_at).model
+    if written_at != opset:
+        from onnxscript import version_converter
+
+        version_converter.convert_version(model, opset)
+    _name_like_the_operator(model, module.spec, dtype)
+    return model
+
+
+def _spec_sample(spec: AttentionSpec, dtype: Dtype) -> dict[str, object]:
+    """Draw a sample whose lengths all differ, so that none is taken for another."""
+    case = AttentionCase(
+        spec=spec, batch_size=2, q_seq_len=3, kv_seq_len=5, past_seq_len=4 if spec.has_past else 0, dtype=dtype
+    )
+    generator = torch.Generator().manual_seed(0)
+    element = getattr(torch, dtype.value)
+    sample: dict[str, object] = {}
+    for field, shape in case.input_shapes().items():
+        drawn = torch.randn(shape, generator=generator).to(element)
+        if field == "attn_mask" and spec.mask is MaskKind.BOOL:
+            drawn = drawn > 0
+        if field == "nonpad_kv_seqlen":
+            drawn = torch.tensor([5, 4])
+        sample[ONNX_INPUT_NAMES[field]] = drawn
+    return sample
+
+
+def _spec_roles(spec: AttentionSpec) -> list[tuple[str, tuple[str, ...]]]:
+    """Name of each dim of each input, "" where it is static; as `build_attention_model` has them."""
+    reference = build_attention_model(spec, opset=minimum_opset(spec), dtype=Dtype.FLOAT32)
+    return [
+        (value.name or "", tuple("" if isinstance(dim, int) else str(dim.value) for dim in value.shape or ()))
+        for value in reference.graph.inputs
+    ]
+
+
+def _name_like_the_operator(model: ir.Model, spec: AttentionSpec, dtype: Dtype) -> None:
+    """Give inputs, outputs and dims the names that a one-node model of the spec has."""
+    reference = build_attention_model(spec, opset=minimum_opset(spec), dtype=dtype)
+    symbols: dict[str, str] = {}
+    for value, named in zip(model.graph.inputs, reference.graph.inputs, strict=True):
+        for dim, name in zip(value.shape or (), named.shape or (), strict=True):
+            if isinstance(dim, ir.SymbolicDim) and isinstance(name, ir.SymbolicDim) and str(dim.value).isalnum():
+                symbols.setdefault(str(dim.value), str(name.value))
+    rename_dims(model, symbols)
+    for value, named in zip(list(model.graph.outputs), reference.graph.outputs, strict=True):
+        rename_value(model, value, named.name or "")
+    for value, named in zip(
+        (*model.graph.inputs, *model.graph.outputs),
+        (*reference.graph.inputs, *reference.graph.outputs),
+        strict=True,
+    ):
+        value.shape = named.shape
+
+
+def _spec_site(spec: AttentionSpec) -> AttentionSite:
+    case = AttentionCase(spec=spec, q_seq_len=1)
+    names = {field: ONNX_INPUT_NAMES[field] for field in case.input_shapes()}
+    return AttentionSite(name="sdpa", spec=spec, output="Y", **names)

@@ -1,0 +1,97 @@
+"""torch's errors in our words: one sentence, the line of the user's code, what to do."""
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from sdpa_onnx.errors import ExportError
+from sdpa_onnx.torch_export.baked import BakedAxis, BakedSizes
+from sdpa_onnx.torch_export.source_line import innermost_user_line
+
+__all__ = ["baked_axes", "baked_error", "forward_error", "number_error", "trace_error", "translation_error"]
+
+_SPECIALISED = re.compile(r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)")
+_INFERRED = re.compile(r"inferred a static shape of (\d+) for dimension inputs\['(\w+)'\](\S*)\.shape\[(\d+)\]")
+_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>")
+
+
+def baked_axes(error: BaseException, heard: BakedSizes) -> tuple[BakedAxis, ...]:
+    """Read the axes that torch.export complains about; empty if it complains about something else."""
+    text = str(error)
+    found = [heard.axis(source, int(size)) for source, size in _SPECIALISED.findall(text)]
+    for size, parameter, path, axis in _INFERRED.findall(text):
+        found.append(heard.axis(f"L['{parameter}']{path}.size()[{axis}]", int(size)))
+    return tuple(dict.fromkeys(axis for axis in found if axis is not None))
+
+
+def baked_error(baked: tuple[BakedAxis, ...], axes: Mapping[str, tuple[int, ...]]) -> ExportError:
+    """Name each fixed axis, the line, and the dynamic_axes that leave it out."""
+    remaining = {axis.parameter: axes.get(axis.parameter, ()) for axis in baked}
+    for axis in baked:
+        remaining[axis.parameter] = tuple(kept for kept in remaining[axis.parameter] if kept != axis.axis)
+    text = "; ".join(str(axis) for axis in baked)
+    return ExportError(
+        f"The export cannot keep its axes dynamic: {text}.",
+        hint=f"Change that code, or pass dynamic_axes={remaining!r} to export at this size.",
+    )
+
+
+def number_error(heard: BakedSizes) -> ExportError:
+    """Say that a number made of dynamic sizes would be frozen at the sample's value."""
+    where, expression = heard.numbers[0]
+    return ExportError(
+        f"A number that depends on a dynamic size is used as a constant by {where or 'the code'} ({expression}).",
+        hint="Multiply a tensor by it instead, or give dynamic_axes without that axis.",
+    )
+
+
+def forward_error(error: Exception, name: str) -> ExportError:
+    """Say what the module's own forward raised, and where."""
+    where = innermost_user_line(traceback.extract_tb(error.__traceback__))
+    return ExportError(
+        f"{name}.forward raised {type(error).__name__} at {where or 'an unknown line'}: {_first(error)}."
+    )
+
+
+def trace_error(error: Exception, name: str) -> ExportError:
+    """Say why torch.export could not follow the code."""
+    where = innermost_user_line(traceback.extract_tb(error.__traceback__))
+    if any(isinstance(cause, GuardOnDataDependentSymNode) for cause in _chain(error)):
+        return ExportError(
+            f"{name} decides by the values of a tensor at {where or 'an unknown line'}, which a graph cannot.",
+            hint="Decide it outside forward, or pass the flag that the code asks for "
+            "(torch.nn.TransformerDecoder: tgt_is_causal=True or False).",
+        )
+    return ExportError(
+        f"torch.export failed in {name} at {where or 'an unknown line'}: {type(error).__name__}: {_first(error)}."
+    )
+
+
+def translation_error(error: Exception, name: str, opset: int) -> ExportError:
+    """Say which operator torch.onnx could not write."""
+    causes = list(_chain(error))
+    for cause in causes:
+        found = _OPERATOR.search(str(cause))
+        if found is not None:
+            return ExportError(f"torch.onnx has no ONNX form of {found[1]} at opset {opset}, which {name} uses.")
+    last = causes[-1]
+    if "SymbolicTensor" in str(last):
+        return ExportError(
+            f"{name} uses a number that depends on a dynamic size where ONNX takes a constant only.",
+            hint="Multiply a tensor by it instead, or give dynamic_axes without that axis.",
+        )
+    return ExportError(f"torch.onnx failed on {name} at opset {opset}: {type(last).__name__}: {_first(last)}.")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _first(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else "no text"

@@ -1,0 +1,81 @@
+"""The grammar of a TARGET, WHERE:NAME or WHERE:NAME(literals); nothing is imported or called here."""
+
+import ast
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sdpa_onnx.errors import PlanError
+
+__all__ = ["TargetText", "parse_target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetText:
+    """A TARGET taken apart.
+
+    Args:
+        where: A dotted module, or the path of a .py file.
+        name: What to take from it.
+        has_call: Whether arguments were written, even none.
+        args: Positional literals.
+        kwargs: Literals by name.
+    """
+
+    where: str
+    name: str
+    has_call: bool = False
+    args: tuple[object, ...] = ()
+    kwargs: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether `where` is a path."""
+        return self.where.endswith(".py") or "/" in self.where or "\\" in self.where
+
+
+def parse_target(text: str, *, known: Sequence[str]) -> TargetText:
+    """Take a TARGET apart.
+
+    Args:
+        text: What the user wrote.
+        known: Names that stand alone, to offer the nearest.
+
+    Raises:
+        PlanError: If it is no known name and no WHERE:NAME.
+
+    Example:
+        >>> parse_target("layers.py:Block(512, heads=8)", known=()).kwargs
+        {'heads': 8}
+    """
+    head, opened, rest = text.partition("(")
+    where, _, name = head.rpartition(":")
+    if not where or not name.strip().isidentifier():
+        near = difflib.get_close_matches(text, known, n=1)
+        raise PlanError(
+            f"'{text}' is no target.",
+            hint=f"Did you mean '{near[0]}'?"
+            if near
+            else f"Give {', '.join(known)}, package.module:Class, or file.py:Class.",
+        )
+    if not opened:
+        return TargetText(where=where, name=name.strip())
+    args, kwargs = _literals(text, f"call({rest}")
+    return TargetText(where=where, name=name.strip(), has_call=True, args=args, kwargs=kwargs)
+
+
+def _literals(text: str, call: str) -> tuple[tuple[object, ...], dict[str, object]]:
+    try:
+        parsed = ast.parse(call, mode="eval").body
+        if not isinstance(parsed, ast.Call) or not isinstance(parsed.func, ast.Name):
+            raise ValueError("not one call")
+        args = tuple(ast.literal_eval(argument) for argument in parsed.args)
+        kwargs = {keyword.arg or "**": ast.literal_eval(keyword.value) for keyword in parsed.keywords}
+        if "**" in kwargs:
+            raise ValueError("** is no literal")
+    except (SyntaxError, ValueError) as error:
+        raise PlanError(
+            f"The arguments in '{text}' cannot be read.",
+            hint="Give literals only: numbers, texts, True, False, None, tuples, lists, dicts.",
+        ) from error
+    return args, kwargs

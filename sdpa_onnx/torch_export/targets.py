@@ -1,0 +1,191 @@
+"""What a user means by a TARGET: one of our uses, a class in a package, or a class in a file.
+
+Builds the module and its sample inputs; exports nothing. Bare `sdpa` is the command line's own.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from sdpa_onnx.errors import ExportError, PlanError, SdpaOnnxError
+from sdpa_onnx.torch_export.bound_inputs import SampleInputs
+from sdpa_onnx.torch_export.modules import FOUNDING_USES, founding_use
+from sdpa_onnx.torch_export.source_line import exception_line
+from sdpa_onnx.torch_export.target_text import TargetText, parse_target
+
+__all__ = ["ExportTarget", "resolve_target"]
+
+_SEED = 0
+# Token ids of a drawn sample stay below this, so that they fit any embedding table.
+_HIGHEST_ID = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportTarget:
+    """A module ready to be exported.
+
+    Args:
+        name: What the user wrote, without the arguments.
+        module: The instance.
+        sample_inputs: A tuple, or a dict by parameter name.
+    """
+
+    name: str
+    module: nn.Module
+    sample_inputs: SampleInputs
+
+
+def resolve_target(text: str, *, shapes: Mapping[str, tuple[Sequence[int], str]] | None = None) -> ExportTarget:
+    """Build what a TARGET names.
+
+    Args:
+        text: "encoder-self", "decoder-self", "encoder-decoder", "package.module:Class",
+            "file.py:Class", each class with optional literal arguments
+            "file.py:Class(512, heads=8)"; instead of a class also a function that
+            returns a module, or a module.
+        shapes: (shape, dtype) by parameter name; instead of the `sample_inputs`
+            of the instance, its class or its file.
+
+    Raises:
+        PlanError: If there is no such target, or no sample inputs.
+        ExportError: If the file or the constructor raises, or the result is no module.
+    """
+    if text in FOUNDING_USES:
+        module, sample = founding_use(text)
+        return ExportTarget(name=text, module=module, sample_inputs=_drawn(shapes) if shapes else sample)
+    parsed = parse_target(text, known=FOUNDING_USES)
+    with torch.random.fork_rng(devices=[]), _importable_from(parsed):
+        torch.manual_seed(_SEED)
+        namespace = _imported(parsed)
+        built = _built(parsed, _found(parsed, namespace))
+        sample_inputs = _drawn(shapes) if shapes else _declared(parsed, built, namespace)
+    return ExportTarget(name=f"{parsed.where}:{parsed.name}", module=built, sample_inputs=sample_inputs)
+
+
+@contextmanager
+def _importable_from(parsed: TargetText) -> Iterator[None]:
+    """Let the target import its neighbours, as `python FILE` and `python -m` do."""
+    folder = str(Path(parsed.where).resolve().parent) if parsed.is_file else str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _imported(parsed: TargetText) -> ModuleType:
+    try:
+        return _file_module(parsed) if parsed.is_file else importlib.import_module(parsed.where)
+    except SdpaOnnxError:
+        raise
+    except ModuleNotFoundError as error:
+        if not parsed.is_file and error.name and f"{parsed.where}.".startswith(f"{error.name}."):
+            raise PlanError(f"There is no module '{parsed.where}'.", hint="Install it, or name a file.") from error
+        raise ExportError(f"{parsed.where} cannot be imported: {error}{exception_line(error)}.") from error
+    except Exception as error:  # whatever the user's file raises
+        raise ExportError(
+            f"{parsed.where} cannot be imported: {type(error).__name__}: {error}{exception_line(error)}."
+        ) from error
+
+
+def _file_module(parsed: TargetText) -> ModuleType:
+    path = Path(parsed.where)
+    if not path.is_file():
+        raise PlanError(f"There is no file {parsed.where}.")
+    # Classes look their module up by name (dataclasses, torch.export), so it is registered.
+    name = f"sdpa_onnx_target_{path.stem}"
+    specification = importlib.util.spec_from_file_location(name, path)
+    if specification is None or specification.loader is None:
+        raise PlanError(f"{parsed.where} is not a Python file.")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    return module
+
+
+def _found(parsed: TargetText, namespace: ModuleType) -> object:
+    if not hasattr(namespace, parsed.name):
+        near = difflib.get_close_matches(parsed.name, [name for name in vars(namespace) if name[0] != "_"], n=1)
+        raise PlanError(f"{parsed.where} has no '{parsed.name}'.", hint=f"Did you mean '{near[0]}'?" if near else None)
+    return getattr(namespace, parsed.name)
+
+
+def _built(parsed: TargetText, found: object) -> nn.Module:
+    """Call what was found, unless it is a module already."""
+    if isinstance(found, nn.Module):
+        if parsed.has_call:
+            raise PlanError(f"'{parsed.name}' in {parsed.where} is a module already and takes no arguments.")
+        return found
+    if inspect.isclass(found) and not issubclass(found, nn.Module):
+        raise ExportError(f"'{parsed.name}' in {parsed.where} is not a torch.nn.Module.")
+    if not callable(found):
+        raise ExportError(f"'{parsed.name}' in {parsed.where} is a {type(found).__name__}, not a torch.nn.Module.")
+    try:
+        built = found(*parsed.args, **parsed.kwargs)
+    except Exception as error:  # whatever the constructor raises
+        raise ExportError(
+            f"{parsed.name} of {parsed.where} cannot be built: {type(error).__name__}: {error}{exception_line(error)}.",
+            hint=None if parsed.has_call else f"Arguments go behind the name: {parsed.name}(512, heads=8).",
+        ) from error
+    if not isinstance(built, nn.Module):
+        raise ExportError(f"{parsed.name} of {parsed.where} returns a {type(built).__name__}, not a torch.nn.Module.")
+    return built
+
+
+def _declared(parsed: TargetText, module: nn.Module, namespace: ModuleType) -> SampleInputs:
+    """Read `sample_inputs` from the instance, its class, or beside it; call it if it can be called."""
+    declared = getattr(module, "sample_inputs", None)
+    if declared is None:
+        declared = getattr(namespace, "sample_inputs", None)
+    if declared is None:
+        raise PlanError(
+            f"{parsed.where}:{parsed.name} has no sample inputs.",
+            hint="Define sample_inputs (a tuple or dict of tensors, or a function that returns one) "
+            "in the class or the file, or give shapes.",
+        )
+    try:
+        value = declared() if callable(declared) else declared
+    except Exception as error:  # whatever the user's function raises
+        raise ExportError(
+            f"sample_inputs of {parsed.where}:{parsed.name} raised {type(error).__name__}: "
+            f"{error}{exception_line(error)}."
+        ) from error
+    if isinstance(value, Tensor):
+        return (value,)
+    if not isinstance(value, tuple | list | dict):
+        raise PlanError(
+            f"sample_inputs of {parsed.where}:{parsed.name} is a {type(value).__name__}.",
+            hint="Give a tuple or dict of tensors.",
+        )
+    return value if isinstance(value, dict) else tuple(value)
+
+
+def _drawn(shapes: Mapping[str, tuple[Sequence[int], str]]) -> dict[str, object]:
+    """Draw a sample of those shapes: N(0, 1) floats, small ids, random truth values."""
+    generator = torch.Generator().manual_seed(_SEED)
+    return {name: _drawn_tensor(name, shape, dtype, generator) for name, (shape, dtype) in shapes.items()}
+
+
+def _drawn_tensor(name: str, shape: Sequence[int], dtype: str, generator: torch.Generator) -> Tensor:
+    element = getattr(torch, dtype, None)
+    if not isinstance(element, torch.dtype):
+        raise PlanError(
+            f"The input '{name}' has the unknown dtype '{dtype}'.",
+            hint="Known: float64, float32, float16, bfloat16, int64, int32, bool.",
+        )
+    if any(size < 0 for size in shape):
+        raise PlanError(f"The input '{name}' has the shape {tuple(shape)}; sizes must be 0 or more.")
+    if element.is_floating_point:
+        return torch.randn(tuple(shape), generator=generator).to(element)
+    return torch.randint(0, _HIGHEST_ID, tuple(shape), generator=generator).to(element)

@@ -1,0 +1,104 @@
+"""A traced module to an ONNX graph: normalise, tap, let torch.onnx write, put in order.
+
+Chooses no axes and reads no user code; the caller has traced already.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import onnx_ir as ir
+import torch
+from torch.export import ExportedProgram
+
+from sdpa_onnx import __version__
+from sdpa_onnx.errors import ExportError
+from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.torch_export.capture import equal_symbols
+from sdpa_onnx.torch_export.failures import translation_error
+from sdpa_onnx.torch_export.fx_attention import Taps, TracedAttention, normalise_attentions, tap
+from sdpa_onnx.torch_export.onnx_tidy import detach_tensors, rename_value, strip_metadata, take_out_taps
+from sdpa_onnx.torch_export.quiet import quiet
+
+__all__ = ["Translation", "sign", "translate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Translation:
+    """A graph as torch.onnx wrote it, clean, with its attentions.
+
+    Args:
+        model: Names of inputs and outputs given; symbols of sizes still torch's.
+        sites: Every attention, in graph order.
+        aliases: Symbols that are equal to another one.
+    """
+
+    model: ir.Model
+    sites: tuple[AttentionSite, ...]
+    aliases: dict[str, str]
+
+
+def translate(program: ExportedProgram, *, name: str, opset: int, input_names: Sequence[str]) -> Translation:
+    """Write the traced module as ONNX.
+
+    Args:
+        program: Changed in place.
+        name: Of the module, for errors.
+        opset: 18 to 25.
+        input_names: Of the graph inputs, in order.
+
+    Raises:
+        ExportError: If torch.onnx has no form of an operator.
+    """
+    attentions = normalise_attentions(program, opset=opset)
+    taps = tap(program, attentions)
+    aliases = equal_symbols(program)
+    try:
+        with quiet():
+            written = torch.onnx.export(program, (), dynamo=True, opset_version=opset, verbose=False)
+    except Exception as error:  # torch.onnx wraps whatever its translation raises
+        raise translation_error(error, name, opset) from error
+    if written is None:
+        raise ExportError(f"torch.onnx wrote nothing for {name} at opset {opset}.")
+    model: ir.Model = written.model
+    strip_metadata(model)
+    detach_tensors(model)
+    outputs = take_out_taps(model, taps.num_outputs)
+    for value, input_name in zip(list(model.graph.inputs), input_names, strict=True):
+        rename_value(model, value, input_name)
+    _name_outputs(model)
+    sites = tuple(_site(attention, taps, list(model.graph.inputs), outputs) for attention in attentions)
+    return Translation(model=model, sites=sites, aliases=aliases)
+
+
+def sign(model: ir.Model, sites: Sequence[AttentionSite], *, from_torch: bool) -> None:
+    """Write into the metadata what was exported, by what, and where its attentions are."""
+    model.metadata_props["sdpa_onnx.version"] = __version__
+    model.metadata_props["sdpa_onnx.exporter"] = (
+        f"torch {torch.__version__.split('+')[0]}" if from_torch else "sdpa_onnx"
+    )
+    model.metadata_props["sdpa_onnx.opset"] = str(model.opset_imports[""])
+    model.metadata_props[SITES_KEY] = msgspec.json.encode(tuple(sites)).decode()
+    if len(sites) == 1:
+        model.metadata_props[SPEC_KEY] = msgspec.json.encode(sites[0].spec).decode()
+
+
+def _name_outputs(model: ir.Model) -> None:
+    """Call the outputs output, or output_0, output_1, ...; one that is an input keeps its name."""
+    outputs = list(model.graph.outputs)
+    for position, value in enumerate(outputs):
+        if value.is_graph_input() or value in outputs[:position]:
+            continue
+        rename_value(model, value, "output" if len(outputs) == 1 else f"output_{position}")
+
+
+def _site(
+    attention: TracedAttention, taps: Taps, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> AttentionSite:
+    names = {}
+    for field, node in attention.nodes.items():
+        known = node.name in taps.inputs
+        value = inputs[taps.inputs[node.name]] if known else outputs[taps.outputs[node.name]]
+        names[field] = value.name or ""
+    return AttentionSite(name=attention.name, spec=attention.spec, **names)

@@ -1,0 +1,125 @@
+"""Export a target and call it done only when it is proved: axes, every attention, the module's end."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome
+from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import Runtime, get_runtime
+from sdpa_onnx.workflows.checked import Check, form_of
+from sdpa_onnx.workflows.dynamic_axes import AxesProof, describe, prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.feeds import axis_names
+from sdpa_onnx.workflows.verify import Expectations, check_model
+
+__all__ = ["Exported", "export_and_prove", "export_target"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """An export and what was found about it.
+
+    Args:
+        model: The graph.
+        record: The export, with the proof of its axes.
+        agreement: Every judgement on the way.
+    """
+
+    model: OnnxModel
+    record: ExportRecord
+    agreement: tuple[AgreementRecord, ...]
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing spoke against it."""
+        return all(record.outcome is Outcome.OK for record in (self.record, *self.agreement))
+
+
+def export_target(
+    target: str | AttentionSpec,
+    *,
+    opset: int,
+    form: str,
+    dtype: Dtype,
+    shapes: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
+    dynamic_axes: Mapping[str, Sequence[int]] | None = None,
+) -> OnnxModel:
+    """Export a bare spec or a named target; nothing is run.
+
+    Raises:
+        PlanError: If the target does not exist.
+        ExportError: If torch or onnx refuses.
+    """
+    from sdpa_onnx.torch_export.exporter import export_module, export_spec
+    from sdpa_onnx.torch_export.targets import resolve_target
+
+    if isinstance(target, AttentionSpec):
+        if form == "attention":
+            return export_spec(target, opset=opset, form="attention", dtype=dtype)
+        return export_spec(target, opset=opset, form="decomposed", dtype=dtype)
+    found = resolve_target(target, shapes=shapes)
+    return export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
+
+
+def export_and_prove(
+    make: Callable[[], OnnxModel],
+    *,
+    target: str,
+    runtime: str = "ort-cpu",
+    path: Path | None = None,
+    seed: int = 0,
+    on_size: Callable[[int, int], None] | None = None,
+) -> Exported:
+    """Export, prove the dynamic axes, judge on the ladder, and save only if all is right.
+
+    Args:
+        make: Does the export.
+        target: Name for the records.
+        runtime: Where the proof runs.
+        path: Where to save; None = nowhere.
+        seed: Seed of the inputs.
+        on_size: Told (done, of) after each size.
+
+    Raises:
+        ModelError: If the file cannot be written.
+    """
+    start = time.perf_counter()
+    model = make()
+    seconds = time.perf_counter() - start
+    where = get_runtime(runtime)
+    proof = prove_axes(model, where, target=target, traced=traced_sizes(model), seed=seed, on_size=on_size)
+    judged = () if proof.baked else _ladder(model, where, target, seed)
+    exported = Exported(
+        model=model,
+        record=_record(model, target, proof, seconds, str(path or "")),
+        agreement=(*proof.records, *judged),
+    )
+    if path is not None and exported.is_right:
+        model.save(path)
+    return exported
+
+
+def _ladder(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> tuple[AgreementRecord, ...]:
+    """All logit spreads at one size that differs from the traced one."""
+    sizes = size_sets(axis_names(model), count=3)[-1]
+    check = Check(sizes=sizes, seed=seed)
+    return tuple(check_model(model, runtime, check, target=target, expectations=Expectations()))
+
+
+def _record(model: OnnxModel, target: str, proof: AxesProof, seconds: float, path: str) -> ExportRecord:
+    return ExportRecord(
+        target=target,
+        case=target,
+        form=form_of(model),
+        opset=model.opset,
+        outcome=Outcome.DISAGREES if proof.baked else Outcome.OK,
+        reason=describe(proof.baked) if proof.baked else "",
+        dynamic_axes=proof.dynamic_axes,
+        baked=proof.baked,
+        sizes_tried=proof.sizes_tried,
+        nodes=model.node_counts(),
+        seconds=seconds,
+        model=path,
+    )

@@ -1,0 +1,93 @@
+"""Verify a file as a user would ask it: all runtimes, a size that was not traced, and its axes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome
+from sdpa_onnx.errors import ModelError, PlanError
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.runtimes.base import Unsupported, get_runtime
+from sdpa_onnx.workflows.checked import Check, form_of
+from sdpa_onnx.workflows.dynamic_axes import describe, prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.feeds import axis_names
+from sdpa_onnx.workflows.inspect import inspect_model
+from sdpa_onnx.workflows.verify import Expectations, check_model
+
+__all__ = ["load_against", "verify_file"]
+
+
+def load_against(path: Path, against: str | None) -> OnnxModel:
+    """Load a file, with the module that its end is compared with.
+
+    Raises:
+        ModelError: If there is no such file, no attention in it, or none whose figures are known.
+        PlanError: If the target does not exist.
+    """
+    model = load_model(path)
+    if not model.sites:
+        found = inspect_model(model, target=str(path))
+        raise ModelError(
+            f"{path} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
+            hint="Export it with sdpa-onnx, or from opset 23 on, to have it judged.",
+        )
+    if against is None:
+        return model
+    from sdpa_onnx.torch_export.targets import resolve_target
+
+    return replace(model, source=resolve_target(against).module)
+
+
+def verify_file(
+    model: OnnxModel,
+    runtimes: Sequence[str],
+    check: Check,
+    *,
+    target: str,
+) -> Iterator[AgreementRecord | ExportRecord]:
+    """Judge a model on every runtime, then prove its axes where nothing was fixed by the caller.
+
+    Args:
+        model: The model.
+        runtimes: Names of available runtimes.
+        target: Name for the records.
+        check: Sizes that the caller fixes (the others are chosen), threads, seed, and
+            given inputs, with which the axes are not tried.
+
+    Raises:
+        PlanError: If a size names no axis.
+        SessionError: If a runtime fails on the model.
+    """
+    whole = replace(check, sizes=_sizes(model, check.sizes))
+    expectations = Expectations()
+    for name in runtimes:
+        runtime = get_runtime(name)
+        yield from check_model(model, runtime, whole, target=target, expectations=expectations)
+        if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
+            yield _axes_record(model, name, target, check.seed)
+
+
+def _sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
+    axes = axis_names(model)
+    unknown = [axis for axis in given if axis not in axes]
+    if unknown:
+        raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
+    return {**size_sets(axes, count=3)[-1], **given}
+
+
+def _axes_record(model: OnnxModel, runtime: str, target: str, seed: int) -> ExportRecord:
+    proof = prove_axes(model, get_runtime(runtime), target=target, traced=traced_sizes(model), seed=seed)
+    return ExportRecord(
+        target=target,
+        case=target,
+        form=form_of(model),
+        opset=model.opset,
+        runtime=runtime,
+        outcome=Outcome.DISAGREES if proof.baked else Outcome.OK,
+        reason=describe(proof.baked) if proof.baked else "",
+        dynamic_axes=proof.dynamic_axes,
+        baked=proof.baked,
+        sizes_tried=proof.sizes_tried,
+        nodes=model.node_counts(),
+        model=target,
+    )

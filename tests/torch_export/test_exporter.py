@@ -1,0 +1,282 @@
+"""Exported at one size, right at others; the taps are what torch itself computed."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sdpa_onnx.core.spec import MaskKind
+from sdpa_onnx.errors import ExportError
+from sdpa_onnx.graph.model import SPEC_KEY, OnnxModel, load_model
+from sdpa_onnx.torch_export.exporter import export_module
+from sdpa_onnx.torch_export.modules import FOUNDING_USES, MultiHeadAttention, founding_use
+from tests.torch_export.exported import LIMIT, max_abs_error, run
+from tests.torch_export.user_modules import (
+    Attend,
+    CachedStep,
+    Decoder,
+    Encoder,
+    ManyOutputs,
+    PaddedSelfAttention,
+    attentions_of,
+)
+
+_SIZES = [(1, 1, 1), (1, 1, 7), (2, 5, 1), (3, 2, 2), (1, 33, 17)]
+_SIZES += [(1 + i % 4, 1 + (7 * i) % 23, 1 + (5 * i) % 19) for i in range(15)]
+
+Case = tuple[nn.Module, OnnxModel, Callable[[int, int, int], tuple[Tensor, ...]]]
+
+
+def _padding(batch_size: int, length: int) -> Tensor:
+    hidden = torch.zeros(batch_size, length, dtype=torch.bool)
+    hidden[-1, (length + 1) // 2 :] = True
+    return hidden
+
+
+def _case(name: str, opset: int) -> Case:
+    torch.manual_seed(1)
+    if name == "user-encoder":
+        module: nn.Module = Encoder().eval()
+        sample: tuple[Tensor, ...] = (torch.randn(2, 6, 16), _padding(2, 6))
+        return module, export_module(module, sample, opset=opset), lambda b, q, _: (torch.randn(b, q, 16), _padding(b, q))
+    module, sample = founding_use(name)
+    model = export_module(module, sample, opset=opset)
+    if name == "encoder-decoder":
+        return module, model, lambda b, q, k: (torch.randn(b, q, 512), torch.randn(b, k, 512))
+    return module, model, lambda b, q, _: (torch.randn(b, q, 512),)
+
+
+@pytest.fixture(scope="module", params=[(name, opset) for name in (*FOUNDING_USES, "user-encoder") for opset in (18, 23)])
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    yield _case(*request.param)
+
+
+def test_right_at_twenty_other_sizes(case: Case) -> None:
+    """A model exported at one size agrees with float64 torch at twenty others, 1 among them."""
+    module, model, draw = case
+    errors = {size: max_abs_error(model, module, draw(*size)) for size in _SIZES}
+    assert len(errors) >= 20
+    assert max(errors.values()) < LIMIT, errors
+
+
+def test_taps_are_what_torch_computed(case: Case) -> None:
+    """Every tapped query, key, value and output equals what entered and left torch's own function."""
+    module, model, draw = case
+    inputs = draw(2, 5, 9)
+    tapped = run(model.tapped(), inputs)
+    fed = dict(zip(model.input_names, (tensor.numpy() for tensor in inputs), strict=True))
+    expected = attentions_of(module, *inputs)
+    assert len(expected) == len(model.sites) > 0
+    for site, call in zip(model.sites, expected, strict=True):
+        for field, name in {**site.inputs, "output": site.output}.items():
+            if field in call:
+                actual = {**fed, **tapped}[name]
+                assert actual.shape == tuple(call[field].shape), (site.name, field)
+                assert np.abs(actual - call[field].numpy()).max() < LIMIT, (site.name, field)
+
+
+def test_tapped_and_shipped_graphs_have_the_same_nodes(case: Case) -> None:
+    """Tapping adds outputs and changes no node, and the shipped graph has the module's outputs only."""
+    _, model, _ = case
+    tapped = model.tapped()
+    assert model.output_names == ("output",)
+    assert [node.op_type for node in model.ir.graph] == [node.op_type for node in tapped.ir.graph]
+
+
+def test_one_attention_node_each_from_opset_23(case: Case) -> None:
+    """From opset 23 on every attention is one node, below it none is; the file has the opset asked for."""
+    _, model, _ = case
+    expected = len(model.sites) if model.opset >= 23 else 0
+    assert model.node_counts().get("Attention", 0) == expected
+    assert model.ir.metadata_props["sdpa_onnx.opset"] == str(model.opset)
+    onnx.checker.check_model(onnx.load_from_string(model.to_bytes()))
+
+
+def test_nothing_of_this_machine_in_the_file(case: Case) -> None:
+    """No path, stack trace or torch metadata is left in the file."""
+    data = case[1].to_bytes()
+    for trace in (b"stack_trace", b"pkg.torch", b'File "', b"site-packages", b"/home", b"/work", b".py"):
+        assert trace not in data, trace
+
+
+def test_metadata_says_what_exported_it(case: Case) -> None:
+    """The version, exporter and sites stand in the metadata, and reading the file back gives the same sites."""
+    _, model, _ = case
+    properties = model.ir.metadata_props
+    assert properties["sdpa_onnx.exporter"] == f"torch {torch.__version__.split('+')[0]}"
+    assert "sdpa_onnx.version" in properties
+    assert (SPEC_KEY in properties) == (len(model.sites) == 1)
+    assert load_model(onnx.load_from_string(model.to_bytes())).sites == model.sites
+
+
+def test_the_comparison_can_fail() -> None:
+    """The limit of these tests tells a causal attention from one that is not."""
+    module, sample = founding_use("decoder-self")
+    other, _ = founding_use("encoder-self")
+    model = export_module(module, sample)
+    assert max_abs_error(model, other, (torch.randn(1, 9, 512),)) > 100 * LIMIT
+
+
+def test_dims_have_readable_names() -> None:
+    """Batch and lengths have names of our own, also inside sums, and heads and widths stay numbers."""
+    length = (3, 3, 3, 7, 7)
+    model = export_module(CachedStep(), tuple(torch.randn(2, 4, size, 8) for size in length))
+    shapes = {value.name: [str(dim) for dim in value.shape or ()] for value in model.ir.graph.inputs}
+    assert shapes == {
+        "q": ["batch_size", "4", "q_seq_len", "8"],
+        "k": ["batch_size", "4", "k_seq_len", "8"],
+        "v": ["batch_size", "4", "v_seq_len", "8"],
+        "past_k": ["batch_size", "4", "past_k_seq_len", "8"],
+        "past_v": ["batch_size", "4", "past_v_seq_len", "8"],
+    }
+    present = [str(dim) for dim in model.ir.graph.outputs[1].shape or ()]
+    assert present[0] == "batch_size"
+    assert "past_k_seq_len" in present[2]
+    assert "k_seq_len" in present[2]
+    names = {str(dim) for node in model.ir.graph for value in node.outputs for dim in value.shape or ()}
+    assert not [name for name in names if name.startswith("s") and name[1:].isdigit()]
+
+
+def test_cache_that_starts_empty() -> None:
+    """A step exported with a past also runs without one, and its growing cache is tapped by output name."""
+    module = CachedStep()
+    model = export_module(module, tuple(torch.randn(2, 4, size, 8) for size in (3, 3, 3, 7, 7)))
+    for length in ((1, 1, 1, 9, 9), (4, 4, 4, 0, 0), (2, 2, 2, 1, 1)):
+        assert max_abs_error(model, module, tuple(torch.randn(3, 4, size, 8) for size in length)) < LIMIT
+    assert model.sites[0].inputs["key"] == "output_1"
+    assert model.sites[0].output == "output_0"
+
+
+def test_sample_of_size_one_stays_dynamic() -> None:
+    """A sample of one query, one sample and an empty past still gives a model for every size."""
+    module = CachedStep()
+    model = export_module(module, tuple(torch.randn(1, 4, size, 8) for size in (1, 1, 1, 0, 0)))
+    assert max_abs_error(model, module, tuple(torch.randn(3, 4, size, 8) for size in (4, 4, 4, 6, 6))) < LIMIT
+
+
+def test_one_tensor_given_twice_stays_two_inputs() -> None:
+    """Cross-attention exported with (x, x, x) still reads its keys and values."""
+    module = Attend()
+    x = torch.randn(2, 4, 5, 8)
+    model = export_module(module, (x, x, x))
+    other = (torch.randn(2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8))
+    assert max_abs_error(model, module, other) < LIMIT
+
+
+def test_multihead_attention_of_torch_with_two_batches() -> None:
+    """torch's own module exports bare, keys apart from queries, and names their common batch once."""
+    module = nn.MultiheadAttention(16, 4, batch_first=True)
+    sample = {"query": torch.randn(2, 5, 16), "key": torch.randn(2, 7, 16), "value": torch.randn(2, 7, 16)}
+    model = export_module(module, {**sample, "need_weights": False})
+    assert [str((value.shape or ())[0]) for value in model.ir.graph.inputs] == ["batch_size"] * 3
+    assert model.node_counts()["Attention"] == 1
+    inputs = (torch.randn(3, 4, 16), torch.randn(3, 9, 16), torch.randn(3, 9, 16))
+    with torch.no_grad():
+        expected = module.eval()(*inputs)[0]
+    assert np.abs(run(model, inputs)["output"] - expected.numpy()).max() < LIMIT
+
+
+def test_padding_mask_is_expanded_for_onnxruntime() -> None:
+    """A padding mask, (B, 1, 1, T) in torch, reaches the Attention node with a row per query."""
+    module = PaddedSelfAttention()
+    model = export_module(module, (torch.randn(2, 6, 16), _padding(2, 6)))
+    assert max_abs_error(model, module, (torch.randn(3, 4, 16), _padding(3, 4))) < LIMIT
+    assert model.sites[0].spec.mask is MaskKind.FLOAT
+    tapped = run(model.tapped(), (torch.randn(3, 4, 16), _padding(3, 4)))
+    assert tapped[model.sites[0].inputs["attn_mask"]].shape == (3, 4, 4, 4)
+
+
+def test_decoder_with_the_flag_exports() -> None:
+    """torch's decoder exports once it is told that its mask is causal, self and cross attention named by path."""
+    module = Decoder(tgt_is_causal=True)
+    model = export_module(module, (torch.randn(2, 5, 16), torch.randn(2, 7, 16)))
+    assert [site.name for site in model.sites] == ["decoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"]
+    assert [site.spec.is_causal for site in model.sites] == [True, False]
+    assert max_abs_error(model, module, (torch.randn(3, 4, 16), torch.randn(3, 9, 16))) < LIMIT
+
+
+def test_outputs_that_are_nested_or_none() -> None:
+    """None is left out, nested outputs are numbered, and an optional input may be given or not."""
+    x = torch.randn(2, 3, 4)
+    without = export_module(ManyOutputs(), (x,))
+    assert without.input_names == ("x",)
+    assert without.output_names == ("output_0", "output_1", "output_2")
+    given = export_module(ManyOutputs(), {"x": x, "gain": torch.randn(2, 3, 4)})
+    assert given.input_names == ("x", "gain")
+    assert max_abs_error(given, ManyOutputs(), (x, torch.randn(2, 3, 4))) < LIMIT
+
+
+def test_width_of_a_plain_matrix_stays_fixed() -> None:
+    """The last axis of a 2-D float input is a guess: it becomes fixed where the code fixes it."""
+    model = export_module(nn.Linear(4, 3), (torch.randn(2, 4),))
+    assert [str(dim) for dim in model.ir.graph.inputs[0].shape or ()] == ["batch_size", "4"]
+
+
+def test_dynamic_axes_override_by_name() -> None:
+    """An axis left out of dynamic_axes is fixed at the sample's size, other inputs keep their defaults."""
+    model = export_module(
+        Attend(), tuple(torch.randn(2, 4, size, 8) for size in (3, 5, 5)), dynamic_axes={"q": (0,), "k": (0, -2)}
+    )
+    shapes = {value.name: [str(dim) for dim in value.shape or ()] for value in model.ir.graph.inputs}
+    assert shapes["q"] == ["batch_size", "4", "3", "8"]
+    assert shapes["k"] == shapes["v"][:2] + ["k_seq_len", "8"]
+
+
+def test_training_flags_and_fast_path_stay() -> None:
+    """Exporting leaves every training flag and torch's fast path as they were."""
+    module = Encoder().train()
+    module.layers[1].eval()
+    before = torch.backends.mha.get_fastpath_enabled()
+    export_module(module, (torch.randn(2, 6, 16), _padding(2, 6)))
+    assert [module.training, *(layer.training for layer in module.layers)] == [True, True, False]
+    assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+def test_training_later_does_not_change_the_model() -> None:
+    """The model owns its weights."""
+    module = MultiHeadAttention(hidden_size=16, q_num_heads=4, kv_num_heads=2)
+    model = export_module(module, (torch.randn(2, 3, 16),))
+    before = model.content_hash()
+    with torch.no_grad():
+        module.query_projection.weight.zero_()
+    assert model.content_hash() == before
+
+
+def test_export_is_silent(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
+    """Neither torch's warnings nor its log lines reach the user, also when the export fails."""
+    export_module(Attend(), tuple(torch.randn(2, 4, size, 8) for size in (3, 5, 5)))
+    with pytest.raises(ExportError):
+        export_module(Decoder(tgt_is_causal=None), (torch.randn(2, 5, 16), torch.randn(2, 7, 16)))
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+
+
+_HASH = """
+from sdpa_onnx.torch_export.exporter import export_module
+from sdpa_onnx.torch_export.modules import founding_use
+module, sample = founding_use("encoder-decoder")
+print(export_module(module, sample).content_hash(), export_module(module, sample).content_hash())
+"""
+
+
+def test_two_exports_are_byte_equal() -> None:
+    """Two exports in one process and one in another, with another hash seed, give the same bytes."""
+    module, sample = founding_use("encoder-decoder")
+    here = export_module(module, sample).content_hash()
+    assert export_module(module, sample).content_hash() == here
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", _HASH], env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
+    )
+    assert elsewhere.stdout.split() == [here, here]
+
+
+def test_importing_the_room_loads_no_torch() -> None:
+    """The package itself is cheap to import."""
+    code = "import sys, sdpa_onnx.torch_export; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
