@@ -56,10 +56,10 @@ def _narrowed(suite: "Suite", runtimes: list[str], threads: int | None, seed: in
         get_runtime(name)
         if name not in (*suite.agreement, *suite.timing):
             raise PlanError(f"The suite does not use runtime '{name}'.", hint=f"It uses {', '.join(suite.agreement)}.")
-    timing = [name for name in suite.timing if not runtimes or name in runtimes]
+    timing = tuple(name for name in suite.timing if not runtimes or name in runtimes)
     return msgspec.structs.replace(
         suite,
-        agreement=[name for name in suite.agreement if not runtimes or name in runtimes],
+        agreement=tuple(name for name in suite.agreement if not runtimes or name in runtimes),
         timing=timing,
         baseline=suite.baseline if suite.baseline in timing or not timing else timing[0],
         threads=threads or suite.threads,

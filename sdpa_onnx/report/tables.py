@@ -155,7 +155,7 @@ def agreement_table(records: Sequence[Record], usual: Usual) -> Table:
             for target, arms in gathered.items()
         ),
         note="Error / bound: the largest error over its own proven bound; above 1 is a proof of a fault. At the end of "
-        "a module it is the error over what is allowed there: twice PyTorch's own error, and one rounding. Scale off "
+        "a module it is the error over what is allowed there: eight times PyTorch's own error, and one rounding. Scale off "
         "by: the smallest error of the scale that these checks would have proven wrong. Absolute errors never decide.",
     )
 
@@ -194,15 +194,21 @@ def export_table(records: Sequence[Record]) -> Table:
     for record in records:
         if isinstance(record, ExportRecord):
             gathered.setdefault(record.target, []).append(_export_row(record))
-    heads = (("form", False), ("opset", True), ("nodes", True), ("operators", False), ("dynamic axes", False))
-    tail = (("sizes tried", True), ("baked", False))
+    heads = (("form", False), ("opset", True), ("graphs", True), ("nodes", True), ("operators", False))
+    tail = (("dynamic axes", False), ("sizes tried", True), ("baked", False))
     return Table(
         title="Exports",
         heading="target",
         columns=tuple(Column(head=head, is_number=is_number) for head, is_number in (*heads, *tail)),
-        sections=tuple(Section(heading=target, rows=tuple(rows)) for target, rows in gathered.items()),
-        note="Sizes tried: sizes that the export never saw, run and judged. Baked: axes that should change and do not.",
+        sections=tuple(Section(heading=target, rows=_counted(rows)) for target, rows in gathered.items()),
+        note="Graphs: exports that look the same here. Sizes tried: sizes that the export never saw, run and judged. "
+        "Baked: axes that should change and do not.",
     )
+
+
+def _counted(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Each row once, with the number of exports that it stands for after form and opset."""
+    return tuple((*row[:2], str(number), *row[2:]) for row, number in Counter(rows).items())
 
 
 def _export_row(record: ExportRecord) -> tuple[str, ...]:

@@ -50,16 +50,16 @@ class Base(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Vary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One grid: every combination of the lists; what is left out stays at the base."""
 
-    targets: list[str]
-    batch_size: list[int] = []
-    q_seq_len: list[int] = []
-    kv_seq_len: list[int] = []
-    q_num_heads: list[int] = []
-    kv_num_heads: list[int] = []
-    head_dim: list[int] = []
-    v_head_dim: list[int] = []
-    is_causal: list[bool] = []
-    dtype: list[Dtype] = []
+    targets: tuple[str, ...]
+    batch_size: tuple[int, ...] = ()
+    q_seq_len: tuple[int, ...] = ()
+    kv_seq_len: tuple[int, ...] = ()
+    q_num_heads: tuple[int, ...] = ()
+    kv_num_heads: tuple[int, ...] = ()
+    head_dim: tuple[int, ...] = ()
+    v_head_dim: tuple[int, ...] = ()
+    is_causal: tuple[bool, ...] = ()
+    dtype: tuple[Dtype, ...] = ()
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,16 +76,16 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     name: str
-    opsets: list[int] = [18, 23]
-    agreement: list[str] = ["ort-cpu"]
-    timing: list[str] = []
+    opsets: tuple[int, ...] = (18, 23)
+    agreement: tuple[str, ...] = ("ort-cpu",)
+    timing: tuple[str, ...] = ()
     baseline: str = "torch"
-    spreads: list[float] = list(LADDER)
+    spreads: tuple[float, ...] = LADDER
     seed: int = 0
     threads: int = 1
     measure: Measure = Measure()
     base: Base = Base()
-    vary: list[Vary]
+    vary: tuple[Vary, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,9 @@ def _built(parsed: TargetText, found: object) -> nn.Module:
     if inspect.isclass(found) and not issubclass(found, nn.Module):
         raise ExportError(f"'{parsed.name}' in {parsed.where} is not a torch.nn.Module.")
     if not callable(found):
-        raise ExportError(f"'{parsed.name}' in {parsed.where} is a {type(found).__name__}, not a torch.nn.Module.")
+        raise ExportError(
+            f"'{parsed.name}' in {parsed.where} is of type {type(found).__name__}, not a torch.nn.Module."
+        )
     try:
         built = found(*parsed.args, **parsed.kwargs)
     except Exception as error:  # whatever the constructor raises
@@ -139,7 +141,9 @@ def _built(parsed: TargetText, found: object) -> nn.Module:
             hint=None if parsed.has_call else f"Arguments go behind the name: {parsed.name}(512, heads=8).",
         ) from error
     if not isinstance(built, nn.Module):
-        raise ExportError(f"{parsed.name} of {parsed.where} returns a {type(built).__name__}, not a torch.nn.Module.")
+        raise ExportError(
+            f"{parsed.name} of {parsed.where} returns a value of type {type(built).__name__}, not a torch.nn.Module."
+        )
     return built
 
 
@@ -165,7 +169,7 @@ def _declared(parsed: TargetText, module: nn.Module, namespace: ModuleType) -> S
         return (value,)
     if not isinstance(value, tuple | list | dict):
         raise PlanError(
-            f"sample_inputs of {parsed.where}:{parsed.name} is a {type(value).__name__}.",
+            f"sample_inputs of {parsed.where}:{parsed.name} is of type {type(value).__name__}.",
             hint="Give a tuple or dict of tensors.",
         )
     return value if isinstance(value, dict) else tuple(value)

@@ -48,7 +48,7 @@ def bench_files(
         SessionError: If an arm fails.
     """
     models = {path: load_model(path) for path in paths}
-    _check_same_inputs(models)
+    _check_comparable(models)
     first = next(iter(models.values()))
     whole = replace(check, sizes=_sizes(first, check.sizes), spreads=(1.0,))
     arms, refused = _arms(models, runtimes)
@@ -110,7 +110,7 @@ def _sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
     return {axis: given.get(axis, _BATCH_SIZE if axis.startswith("batch") else _SEQ_LEN) for axis in axes}
 
 
-def _check_same_inputs(models: Mapping[Path, OnnxModel]) -> None:
+def _check_comparable(models: Mapping[Path, OnnxModel]) -> None:
     names = {path: model.input_names for path, model in models.items()}
     if len(names) != len({path.resolve() for path in names}):
         raise PlanError("The same file is given twice.")
@@ -121,3 +121,7 @@ def _check_same_inputs(models: Mapping[Path, OnnxModel]) -> None:
                 f"{path} has inputs {', '.join(inputs)}, {first} has {', '.join(names[first])}.",
                 hint="Only models with the same inputs can be compared.",
             )
+    specs = {path: tuple(site.spec for site in model.sites) for path, model in models.items()}
+    for path, found in specs.items():
+        if found != specs[first]:
+            raise PlanError(f"{path} and {first} compute different attention.", hint="Time them one by one.")

@@ -115,7 +115,11 @@ def case_name(model: OnnxModel, check: Check, target: str) -> str:
     case = bare_case(model, check.sizes) if check.inputs is None else None
     if case is not None:
         return case.case_id
-    return "_".join([target or "model", *(f"{axis}{size}" for axis, size in check.sizes.items())])
+    lengths = [axis for axis in check.sizes if not axis.startswith("batch")]
+    short = {axis: "b" for axis in check.sizes if axis.startswith("batch")} | dict(
+        zip(lengths, ("q", "kv"), strict=False)
+    )
+    return "_".join([target or "model", *(f"{short.get(axis, axis)}{size}" for axis, size in check.sizes.items())])
 
 
 def site_sizes(site: AttentionSite, inputs: AttentionInputs) -> Sizes:

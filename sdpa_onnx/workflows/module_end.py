@@ -24,8 +24,10 @@ __all__ = ["ModuleTruth"]
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
-# The error of the exported graph may be this many times the error of PyTorch in the same type.
-_ALLOWED_TIMES = 2.0
+# The error of the exported graph may be this many times the error of PyTorch in the same type. A sum of n terms in
+# one sequence has a rounding error of variance n^2/2, in p partial sums n^2/(2p): the ratio of the standard deviations
+# is sqrt(p), and a kernel of 16 float32 lanes and 4 accumulators has p = 64. See docs/decisions/0001.
+_ALLOWED_TIMES = 8.0
 
 
 @dataclass(slots=True)
@@ -53,8 +55,8 @@ class ModuleTruth:
     def judge(self, feeds: Arrays, actual: Sequence[NDArray[np.generic]]) -> list[Agreement]:
         """Judge every output of the module at these inputs.
 
-        An output passes when its largest error is at most twice PyTorch's in
-        the same type plus one rounding of the output.
+        An output passes when its largest error is at most eight times PyTorch's
+        in the same type plus one rounding of the output.
 
         Args:
             feeds: Inputs in the order of the graph.
@@ -63,7 +65,7 @@ class ModuleTruth:
         Raises:
             ExportError: If the module does not run in float64 or at these sizes.
 
-        Source: DESIGN section 2, "what is true".
+        Source: docs/decisions/0001.
         """
         truths = _run(self.wide, feeds, wide=True)
         baselines = _run(self.module, feeds, wide=False)

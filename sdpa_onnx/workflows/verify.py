@@ -75,29 +75,36 @@ def check_model(
         return [unsupported_record(model, runtime.name, check, target=target, reason=support.reason)]
     tapped = model if _is_bare(model) else model.tapped()
     with runtime.load(tapped, LoadOptions(threads=check.threads)) as session:
-        checked = Checked(model=model, runtime=runtime.name, ran=session.ran(), check=check, target=target)
-        return list(_check_session(checked, session, expectations))
+        return list(_check_session(model, runtime.name, session, check, target, expectations))
 
 
-def _check_session(checked: Checked, session: Session, expectations: Expectations) -> Iterator[AgreementRecord]:
-    model, check = checked.model, checked.check
+def _check_session(
+    model: OnnxModel, runtime: str, session: Session, check: Check, target: str, expectations: Expectations
+) -> Iterator[AgreementRecord]:
     truth = _truth(model)
     for spread, feeds in _ladder(model, session, check):
         outputs = session.run(feeds)
-        available = {**feeds, **outputs}
-        for site in model.sites:
-            inputs = AttentionInputs(**{name: available[value] for name, value in site.inputs.items()})
-            make = partial(expect, site.spec, inputs, precision=find_precision(checked.ran.precision), seed=check.seed)
-            shared = _is_bare(model) and check.inputs is None
-            key = (site.spec, tuple(sorted(check.sizes.items())), spread, check.seed, checked.ran.precision)
-            agreement = judge(expectations.get(key, make) if shared else make(), available[site.output])
-            measured = spread if shared else logit_spread(site, inputs)
-            yield checked.record(
-                agreement, step=spread, spread=measured, site=site.name, sizes=site_sizes(site, inputs)
-            )
+        # Asked after the run: some runtimes choose their kernels only then.
+        checked = Checked(model=model, runtime=runtime, ran=session.ran(), check=check, target=target)
+        yield from _judge_sites(checked, {**feeds, **outputs}, spread, expectations)
         if truth is not None:
             for name, agreement in _judge_end(truth, model, feeds, outputs):
                 yield checked.record(agreement, step=spread, spread=-1.0, site=f"end:{name}", sizes=end_sizes(check))
+
+
+def _judge_sites(
+    checked: Checked, arrays: Feeds, spread: float, expectations: Expectations
+) -> Iterator[AgreementRecord]:
+    """Judge each attention on its own tapped inputs."""
+    check, precision = checked.check, checked.ran.precision
+    for site in checked.model.sites:
+        inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
+        make = partial(expect, site.spec, inputs, precision=find_precision(precision), seed=check.seed)
+        shared = _is_bare(checked.model) and check.inputs is None
+        key = (site.spec, tuple(sorted(check.sizes.items())), spread, check.seed, precision)
+        agreement = judge(expectations.get(key, make) if shared else make(), arrays[site.output])
+        measured = spread if shared else logit_spread(site, inputs)
+        yield checked.record(agreement, step=spread, spread=measured, site=site.name, sizes=site_sizes(site, inputs))
 
 
 def _ladder(model: OnnxModel, session: Session, check: Check) -> Iterator[tuple[float, Feeds]]:

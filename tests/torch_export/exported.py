@@ -16,6 +16,28 @@ from sdpa_onnx.graph.model import OnnxModel
 LIMIT = 2e-5
 
 
+class Comparison:
+    """A model beside the module that it came from; both are loaded once."""
+
+    def __init__(self, model: OnnxModel, module: nn.Module) -> None:
+        self._names = model.input_names
+        self._session = ort.InferenceSession(model.to_bytes(), providers=["CPUExecutionProvider"])
+        self._wide = copy.deepcopy(module).double().eval()
+
+    def max_abs_error(self, inputs: Sequence[Tensor]) -> float:
+        """Largest deviation from float64 torch over all outputs; infinite where a shape differs."""
+        feeds = {name: tensor.numpy() for name, tensor in zip(self._names, inputs, strict=True)}
+        with torch.no_grad():
+            output = self._wide(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs))
+        pairs = zip(self._session.run(None, feeds), _flat(output), strict=True)
+        return max(
+            float(np.abs(actual - expected.numpy()).max(initial=0.0))
+            if actual.shape == tuple(expected.shape)
+            else float("inf")
+            for actual, expected in pairs
+        )
+
+
 def run(model: OnnxModel, inputs: Sequence[Tensor]) -> dict[str, NDArray[np.generic]]:
     """Every output by name, on onnxruntime's CPU provider."""
     session = ort.InferenceSession(model.to_bytes(), providers=["CPUExecutionProvider"])
@@ -23,22 +45,9 @@ def run(model: OnnxModel, inputs: Sequence[Tensor]) -> dict[str, NDArray[np.gene
     return dict(zip(model.output_names, session.run(None, feeds), strict=True))
 
 
-def in_float64(module: nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Outputs of the same module and inputs in float64."""
-    wide = copy.deepcopy(module).double().eval()
-    with torch.no_grad():
-        output = wide(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs))
-    return _flat(output)
-
-
 def max_abs_error(model: OnnxModel, module: nn.Module, inputs: Sequence[Tensor]) -> float:
-    """Largest deviation over all outputs; infinite where a shape differs."""
-    actual, expected = list(run(model, inputs).values()), in_float64(module, inputs)
-    assert len(actual) == len(expected)
-    return max(
-        float(np.abs(a - e.numpy()).max(initial=0.0)) if a.shape == tuple(e.shape) else float("inf")
-        for a, e in zip(actual, expected, strict=True)
-    )
+    """Largest deviation from float64 torch over all outputs, for one call."""
+    return Comparison(model, module).max_abs_error(inputs)
 
 
 def _flat(output: object) -> list[Tensor]:

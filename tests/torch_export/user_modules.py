@@ -2,11 +2,11 @@
 
 import math
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 
 class Attend(nn.Module):
@@ -62,9 +62,7 @@ class Decoder(nn.Module):
 class CachedStep(nn.Module):
     """A decoding step that grows its cache."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         k, v = torch.cat((past_k, k), 2), torch.cat((past_v, v), 2)
         rows, columns = q.shape[2], k.shape[2]
         mask = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows)
@@ -133,28 +131,21 @@ class ManyOutputs(nn.Module):
         return x * 2, None, (x + 1, x if gain is None else x * gain)
 
 
-class _Capture(TorchFunctionMode):
-    def __init__(self) -> None:
-        self.calls: list[dict[str, Tensor]] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        output = func(*args, **(kwargs or {}))
-        if func is functional.scaled_dot_product_attention:
-            query, key, value = args[:3]
-            self.calls.append({"query": query, "key": key, "value": value, "output": output})
-        return output
-
-
 def attentions_of(module: nn.Module, *inputs: Tensor) -> list[dict[str, Tensor]]:
     """What entered and left each attention when torch itself ran the module."""
-    capture = _Capture()
+    calls: list[dict[str, Tensor]] = []
+    original = functional.scaled_dot_product_attention
+
+    def record(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
+        output = original(query, key, value, *rest, **options)
+        calls.append({"query": query, "key": key, "value": value, "output": output})
+        return output
+
     fastpath = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), capture:
+        with torch.no_grad(), mock.patch.object(functional, "scaled_dot_product_attention", record):
             module(*inputs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
-    return capture.calls
+    return calls

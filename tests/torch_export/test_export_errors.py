@@ -1,0 +1,170 @@
+"""Every way in which an export fails, by the whole text that the user reads."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sdpa_onnx.errors import ExportError
+from sdpa_onnx.torch_export.exporter import export_module
+from tests.torch_export import user_modules
+from tests.torch_export.user_modules import (
+    Attend,
+    DecidingByValue,
+    Decoder,
+    Failing,
+    FixedLength,
+    ScaledByLogLength,
+    Untranslatable,
+)
+
+
+def _at(code: str) -> str:
+    """FILE:LINE: `CODE` of a line in user_modules."""
+    path = Path(inspect.getfile(user_modules))
+    lines = [line.strip() for line in path.read_text().splitlines()]
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{lines.index(code) + 1}: `{code}`"
+
+
+def _error(
+    module: nn.Module,
+    sample: object,
+    *,
+    opset: int = 23,
+    dynamic_axes: Mapping[str, Sequence[int]] | None = None,
+) -> str:
+    with pytest.raises(ExportError) as caught:
+        export_module(module, sample, opset=opset, dynamic_axes=dynamic_axes)
+    return str(caught.value)
+
+
+def _qkv() -> tuple[torch.Tensor, ...]:
+    return tuple(torch.randn(2, 4, size, 8) for size in (3, 5, 5))
+
+
+def test_baked_axis_is_named_with_its_line() -> None:
+    """An axis that the code fixes is named with input, size, file, line, code, and what to pass instead."""
+    assert _error(FixedLength(), (torch.randn(2, 10, 4),)) == (
+        "The export cannot keep its axes dynamic: axis 1 of 'x' is fixed to 10 by "
+        + _at("return x.sum(-1) + torch.arange(10.0)")
+        + ". Change that code, or pass dynamic_axes={'x': (0,)} to export at this size."
+    )
+
+
+def test_the_offered_dynamic_axes_work() -> None:
+    """What the error offers exports at that size, the other axis dynamic."""
+    model = export_module(FixedLength(), (torch.randn(2, 10, 4),), dynamic_axes={"x": (0,)})
+    assert [str(dim) for dim in model.ir.graph.inputs[0].shape or ()] == ["batch_size", "10", "4"]
+
+
+def test_scale_that_torch_cannot_follow() -> None:
+    """A logarithm of a length bakes the length, and the error names the key's axis."""
+    assert _error(ScaledByLogLength(), _qkv()) == (
+        "The export cannot keep its axes dynamic: axis 2 of 'k' is fixed to 5 by "
+        + _at("return functional.scaled_dot_product_attention(q, k, v, scale=math.log(k.shape[-2]))")
+        + ". Change that code, or pass dynamic_axes={'k': (0,)} to export at this size."
+    )
+
+
+def test_forward_that_raises() -> None:
+    """What forward raised is told with its line."""
+    assert _error(Failing(), (torch.randn(2, 3, 4),)) == (
+        "Failing.forward raised ValueError at " + _at('raise ValueError("heads do not fit")') + ": heads do not fit."
+    )
+
+
+def test_branch_on_values() -> None:
+    """A branch on values is named with its line."""
+    assert _error(DecidingByValue(), (torch.randn(2, 3, 4),)) == (
+        "DecidingByValue decides by the values of a tensor at "
+        + _at("return x if x.sum() > 0 else -x")
+        + ", which a graph cannot. Decide it outside forward, or pass the flag that the code asks for "
+        "(torch.nn.TransformerDecoder: tgt_is_causal=True or False)."
+    )
+
+
+def test_decoder_that_looks_at_its_mask() -> None:
+    """torch's decoder that detects a causal mask is named by the user's line, with the flag that helps."""
+    assert _error(Decoder(tgt_is_causal=None), (torch.randn(2, 5, 16), torch.randn(2, 7, 16))) == (
+        "Decoder decides by the values of a tensor at "
+        + _at("output: Tensor = self.decoder(target, memory, tgt_mask=mask, tgt_is_causal=self.tgt_is_causal)")
+        + ", which a graph cannot. Decide it outside forward, or pass the flag that the code asks for "
+        "(torch.nn.TransformerDecoder: tgt_is_causal=True or False)."
+    )
+
+
+def test_operator_without_an_onnx_form() -> None:
+    """The operator is named, with the opset."""
+    assert _error(Untranslatable(), (torch.randn(2, 3, 4),)) == (
+        "torch.onnx has no ONNX form of prims.bessel_j0 at opset 23, which Untranslatable uses."
+    )
+
+
+def test_dynamic_heads() -> None:
+    """Heads cannot be dynamic, and the error says what to leave out."""
+    axes = dict.fromkeys("qkv", (0, 1, 2))
+    assert _error(Attend(), _qkv(), dynamic_axes=axes) == (
+        "The number of heads of an attention, or their width, depends on a dynamic axis. "
+        "Pass dynamic_axes without that axis."
+    )
+
+
+def test_sample_that_does_not_fit() -> None:
+    """A missing argument is named beside the signature."""
+    text = _error(Decoder(tgt_is_causal=True), (torch.randn(2, 5, 16),))
+    assert text == (
+        "The sample inputs do not fit Decoder.forward(target: torch.Tensor, memory: torch.Tensor) -> torch.Tensor: "
+        "missing a required argument: 'memory'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        (
+            "x",
+            (
+                "The sample inputs of Attend are of type str. "
+                "Give a tuple of tensors, or a dict of tensors by parameter name."
+            ),
+        ),
+        ((1, 2, 3), "The sample inputs of Attend hold no tensor. Give at least one."),
+    ],
+)
+def test_sample_of_the_wrong_kind(sample: object, expected: str) -> None:
+    """A sample without tensors is refused."""
+    assert _error(Attend(), sample) == expected
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        (
+            {"qq": (0,)},
+            "dynamic_axes names 'qq', which is no tensor among the sample inputs (q, k, v). Did you mean 'q'?",
+        ),
+        ({"mask": (0,)}, "dynamic_axes names 'mask', which is no tensor among the sample inputs (q, k, v)."),
+        ({"q": (4,)}, "dynamic_axes asks for axis 4 of 'q', which has 4 axes. Give axes from 0 to 3."),
+    ],
+)
+def test_dynamic_axes_that_do_not_exist(axes: dict[str, tuple[int, ...]], expected: str) -> None:
+    """Names and axes of dynamic_axes are checked."""
+    assert _error(Attend(), _qkv(), dynamic_axes=axes) == expected
+
+
+def test_opset_out_of_range() -> None:
+    """Opset 26 is refused, since torch stamps 18 on such files."""
+    assert _error(Attend(), _qkv(), opset=26) == "Opset 26 cannot be exported. Use an opset from 18 to 25."
+
+
+def test_cause_is_kept_and_flags_stay_after_a_failure() -> None:
+    """The original exception is the cause, and a failed export leaves the training flag."""
+    module = Failing().train()
+    with pytest.raises(ExportError) as caught:
+        export_module(module, (torch.randn(2, 3, 4),))
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert module.training
