@@ -1,3 +1,23 @@
-"""sdpa_onnx: attention from PyTorch to ONNX, verified, timed and reported."""
+"""sdpa_onnx: attention from PyTorch to ONNX, verified, timed and reported.
 
-__version__ = "0.1.0.dev0"
+Imports nothing heavy: torch, onnx and onnxruntime are loaded when they are needed.
+"""
+
+from sdpa_onnx.api import bench, export, find_attention, load, verify
+from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
+from sdpa_onnx.version import __version__
+
+__all__ = [
+    "AttentionCase",
+    "AttentionSpec",
+    "Dtype",
+    "Layout",
+    "MaskKind",
+    "ScaleRule",
+    "__version__",
+    "bench",
+    "export",
+    "find_attention",
+    "load",
+    "verify",
+]

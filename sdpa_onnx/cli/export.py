@@ -33,6 +33,13 @@ Target = Annotated[
     ),
 ]
 FormName = Literal["attention", "decomposed"]
+Opset = Annotated[int, typer.Option("--opset", help="18 to 25.")]
+Shapes = Annotated[
+    list[str], typer.Option("--shape", metavar="NAME=2x16x512", help="Sample input of a class; :dtype may follow.")
+]
+DynamicAxes = Annotated[
+    list[str], typer.Option("--dynamic", metavar="NAME=0,1", help="Axes of an input that change, if not the usual.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +72,7 @@ def export(
     target: Target,
     output: Output,
     *,
-    opset: Annotated[int, typer.Option("--opset", help="18 to 25.")] = _ATTENTION_OPSET,
+    opset: Opset = _ATTENTION_OPSET,
     form: Annotated[FormName | None, typer.Option("--form", help="Default: by the opset.", show_default=False)] = None,
     dtype: Annotated[DtypeName, typer.Option("--dtype", help="Element type, for sdpa.")] = "float32",
     q_num_heads: Annotated[int, typer.Option("--q-num-heads", help="sdpa: query heads.")] = 8,
@@ -80,12 +87,8 @@ def export(
     mask: Annotated[MaskName, typer.Option("--mask", help="sdpa: kind of mask input.")] = "none",
     past: Annotated[bool, typer.Option("--past", help="sdpa: with a cache of past keys and values.")] = False,
     layout: Annotated[Literal["bnsh", "bsh"], typer.Option("--layout", help="sdpa: 4-D or 3-D tensors.")] = "bnsh",
-    shape: Annotated[
-        list[str], typer.Option("--shape", metavar="NAME=2x16x512", help="Sample input of a class; :dtype may follow.")
-    ] = [],
-    dynamic: Annotated[
-        list[str], typer.Option("--dynamic", metavar="NAME=0,1", help="Axes of an input that change, if not the usual.")
-    ] = [],
+    shape: Shapes = [],
+    dynamic: DynamicAxes = [],
     runtime: Annotated[str, typer.Option("--runtime", help="Where it is proved.")] = "ort-cpu",
     seed: Seed = 0,
     json: Json = False,
@@ -120,8 +123,11 @@ def export(
         shapes=parse_shapes(shape),
         dynamic_axes=parse_axes(dynamic),
     )
-    exported = _export(request, target, output, runtime, seed)
-    show_records([exported.record, *exported.agreement], as_json=json)
+    return _show(_export(request, target, output, runtime, seed), output, as_json=json)
+
+
+def _show(exported: "Exported", output: Path, *, as_json: bool) -> int:
+    show_records([exported.record, *exported.agreement], as_json=as_json)
     if not exported.is_right:
         tell(f"{output} was not written: see what disagrees above.")
         return DISAGREES

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from sdpa_onnx import __version__
 from sdpa_onnx.cli import bench, export, inspect, report, run, runtimes, verify
+from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]
 

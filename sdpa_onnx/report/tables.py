@@ -155,8 +155,9 @@ def agreement_table(records: Sequence[Record], usual: Usual) -> Table:
             for target, arms in gathered.items()
         ),
         note="Error / bound: the largest error over its own proven bound; above 1 is a proof of a fault. At the end of "
-        "a module it is the error over what is allowed there: eight times PyTorch's own error, and one rounding. Scale off "
-        "by: the smallest error of the scale that these checks would have proven wrong. Absolute errors never decide.",
+        "a module it is the error over what is allowed there: eight times PyTorch's own error, and one rounding. "
+        "Scale off by: the smallest error of the scale that these checks would have proven wrong. "
+        "Absolute errors never decide.",
     )
 
 

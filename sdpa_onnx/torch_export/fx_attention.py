@@ -106,13 +106,12 @@ def _append_outputs(program: ExportedProgram, nodes: Sequence[Node]) -> None:
     """Extend the output node, the signature and the tree of the call, which torch.onnx compares."""
     output = program.graph.output_node()
     output.args = ((*output.args[0], *nodes),)
-    arguments = [TensorArgument(name=node.name) for node in nodes]
     program.graph_signature.output_specs.extend(
-        OutputSpec(kind=OutputKind.USER_OUTPUT, arg=argument, target=None) for argument in arguments
+        OutputSpec(kind=OutputKind.USER_OUTPUT, arg=TensorArgument(name=node.name), target=None) for node in nodes
     )
+    # The outputs of the call itself stay as they are: torch checks their names again after it renamed nodes.
     call = program.module_call_graph[0].signature
     if call is not None:
-        call.outputs.extend(arguments)
         user = sum(spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs)
         call.out_spec = pytree.tree_structure(tuple(range(user)))
     program.graph_module.recompile()

@@ -11,7 +11,6 @@ import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
-from sdpa_onnx import __version__
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY
 from sdpa_onnx.graph.site import AttentionSite
@@ -20,6 +19,7 @@ from sdpa_onnx.torch_export.failures import translation_error
 from sdpa_onnx.torch_export.fx_attention import Taps, TracedAttention, normalise_attentions, tap
 from sdpa_onnx.torch_export.onnx_tidy import detach_tensors, rename_value, strip_metadata, take_out_taps
 from sdpa_onnx.torch_export.quiet import quiet
+from sdpa_onnx.version import __version__
 
 __all__ = ["Translation", "sign", "translate"]
 
@@ -85,12 +85,14 @@ def sign(model: ir.Model, sites: Sequence[AttentionSite], *, from_torch: bool) -
 
 
 def _name_outputs(model: ir.Model) -> None:
-    """Call the outputs output, or output_0, output_1, ...; one that is an input keeps its name."""
+    """Call the outputs output, or output_0, output_1, ...; inputs keep their names, also where they are outputs."""
     outputs = list(model.graph.outputs)
+    taken = {value.name for value in model.graph.inputs}
     for position, value in enumerate(outputs):
         if value.is_graph_input() or value in outputs[:position]:
             continue
-        rename_value(model, value, "output" if len(outputs) == 1 else f"output_{position}")
+        name = "output" if len(outputs) == 1 else f"output_{position}"
+        rename_value(model, value, f"{name}_value" if name in taken else name)
 
 
 def _site(

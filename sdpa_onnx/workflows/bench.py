@@ -81,7 +81,7 @@ class _Measured:
             form=arm.form,
             opset=arm.opset,
             runtime=arm.runtime.name,
-            warnings=(*ran.warnings, *_doubts(sample)),
+            warnings=ran.warnings,
             group=case,
             sizes=_sizes(arm.model, self.check),
             dtype=dtype_of(arm.model).value,
@@ -192,10 +192,6 @@ def _roof_share(work: Work | None, ceilings: Ceilings | None, seconds: float) ->
     if work is None or ceilings is None or not seconds:
         return -1.0
     return roof_seconds(work.useful_flops, work.exps, ceilings) / seconds
-
-
-def _doubts(sample: ArmSamples) -> tuple[str, ...]:
-    return () if sample.steady else ("Warm-up reached no steady state.",)
 
 
 def _sizes(model: OnnxModel, check: Check) -> Sizes:

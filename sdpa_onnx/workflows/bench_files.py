@@ -14,7 +14,7 @@ from sdpa_onnx.workflows.bench import Arm, bench
 from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
 from sdpa_onnx.workflows.feeds import axis_names
 
-__all__ = ["bench_files"]
+__all__ = ["bench_files", "usual_sizes"]
 
 # Sizes of axes that the caller does not fix.
 _BATCH_SIZE, _SEQ_LEN = 1, 512
@@ -50,7 +50,7 @@ def bench_files(
     models = {path: load_model(path) for path in paths}
     _check_comparable(models)
     first = next(iter(models.values()))
-    whole = replace(check, sizes=_sizes(first, check.sizes), spreads=(1.0,))
+    whole = replace(check, sizes=usual_sizes(first, check.sizes), spreads=(1.0,))
     arms, refused = _arms(models, runtimes)
     if not arms:
         raise PlanError(f"No runtime takes these models: {refused[0].reason}")
@@ -102,7 +102,12 @@ def _baseline(arms: Sequence[Arm], asked: str | None) -> str:
     return found[0]
 
 
-def _sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
+def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of every axis: as given, else batch 1 and length 512.
+
+    Raises:
+        PlanError: If a size names no axis.
+    """
     axes = axis_names(model)
     unknown = [axis for axis in given if axis not in axes]
     if unknown:

@@ -20,6 +20,11 @@ __all__ = ["MODULE_RUNTIME", "Check", "Checked", "end_sizes", "form_of", "site_s
 # This runtime runs the module that a graph came from: it has no form and no opset.
 MODULE_RUNTIME = "torch"
 
+_NOTHING_TAPPED = (
+    "No attention was seen in this module, since it does not call scaled_dot_product_attention (for "
+    "nn.MultiheadAttention, need_weights=False makes it do so): only the module's end was compared."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
@@ -69,7 +74,7 @@ class Checked:
             runtime=self.runtime,
             outcome=Outcome.DISAGREES if disagrees else Outcome.OK,
             reason=agreement.diagnosis if disagrees else "",
-            warnings=(*self.ran.warnings, *agreement.warnings),
+            warnings=(*self.ran.warnings, *agreement.warnings, *(() if self.model.sites else (_NOTHING_TAPPED,))),
             site=site,
             sizes=sizes,
             dtype=dtype_of(self.model).value,

@@ -117,6 +117,11 @@ def _ladder(model: OnnxModel, session: Session, check: Check) -> Iterator[tuple[
             yield spread, draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
         return
     first = draw_feeds(model, check.sizes, spread=1.0, seed=check.seed)
+    if not model.sites:
+        # Nothing to measure a spread on: wider inputs at least leave the flat part of the softmax.
+        for spread in check.spreads:
+            yield -1.0, draw_feeds(model, check.sizes, spread=1.0, seed=check.seed, gain=max(1.0, spread))
+        return
     own = _measured_spread(model, {**first, **session.run(first)})
     if own <= 0.0 or not any(array.dtype.kind not in "bui" for array in first.values()):
         yield -1.0, first

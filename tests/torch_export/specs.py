@@ -1,5 +1,7 @@
 """Bare attentions of every feature, and the oracle's answer beside an output."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -7,11 +9,11 @@ from sdpa_onnx.core.inputs import AttentionInputs
 from sdpa_onnx.core.oracle import attend
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Layout, MaskKind, ScaleRule
 
-_BASE = {"q_num_heads": 4, "kv_num_heads": 2, "head_dim": 8}
-_PAST = {"has_past": True, "is_causal": True}
+_BASE: dict[str, Any] = {"q_num_heads": 4, "kv_num_heads": 2, "head_dim": 8}
+_PAST: dict[str, Any] = {"has_past": True, "is_causal": True}
 
 SPECS: dict[str, AttentionSpec] = {
-    name: AttentionSpec(**{**_BASE, **options})  # type: ignore[arg-type]  # options by name
+    name: AttentionSpec(**{**_BASE, **options})
     for name, options in {
         "plain": {},
         "equal-heads": {"kv_num_heads": 4},
@@ -57,4 +59,4 @@ def case_of(spec: AttentionSpec, size: tuple[int, int, int, int]) -> AttentionCa
 
 def error_of(spec: AttentionSpec, inputs: AttentionInputs, actual: NDArray[np.generic]) -> float:
     """Largest deviation from the float64 oracle."""
-    return float(np.abs(actual - attend(spec, inputs).output).max(initial=0.0))
+    return float(np.abs(actual.astype(np.float64) - attend(spec, inputs).output).max(initial=0.0))

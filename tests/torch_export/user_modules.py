@@ -17,7 +17,8 @@ class Attend(nn.Module):
         self.options = options
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.options)
+        output: Tensor = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.options)
+        return output
 
 
 class PaddedSelfAttention(nn.Module):

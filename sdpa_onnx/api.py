@@ -1,0 +1,152 @@
+"""The Python face: export, verify and time attention in a few words.
+
+Each function loads what it needs when it is called, so that `import sdpa_onnx`
+stays quick. The command line goes the same ways.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.errors import ExportError
+
+if TYPE_CHECKING:
+    import os
+
+    import onnx
+    import onnx_ir
+
+    from sdpa_onnx.core.records import AgreementRecord, AttentionRecord, ExportRecord, TimingRecord
+    from sdpa_onnx.graph.model import OnnxModel
+
+    ModelSource = str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | OnnxModel
+
+__all__ = ["bench", "export", "find_attention", "load", "verify"]
+
+_ATTENTION_OPSET = 23
+
+
+def load(source: "ModelSource") -> "OnnxModel":
+    """Read a model from a file, a `ModelProto` or an `onnx_ir.Model`.
+
+    Raises:
+        ModelError: If it is no ONNX model.
+    """
+    from sdpa_onnx.graph.model import load_model
+
+    return load_model(source)
+
+
+def export(
+    target: object,
+    sample_inputs: object = None,
+    *,
+    opset: int = _ATTENTION_OPSET,
+    dtype: Dtype = Dtype.FLOAT32,
+    dynamic_axes: Mapping[str, Sequence[int]] | None = None,
+) -> "OnnxModel":
+    """Export attention with dynamic batch size and lengths. Nothing is verified: see `verify`.
+
+    Args:
+        target: A `torch.nn.Module`, an `AttentionSpec`, or the name of one of our uses.
+        sample_inputs: A tuple or dict of tensors; for a module only.
+        opset: 18 to 25. Below 23 the formula is written out, from 23 on it is one Attention node.
+        dtype: Element type, for a spec only.
+        dynamic_axes: Axes that may change, by parameter name, where the usual ones are wrong.
+
+    Raises:
+        ExportError: If torch or onnx refuses, or the code fixes an axis.
+        PlanError: If there is no such target.
+    """
+    if isinstance(target, AttentionSpec | str):
+        from sdpa_onnx.workflows.export import export_target
+
+        form = "attention" if opset >= _ATTENTION_OPSET else "decomposed"
+        return export_target(target, opset=opset, form=form, dtype=dtype, dynamic_axes=dynamic_axes)
+    import torch
+
+    from sdpa_onnx.torch_export.exporter import export_module
+
+    if not isinstance(target, torch.nn.Module):
+        raise ExportError(f"A {type(target).__name__} cannot be exported.", hint="Give a module, a spec or a name.")
+    return export_module(target, sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
+
+
+def find_attention(model: "ModelSource") -> "list[AttentionRecord]":
+    """List every attention of a model.
+
+    Raises:
+        ModelError: If there is none.
+    """
+    from sdpa_onnx.workflows.inspect import inspect_model
+
+    loaded = load(model)
+    return inspect_model(loaded, target=str(loaded.path or "model"))
+
+
+def verify(
+    model: "ModelSource",
+    *,
+    runtimes: Sequence[str] = ("ort-cpu",),
+    sizes: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> "list[AgreementRecord | ExportRecord]":
+    """Judge every attention of a model on runtimes and prove that its axes may change.
+
+    Args:
+        model: The model.
+        runtimes: Names, see `sdpa-onnx runtimes`.
+        sizes: Sizes of named axes; the others are chosen.
+        seed: Seed of the inputs.
+
+    Returns:
+        One record per judgement, and one per runtime on the axes; `outcome` tells.
+
+    Raises:
+        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
+        SessionError: If a runtime fails on the model.
+    """
+    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.survey import pick_runtimes
+    from sdpa_onnx.workflows.verify_file import verify_file
+
+    loaded = load(model)
+    check = Check(sizes=dict(sizes or {}), seed=seed)
+    return list(verify_file(loaded, pick_runtimes(list(runtimes)), check, target=str(loaded.path or "model")))
+
+
+def bench(
+    models: "Mapping[str, ModelSource]",
+    *,
+    runtime: str = "ort-cpu",
+    sizes: Mapping[str, int] | None = None,
+    threads: int = 1,
+    seconds: float = 10.0,
+) -> "list[TimingRecord]":
+    """Time models on a runtime in one interleaved run; ratios refer to the first.
+
+    Args:
+        models: Name -> model; all take the same inputs.
+        runtime: Where they run.
+        sizes: Sizes of named axes; batch 1 and length 512 where not given.
+        threads: Threads inside one operator.
+        seconds: Time for the measurement.
+
+    Raises:
+        PlanError: If the models cannot be compared.
+        SessionError: If one does not run.
+    """
+    from sdpa_onnx.measure.visits import Plan
+    from sdpa_onnx.runtimes.base import get_runtime
+    from sdpa_onnx.workflows.bench import Arm
+    from sdpa_onnx.workflows.bench import bench as time_arms
+    from sdpa_onnx.workflows.bench_files import usual_sizes
+    from sdpa_onnx.workflows.checked import Check
+
+    loaded = {name: load(model) for name, model in models.items()}
+    arms = [Arm(name=name, model=model, runtime=get_runtime(runtime)) for name, model in loaded.items()]
+    check = Check(sizes=usual_sizes(arms[0].model, sizes or {}), threads=threads, spreads=(1.0,))
+    comparison = time_arms(
+        arms, check, target="models", baseline=arms[0].name, plan=Plan(blocks=80, budget_seconds=seconds)
+    )
+    return list(comparison.records.values())
