@@ -18,9 +18,11 @@ __all__ = [
     "AttentionRecord",
     "BakedAxis",
     "ExportRecord",
+    "Measure",
     "Outcome",
     "Record",
     "RuntimeRecord",
+    "SaturationRecord",
     "TimingRecord",
     "Verdict",
     "decode_record",
@@ -239,7 +241,47 @@ class RuntimeRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
     measures_time: bool = True
 
 
-Record = AgreementRecord | TimingRecord | ExportRecord | AttentionRecord | RuntimeRecord
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured number beside its prediction.
+
+    Args:
+        value: As measured.
+        predicted: Exact prediction at this size, or None where there is none.
+        standard_error: Of the measured value, from independent draws of the keys.
+        z: (value - predicted) / standard_error, or None.
+    """
+
+    value: float
+    predicted: float | None = None
+    standard_error: float | None = None
+    z: float | None = None
+
+
+class SaturationRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="saturation"):
+    """What one scale rule does to the softmax at one width and length.
+
+    Args:
+        scale_rule: "none", "1/sqrt(d_k)" or "1/d_k".
+        head_dim: d_k.
+        kv_seq_len: Keys of a row.
+        sigma: Standard deviation of the components of query and key.
+        dtype: Element type of the weights measured.
+        rows: Rows measured, over all draws.
+        draws: Independent draws of the keys.
+        measures: Name -> measured and predicted; names are those of `core.saturation`.
+    """
+
+    scale_rule: str = ""
+    head_dim: int = 0
+    kv_seq_len: int = 0
+    sigma: float = 1.0
+    dtype: str = ""
+    rows: int = 0
+    draws: int = 0
+    measures: dict[str, Measure] = {}
+
+
+Record = AgreementRecord | TimingRecord | ExportRecord | SaturationRecord | AttentionRecord | RuntimeRecord
 
 
 def encode_record(record: Record) -> bytes:

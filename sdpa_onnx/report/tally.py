@@ -11,6 +11,7 @@ from sdpa_onnx.core.records import (
     Outcome,
     Record,
     RuntimeRecord,
+    SaturationRecord,
     TimingRecord,
     Verdict,
 )
@@ -40,6 +41,8 @@ def kind_noun(record: Record) -> str:
             return "timing"
         case ExportRecord():
             return "export"
+        case SaturationRecord():
+            return "saturation cell"
         case AttentionRecord():
             return "attention"
         case RuntimeRecord():
