@@ -5,7 +5,7 @@ where the runtime stops if it says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -18,7 +18,7 @@ from sdpa_onnx.workflows.checked import Check
 from sdpa_onnx.workflows.feeds import axis_names
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
-__all__ = ["AxesProof", "describe", "prove_axes", "size_sets", "traced_sizes"]
+__all__ = ["AxesProof", "prove_axes", "size_sets", "traced_sizes"]
 
 # 1, 2, primes, a power of two and something larger than any usual sample; neighbours differ, so q != kv.
 _LENGTHS = (1, 2, 13, 64, 31, 97, 5, 128)
@@ -33,15 +33,28 @@ class AxesProof:
 
     Args:
         dynamic_axes: Names of the axes that may change.
-        baked: Axes that do not really change; empty = proved at `sizes_tried` sizes.
+        baked: Axes that do not really change.
+        failure: Why it is not right at the sizes tried, if that is no axis's fault; "" if it is right.
         sizes_tried: Size sets that were run.
         records: The judgements on the way.
     """
 
     dynamic_axes: tuple[str, ...]
-    baked: tuple[BakedAxis, ...]
+    baked: tuple[BakedAxis, ...] = ()
+    failure: str = ""
     sizes_tried: int
-    records: tuple[AgreementRecord, ...]
+    records: tuple[AgreementRecord, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """OK if every axis was proved."""
+        return Outcome.DISAGREES if self.baked or self.failure else Outcome.OK
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, one sentence; "" if nothing is."""
+        parts = [f"axis '{axis.axis}' is fixed" + (f" at '{axis.node}'" if axis.node else "") for axis in self.baked]
+        return f"{'; '.join(parts)} ({self.baked[0].evidence})" if self.baked else self.failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +114,29 @@ def prove_axes(
     axes = axis_names(model)
     records: list[AgreementRecord] = []
     failures: list[tuple[dict[str, int], _Failure]] = []
-    good: dict[str, int] | None = dict(traced) if traced else None
+    good = [dict(traced)] if traced else []
     tried = size_sets(axes, count=count) if axes else []
     for number, sizes in enumerate(tried):
         failure = _try(model, runtime, sizes, target, seed, records)
         if failure is not None:
             failures.append((sizes, failure))
-        elif good is None:
-            good = sizes
+        elif _says_something(sizes):
+            good.append(sizes)
         if on_size is not None:
             on_size(number + 1, len(tried))
-    baked = _isolate(model, runtime, failures, good, target, seed) if failures else ()
-    return AxesProof(dynamic_axes=axes, baked=baked, sizes_tried=len(tried), records=tuple(records))
+    proof = AxesProof(dynamic_axes=axes, sizes_tried=len(tried), records=tuple(records))
+    if not failures:
+        return proof
+    working = next((sizes for sizes in good if _try(model, runtime, sizes, target, seed, []) is None), None)
+    if working is None:
+        sizes, first = failures[-1]
+        return replace(proof, failure=f"it is wrong wherever it was tried, e.g. at {_words(sizes)}: {first.evidence}")
+    return replace(proof, baked=_isolate(model, runtime, failures, working, target, seed))
+
+
+def _says_something(sizes: Mapping[str, int]) -> bool:
+    """Whether a right result means anything: with one key the softmax is 1 whatever the scores are."""
+    return all(size > 1 for axis, size in sizes.items() if not axis.startswith("batch"))
 
 
 def _try(
@@ -135,29 +159,25 @@ def _isolate(
     model: OnnxModel,
     runtime: Runtime,
     failures: list[tuple[dict[str, int], _Failure]],
-    good: Mapping[str, int] | None,
+    working: Mapping[str, int],
     target: str,
     seed: int,
 ) -> tuple[BakedAxis, ...]:
     """Change one axis at a time from sizes that work, and name those that break."""
-    sizes, first = failures[0]
-    everything = BakedAxis(axis=", ".join(sizes), node=first.node, evidence=first.evidence)
-    if good is None or _try(model, runtime, dict(good), target, seed, []) is not None:
-        return (everything,)
     baked = []
-    for axis in sizes:
-        for failed, _ in failures:
-            failure = None
-            if failed[axis] != good[axis]:
-                failure = _try(model, runtime, {**good, axis: failed[axis]}, target, seed, [])
+    for axis in working:
+        changed = dict.fromkeys(sizes[axis] for sizes, _ in failures if sizes[axis] != working[axis])
+        for size in changed:
+            failure = _try(model, runtime, {**working, axis: size}, target, seed, [])
             if failure is not None:
-                evidence = f"{axis} {good[axis]} works, {failed[axis]} does not: {failure.evidence}"
+                evidence = f"{axis} {working[axis]} works, {size} does not: {failure.evidence}"
                 baked.append(BakedAxis(axis=axis, node=failure.node, evidence=evidence))
                 break
-    return tuple(baked) or (everything,)
+    if baked:
+        return tuple(baked)
+    sizes, first = failures[0]
+    return (BakedAxis(axis=" with ".join(sizes), node=first.node, evidence=f"at {_words(sizes)}: {first.evidence}"),)
 
 
-def describe(baked: Sequence[BakedAxis]) -> str:
-    """One sentence about the axes that are fixed."""
-    parts = [f"axis '{axis.axis}' is fixed" + (f" at node '{axis.node}'" if axis.node else "") for axis in baked]
-    return f"{'; '.join(parts)} ({baked[0].evidence})" if baked else "every axis may change"
+def _words(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis} {size}" for axis, size in sizes.items())

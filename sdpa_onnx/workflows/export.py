@@ -10,7 +10,7 @@ from sdpa_onnx.core.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.checked import Check, form_of
-from sdpa_onnx.workflows.dynamic_axes import AxesProof, describe, prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.dynamic_axes import AxesProof, prove_axes, size_sets, traced_sizes
 from sdpa_onnx.workflows.feeds import axis_names
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
@@ -90,7 +90,7 @@ def export_and_prove(
     seconds = time.perf_counter() - start
     where = get_runtime(runtime)
     proof = prove_axes(model, where, target=target, traced=traced_sizes(model), seed=seed, on_size=on_size)
-    judged = () if proof.baked else _ladder(model, where, target, seed)
+    judged = () if proof.reason else _ladder(model, where, target, seed)
     exported = Exported(
         model=model,
         record=_record(model, target, proof, seconds, str(path or "")),
@@ -114,8 +114,8 @@ def _record(model: OnnxModel, target: str, proof: AxesProof, seconds: float, pat
         case=target,
         form=form_of(model),
         opset=model.opset,
-        outcome=Outcome.DISAGREES if proof.baked else Outcome.OK,
-        reason=describe(proof.baked) if proof.baked else "",
+        outcome=proof.outcome,
+        reason=proof.reason,
         dynamic_axes=proof.dynamic_axes,
         baked=proof.baked,
         sizes_tried=proof.sizes_tried,

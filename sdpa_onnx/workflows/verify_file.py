@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord
 from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
 from sdpa_onnx.workflows.checked import Check, form_of
-from sdpa_onnx.workflows.dynamic_axes import describe, prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.dynamic_axes import prove_axes, size_sets, traced_sizes
 from sdpa_onnx.workflows.feeds import axis_names
 from sdpa_onnx.workflows.inspect import inspect_model
 from sdpa_onnx.workflows.verify import Expectations, check_model
@@ -83,8 +83,8 @@ def _axes_record(model: OnnxModel, runtime: str, target: str, seed: int) -> Expo
         form=form_of(model),
         opset=model.opset,
         runtime=runtime,
-        outcome=Outcome.DISAGREES if proof.baked else Outcome.OK,
-        reason=describe(proof.baked) if proof.baked else "",
+        outcome=proof.outcome,
+        reason=proof.reason,
         dynamic_axes=proof.dynamic_axes,
         baked=proof.baked,
         sizes_tried=proof.sizes_tried,
