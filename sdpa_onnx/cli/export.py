@@ -129,7 +129,7 @@ def export(
 def _show(exported: "Exported", output: Path, *, as_json: bool) -> int:
     show_records([exported.record, *exported.agreement], as_json=as_json)
     if not exported.is_right:
-        tell(f"{output} was not written: see what disagrees above.")
+        tell(f"{output} was not written: see what disagrees above. Another --opset or --form may be right there.")
         return DISAGREES
     tell(f"wrote {output}")
     return OK

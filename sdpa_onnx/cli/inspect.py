@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sdpa_onnx.core.records import AttentionRecord
     from sdpa_onnx.runtimes.base import RanReport
 
-__all__ = ["inspect"]
+__all__ = ["describe_attention", "inspect"]
 
 
 @guarded
@@ -33,14 +33,15 @@ def inspect(
         return OK
     print(f"{model}: opset {loaded.opset}, {len(records)} attention{'s' if len(records) > 1 else ''}")
     for record in records:
-        print(_line(record))
+        print(describe_attention(record))
     print(f"Dynamic axes: {', '.join(records[0].dynamic_axes) or 'none'}")
     for name in pick_runtimes(runtime):
         print(f"On {name}: {_ran_line(what_runs(loaded, name))}")
     return OK
 
 
-def _line(record: "AttentionRecord") -> str:
+def describe_attention(record: "AttentionRecord") -> str:
+    """One attention in one line."""
     spec = record.spec
     if spec is None:
         return f"  {record.node}: {record.dialect}; {record.reason}"

@@ -128,10 +128,14 @@ def prove_axes(
     if not failures:
         return proof
     working = next((sizes for sizes in good if _try(model, runtime, sizes, target, seed, []) is None), None)
+    sizes, first = failures[-1]
     if working is None:
-        sizes, first = failures[-1]
-        return replace(proof, failure=f"it is wrong wherever it was tried, e.g. at {_words(sizes)}: {first.evidence}")
-    return replace(proof, baked=_isolate(model, runtime, failures, working, target, seed))
+        return replace(proof, failure=f"It is wrong wherever it was tried, e.g. at {_words(sizes)}: {first.evidence}")
+    found = _Isolation(model=model, runtime=runtime, target=target, seed=seed, working=working)
+    baked = found.baked(tried)
+    if baked:
+        return replace(proof, baked=baked)
+    return replace(proof, failure=f"It is right at {_words(working)} and wrong at {_words(sizes)}: {first.evidence}")
 
 
 def _says_something(sizes: Mapping[str, int]) -> bool:
@@ -155,28 +159,33 @@ def _try(
     return None if wrong is None else _Failure(wrong.diagnosis, wrong.site)
 
 
-def _isolate(
-    model: OnnxModel,
-    runtime: Runtime,
-    failures: list[tuple[dict[str, int], _Failure]],
-    working: Mapping[str, int],
-    target: str,
-    seed: int,
-) -> tuple[BakedAxis, ...]:
-    """Change one axis at a time from sizes that work, and name those that break."""
-    baked = []
-    for axis in working:
-        changed = dict.fromkeys(sizes[axis] for sizes, _ in failures if sizes[axis] != working[axis])
-        for size in changed:
-            failure = _try(model, runtime, {**working, axis: size}, target, seed, [])
-            if failure is not None:
-                evidence = f"{axis} {working[axis]} works, {size} does not: {failure.evidence}"
-                baked.append(BakedAxis(axis=axis, node=failure.node, evidence=evidence))
-                break
-    if baked:
-        return tuple(baked)
-    sizes, first = failures[0]
-    return (BakedAxis(axis=" with ".join(sizes), node=first.node, evidence=f"at {_words(sizes)}: {first.evidence}"),)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Isolation:
+    """Sizes that work, from which one axis at a time is changed."""
+
+    model: OnnxModel
+    runtime: Runtime
+    target: str
+    seed: int
+    working: Mapping[str, int]
+
+    def baked(self, tried: Sequence[Mapping[str, int]]) -> tuple[BakedAxis, ...]:
+        """Axes that work at no other size. One that fails at some sizes only is no baked axis but a fault there."""
+        found = (self._baked(axis, [sizes[axis] for sizes in tried]) for axis in self.working)
+        return tuple(axis for axis in found if axis is not None)
+
+    def _baked(self, axis: str, tried: Sequence[int]) -> BakedAxis | None:
+        failure = None
+        others = [size for size in dict.fromkeys(tried) if size != self.working[axis] and _says_something({axis: size})]
+        for size in others:
+            changed = {**self.working, axis: size}
+            failure = _try(self.model, self.runtime, changed, self.target, self.seed, [])
+            if failure is None:
+                return None
+        if failure is None:
+            return None
+        evidence = f"{axis} {self.working[axis]} works, {others[-1]} does not: {failure.evidence}"
+        return BakedAxis(axis=axis, node=failure.node, evidence=evidence)
 
 
 def _words(sizes: Mapping[str, int]) -> str:

@@ -70,9 +70,7 @@ def logit(
     return score + added_by_mask(inputs.attn_mask, place)
 
 
-def is_visible(
-    spec: AttentionSpec, inputs: AttentionInputs, place: tuple[int, int, int, int], q_seq_len: int
-) -> bool:
+def is_visible(spec: AttentionSpec, inputs: AttentionInputs, place: tuple[int, int, int, int], q_seq_len: int) -> bool:
     """Causality, windows and lengths."""
     batch, _, i, j = place
     position = i

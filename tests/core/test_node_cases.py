@@ -1,5 +1,6 @@
 """ONNX's own Attention node cases through our oracle: their data, not their code."""
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -20,7 +21,10 @@ RTOL, BFLOAT16_RTOL, ATOL = 1e-3, 2.0**-6, 1e-7
 
 @cache
 def node_cases() -> dict[str, Any]:
-    cases = load_model_tests(kind="node")
+    with warnings.catch_warnings():
+        # Other operators' cases divide by zero on purpose while the loader computes them.
+        warnings.simplefilter("ignore")
+        cases = load_model_tests(kind="node")
     return {case.name: case for case in cases if _is_attention(case.name)}
 
 

@@ -58,7 +58,7 @@ def test_a_dtype_word_becomes_a_member() -> None:
     assert case.dtype is Dtype.BFLOAT16
 
 
-@pytest.mark.parametrize(("dtype", "short"), zip(Dtype, ["f64", "f32", "f16", "bf16"], strict=True))
+@pytest.mark.parametrize(("dtype", "short"), list(zip(Dtype, ["f64", "f32", "f16", "bf16"], strict=True)))
 def test_short_forms_of_dtypes(dtype: Dtype, short: str) -> None:
     """Ids use the short forms."""
     assert dtype.short == short
@@ -80,8 +80,10 @@ SPEC_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"head_dim": -64, "v_head_dim": 1}, "head_dim is -64; it must be at least 1."),
     (
         {"kv_num_heads": 3},
-        "q_num_heads is 8, which kv_num_heads = 3 does not divide. "
-        "Each key/value head must serve the same number of query heads.",
+        (
+            "q_num_heads is 8, which kv_num_heads = 3 does not divide. "
+            "Each key/value head must serve the same number of query heads."
+        ),
     ),
     ({"left_window": -2}, "left_window is -2; it must be -1 (all keys) or more."),
     ({"right_window": -2}, "right_window is -2; it must be -1 (all keys) or more."),
@@ -95,8 +97,10 @@ SPEC_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"scale": "sqrt"}, "scale is 'sqrt'; it must be one of 1/sqrt(d_k), none, 1/d_k."),
     (
         {"mask": "lengths", "has_past": True},
-        "mask 'lengths' cannot be combined with a past. "
-        "ONNX Attention takes nonpad_kv_seqlen only without past_key and past_value.",
+        (
+            "mask 'lengths' cannot be combined with a past. "
+            "ONNX Attention takes nonpad_kv_seqlen only without past_key and past_value."
+        ),
     ),
 ]
 

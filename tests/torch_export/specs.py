@@ -12,35 +12,34 @@ from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Layout, MaskKind, 
 _BASE: dict[str, Any] = {"q_num_heads": 4, "kv_num_heads": 2, "head_dim": 8}
 _PAST: dict[str, Any] = {"has_past": True, "is_causal": True}
 
-SPECS: dict[str, AttentionSpec] = {
-    name: AttentionSpec(**{**_BASE, **options})
-    for name, options in {
-        "plain": {},
-        "equal-heads": {"kv_num_heads": 4},
-        "one-kv-head": {"kv_num_heads": 1},
-        "causal": {"is_causal": True},
-        "narrow-values": {"v_head_dim": 5},
-        "bool": {"mask": MaskKind.BOOL},
-        "float": {"mask": MaskKind.FLOAT},
-        "bool-causal": {"mask": MaskKind.BOOL, "is_causal": True},
-        "float-causal": {"mask": MaskKind.FLOAT, "is_causal": True},
-        "past": {"has_past": True},
-        "past-causal": _PAST,
-        "past-causal-bool": {**_PAST, "mask": MaskKind.BOOL},
-        "lengths": {"mask": MaskKind.LENGTHS},
-        "lengths-causal": {"mask": MaskKind.LENGTHS, "is_causal": True},
-        "lengths-window": {"mask": MaskKind.LENGTHS, "left_window": 1},
-        "window": {"left_window": 2, "right_window": 1},
-        "window-past": {**_PAST, "left_window": 2, "right_window": 0},
-        "softcap": {"softcap": 3.0},
-        "softcap-bool-causal": {"softcap": 3.0, "mask": MaskKind.BOOL, "is_causal": True},
-        "softcap-float-past": {**_PAST, "softcap": 2.0, "mask": MaskKind.FLOAT},
-        "scale-number": {"scale": 0.3},
-        "scale-rule": {"scale": ScaleRule.INVERSE},
-        "bsh": {"layout": Layout.BSH},
-        "bsh-past": {**_PAST, "layout": Layout.BSH, "v_head_dim": 6},
-    }.items()
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "equal-heads": {"kv_num_heads": 4},
+    "one-kv-head": {"kv_num_heads": 1},
+    "causal": {"is_causal": True},
+    "narrow-values": {"v_head_dim": 5},
+    "bool": {"mask": MaskKind.BOOL},
+    "float": {"mask": MaskKind.FLOAT},
+    "bool-causal": {"mask": MaskKind.BOOL, "is_causal": True},
+    "float-causal": {"mask": MaskKind.FLOAT, "is_causal": True},
+    "past": {"has_past": True},
+    "past-causal": _PAST,
+    "past-causal-bool": {**_PAST, "mask": MaskKind.BOOL},
+    "lengths": {"mask": MaskKind.LENGTHS},
+    "lengths-causal": {"mask": MaskKind.LENGTHS, "is_causal": True},
+    "lengths-window": {"mask": MaskKind.LENGTHS, "left_window": 1},
+    "window": {"left_window": 2, "right_window": 1},
+    "window-past": {**_PAST, "left_window": 2, "right_window": 0},
+    "softcap": {"softcap": 3.0},
+    "softcap-bool-causal": {"softcap": 3.0, "mask": MaskKind.BOOL, "is_causal": True},
+    "softcap-float-past": {**_PAST, "softcap": 2.0, "mask": MaskKind.FLOAT},
+    "scale-number": {"scale": 0.3},
+    "scale-rule": {"scale": ScaleRule.INVERSE},
+    "bsh": {"layout": Layout.BSH},
+    "bsh-past": {**_PAST, "layout": Layout.BSH, "v_head_dim": 6},
 }
+
+SPECS = {name: AttentionSpec(**{**_BASE, **options}) for name, options in _OPTIONS.items()}
 
 SIZES = [(1, 1, 1, 0), (2, 3, 5, 4), (3, 7, 7, 1), (2, 6, 3, 9)]
 

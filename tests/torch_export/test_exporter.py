@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -114,7 +115,8 @@ def test_one_attention_node_each_from_opset_23(case: Case) -> None:
 def test_nothing_of_this_machine_in_the_file(case: Case) -> None:
     """No path, stack trace or torch metadata is left in the file."""
     data = case[1].to_bytes()
-    for trace in (b"stack_trace", b"pkg.torch", b'File "', b"site-packages", b"/home", b"/work", b".py"):
+    here, python = str(Path.cwd()).encode(), sys.prefix.encode()
+    for trace in (b"stack_trace", b"pkg.torch", b'File "', b"site-packages", b".py", here, python):
         assert trace not in data, trace
 
 
@@ -187,7 +189,7 @@ def test_multihead_attention_of_torch_with_two_batches() -> None:
     module = nn.MultiheadAttention(16, 4, batch_first=True)
     sample = {"query": torch.randn(2, 5, 16), "key": torch.randn(2, 7, 16), "value": torch.randn(2, 7, 16)}
     model = export_module(module, {**sample, "need_weights": False})
-    assert [[str(dim) for dim in value.shape or ()][0] for value in model.ir.graph.inputs] == ["batch_size"] * 3
+    assert [next(str(dim) for dim in value.shape or ()) for value in model.ir.graph.inputs] == ["batch_size"] * 3
     assert model.node_counts()["Attention"] == 1
     inputs = (torch.randn(3, 4, 16), torch.randn(3, 9, 16), torch.randn(3, 9, 16))
     with torch.no_grad():

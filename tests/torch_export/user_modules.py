@@ -122,7 +122,8 @@ class Untranslatable(nn.Module):
     """An operator without an ONNX form."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.special.bessel_j0(x)
+        output: Tensor = torch.special.bessel_j0(x)
+        return output
 
 
 class ManyOutputs(nn.Module):

@@ -1,0 +1,103 @@
+"""The jobs of a suite: order, names that stay, nothing twice."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, TimingJob, job_id, plan
+from sdpa_onnx.sweep.suite import load_suite
+from tests.conftest import GoldenCheck
+from tests.sweep.suites import TINY, suite_of, write_suite
+
+
+def test_exports_first_then_agreement_before_timing(tmp_path: Path) -> None:
+    """Graphs come first; of each case its judgements come before its times."""
+    jobs = plan(suite_of(tmp_path))
+    assert [type(job).__name__ for job in jobs] == ["ExportJob"] * 2 + ["AgreementJob", "AgreementJob", "TimingJob"] * 2
+    assert [job.runtime for job in jobs if isinstance(job, AgreementJob)] == ["ort-cpu", "torch"] * 2
+    assert {job.case.spec for job in jobs[2:5] if not isinstance(job, ExportJob)} == {jobs[2].model.spec}  # type: ignore[union-attr]
+
+
+def test_ids_stay(tmp_path: Path, golden: GoldenCheck) -> None:
+    """A job keeps its name over releases, or an old run could not be resumed or compared."""
+    text = "".join(f"{job_id(job)} {type(job).__name__}\n" for job in plan(suite_of(tmp_path)))
+    golden("tiny_plan.txt", text)
+
+
+def test_ids_are_the_same_in_another_process(tmp_path: Path) -> None:
+    """Nothing of the process enters a name, not even its hash seed."""
+    path = write_suite(tmp_path)
+    program = (
+        "import sys; from sdpa_onnx.sweep.plan import job_id, plan; from sdpa_onnx.sweep.suite import load_suite\n"
+        "print(*map(job_id, plan(load_suite(sys.argv[1]))))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(path)],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == [job_id(job) for job in plan(load_suite(str(path)))]
+
+
+@pytest.mark.parametrize("name", ["tiny", "quick"])
+def test_no_job_twice(tmp_path: Path, name: str) -> None:
+    """Two jobs never share a name, so that each is done once."""
+    suite = suite_of(tmp_path) if name == "tiny" else load_suite(name)
+    names = [job_id(job) for job in plan(suite)]
+    assert len(set(names)) == len(names) > 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("opsets = [23]", "opsets = [18]"),
+        ("spreads = [1.0]", "spreads = [2.0]"),
+        ("q_seq_len = 16", "q_seq_len = 17"),
+        ("head_dim = 8", "head_dim = 16"),
+        ('name = "tiny"', 'name = "tiny"\nseed = 1'),
+        ('name = "tiny"', 'name = "tiny"\nthreads = 2'),
+    ],
+)
+def test_what_decides_a_result_decides_the_id(tmp_path: Path, old: str, new: str) -> None:
+    """Another opset, spread, size, width, seed or thread count is another agreement job."""
+    first, second = (
+        {job_id(job) for job in plan(suite_of(tmp_path, text)) if isinstance(job, AgreementJob)}
+        for text in (TINY, TINY.replace(old, new))
+    )
+    assert old in TINY
+    assert not first & second
+
+
+def test_name_of_the_suite_decides_nothing(tmp_path: Path) -> None:
+    """Renaming a suite keeps every job."""
+    first, second = (
+        [job_id(job) for job in plan(suite_of(tmp_path, text))]
+        for text in (TINY, TINY.replace('name = "tiny"', 'name = "other"'))
+    )
+    assert first == second
+
+
+def test_torch_is_judged_once_whatever_the_opsets(tmp_path: Path) -> None:
+    """torch runs the module, which has no opset; a graph is judged at each."""
+    jobs = plan(suite_of(tmp_path, TINY.replace("[23]", "[18, 23, 24]")))
+    judged = [(job.runtime, job.model.opset) for job in jobs if isinstance(job, AgreementJob)][:4]
+    assert judged == [("ort-cpu", 18), ("ort-cpu", 23), ("ort-cpu", 24), ("torch", 24)]
+    assert [len(job.models) for job in jobs if isinstance(job, TimingJob)] == [3, 3]
+
+
+def test_module_is_not_judged_in_torch(tmp_path: Path) -> None:
+    """A module's attentions cannot be tapped in torch: it is the yardstick of the module's end."""
+    text = TINY.replace('"sdpa"', '"encoder-self"').replace("is_causal = [false, true]\n", "")
+    runtimes = [job.runtime for job in plan(suite_of(tmp_path, text)) if isinstance(job, AgreementJob)]
+    assert runtimes == ["ort-cpu"]
+
+
+def test_nothing_is_timed_without_timing(tmp_path: Path) -> None:
+    """A suite without `timing` only exports and judges."""
+    jobs = plan(suite_of(tmp_path, TINY.replace('timing = ["ort-cpu", "torch"]\n', "")))
+    assert not [job for job in jobs if isinstance(job, TimingJob)]

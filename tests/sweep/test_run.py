@@ -1,0 +1,227 @@
+"""A run from start to end, and when it may be gone on with."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from sdpa_onnx.core.records import Outcome
+from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.errors import PlanError, RuntimeNotFoundError
+from sdpa_onnx.sweep import run
+from sdpa_onnx.sweep.plan import Job, job_id, plan
+from sdpa_onnx.sweep.run import Watcher, latest_folder, new_folder, open_run, run_jobs
+from sdpa_onnx.sweep.store import Store, read_run
+from sdpa_onnx.sweep.suite import Suite
+from tests.sweep.fakes import Throwing, plant
+from tests.sweep.suites import TINY, job_records, suite_of
+
+_QUICK = TINY.replace("is_causal = [false, true]\n", "").replace("0.3", "0.02").replace("0.05", "0.002")
+
+
+@pytest.fixture(autouse=True)
+def _known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds of measuring the machine test nothing here."""
+    known = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e8)
+    monkeypatch.setattr(run, "measure_ceilings", lambda *, threads: known)
+
+
+def _open(suite: Suite, folder: Path, *, resume: bool = False, force: bool = False) -> Store:
+    return open_run(suite, folder, command="sdpa-onnx run tiny", resume=resume, force=force)
+
+
+def _carry_out(suite: Suite, folder: Path, *, resume: bool = False, force: bool = False) -> list[str]:
+    """Run what is left; the ids of the jobs that were left."""
+    left: list[str] = []
+    watcher = Watcher(
+        on_start=lambda jobs: left.extend(job_id(job) for job in jobs),
+        on_job=lambda job: None,
+        on_done=lambda job, well: None,
+    )
+    with _open(suite, folder, resume=resume, force=force) as store:
+        run_jobs(suite, store, watcher)
+    return left
+
+
+def _ids(suite: Suite) -> list[str]:
+    return [job_id(job) for job in plan(suite)]
+
+
+def test_header_tells_the_circumstances(tmp_path: Path) -> None:
+    """run.json has what was run, where, with what and how much was planned and done."""
+    suite = suite_of(tmp_path, _QUICK)
+    _carry_out(suite, tmp_path / "run")
+    header, _ = read_run(tmp_path / "run")
+    assert (header.suite, header.command, header.threads, header.seed) == ("tiny", "sdpa-onnx run tiny", 1, 0)
+    assert (header.planned_cells, header.done_cells, header.is_finished) == (4, 4, True)
+    assert header.ceilings == {"gemm_flops_per_second": 1e9, "exps_per_second": 1e8}
+    assert header.started <= (header.finished or "")
+    assert {"torch", "onnx", "onnxruntime", "numpy"} <= set(header.versions)
+    assert {"cpu", "cores", "os", "python"} <= set(header.environment)
+
+
+def test_finished_run_has_nothing_left(tmp_path: Path) -> None:
+    """Going on with a finished run does no job again and keeps its records."""
+    suite = suite_of(tmp_path, _QUICK)
+    assert _carry_out(suite, tmp_path / "run") == _ids(suite)
+    records = (tmp_path / "run" / "records.jsonl").read_bytes()
+    assert _carry_out(suite, tmp_path / "run", resume=True) == []
+    assert (tmp_path / "run" / "records.jsonl").read_bytes() == records
+
+
+def test_only_failed_and_missing_jobs_are_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resuming redoes what failed; what it writes replaces the failure."""
+    suite = suite_of(tmp_path, _QUICK)
+    with monkeypatch.context() as patch:
+        plant(patch, Throwing(name="torch"))
+        _carry_out(suite, tmp_path / "run")
+    _, records = read_run(tmp_path / "run")
+    assert [record.outcome for record in records][:3] == [Outcome.OK, Outcome.OK, Outcome.FAILED]
+    assert _carry_out(suite, tmp_path / "run", resume=True) == _ids(suite)[2:]
+    _, records = read_run(tmp_path / "run")
+    assert {record.outcome for record in records} == {Outcome.OK}
+    assert sorted({record.job for record in records}) == sorted(_ids(suite))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.UNSUPPORTED, Outcome.DISAGREES])
+def test_what_did_not_fail_is_done(tmp_path: Path, outcome: Outcome) -> None:
+    """A finding is a result: it is not tried again."""
+    suite = suite_of(tmp_path, _QUICK)
+    with _open(suite, tmp_path / "run") as store:
+        for name in _ids(suite):
+            store.append(job_records(name, outcome=outcome))
+    assert _carry_out(suite, tmp_path / "run", resume=True) == []
+
+
+def test_another_suite_is_refused(tmp_path: Path) -> None:
+    """A folder of another plan is never gone on with, not even by force."""
+    _open(suite_of(tmp_path, _QUICK), tmp_path / "run").__exit__(None, None, None)
+    other = suite_of(tmp_path, TINY)
+    for force in (False, True):
+        with pytest.raises(PlanError) as caught:
+            _open(other, tmp_path / "run", resume=True, force=force)
+        assert str(caught.value) == "The run there is of another suite. Choose another --out."
+
+
+def test_refused_resume_lets_go_of_the_folder(tmp_path: Path) -> None:
+    """A refusal does not keep the folder locked for the rest of the process."""
+    suite = suite_of(tmp_path, _QUICK)
+    _open(suite, tmp_path / "run").__exit__(None, None, None)
+    with pytest.raises(PlanError) as caught:
+        _open(suite_of(tmp_path, TINY), tmp_path / "run", resume=True)
+    assert "another suite" in str(caught.value)
+    _open(suite, tmp_path / "run", resume=True).__exit__(None, None, None)
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], machine: dict[str, str]) -> None:
+    monkeypatch.setattr(run, "versions", lambda: versions)
+    monkeypatch.setattr(run, "environment", lambda: machine)
+
+
+_MACHINE = {"cpu": "a", "cores": "2", "os": "linux", "python": "3.11"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "machine", "changed"),
+    [
+        ({"torch": "2"}, _MACHINE, "torch"),
+        ({"torch": "1", "openvino": "1"}, _MACHINE, "openvino"),
+        ({"torch": "1"}, {**_MACHINE, "cpu": "b", "cores": "4"}, "cpu, cores"),
+        ({"torch": "2"}, {**_MACHINE, "python": "3.12"}, "torch, python"),
+    ],
+    ids=["version", "new-package", "machine", "both"],
+)
+def test_changed_versions_or_machine_are_refused_unless_forced(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    versions: dict[str, str],
+    machine: dict[str, str],
+    changed: str,
+) -> None:
+    """Figures of two machines or versions are not mixed unless the user says so."""
+    suite = suite_of(tmp_path, _QUICK)
+    _pretend(monkeypatch, {"torch": "1"}, _MACHINE)
+    _open(suite, tmp_path / "run").__exit__(None, None, None)
+    _pretend(monkeypatch, versions, machine)
+    with pytest.raises(PlanError) as caught:
+        _open(suite, tmp_path / "run", resume=True)
+    assert str(caught.value) == (
+        f"{changed} changed since the run was started, so its figures would not be comparable. "
+        "Start a new run, or go on with --force."
+    )
+    del caught
+    _open(suite, tmp_path / "run", resume=True, force=True).__exit__(None, None, None)
+
+
+def test_package_that_is_gone_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that was there at the start and is not any more changed too."""
+    suite = suite_of(tmp_path, _QUICK)
+    _pretend(monkeypatch, {"torch": "1", "openvino": "1"}, _MACHINE)
+    _open(suite, tmp_path / "run").__exit__(None, None, None)
+    _pretend(monkeypatch, {"torch": "1"}, _MACHINE)
+    with pytest.raises(PlanError, match="^openvino changed since the run was started"):
+        _open(suite, tmp_path / "run", resume=True)
+
+
+def test_unknown_runtime_is_found_before_anything_runs(tmp_path: Path) -> None:
+    """A misspelt runtime is refused at once, and no folder is made."""
+    suite = suite_of(tmp_path, _QUICK.replace('agreement = ["ort-cpu", "torch"]', 'agreement = ["ort-cpi"]'))
+    with pytest.raises(RuntimeNotFoundError) as caught:
+        _open(suite, tmp_path / "run")
+    assert str(caught.value) == (
+        "There is no runtime 'ort-cpi'. Did you mean 'ort-cpu'? Known: onnx-reference, ort-cpu, ort-cuda, torch."
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_unknown_target_is_found_before_anything_runs(tmp_path: Path) -> None:
+    """A misspelt target is refused at once, and no folder is made."""
+    suite = suite_of(tmp_path, _QUICK.replace('"sdpa"', '"encoder-slf"'))
+    with pytest.raises(PlanError) as caught:
+        _open(suite, tmp_path / "run")
+    assert str(caught.value) == "'encoder-slf' is no target. Did you mean 'encoder-self'?"
+    assert not (tmp_path / "run").exists()
+
+
+def test_reference_is_not_timed(tmp_path: Path) -> None:
+    """A runtime that is slow by design cannot be in `timing`."""
+    text = _QUICK.replace('timing = ["ort-cpu", "torch"]', 'timing = ["torch", "onnx-reference"]')
+    with pytest.raises(PlanError) as caught:
+        _open(suite_of(tmp_path, text), tmp_path / "run")
+    assert str(caught.value) == "Runtime 'onnx-reference' is for agreement only. Take it out of 'timing'."
+
+
+def test_newest_run_is_found(tmp_path: Path) -> None:
+    """--resume without --out takes the newest run of the suite, and no folder without a run.json."""
+    for name in ("quick-20260101T000000Z", "quick-20260301T000000Z", "other-20260401T000000Z"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    (tmp_path / "quick-20260501T000000Z").mkdir()
+    assert latest_folder("quick", tmp_path) == tmp_path / "quick-20260301T000000Z"
+    assert latest_folder("some/where/other.toml", tmp_path) == tmp_path / "other-20260401T000000Z"
+    with pytest.raises(PlanError) as caught:
+        latest_folder("ci", tmp_path)
+    assert str(caught.value) == (f"There is no run of 'ci' in {tmp_path} to go on with. Start one without --resume.")
+
+
+def test_new_folder_sorts_by_time(tmp_path: Path) -> None:
+    """A run folder is named after its suite and the time in UTC."""
+    folder = new_folder("some/where/tiny.toml", tmp_path)
+    assert folder.parent == tmp_path
+    assert folder.name.startswith("tiny-2")
+    assert folder.name.endswith("Z")
+    assert len(folder.name) == len("tiny-20261129T134500Z")
+
+
+def test_watcher_hears_what_is_left(tmp_path: Path) -> None:
+    """The start is told with the jobs themselves, not with those that are done."""
+    suite = suite_of(tmp_path, _QUICK)
+    with _open(suite, tmp_path / "run") as store:
+        for name in _ids(suite)[:-1]:
+            store.append(job_records(name))
+        heard: list[Job] = []
+        ignore = dataclasses.replace(
+            Watcher(on_start=heard.extend, on_job=lambda job: None, on_done=lambda job, well: None)
+        )
+        run_jobs(suite, store, ignore)
+    assert heard == plan(suite)[-1:]

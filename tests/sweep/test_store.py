@@ -1,0 +1,282 @@
+"""The run folder: nothing finished is lost, nothing is there twice, nothing half-written is read."""
+
+import errno
+import json
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdpa_onnx.core.records import ExportRecord, Outcome, encode_record
+from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
+from sdpa_onnx.sweep.store import Store, complete_records, read_run
+from tests.sweep.suites import HEADER, job_records
+
+_A, _B, _C = job_records("a", parts=2), job_records("b"), job_records("c", parts=3)
+
+
+def _filled(folder: Path) -> Path:
+    with Store.create(folder, HEADER) as store:
+        for records in (_A, _B, _C):
+            store.append(records)
+    return folder
+
+
+def _bytes(records: list) -> bytes:  # type: ignore[type-arg]
+    return b"".join(encode_record(record) + b"\n" for record in records)
+
+
+def test_what_is_appended_is_read(tmp_path: Path) -> None:
+    """Records come back equal and in order, with the jobs done counted."""
+    header, records = read_run(_filled(tmp_path / "run"))
+    assert records == [*_A, *_B, *_C]
+    assert (header.suite, header.planned_cells, header.done_cells, header.is_finished) == ("t", 3, 3, False)
+
+
+def test_file_is_one_record_a_line(tmp_path: Path) -> None:
+    """records.jsonl is what DESIGN says: one JSON object a line, each with schema and kind."""
+    lines = (_filled(tmp_path / "run") / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == [
+        "agreement",
+        "timing",
+        "agreement",
+        "agreement",
+        "timing",
+        "timing",
+    ]
+    assert {json.loads(line)["schema"] for line in lines} == {1}
+
+
+def test_torn_at_every_byte_of_the_last_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a kill cuts the last job, the others stay whole, and resuming drops exactly the torn one."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # hundreds of waits for the disk test nothing here
+    folder, path = tmp_path / "run", tmp_path / "run" / "records.jsonl"
+    first, last = [ExportRecord(job="a")], [ExportRecord(job="b", parts=2, cell=cell) for cell in ("x", "y")]
+    with Store.create(folder, HEADER) as store:
+        store.append(first)
+        store.append(last)
+    whole, kept = path.read_bytes(), _bytes(first)
+    for size in range(len(kept), len(whole)):
+        path.write_bytes(whole[:size])
+        assert complete_records(folder) == first, size
+        with Store.resume(folder) as store:
+            assert path.read_bytes() == kept, size
+            store.append(last)
+        assert path.read_bytes() == whole, size
+    assert sorted(entry.name for entry in folder.iterdir()) == [".lock", "records.jsonl", "run.json"]
+
+
+def test_whole_file_is_left_as_it_is(tmp_path: Path) -> None:
+    """Resuming a run without a torn tail rewrites nothing."""
+    path = _filled(tmp_path / "run") / "records.jsonl"
+    before = path.stat()
+    Store.resume(path.parent).__exit__(None, None, None)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_failed_job_done_again_replaces(tmp_path: Path) -> None:
+    """Of a job done twice the last attempt counts, with all its records and no other."""
+    with Store.create(tmp_path / "run", HEADER) as store:
+        store.append(job_records("a", outcome=Outcome.FAILED, reason="broken"))
+        store.append(_B)
+        store.append(_A)
+    header, records = read_run(tmp_path / "run")
+    assert sorted(record.cell for record in records) == ["a-0", "a-1", "b-0"]
+    assert {record.outcome for record in records} == {Outcome.OK}
+    assert header.done_cells == 2
+    Store.resume(tmp_path / "run").__exit__(None, None, None)
+    assert read_run(tmp_path / "run")[1] == records
+
+
+def test_run_that_exists_is_not_started_again(tmp_path: Path) -> None:
+    """A folder with a run is left alone without --resume."""
+    folder = _filled(tmp_path / "run")
+    with pytest.raises(PlanError) as caught:
+        Store.create(folder, HEADER)
+    assert str(caught.value) == f"{folder} holds a run already. Go on with --resume, or choose another --out."
+    assert len(read_run(folder)[1]) == 6
+
+
+def test_second_run_in_one_process_is_refused(tmp_path: Path) -> None:
+    """While one run holds the folder a second gets one sentence, and the first goes on."""
+    with Store.create(tmp_path / "run", HEADER) as store:
+        with pytest.raises(PlanError) as caught:
+            Store.resume(tmp_path / "run")
+        assert str(caught.value) == (
+            f"Another run is writing {tmp_path / 'run'}. Wait for it, or choose another --out."
+        )
+        store.append(_A)
+    assert read_run(tmp_path / "run")[1] == _A
+
+
+def _hold(folder: Path, ready: Callable[[], object], release: Callable[[], object]) -> None:
+    with Store.resume(folder):
+        ready()
+        release()
+
+
+def test_two_processes_on_one_folder(tmp_path: Path) -> None:
+    """A second process is refused while the first lives; a kill frees the folder."""
+    folder = _filled(tmp_path / "run")
+    context = multiprocessing.get_context("spawn")
+    ready, release = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(folder, ready.set, release.wait))
+    other.start()
+    try:
+        assert ready.wait(60)
+        with pytest.raises(PlanError) as caught:
+            Store.resume(folder)
+        assert str(caught.value) == f"Another run is writing {folder}. Wait for it, or choose another --out."
+    finally:
+        other.kill()
+        other.join()
+    with Store.resume(folder) as store:
+        store.append(job_records("d"))
+    assert len(read_run(folder)[1]) == 7
+
+
+def _full_after(amount: int) -> Callable[[int, bytes], int]:
+    """os.write that takes some bytes and then finds the disk full."""
+    left = amount
+    write = os.write
+
+    def partial(handle: int, data: bytes) -> int:
+        nonlocal left
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = write(handle, bytes(data)[: min(left, 5)])
+        left -= done
+        return done
+
+    return partial
+
+
+@pytest.mark.parametrize("amount", [0, 1, 7, 400])
+def test_full_disk_takes_back_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, amount: int) -> None:
+    """When the disk fills up inside a job, the file ends with the job before, and a later resume goes on."""
+    folder = tmp_path / "run"
+    with Store.create(folder, HEADER) as store:
+        store.append(_A)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", _full_after(amount))
+            with pytest.raises(FolderError) as caught:
+                store.append(_C)
+        assert str(caught.value) == f"Cannot write {folder}: No space left on device."
+        assert (folder / "records.jsonl").read_bytes() == _bytes(_A)
+    with Store.resume(folder) as store:
+        store.append(_C)
+    assert read_run(folder)[1] == [*_A, *_C]
+
+
+def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that takes a few bytes at a time still gets the whole job."""
+    monkeypatch.setattr(os, "write", _full_after(1_000_000))
+    assert read_run(_filled(tmp_path / "run"))[1] == [*_A, *_B, *_C]
+
+
+def test_full_disk_keeps_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When run.json cannot be written again the old one stays and nothing lies beside it."""
+    folder = _filled(tmp_path / "run")
+    before = (folder / "run.json").read_bytes()
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:9])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Store.resume(folder) as store:
+        monkeypatch.setattr(Path, "write_bytes", full)
+        with pytest.raises(FolderError) as caught:
+            store.write_header(HEADER)
+    assert str(caught.value) == f"Cannot write {folder}: No space left on device."
+    assert (folder / "run.json").read_bytes() == before
+    assert sorted(entry.name for entry in folder.iterdir()) == [".lock", "records.jsonl", "run.json"]
+
+
+def test_folder_below_a_file(tmp_path: Path) -> None:
+    """A folder that not even root can make is one sentence."""
+    (tmp_path / "file").write_bytes(b"x")
+    folder = tmp_path / "file" / "run"
+    with pytest.raises(FolderError) as caught:
+        Store.create(folder, HEADER)
+    assert str(caught.value) == f"Cannot write {folder}: Not a directory."
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_folder_without_a_run(tmp_path: Path, there: bool) -> None:
+    """An empty or missing folder holds no run, to read or to resume, and nothing is written into it."""
+    folder = tmp_path / "run"
+    if there:
+        folder.mkdir()
+    for read in (read_run, Store.resume):
+        with pytest.raises(PlanError) as caught:
+            read(folder)
+        assert str(caught.value) == f"{folder} holds no run. A run folder has a run.json."
+    assert not there or list(folder.iterdir()) == []
+
+
+def test_run_without_records_yet(tmp_path: Path) -> None:
+    """A run that was killed before its first record is a run with nothing done."""
+    folder = tmp_path / "run"
+    Store.create(folder, HEADER).__exit__(None, None, None)
+    (folder / "records.jsonl").unlink()
+    assert read_run(folder) == (HEADER, [])
+
+
+_GARBAGE = {
+    "text": (b"hello", "JSON is malformed: invalid character (byte 0)"),
+    "no-kind": (b"{}", "Object missing required field `kind`"),
+    "kind": (b'{"kind":"mystery"}', "Invalid value 'mystery' - at `$.kind`"),
+    "type": (b'{"kind":"timing","calls":"x"}', "Expected `int`, got `str` - at `$.calls`"),
+}
+
+
+@pytest.mark.parametrize(("line", "words"), _GARBAGE.values(), ids=_GARBAGE)
+def test_line_that_is_no_record(tmp_path: Path, line: bytes, words: str) -> None:
+    """A whole line that cannot be read is told with file and line, to read and to resume, and is not dropped."""
+    folder = _filled(tmp_path / "run")
+    path = folder / "records.jsonl"
+    path.write_bytes(_bytes(_A) + line + b"\n" + _bytes(_B))
+    before = path.read_bytes()
+    for read in (read_run, Store.resume):
+        with pytest.raises(RecordFormatError) as caught:
+            read(folder)
+        assert str(caught.value) == f"{path}:3: {words}."
+    assert path.read_bytes() == before
+
+
+def test_damaged_header(tmp_path: Path) -> None:
+    """A run.json that cannot be read is told with its path."""
+    folder = _filled(tmp_path / "run")
+    (folder / "run.json").write_text("{")
+    with pytest.raises(RecordFormatError) as caught:
+        read_run(folder)
+    assert str(caught.value) == f"{folder / 'run.json'}: Input data was truncated."
+
+
+def test_refused_resume_frees_the_folder(tmp_path: Path) -> None:
+    """After a resume that failed on a damaged line the folder can be opened once the line is repaired."""
+    folder = _filled(tmp_path / "run")
+    path = folder / "records.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"hello\n" + whole)
+    with pytest.raises(RecordFormatError) as caught:
+        Store.resume(folder)
+    path.write_bytes(whole)
+    assert caught.value is not None  # the traceback holds the frame, and with it what was left open
+    Store.resume(folder).__exit__(None, None, None)
+
+
+def test_samples_and_models_are_kept_whole(tmp_path: Path) -> None:
+    """Raw samples come back exactly; a graph is named by its hash and written once."""
+    with Store.create(tmp_path / "run", HEADER) as store:
+        samples = store.write_samples("cell", {"wall_seconds": np.array([[0.1, 0.2]])})
+        model = store.write_model("h" * 64, b"graph")
+        store.write_model("h" * 64, b"another graph of the same hash")
+    assert (samples, model) == ("samples/cell.npz", f"models/{'h' * 64}.onnx")
+    with np.load(tmp_path / "run" / samples) as archive:
+        assert archive["wall_seconds"].tolist() == [[0.1, 0.2]]
+    assert (tmp_path / "run" / model).read_bytes() == b"graph"
