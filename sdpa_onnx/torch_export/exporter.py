@@ -6,6 +6,7 @@ The files are written by `OnnxModel.save`; nothing is verified here.
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import msgspec
 import onnx_ir as ir
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset
-from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs, axis_roles, bind_inputs, choose_axes
 from sdpa_onnx.torch_export.capture import (
@@ -75,6 +76,7 @@ def export_module(
     roles = [(name, axis_roles(name, leaf)) for name, leaf in inputs.leaves().items()]
     rename_dims(model, symbol_names(model, roles, translation.aliases))
     sign(model, translation.sites, from_torch=True)
+    model.metadata_props[TRACED_KEY] = msgspec.json.encode(_traced_sizes(model, inputs)).decode()
     return OnnxModel(ir=model, sites=translation.sites, source=module)
 
 
@@ -123,6 +125,17 @@ def _check_opset(opset: int) -> None:
             f"Opset {opset} cannot be exported.",
             hint=f"Use an opset from {LOWEST_OPSET} to {HIGHEST_OPSET}.",
         )
+
+
+def _traced_sizes(model: ir.Model, inputs: BoundInputs) -> dict[str, int]:
+    """Size of every named axis in the sample: where a search for a fixed axis starts."""
+    leaves = inputs.leaves()
+    return {
+        str(dim.value): size
+        for value in model.graph.inputs
+        for dim, size in zip(value.shape or (), leaves[value.name or ""].shape, strict=True)
+        if isinstance(dim, ir.SymbolicDim) and str(dim.value).isidentifier()
+    }
 
 
 def _export(

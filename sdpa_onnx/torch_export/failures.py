@@ -32,9 +32,10 @@ def baked_error(baked: tuple[BakedAxis, ...], axes: Mapping[str, tuple[int, ...]
     for axis in baked:
         remaining[axis.parameter] = tuple(kept for kept in remaining[axis.parameter] if kept != axis.axis)
     text = "; ".join(str(axis) for axis in baked)
+    flags = " ".join(f"--dynamic {name}={','.join(map(str, kept))}" for name, kept in remaining.items())
     return ExportError(
         f"The export cannot keep its axes dynamic: {text}.",
-        hint=f"Change that code, or pass dynamic_axes={remaining!r} to export at this size.",
+        hint=f"Change that code, or export at this size: dynamic_axes={remaining!r}, on the command line {flags}.",
     )
 
 

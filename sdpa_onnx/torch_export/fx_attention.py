@@ -50,6 +50,15 @@ class Taps:
     num_outputs: int
 
 
+def equal_lengths(attentions: Sequence[TracedAttention]) -> dict[str, str]:
+    """Symbols that attention itself makes equal, the second by the first: key and value are equally long.
+
+    torch's shape rule for attention does not ask for it, so that two inputs keep two symbols.
+    """
+    pairs = ([str(one.nodes[field].meta["val"].shape[2]) for field in ("key", "value")] for one in attentions)
+    return {value: key for key, value in pairs if key != value and key.isidentifier() and value.isidentifier()}
+
+
 def normalise_attentions(program: ExportedProgram, *, opset: int) -> tuple[TracedAttention, ...]:
     """Normalise and describe every attention, in graph order.
 

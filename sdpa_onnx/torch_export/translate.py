@@ -16,7 +16,7 @@ from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.torch_export.capture import equal_symbols
 from sdpa_onnx.torch_export.failures import translation_error
-from sdpa_onnx.torch_export.fx_attention import Taps, TracedAttention, normalise_attentions, tap
+from sdpa_onnx.torch_export.fx_attention import Taps, TracedAttention, equal_lengths, normalise_attentions, tap
 from sdpa_onnx.torch_export.onnx_tidy import detach_tensors, rename_value, strip_metadata, take_out_taps
 from sdpa_onnx.torch_export.quiet import quiet
 from sdpa_onnx.version import __version__
@@ -53,7 +53,7 @@ def translate(program: ExportedProgram, *, name: str, opset: int, input_names: S
     """
     attentions = normalise_attentions(program, opset=opset)
     taps = tap(program, attentions)
-    aliases = equal_symbols(program)
+    aliases = equal_symbols(program) | equal_lengths(attentions)
     try:
         with quiet():
             written = torch.onnx.export(program, (), dynamo=True, opset_version=opset, verbose=False)

@@ -51,7 +51,7 @@ def test_baked_axis_is_named_with_its_line() -> None:
     assert _error(FixedLength(), (torch.randn(2, 10, 4),)) == (
         "The export cannot keep its axes dynamic: axis 1 of 'x' is fixed to 10 by "
         + _at("return x.sum(-1) + torch.arange(10.0)")
-        + ". Change that code, or pass dynamic_axes={'x': (0,)} to export at this size."
+        + ". Change that code, or export at this size: dynamic_axes={'x': (0,)}, on the command line --dynamic x=0."
     )
 
 
@@ -66,7 +66,7 @@ def test_scale_that_torch_cannot_follow() -> None:
     assert _error(ScaledByLogLength(), _qkv()) == (
         "The export cannot keep its axes dynamic: axis 2 of 'k' is fixed to 5 by "
         + _at("return functional.scaled_dot_product_attention(q, k, v, scale=math.log(k.shape[-2]))")
-        + ". Change that code, or pass dynamic_axes={'k': (0,)} to export at this size."
+        + ". Change that code, or export at this size: dynamic_axes={'k': (0,)}, on the command line --dynamic k=0."
     )
 
 

@@ -330,3 +330,15 @@ def test_importing_the_room_loads_no_torch() -> None:
     code = "import sys, sdpa_onnx.torch_export; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_key_and_value_share_the_name_of_their_length() -> None:
+    """Key and value as inputs of their own get one axis name: attention makes their lengths equal."""
+
+    class Bare(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    model = export_module(Bare(), tuple(torch.randn(2, 4, length, 8) for length in (5, 6, 6)))
+    lengths = [str(model.input_value(name).shape[2].value) for name in ("q", "k", "v")]
+    assert lengths == ["q_seq_len", "k_seq_len", "k_seq_len"]
