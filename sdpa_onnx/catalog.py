@@ -180,7 +180,8 @@ CATALOG: tuple[CatalogEntry, ...] = (
         batch_size=4,
         q_seq_len=384,
         kv_seq_len=384,
-        source="Devlin et al. 2018 (arXiv 1810.04805), section 3: H = 768, A = 12; 384 tokens: google-research/bert, SQuAD",
+        source="Devlin et al. 2018 (arXiv 1810.04805), section 3: H = 768, A = 12; 384 tokens: google-research/bert, "
+        "run_squad.py",
         notes="Padding stands as a count of valid keys per sample (nonpad_kv_seqlen), not as a mask.",
     ),
     CatalogEntry(
@@ -325,8 +326,8 @@ CATALOG: tuple[CatalogEntry, ...] = (
         kv_seq_len=512,
         source="Raffel et al. 2019 (arXiv 1910.10683), sections 2.1 and 3.1.2; google-t5/t5-base config.json: "
         "d_kv 64, num_heads 12, relative_attention_num_buckets 32",
-        notes="No scale: T5 folds 1/sqrt(d_kv) into the initial weights. The relative position bias comes in as a float "
-        "mask; T5 has one per head, our mask input has one for all heads.",
+        notes="No scale: T5 folds 1/sqrt(d_kv) into the initial weights. The relative position bias comes in as a "
+        "float mask; T5 has one per head, our mask input has one for all heads.",
     ),
     CatalogEntry(
         name="falcon-7b/self",

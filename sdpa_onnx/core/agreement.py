@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.bounds import BlockBound, bound_block
+from sdpa_onnx.core.bounds import BlockBound, bound_block, overflow_limit
 from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.oracle import head_blocks
+from sdpa_onnx.core.oracle import head_blocks, split_heads
 from sdpa_onnx.core.precision import Precision
 from sdpa_onnx.core.records import Verdict
 from sdpa_onnx.core.spec import AttentionSpec, Layout
@@ -24,6 +24,8 @@ Float64 = NDArray[np.float64]
 
 # Each row's verdict is independent, so on big cases this many queries a head are enough (METHOD A.5).
 ROWS_PER_HEAD = 64
+# Stands for an error where the bound is 0; JSON has no infinity.
+_LARGEST_RATIO = 1e300
 # Cases with at most this many (query, key) pairs over all heads are judged whole: about one second of one core.
 _WHOLE_PAIRS = 2**22
 
@@ -83,6 +85,7 @@ class _Tally:
     mismatched: int = 0
     not_finite: int = 0
     first_not_finite: tuple[int, int, int, int] | None = None
+    unexplained: int = 0
     excused_rows: int = 0
     total: int = 0
     judged_rows: int = 0
@@ -100,6 +103,7 @@ class Expectation:
         rows: Queries that are judged; None = all.
         blocks: Where each bound belongs: (batch, head, queries).
         bounds: Oracle and bound of each block.
+        may_overflow: Whether a score outside the judged queries may overflow the declared format.
     """
 
     spec: AttentionSpec
@@ -108,6 +112,7 @@ class Expectation:
     rows: NDArray[np.int64] | None
     blocks: tuple[tuple[int, int, NDArray[np.int64]], ...]
     bounds: tuple[BlockBound, ...]
+    may_overflow: bool = False
 
 
 def expect(
@@ -136,7 +141,13 @@ def expect(
         blocks.append((block.batch, block.head, block.rows))
         bounds.append(bound_block(block, precision))
     return Expectation(
-        spec=spec, precision=precision, shape=shape, rows=rows, blocks=tuple(blocks), bounds=tuple(bounds)
+        spec=spec,
+        precision=precision,
+        shape=shape,
+        rows=rows,
+        blocks=tuple(blocks),
+        bounds=tuple(bounds),
+        may_overflow=rows is not None and _may_overflow(spec, inputs, precision),
     )
 
 
@@ -159,12 +170,32 @@ def judge(expectation: Expectation, actual: Array) -> Agreement:
     for (batch, head, rows), bound in zip(expectation.blocks, expectation.bounds, strict=True):
         _compare(tally, (batch, head, rows), bound, output[batch, head, rows], expectation.precision)
     if expectation.rows is not None:
-        tally.not_finite = max(tally.not_finite, _count_not_finite(output))
+        _look_beyond(tally, output, expectation)
     return _conclude(tally, total_rows=math.prod(output.shape[:3]))
 
 
-def _count_not_finite(output: Array) -> int:
-    return int(np.count_nonzero(~np.isfinite(output.astype(np.float32))))
+def _look_beyond(tally: _Tally, output: Array, expectation: Expectation) -> None:
+    """Find NaN and infinity in queries that were not sampled: they need no bound to be wrong."""
+    unsampled = np.ones(output.shape[2], dtype=bool)
+    unsampled[expectation.rows] = False
+    bad = ~np.isfinite(output.astype(np.float32)) & unsampled[None, None, :, None]
+    count = int(np.count_nonzero(bad))
+    if not count:
+        return
+    if expectation.may_overflow:
+        tally.unexplained += count
+        return
+    tally.not_finite += count
+    if tally.first_not_finite is None:
+        batch, head, query, column = np.unravel_index(int(bad.argmax()), bad.shape)
+        tally.first_not_finite = (int(batch), int(head), int(query), int(column))
+
+
+def _may_overflow(spec: AttentionSpec, inputs: AttentionInputs, precision: Precision) -> bool:
+    """Whether any score can exceed the format, by the lengths of the vectors (Cauchy-Schwarz)."""
+    query, key, _ = split_heads(spec, inputs)
+    longest = (float(np.sqrt((array * array).sum(-1)).max(initial=0.0)) for array in (query, key))
+    return math.prod(longest) * max(1.0, abs(spec.scale_value)) > overflow_limit(precision)
 
 
 def _compare(
@@ -178,10 +209,11 @@ def _compare(
     values = actual.astype(np.float64)
     finite = np.isfinite(values) | ~np.isfinite(bound.output)
     too_large = np.abs(bound.output) > precision.output.largest * (1.0 - precision.output.unit_roundoff)
-    excused = (bound.overflows[:, None] | too_large) & ~finite
+    excused = ((bound.overflows[:, None] | too_large) & ~finite) | ~np.isfinite(bound.bound)
     error = np.where(finite, np.abs(np.where(np.isfinite(values), values, 0.0) - bound.output), 0.0)
     error = np.where(np.isfinite(error), error, 0.0)
-    ratio = np.where(finite, error / np.maximum(bound.bound, 1e-320), 0.0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        ratio = np.where(finite & ~excused & (error > 0.0), np.minimum(error / bound.bound, _LARGEST_RATIO), 0.0)
     tally.judged_rows += values.shape[0]
     tally.total += values.size
     tally.excused_rows += int(excused.any(1).sum())
@@ -193,7 +225,8 @@ def _compare(
     _add_similarity(tally, values, bound.output, error, actual.dtype)
     slope = np.abs(bound.per_scale)
     if (slope > 0.0).any():
-        provable = (bound.bound + error)[slope > 0.0] / slope[slope > 0.0]
+        with np.errstate(over="ignore"):
+            provable = (bound.bound + error)[slope > 0.0] / slope[slope > 0.0]
         tally.scale_error_proven = min(tally.scale_error_proven, float(provable.min()))
     if ratio.size and float(ratio.max()) > tally.max_bound_ratio:
         row, column = np.unravel_index(int(ratio.argmax()), ratio.shape)
@@ -218,42 +251,57 @@ def _add_similarity(
     """The figures that other tools decide by; here they are only printed."""
     if not error.size:
         return
-    tally.max_abs_error = max(tally.max_abs_error, float(error.max()))
-    nonzero = oracle != 0.0
-    if nonzero.any():
-        relative = error[nonzero] / np.abs(oracle[nonzero])
-        tally.max_relative_error = max(tally.max_relative_error, float(relative.max()))
-    tally.max_ulp_error = max(tally.max_ulp_error, float((error / _spacing(oracle, dtype)).max()))
-    known = np.where(np.isfinite(values), values, 0.0)
-    tally.dot += float((known * oracle).sum())
-    tally.actual_square += float((known * known).sum())
-    tally.oracle_square += float((oracle * oracle).sum())
+    with np.errstate(over="ignore", invalid="ignore"):  # of the squares of huge values; these figures only inform
+        tally.max_abs_error = max(tally.max_abs_error, float(error.max()))
+        nonzero = oracle != 0.0
+        if nonzero.any():
+            relative = error[nonzero] / np.abs(oracle[nonzero])
+            tally.max_relative_error = max(tally.max_relative_error, float(relative.max()))
+        tally.max_ulp_error = max(tally.max_ulp_error, float((error / _spacing(oracle, dtype)).max()))
+        known = np.where(np.isfinite(values), values, 0.0)
+        tally.dot += float((known * oracle).sum())
+        tally.actual_square += float((known * known).sum())
+        tally.oracle_square += float((oracle * oracle).sum())
 
 
 def _conclude(tally: _Tally, *, total_rows: int) -> Agreement:
     product = math.sqrt(tally.actual_square * tally.oracle_square)
-    not_finite = 0 if tally.excused_rows and not tally.mismatched else tally.not_finite
-    warnings: tuple[str, ...] = ()
-    if tally.excused_rows:
-        warnings = (f"{tally.excused_rows} rows overflow the declared format and were not judged.",)
+    not_finite = tally.not_finite
     wrong = tally.mismatched > 0 or not_finite > 0
     return Agreement(
         verdict=Verdict.WRONG if wrong else Verdict.OK,
         diagnosis=_diagnosis(tally, not_finite),
-        max_abs_error=tally.max_abs_error,
+        max_abs_error=_finite(tally.max_abs_error),
         max_bound_ratio=tally.max_bound_ratio,
         worst=tally.worst,
-        max_relative_error=tally.max_relative_error,
-        max_ulp_error=tally.max_ulp_error,
-        cosine=tally.dot / product if product > 0.0 else 1.0,
+        max_relative_error=_finite(tally.max_relative_error),
+        max_ulp_error=_finite(tally.max_ulp_error),
+        cosine=tally.dot / product if 0.0 < product < math.inf else 1.0,
         mismatched=tally.mismatched,
         not_finite=not_finite,
         total=tally.total,
         judged_rows=tally.judged_rows,
         total_rows=total_rows,
         scale_error_proven=tally.scale_error_proven,
-        warnings=warnings,
+        warnings=_warnings(tally),
     )
+
+
+def _finite(figure: float) -> float:
+    return figure if math.isfinite(figure) else _LARGEST_RATIO
+
+
+def _warnings(tally: _Tally) -> tuple[str, ...]:
+    doubts = []
+    if tally.excused_rows:
+        doubts.append(
+            f"{tally.excused_rows} rows overflow the declared format: what is not finite in them was not judged."
+        )
+    if tally.unexplained:
+        doubts.append(
+            f"{tally.unexplained} elements outside the judged rows are not finite; overflow is possible there."
+        )
+    return tuple(doubts)
 
 
 def _diagnosis(tally: _Tally, not_finite: int) -> str:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.oracle import HeadBlock, softmax
 from sdpa_onnx.core.precision import Format, Precision
 
-__all__ = ["BlockBound", "bound_block"]
+__all__ = ["BlockBound", "bound_block", "overflow_limit"]
 
 Float64 = NDArray[np.float64]
 
-# exp(30) is far beyond the point where the convexity cap takes over; the limit avoids overflow only.
-_LARGEST_EXPONENT = 30.0
+# exp(300) is far beyond the point where the convexity cap takes over; the limit avoids overflow only.
+_LARGEST_EXPONENT = 300.0
 # Smallest normal float32: kernels that flush subnormals to zero lose at most this per key.
 _FLUSH_TO_ZERO = 2.0**-126
 
@@ -65,15 +65,15 @@ def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
     logits = block.logits(block.capped(scores))
     weights = softmax(logits)
     output = weights @ block.value
-    logit_error = np.minimum(_logit_error(block, precision, scores, logits), _LARGEST_EXPONENT)
-    shifted = _weighted_distance(weights * np.expm1(logit_error), block.value, output)
-    kept = (weights * np.exp(-logit_error)).sum(1, keepdims=True)
+    logit_error = _logit_error(block, precision, scores, logits)
+    shifted = _weighted_distance(_lifted(logits, weights, logit_error), block.value, output)
+    kept = (weights * np.exp(-np.minimum(logit_error, _LARGEST_EXPONENT))).sum(1, keepdims=True)
     from_logits = shifted / np.where(kept > 0.0, kept, 1.0)
-    bound = np.minimum(from_logits, _distance_to_hull(weights, block.value, output))
+    bound = np.fmin(from_logits, _distance_to_hull(block.bias, block.value, output))
     bound += _later_roundings(weights, block.value, output, precision)
-    centred = scores - (weights * scores).sum(1, keepdims=True)
-    per_scale = (weights * centred * _softcap_slope(block, scores)) @ block.value
-    per_scale -= (weights * centred * _softcap_slope(block, scores)).sum(1, keepdims=True) * output
+    moved = scores * _softcap_slope(block, scores)
+    centred = moved - (weights * moved).sum(1, keepdims=True)
+    per_scale = (weights * centred) @ block.value
     return BlockBound(output=output, bound=bound, per_scale=per_scale, overflows=_overflows(block, precision, scores))
 
 
@@ -101,6 +101,9 @@ def _logit_error(block: HeadBlock, precision: Precision, scores: Float64, logits
     magnitude = np.abs(scores)
     error = gamma(block.query.shape[1], precision.score_sum.unit_roundoff) * products
     error += 2.0 * (_unit(precision.operand) + precision.prescaled.unit_roundoff) * products
+    # Prescaled operands near zero lose an absolute amount.
+    tiny = precision.prescaled.tiny * abs(block.scale) ** 0.5
+    error += tiny * (np.abs(block.query).sum(1)[:, None] + np.abs(block.key).sum(1)[None, :])
     # The scale itself, rounded to the format of the prescaled operands (both factors) or of the softmax.
     error += (2.0 * precision.prescaled.unit_roundoff + 2.0 * softmax_unit + precision.scores.unit_roundoff) * magnitude
     if block.softcap:
@@ -114,23 +117,37 @@ def _logit_error(block: HeadBlock, precision: Precision, scores: Float64, logits
     return error + softmax_unit * below + precision.exp_units * softmax_unit + precision.weights.unit_roundoff
 
 
+def _lifted(logits: Float64, weights: Float64, logit_error: Float64) -> Float64:
+    """w_j (e^(E_j) - 1), also where w_j is tiny and E_j huge."""
+    if not logit_error.size or logit_error.max() < 1.0:
+        return weights * np.expm1(logit_error)
+    highest = logits.max(1, keepdims=True)
+    below = logits - np.where(np.isfinite(highest), highest, 0.0)
+    total = np.exp(below).sum(1, keepdims=True)
+    raised = below - np.log(np.where(total > 0.0, total, 1.0)) + logit_error
+    large = np.exp(np.minimum(raised, _LARGEST_EXPONENT)) - weights
+    return np.where(logit_error < 1.0, weights * np.expm1(np.minimum(logit_error, 1.0)), large)
+
+
 def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Float64:
     """Bound sum_j factor_ij |v_jc - o_ic| from above without a rows x keys x width pass.
 
     The smaller of the triangle inequality and Cauchy-Schwarz.
     """
+    largest = float(np.abs(value).max(initial=0.0)) or 1.0
+    value, output = value / largest, output / largest  # so that no square overflows
     total = factors.sum(1, keepdims=True)
     triangle = factors @ np.abs(value) + np.abs(output) * total
     squares = factors @ (value * value) - 2.0 * output * (factors @ value) + output * output * total
     # The difference of squares cancels; its own rounding is covered by this share of its terms.
     slack = 1e-13 * (factors @ (value * value) + output * output * total)
-    smaller: Float64 = np.minimum(triangle, np.sqrt(total * (np.maximum(squares, 0.0) + slack)))
+    smaller: Float64 = largest * np.fmin(triangle, np.sqrt(total * (np.maximum(squares, 0.0) + slack)))
     return smaller
 
 
-def _distance_to_hull(weights: Float64, value: Float64, output: Float64) -> Float64:
+def _distance_to_hull(bias: Float64, value: Float64, output: Float64) -> Float64:
     """Largest distance from the output to a row of value that any query of the block sees."""
-    seen = (weights > 0.0).any(0)
+    seen = ~np.isneginf(bias).all(0)
     if not seen.any():
         return np.zeros_like(output)
     visible = value[seen]
@@ -167,5 +184,15 @@ def _overflows(block: HeadBlock, precision: Precision, scores: Float64) -> NDArr
         return np.zeros(scores.shape[0], dtype=bool)
     unscaled = np.abs(scores) / abs(block.scale) if block.scale else np.abs(block.query @ block.key.T)
     largest = np.maximum(unscaled, np.abs(scores)).max(1)
-    overflowing: NDArray[np.bool_] = largest > min(precision.scores.largest, precision.score_sum.largest)
+    overflowing: NDArray[np.bool_] = largest > overflow_limit(precision)
     return overflowing
+
+
+def overflow_limit(precision: Precision) -> float:
+    """Exact scores above this may overflow once they are computed and stored.
+
+    A stored score becomes infinite from half a spacing above the largest number
+    on; a sum in that format already where its own roundings lead.
+    """
+    stored = precision.scores.largest * (1.0 + precision.scores.unit_roundoff / 4.0)
+    return min(stored, precision.score_sum.largest * (1.0 - 4.0 * precision.score_sum.unit_roundoff))

@@ -89,8 +89,8 @@ def draw_inputs(case: AttentionCase, *, spread: float = 1.0, seed: int = 0) -> A
 
     Query and key are N(0, sigma^2) with |scale| sigma^2 sqrt(head_dim) = spread,
     so that the logits of a row have standard deviation `spread`; value is
-    N(0, 1). Boolean masks hide a random quarter of the keys and all keys of the
-    last query of each sample; lengths lie between half and all of the keys.
+    N(0, 1). Boolean masks hide a random quarter of the keys and, where there
+    is more than one query, all keys of the last query of each sample; lengths lie between half and all of the keys.
 
     Args:
         case: Sizes, type and spec.
@@ -124,5 +124,6 @@ def _draw_mask(
     if case.spec.mask is MaskKind.FLOAT:
         return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
     mask = rng.random(shape) < 0.75
-    mask[..., -1:, :] = False
+    if shape[-2] > 1:
+        mask[..., -1:, :] = False
     return mask

@@ -160,14 +160,37 @@ def split_heads(spec: AttentionSpec, inputs: AttentionInputs) -> tuple[Float64, 
     key = _bnsh(spec, inputs.key, spec.kv_num_heads, spec.head_dim, "key")
     value = _bnsh(spec, inputs.value, spec.kv_num_heads, spec.v_head_dim, "value")
     if inputs.past_key is not None and inputs.past_value is not None:
-        key = np.concatenate([inputs.past_key.astype(np.float64), key], axis=2)
-        value = np.concatenate([inputs.past_value.astype(np.float64), value], axis=2)
+        past_key, past_value = inputs.past_key.astype(np.float64), inputs.past_value.astype(np.float64)
+        _require_past(past_key, key, "past_key")
+        _require_past(past_value, value, "past_value")
+        key, value = np.concatenate([past_key, key], axis=2), np.concatenate([past_value, value], axis=2)
+    elif inputs.past_key is not None or inputs.past_value is not None:
+        raise CaseError("past_key and past_value must be given together.")
     if not (query.shape[0] == key.shape[0] == value.shape[0] and key.shape[2] == value.shape[2]):
         raise CaseError(
             f"query {inputs.query.shape}, key {inputs.key.shape} and value {inputs.value.shape} do not fit together.",
             hint="Batch sizes must be equal, and key and value equally long.",
         )
+    _require_masks(inputs, (*query.shape[:3], key.shape[2]))
     return query, key, value
+
+
+def _require_past(past: Float64, new: Float64, name: str) -> None:
+    if past.ndim != 4 or (past.shape[:2], past.shape[3]) != (new.shape[:2], new.shape[3]):
+        expected = (*new.shape[:2], "past_seq_len", new.shape[3])
+        raise CaseError(f"{name} has shape {past.shape}, expected ({', '.join(map(str, expected))}).")
+
+
+def _require_masks(inputs: AttentionInputs, scores: tuple[int, ...]) -> None:
+    """Refuse a mask that does not broadcast to the scores, and lengths that are not one a sample."""
+    if inputs.attn_mask is not None:
+        full = (1,) * (4 - inputs.attn_mask.ndim) + inputs.attn_mask.shape
+        fits = len(full) == 4 and all(size in (1, wanted) for size, wanted in zip(full[:3], scores[:3], strict=True))
+        if not fits or full[3] > scores[3]:
+            raise CaseError(f"attn_mask has shape {inputs.attn_mask.shape}, which does not broadcast to {scores}.")
+    lengths = inputs.nonpad_kv_seqlen
+    if lengths is not None and lengths.shape != scores[:1]:
+        raise CaseError(f"nonpad_kv_seqlen has shape {lengths.shape}, expected {scores[:1]}.")
 
 
 def head_blocks(

@@ -57,7 +57,7 @@ class Verdict(StrEnum):
     WRONG = "wrong"
 
 
-class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields that every record has.
 
     Args:
@@ -296,9 +296,15 @@ def decode_record(line: bytes, *, where: str) -> Record:
         RecordFormatError: If the line is no record; `where` (file:line) is named.
     """
     try:
-        return msgspec.json.decode(line, type=Record)
+        record: Record = msgspec.json.decode(line, type=Record)
     except msgspec.MsgspecError as error:
         raise RecordFormatError(f"{where}: {error}.") from error
+    if record.schema != SCHEMA:
+        raise RecordFormatError(
+            f"{where}: the record has schema {record.schema}, this version reads {SCHEMA}.",
+            hint="Read it with the version of sdpa_onnx that wrote it.",
+        )
+    return record
 
 
 def to_builtins(record: Record) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.spec import AttentionCase, Dtype
+from sdpa_onnx.core.spec import AttentionCase, Dtype, MaskKind
 
 __all__ = ["Ceilings", "Work", "attention_work", "roof_seconds"]
 
@@ -99,7 +99,9 @@ def roof_seconds(flops: int, exps: int, ceilings: Ceilings) -> float:
 def _visible_pairs(case: AttentionCase) -> int:
     """Pairs (query, key) of one head that causality and windows leave visible."""
     spec = case.spec
-    position: NDArray[np.int64] = np.arange(case.q_seq_len, dtype=np.int64) + case.past_seq_len
+    # With lengths the queries stand at the end of the keys, as in masks.causal_offset.
+    offset = case.kv_seq_len - case.q_seq_len if spec.mask is MaskKind.LENGTHS else case.past_seq_len
+    position: NDArray[np.int64] = np.arange(case.q_seq_len, dtype=np.int64) + offset
     last = np.full_like(position, case.total_seq_len - 1)
     first = np.zeros_like(position)
     if spec.is_causal:

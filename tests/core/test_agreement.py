@@ -388,7 +388,7 @@ def test_overflow_is_excused_where_the_product_exceeds_float16() -> None:
     """256 x 256 = 65536 overflows: NaN in that row is no fault, and is told."""
     found = judge(overflowing(key=256.0), half(np.nan, 1.0))
     assert (found.verdict, found.not_finite) == (Verdict.OK, 0)
-    assert found.warnings == ("1 rows overflow the declared format and were not judged.",)
+    assert found.warnings == ("1 rows overflow the declared format: what is not finite in them was not judged.",)
 
 
 def test_the_largest_float16_is_no_overflow() -> None:
@@ -646,14 +646,12 @@ def test_which_scale_errors_are_proven_over_the_whole_range(dtype: Dtype) -> Non
         for kv_seq_len in LENGTHS:
             case = scale_case(head_dim, kv_seq_len, dtype=dtype)
             for spread in SPREADS:
-                if dtype is Dtype.FLOAT16 and 6 * spread * np.sqrt(head_dim) > 65504 / 2:
-                    continue
                 proven[head_dim, kv_seq_len, spread] = judge_scale(case, 1.0, spread=spread).scale_error_proven
     for spread in SPREADS:
         print(f"\n{dtype.value}, spread {spread:g}: smallest proven relative scale error")  # noqa: T201 - for `pytest -s`
         print("  d_k " + "".join(f"{keys:>10}" for keys in LENGTHS))  # noqa: T201 - the same table
         for width in WIDTHS:
-            row = "".join(f"{proven.get((width, keys, spread), np.nan):10.2g}" for keys in LENGTHS)
+            row = "".join(f"{proven[width, keys, spread]:10.2g}" for keys in LENGTHS)
             print(f"{width:6}{row}")  # noqa: T201 - the same table
     assert min(proven.values()) > 0
     if dtype is Dtype.FLOAT32:

@@ -83,9 +83,6 @@ def test_right_results_lie_inside_up_to_1024_wide_and_4096_long(dtype: Dtype) ->
             case = AttentionCase(spec=spec, q_seq_len=ROWS, kv_seq_len=kv_seq_len, dtype=dtype)
             for spread in SPREADS:
                 inputs = draw_inputs(case, spread=spread, seed=head_dim + kv_seq_len)
-                # The largest score of a row lies about six spreads out; before the scale it must fit float16.
-                if dtype is Dtype.FLOAT16 and 6 * spread * np.sqrt(head_dim) > 65504 / 2:
-                    inputs = draw_inputs(case, spread=10.0, seed=head_dim + kv_seq_len)
                 for name, ratio in largest_ratio(spec, inputs, dtype.value, [*KERNELS, "torch"]).items():
                     place = f"d_k {head_dim}, {kv_seq_len} keys, spread {spread:g}"
                     worst[name] = max(worst.get(name, (0.0, "")), (ratio, place))
@@ -139,10 +136,10 @@ def outlier_key(inputs: AttentionInputs) -> AttentionInputs:
 
 
 def outlier_channel(inputs: AttentionInputs) -> AttentionInputs:
-    """One channel thirty times as wide in queries and keys."""
+    """One channel fifteen times as wide in queries and keys; scores stay below float16's 65504."""
     query, key = inputs.query.copy(), inputs.key.copy()
-    query[..., 3] *= 30
-    key[..., 3] *= 30
+    query[..., 3] *= 15
+    key[..., 3] *= 15
     return replace(inputs, query=query, key=key)
 
 
@@ -218,7 +215,7 @@ def test_a_far_key_that_rounding_brings_back(dtype: Dtype) -> None:
 
 
 def test_subnormal_queries_stay_inside() -> None:
-    """The smallest float16 times the root of the scale is 0: that all scores vanish is within the declared arithmetic."""
+    """The smallest float16 times the root of the scale is 0: scores that vanish are within the declared arithmetic."""
     spec = AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=64, v_head_dim=1)
     inputs = AttentionInputs(
         query=np.full((1, 1, 1, 64), 2.0**-24, dtype=np.float16),
@@ -233,7 +230,7 @@ def test_huge_values_have_a_bound_that_is_a_number() -> None:
     """Values whose square overflows float64 are judged, not waved through with NaN."""
     spec = AttentionSpec(**SHAPE)
     inputs = draw_inputs(AttentionCase(spec=spec, q_seq_len=8, dtype=Dtype.FLOAT64))
-    huge = replace(inputs, value=inputs.value * 1e160)
+    huge = replace(inputs, value=inputs.value * 1e200)
     expectation = expect(spec, huge, precision=find_precision("float64"))
     right = attend(spec, huge).output
     assert judge(expectation, right).verdict is Verdict.OK

@@ -1,6 +1,6 @@
 """A run from start to end, and when it may be gone on with."""
 
-import dataclasses
+import functools
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from sdpa_onnx.core.records import Outcome
 from sdpa_onnx.core.roofline import Ceilings
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError
 from sdpa_onnx.sweep import run
+from sdpa_onnx.sweep.models import Models
 from sdpa_onnx.sweep.plan import Job, job_id, plan
 from sdpa_onnx.sweep.run import Watcher, latest_folder, new_folder, open_run, run_jobs
 from sdpa_onnx.sweep.store import Store, read_run
@@ -16,6 +17,8 @@ from sdpa_onnx.sweep.suite import Suite
 from tests.sweep.fakes import Throwing, plant
 from tests.sweep.suites import TINY, job_records, suite_of
 
+# Exported once for all tests; what is exported is not what they test.
+_MODELS = Models()
 _QUICK = TINY.replace("is_causal = [false, true]\n", "").replace("0.3", "0.02").replace("0.05", "0.002")
 
 
@@ -23,7 +26,8 @@ _QUICK = TINY.replace("is_causal = [false, true]\n", "").replace("0.3", "0.02").
 def _known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seconds of measuring the machine test nothing here."""
     known = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e8)
-    monkeypatch.setattr(run, "measure_ceilings", lambda *, threads: known)
+    monkeypatch.setattr(run, "measure_ceilings", lambda **_: known)
+    monkeypatch.setattr(run, "Runner", functools.partial(run.Runner, models=_MODELS))
 
 
 def _open(suite: Suite, folder: Path, *, resume: bool = False, force: bool = False) -> Store:
@@ -33,14 +37,18 @@ def _open(suite: Suite, folder: Path, *, resume: bool = False, force: bool = Fal
 def _carry_out(suite: Suite, folder: Path, *, resume: bool = False, force: bool = False) -> list[str]:
     """Run what is left; the ids of the jobs that were left."""
     left: list[str] = []
-    watcher = Watcher(
-        on_start=lambda jobs: left.extend(job_id(job) for job in jobs),
-        on_job=lambda job: None,
-        on_done=lambda job, well: None,
-    )
+
+    def start(jobs: list[Job]) -> None:
+        left.extend(job_id(job) for job in jobs)
+
+    watcher = Watcher(on_start=start, on_job=_ignore, on_done=_ignore)
     with _open(suite, folder, resume=resume, force=force) as store:
         run_jobs(suite, store, watcher)
     return left
+
+
+def _ignore(*told: object) -> None:
+    pass
 
 
 def _ids(suite: Suite) -> list[str]:
@@ -95,11 +103,11 @@ def test_what_did_not_fail_is_done(tmp_path: Path, outcome: Outcome) -> None:
 
 def test_another_suite_is_refused(tmp_path: Path) -> None:
     """A folder of another plan is never gone on with, not even by force."""
-    _open(suite_of(tmp_path, _QUICK), tmp_path / "run").__exit__(None, None, None)
-    other = suite_of(tmp_path, TINY)
     for force in (False, True):
+        folder = tmp_path / f"run-{force}"
+        _open(suite_of(tmp_path, _QUICK), folder).__exit__(None, None, None)
         with pytest.raises(PlanError) as caught:
-            _open(other, tmp_path / "run", resume=True, force=force)
+            _open(suite_of(tmp_path, TINY), folder, resume=True, force=force)
         assert str(caught.value) == "The run there is of another suite. Choose another --out."
 
 
@@ -142,6 +150,7 @@ def test_changed_versions_or_machine_are_refused_unless_forced(
     suite = suite_of(tmp_path, _QUICK)
     _pretend(monkeypatch, {"torch": "1"}, _MACHINE)
     _open(suite, tmp_path / "run").__exit__(None, None, None)
+    _open(suite, tmp_path / "forced").__exit__(None, None, None)
     _pretend(monkeypatch, versions, machine)
     with pytest.raises(PlanError) as caught:
         _open(suite, tmp_path / "run", resume=True)
@@ -149,8 +158,7 @@ def test_changed_versions_or_machine_are_refused_unless_forced(
         f"{changed} changed since the run was started, so its figures would not be comparable. "
         "Start a new run, or go on with --force."
     )
-    del caught
-    _open(suite, tmp_path / "run", resume=True, force=True).__exit__(None, None, None)
+    _open(suite, tmp_path / "forced", resume=True, force=True).__exit__(None, None, None)
 
 
 def test_package_that_is_gone_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +167,7 @@ def test_package_that_is_gone_is_a_change(tmp_path: Path, monkeypatch: pytest.Mo
     _pretend(monkeypatch, {"torch": "1", "openvino": "1"}, _MACHINE)
     _open(suite, tmp_path / "run").__exit__(None, None, None)
     _pretend(monkeypatch, {"torch": "1"}, _MACHINE)
-    with pytest.raises(PlanError, match="^openvino changed since the run was started"):
+    with pytest.raises(PlanError, match=r"^openvino changed since the run was started"):
         _open(suite, tmp_path / "run", resume=True)
 
 
@@ -220,8 +228,5 @@ def test_watcher_hears_what_is_left(tmp_path: Path) -> None:
         for name in _ids(suite)[:-1]:
             store.append(job_records(name))
         heard: list[Job] = []
-        ignore = dataclasses.replace(
-            Watcher(on_start=heard.extend, on_job=lambda job: None, on_done=lambda job, well: None)
-        )
-        run_jobs(suite, store, ignore)
+        run_jobs(suite, store, Watcher(on_start=heard.extend, on_job=_ignore, on_done=_ignore))
     assert heard == plan(suite)[-1:]

@@ -9,7 +9,8 @@ import pytest
 
 from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
 from sdpa_onnx.errors import FolderError, SessionError
-from sdpa_onnx.sweep import runner
+from sdpa_onnx.sweep import models as sweep_models
+from sdpa_onnx.sweep.models import Models
 from sdpa_onnx.sweep.plan import Job, job_id, plan
 from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, read_run
@@ -17,6 +18,8 @@ from sdpa_onnx.sweep.suite import Suite
 from tests.sweep.fakes import Absent, Faulty, Refusing, Throwing, plant
 from tests.sweep.suites import HEADER, TINY, suite_of
 
+# Exported once for all tests that do not test it.
+_MODELS = Models()
 # One export, one agreement each on two runtimes, one timing.
 _SMALL = TINY.replace("is_causal = [false, true]\n", "").replace("0.3", "0.02").replace("0.05", "0.002")
 
@@ -26,13 +29,17 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
     return suite_of(tmp_path_factory.mktemp("suite"), _SMALL)
 
 
-def _run(suite: Suite, folder: Path) -> tuple[list[Record], list[tuple[str, bool]]]:
+def _ignore(*told: object) -> None:
+    pass
+
+
+def _run(suite: Suite, folder: Path, models: Models | None = None) -> tuple[list[Record], list[tuple[str, bool]]]:
     """Carry out the whole plan; the stored records, and what was told after each job."""
     told: list[tuple[str, bool]] = []
     with Store.create(folder, HEADER) as store:
-        Runner(store=store, ceilings=None).run(
+        Runner(store=store, ceilings=None, models=_MODELS if models is None else models).run(
             plan(suite),
-            on_job=lambda job: None,
+            on_job=_ignore,
             on_done=lambda job, well: told.append((type(job).__name__, well)),
         )
     return read_run(folder)[1], told
@@ -174,7 +181,7 @@ def test_export_that_fails_fails_what_needs_it(suite: Suite, tmp_path: Path, mon
         raise RuntimeError("no exporter")
 
     monkeypatch.setattr("sdpa_onnx.sweep.models.export_target", refuse)
-    records, told = _run(suite, tmp_path / "run")
+    records, told = _run(suite, tmp_path / "run", Models())
     assert {(record.outcome, record.reason) for record in records} == {(Outcome.FAILED, "RuntimeError: no exporter")}
     assert len(told) == 4
 
@@ -197,9 +204,7 @@ def test_full_disk_stops_the_run(suite: Suite, tmp_path: Path, monkeypatch: pyte
     with Store.create(folder, HEADER) as store:
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(FolderError) as caught:
-            Runner(store=store, ceilings=None).run(
-                plan(suite)[1:2], on_job=lambda job: None, on_done=lambda job, well: None
-            )
+            Runner(store=store, ceilings=None).run(plan(suite)[1:2], on_job=_ignore, on_done=_ignore)
     assert str(caught.value) == f"Cannot write {folder}: No space left on device."
     assert read_run(folder)[1] == []
 
@@ -211,7 +216,7 @@ def test_full_disk_for_a_graph_stops_the_run(suite: Suite, tmp_path: Path, monke
         raise FolderError(f"Cannot write {path.parent}: No space left on device.")
 
     monkeypatch.setattr("sdpa_onnx.sweep.store.replace_file", full)
-    monkeypatch.setattr(Store, "write_header", lambda store, header: None)
+    monkeypatch.setattr(Store, "write_header", _ignore)
     with pytest.raises(FolderError, match="No space left on device"):
         _run(suite, tmp_path / "run")
 
@@ -219,14 +224,14 @@ def test_full_disk_for_a_graph_stops_the_run(suite: Suite, tmp_path: Path, monke
 def test_each_graph_is_exported_once(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs of one model share one export."""
     made: list[object] = []
-    export = runner.Models.get.__globals__["export_target"]
+    export = sweep_models.export_target
 
     def count(*arguments: object, **options: object) -> object:
         made.append(arguments)
         return export(*arguments, **options)
 
     monkeypatch.setattr("sdpa_onnx.sweep.models.export_target", count)
-    _run(suite, tmp_path / "run")
+    _run(suite, tmp_path / "run", Models())
     assert len(made) == 1
 
 

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# The checks that need an NVIDIA GPU, in one go: what ort-cuda says of itself, numbers, what ran, times.
+# Needs an environment with torch, onnxruntime-gpu and this package; PYTHON names its interpreter.
+# Exit code 0 if every check passed; the output is meant to be kept.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PYTHON=${PYTHON:-python3}
+OUT=${OUT:-$(mktemp -d)}
+failed=0
+
+run() {
+  printf '\n$ sdpa-onnx %s\n' "$*"
+  "$PYTHON" -m sdpa_onnx "$@" || { printf 'exit code %d\n' "$?"; failed=1; }
+}
+
+run runtimes
+for dtype in float32 float16; do
+  for opset in 18 23; do
+    file="$OUT/sdpa_${dtype}_$opset.onnx"
+    run export sdpa -o "$file" --dtype "$dtype" --opset "$opset"
+    run verify "$file" --runtime ort-cuda
+    run inspect "$file" --runtime ort-cuda
+  done
+  run bench "$OUT/sdpa_${dtype}_18.onnx" "$OUT/sdpa_${dtype}_23.onnx" --runtime ort-cuda --size batch_size=4 \
+    --size q_seq_len=1024 --size kv_seq_len=1024 --seconds 5
+done
+run export sdpa -o "$OUT/causal.onnx" --causal
+run verify "$OUT/causal.onnx" --runtime ort-cuda
+"$PYTHON" -m pytest tests/runtimes -q || failed=1
+exit "$failed"

@@ -1,0 +1,261 @@
+"""What measured saturation says of the claims in Vaswani et al. 2017, section 3.2.1, in plain words.
+
+Every figure comes from a record; what was not measured is not said. Records
+that are not ok carry no claim. Tables and charts are `report`'s.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records import Measure, Outcome, SaturationRecord
+from sdpa_onnx.core.saturation import LIMIT_Z, MeasureName
+from sdpa_onnx.core.spec import ScaleRule
+
+__all__ = ["claims"]
+
+# Soft below, frozen above, in beta / beta_c. Source: METHOD D.7.
+_SOFT, _FROZEN = 0.5, 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """The same draws without a scale and with 1/sqrt(d_k)."""
+
+    plain: SaturationRecord
+    scaled: SaturationRecord
+
+    @property
+    def place(self) -> str:
+        return _place(self.plain)
+
+    def ratio(self, name: MeasureName) -> float:
+        """Unscaled over scaled."""
+        below = self.scaled.measures[name].value
+        return self.plain.measures[name].value / below if below else math.inf
+
+    def difference(self, name: MeasureName) -> int:
+        """1 where the unscaled one is surely larger, -1 smaller, 0 not surely either."""
+        plain, scaled = self.plain.measures[name], self.scaled.measures[name]
+        apart = plain.value - scaled.value
+        if abs(apart) <= LIMIT_Z * math.hypot(plain.standard_error or 0.0, scaled.standard_error or 0.0):
+            return 0
+        return 1 if apart > 0 else -1
+
+
+def claims(records: Sequence[SaturationRecord]) -> list[str]:
+    """Say which of the paper's claims the records bear out, and which not.
+
+    Args:
+        records: Of any widths, lengths, rules and inputs.
+
+    Returns:
+        Sentences, grouped by the inputs (target, sigma, element type); empty without records.
+
+    Source: METHOD D.3, D.7.
+    """
+    said: list[str] = []
+    measured = [record for record in records if record.measures]
+    sound = [record for record in measured if record.outcome is Outcome.OK]
+    if len(sound) < len(records):
+        said.append(
+            f"{len(records) - len(sound)} of {len(records)} cells were not measured or lie off their bound or "
+            "prediction; nothing below rests on them."
+        )
+    inputs: dict[tuple[str, float, str], list[SaturationRecord]] = {}
+    for record in sound:
+        inputs.setdefault((record.target, record.sigma, record.dtype), []).append(record)
+    for group in inputs.values():
+        pairs = _pairs(group)
+        said += [_inputs_sentence(group), *_variance(group), *_phases(group)]
+        if pairs:
+            said += [_gradients_rms(pairs), *_gradients_median(pairs), _dead_rows(pairs), _costs(pairs), _gains(pairs)]
+    return said
+
+
+def _inputs_sentence(group: Sequence[SaturationRecord]) -> str:
+    first = group[0]
+    what = "Independent components of query and key" if first.target == "sdpa" else f"Query and key of {first.target}"
+    return (
+        f"{what}, sigma^2 = {first.sigma**2:.3g}, {first.dtype}: d_k {_span([one.head_dim for one in group])}, "
+        f"length {_span([one.kv_seq_len for one in group])}."
+    )
+
+
+def _variance(group: Sequence[SaturationRecord]) -> list[str]:
+    """Var(q.k) = d_k sigma^4, and after the scale."""
+    ratios = [(record, _over(record.measures[MeasureName.PRODUCT_VARIANCE], record)) for record in group]
+    off = [record for record, (ratio, error) in ratios if abs(ratio - 1.0) > LIMIT_Z * error]
+    values, errors = [one[0] for _, one in ratios], [one[1] for _, one in ratios]
+    unit = "d_k" if math.isclose(group[0].sigma, 1.0) else "d_k sigma^4"
+    measured = (
+        f"the mean square of q.k is {_range(values)} times {unit}, with standard errors {_range(errors)}"
+        if len(values) > 1
+        else f"the mean square of q.k is {values[0]:.3f} +- {errors[0]:.3f} times {unit}"
+    )
+    if off:
+        words = f"Variance of q.k: {measured}; at {_places(off)} it is not {unit}."
+    else:
+        words = f"Variance of q.k: {measured}; it is {unit} within the errors, as footnote 4 of the paper says."
+    scaled = [record for record in group if record.scale_rule == ScaleRule.INVERSE_SQRT.value]
+    if scaled and not off:
+        spreads = [record.measures[MeasureName.BETA].value ** 2 for record in scaled]
+        words += f" Divided by sqrt(d_k), logits have variance {_range(spreads)}, whatever d_k is."
+    return [words]
+
+
+def _over(variance: Measure, record: SaturationRecord) -> tuple[float, float]:
+    """Variance over d_k sigma^4, and its standard error."""
+    unit = record.head_dim * record.sigma**4
+    return variance.value / unit, (variance.standard_error or 0.0) / unit
+
+
+def _phases(group: Sequence[SaturationRecord]) -> list[str]:
+    """Soft, between, frozen: by rule."""
+    said = []
+    for rule in ScaleRule:
+        cells = [record for record in group if record.scale_rule == rule.value]
+        if not cells:
+            continue
+        indices = [record.measures[MeasureName.BETA_OVER_CRITICAL].value for record in cells]
+        counts = {
+            "soft": sum(index < _SOFT for index in indices),
+            "between": sum(_SOFT <= index <= _FROZEN for index in indices),
+            "frozen": sum(index > _FROZEN for index in indices),
+        }
+        told = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+        said.append(
+            f"Scale {rule.value}: beta / beta_c is {_range(indices)}; of {_cells(len(cells))} {told} "
+            f"(frozen above 1: a few keys take all the weight however many there are; soft below 0.5)."
+        )
+    return said
+
+
+def _gradients_rms(pairs: Sequence[_Pair]) -> str:
+    """The mean square: does leaving out the scale make gradients small?"""
+    parts = []
+    names = {"query": MeasureName.QUERY_GRADIENT_RMS, "logits": MeasureName.LOGIT_GRADIENT_RMS}
+    for what, name in names.items():
+        smaller = [pair for pair in pairs if pair.difference(name) < 0]
+        larger = [pair for pair in pairs if pair.difference(name) > 0]
+        ratios = [pair.ratio(name) for pair in pairs]
+        parts.append(
+            f"to the {what}, the unscaled rms is {_range(ratios)} times the scaled one: surely larger in "
+            f"{len(larger)} and surely smaller in {len(smaller)} of {_cells(len(pairs))}"
+        )
+    query_smaller = any(pair.difference(names["query"]) < 0 for pair in pairs)
+    verdict = "holds in the mean square in some cells only" if query_smaller else "is not what the mean square shows"
+    return f'"Extremely small gradients" without the scale {verdict}: with respect {"; ".join(parts)}.'
+
+
+def _gradients_median(pairs: Sequence[_Pair]) -> list[str]:
+    """The typical row: from which d_k on its gradient is smaller without the scale, length by length."""
+    parts = []
+    name = MeasureName.QUERY_GRADIENT_MEDIAN
+    for length in sorted({pair.plain.kv_seq_len for pair in pairs}):
+        row = sorted((pair for pair in pairs if pair.plain.kv_seq_len == length), key=lambda pair: pair.plain.head_dim)
+        smaller = [pair for pair in row if pair.difference(name) < 0]
+        larger = [pair for pair in row if pair.difference(name) > 0]
+        if smaller and larger and larger[-1].plain.head_dim < smaller[0].plain.head_dim:
+            below, above = larger[-1], smaller[0]
+            words = f"larger up to {_width(below)} ({_ratio_word(below, name)}), smaller from {_width(above)} on"
+            parts.append(f"length {length}: {words} ({_ratio_word(above, name)})")
+        elif smaller and not larger:
+            parts.append(f"length {length}: smaller from {_width(smaller[0])} on ({_ratio_word(smaller[0], name)})")
+        elif larger and not smaller:
+            parts.append(f"length {length}: larger up to {_width(larger[-1])} ({_ratio_word(larger[-1], name)})")
+        else:
+            parts.append(f"length {length}: not decided")
+    return [
+        'In the median row, the gradient to the query without the scale against that with it - "extremely small" is '
+        f"true of the typical row only where it is smaller: {'; '.join(parts)}."
+    ]
+
+
+def _dead_rows(pairs: Sequence[_Pair]) -> str:
+    name = MeasureName.QUERY_GRADIENT_DEAD
+    plain = sorted(pairs, key=lambda pair: pair.plain.measures[name].value)
+    scaled = max(pair.scaled.measures[name].value for pair in pairs)
+    low, high = plain[0], plain[-1]
+    told = f"{_percent(high.plain.measures[name].value)} ({high.place})"
+    if low is not high:
+        told = f"{_percent(low.plain.measures[name].value)} ({low.place}) to {told}"
+    return (
+        "Dead rows, whose gradient to the query is below a tenth of the scaled median: "
+        f"{told} without the scale, at most {_percent(scaled)} with it."
+    )
+
+
+def _costs(pairs: Sequence[_Pair]) -> str:
+    """What scaling costs: gradient size."""
+    query, logits = MeasureName.QUERY_GRADIENT_RMS, MeasureName.LOGIT_GRADIENT_RMS
+    most = max(pairs, key=lambda pair: pair.ratio(query))
+    if most.ratio(query) <= 1.0:
+        return "Scaling cost no gradient in the mean square in any of these cells."
+    other = most.ratio(logits)
+    logit_words = (
+        f"to the logits {other:.3g} times smaller" if other >= 1 else f"to the logits {1 / other:.3g} times larger"
+    )
+    return (
+        f"What scaling costs: the rms gradient to the query is up to {most.ratio(query):.3g} times smaller with it, "
+        f"{logit_words} ({most.place})."
+    )
+
+
+def _gains(pairs: Sequence[_Pair]) -> str:
+    """What scaling buys: more keys read, rows neither saturated nor flushed to zero."""
+    most = max(pairs, key=lambda pair: 1.0 / pair.ratio(MeasureName.EFFECTIVE_KEYS))
+    plain, scaled = most.plain.measures, most.scaled.measures
+    keys, rows, zeros = MeasureName.EFFECTIVE_KEYS, MeasureName.SATURATED_ROWS, MeasureName.FLOAT16_ZEROS
+    return (
+        f"What scaling buys, at most ({most.place}): {scaled[keys].value:.3g} effective keys instead of "
+        f"{plain[keys].value:.3g}, {_percent(scaled[rows].value)} instead of {_percent(plain[rows].value)} of rows with "
+        f"a weight above 0.99, {_percent(scaled[zeros].value)} instead of {_percent(plain[zeros].value)} of weights "
+        "that float16 stores as 0."
+    )
+
+
+def _pairs(group: Sequence[SaturationRecord]) -> list[_Pair]:
+    """Cells that were measured both without a scale and with 1/sqrt(d_k)."""
+    found = {(record.head_dim, record.kv_seq_len, record.scale_rule): record for record in group}
+    pairs = []
+    for (head_dim, length, rule), record in sorted(found.items()):
+        partner = found.get((head_dim, length, ScaleRule.INVERSE_SQRT.value))
+        if rule == ScaleRule.NONE.value and partner is not None:
+            pairs.append(_Pair(plain=record, scaled=partner))
+    return pairs
+
+
+def _place(record: SaturationRecord) -> str:
+    return f"d_k {record.head_dim}, length {record.kv_seq_len}"
+
+
+def _places(records: Sequence[SaturationRecord]) -> str:
+    more = f" and {len(records) - 1} more" if len(records) > 1 else ""
+    return f"{_place(records[0])}{more}"
+
+
+def _width(pair: _Pair) -> str:
+    return f"d_k {pair.plain.head_dim}"
+
+
+def _ratio_word(pair: _Pair, name: MeasureName) -> str:
+    return f"{pair.ratio(name):.2g} times"
+
+
+def _cells(number: int) -> str:
+    return f"{number} cell" if number == 1 else f"{number} cells"
+
+
+def _span(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.2g} %" if part < 0.995 else f"{100 * part:.1f} %"

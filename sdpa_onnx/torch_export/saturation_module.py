@@ -1,0 +1,58 @@
+"""A bare attention whose graph also gives its weights and logits, exported with every length dynamic.
+
+For measuring the softmax inside a runtime; it has no mask and one head a sample.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.torch_export.exporter import LOWEST_OPSET, export_module
+
+__all__ = ["AttentionWithWeights", "export_with_weights"]
+
+
+class AttentionWithWeights(nn.Module):
+    """Compute softmax(scale QK^T) V by the formula, and show what is inside.
+
+    Args:
+        scale: Factor on QK^T; a constant of the graph.
+
+    Source: Vaswani et al. 2017, equation 1.
+    """
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend.
+
+        Args:
+            query: (batch_size, num_heads, q_seq_len, head_dim).
+            key: (batch_size, num_heads, kv_seq_len, head_dim).
+            value: (batch_size, num_heads, kv_seq_len, v_head_dim).
+
+        Returns:
+            Output like the query with v_head_dim; weights and scaled logits,
+            both (batch_size, num_heads, q_seq_len, kv_seq_len).
+        """
+        logits = (query @ key.transpose(-1, -2)) * self.scale
+        weights = torch.softmax(logits, dim=-1)
+        return weights @ value, weights, logits
+
+
+def export_with_weights(spec: AttentionSpec, *, dtype: Dtype = Dtype.FLOAT32) -> OnnxModel:
+    """Export the formula at the lowest opset; outputs are output_0 (output), output_1 (weights), output_2 (logits).
+
+    Args:
+        spec: Only head_dim, v_head_dim and scale are read; the graph has one head.
+        dtype: Element type of inputs and outputs.
+    """
+    element = getattr(torch, dtype.value)
+    # Lengths that all differ, so that none is taken for another.
+    shapes = {"query": (2, 1, 3, spec.head_dim), "key": (2, 1, 5, spec.head_dim), "value": (2, 1, 5, spec.v_head_dim)}
+    sample = {name: torch.zeros(shape, dtype=element) for name, shape in shapes.items()}
+    axes = dict.fromkeys(shapes, (0, 2))
+    return export_module(AttentionWithWeights(spec.scale_value), sample, opset=LOWEST_OPSET, dynamic_axes=axes)

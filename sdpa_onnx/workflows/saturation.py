@@ -1,0 +1,344 @@
+"""Measure what the scale does to the softmax: weights out of an exported graph on a runtime, gradients from torch.
+
+Each measure stands beside its exact prediction; what lies too far from it is a
+disagreement. Measures and predictions themselves are `core.saturation`'s.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.inputs import numpy_dtype
+from sdpa_onnx.core.records import Measure, Outcome, SaturationRecord
+from sdpa_onnx.core.saturation import (
+    LEAST_DRAWS,
+    LIMIT_Z,
+    RowStatistics,
+    deviations,
+    gradient_medians,
+    joined,
+    measure_rows,
+    summarise,
+)
+from sdpa_onnx.core.saturation_theory import predict
+from sdpa_onnx.core.spec import AttentionCase, Dtype, ScaleRule
+from sdpa_onnx.errors import PlanError
+from sdpa_onnx.runtimes.base import Unsupported
+from sdpa_onnx.workflows.saturation_draws import Draw, gaussian_draw, gradient_norms, module_draw
+from sdpa_onnx.workflows.saturation_sources import Source, judge_block, open_source, spec_of
+
+__all__ = ["MODULE_TARGET", "SaturationPlan", "module_check", "saturation"]
+
+OnDone = Callable[[int, int], None]
+# Norms of dL/dlogits and dL/dquery, each (rows,).
+Norms = tuple[NDArray[np.float64], NDArray[np.float64]]
+Sources = Mapping[ScaleRule, Source | Unsupported]
+
+MODULE_TARGET = "torch.nn.MultiheadAttention"
+_BARE_TARGET = "sdpa"
+
+_MODULE_WARNING = (
+    "The prediction takes the components of query and key as independent; those of a module share its weights, "
+    "which widens the spread of |q| by about head_dim / hidden_size."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationPlan:
+    """What to measure.
+
+    Args:
+        head_dims, kv_seq_lens, scale_rules: Every combination is a cell.
+        sigma: Standard deviation of the components of query and key.
+        dtype: Element type of the graph.
+        rows: Queries of one draw.
+        draws: Independent draws of the keys.
+        seed: Seed of the draws; every rule of a cell sees the same ones.
+        threads: Threads inside one operator.
+        runtime: Where the graph runs.
+
+    Raises:
+        PlanError: If a figure allows no measurement.
+    """
+
+    head_dims: tuple[int, ...] = (16, 64, 256, 1024)
+    kv_seq_lens: tuple[int, ...] = (64, 256, 1024, 4096)
+    scale_rules: tuple[ScaleRule, ...] = (ScaleRule.NONE, ScaleRule.INVERSE_SQRT)
+    sigma: float = 1.0
+    dtype: Dtype = Dtype.FLOAT32
+    rows: int = 128
+    draws: int = 16
+    seed: int = 0
+    threads: int = 1
+    runtime: str = "ort-cpu"
+
+    def __post_init__(self) -> None:
+        _require("head_dims", self.head_dims, "1 or more each", holds=all(one >= 1 for one in self.head_dims))
+        _require("kv_seq_lens", self.kv_seq_lens, "2 or more each", holds=all(one >= 2 for one in self.kv_seq_lens))
+        _require("rows", self.rows, "1 or more", holds=self.rows >= 1)
+        _require("draws", self.draws, f"{LEAST_DRAWS} or more", holds=self.draws >= LEAST_DRAWS)
+        _require("sigma", self.sigma, "positive", holds=self.sigma > 0)
+
+    @property
+    def cells(self) -> int:
+        """Records that the plan gives."""
+        return len(self.head_dims) * len(self.kv_seq_lens) * len(self.scale_rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cell:
+    """One width, length and kind of input, for every scale rule."""
+
+    target: str
+    head_dim: int
+    kv_seq_len: int
+    sigma: float
+    dtype: Dtype
+    rows: int
+    draws: int
+    draw: Callable[[int], Draw]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the draws of a cell gave under one rule, as they come in."""
+
+    draws: list[RowStatistics] = field(default_factory=list)
+    faults: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def saturation(plan: SaturationPlan, *, on_done: OnDone | None = None) -> Iterator[SaturationRecord]:
+    """Measure every cell of a plan.
+
+    Args:
+        plan: What to measure.
+        on_done: Told records done and records in all.
+
+    Yields:
+        One record a cell; DISAGREES where the weights break the proven bound or
+        a measure lies beyond LIMIT_Z of its prediction.
+
+    Raises:
+        RuntimeNotFoundError, RuntimeUnavailableError, SessionError, ExportError.
+    """
+    done = 0
+    for head_dim in plan.head_dims:
+        with ExitStack() as stack:
+            sources = _sources(plan, head_dim, stack)
+            for kv_seq_len in plan.kv_seq_lens:
+                for record in _measure_cell(_plain_cell(plan, head_dim, kv_seq_len), sources):
+                    done += 1
+                    if on_done is not None:
+                        on_done(done, plan.cells)
+                    yield record
+
+
+def module_check(
+    *,
+    hidden_size: int = 512,
+    num_heads: int = 8,
+    kv_seq_len: int = 512,
+    rows: int = 64,
+    draws: int = 8,
+    seed: int = 0,
+    threads: int = 1,
+    runtime: str = "ort-cpu",
+) -> list[SaturationRecord]:
+    """Measure `torch.nn.MultiheadAttention` at its own initialisation, scaled and not.
+
+    At sigma^2 = 1/2 the unscaled spread is sqrt(d_k) / 2, not sqrt(d_k).
+
+    Args:
+        hidden_size, num_heads: Of the module.
+        kv_seq_len: Positions of the N(0, 1) input of its self-attention.
+        rows: Positions whose queries are measured, of every head.
+        draws: Modules, each with weights and inputs of its own.
+        seed, threads, runtime: As in SaturationPlan.
+
+    Source: METHOD D.4, "Real module check".
+    """
+    plan = SaturationPlan(
+        head_dims=(hidden_size // num_heads,),
+        kv_seq_lens=(kv_seq_len,),
+        sigma=0.5**0.5,
+        rows=rows * num_heads,
+        draws=draws,
+        seed=seed,
+        threads=threads,
+        runtime=runtime,
+    )
+    draw = partial(
+        module_draw,
+        rows=rows,
+        kv_seq_len=kv_seq_len,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        dtype=numpy_dtype(plan.dtype),
+    )
+    cell = _cell(plan, plan.head_dims[0], kv_seq_len, draw, target=MODULE_TARGET, warnings=(_MODULE_WARNING,))
+    with ExitStack() as stack:
+        return list(_measure_cell(cell, _sources(plan, cell.head_dim, stack)))
+
+
+def _plain_cell(plan: SaturationPlan, head_dim: int, kv_seq_len: int) -> _Cell:
+    element = numpy_dtype(plan.dtype)
+    draw = partial(
+        gaussian_draw, rows=plan.rows, kv_seq_len=kv_seq_len, head_dim=head_dim, sigma=plan.sigma, dtype=element
+    )
+    return _cell(plan, head_dim, kv_seq_len, draw, target=_BARE_TARGET)
+
+
+def _cell(
+    plan: SaturationPlan,
+    head_dim: int,
+    kv_seq_len: int,
+    draw: Callable[[np.random.Generator], Draw],
+    *,
+    target: str,
+    warnings: tuple[str, ...] = (),
+) -> _Cell:
+    return _Cell(
+        target=target,
+        head_dim=head_dim,
+        kv_seq_len=kv_seq_len,
+        sigma=plan.sigma,
+        dtype=plan.dtype,
+        rows=plan.rows,
+        draws=plan.draws,
+        draw=lambda index: draw(np.random.default_rng([plan.seed, head_dim, kv_seq_len, index])),
+        warnings=warnings,
+    )
+
+
+def _sources(plan: SaturationPlan, head_dim: int, stack: ExitStack) -> Sources:
+    """One loaded graph a scale rule, for all lengths."""
+    return {
+        rule: open_source(
+            spec_of(head_dim, rule), dtype=plan.dtype, runtime=plan.runtime, threads=plan.threads, stack=stack
+        )
+        for rule in plan.scale_rules
+    }
+
+
+def _measure_cell(cell: _Cell, sources: Sources) -> Iterator[SaturationRecord]:
+    """Run the draws through every rule, then write the records."""
+    found = {rule: _Found() for rule in sources}
+    alive: list[Norms] = []
+    scaled = ScaleRule.INVERSE_SQRT
+    for index in range(cell.draws):
+        draw = cell.draw(index)
+        gradients = {rule: _gradients(draw, cell.head_dim, rule) for rule in {*sources, scaled}}
+        alive += gradients[scaled]
+        for rule, source in sources.items():
+            if not isinstance(source, Unsupported):
+                _add_draw(found[rule], source, draw, gradients[rule])
+    for rule, source in sources.items():
+        if isinstance(source, Unsupported):
+            yield _record(cell, rule, outcome=Outcome.UNSUPPORTED, reason=source.reason)
+            continue
+        measures = summarise(
+            found[rule].draws,
+            kv_seq_len=cell.kv_seq_len,
+            predicted=predict(
+                head_dim=cell.head_dim,
+                kv_seq_len=cell.kv_seq_len,
+                scale=source.spec.scale_value,
+                sigma=cell.sigma,
+            ),
+            alive=gradient_medians(alive),
+        )
+        yield _measured_record(cell, rule, source, found[rule], measures)
+
+
+def _gradients(draw: Draw, head_dim: int, rule: ScaleRule) -> list[Norms]:
+    """Gradient norms of a draw, block by block."""
+    scale = spec_of(head_dim, rule).scale_value
+    return [gradient_norms(block, scale) for block in draw.blocks()]
+
+
+def _add_draw(found: _Found, source: Source, draw: Draw, gradients: Sequence[Norms]) -> None:
+    """Measure one draw; the first block of the first one is judged."""
+    parts: list[RowStatistics] = []
+    for block, (logit_gradient, query_gradient) in zip(draw.blocks(), gradients, strict=True):
+        attended = source.attend(block)
+        if not found.draws and not parts:
+            found.faults, found.warnings = judge_block(source, block, attended)
+        parts.append(
+            measure_rows(
+                attended.logits,
+                attended.weights,
+                scale=source.spec.scale_value,
+                logit_gradient=logit_gradient,
+                query_gradient=query_gradient,
+            )
+        )
+    found.draws.append(joined(parts))
+
+
+def _measured_record(
+    cell: _Cell, rule: ScaleRule, source: Source, found: _Found, measures: Mapping[str, Measure]
+) -> SaturationRecord:
+    reasons = list(found.faults)
+    beyond = deviations(measures)
+    if beyond:
+        name, worst = next(iter(beyond.items()))
+        others = f"; {len(beyond) - 1} others are off too" if len(beyond) > 1 else ""
+        reasons.append(
+            f"{name} is {worst.value:.4g}, predicted {worst.predicted:.4g} "
+            f"(z = {worst.z:+.1f}, allowed {LIMIT_Z:g}){others}."
+        )
+    return _record(
+        cell,
+        rule,
+        outcome=Outcome.DISAGREES if reasons else Outcome.OK,
+        reason=" ".join(reasons),
+        warnings=(*cell.warnings, *source.warnings, *found.warnings),
+        runtime=source.runtime,
+        opset=source.opset,
+        measures=measures,
+    )
+
+
+def _record(
+    cell: _Cell,
+    rule: ScaleRule,
+    *,
+    outcome: Outcome,
+    reason: str = "",
+    warnings: tuple[str, ...] = (),
+    runtime: str = "",
+    opset: int = 0,
+    measures: Mapping[str, Measure] | None = None,
+) -> SaturationRecord:
+    case = AttentionCase(
+        spec=spec_of(cell.head_dim, rule), q_seq_len=cell.rows, kv_seq_len=cell.kv_seq_len, dtype=cell.dtype
+    )
+    return SaturationRecord(
+        target=cell.target,
+        case=case.case_id,
+        form="decomposed" if opset else "",
+        opset=opset,
+        runtime=runtime,
+        outcome=outcome,
+        reason=reason,
+        warnings=warnings,
+        scale_rule=rule.value,
+        head_dim=cell.head_dim,
+        kv_seq_len=cell.kv_seq_len,
+        sigma=cell.sigma,
+        dtype=cell.dtype.value,
+        rows=cell.rows * cell.draws,
+        draws=cell.draws,
+        measures=dict(measures or {}),
+    )
+
+
+def _require(name: str, value: object, allowed: str, *, holds: bool) -> None:
+    if not holds:
+        raise PlanError(f"{name} is {value}; it must be {allowed}.")

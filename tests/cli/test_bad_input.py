@@ -1,0 +1,465 @@
+"""Every bad input: one sentence on stderr, exit code 2, nothing on stdout, no file, no traceback."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.invoke import Shell
+
+_READING = ("inspect", "verify", "bench")
+_NO_MODEL = "is not an ONNX model. It may be cut short, or of another kind."
+
+
+@pytest.mark.parametrize("command", _READING)
+class TestFiles:
+    """A file that is no usable model, for every command that reads one."""
+
+    def test_missing(self, shell: Shell, command: str) -> None:
+        """A file that is not there."""
+        assert shell.refusal(command, "no.onnx") == "Cannot read no.onnx: there is no such file."
+
+    def test_directory(self, shell: Shell, command: str) -> None:
+        """A directory."""
+        assert shell.refusal(command, ".") == ". is a directory. Give the name of an .onnx file."
+
+    def test_empty(self, shell: Shell, command: str) -> None:
+        """A file without content."""
+        Path("empty.onnx").touch()
+        assert shell.refusal(command, "empty.onnx") == "empty.onnx is empty. Give an .onnx file."
+
+    def test_truncated(self, shell: Shell, command: str) -> None:
+        """A file that was cut short."""
+        Path("cut.onnx").write_bytes(Path("bare.onnx").read_bytes()[:100])
+        assert shell.refusal(command, "cut.onnx") == f"cut.onnx {_NO_MODEL}"
+
+    def test_text(self, shell: Shell, command: str) -> None:
+        """A text file with the ending of a model."""
+        Path("text.onnx").write_text("hello\n")
+        assert shell.refusal(command, "text.onnx") == f"text.onnx {_NO_MODEL}"
+
+    def test_random_bytes(self, shell: Shell, command: str) -> None:
+        """Bytes of no format."""
+        Path("noise.onnx").write_bytes(np.random.default_rng(0).bytes(300))
+        assert shell.refusal(command, "noise.onnx") == f"noise.onnx {_NO_MODEL}"
+
+    def test_unknown_runtime(self, shell: Shell, command: str) -> None:
+        """A misspelt runtime, with the nearest one and all."""
+        assert shell.refusal(command, "bare.onnx", "--runtime", "ort-cp") == (
+            "There is no runtime 'ort-cp'. Did you mean 'ort-cpu'? Known: onnx-reference, ort-cpu, ort-cuda, torch."
+        )
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_model_without_attention(shell: Shell, command: str) -> None:
+    """A graph of a MatMul alone has nothing to look at or to judge."""
+    assert shell.refusal(command, "product.onnx") == (
+        "product.onnx has no attention in it. Neither an operator nor softmax(QK^T) V was found."
+    )
+
+
+_OPTIONS: dict[str, tuple[list[str], str]] = {
+    "heads": (
+        ["export", "sdpa", "-o", "x.onnx", "--q-num-heads", "8", "--kv-num-heads", "3"],
+        (
+            "q_num_heads is 8, which kv_num_heads = 3 does not divide. "
+            "Each key/value head must serve the same number of query heads."
+        ),
+    ),
+    "head-dim-0": (["export", "sdpa", "-o", "x.onnx", "--head-dim", "0"], "head_dim is 0; it must be at least 1."),
+    "head-dim-negative": (
+        ["export", "sdpa", "-o", "x.onnx", "--head-dim", "-4"],
+        "head_dim is -4; it must be at least 1.",
+    ),
+    "v-head-dim-0": (
+        ["export", "sdpa", "-o", "x.onnx", "--v-head-dim", "0"],
+        "v_head_dim is 0; it must be at least 1.",
+    ),
+    "heads-negative": (
+        ["export", "sdpa", "-o", "x.onnx", "--q-num-heads", "-8"],
+        "q_num_heads is -8; it must be at least 1.",
+    ),
+    "kv-heads-0": (
+        ["export", "sdpa", "-o", "x.onnx", "--kv-num-heads", "0"],
+        "kv_num_heads is 0; it must be at least 1.",
+    ),
+    "window": (
+        ["export", "sdpa", "-o", "x.onnx", "--left-window", "-2"],
+        "left_window is -2; it must be -1 (all keys) or more.",
+    ),
+    "softcap": (
+        ["export", "sdpa", "-o", "x.onnx", "--softcap", "-1"],
+        "softcap is -1.0; it must be 0 (off) or more.",
+    ),
+    "scale": (["export", "sdpa", "-o", "x.onnx", "--scale", "nan"], "scale is nan; it must be a finite number."),
+    "lengths-and-past": (
+        ["export", "sdpa", "-o", "x.onnx", "--mask", "lengths", "--past", "--opset", "24"],
+        (
+            "mask 'lengths' cannot be combined with a past. "
+            "ONNX Attention takes nonpad_kv_seqlen only without past_key and past_value."
+        ),
+    ),
+    "opset-17": (
+        ["export", "sdpa", "-o", "x.onnx", "--opset", "17"],
+        "Opset 17 cannot be exported. Use an opset from 18 to 25.",
+    ),
+    "opset-26": (
+        ["export", "sdpa", "-o", "x.onnx", "--opset", "26"],
+        "Opset 26 cannot be exported. Use an opset from 18 to 25.",
+    ),
+    "opset-17-module": (
+        ["export", "encoder-self", "-o", "x.onnx", "--opset", "17"],
+        "Opset 17 cannot be exported. Use an opset from 18 to 25.",
+    ),
+    "opset-26-module": (
+        ["export", "encoder-self", "-o", "x.onnx", "--opset", "26"],
+        "Opset 26 cannot be exported. Use an opset from 18 to 25.",
+    ),
+    "form": (
+        ["export", "encoder-self", "-o", "x.onnx", "--opset", "23", "--form", "decomposed"],
+        (
+            "A module at opset 23 is exported in form 'attention', not 'decomposed'. "
+            "Use --opset 23 or higher for 'attention', 18 to 22 for 'decomposed'."
+        ),
+    ),
+    "target": (
+        ["export", "encoder-slf", "-o", "x.onnx"],
+        "'encoder-slf' is no target. Did you mean 'encoder-self'?",
+    ),
+    "class": (["export", "mods.py:Rigt", "-o", "x.onnx"], "mods.py has no 'Rigt'. Did you mean 'Right'?"),
+    "file": (["export", "none.py:Right", "-o", "x.onnx"], "There is no file none.py."),
+    "module": (
+        ["export", "no_such_package.layers:Right", "-o", "x.onnx"],
+        "There is no module 'no_such_package.layers'. Install it, or name a file.",
+    ),
+    "no-module": (
+        ["export", "mods.py:not_a_module", "-o", "x.onnx"],
+        "'not_a_module' in mods.py is of type int, not a torch.nn.Module.",
+    ),
+    "sampleless": (
+        ["export", "mods.py:Sampleless", "-o", "x.onnx"],
+        (
+            "mods.py:Sampleless has no sample inputs. Define sample_inputs (a tuple or dict of tensors, or a function "
+            "that returns one) in the class or the file, or give shapes."
+        ),
+    ),
+    "shape": (
+        ["export", "mods.py:Right", "-o", "x.onnx", "--shape", "x=2,10"],
+        "--shape x=2,10 is not of the form NAME=2x16x512. A type may follow: :int64.",
+    ),
+    "shape-dtype": (
+        ["export", "mods.py:Right", "-o", "x.onnx", "--shape", "x=2x10x16:flat32"],
+        "The input 'x' has the unknown dtype 'flat32'. Known: float64, float32, float16, bfloat16, int64, int32, bool.",
+    ),
+    "dynamic": (
+        ["export", "mods.py:Right", "-o", "x.onnx", "--dynamic", "x=batch"],
+        "--dynamic x=batch is not of the form NAME=0,1. Axes count from 0.",
+    ),
+    "against": (
+        ["verify", "bare.onnx", "--against", "encoder-sef"],
+        "'encoder-sef' is no target. Did you mean 'encoder-self'?",
+    ),
+    "size-form": (
+        ["verify", "bare.onnx", "--size", "q_seq_len"],
+        "--size q_seq_len is not of the form AXIS=N with N at least 1. E.g. q_seq_len=128.",
+    ),
+    "size-negative": (
+        ["verify", "bare.onnx", "--size", "q_seq_len=-3"],
+        "--size q_seq_len=-3 is not of the form AXIS=N with N at least 1. E.g. q_seq_len=128.",
+    ),
+    "size-zero": (
+        ["bench", "bare.onnx", "--size", "q_seq_len=0"],
+        "--size q_seq_len=0 is not of the form AXIS=N with N at least 1. E.g. q_seq_len=128.",
+    ),
+    "size-axis": (
+        ["verify", "bare.onnx", "--size", "seq=3"],
+        "The model has no axis 'seq'. It has batch_size, q_seq_len, kv_seq_len.",
+    ),
+    "size-axis-bench": (
+        ["bench", "bare.onnx", "--size", "seq=3"],
+        "The model has no axis 'seq'. It has batch_size, q_seq_len, kv_seq_len.",
+    ),
+    "runtime-export": (
+        ["export", "sdpa", "-o", "x.onnx", "--runtime", "openvno"],
+        "There is no runtime 'openvno'. Known: onnx-reference, ort-cpu, ort-cuda, torch.",
+    ),
+    "suite": (["run", "quik"], "There is no suite 'quik'. Did you mean 'quick'?"),
+    "suite-file": (["run", "none.toml"], "Cannot read suite none.toml: No such file or directory."),
+    "suite-runtime": (
+        ["run", "quick", "--runtime", "ort-cuda"],
+        "The suite does not use runtime 'ort-cuda'. It uses ort-cpu, torch, onnx-reference.",
+    ),
+    "resume-nothing": (
+        ["run", "quick", "--resume"],
+        "There is no run of 'quick' in reports to go on with. Start one without --resume.",
+    ),
+    "resume-no-run": (
+        ["run", "quick", "--resume", "--out", "nowhere"],
+        "nowhere holds no run. A run folder has a run.json.",
+    ),
+    "report-nothing": (["report", "nowhere"], "nowhere holds no run. A run folder has a run.json."),
+    "report-file": (["report", "bare.onnx"], "bare.onnx holds no run. A run folder has a run.json."),
+    "bench-reference": (
+        ["bench", "bare.onnx", "--runtime", "onnx-reference"],
+        "Runtime 'onnx-reference' is for agreement only. Time another one.",
+    ),
+    "bench-baseline": (
+        ["bench", "bare.onnx", "--baseline", "openvino"],
+        "There is no arm 'openvino' to be the baseline. Arms: ort-cpu attention 23, torch.",
+    ),
+    "bench-different": (
+        ["bench", "bare.onnx", "causal.onnx"],
+        "causal.onnx and bare.onnx compute different attention. Time them one by one.",
+    ),
+    "bench-inputs": (
+        ["bench", "bare.onnx", "product.onnx"],
+        "product.onnx has inputs x, bare.onnx has Q, K, V. Only models with the same inputs can be compared.",
+    ),
+    "bench-twice": (["bench", "bare.onnx", "./bare.onnx"], "The same file is given twice."),
+}
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), _OPTIONS.values(), ids=_OPTIONS)
+def test_option(shell: Shell, arguments: list[str], sentence: str) -> None:
+    """A wrong value is answered with what it is and what would be right."""
+    assert shell.refusal(*arguments) == sentence
+
+
+_USAGE = {
+    "threads-0": ["run", "quick", "--threads", "0"],
+    "seed-negative": ["verify", "bare.onnx", "--seed", "-1"],
+    "opset-word": ["export", "sdpa", "-o", "x.onnx", "--opset", "abc"],
+    "mask": ["export", "sdpa", "-o", "x.onnx", "--mask", "bol"],
+    "seconds-0": ["bench", "bare.onnx", "--seconds", "0"],
+    "no-argument": ["verify"],
+    "no-output": ["export", "sdpa"],
+    "option": ["verify", "bare.onnx", "--runtme", "torch"],
+    "command": ["verfy", "bare.onnx"],
+}
+
+
+@pytest.mark.parametrize("arguments", _USAGE.values(), ids=_USAGE)
+def test_misuse(shell: Shell, arguments: list[str]) -> None:
+    """A misspelt option, a missing argument or a value of another kind is one line too."""
+    shell.refusal(*arguments)
+
+
+def test_user_code_that_raises_in_forward(shell: Shell) -> None:
+    """What the user's forward raised is told with file, line and code, on one line."""
+    assert shell.refusal("export", "mods.py:Raising", "-o", "x.onnx").startswith(
+        "Raising.forward raised ValueError at mods.py:"
+    )
+
+
+def test_user_code_that_raises_when_built(shell: Shell) -> None:
+    """A constructor's error of two lines is one line here."""
+    assert shell.refusal("export", "mods.py:Unbuildable", "-o", "x.onnx").startswith(
+        "Unbuildable of mods.py cannot be built: ValueError: no such width"
+    )
+
+
+def test_user_file_with_a_syntax_error(shell: Shell) -> None:
+    """A file that Python cannot read is told with Python's words, on one line."""
+    Path("broken.py").write_text("def forward(:\n")
+    assert shell.refusal("export", "broken.py:Right", "-o", "x.onnx").startswith(
+        "broken.py cannot be imported: SyntaxError: "
+    )
+
+
+def test_baked_axis_of_a_module(shell: Shell) -> None:
+    """A module with constants for its sizes is refused with each axis, the line and what to pass instead."""
+    line = 1 + Path("mods.py").read_text().splitlines().index(
+        "        query, key, value = self.into(x).view(2, 10, 3, 2, 8).permute(2, 0, 3, 1, 4)"
+    )
+    at = f"mods.py:{line}: `query, key, value = self.into(x).view(2, 10, 3, 2, 8).permute(2, 0, 3, 1, 4)`"
+    assert shell.refusal("export", "mods.py:Baked", "-o", "x.onnx") == (
+        f"The export cannot keep its axes dynamic: axis 0 of 'x' is fixed to 2 by {at}; "
+        f"axis 1 of 'x' is fixed to 10 by {at}. "
+        "Change that code, or export at this size: dynamic_axes={'x': ()}, on the command line --dynamic x=."
+    )
+
+
+_OUTPUTS: dict[str, tuple[str, str]] = {
+    "below-a-file": ("bare.onnx/x.onnx", "Cannot write bare.onnx/x.onnx: there is no folder bare.onnx."),
+    "no-folder": ("no/x.onnx", "Cannot write no/x.onnx: there is no folder no."),
+    "directory": (".", ". is a directory. Give the name of a file."),
+}
+
+
+@pytest.mark.parametrize(("output", "sentence"), _OUTPUTS.values(), ids=_OUTPUTS)
+def test_model_that_cannot_be_written(shell: Shell, output: str, sentence: str) -> None:
+    """Found out before the export, not after."""
+    assert shell.refusal("export", "sdpa", "-o", output) == sentence
+
+
+def test_read_only_folder(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without write permission is told before the export; root may write anywhere, so it is planted."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert shell.refusal("export", "sdpa", "-o", "x.onnx") == "Cannot write x.onnx: . is not writable."
+
+
+@pytest.mark.parametrize(
+    ("folder", "sentence"),
+    [
+        ("bare.onnx", "Cannot write bare.onnx: File exists."),
+        ("bare.onnx/run", "Cannot write bare.onnx/run: Not a directory."),
+    ],
+)
+def test_run_folder_that_cannot_be_written(shell: Shell, folder: str, sentence: str) -> None:
+    """A run does not start where it cannot write."""
+    assert shell.refusal("run", "quick", "--out", folder) == sentence
+
+
+def _array(*shape: int, dtype: str = "float32") -> object:
+    return np.ones(shape, dtype=dtype)
+
+
+_Q = (1, 2, 3, 8)
+_NO_NPZ = "is no .npz file of plain arrays. Write it with numpy.savez."
+_INPUTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (str, "Cannot read i.npz: No such file or directory."),
+    "directory": (lambda path: path.mkdir(), "Cannot read i.npz: Is a directory."),
+    "empty": (lambda path: path.touch(), f"i.npz {_NO_NPZ}"),
+    "text": (lambda path: path.write_text("hello"), f"i.npz {_NO_NPZ}"),
+    "npy": (lambda path: path.write_bytes(_npy()), f"i.npz {_NO_NPZ}"),
+    "truncated": (lambda path: (np.savez(path, Q=_array(*_Q)), os.truncate(path, 60)), f"i.npz {_NO_NPZ}"),
+    "objects": (lambda path: np.savez(path, Q=np.array([{}], dtype=object)), f"i.npz {_NO_NPZ}"),
+    "lacks-one": (
+        lambda path: np.savez(path, Q=_array(*_Q), V=_array(*_Q)),
+        "i.npz lacks the input 'K'; it has Q, V. Name arrays as the inputs.",
+    ),
+    "nothing-in-it": (
+        np.savez,
+        "i.npz lacks the input 'Q'; it has nothing. Name arrays as the inputs.",
+    ),
+    "heads": (
+        lambda path: np.savez(path, Q=_array(1, 3, 3, 8), K=_array(*_Q), V=_array(*_Q)),
+        "ort-cpu got shape (1, 3, 3, 8) for input 'Q'; the model takes (batch_size, 2, q_seq_len, 8).",
+    ),
+    "dtype": (
+        lambda path: np.savez(path, Q=_array(*_Q, dtype="float64"), K=_array(*_Q), V=_array(*_Q)),
+        "ort-cpu got float64 for input 'Q'; the model takes float32.",
+    ),
+}
+
+
+def _npy() -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, np.ones(3))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(("write", "sentence"), _INPUTS.values(), ids=_INPUTS)
+def test_inputs_file(shell: Shell, write: Callable[[Path], object], sentence: str) -> None:
+    """An --inputs file that is none, or does not fit the model."""
+    write(Path("i.npz"))
+    assert shell.refusal("verify", "bare.onnx", "--inputs", "i.npz") == sentence
+
+
+def test_absent_gpu(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime whose device is missing is refused with what is missing, never replaced by the CPU."""
+    import onnxruntime
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert shell.refusal("verify", "bare.onnx", "--runtime", "ort-cuda").startswith(
+        "Runtime 'ort-cuda' is not available: "
+    )
+
+
+_BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "{package}":
+            raise ModuleNotFoundError("No module named '{package}'", name="{package}")
+sys.meta_path.insert(0, Block())
+from sdpa_onnx.cli.main import main
+sys.argv = ["sdpa-onnx", *{arguments!r}]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "sentence"),
+    [
+        (
+            "onnxruntime",
+            ["verify", "bare.onnx"],
+            "Runtime 'ort-cpu' is not available: onnxruntime is missing: pip install onnxruntime",
+        ),
+        ("torch", ["export", "sdpa", "-o", "x.onnx"], "The package 'torch' is missing. Install it: pip install torch."),
+        ("onnx", ["inspect", "bare.onnx"], "The package 'onnx' is missing. Install it: pip install onnx."),
+    ],
+    ids=["onnxruntime", "torch", "onnx"],
+)
+def test_missing_package(shell: Shell, package: str, arguments: list[str], sentence: str) -> None:
+    """A package that is not installed is named with the command that installs it."""
+    done = subprocess.run(
+        [sys.executable, "-c", _BLOCK.format(package=package, arguments=arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"sdpa-onnx: {sentence}\n")
+    assert not Path("x.onnx").exists()
+
+
+def test_missing_runtime_is_listed(shell: Shell) -> None:
+    """`runtimes` without onnxruntime says so and how to get it; the others are listed as ever."""
+    done = subprocess.run(
+        [sys.executable, "-c", _BLOCK.format(package="onnxruntime", arguments=["runtimes"])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert lines["ort-cpu"] == "not available: onnxruntime is missing: pip install onnxruntime"
+    assert lines["torch"].startswith("torch ")
+
+
+def test_debug_shows_the_traceback(shell: Shell) -> None:
+    """--debug shows where it came from, and the same sentence last."""
+    ended = shell("inspect", "no.onnx", "--debug")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("Traceback (most recent call last):\n")
+    assert ended.stderr.splitlines()[-1] == "sdpa-onnx: Cannot read no.onnx: there is no such file."
+
+
+def test_fault_of_ours_is_told_as_such(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that nobody foresaw is one line too, and asks for a report."""
+
+    def fail(*arguments: object) -> None:
+        raise KeyError("two\nlines")
+
+    monkeypatch.setattr("sdpa_onnx.workflows.inspect.inspect_model", fail)
+    monkeypatch.setattr("sdpa_onnx.graph.model.load_model", fail)
+    assert shell.refusal("inspect", "bare.onnx") == (
+        "Unexpected KeyError: 'two\\nlines'. This is a fault of sdpa-onnx; run again with --debug and report it."
+    )
+
+
+def test_full_disk_for_a_report(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A report that cannot be written leaves no half file."""
+    import errno
+
+    from sdpa_onnx.sweep.store import Store
+    from tests.sweep.suites import HEADER, job_records
+
+    folder = tmp_path / "run"
+    with Store.create(folder, HEADER) as store:
+        store.append(job_records("a"))
+
+    def full(self: Path, *arguments: object, **options: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert shell.refusal("report", str(folder)) == "Cannot read or write: No space left on device."
+    assert not (folder / "summary.md").exists()
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {".lock", "records.jsonl", "run.json"}

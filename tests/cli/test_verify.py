@@ -1,0 +1,202 @@
+"""`verify` and `export`: what is right passes, what is wrong is called wrong with its evidence."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from tests.cli.invoke import Ended, Shell
+
+
+def _records(ended: Ended) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(ended.stdout)
+    return found
+
+
+def _attention(model: onnx.ModelProto) -> onnx.NodeProto:
+    return next(node for node in model.graph.node if node.op_type == "Attention")
+
+
+def _set(node: onnx.NodeProto, name: str, value: float) -> None:
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+def _scaled(model: onnx.ModelProto) -> None:
+    _set(_attention(model), "scale", 1.01 / 8**0.5)
+
+
+def _causal(model: onnx.ModelProto) -> None:
+    _set(_attention(model), "is_causal", 1)
+
+
+def _capped(model: onnx.ModelProto) -> None:
+    _set(_attention(model), "softcap", 5.0)
+
+
+def _swapped(model: onnx.ModelProto) -> None:
+    node = _attention(model)
+    node.input[1], node.input[2] = node.input[2], node.input[1]
+
+
+_FAULTS = {"scale": _scaled, "causal": _causal, "softcap": _capped, "key-for-value": _swapped}
+
+
+@pytest.mark.parametrize("name", ["bare.onnx", "decomposed.onnx", "causal.onnx"])
+def test_right_file(shell: Shell, name: str) -> None:
+    """A file as it was exported is right in every check, and its axes are proved."""
+    ended = shell("verify", name, "--json")
+    assert (ended.code, ended.stderr) == (0, "")
+    records = _records(ended)
+    assert {record["outcome"] for record in records} == {"ok"}
+    assert [record["verdict"] for record in records if record["kind"] == "agreement"] == ["ok"] * 3
+    (proof,) = [record for record in records if record["kind"] == "export"]
+    assert (proof["sizes_tried"], proof["baked"]) == (8, [])
+
+
+@pytest.mark.parametrize("spoil", _FAULTS.values(), ids=_FAULTS)
+def test_wrong_attention_node(shell: Shell, spoil: Callable[[onnx.ModelProto], None]) -> None:
+    """A node that was changed behind its metadata is called wrong, with a proof in numbers."""
+    model = onnx.load("bare.onnx")
+    spoil(model)
+    onnx.save(model, "wrong.onnx")
+    ended = shell("verify", "wrong.onnx", "--json")
+    assert (ended.code, ended.stderr) == (1, "")
+    wrong = [record for record in _records(ended) if record["outcome"] == "disagrees"]
+    judged = [record for record in wrong if record["kind"] == "agreement"]
+    assert judged
+    for record in judged:
+        assert record["verdict"] == "wrong"
+        assert float(str(record["max_bound_ratio"])) > 1
+        assert record["reason"] == record["diagnosis"] != ""
+
+
+def test_wrong_scale_constant_of_a_decomposed_graph(shell: Shell) -> None:
+    """The scale as a constant of a decomposed graph, off by 1 %, is called wrong at spread 1."""
+    model = onnx.load("decomposed.onnx")
+    (scale,) = [
+        tensor for tensor in model.graph.initializer if np.isclose(numpy_helper.to_array(tensor), 8**-0.25).all()
+    ]
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(1.005), scale.name))
+    onnx.save(model, "wrong.onnx")
+    ended = shell("verify", "wrong.onnx", "--json")
+    assert ended.code == 1
+    verdicts = {record["spread"]: record["verdict"] for record in _records(ended) if record["kind"] == "agreement"}
+    assert verdicts[1.0] == "wrong"
+
+
+def test_swapped_inputs_of_a_decomposed_graph(shell: Shell) -> None:
+    """Key and value exchanged in the graph are called wrong."""
+    model = onnx.load("decomposed.onnx")
+    for node in model.graph.node:
+        for position, name in enumerate(node.input):
+            node.input[position] = {"K": "V", "V": "K"}.get(name, name)
+    onnx.save(model, "wrong.onnx")
+    assert shell("verify", "wrong.onnx", "--json").code == 1
+
+
+def test_wrong_is_said_in_words(shell: Shell) -> None:
+    """A person reads WRONG or wrong, the evidence and where, without --json."""
+    model = onnx.load("bare.onnx")
+    _scaled(model)
+    onnx.save(model, "wrong.onnx")
+    ended = shell("verify", "wrong.onnx")
+    words = " ".join(ended.stdout.split())
+    assert ended.code == 1
+    assert words.startswith("Not ok")
+    assert "wrong.onnx" in words
+    assert "bound" in words
+
+
+def test_sizes_and_inputs_that_are_given(shell: Shell) -> None:
+    """Given arrays are judged as they are, and no axis is tried with them."""
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((1, 2, 5, 8), dtype=np.float32) for name in "QKV"}
+    np.savez("i.npz", **arrays)
+    ended = shell("verify", "bare.onnx", "--inputs", "i.npz", "--json")
+    assert ended.code == 0
+    (record,) = _records(ended)
+    assert (record["kind"], record["inputs"], record["verdict"]) == ("agreement", "given", "ok")
+    assert record["sizes"] == {"batch_size": 1, "q_seq_len": 5, "kv_seq_len": 5, "head_dim": 8, "q_num_heads": 2}
+
+
+def test_size_that_is_fixed_by_the_user(shell: Shell) -> None:
+    """--size is what is judged; the others are chosen."""
+    ended = shell("verify", "bare.onnx", "--size", "q_seq_len=7", "--size", "kv_seq_len=9", "--json")
+    sizes = [record["sizes"] for record in _records(ended) if record["kind"] == "agreement"]
+    assert ended.code == 0
+    assert [(size["q_seq_len"], size["kv_seq_len"]) for size in sizes] == [(7, 9)] * 3  # type: ignore[index]
+
+
+def test_fixed_axis_of_a_file(shell: Shell) -> None:
+    """A Reshape with a constant batch: `verify` says 1, names the axis and the node."""
+    ended = shell("verify", "fixed.onnx", "--json")
+    assert ended.code == 1
+    (proof,) = [record for record in _records(ended) if record["kind"] == "export"]
+    baked = [(axis["axis"], axis["node"]) for axis in proof["baked"]]  # type: ignore[attr-defined]
+    assert baked == [("batch_size", "node_view")]
+    assert str(proof["reason"]).startswith("axis 'batch_size' is fixed at 'node_view' (batch_size 2 works, ")
+
+
+def test_export_writes_what_it_proved(shell: Shell) -> None:
+    """A user's module becomes a file only after it was proved; stderr says where."""
+    ended = shell("export", "mods.py:Right", "-o", "right.onnx", "--json")
+    assert (ended.code, ended.stderr) == (0, "sdpa-onnx: wrote right.onnx\n")
+    records = _records(ended)
+    assert {record["outcome"] for record in records} == {"ok"}
+    assert records[0]["kind"] == "export"
+    assert records[0]["sizes_tried"] == 8
+    again = shell("verify", "right.onnx", "--against", "mods.py:Right", "--json")
+    assert again.code == 0
+    assert any(str(record.get("site", "")).startswith("end:") for record in _records(again))
+
+
+def test_plain_attention_of_a_user(shell: Shell) -> None:
+    """A module that is nothing but attention, with the user's own input names, exports and verifies."""
+    ended = shell("export", "mods.py:Plain", "-o", "plain.onnx", "--json")
+    assert (ended.code, ended.stderr) == (0, "sdpa-onnx: wrote plain.onnx\n")
+    assert shell("verify", "plain.onnx", "--json").code == 0
+
+
+def test_export_that_is_wrong_is_not_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that computes something else keeps the file from being written, and the old one stays."""
+    from tests.sweep.fakes import Faulty, plant
+
+    plant(monkeypatch, Faulty(fault=lambda _, out: {name: array * np.float32(1.01) for name, array in out.items()}))
+    Path("x.onnx").write_bytes(b"old")
+    ended = shell("export", "sdpa", "-o", "x.onnx", "--q-num-heads", "2", "--head-dim", "8", "--json")
+    assert ended.code == 1
+    assert ended.stderr == (
+        "sdpa-onnx: x.onnx was not written: see what disagrees above. Another --opset or --form may be right there.\n"
+    )
+    assert Path("x.onnx").read_bytes() == b"old"
+    assert {record["outcome"] for record in _records(ended)} >= {"disagrees"}
+
+
+def test_inspect_says_what_stands_in_a_file(shell: Shell) -> None:
+    """Figures, axes and what really runs, one line each."""
+    ended = shell("inspect", "causal.onnx")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == [
+        "causal.onnx: opset 23, 1 attention",
+        "  sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553; causal; no mask; BNSH",
+        "Dynamic axes: batch_size, q_seq_len, kv_seq_len",
+        "On ort-cpu: 1 node (1 Attention), float32.",
+    ]
+
+
+def test_bench_as_json(shell: Shell) -> None:
+    """A short comparison: an arm a record, ratios to torch, nothing but JSON on stdout."""
+    ended = shell("bench", "bare.onnx", "--size", "q_seq_len=8", "--seconds", "0.1", "--blocks", "12", "--json")
+    assert (ended.code, ended.stderr) == (0, "")
+    records = _records(ended)
+    assert [(record["arm"], record["baseline"]) for record in records] == [
+        ("ort-cpu attention 23", "torch"),
+        ("torch", "torch"),
+    ]
+    assert records[1]["ratio"] == 1.0

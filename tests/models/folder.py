@@ -1,0 +1,53 @@
+"""The committed folder, and what of a graph must stay the same whatever version of torch wrote it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.workflows.models_folder import ManifestRow, read_manifest
+
+FOLDER = Path(__file__).resolve().parents[2] / "models"
+ROWS = {row.file.removesuffix(".onnx"): row for row in read_manifest(FOLDER)}
+
+Value = tuple[str, str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure:
+    """A graph without the names inside it."""
+
+    opset: int
+    nodes: dict[str, int]
+    attributes: tuple[tuple[str, str], ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    specs: tuple[AttentionSpec, ...]
+
+
+def structure_of(model: OnnxModel) -> Structure:
+    """Operators, interface with names, types and dims, the Attention nodes' attributes, and the specs."""
+    attentions = [node for node in model.ir.graph if node.op_type == "Attention"]
+    return Structure(
+        opset=model.opset,
+        nodes=dict(sorted(model.node_counts().items())),
+        attributes=tuple(
+            (name, f"{attribute.value:.6g}")
+            for node in attentions
+            for name, attribute in sorted(node.attributes.items())
+        ),
+        inputs=tuple(_value(value) for value in model.ir.graph.inputs),
+        outputs=tuple(_value(value) for value in model.ir.graph.outputs),
+        specs=tuple(site.spec for site in model.sites),
+    )
+
+
+def is_quick(row: ManifestRow) -> bool:
+    """Whether the graph is written without torch, or is one of few traced ones."""
+    return row.exporter == "sdpa_onnx" or row.file in ("gpt2/self/18.onnx", "mistral-7b/self/23.onnx")
+
+
+def _value(value: ir.Value) -> Value:
+    return (value.name or "", str(value.dtype), tuple(str(dim) for dim in value.shape or ()))
