@@ -6,6 +6,7 @@ kill loses at most the job that was running. Everything rendered is made from it
 
 import contextlib
 import dataclasses
+import errno
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +196,8 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FolderError(f"Cannot write {folder}: {error.strerror or error}.") from error
+        hint = "Free some space, then go on with --resume." if error.errno == errno.ENOSPC else None
+        raise FolderError(f"Cannot write {folder}: {error.strerror or error}.", hint=hint) from error
 
 
 def _take_lock(folder: Path) -> int:

@@ -19,11 +19,11 @@ from tests.models.folder import FOLDER, ROWS, is_quick, structure_of
 _LARGEST_FOLDER_BYTES = 2_000_000
 
 _EXPORTED = [pytest.param(name, id=name, marks=() if is_quick(row) else pytest.mark.slow) for name, row in ROWS.items()]
-# Written without torch, so a folder of it is built in no time.
+# Only its opset 18 needs torch, so a folder of it is built in no time.
 _NATIVE = CatalogEntry(
-    name="tiny/window",
+    name="tiny/cached",
     title="",
-    spec=AttentionSpec(q_num_heads=2, kv_num_heads=1, head_dim=8, left_window=3, softcap=4.0),
+    spec=AttentionSpec(q_num_heads=2, kv_num_heads=1, head_dim=8, is_causal=True, has_past=True),
     q_seq_len=8,
     kv_seq_len=8,
     source="made up",
@@ -90,15 +90,16 @@ def test_a_changed_graph_would_be_seen() -> None:
 
 
 def test_two_builds_are_byte_equal(tmp_path: Path) -> None:
-    """Building twice gives the same files; opset 23, whose operator cannot say the spec, is left out."""
+    """Building twice gives the same files, and the manifest is what was returned."""
     first, second = tmp_path / "first", tmp_path / "second"
     rows = build_models(first, entries=(_NATIVE,))
     assert build_models(second, entries=(_NATIVE,)) == rows == read_manifest(first)
     before = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
     assert {path.relative_to(second): path.read_bytes() for path in second.rglob("*") if path.is_file()} == before
     assert [(row.file, row.form, row.exporter.split()[0]) for row in rows] == [
-        ("tiny/window/18.onnx", "decomposed", "torch"),
-        ("tiny/window/25.onnx", "attention", "sdpa_onnx"),
+        ("tiny/cached/18.onnx", "decomposed", "torch"),
+        ("tiny/cached/23.onnx", "attention", "sdpa_onnx"),
+        ("tiny/cached/25.onnx", "attention", "sdpa_onnx"),
     ]
 
 
@@ -124,7 +125,7 @@ def test_files_that_no_entry_wants_are_removed(tmp_path: Path, monkeypatch: pyte
         "bert-base/note.txt",
         *(f"tiny/renamed/{opset}.onnx" for opset in (18, 23, 25)),
     }
-    assert not (tmp_path / "tiny/window").exists()
+    assert not (tmp_path / "tiny/cached").exists()
 
 
 def test_manifest_errors(tmp_path: Path) -> None:

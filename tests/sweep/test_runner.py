@@ -16,7 +16,7 @@ from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, read_run
 from sdpa_onnx.sweep.suite import Suite
 from tests.sweep.fakes import Absent, Faulty, Refusing, Throwing, plant
-from tests.sweep.suites import HEADER, TINY, suite_of
+from tests.sweep.suites import FULL_DISK_HINT, HEADER, TINY, suite_of
 
 # Exported once for all tests that do not test it.
 _MODELS = Models()
@@ -205,7 +205,7 @@ def test_full_disk_stops_the_run(suite: Suite, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(FolderError) as caught:
             Runner(store=store, ceilings=None).run(plan(suite)[1:2], on_job=_ignore, on_done=_ignore)
-    assert str(caught.value) == f"Cannot write {folder}: No space left on device."
+    assert str(caught.value) == f"Cannot write {folder}: No space left on device. {FULL_DISK_HINT}"
     assert read_run(folder)[1] == []
 
 

@@ -13,7 +13,7 @@ import pytest
 from sdpa_onnx.core.records import ExportRecord, Outcome, encode_record
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
 from sdpa_onnx.sweep.store import Store, complete_records, read_run
-from tests.sweep.suites import HEADER, job_records
+from tests.sweep.suites import FULL_DISK_HINT, HEADER, job_records
 
 _A, _B, _C = job_records("a", parts=2), job_records("b"), job_records("c", parts=3)
 
@@ -164,7 +164,7 @@ def test_full_disk_takes_back_what_was_written(tmp_path: Path, monkeypatch: pyte
             patch.setattr(os, "write", _full_after(amount))
             with pytest.raises(FolderError) as caught:
                 store.append(_C)
-        assert str(caught.value) == f"Cannot write {folder}: No space left on device."
+        assert str(caught.value) == f"Cannot write {folder}: No space left on device. {FULL_DISK_HINT}"
         assert (folder / "records.jsonl").read_bytes() == _bytes(_A)
     with Store.resume(folder) as store:
         store.append(_C)
@@ -191,7 +191,7 @@ def test_full_disk_keeps_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(Path, "write_bytes", full)
         with pytest.raises(FolderError) as caught:
             store.write_header(HEADER)
-    assert str(caught.value) == f"Cannot write {folder}: No space left on device."
+    assert str(caught.value) == f"Cannot write {folder}: No space left on device. {FULL_DISK_HINT}"
     assert (folder / "run.json").read_bytes() == before
     assert sorted(entry.name for entry in folder.iterdir()) == [".lock", "records.jsonl", "run.json"]
 

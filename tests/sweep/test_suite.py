@@ -192,7 +192,7 @@ def test_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("quik", "Did you mean 'quick'?"), ("zzz", "Known: quick; or give a .toml file.")],
+    [("quik", "Did you mean 'quick'?"), ("zzz", f"Known: {', '.join(built_in_suites())}; or give a .toml file.")],
 )
 def test_unknown_name(name: str, hint: str) -> None:
     """A misspelt suite is answered with the nearest one, or with all."""

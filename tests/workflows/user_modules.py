@@ -1,0 +1,74 @@
+"""Modules that the workflows are tried on; nothing of the product in them."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class SelfAttention(nn.Module):
+    """Self attention with projections, as small as it can be."""
+
+    def __init__(self, *, bias: bool = True) -> None:
+        super().__init__()
+        self.into = nn.Linear(16, 48)
+        self.out = nn.Linear(16, 16, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.into(x).view(x.shape[0], x.shape[1], 3, 2, 8).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        result: Tensor = self.out(mixed.transpose(1, 2).reshape(x.shape))
+        return result
+
+
+class ScaledByLength(nn.Module):
+    """The scale is one over the number of keys."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, scale=1.0 / k.shape[-2])
+
+
+class ScaledByLogLength(nn.Module):
+    """The scale grows with the logarithm of the number of keys."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, scale=math.log(k.shape[-2]) / 8)
+
+
+class WithoutAttention(nn.Module):
+    """A product and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.linear(x)
+        return result
+
+
+class Reciprocal(nn.Module):
+    """Infinite where the input is zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1.0 / x
+
+
+def seeded(kind: type[nn.Module], seed: int = 0) -> nn.Module:
+    """A module with fixed weights, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return kind().eval()
+
+
+def hidden() -> Tensor:
+    """A sample of (batch 2, length 10, width 16)."""
+    return torch.randn(2, 10, 16, generator=torch.Generator().manual_seed(0))
+
+
+def qkv() -> tuple[Tensor, Tensor, Tensor]:
+    """Query of length 5, key and value of length 6."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 2, size, 8, generator=generator) for size in (5, 6, 6))
+    return query, key, value
