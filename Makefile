@@ -4,6 +4,8 @@
 #   make test        the default tests
 #   make test-slow   the slow ones
 #   make lint types imports   style, types, the one-way imports
+#   make models      export every layer of the catalog into models/ again
+#   make bench       time exported graphs with pytest-benchmark; BENCH=FILE keeps the figures there
 #   make clean       remove the environment and what tools left behind
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=folder where the environment goes (no spaces).
@@ -12,6 +14,10 @@ PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?= dev
+# Compare two of these with `pytest-benchmark compare .benchmarks/A.json .benchmarks/B.json --group-by=fullname`.
+ifndef BENCH
+BENCH := .benchmarks/$(shell date -u +%Y%m%dT%H%M%SZ).json
+endif
 
 BIN := $(VENV)/bin
 # Inside the environment, so that whoever removes the one removes the other. Written last, so that an interrupted
@@ -20,7 +26,7 @@ STAMP := $(VENV)/.installed
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: report test test-slow lint types imports clean
+.PHONY: report test test-slow lint types imports models bench clean
 
 report: $(STAMP)
 	@$(BIN)/sdpa-onnx run quick
@@ -40,6 +46,15 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	@$(BIN)/lint-imports
+
+models: $(STAMP)
+	@$(BIN)/python -m sdpa_onnx.workflows.models_folder models
+
+bench: $(STAMP)
+	@mkdir -p $(dir $(BENCH))
+	@$(BIN)/python -m pytest tests/benchmarks/bench_attention.py --benchmark-only --benchmark-warmup=on \
+	  --benchmark-max-time=0.5 --benchmark-json=$(BENCH)
+	@echo "$(BENCH)"
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache

@@ -48,8 +48,8 @@ def guarded(command: Callable[Parameters, int]) -> Callable[Parameters, None]:
 
 
 def tell(text: str) -> None:
-    """Say something to the person, not to the pipe."""
-    print(f"sdpa-onnx: {text}", file=sys.stderr, flush=True)
+    """Say something to the person, not to the pipe, in one line."""
+    print(f"sdpa-onnx: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def pin_threads(threads: int) -> None:
@@ -73,6 +73,5 @@ def _sentence(error: Exception) -> str:
         case MemoryError():
             return "There is not enough memory. Use smaller sizes."
         case _:
-            text = " ".join(str(error).split())
-            kind = type(error).__name__
-            return f"Unexpected {kind}: {text}. This is a fault of sdpa-onnx; run again with --debug and report it."
+            fault = "This is a fault of sdpa-onnx; run again with --debug and report it."
+            return f"Unexpected {type(error).__name__}: {error}. {fault}"

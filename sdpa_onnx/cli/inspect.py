@@ -26,6 +26,7 @@ def inspect(
     from sdpa_onnx.workflows.inspect import inspect_model, what_runs
     from sdpa_onnx.workflows.survey import pick_runtimes
 
+    names = pick_runtimes(runtime)
     loaded = load_model(model)
     records = inspect_model(loaded, target=str(model))
     if json:
@@ -35,7 +36,7 @@ def inspect(
     for record in records:
         print(describe_attention(record))
     print(f"Dynamic axes: {', '.join(records[0].dynamic_axes) or 'none'}")
-    for name in pick_runtimes(runtime):
+    for name in names:
         print(f"On {name}: {_ran_line(what_runs(loaded, name))}")
     return OK
 

@@ -19,18 +19,11 @@ def report(
     debug: Debug = False,
 ) -> int:
     """Write summary.md and the charts of a run again, and print it."""
-    from sdpa_onnx.cli.show import print_json
+    from sdpa_onnx.cli.show import show_report
     from sdpa_onnx.report.render import render
-    from sdpa_onnx.report.terminal import print_report
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(run)
     written = render(records, header, run)
-    if json:
-        print_json(records)
-        return OK
-    from rich.console import Console
-
-    print_report(records, header, Console())
-    print(f"\nReport: {written[0]}")
+    show_report(records, header, written[0], as_json=json)
     return OK

@@ -40,10 +40,21 @@ def run(
 
     plan = _narrowed(load_suite(suite), runtime, threads, seed)
     pin_threads(plan.threads)
-    store = _open(plan, suite, out, resume=resume, force=force)
+    command = _command(suite, runtime, threads, seed)
+    store = _open(plan, suite, out, command, resume=resume, force=force)
     with store:
         interrupted = not _carry_out(plan, store)
-    return _report(store.folder, suite, as_json=json, interrupted=interrupted)
+    return _report(store.folder, command, as_json=json, interrupted=interrupted)
+
+
+def _command(suite: str, runtimes: list[str], threads: int | None, seed: int | None) -> list[str]:
+    """The words that ask for the same plan again."""
+    words = ["sdpa-onnx", "run", suite]
+    for name in runtimes:
+        words += ["--runtime", name]
+    for option, value in (("--threads", threads), ("--seed", seed)):
+        words += [] if value is None else [option, str(value)]
+    return words
 
 
 def _narrowed(suite: "Suite", runtimes: list[str], threads: int | None, seed: int | None) -> "Suite":
@@ -67,13 +78,12 @@ def _narrowed(suite: "Suite", runtimes: list[str], threads: int | None, seed: in
     )
 
 
-def _open(plan: "Suite", name: str, out: Path | None, *, resume: bool, force: bool) -> "Store":
+def _open(plan: "Suite", name: str, out: Path | None, command: list[str], *, resume: bool, force: bool) -> "Store":
     from sdpa_onnx.sweep.run import latest_folder, new_folder, open_run
 
     reports = Path("reports")
     folder = out or (latest_folder(name, reports) if resume else new_folder(name, reports))
-    command = shlex.join(["sdpa-onnx", "run", name])
-    store = open_run(plan, folder, command=command, resume=resume, force=force)
+    store = open_run(plan, folder, command=shlex.join(command), resume=resume, force=force)
     tell(f"{'going on in' if resume else 'writing'} {folder}")
     return store
 
@@ -103,24 +113,17 @@ def _carry_out(plan: "Suite", store: "Store") -> bool:
     return True
 
 
-def _report(folder: Path, name: str, *, as_json: bool, interrupted: bool) -> int:
-    from rich.console import Console
-
-    from sdpa_onnx.cli.show import print_json
+def _report(folder: Path, command: list[str], *, as_json: bool, interrupted: bool) -> int:
+    from sdpa_onnx.cli.show import show_report
     from sdpa_onnx.core.records import Outcome
     from sdpa_onnx.report.render import render
-    from sdpa_onnx.report.terminal import print_report
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)
     written = render(records, header, folder)
-    if as_json:
-        print_json(records)
-    else:
-        print_report(records, header, Console())
-        print(f"\nReport: {written[0]}")
+    show_report(records, header, written[0], as_json=as_json)
     if interrupted:
-        again = shlex.join(["sdpa-onnx", "run", name, "--out", str(folder), "--resume"])
+        again = shlex.join([*command, "--out", str(folder), "--resume"])
         tell(f"interrupted after {header.done_cells} of {header.planned_cells} cells; go on with: {again}")
         return INTERRUPTED
     bad = any(record.outcome in (Outcome.DISAGREES, Outcome.FAILED) for record in records)

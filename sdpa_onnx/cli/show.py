@@ -1,36 +1,74 @@
-"""Records on stdout: as JSON, or as the report's own tables."""
+"""Records on stdout: as JSON, or as the report's own tables. A reader that goes away (`| head`) is no error."""
 
+import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import Record, RuntimeRecord
 
-__all__ = ["print_json", "show_records"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["print_json", "show_records", "show_report"]
 
 
 def show_records(records: Sequence[Record], *, as_json: bool) -> None:
     """Print records for a program (`--json`) or a person."""
-    if as_json:
-        print_json(records)
-        return
-    from rich.console import Console
+    with _while_read():
+        if as_json:
+            print_json(records)
+        elif records and isinstance(records[0], RuntimeRecord):
+            for record in records:
+                print(_runtime_line(record))
+        else:
+            from sdpa_onnx.report.terminal import print_tables
 
-    from sdpa_onnx.report.terminal import print_tables
+            print_tables(records, _console())
 
-    if records and isinstance(records[0], RuntimeRecord):
-        for record in records:
-            print(_runtime_line(record))
-        return
-    print_tables(records, Console())
+
+def show_report(records: Sequence[Record], header: RunHeader, summary: Path, *, as_json: bool) -> None:
+    """Print a whole run, and where its report is."""
+    with _while_read():
+        if as_json:
+            print_json(records)
+            return
+        from sdpa_onnx.report.terminal import print_report
+
+        print_report(records, header, _console())
+        print(f"\nReport: {summary}")
 
 
 def print_json(records: Sequence[Record]) -> None:
     """A JSON array of records."""
     data = msgspec.json.format(msgspec.json.encode(list(records), order="sorted"), indent=2)
     sys.stdout.write(data.decode() + "\n")
-    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _while_read() -> Iterator[None]:
+    """Print until the reader leaves; the exit code is the command's either way."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _console() -> "Console":
+    """A console that lets a broken pipe through; rich's own would exit with 1, our word for a disagreement."""
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipeConsole()
 
 
 def _runtime_line(record: Record) -> str:

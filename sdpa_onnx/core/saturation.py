@@ -118,7 +118,7 @@ MEANINGS: dict[MeasureName, Meaning] = {
         unit="", text="norm of dL/d(scaled logits) for an upstream gradient of norm 1, root mean square over rows"
     ),
     MeasureName.LOGIT_GRADIENT_MEDIAN: Meaning(unit="", text="the same, median over rows"),
-    MeasureName.LOGIT_GRADIENT_P10: Meaning(unit="", text="the same, a tenth of the rows is below"),
+    MeasureName.LOGIT_GRADIENT_P10: Meaning(unit="", text="the same, a tenth of the rows is below; rounding at 1e-15"),
     MeasureName.LOGIT_GRADIENT_DEAD: Meaning(
         unit="share", text="rows where it is below a tenth of its median under 1/sqrt(d_k)"
     ),
@@ -126,7 +126,7 @@ MEANINGS: dict[MeasureName, Meaning] = {
         unit="", text="norm of dL/d(query) for an upstream gradient of norm 1, root mean square over rows"
     ),
     MeasureName.QUERY_GRADIENT_MEDIAN: Meaning(unit="", text="the same, median over rows"),
-    MeasureName.QUERY_GRADIENT_P10: Meaning(unit="", text="the same, a tenth of the rows is below"),
+    MeasureName.QUERY_GRADIENT_P10: Meaning(unit="", text="the same, a tenth of the rows is below; rounding at 1e-15"),
     MeasureName.QUERY_GRADIENT_DEAD: Meaning(
         unit="share", text="rows where it is below a tenth of its median under 1/sqrt(d_k)"
     ),
@@ -373,7 +373,7 @@ def _normal_deviate(t: float, degrees: int) -> float:
         t: Deviation over its standard error.
         degrees: Draws - 1.
 
-    Source: Wallace, Ann. Math. Stat. 30 (1959): accurate to 0.02 here.
+    Source: Wallace, Ann. Math. Stat. 30 (1959); at 4 it is 0.11 low for 4 draws, 0.02 for 8.
     """
     root = math.sqrt(degrees * math.log1p(t * t / degrees))
     return math.copysign((8 * degrees + 1) / (8 * degrees + 3) * root, t)

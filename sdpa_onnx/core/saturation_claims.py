@@ -16,6 +16,7 @@ __all__ = ["claims"]
 
 # Soft below, frozen above, in beta / beta_c. Source: METHOD D.7.
 _SOFT, _FROZEN = 0.5, 1.0
+_QUERY_RMS, _LOGIT_RMS = MeasureName.QUERY_GRADIENT_RMS, MeasureName.LOGIT_GRADIENT_RMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,10 @@ def claims(records: Sequence[SaturationRecord]) -> list[str]:
     Source: METHOD D.3, D.7.
     """
     said: list[str] = []
-    measured = [record for record in records if record.measures]
-    sound = [record for record in measured if record.outcome is Outcome.OK]
+    sound = [record for record in records if _is_sound(record)]
     if len(sound) < len(records):
         said.append(
-            f"{len(records) - len(sound)} of {len(records)} cells were not measured or lie off their bound or "
+            f"{len(records) - len(sound)} of {len(records)} cells were not measured whole or lie off their bound or "
             "prediction; nothing below rests on them."
         )
     inputs: dict[tuple[str, float, str], list[SaturationRecord]] = {}
@@ -67,41 +67,47 @@ def claims(records: Sequence[SaturationRecord]) -> list[str]:
         inputs.setdefault((record.target, record.sigma, record.dtype), []).append(record)
     for group in inputs.values():
         pairs = _pairs(group)
-        said += [_inputs_sentence(group), *_variance(group), *_phases(group)]
+        said += [_inputs_sentence(group), _variance(group), *_phases(group)]
         if pairs:
-            said += [_gradients_rms(pairs), *_gradients_median(pairs), _dead_rows(pairs), _costs(pairs), _gains(pairs)]
+            said += [_gradients_rms(pairs), _gradients_median(pairs), _dead_rows(pairs), _costs(pairs), _gains(pairs)]
     return said
+
+
+def _is_sound(record: SaturationRecord) -> bool:
+    """Whether all rows were measured, so that they were compared with the prediction, and agreed with it."""
+    entropy = record.measures.get(MeasureName.ENTROPY.value)
+    return record.outcome is Outcome.OK and entropy is not None and entropy.predicted is not None
 
 
 def _inputs_sentence(group: Sequence[SaturationRecord]) -> str:
     first = group[0]
     what = "Independent components of query and key" if first.target == "sdpa" else f"Query and key of {first.target}"
     return (
-        f"{what}, sigma^2 = {first.sigma**2:.3g}, {first.dtype}: d_k {_span([one.head_dim for one in group])}, "
+        f"{what}, sigma^2 = {_text(first.sigma**2)}, {first.dtype}: d_k {_span([one.head_dim for one in group])}, "
         f"length {_span([one.kv_seq_len for one in group])}."
     )
 
 
-def _variance(group: Sequence[SaturationRecord]) -> list[str]:
+def _variance(group: Sequence[SaturationRecord]) -> str:
     """Var(q.k) = d_k sigma^4, and after the scale."""
     ratios = [(record, _over(record.measures[MeasureName.PRODUCT_VARIANCE], record)) for record in group]
     off = [record for record, (ratio, error) in ratios if abs(ratio - 1.0) > LIMIT_Z * error]
     values, errors = [one[0] for _, one in ratios], [one[1] for _, one in ratios]
-    unit = "d_k" if math.isclose(group[0].sigma, 1.0) else "d_k sigma^4"
+    is_unit = math.isclose(group[0].sigma, 1.0)
+    unit = "d_k" if is_unit else "d_k sigma^4"
     measured = (
-        f"the mean square of q.k is {_range(values)} times {unit}, with standard errors {_range(errors)}"
-        if len(values) > 1
-        else f"the mean square of q.k is {values[0]:.3f} +- {errors[0]:.3f} times {unit}"
+        f"the mean square of q.k is {_range(values)} times {unit}, with standard errors up to {_text(max(errors))}"
     )
     if off:
-        words = f"Variance of q.k: {measured}; at {_places(off)} it is not {unit}."
-    else:
-        words = f"Variance of q.k: {measured}; it is {unit} within the errors, as footnote 4 of the paper says."
+        return f"Variance of q.k: {measured}; at {_places(off)} it is not {unit}."
+    paper = "as footnote 4 of the paper says" if is_unit else "the d_k of the paper's footnote 4 for this sigma"
+    words = f"Variance of q.k: {measured}; it is {unit} within the errors, {paper}."
     scaled = [record for record in group if record.scale_rule == ScaleRule.INVERSE_SQRT.value]
-    if scaled and not off:
-        spreads = [record.measures[MeasureName.BETA].value ** 2 for record in scaled]
-        words += f" Divided by sqrt(d_k), logits have variance {_range(spreads)}, whatever d_k is."
-    return [words]
+    if scaled:
+        variances = [record.measures[MeasureName.BETA].value ** 2 for record in scaled]
+        whatever = ", whatever d_k is" if len({record.head_dim for record in scaled}) > 1 else ""
+        words += f" Divided by sqrt(d_k), logits have variance {_range(variances)}{whatever}."
+    return words
 
 
 def _over(variance: Measure, record: SaturationRecord) -> tuple[float, float]:
@@ -124,31 +130,30 @@ def _phases(group: Sequence[SaturationRecord]) -> list[str]:
             "frozen": sum(index > _FROZEN for index in indices),
         }
         told = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
-        said.append(
-            f"Scale {rule.value}: beta / beta_c is {_range(indices)}; of {_cells(len(cells))} {told} "
-            f"(frozen above 1: a few keys take all the weight however many there are; soft below 0.5)."
-        )
+        said.append(f"Scale {rule.value}: beta / beta_c is {_range(indices)}; of {_cells(len(cells))}, {told}.")
+    if said:
+        said[-1] += " Frozen, above 1: a few keys take all the weight however many there are. Soft: below 0.5."
     return said
 
 
 def _gradients_rms(pairs: Sequence[_Pair]) -> str:
     """The mean square: does leaving out the scale make gradients small?"""
     parts = []
-    names = {"query": MeasureName.QUERY_GRADIENT_RMS, "logits": MeasureName.LOGIT_GRADIENT_RMS}
-    for what, name in names.items():
-        smaller = [pair for pair in pairs if pair.difference(name) < 0]
-        larger = [pair for pair in pairs if pair.difference(name) > 0]
-        ratios = [pair.ratio(name) for pair in pairs]
+    for what, name in (("query", _QUERY_RMS), ("logits", _LOGIT_RMS)):
+        larger, smaller = (sum(pair.difference(name) == sign for pair in pairs) for sign in (1, -1))
         parts.append(
-            f"to the {what}, the unscaled rms is {_range(ratios)} times the scaled one: surely larger in "
-            f"{len(larger)} and surely smaller in {len(smaller)} of {_cells(len(pairs))}"
+            f"to the {what} {_range([pair.ratio(name) for pair in pairs])} times, surely larger in {larger} and surely "
+            f"smaller in {smaller} of {_cells(len(pairs))}"
         )
-    query_smaller = any(pair.difference(names["query"]) < 0 for pair in pairs)
-    verdict = "holds in the mean square in some cells only" if query_smaller else "is not what the mean square shows"
-    return f'"Extremely small gradients" without the scale {verdict}: with respect {"; ".join(parts)}.'
+    smaller = sum(pair.difference(_QUERY_RMS) < 0 for pair in pairs)
+    verdict = f"true in {_cells(smaller)} only" if smaller else "not true in any cell"
+    return (
+        f"In the mean square, gradients without the scale against those with it: {'; '.join(parts)}. Of the mean "
+        f'square of the gradient to the query, "extremely small" (section 3.2.1) is {verdict}.'
+    )
 
 
-def _gradients_median(pairs: Sequence[_Pair]) -> list[str]:
+def _gradients_median(pairs: Sequence[_Pair]) -> str:
     """The typical row: from which d_k on its gradient is smaller without the scale, length by length."""
     parts = []
     name = MeasureName.QUERY_GRADIENT_MEDIAN
@@ -156,20 +161,13 @@ def _gradients_median(pairs: Sequence[_Pair]) -> list[str]:
         row = sorted((pair for pair in pairs if pair.plain.kv_seq_len == length), key=lambda pair: pair.plain.head_dim)
         smaller = [pair for pair in row if pair.difference(name) < 0]
         larger = [pair for pair in row if pair.difference(name) > 0]
-        if smaller and larger and larger[-1].plain.head_dim < smaller[0].plain.head_dim:
-            below, above = larger[-1], smaller[0]
-            words = f"larger up to {_width(below)} ({_ratio_word(below, name)}), smaller from {_width(above)} on"
-            parts.append(f"length {length}: {words} ({_ratio_word(above, name)})")
-        elif smaller and not larger:
-            parts.append(f"length {length}: smaller from {_width(smaller[0])} on ({_ratio_word(smaller[0], name)})")
-        elif larger and not smaller:
-            parts.append(f"length {length}: larger up to {_width(larger[-1])} ({_ratio_word(larger[-1], name)})")
-        else:
-            parts.append(f"length {length}: not decided")
-    return [
-        'In the median row, the gradient to the query without the scale against that with it - "extremely small" is '
-        f"true of the typical row only where it is smaller: {'; '.join(parts)}."
-    ]
+        words = [f"larger up to {_width(larger[-1])} ({_times(larger[-1], name)})"] if larger else []
+        words += [f"smaller from {_width(smaller[0])} on ({_times(smaller[0], name)})"] if smaller else []
+        parts.append(f"at length {length}, {', '.join(words) or 'not surely either'}")
+    return (
+        "In the median row, the gradient to the query without the scale is, of that with it, "
+        f'{"; ".join(parts)}. "Extremely small" describes the typical row only where it is smaller.'
+    )
 
 
 def _dead_rows(pairs: Sequence[_Pair]) -> str:
@@ -188,17 +186,14 @@ def _dead_rows(pairs: Sequence[_Pair]) -> str:
 
 def _costs(pairs: Sequence[_Pair]) -> str:
     """What scaling costs: gradient size."""
-    query, logits = MeasureName.QUERY_GRADIENT_RMS, MeasureName.LOGIT_GRADIENT_RMS
-    most = max(pairs, key=lambda pair: pair.ratio(query))
-    if most.ratio(query) <= 1.0:
+    most = max(pairs, key=lambda pair: pair.ratio(_QUERY_RMS))
+    if most.ratio(_QUERY_RMS) <= 1.0:
         return "Scaling cost no gradient in the mean square in any of these cells."
-    other = most.ratio(logits)
-    logit_words = (
-        f"to the logits {other:.3g} times smaller" if other >= 1 else f"to the logits {1 / other:.3g} times larger"
-    )
+    other = most.ratio(_LOGIT_RMS)
+    compared = f"{_text(other)} times smaller" if other >= 1 else f"{_text(1 / other)} times larger"
     return (
-        f"What scaling costs: the rms gradient to the query is up to {most.ratio(query):.3g} times smaller with it, "
-        f"{logit_words} ({most.place})."
+        f"What scaling costs: the rms gradient to the query is up to {_text(most.ratio(_QUERY_RMS))} times smaller "
+        f"with it, that to the logits {compared} there ({most.place})."
     )
 
 
@@ -208,10 +203,9 @@ def _gains(pairs: Sequence[_Pair]) -> str:
     plain, scaled = most.plain.measures, most.scaled.measures
     keys, rows, zeros = MeasureName.EFFECTIVE_KEYS, MeasureName.SATURATED_ROWS, MeasureName.FLOAT16_ZEROS
     return (
-        f"What scaling buys, at most ({most.place}): {scaled[keys].value:.3g} effective keys instead of "
-        f"{plain[keys].value:.3g}, {_percent(scaled[rows].value)} instead of {_percent(plain[rows].value)} of rows with "
-        f"a weight above 0.99, {_percent(scaled[zeros].value)} instead of {_percent(plain[zeros].value)} of weights "
-        "that float16 stores as 0."
+        f"What scaling buys, at most ({most.place}): {_text(scaled[keys].value)} effective keys instead of "
+        f"{_text(plain[keys].value)}; {_instead(scaled[rows], plain[rows])} of rows with a weight above 0.99; "
+        f"{_instead(scaled[zeros], plain[zeros])} of weights that float16 stores as 0."
     )
 
 
@@ -239,8 +233,8 @@ def _width(pair: _Pair) -> str:
     return f"d_k {pair.plain.head_dim}"
 
 
-def _ratio_word(pair: _Pair, name: MeasureName) -> str:
-    return f"{pair.ratio(name):.2g} times"
+def _times(pair: _Pair, name: MeasureName) -> str:
+    return f"{pair.ratio(name):.2g} x"
 
 
 def _cells(number: int) -> str:
@@ -253,8 +247,18 @@ def _span(values: Sequence[int]) -> str:
 
 
 def _range(values: Sequence[float]) -> str:
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    low, high = _text(min(values)), _text(max(values))
     return low if low == high else f"{low} to {high}"
+
+
+def _text(value: float) -> str:
+    """Three significant digits, no exponent for what people read as a plain number."""
+    rounded = float(f"{value:.2e}")
+    return f"{rounded:.0f}" if 1e3 <= abs(rounded) < 1e6 else f"{rounded:.3g}"
+
+
+def _instead(scaled: Measure, plain: Measure) -> str:
+    return f"{_percent(scaled.value)} instead of {_percent(plain.value)}"
 
 
 def _percent(part: float) -> str:

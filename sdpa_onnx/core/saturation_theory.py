@@ -27,7 +27,7 @@ __all__ = ["predict"]
 
 Float64 = NDArray[np.float64]
 
-# Nodes of the average over |q|^2. From d_k = 4 on, 64 of them move no prediction above 1e-9 by more than 4e-5 of itself.
+# Nodes of the average over |q|^2. From d_k = 4 on, 64 of them move no prediction above 1e-9 by a part of 4e-5.
 _QUERY_NODES = 24
 # Half width of a standard normal: what lies outside weighs 1e-20.
 _NORMAL_REACH = 9.5
@@ -35,6 +35,9 @@ _NORMAL_REACH = 9.5
 # prediction by more than 1e-7 of itself. Largest step in x, in ln t, and in ln t as a part of beta where that is more.
 _STEP_X, _STEP_LN_T, _STEP_LN_T_OF_BETA = 0.25, 0.2, 1.0 / 12.0
 _STEP_EXPONENT = 0.3
+# Above this spread the quadrature runs over ln u, from where u to where e^-u is nothing.
+_WIDE = 4.0
+_LEFT_LN_U, _RIGHT_LN_U = 45.0, 6.0
 # Longest row that the grid in ln t reaches, as ln S.
 _MOST_LN_KEYS = 18.0
 # Below this spread the row is so flat that its ln Z is normal to every digit that matters, while the deconvolution
@@ -173,24 +176,35 @@ def _transform(beta: float) -> _Transform:
     # Left of this, S E u < e^-30 even for the longest row; right of it, E e^-u < 1e-20.
     left = min(_MOST_LN_KEYS + beta**2 / 2, _NORMAL_REACH * beta) + 32.0
     ln_t = np.arange(-left, _NORMAL_REACH * beta + 6.0, step)
+    missing, moments = (_wide if beta > _WIDE else _narrow)(beta, ln_t)
+    log_laplace = np.log1p(-np.minimum(missing, 1.0 - 2.0**-53))
+    return _Transform(beta=beta, ln_t=ln_t, log_laplace=log_laplace, moments=moments)
+
+
+def _narrow(beta: float, ln_t: Float64) -> tuple[Float64, Float64]:
+    """1 - E e^-u, and the moments, by quadrature over x."""
     x_step = min(_STEP_X, _STEP_EXPONENT / max(beta, 1e-300))
     x = np.arange(-_NORMAL_REACH, _NORMAL_REACH + x_step / 2, x_step)
     density = np.exp(-(x**2) / 2) * (x_step / math.sqrt(2 * math.pi))
+    # e^50 e^(-e^50) is 0 already; the limit avoids overflow only.
+    u = np.exp(np.minimum(ln_t[:, None] + beta * x, 50.0))
     columns = np.stack([density, x * density, x**2 * density], axis=1)
-    missing = np.empty(ln_t.size)
-    moments = np.empty((ln_t.size, 4, 3))
-    block = max(1, 2**18 // x.size)
-    for start in range(0, ln_t.size, block):
-        part = slice(start, start + block)
-        # e^50 e^(-e^50) is 0 already; the limit avoids overflow only.
-        u = np.exp(np.minimum(ln_t[part, None] + beta * x, 50.0))
-        missing[part] = -np.expm1(-u) @ density
-        term = np.exp(-u)
-        for n in range(4):
-            term *= u
-            moments[part, n] = term @ columns
-    log_laplace = np.log1p(-np.minimum(missing, 1.0 - 2.0**-53))
-    return _Transform(beta=beta, ln_t=ln_t, log_laplace=log_laplace, moments=moments)
+    moments = np.stack([(u**n * np.exp(-u)) @ columns for n in range(1, 5)], axis=1)
+    return -np.expm1(-u) @ density, moments
+
+
+def _wide(beta: float, ln_t: Float64) -> tuple[Float64, Float64]:
+    """The same by quadrature over ln u, where the normal density is the wider factor.
+
+    1 - e^-u does not vanish to the right; its derivative does, so that integral is taken by parts.
+    """
+    ln_u = np.arange(-_LEFT_LN_U, _RIGHT_LN_U, _STEP_EXPONENT)
+    u = np.exp(ln_u)
+    x = (ln_u - ln_t[:, None]) / beta
+    density = np.exp(-(x**2) / 2) * (_STEP_EXPONENT / (beta * math.sqrt(2 * math.pi)))
+    powers = np.stack([u**n * np.exp(-u) for n in range(1, 5)], axis=1)
+    moments = np.stack([(x**k * density) @ powers for k in range(3)], axis=2)
+    return _normal_below(-x) @ powers[:, 0] * _STEP_EXPONENT, moments
 
 
 @lru_cache(maxsize=8192)
@@ -292,4 +306,4 @@ def _log_gamma(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
 
 def _normal_below(x: Float64) -> Float64:
     """Standard normal distribution function."""
-    return np.array([0.5 * math.erfc(-value / math.sqrt(2.0)) for value in x])
+    return np.array([0.5 * math.erfc(-value / math.sqrt(2.0)) for value in x.ravel()]).reshape(x.shape)

@@ -85,6 +85,8 @@ def sites_of_nodes(model: ir.Model) -> tuple[AttentionSite, ...]:
 
 def spec_of_node(node: ir.Node) -> AttentionSpec | None:
     """Read the spec of an Attention node, or None where heads or widths are unknown."""
+    if len(node.inputs) < 3 or not node.outputs:
+        return None
     query, key, value = (_shape(node.inputs[position]) for position in range(3))
     if query is None or key is None or value is None or not len(query) == len(key) == len(value):
         return None

@@ -4,6 +4,7 @@ Files, `onnx.ModelProto` and `onnx_ir.Model` come in, an `OnnxModel` goes out.
 """
 
 import hashlib
+import logging
 import os
 import tempfile
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ TRACED_KEY = "sdpa_onnx.traced_sizes"
 
 GraphValue = ir.Value  # inside the class, `ir` is the field
 
+# What damaged bytes make the readers raise.
+_UNREADABLE = (DecodeError, ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError, IndexError)
 # protobuf refuses a message above 2 GiB; larger models keep their tensors in a file beside them.
 _PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
 
@@ -162,23 +165,44 @@ def _read(path: Path) -> ir.Model:
     if path.is_dir():
         raise ModelError(f"{path} is a directory.", hint="Give the name of an .onnx file.")
     try:
-        size = path.stat().st_size
-        if size == 0:
+        if path.stat().st_size == 0:
             raise ModelError(f"{path} is empty.", hint="Give an .onnx file.")
         proto = onnx.load(path, load_external_data=False)
-        has_opset = bool(proto.opset_import) and bool(proto.graph.node or proto.graph.output)
-        if not has_opset:
+        if not proto.opset_import or not (proto.graph.node or proto.graph.output):
             raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.")
-        model = ir.load(path)
+        _read_tensors(proto, path)
+        return _from_proto(proto)
     except FileNotFoundError as error:
-        missing = error.filename if error.filename and Path(error.filename) != path else None
-        what = f"its tensor file {missing} is missing" if missing and path.exists() else "there is no such file"
-        raise ModelError(f"Cannot read {path}: {what}.") from error
+        raise ModelError(f"Cannot read {path}: there is no such file.") from error
     except OSError as error:
         raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except (DecodeError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.") from error
-    return model
+
+
+def _read_tensors(proto: onnx.ModelProto, path: Path) -> None:
+    """Load what lies in files beside the model; onnx refuses places outside the model's folder."""
+    for tensor in proto.graph.initializer:
+        places = [entry.value for entry in tensor.external_data if entry.key == "location"]
+        missing = [path.parent / place for place in places if not (path.parent / place).exists()]
+        if missing:
+            raise ModelError(f"Cannot read {path}: its tensor file {missing[0]} is missing.")
+    try:
+        onnx.load_external_data_for_model(proto, str(path.parent))
+    except onnx.checker.ValidationError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(f"Cannot read the tensors of {path}: {reason}") from error
+
+
+def _from_proto(proto: onnx.ModelProto) -> ir.Model:
+    """Convert without onnx_ir's log lines: what is wrong is told by our own error."""
+    logger = logging.getLogger("onnx_ir")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        return ir.from_proto(proto)
+    finally:
+        logger.setLevel(level)
 
 
 def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:

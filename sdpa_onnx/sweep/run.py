@@ -65,7 +65,11 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
     if not resume:
         return Store.create(folder, header)
     store = Store.resume(folder)
-    _check_same(store.header, header, force=force)
+    try:
+        _check_same(store.header, header, force=force)
+    except PlanError:
+        store.close()
+        raise
     return store
 
 
@@ -130,7 +134,8 @@ def _check_names(suite: Suite) -> None:
 def _check_same(stored: RunHeader, now: RunHeader, *, force: bool) -> None:
     if stored.plan_hash != now.plan_hash:
         raise PlanError("The run there is of another suite.", hint="Choose another --out.")
-    changed = [name for name in now.versions if stored.versions.get(name) != now.versions[name]]
+    packages = dict.fromkeys([*stored.versions, *now.versions])
+    changed = [name for name in packages if stored.versions.get(name) != now.versions.get(name)]
     changed += [name for name in _COMPARED if stored.environment.get(name) != now.environment.get(name)]
     if changed and not force:
         raise PlanError(

@@ -16,15 +16,16 @@ from sdpa_onnx.core.roofline import Ceilings
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.visits import ArmSamples, Plan
-from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, Unsupported, get_runtime
 from sdpa_onnx.sweep.models import Models, sizes_of
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, TimingJob, cell_id, job_id
 from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.sweep.suite import CaseKey
-from sdpa_onnx.sweep.words import failed_agreement, failed_record, model_words, skipped_arm
-from sdpa_onnx.workflows.bench import Arm, bench
+from sdpa_onnx.sweep.words import error_words, failed_agreement, failed_record, model_words, skipped_arm
+from sdpa_onnx.workflows.bench import Arm, Comparison, bench
 from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
 from sdpa_onnx.workflows.export import export_and_prove
+from sdpa_onnx.workflows.feeds import draw_feeds
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
 __all__ = ["Runner"]
@@ -109,24 +110,48 @@ class Runner:
 
     def _timing(self, job: TimingJob) -> list[Record]:
         arms, skipped = self._arms(job)
-        names = [arm.name for arm in arms]
         if not arms:
             return list(skipped)
-        model = arms[0].model
-        comparison = bench(
-            arms,
-            _check(model, job.case, (1.0,), job.seed, job.threads),
-            target=job.case.target,
-            baseline=job.baseline if job.baseline in names else names[0],
-            plan=_plan(job),
-            ceilings=self.ceilings,
-        )
+        comparison, failed = self._compare(job, arms)
         timed = []
         for number, (name, record) in enumerate(comparison.records.items()):
             cell = _cell(job_id(job), number)
             path = self.store.write_samples(cell, _arrays(comparison.samples[name]))
             timed.append(msgspec.structs.replace(record, cell=cell, samples=path))
-        return [*timed, *skipped]
+        return [*timed, *failed, *skipped]
+
+    def _compare(self, job: TimingJob, arms: Sequence[Arm]) -> tuple[Comparison, list[TimingRecord]]:
+        """Time the arms; if one of them throws, find out which, and time the others."""
+        try:
+            return self._bench(job, arms), []
+        except Exception:
+            failed = {arm.name: reason for arm in arms if (reason := self._why_not(job, arm))}
+            working = [arm for arm in arms if arm.name not in failed]
+            if not failed or not working:
+                raise
+        told = [skipped_arm(job, name, Outcome.FAILED, reason) for name, reason in failed.items()]
+        return self._bench(job, working), told
+
+    def _bench(self, job: TimingJob, arms: Sequence[Arm]) -> Comparison:
+        names = [arm.name for arm in arms]
+        return bench(
+            arms,
+            _check(arms[0].model, job.case, (1.0,), job.seed, job.threads),
+            target=job.case.target,
+            baseline=job.baseline if job.baseline in names else names[0],
+            plan=_plan(job),
+            ceilings=self.ceilings,
+        )
+
+    def _why_not(self, job: TimingJob, arm: Arm) -> str:
+        """Why an arm does not run; "" if it does."""
+        check = _check(arm.model, job.case, (1.0,), job.seed, job.threads)
+        try:
+            with arm.runtime.load(arm.model, LoadOptions(threads=job.threads, purpose=Purpose.TIMING)) as session:
+                session.bind(draw_feeds(arm.model, check.sizes, spread=1.0, seed=job.seed))
+        except Exception as error:  # noqa: BLE001 - a runtime may throw anything; the other arms go on
+            return error_words(error)
+        return ""
 
     def _arms(self, job: TimingJob) -> tuple[list[Arm], list[TimingRecord]]:
         """Arms that can run, and records of those that cannot."""

@@ -69,13 +69,26 @@ class Store:
             RecordFormatError: If a whole line cannot be read.
         """
         store = cls(folder, read_header(folder))
-        data = (folder / _RECORDS).read_bytes()
-        kept = b"".join(encode_record(record) + b"\n" for record in complete_records(folder))
-        if kept != data:
-            replace_file(folder / _RECORDS, kept)
-            os.close(store._file)
-            store._file = os.open(folder / _RECORDS, os.O_WRONLY | os.O_APPEND)
+        try:
+            store._repair()
+        except BaseException:
+            store.close()
+            raise
         return store
+
+    def _repair(self) -> None:
+        """Take out what a kill left half-written."""
+        path = self.folder / _RECORDS
+        kept = b"".join(encode_record(record) + b"\n" for record in complete_records(self.folder))
+        if kept != path.read_bytes():
+            replace_file(path, kept)
+            os.close(self._file)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        os.close(self._file)
+        os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -83,8 +96,7 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._file)
-        os.close(self._lock)
+        self.close()
 
     def append(self, records: Sequence[Record]) -> None:
         """Write one job's records in one step and flush them to the disk.

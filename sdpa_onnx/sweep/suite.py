@@ -6,11 +6,11 @@ Says what is to be run; runs nothing.
 import difflib
 import itertools
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -24,25 +24,32 @@ __all__ = ["BARE_TARGET", "CaseKey", "Measure", "Suite", "built_in_suites", "loa
 BARE_TARGET = "sdpa"
 
 
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Opset = Annotated[int, msgspec.Meta(ge=18, le=25)]
+Blocks = Annotated[int, msgspec.Meta(ge=2)]
+Seed = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much to time, see `measure.visits.Plan`."""
 
-    blocks: int = 40
-    budget_seconds: float = 3.0
-    visit_seconds: float = 0.01
-    warm_up_seconds: float = 2.0
+    blocks: Blocks = 40
+    budget_seconds: Positive = 3.0
+    visit_seconds: Positive = 0.01
+    warm_up_seconds: Positive = 2.0
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The point around which factors are varied; None = as the case's own default."""
 
-    batch_size: int = 1
-    q_seq_len: int = 512
-    kv_seq_len: int | None = None
-    q_num_heads: int = 8
-    kv_num_heads: int | None = None
-    head_dim: int = 64
-    v_head_dim: int | None = None
+    batch_size: Count = 1
+    q_seq_len: Count = 512
+    kv_seq_len: Count | None = None
+    q_num_heads: Count = 8
+    kv_num_heads: Count | None = None
+    head_dim: Count = 64
+    v_head_dim: Count | None = None
     is_causal: bool = False
     dtype: Dtype = Dtype.FLOAT32
 
@@ -51,13 +58,13 @@ class Vary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One grid: every combination of the lists; what is left out stays at the base."""
 
     targets: tuple[str, ...]
-    batch_size: tuple[int, ...] = ()
-    q_seq_len: tuple[int, ...] = ()
-    kv_seq_len: tuple[int, ...] = ()
-    q_num_heads: tuple[int, ...] = ()
-    kv_num_heads: tuple[int, ...] = ()
-    head_dim: tuple[int, ...] = ()
-    v_head_dim: tuple[int, ...] = ()
+    batch_size: tuple[Count, ...] = ()
+    q_seq_len: tuple[Count, ...] = ()
+    kv_seq_len: tuple[Count, ...] = ()
+    q_num_heads: tuple[Count, ...] = ()
+    kv_num_heads: tuple[Count, ...] = ()
+    head_dim: tuple[Count, ...] = ()
+    v_head_dim: tuple[Count, ...] = ()
     is_causal: tuple[bool, ...] = ()
     dtype: tuple[Dtype, ...] = ()
 
@@ -76,13 +83,13 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     name: str
-    opsets: tuple[int, ...] = (18, 23)
+    opsets: tuple[Opset, ...] = (18, 23)
     agreement: tuple[str, ...] = ("ort-cpu",)
     timing: tuple[str, ...] = ()
     baseline: str = "torch"
-    spreads: tuple[float, ...] = LADDER
-    seed: int = 0
-    threads: int = 1
+    spreads: tuple[Positive, ...] = LADDER
+    seed: Seed = 0
+    threads: Count = 1
     measure: Measure = Measure()
     base: Base = Base()
     vary: tuple[Vary, ...]
@@ -136,10 +143,10 @@ def load_suite(name: str) -> Suite:
         raise PlanError(f"Cannot read suite {path}: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise PlanError(f"Suite {path} is not a text file.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise PlanError(f"Suite {path} is not TOML: {error}.") from error
-    except msgspec.MsgspecError as error:
+    except msgspec.ValidationError as error:
         raise PlanError(f"Suite {path}: {_in_words(str(error))}") from error
+    except msgspec.DecodeError as error:
+        raise PlanError(f"Suite {path} is not TOML: {error}.") from error
     _check(suite, str(path))
     return suite
 
@@ -171,9 +178,9 @@ def _case(target: str, chosen: dict[str, object]) -> CaseKey:
         if target == BARE_TARGET:
             spec = AttentionSpec(
                 q_num_heads=factors.q_num_heads,
-                kv_num_heads=factors.kv_num_heads or factors.q_num_heads,
+                kv_num_heads=_given(factors.kv_num_heads, factors.q_num_heads),
                 head_dim=factors.head_dim,
-                v_head_dim=factors.v_head_dim or factors.head_dim,
+                v_head_dim=_given(factors.v_head_dim, factors.head_dim),
                 is_causal=factors.is_causal,
             )
     except CaseError as error:
@@ -183,20 +190,24 @@ def _case(target: str, chosen: dict[str, object]) -> CaseKey:
         spec=spec,
         batch_size=factors.batch_size,
         q_seq_len=factors.q_seq_len,
-        kv_seq_len=factors.kv_seq_len or factors.q_seq_len,
+        kv_seq_len=_given(factors.kv_seq_len, factors.q_seq_len),
         dtype=factors.dtype,
     )
 
 
+def _given(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
 def _check(suite: Suite, where: str) -> None:
     """Refuse what types alone cannot."""
-    for name in ("opsets", "agreement", "vary", "spreads"):
-        if not getattr(suite, name):
+    lists = {name: getattr(suite, name) for name in ("opsets", "agreement", "timing", "spreads")}
+    lists |= {"vary": suite.vary, **{f"targets of vary[{n}]": vary.targets for n, vary in enumerate(suite.vary)}}
+    for name, values in lists.items():
+        if not values and name != "timing":
             raise PlanError(f"Suite {where}: '{name}' is empty.", hint="Give at least one value.")
-    if suite.threads < 1 or suite.measure.blocks < 2 or suite.measure.budget_seconds <= 0:
-        raise PlanError(f"Suite {where}: threads, blocks and budget_seconds must be positive (blocks at least 2).")
-    if any(spread <= 0 for spread in suite.spreads):
-        raise PlanError(f"Suite {where}: 'spreads' must be positive.")
+        if len(set(values)) < len(values):
+            raise PlanError(f"Suite {where}: '{name}' has a value twice.", hint="Give each once.")
     if suite.timing and suite.baseline not in suite.timing:
         raise PlanError(f"Suite {where}: baseline '{suite.baseline}' is not among timing.", hint="Add it there.")
     for vary in suite.vary:
@@ -204,9 +215,6 @@ def _check(suite: Suite, where: str) -> None:
         modules = [target for target in vary.targets if target != BARE_TARGET]
         if alien and modules:
             raise PlanError(f"Suite {where}: '{alien[0]}' cannot be varied for '{modules[0]}'; its module decides.")
-        for name in ("batch_size", "q_seq_len", "kv_seq_len"):
-            if any(size < 1 for size in getattr(vary, name)):
-                raise PlanError(f"Suite {where}: '{name}' is {getattr(vary, name)}; sizes must be at least 1.")
     cases(suite)
 
 

@@ -5,7 +5,16 @@ from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.sweep.plan import ATTENTION_OPSET, AgreementJob, ExportJob, Job, ModelKey, TimingJob
 from sdpa_onnx.sweep.suite import CaseKey
 
-__all__ = ["case_words", "failed_agreement", "failed_record", "job_seconds", "job_words", "model_words", "skipped_arm"]
+__all__ = [
+    "case_words",
+    "error_words",
+    "failed_agreement",
+    "failed_record",
+    "job_seconds",
+    "job_words",
+    "model_words",
+    "skipped_arm",
+]
 
 
 def job_words(job: Job) -> str:
@@ -32,8 +41,8 @@ def job_seconds(job: Job) -> float:
 
 
 def failed_record(job: Job, error: Exception) -> Record:
-    """The record of a job that failed: ours in our words, others with their kind."""
-    reason = str(error) if isinstance(error, SdpaOnnxError) else f"{type(error).__name__}: {error}"
+    """The record of a job that failed."""
+    reason = error_words(error)
     match job:
         case ExportJob():
             return ExportRecord(
@@ -47,6 +56,11 @@ def failed_record(job: Job, error: Exception) -> Record:
             return failed_agreement(job, Outcome.FAILED, reason)
         case TimingJob():
             return skipped_arm(job, "", Outcome.FAILED, reason)
+
+
+def error_words(error: Exception) -> str:
+    """An error for a record: ours in our words, others with their kind."""
+    return str(error) if isinstance(error, SdpaOnnxError) else f"{type(error).__name__}: {error}"
 
 
 def failed_agreement(job: AgreementJob, outcome: Outcome, reason: str) -> AgreementRecord:

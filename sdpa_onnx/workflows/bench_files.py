@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sdpa_onnx.core.records import Outcome, TimingRecord
-from sdpa_onnx.errors import PlanError
+from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.visits import Plan
@@ -47,9 +47,13 @@ def bench_files(
         PlanError: If the files have different inputs, or a name is wrong.
         SessionError: If an arm fails.
     """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise PlanError("The same file is given twice.")
     models = {path: load_model(path) for path in paths}
     _check_comparable(models)
     first = next(iter(models.values()))
+    if not first.sites:
+        raise ModelError(f"{paths[0]} has no attention whose figures are known.", hint="See sdpa-onnx inspect.")
     whole = replace(check, sizes=usual_sizes(first, check.sizes), spreads=(1.0,))
     arms, refused = _arms(models, runtimes)
     if not arms:
@@ -78,7 +82,8 @@ def _arms(models: Mapping[Path, OnnxModel], runtimes: Sequence[str]) -> tuple[li
             support = runtime.supports(model)
             arm = name if name == MODULE_RUNTIME else f"{name} {form_of(model)} {model.opset}"
             if len(models) > 1 and name != MODULE_RUNTIME:
-                arm = f"{name} {path.name}"
+                same_name = sum(other.name == path.name for other in models) > 1
+                arm = f"{name} {path if same_name else path.name}"
             if isinstance(support, Unsupported):
                 refused.append(
                     TimingRecord(
@@ -117,8 +122,6 @@ def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
 
 def _check_comparable(models: Mapping[Path, OnnxModel]) -> None:
     names = {path: model.input_names for path, model in models.items()}
-    if len(names) != len({path.resolve() for path in names}):
-        raise PlanError("The same file is given twice.")
     first = next(iter(names))
     for path, inputs in names.items():
         if inputs != names[first]:

@@ -134,7 +134,10 @@ def prove_axes(
     found = _Isolation(model=model, runtime=runtime, target=target, seed=seed, working=working)
     baked = found.baked(tried)
     if baked:
-        return replace(proof, baked=baked)
+        # A change of one axis may pass the runtime's own checks where a change of all did not.
+        node = next((failure.node for _, failure in failures if failure.node), "")
+        named = tuple(axis if axis.node else msgspec.structs.replace(axis, node=node) for axis in baked)
+        return replace(proof, baked=named)
     return replace(proof, failure=f"It is right at {_words(working)} and wrong at {_words(sizes)}: {first.evidence}")
 
 
@@ -175,16 +178,18 @@ class _Isolation:
         return tuple(axis for axis in found if axis is not None)
 
     def _baked(self, axis: str, tried: Sequence[int]) -> BakedAxis | None:
-        failure = None
+        failures: list[tuple[int, _Failure]] = []
         others = [size for size in dict.fromkeys(tried) if size != self.working[axis] and _says_something({axis: size})]
         for size in others:
             changed = {**self.working, axis: size}
             failure = _try(self.model, self.runtime, changed, self.target, self.seed, [])
             if failure is None:
                 return None
-        if failure is None:
+            failures.append((size, failure))
+        if not failures:
             return None
-        evidence = f"{axis} {self.working[axis]} works, {others[-1]} does not: {failure.evidence}"
+        size, failure = max(failures, key=lambda found: bool(found[1].node))
+        evidence = f"{axis} {self.working[axis]} works, {size} does not: {failure.evidence}"
         return BakedAxis(axis=axis, node=failure.node, evidence=evidence)
 
 

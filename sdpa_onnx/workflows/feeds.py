@@ -38,9 +38,7 @@ def axis_names(model: OnnxModel) -> tuple[str, ...]:
     for value in model.ir.graph.inputs:
         for size in value.shape or ():
             if isinstance(size, ir.SymbolicDim):
-                if size.value is None:
-                    raise ModelError(f"Input '{value.name}' has an axis without a name.", hint="Name its dynamic axes.")
-                names |= dict.fromkeys(re.findall(r"[A-Za-z_]\w*", str(size.value)))
+                names |= dict.fromkeys(_parts(size, value.name or ""))
     names.pop("total_seq_len", None)  # past + new, see _size
     return tuple(names)
 
@@ -108,7 +106,7 @@ def read_inputs(path: Path, model: OnnxModel) -> Feeds:
             arrays = {name: archive[name] for name in archive.files}
     except OSError as error:
         raise PlanError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except (ValueError, zipfile.BadZipFile, AttributeError) as error:
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, AttributeError) as error:
         raise PlanError(f"{path} is no .npz file of plain arrays.", hint="Write it with numpy.savez.") from error
     missing = [name for name in model.input_names if name not in arrays]
     if missing:
@@ -134,6 +132,7 @@ def _size(size: int | ir.SymbolicDim, sizes: Sizes, where: str) -> int:
     text = str(size.value)
     if text == "total_seq_len" and text not in sizes:
         return sizes.get("past_seq_len", 0) + sizes.get("kv_seq_len", 0)
+    _parts(size, where)
     total = 0
     for sign, term in re.findall(r"([+-]?)\s*([A-Za-z_]\w*|\d+)", text):
         if not term.isdigit() and term not in sizes:
@@ -141,6 +140,20 @@ def _size(size: int | ir.SymbolicDim, sizes: Sizes, where: str) -> int:
         amount = int(term) if term.isdigit() else sizes[term]
         total += -amount if sign == "-" else amount
     return total
+
+
+def _parts(size: ir.SymbolicDim, where: str) -> list[str]:
+    """Names in an axis, which may be a sum of names and numbers.
+
+    Raises:
+        ModelError: If it has no name, or is another expression.
+    """
+    if size.value is None:
+        raise ModelError(f"Input '{where}' has an axis without a name.", hint="Name its dynamic axes.")
+    text = str(size.value)
+    if not re.fullmatch(r"\s*[A-Za-z_]\w*(\s*[+-]\s*([A-Za-z_]\w*|\d+))*\s*", text):
+        raise ModelError(f"Axis '{text}' of input '{where}' is no name and no sum of names.", hint="Give it a name.")
+    return re.findall(r"[A-Za-z_]\w*", text)
 
 
 def _bare_sizes(model: OnnxModel, inputs: Mapping[str, str], sizes: Sizes) -> dict[str, int]:

@@ -69,7 +69,14 @@ class ModuleTruth:
         """
         truths = _run(self.wide, feeds, wide=True)
         baselines = _run(self.module, feeds, wide=False)
-        return [self._judge_one(*arrays) for arrays in zip(truths, baselines, actual, strict=False)]
+        if len(actual) != len(truths):
+            return [
+                Agreement(
+                    verdict=Verdict.WRONG,
+                    diagnosis=f"The graph has {len(actual)} outputs, PyTorch's module gives {len(truths)}.",
+                )
+            ]
+        return [self._judge_one(*arrays) for arrays in zip(truths, baselines, actual, strict=True)]
 
     def _judge_one(
         self, truth: NDArray[np.generic], baseline: NDArray[np.generic], actual: NDArray[np.generic]
@@ -86,35 +93,40 @@ class ModuleTruth:
                 diagnosis="The outputs are equal." if equal else "The outputs differ.",
                 total=truth.size,
             )
-        exact = truth.astype(np.float64)
+        exact, values = truth.astype(np.float64), actual.astype(np.float64)
+        usable = np.isfinite(exact)
+        # A module may give infinity or NaN; the graph must give the same there, and a number elsewhere.
+        odd = int(np.count_nonzero(np.isfinite(values) != usable))
+        odd += int(np.count_nonzero((values != exact) & ~usable & ~(np.isnan(values) & np.isnan(exact))))
+        if odd:
+            return Agreement(
+                verdict=Verdict.WRONG,
+                diagnosis=f"Places where only one of the output and PyTorch's is finite: {odd}.",
+                not_finite=odd,
+                total=exact.size,
+            )
+        if not usable.any():
+            return Agreement(verdict=Verdict.OK, diagnosis="No element is finite, as in PyTorch.", total=exact.size)
+        return self._compare(exact[usable], baseline.astype(np.float64)[usable], values[usable])
+
+    def _compare(
+        self, exact: NDArray[np.float64], baseline: NDArray[np.float64], values: NDArray[np.float64]
+    ) -> Agreement:
         largest = float(np.abs(exact).max())
-        own = float(np.abs(baseline.astype(np.float64) - exact).max())
+        own = float(np.abs(np.where(np.isfinite(baseline), baseline, exact) - exact).max())
         self.relative_yardstick = max(self.relative_yardstick, own / largest if largest else 0.0)
         allowed = _ALLOWED_TIMES * max(own, self.relative_yardstick * largest)
         allowed += find_precision(self.dtype).output.unit_roundoff * largest
-        return _compare(exact, actual, own, allowed)
-
-
-def _compare(exact: NDArray[np.float64], actual: NDArray[np.generic], own: float, allowed: float) -> Agreement:
-    values = actual.astype(np.float64)
-    if not np.isfinite(values).all() and np.isfinite(exact).all():
+        error = float(np.abs(values - exact).max())
         return Agreement(
-            verdict=Verdict.WRONG,
-            diagnosis="The output is NaN or infinite where PyTorch's is finite.",
-            not_finite=int(np.count_nonzero(~np.isfinite(values))),
-            total=values.size,
+            verdict=Verdict.OK if error <= allowed else Verdict.SUSPICIOUS,
+            diagnosis=(
+                f"The largest error is {error:.3g}; PyTorch's own in the same type is {own:.3g}, allowed {allowed:.3g}."
+            ),
+            max_abs_error=error,
+            max_bound_ratio=error / allowed if allowed else 0.0,
+            total=exact.size,
         )
-    error = float(np.nanmax(np.abs(values - exact)))
-    within = error <= allowed
-    return Agreement(
-        verdict=Verdict.OK if within else Verdict.SUSPICIOUS,
-        diagnosis=(
-            f"The largest error is {error:.3g}; PyTorch's own in the same type is {own:.3g}, allowed {allowed:.3g}."
-        ),
-        max_abs_error=error,
-        max_bound_ratio=error / allowed if allowed else 0.0,
-        total=values.size,
-    )
 
 
 def _run(module: "torch.nn.Module", feeds: Arrays, *, wide: bool) -> list[NDArray[np.generic]]:

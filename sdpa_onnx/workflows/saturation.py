@@ -41,9 +41,10 @@ Sources = Mapping[ScaleRule, Source | Unsupported]
 MODULE_TARGET = "torch.nn.MultiheadAttention"
 _BARE_TARGET = "sdpa"
 
+# Wishart matrices of the two projections multiply: tr(ABAB) / tr(AB)^2 = (1 + 2 head_dim / hidden_size) / head_dim.
 _MODULE_WARNING = (
-    "The prediction takes the components of query and key as independent; those of a module share its weights, "
-    "which widens the spread of |q| by about head_dim / hidden_size."
+    "The prediction takes the components of query and key as independent; those of a module share its weights, and "
+    "beta^2 varies more from row to row, by a factor of about 1 + 2 head_dim / hidden_size in variance."
 )
 
 
@@ -298,11 +299,21 @@ def _measured_record(
         rule,
         outcome=Outcome.DISAGREES if reasons else Outcome.OK,
         reason=" ".join(reasons),
-        warnings=(*cell.warnings, *source.warnings, *found.warnings),
+        warnings=(*cell.warnings, *source.warnings, *found.warnings, *_left_out(found.draws)),
         runtime=source.runtime,
         opset=source.opset,
         measures=measures,
     )
+
+
+def _left_out(draws: Sequence[RowStatistics]) -> tuple[str, ...]:
+    """Tell of rows that have no statistics."""
+    entropies = np.concatenate([draw.entropy for draw in draws])
+    broken = int(np.isnan(entropies).sum())
+    if not broken:
+        return ()
+    told = f"{broken} of {entropies.size} rows have logits or weights that are not finite; they are left out"
+    return (f"{told}, and nothing but the overflow is compared with a prediction.",)
 
 
 def _record(

@@ -16,12 +16,12 @@ from sdpa_onnx.core.inputs import AttentionInputs
 from sdpa_onnx.core.oracle import split_heads
 from sdpa_onnx.core.precision import find_precision
 from sdpa_onnx.core.records import AgreementRecord, Verdict
-from sdpa_onnx.errors import ExportError
+from sdpa_onnx.errors import ExportError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported, get_runtime
 from sdpa_onnx.workflows.checked import Check, Checked, end_sizes, site_sizes, unsupported_record
-from sdpa_onnx.workflows.feeds import Feeds, draw_feeds, dtype_of
+from sdpa_onnx.workflows.feeds import Feeds, draw_feeds, dtype_of, resolve_shape
 from sdpa_onnx.workflows.module_end import ModuleTruth
 
 __all__ = ["Expectations", "check_model", "logit_spread", "verify"]
@@ -86,10 +86,27 @@ def _check_session(
         outputs = session.run(feeds)
         # Asked after the run: some runtimes choose their kernels only then.
         checked = Checked(model=model, runtime=runtime, ran=session.ran(), check=check, target=target)
+        yield from _judge_shapes(checked, outputs, spread)
         yield from _judge_sites(checked, {**feeds, **outputs}, spread, expectations)
         if truth is not None:
             for name, agreement in _judge_end(truth, model, feeds, outputs):
                 yield checked.record(agreement, step=spread, spread=-1.0, site=f"end:{name}", sizes=end_sizes(check))
+
+
+def _judge_shapes(checked: Checked, outputs: Feeds, spread: float) -> Iterator[AgreementRecord]:
+    """Outputs whose shape is not the one that the graph declares at these sizes: an axis that does not change."""
+    if checked.check.inputs is not None:
+        return
+    for value in checked.model.ir.graph.outputs:
+        name = value.name or ""
+        try:
+            declared = resolve_shape(value, checked.check.sizes)
+        except ModelError:
+            continue  # the graph does not say
+        if outputs[name].shape != declared:
+            found = f"Output '{name}' has shape {outputs[name].shape}, the graph declares {declared} at these sizes."
+            wrong = Agreement(verdict=Verdict.WRONG, diagnosis=found)
+            yield checked.record(wrong, step=spread, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
 
 
 def _judge_sites(

@@ -1,5 +1,7 @@
 """What is said of the paper's claims, on fixed records; golden/saturation_claims_*.txt holds the whole texts."""
 
+import math
+
 from sdpa_onnx.core.records import Measure, Outcome, SaturationRecord
 from sdpa_onnx.core.saturation import MeasureName
 from sdpa_onnx.core.saturation_claims import claims
@@ -44,6 +46,7 @@ def record(
         MeasureName.PRODUCT_VARIANCE: variance,
         MeasureName.BETA: scale * variance**0.5,
         MeasureName.BETA_OVER_CRITICAL: phase,
+        MeasureName.ENTROPY: math.log(keys),
         MeasureName.EFFECTIVE_KEYS: keys,
         MeasureName.SATURATED_ROWS: saturated,
         MeasureName.LOGIT_GRADIENT_RMS: logits,
@@ -62,7 +65,10 @@ def record(
         dtype="float32",
         rows=2048,
         draws=16,
-        measures={name.value: Measure(value=value, standard_error=0.01 * value) for name, value in values.items()},
+        measures={
+            name.value: Measure(value=value, predicted=value, standard_error=0.01 * value, z=0.0)
+            for name, value in values.items()
+        },
     )
 
 
@@ -105,7 +111,7 @@ def test_what_disagrees_carries_no_claim() -> None:
     off = record(ScaleRule.NONE, 1024, 256, plain, outcome=Outcome.DISAGREES)
     said = claims([off, record(ScaleRule.INVERSE_SQRT, 1024, 256, scaled)])
     assert said[0] == (
-        "1 of 2 cells were not measured or lie off their bound or prediction; nothing below rests on them."
+        "1 of 2 cells were not measured whole or lie off their bound or prediction; nothing below rests on them."
     )
     assert "9.6" not in " ".join(said)
 
@@ -114,6 +120,8 @@ def test_only_bad_records_leave_the_warning() -> None:
     """And no records leave nothing."""
     assert claims([]) == []
     assert len(claims([SaturationRecord(outcome=Outcome.UNSUPPORTED)])) == 1
+    overflowed = SaturationRecord(measures={MeasureName.FLOAT16_OVERFLOW.value: Measure(value=0.9)})
+    assert len(claims([overflowed])) == 1
 
 
 def test_a_wrong_variance_is_said() -> None:
@@ -123,7 +131,8 @@ def test_a_wrong_variance_is_said() -> None:
     outside = claims([record(ScaleRule.INVERSE_SQRT, 64, 256, figures, variance_ratio=1.05)])[1]
     assert "it is d_k within the errors" in inside
     assert outside == (
-        "Variance of q.k: the mean square of q.k is 1.050 +- 0.010 times d_k; at d_k 64, length 256 it is not d_k."
+        "Variance of q.k: the mean square of q.k is 1.05 times d_k, with standard errors up to 0.0105; "
+        "at d_k 64, length 256 it is not d_k."
     )
 
 

@@ -73,10 +73,10 @@ def test_folder_is_small() -> None:
 
 
 def test_no_path_of_a_machine_stands_in_a_file() -> None:
-    """torch.onnx writes stack traces; none may reach the folder."""
+    """torch.onnx writes stack traces; none may reach the folder (tests/packaging looks for private folders)."""
     for row in ROWS.values():
         data = (FOLDER / row.file).read_bytes()
-        assert not any(word in data for word in (b"/home/", b"/work/", b"site-packages", b"stack_trace")), row.file
+        assert not any(word in data for word in (b"site-packages", b"stack_trace", b".py")), row.file
 
 
 def test_a_changed_graph_would_be_seen() -> None:

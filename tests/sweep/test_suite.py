@@ -1,5 +1,6 @@
 """Every mistake in a suite, by the whole sentence that the user reads."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -78,23 +79,14 @@ _IMPOSSIBLE = {
     "agreement": (_PLAIN.replace('["ort-cpu"]', "[]"), "'agreement' is empty. Give at least one value."),
     "vary": ('name = "t"\nvary = []\n', "'vary' is empty. Give at least one value."),
     "spreads": ("spreads = []\n" + _PLAIN, "'spreads' is empty. Give at least one value."),
-    "targets": (_PLAIN.replace('["sdpa"]', "[]"), "'targets' is empty. Give at least one value."),
-    "zero-length": (_PLAIN + "q_seq_len = [4, 0]\n", "'q_seq_len' is (4, 0); sizes must be at least 1."),
-    "negative-batch": (_PLAIN + "batch_size = [-1]\n", "'batch_size' is (-1,); sizes must be at least 1."),
-    "zero-keys": (_PLAIN + "kv_seq_len = [0]\n", "'kv_seq_len' is (0,); sizes must be at least 1."),
-    "threads": (
-        "threads = 0\n" + _PLAIN,
-        "threads, blocks and budget_seconds must be positive (blocks at least 2).",
-    ),
-    "blocks": (
-        _table("measure", "blocks = 1"),
-        "threads, blocks and budget_seconds must be positive (blocks at least 2).",
-    ),
-    "budget": (
-        _table("measure", "budget_seconds = 0"),
-        "threads, blocks and budget_seconds must be positive (blocks at least 2).",
-    ),
-    "spread": ("spreads = [1.0, 0.0]\n" + _PLAIN, "'spreads' must be positive."),
+    "targets": (_PLAIN.replace('["sdpa"]', "[]"), "'targets of vary[0]' is empty. Give at least one value."),
+    "zero-length": (_PLAIN + "q_seq_len = [4, 0]\n", "Expected `int` >= 1 at `vary[0].q_seq_len[0]`."),
+    "negative-batch": (_PLAIN + "batch_size = [-1]\n", "Expected `int` >= 1 at `vary[0].batch_size[0]`."),
+    "zero-keys": (_PLAIN + "kv_seq_len = [0]\n", "Expected `int` >= 1 at `vary[0].kv_seq_len[0]`."),
+    "threads": ("threads = 0\n" + _PLAIN, "Expected `int` >= 1 at `threads`."),
+    "blocks": (_table("measure", "blocks = 1"), "Expected `int` >= 2 at `measure.blocks`."),
+    "budget": (_table("measure", "budget_seconds = 0"), "Expected `float` > 0.0 at `measure.budget_seconds`."),
+    "spread": ("spreads = [1.0, 0.0]\n" + _PLAIN, "Expected `float` > 0.0 at `spreads[0]`."),
     "baseline": (
         'timing = ["ort-cpu"]\n' + _PLAIN,
         "baseline 'torch' is not among timing. Add it there.",
@@ -110,7 +102,8 @@ _IMPOSSIBLE = {
 def test_value_that_types_do_not_refuse(tmp_path: Path, text: str, words: str) -> None:
     """Empty lists, sizes below 1, a baseline that is not timed and the like are refused with the key."""
     path = write_suite(tmp_path, text)
-    assert _error(path) == f"Suite {path}: {words}"
+    # Older msgspec writes [...] for any place in a list, newer ones the place.
+    assert re.sub(r"\[(\.\.\.|\d+)\]", "[0]", _error(path)) == f"Suite {path}: {words}"
 
 
 _BAD_VALUES = {
@@ -152,7 +145,9 @@ def test_heads_that_do_not_divide(tmp_path: Path) -> None:
 def test_head_dim_of_zero(tmp_path: Path) -> None:
     """d_k = 0 is no attention."""
     path = write_suite(tmp_path, _PLAIN + "head_dim = [0]\n")
-    assert _error(path) == "The suite has an impossible case for 'sdpa': head_dim is 0; it must be at least 1."
+    assert re.sub(r"\[(\.\.\.|\d+)\]", "[0]", _error(path)) == (
+        f"Suite {path}: Expected `int` >= 1 at `vary[0].head_dim[0]`."
+    )
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_not_finite_is_wrong(value: float) -> None:
     actual[1, 2, 3] = value
     (agreement,) = _truth(module).judge({"x": x.numpy()}, [actual])
     assert (agreement.verdict, agreement.not_finite) == (Verdict.WRONG, 1)
-    assert agreement.diagnosis == "The output is NaN or infinite where PyTorch's is finite."
+    assert agreement.diagnosis == "Places where only one of the output and PyTorch's is finite: 1."
 
 
 def _with_a_zero() -> torch.Tensor:

@@ -1,0 +1,98 @@
+"""`sdpa-onnx saturation`: what the scale on QK^T does to the softmax, measured beside its exact prediction."""
+
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdpa_onnx.cli.guard import DISAGREES, OK, guarded, pin_threads
+from sdpa_onnx.cli.options import Debug, Json, Seed, Threads
+from sdpa_onnx.cli.progress import Progress
+from sdpa_onnx.cli.show import print_json
+from sdpa_onnx.core.spec import Dtype, ScaleRule
+
+if TYPE_CHECKING:
+    from sdpa_onnx.core.records import SaturationRecord
+
+__all__ = ["saturation"]
+
+HeadDims = Annotated[list[int], typer.Option("--head-dim", min=1, help="d_k; repeatable.")]
+Lengths = Annotated[list[int], typer.Option("--kv-seq-len", min=2, help="Keys of a row; repeatable.")]
+Rules = Annotated[list[ScaleRule], typer.Option("--scale-rule", help="Factor on QK^T; repeatable.")]
+Sigma = Annotated[float, typer.Option("--sigma", help="Standard deviation of query and key components.")]
+Draws = Annotated[int, typer.Option("--draws", min=4, help="Independent draws of the keys.")]
+Rows = Annotated[int, typer.Option("--rows", min=1, help="Queries of each draw.")]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Element type of the exported graph.")]
+RuntimeOption = Annotated[str, typer.Option("--runtime", help="Where the graph runs; see `runtimes`.")]
+ModuleOption = Annotated[bool, typer.Option(help="Also measure torch.nn.MultiheadAttention as it is initialised.")]
+
+
+@guarded
+def saturation(
+    *,
+    head_dim: HeadDims = [16, 64, 256, 1024],
+    kv_seq_len: Lengths = [64, 256, 1024, 4096],
+    scale_rule: Rules = [ScaleRule.NONE, ScaleRule.INVERSE_SQRT],
+    sigma: Sigma = 1.0,
+    dtype: DtypeOption = Dtype.FLOAT32,
+    runtime: RuntimeOption = "ort-cpu",
+    draws: Draws = 16,
+    rows: Rows = 128,
+    module: ModuleOption = True,
+    threads: Threads = 1,
+    seed: Seed = 0,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Measure what dividing by sqrt(d_k) does to the softmax, its weights and its gradients."""
+    pin_threads(threads)
+    import torch
+
+    from sdpa_onnx.core.records import Outcome
+    from sdpa_onnx.workflows.saturation import SaturationPlan, module_check
+    from sdpa_onnx.workflows.saturation import saturation as measure
+
+    torch.set_num_threads(threads)
+    plan = SaturationPlan(
+        head_dims=tuple(dict.fromkeys(head_dim)),
+        kv_seq_lens=tuple(dict.fromkeys(kv_seq_len)),
+        scale_rules=tuple(dict.fromkeys(scale_rule)),
+        sigma=sigma,
+        dtype=dtype,
+        rows=rows,
+        draws=draws,
+        seed=seed,
+        threads=threads,
+        runtime=runtime,
+    )
+    with Progress(plan.cells) as progress:
+
+        def on_done(done: int, total: int) -> None:
+            progress.advance(1.0)
+            progress.at(f"cell {done} of {total}")
+
+        records = list(measure(plan, on_done=on_done))
+        if module:
+            progress.at("torch.nn.MultiheadAttention")
+            records += module_check(seed=seed, threads=threads, runtime=runtime)
+    if json:
+        print_json(records)
+    else:
+        _print(records)
+    return DISAGREES if any(record.outcome is Outcome.DISAGREES for record in records) else OK
+
+
+def _print(records: "Sequence[SaturationRecord]") -> None:
+    """The table, then what follows from it."""
+    from sdpa_onnx.core.saturation_claims import claims
+    from sdpa_onnx.report.layout import bullet, table_lines
+    from sdpa_onnx.report.saturation_table import saturation_table
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    for line in table_lines(saturation_table(records), width):
+        print(line.text)
+    print()
+    for sentence in claims(records):
+        for text in bullet(sentence, width):
+            print(text)

@@ -1,0 +1,44 @@
+"""The command `saturation`: what it prints, exit codes, misuse."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sdpa_onnx.cli.saturation import saturation
+
+# Above d_k 1024 nothing is exported, so these take a moment only.
+_QUICK = ["--head-dim", "1025", "--kv-seq-len", "16", "--draws", "8", "--rows", "64", "--no-module"]
+
+app = typer.Typer(add_completion=False)
+app.command()(saturation)
+
+
+def run(*options: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [*_QUICK, *options])
+    return result.exit_code, result.stdout
+
+
+def test_table_and_claims() -> None:
+    """A row for each rule, then the sentences as a list."""
+    code, text = run()
+    assert code == 0
+    assert text.startswith("Saturation of the softmax\n")
+    assert "\nsdpa, sigma^2 1, float32, scale none:\n1025" in text
+    assert "\n- Independent components of query and key, sigma^2 = 1, float32: d_k 1025, length 16.\n" in text
+
+
+def test_json() -> None:
+    """Records and nothing else."""
+    code, text = run("--json", "--scale-rule", "1/d_k", "--sigma", "2")
+    (record,) = json.loads(text)
+    assert code == 0
+    assert (record["kind"], record["scale_rule"], record["sigma"]) == ("saturation", "1/d_k", 2.0)
+    assert record["measures"]["beta"]["predicted"] == pytest.approx(4 / 1025**0.5)
+
+
+@pytest.mark.parametrize("options", [("--draws", "3"), ("--scale-rule", "1/d"), ("--sigma", "0")])
+def test_misuse(options: tuple[str, str]) -> None:
+    """Exit code 2."""
+    assert run(*options)[0] == 2
