@@ -154,12 +154,15 @@ def _try(
     try:
         found = check_model(model, runtime, check, target=target, expectations=Expectations())
     except SessionError as error:
-        return _Failure(str(error), failing_node(str(error)) or "")
+        return _Failure(str(error), failing_node(str(error.__cause__ or error)) or "")
     except ExportError as error:
         return _Failure(str(error), "")
     records.extend(found)
     wrong = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
-    return None if wrong is None else _Failure(wrong.diagnosis, wrong.site)
+    if wrong is None:
+        return None
+    # Some sites are attentions, others outputs of the whole graph, which is no node.
+    return _Failure(wrong.diagnosis, "" if wrong.site.startswith("end:") else wrong.site)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

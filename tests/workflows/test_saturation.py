@@ -22,7 +22,9 @@ from sdpa_onnx.workflows.saturation import (
     MODULE_TARGET,
     SaturationPlan,
     _measure_cell,
+    _measured_record,
     _plain_cell,
+    _run_draws,
     module_check,
     saturation,
 )
@@ -122,7 +124,7 @@ def test_a_wrong_scale_is_flagged(power: float) -> None:
     record = measured(planted(power=power))
     assert record.outcome is Outcome.DISAGREES
     beyond = deviations(record.measures)
-    assert {"beta", "product_variance"} <= set(beyond)
+    assert {"beta", "logit_spread"} <= set(beyond)
     assert all(abs(one.z or 0.0) > LIMIT_Z for one in beyond.values())
 
 
@@ -161,6 +163,34 @@ def test_the_reason_names_the_furthest_measure() -> None:
     assert record.reason.startswith(
         f"{name} is {worst.value:.4g}, predicted {worst.predicted:.4g} (z = {worst.z:+.1f}, allowed 4); "
     )
+
+
+@dataclasses.dataclass(slots=True)
+class Wavering(Planted):
+    """Without a scale in its first blocks, right afterwards."""
+
+    wrong_blocks: int = 8
+
+    def attend(self, block: Block) -> Attended:
+        self.wrong_blocks -= 1
+        self.scale = 1.0 if self.wrong_blocks >= 0 else self.spec.scale_value
+        return Planted.attend(self, block)
+
+
+def test_a_deviation_counts_when_fresh_draws_show_it() -> None:
+    """Eight wrong draws and eight right ones: the right ones are shown, and the first ones told of."""
+    spec = spec_of(16, ScaleRule.INVERSE_SQRT)
+    source = Wavering(spec, 1.0)
+    cell = _plain_cell(SMALL, 16, 65)
+    found = _run_draws(cell, {ScaleRule.INVERSE_SQRT: source}, start=0)
+    again = _run_draws(cell, {ScaleRule.INVERSE_SQRT: source}, start=8)
+    first, fresh = found[ScaleRule.INVERSE_SQRT], again[ScaleRule.INVERSE_SQRT]
+    assert deviations(first.measures)
+    first.faults = ()
+    record = _measured_record(cell, ScaleRule.INVERSE_SQRT, source, first, fresh)
+    assert (record.outcome, record.measures) == (Outcome.OK, fresh.measures)
+    assert record.warnings[0].startswith("The first 8 draws put ")
+    assert record.warnings[0].endswith("; as many fresh ones, shown here, do not.")
 
 
 def shift_a_key(weights: Float32) -> Float32:
