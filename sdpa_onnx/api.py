@@ -48,7 +48,7 @@ def export(
     """Export attention with dynamic batch size and lengths. Nothing is verified: see `verify`.
 
     Args:
-        target: A `torch.nn.Module`, an `AttentionSpec`, or the name of one of our uses.
+        target: A `torch.nn.Module`, an `AttentionSpec`, or a name: one of our uses, or of the catalog.
         sample_inputs: A tuple or dict of tensors; for a module only.
         opset: 18 to 25. Below 23 the formula is written out, from 23 on it is one Attention node.
         dtype: Element type, for a spec only.
@@ -61,8 +61,7 @@ def export(
     if isinstance(target, AttentionSpec | str):
         from sdpa_onnx.workflows.export import export_target
 
-        form = "attention" if opset >= _ATTENTION_OPSET else "decomposed"
-        return export_target(target, opset=opset, form=form, dtype=dtype, dynamic_axes=dynamic_axes)
+        return export_target(target, opset=opset, form=None, dtype=dtype, dynamic_axes=dynamic_axes)
     import torch
 
     from sdpa_onnx.torch_export.exporter import export_module

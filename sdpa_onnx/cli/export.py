@@ -28,7 +28,7 @@ _ATTENTION_OPSET = 23
 Target = Annotated[
     str,
     typer.Argument(
-        help="encoder-self, decoder-self, encoder-decoder; sdpa with flags; package.module:Class; file.py:Class(args).",
+        help="A name of the catalog; encoder-self, ...; sdpa with flags; package.module:Class; file.py:Class(args).",
         show_default=False,
     ),
 ]
@@ -48,7 +48,7 @@ class ExportRequest:
 
     what: "AttentionSpec | str"
     opset: int
-    form: str
+    form: FormName | None
     dtype: "Dtype"
     shapes: Mapping[str, tuple[tuple[int, ...], str]] | None
     dynamic_axes: Mapping[str, tuple[int, ...]] | None
@@ -97,9 +97,10 @@ def export(
     """Export a target, prove its axes and numbers, and only then write it."""
     pin_threads(1)
     _check_output(output)
+    from sdpa_onnx.catalog import entry_names, find_entry
     from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 
-    what: AttentionSpec | str = target
+    what: AttentionSpec | str = find_entry(target).spec if target in entry_names() else target
     if target == BARE:
         what = AttentionSpec(
             q_num_heads=q_num_heads,
@@ -162,12 +163,10 @@ def _check_output(output: Path) -> None:
         raise ModelError(f"Cannot write {output}: {output.parent} is not writable.")
 
 
-def _form(what: object, form: str | None, opset: int) -> str:
-    """The form asked for, or the one that the opset implies."""
+def _form(what: object, form: FormName | None, opset: int) -> FormName | None:
+    """The form asked for; for a module the opset decides, and another one is refused."""
     implied = "attention" if opset >= _ATTENTION_OPSET else "decomposed"
-    if form is None or (isinstance(what, str) and form == implied):
-        return implied
-    if isinstance(what, str):
+    if isinstance(what, str) and form not in (None, implied):
         raise PlanError(
             f"A module at opset {opset} is exported in form '{implied}', not '{form}'.",
             hint="Use --opset 23 or higher for 'attention', 18 to 22 for 'decomposed'.",

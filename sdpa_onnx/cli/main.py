@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from sdpa_onnx.cli import bench, export, inspect, report, run, runtimes, verify
+from sdpa_onnx.cli import bench, export, inspect, report, run, runtimes, saturation, verify
 from sdpa_onnx.cli.guard import MISUSE, OK, tell
 from sdpa_onnx.version import __version__
 
@@ -18,7 +18,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run.run, export.export, inspect.inspect, verify.verify, bench.bench, report.report, runtimes.runtimes):
+for command in (
+    run.run,
+    export.export,
+    inspect.inspect,
+    verify.verify,
+    bench.bench,
+    saturation.saturation,
+    report.report,
+    runtimes.runtimes,
+):
     app.command()(command)
 
 

@@ -248,7 +248,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
         value: As measured.
         predicted: Exact prediction at this size, or None where there is none.
         standard_error: Of the measured value, from independent draws of the keys.
-        z: (value - predicted) / standard_error, or None.
+        z: Deviation in standard errors, brought to the normal scale for the number of draws, or None.
     """
 
     value: float

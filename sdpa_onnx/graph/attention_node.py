@@ -3,6 +3,8 @@
 Reads nodes of opset 23 to 25 and writes one-node models; judges nothing.
 """
 
+from typing import Literal
+
 import onnx_ir as ir
 
 from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
@@ -10,7 +12,10 @@ from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRul
 from sdpa_onnx.errors import CaseError, ExportError
 from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["build_attention_model", "minimum_opset", "sites_of_nodes"]
+__all__ = ["build_attention_model", "minimum_opset", "sites_of_nodes", "usual_form"]
+
+# Where the Attention operator begins.
+_FIRST_OPSET = 23
 
 _ELEMENT_TYPES = {
     Dtype.FLOAT64: ir.DataType.DOUBLE,
@@ -28,6 +33,20 @@ def minimum_opset(spec: AttentionSpec) -> int:
     if spec.has_window:
         return 25
     return 24 if spec.mask is MaskKind.LENGTHS else 23
+
+
+def usual_form(spec: AttentionSpec | None, opset: int) -> Literal["attention", "decomposed"]:
+    """The form that an opset has for a spec: one Attention node where it can say it, else the formula.
+
+    Below the opset that has a feature, a mask computed beside the node stands
+    for it; with a softcap the exporter has no such way.
+
+    Args:
+        spec: A bare attention, or None for a module.
+        opset: 18 to 25.
+    """
+    beyond = spec is not None and bool(spec.softcap) and opset < minimum_opset(spec)
+    return "attention" if opset >= _FIRST_OPSET and not beyond else "decomposed"
 
 
 def build_attention_model(spec: AttentionSpec, *, opset: int, dtype: Dtype) -> ir.Model:

@@ -132,10 +132,7 @@ def _warm_up(call: Callable[[], None], plan: Plan, clock: Clock) -> tuple[float,
         visit = _visit(call, 5, clock)
         median = max(float(np.median(visit[1])), 1.0)
         wall = min(wall, float(visit[0].min()))
-        if median < _STEADY_BELOW * best:
-            good = 1
-        else:
-            good = good + 1 if median <= _STEADY_ABOVE * best else 0
+        good = (0 if median < _STEADY_BELOW * best else good) + 1 if median <= _STEADY_ABOVE * best else 0
         best = min(best, median)
         if good >= 3:
             return wall * 1e-9, True

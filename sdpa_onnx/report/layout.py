@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sdpa_onnx.report.tables import Column, Table
+from sdpa_onnx.report.table import Column, Table
 
 __all__ = ["Line", "Tone", "bullet", "paragraph", "table_lines"]
 

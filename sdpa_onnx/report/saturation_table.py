@@ -1,4 +1,4 @@
-"""Saturation records as one table: a section for each kind of input and scale rule, a row for each cell.
+"""Saturation records as two tables: what was measured in every cell, and the four main measures beside their prediction.
 
 What it means for the paper's claims is said by `core.saturation_claims`.
 """
@@ -6,63 +6,123 @@ What it means for the paper's claims is said by `core.saturation_claims`.
 from collections.abc import Callable, Sequence
 
 from sdpa_onnx.core.records import Measure, Outcome, SaturationRecord
-from sdpa_onnx.core.saturation import LIMIT_Z, MeasureName
+from sdpa_onnx.core.saturation import LIMIT_Z, MeasureName, deviations
 from sdpa_onnx.report.figures import figure, share
-from sdpa_onnx.report.tables import Column, Section, Table
+from sdpa_onnx.report.table import Column, Section, Table
+from sdpa_onnx.report.words import inputs_in_words
 
-__all__ = ["saturation_table"]
+__all__ = ["PREDICTION_TITLE", "SATURATION_TITLE", "largest_deviation", "prediction_table", "saturation_table"]
+
+SATURATION_TITLE = "Saturation of the softmax"
+PREDICTION_TITLE = "Saturation, measured beside predicted"
 
 _NONE = "-"
+# Beside a z beyond LIMIT_Z and a cell that disagrees.
+_FLAG = "!"
+
+
+def _short(value: float) -> str:
+    """Fewer digits for what spans ten decades, so that 80 columns hold the row: 1.07, 0.083, 1e-09."""
+    if value >= 0.1 or value == 0:
+        return figure(value)
+    return f"{value:.2g}" if value >= 1e-3 else f"{value:.0e}"
+
 
 # Head of the column, measure, how it is written.
 _COLUMNS: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
     ("beta/ beta_c", MeasureName.BETA_OVER_CRITICAL, figure),
-    ("H/ln S", MeasureName.ENTROPY_SHARE, figure),
     ("keys e^H", MeasureName.EFFECTIVE_KEYS, figure),
     ("max w > .99", MeasureName.SATURATED_ROWS, share),
     ("|J| rms", MeasureName.JACOBIAN_RMS, figure),
     ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, figure),
-    ("grad q median", MeasureName.QUERY_GRADIENT_MEDIAN, figure),
-    ("grad q p10", MeasureName.QUERY_GRADIENT_P10, figure),
+    ("grad q median", MeasureName.QUERY_GRADIENT_MEDIAN, _short),
+    ("grad q p10", MeasureName.QUERY_GRADIENT_P10, _short),
     ("dead rows", MeasureName.QUERY_GRADIENT_DEAD, share),
     ("f16 zeros", MeasureName.FLOAT16_ZEROS, share),
+)
+_PREDICTED: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
+    ("H/ln S", MeasureName.ENTROPY_SHARE, figure),
+    ("max w > .99", MeasureName.SATURATED_ROWS, share),
+    ("|J| rms", MeasureName.JACOBIAN_RMS, figure),
+    ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, figure),
 )
 
 
 def saturation_table(records: Sequence[SaturationRecord]) -> Table:
-    """Build the table, rows in the order of the records."""
-    gathered: dict[str, list[tuple[str, ...]]] = {}
-    for record in records:
-        heading = f"{record.target}, sigma^2 {record.sigma**2:.3g}, {record.dtype}, scale {record.scale_rule}"
-        gathered.setdefault(heading, []).append(_row(record))
-    heads = ("d_k", "length", *(head for head, _, _ in _COLUMNS), "largest z")
+    """What was measured: a section for each kind of input and scale rule, rows in the order of the records."""
+    heads = ("d_k", "length", *(head for head, _, _ in _COLUMNS), "worst z")
     return Table(
-        title="Saturation of the softmax",
+        title=SATURATION_TITLE,
         heading="inputs and scale",
         columns=tuple(Column(head=head, is_number=True) for head in heads),
-        sections=tuple(Section(heading=heading, rows=tuple(rows)) for heading, rows in gathered.items()),
+        sections=_sections([(inputs_in_words(record), _row(record)) for record in records]),
         note="beta: standard deviation of a row's logits, beta_c = sqrt(2 ln S); above 1 the softmax is frozen. e^H: "
         "equal weights of that entropy. |J|: Frobenius norm of the softmax Jacobian. grad q: norm of dL/dq for an "
         "upstream gradient of norm 1. Dead rows: that below a tenth of its median under 1/sqrt(d_k). f16 zeros: "
-        f"weights below 2^-25. z: furthest measure from its exact prediction, in standard errors; beyond {LIMIT_Z:g} a "
-        "cell disagrees.",
+        "weights below 2^-25. Worst z: of the measure furthest from its exact prediction, in standard errors; "
+        f"{_FLAG} where it is beyond {LIMIT_Z:g} or the cell disagrees.",
     )
+
+
+def prediction_table(records: Sequence[SaturationRecord]) -> Table:
+    """The main measures beside their exact prediction: a section for each kind of input, length and scale rule."""
+    shown = [record for record in records if any(name.value in record.measures for _, name, _ in _PREDICTED)]
+    triples = [head for name, _, _ in _PREDICTED for head in (name, "exact", "z")]
+    rows = [(f"{inputs_in_words(record)}, length {record.kv_seq_len}", _predicted_row(record)) for record in shown]
+    return Table(
+        title=PREDICTION_TITLE,
+        heading="inputs, scale and length",
+        columns=tuple(Column(head=head, is_number=True) for head in ("d_k", *triples)),
+        sections=_sections(rows),
+        note="Exact: the expectation over Gaussian logits at this very d_k and length. z: measured minus exact, in "
+        f"standard errors of the measured value; {_FLAG} beyond {LIMIT_Z:g}. H/ln S: entropy of the weights over its "
+        "largest value, 1 where all keys weigh the same. Medians, p10 and dead rows have no exact prediction.",
+    )
+
+
+def largest_deviation(record: SaturationRecord) -> tuple[str, float] | None:
+    """The measure furthest from its prediction and its z; None if nothing was compared."""
+    found = [(name, one.z) for name, one in record.measures.items() if one.z is not None]
+    return max(found, key=lambda pair: abs(pair[1]), default=None)
+
+
+def _sections(rows: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[Section, ...]:
+    """Rows under their headings, in the order in which these first occur."""
+    gathered: dict[str, list[tuple[str, ...]]] = {}
+    for heading, row in rows:
+        gathered.setdefault(heading, []).append(row)
+    return tuple(Section(heading=heading, rows=tuple(members)) for heading, members in gathered.items())
 
 
 def _row(record: SaturationRecord) -> tuple[str, ...]:
     cells = [_cell(record.measures.get(name.value), write) for _, name, write in _COLUMNS]
-    return (str(record.head_dim), str(record.kv_seq_len), *cells, _largest_z(record))
+    return (str(record.head_dim), str(record.kv_seq_len), *cells, _worst_z(record))
 
 
 def _cell(measure: Measure | None, write: Callable[[float], str]) -> str:
     return _NONE if measure is None else write(measure.value)
 
 
-def _largest_z(record: SaturationRecord) -> str:
-    """The largest deviation, or the outcome where something else is wrong."""
-    found = [one.z for one in record.measures.values() if one.z is not None]
-    if not found:
-        return record.outcome.value
-    furthest = max(found, key=abs)
-    is_told = record.outcome is Outcome.OK or abs(furthest) > LIMIT_Z
-    return f"{furthest:+.1f}" if is_told else f"{furthest:+.1f} {record.outcome.value}"
+def _worst_z(record: SaturationRecord) -> str:
+    """The largest deviation, flagged, or the outcome where nothing was compared."""
+    found = largest_deviation(record)
+    if found is None:
+        return _NONE if record.outcome is Outcome.OK else record.outcome.value
+    is_flagged = record.outcome is not Outcome.OK or bool(deviations(record.measures))
+    return f"{found[1]:+.1f}{_FLAG if is_flagged else ''}"
+
+
+def _predicted_row(record: SaturationRecord) -> tuple[str, ...]:
+    triples = [_triple(record.measures.get(name.value), write) for _, name, write in _PREDICTED]
+    return (str(record.head_dim), *(cell for triple in triples for cell in triple))
+
+
+def _triple(measure: Measure | None, write: Callable[[float], str]) -> tuple[str, str, str]:
+    """Measured, predicted, z."""
+    if measure is None:
+        return (_NONE, _NONE, _NONE)
+    predicted = _NONE if measure.predicted is None else write(measure.predicted)
+    if measure.z is None:
+        return (write(measure.value), predicted, _NONE)
+    flag = "" if abs(measure.z) <= LIMIT_Z else _FLAG
+    return (write(measure.value), predicted, f"{measure.z:+.1f}{flag}")

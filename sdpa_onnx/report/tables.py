@@ -1,15 +1,25 @@
 """The tables of a report as text cells, shared by terminal and Markdown.
 
-Knows nothing of widths, colours or markup.
+Knows nothing of widths, colours or markup. The tables of saturation are in
+saturation_table.py.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
+from sdpa_onnx.core.records import (
+    AgreementRecord,
+    ExportRecord,
+    Outcome,
+    Record,
+    SaturationRecord,
+    TimingRecord,
+    Verdict,
+)
 from sdpa_onnx.report.comparisons import Comparison, comparisons
 from sdpa_onnx.report.figures import count, figure, median_text, ratio_text, share
+from sdpa_onnx.report.saturation_table import prediction_table, saturation_table
+from sdpa_onnx.report.table import Column, Section, Table
 from sdpa_onnx.report.tally import baked_words, bound_ratio, not_ok, outcome_of
 from sdpa_onnx.report.words import (
     Usual,
@@ -22,7 +32,7 @@ from sdpa_onnx.report.words import (
     usual_factors,
 )
 
-__all__ = ["Column", "Section", "Table", "all_tables"]
+__all__ = ["all_tables"]
 
 # Cell for "does not apply here"; a reason stands elsewhere.
 _NONE = "-"
@@ -36,54 +46,17 @@ _OUTCOME_HEADS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column: its head, and whether it holds numbers (right-aligned, never broken)."""
-
-    head: str
-    is_number: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """Rows that belong together under one heading."""
-
-    heading: str
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table in sections.
-
-    Args:
-        title: What it shows.
-        heading: What the section headings are, such as "case".
-        columns: The columns of every section; each row has as many cells.
-        sections: The rows.
-        note: How to read it, one or two sentences.
-    """
-
-    title: str
-    heading: str
-    columns: tuple[Column, ...]
-    sections: tuple[Section, ...]
-    note: str = ""
-
-    @property
-    def rows(self) -> int:
-        """Rows of all sections."""
-        return sum(len(section.rows) for section in self.sections)
-
-
 def all_tables(records: Sequence[Record]) -> list[Table]:
     """Build every table that has a row, in the order of a report."""
     usual = usual_factors(records)
+    saturation = [record for record in records if isinstance(record, SaturationRecord)]
     tables = [
         not_ok_table(records, usual),
         timing_table(records, usual),
         agreement_table(records, usual),
         export_table(records),
+        saturation_table(saturation),
+        prediction_table(saturation),
         warning_table(records),
     ]
     return [table for table in tables if table.rows]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sdpa_onnx.core.records import AgreementRecord, Record, Sizes, TimingRecord
+from sdpa_onnx.core.records import AgreementRecord, Record, SaturationRecord, Sizes, TimingRecord
 
 __all__ = [
     "Axis",
@@ -16,6 +16,7 @@ __all__ = [
     "case_in_words",
     "case_options",
     "clock_in_words",
+    "inputs_in_words",
     "is_module_end",
     "join_words",
     "plain",
@@ -99,6 +100,8 @@ def case_in_words(record: Record, usual: Usual, *, without: Iterable[Axis] = ())
     Args:
         without: Factors not to name.
     """
+    if isinstance(record, SaturationRecord):
+        return f"{inputs_in_words(record, with_target=False)}, d_k {record.head_dim}, length {record.kv_seq_len}"
     if not isinstance(record, Sized) or record.sizes.q_seq_len < 0:
         return record.case or record.target
     sizes = record.sizes
@@ -112,6 +115,18 @@ def case_in_words(record: Record, usual: Usual, *, without: Iterable[Axis] = ())
         Axis.DTYPE: "" if record.dtype == usual.dtype else record.dtype,
     }
     return ", ".join(text for axis, text in parts.items() if text and axis not in set(without))
+
+
+def inputs_in_words(record: SaturationRecord, *, with_target: bool = True) -> str:
+    """Say what a saturation cell was measured on: sdpa, sigma^2 1, float32, scale none.
+
+    Args:
+        record: A module is named with what its weights are, for its sigma comes of them.
+        with_target: Whether to name the target.
+    """
+    module = "" if record.target == "sdpa" else " as initialised"
+    target = f"{record.target}{module}, " if with_target and record.target else ""
+    return f"{target}sigma^2 {record.sigma**2:.3g}, {record.dtype}, scale {record.scale_rule}"
 
 
 def where_in_words(record: Record, usual: Usual) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.sweep.plan import ATTENTION_OPSET, ModelKey
+from sdpa_onnx.sweep.plan import ModelKey
 from sdpa_onnx.sweep.suite import CaseKey
 from sdpa_onnx.workflows.export import export_target
 from sdpa_onnx.workflows.feeds import axis_names
@@ -32,18 +32,18 @@ class Models:
 def sizes_of(model: OnnxModel, case: CaseKey) -> dict[str, int]:
     """The case's sizes by the names of the graph's axes.
 
-    The first axis of lengths is the queries', a second one the keys'.
+    The first axis of lengths is the queries', a second one the keys', the past goes by its name.
     """
     axes = axis_names(model)
     sizes = {axis: case.batch_size for axis in axes if axis.startswith("batch")}
     lengths = [axis for axis in axes if axis not in sizes]
     order = (case.q_seq_len, case.kv_seq_len)
-    return sizes | {axis: order[min(position, 1)] for position, axis in enumerate(lengths)}
+    named = {"past_seq_len": case.past_seq_len} if "past_seq_len" in lengths else {}
+    return sizes | {axis: order[min(position, 1)] for position, axis in enumerate(lengths)} | named
 
 
 def _export(key: ModelKey) -> OnnxModel:
     import torch
 
     torch.manual_seed(key.seed)
-    form = "attention" if key.opset >= ATTENTION_OPSET else "decomposed"
-    return export_target(key.spec or key.target, opset=key.opset, form=form, dtype=key.dtype)
+    return export_target(key.spec or key.target, opset=key.opset, form=None, dtype=key.dtype)

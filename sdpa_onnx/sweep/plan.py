@@ -9,15 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.sweep.suite import CaseKey, Measure, Suite, cases
 from sdpa_onnx.workflows.checked import MODULE_RUNTIME
 
-__all__ = ["ATTENTION_OPSET", "AgreementJob", "ExportJob", "Job", "ModelKey", "TimingJob", "cell_id", "job_id", "plan"]
-
-
-# From here on a model is exported with the Attention operator, below it decomposed.
-ATTENTION_OPSET = 23
+__all__ = ["AgreementJob", "ExportJob", "Job", "ModelKey", "SaturationJob", "TimingJob", "cell_id", "job_id", "plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +59,24 @@ class TimingJob:
     threads: int
 
 
-Job = ExportJob | AgreementJob | TimingJob
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationJob:
+    """Measure what every scale rule does at one width, over all lengths.
+
+    Without a width it is torch.nn.MultiheadAttention as it is initialised.
+    """
+
+    head_dim: int | None
+    kv_seq_lens: tuple[int, ...]
+    scale_rules: tuple[ScaleRule, ...]
+    sigma: float
+    rows: int
+    draws: int
+    seed: int
+    threads: int
+
+
+Job = ExportJob | AgreementJob | TimingJob | SaturationJob
 
 
 def plan(suite: Suite) -> list[Job]:
@@ -78,7 +91,7 @@ def plan(suite: Suite) -> list[Job]:
         jobs += _agreement_jobs(case, suite)
         if suite.timing:
             jobs.append(_timing_job(case, suite))
-    return jobs
+    return jobs + _saturation_jobs(suite)
 
 
 def job_id(job: Job) -> str:
@@ -114,6 +127,27 @@ def _agreement_jobs(case: CaseKey, suite: Suite) -> list[Job]:
                 )
             )
     return jobs
+
+
+def _saturation_jobs(suite: Suite) -> list[Job]:
+    """One job a width, and one for the module's own initialisation."""
+    if suite.saturation is None:
+        return []
+    found = suite.saturation
+    widths: list[int | None] = [*found.head_dim, *([None] if found.module else [])]
+    return [
+        SaturationJob(
+            head_dim=width,
+            kv_seq_lens=found.kv_seq_len,
+            scale_rules=found.scale_rule,
+            sigma=found.sigma,
+            rows=found.rows,
+            draws=found.draws,
+            seed=suite.seed,
+            threads=suite.threads,
+        )
+        for width in widths
+    ]
 
 
 def _timing_job(case: CaseKey, suite: Suite) -> TimingJob:

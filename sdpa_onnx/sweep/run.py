@@ -18,7 +18,7 @@ from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.sweep.plan import Job, cell_id, job_id, plan
 from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, complete_records
-from sdpa_onnx.sweep.suite import BARE_TARGET, Suite, cases
+from sdpa_onnx.sweep.suite import Suite, cases
 
 __all__ = ["Watcher", "open_run", "run_jobs"]
 
@@ -123,7 +123,7 @@ def _check_names(suite: Suite) -> None:
     for name in suite.timing:
         if not get_runtime(name).measures_time:
             raise PlanError(f"Runtime '{name}' is for agreement only.", hint="Take it out of 'timing'.")
-    targets = dict.fromkeys(case.target for case in cases(suite) if case.target != BARE_TARGET)
+    targets = dict.fromkeys(case.target for case in cases(suite) if case.spec is None)
     if targets:
         from sdpa_onnx.torch_export.targets import resolve_target
 

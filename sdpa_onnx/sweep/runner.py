@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, SaturationRecord, TimingRecord
 from sdpa_onnx.core.roofline import Ceilings
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.visits import ArmSamples, Plan
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, Unsupported, get_runtime
 from sdpa_onnx.sweep.models import Models, sizes_of
-from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, TimingJob, cell_id, job_id
+from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, SaturationJob, TimingJob, cell_id, job_id
 from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.sweep.suite import CaseKey
 from sdpa_onnx.sweep.words import error_words, failed_agreement, failed_record, model_words, skipped_arm
@@ -26,6 +26,7 @@ from sdpa_onnx.workflows.bench import Arm, Comparison, bench
 from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
 from sdpa_onnx.workflows.export import export_and_prove
 from sdpa_onnx.workflows.feeds import draw_feeds
+from sdpa_onnx.workflows.saturation import SaturationPlan, module_check, saturation
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
 __all__ = ["Runner"]
@@ -89,6 +90,8 @@ class Runner:
                 return list(self._agreement(job))
             case TimingJob():
                 return self._timing(job)
+            case SaturationJob():
+                return list(_saturation(job))
 
     def _export(self, job: ExportJob) -> ExportRecord:
         exported = export_and_prove(
@@ -177,6 +180,22 @@ class Runner:
                 else:
                     skipped.append(skipped_arm(job, arm.name, Outcome.UNSUPPORTED, support.reason))
         return arms, skipped
+
+
+def _saturation(job: SaturationJob) -> list[SaturationRecord]:
+    if job.head_dim is None:
+        return module_check(seed=job.seed, threads=job.threads)
+    found = SaturationPlan(
+        head_dims=(job.head_dim,),
+        kv_seq_lens=job.kv_seq_lens,
+        scale_rules=job.scale_rules,
+        sigma=job.sigma,
+        rows=job.rows,
+        draws=job.draws,
+        seed=job.seed,
+        threads=job.threads,
+    )
+    return list(saturation(found))
 
 
 def _cell(job: str, number: int) -> str:

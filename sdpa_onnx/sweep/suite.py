@@ -14,11 +14,12 @@ from typing import Annotated
 
 import msgspec
 
+from sdpa_onnx.catalog import entry_names, find_entry
 from sdpa_onnx.core.inputs import LADDER
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.errors import CaseError, PlanError
 
-__all__ = ["BARE_TARGET", "CaseKey", "Measure", "Suite", "built_in_suites", "load_suite"]
+__all__ = ["BARE_TARGET", "CaseKey", "Measure", "Saturation", "Suite", "built_in_suites", "load_suite"]
 
 # The target of bare attention: inputs Q, K, V and masks, output Y.
 BARE_TARGET = "sdpa"
@@ -46,6 +47,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     batch_size: Count = 1
     q_seq_len: Count = 512
     kv_seq_len: Count | None = None
+    past_seq_len: Annotated[int, msgspec.Meta(ge=0)] = 0
     q_num_heads: Count = 8
     kv_num_heads: Count | None = None
     head_dim: Count = 64
@@ -61,12 +63,32 @@ class Vary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     batch_size: tuple[Count, ...] = ()
     q_seq_len: tuple[Count, ...] = ()
     kv_seq_len: tuple[Count, ...] = ()
+    past_seq_len: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
     q_num_heads: tuple[Count, ...] = ()
     kv_num_heads: tuple[Count, ...] = ()
     head_dim: tuple[Count, ...] = ()
     v_head_dim: tuple[Count, ...] = ()
     is_causal: tuple[bool, ...] = ()
     dtype: tuple[Dtype, ...] = ()
+
+
+class Saturation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cells of `workflows.saturation`: every combination of width, length and rule.
+
+    Args:
+        head_dim, kv_seq_len, scale_rule: What is combined.
+        sigma: Standard deviation of the components of query and key.
+        rows: Queries of one draw; draws: independent draws of the keys.
+        module: Also measure torch.nn.MultiheadAttention as it is initialised.
+    """
+
+    head_dim: tuple[Count, ...]
+    kv_seq_len: tuple[Annotated[int, msgspec.Meta(ge=2)], ...]
+    scale_rule: tuple[ScaleRule, ...] = (ScaleRule.NONE, ScaleRule.INVERSE_SQRT)
+    sigma: Positive = 1.0
+    rows: Count = 128
+    draws: Annotated[int, msgspec.Meta(ge=4)] = 8
+    module: bool = True
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,6 +102,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         spreads: Logit spreads of the judged inputs.
         seed: Of weights and inputs.
         threads: Threads inside one operator, the same for every arm.
+        saturation: What to measure of the scale's effect, or nothing.
     """
 
     name: str
@@ -92,6 +115,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     threads: Count = 1
     measure: Measure = Measure()
     base: Base = Base()
+    saturation: Saturation | None = None
     vary: tuple[Vary, ...]
 
 
@@ -102,7 +126,7 @@ class CaseKey:
     Args:
         target: `sdpa`, one of our uses, or a user's class.
         spec: The spec of bare attention, else None (the module decides).
-        batch_size, q_seq_len, kv_seq_len: Sizes.
+        batch_size, q_seq_len, kv_seq_len, past_seq_len: Sizes.
         dtype: Element type.
     """
 
@@ -111,11 +135,13 @@ class CaseKey:
     batch_size: int
     q_seq_len: int
     kv_seq_len: int
+    past_seq_len: int = 0
     dtype: Dtype
 
 
 _FACTORS = tuple(name for name in Vary.__struct_fields__ if name != "targets")
-_MODULE_FACTORS = ("batch_size", "q_seq_len", "kv_seq_len")
+# A module or a layer of the catalog has figures of its own; only its sizes vary.
+_SIZES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
 
 
 def built_in_suites() -> dict[str, Path]:
@@ -160,9 +186,24 @@ def cases(suite: Suite) -> list[CaseKey]:
     found: dict[CaseKey, None] = {}
     for vary in suite.vary:
         for target in vary.targets:
-            for chosen in _combinations(suite.base, vary):
+            for chosen in _combinations(_base_of(target, suite.base, vary), vary):
                 found[_case(target, chosen)] = None
     return list(found)
+
+
+def _base_of(target: str, base: Base, vary: Vary) -> Base:
+    """The point to vary around: a layer of the catalog has usual sizes of its own."""
+    if target not in entry_names():
+        return base
+    entry = find_entry(target)
+    follows = entry.is_self_attention and bool(vary.q_seq_len)
+    return msgspec.structs.replace(
+        base,
+        batch_size=entry.batch_size,
+        q_seq_len=entry.q_seq_len,
+        kv_seq_len=None if follows else entry.kv_seq_len,
+        past_seq_len=entry.past_seq_len,
+    )
 
 
 def _combinations(base: Base, vary: Vary) -> Iterator[dict[str, object]]:
@@ -173,7 +214,7 @@ def _combinations(base: Base, vary: Vary) -> Iterator[dict[str, object]]:
 
 def _case(target: str, chosen: dict[str, object]) -> CaseKey:
     factors = msgspec.convert(chosen, Base)
-    spec = None
+    spec = find_entry(target).spec if target in entry_names() else None
     try:
         if target == BARE_TARGET:
             spec = AttentionSpec(
@@ -191,6 +232,7 @@ def _case(target: str, chosen: dict[str, object]) -> CaseKey:
         batch_size=factors.batch_size,
         q_seq_len=factors.q_seq_len,
         kv_seq_len=_given(factors.kv_seq_len, factors.q_seq_len),
+        past_seq_len=factors.past_seq_len,
         dtype=factors.dtype,
     )
 
@@ -211,11 +253,15 @@ def _check(suite: Suite, where: str) -> None:
     if suite.timing and suite.baseline not in suite.timing:
         raise PlanError(f"Suite {where}: baseline '{suite.baseline}' is not among timing.", hint="Add it there.")
     for vary in suite.vary:
-        alien = [name for name in _FACTORS if name not in _MODULE_FACTORS and getattr(vary, name)]
+        alien = [name for name in _FACTORS if name not in _SIZES and getattr(vary, name)]
         modules = [target for target in vary.targets if target != BARE_TARGET]
         if alien and modules:
             raise PlanError(f"Suite {where}: '{alien[0]}' cannot be varied for '{modules[0]}'; its module decides.")
     cases(suite)
+
+
+# Tables of a suite, by the word that stands in msgspec's place of an error.
+_TABLES = {"vary": Vary, "measure": Measure, "base": Base, "saturation": Saturation}
 
 
 def _in_words(error: str) -> str:
@@ -224,7 +270,7 @@ def _in_words(error: str) -> str:
     if unknown is None:
         return error.replace(" - at `$.", " at `") + "."
     place = unknown["where"] or ""
-    kind = Vary if "vary" in place else Measure if "measure" in place else Base if "base" in place else Suite
+    kind = next((kind for word, kind in _TABLES.items() if word in place), Suite)
     near = difflib.get_close_matches(unknown["key"], kind.__struct_fields__, n=1, cutoff=0.4)
     offer = f" Did you mean '{near[0]}'?" if near else f" Allowed: {', '.join(kind.__struct_fields__)}."
     at = f" in {place.lstrip('.')}" if place else ""

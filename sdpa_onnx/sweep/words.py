@@ -1,8 +1,9 @@
 """Jobs in words: for progress, and as the records of what was not done."""
 
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, SaturationRecord, TimingRecord
 from sdpa_onnx.errors import SdpaOnnxError
-from sdpa_onnx.sweep.plan import ATTENTION_OPSET, AgreementJob, ExportJob, Job, ModelKey, TimingJob
+from sdpa_onnx.graph.attention_node import usual_form
+from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, ModelKey, SaturationJob, TimingJob
 from sdpa_onnx.sweep.suite import CaseKey
 
 __all__ = [
@@ -26,6 +27,10 @@ def job_words(job: Job) -> str:
             return f"verify {case_words(job.case)} opset {job.model.opset} on {job.runtime}"
         case TimingJob():
             return f"time {case_words(job.case)}"
+        case SaturationJob(head_dim=None):
+            return "saturation of nn.MultiheadAttention"
+        case SaturationJob():
+            return f"saturation at d_k {job.head_dim}"
 
 
 def job_seconds(job: Job) -> float:
@@ -38,6 +43,8 @@ def job_seconds(job: Job) -> float:
             return 0.1 + len(job.spreads) * pairs * 1e-6
         case TimingJob():
             return job.measure.budget_seconds + 1.0
+        case SaturationJob():
+            return 4.0 + 2e-7 * (job.head_dim or 64) * job.draws * sum(job.kv_seq_lens)
 
 
 def failed_record(job: Job, error: Exception) -> Record:
@@ -56,6 +63,10 @@ def failed_record(job: Job, error: Exception) -> Record:
             return failed_agreement(job, Outcome.FAILED, reason)
         case TimingJob():
             return skipped_arm(job, "", Outcome.FAILED, reason)
+        case SaturationJob():
+            return SaturationRecord(
+                target="sdpa", head_dim=job.head_dim or 0, sigma=job.sigma, outcome=Outcome.FAILED, reason=reason
+            )
 
 
 def error_words(error: Exception) -> str:
@@ -68,7 +79,7 @@ def failed_agreement(job: AgreementJob, outcome: Outcome, reason: str) -> Agreem
     return AgreementRecord(
         target=job.case.target,
         case=case_words(job.case),
-        form="attention" if job.model.opset >= ATTENTION_OPSET else "decomposed",
+        form=usual_form(job.model.spec, job.model.opset),
         opset=job.model.opset,
         runtime=job.runtime,
         dtype=job.case.dtype.value,

@@ -14,7 +14,7 @@ from torch import nn
 from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.errors import ExportError
-from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset
+from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset, usual_form
 from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs, axis_roles, bind_inputs, choose_axes
@@ -107,6 +107,11 @@ def export_spec(
         raise ExportError(
             f"Form 'attention' needs opset 23 to 25; opset {opset} was asked for.",
             hint="Use form 'decomposed', or a higher opset.",
+        )
+    if form == "attention" and usual_form(spec, opset) != form:
+        raise ExportError(
+            f"The Attention operator of opset {opset} cannot express this attention.",
+            hint=f"Use opset {minimum_opset(spec)}, or form 'decomposed'.",
         )
     module = ScaledDotProductAttention(spec).eval()
     native = form == "attention" and opset >= minimum_opset(spec) and not _torch_takes(spec)

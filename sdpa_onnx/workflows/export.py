@@ -4,9 +4,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from sdpa_onnx.catalog import entry_names, find_entry
 from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome
 from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.graph.attention_node import usual_form
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.checked import Check, form_of
@@ -41,12 +44,20 @@ def export_target(
     target: str | AttentionSpec,
     *,
     opset: int,
-    form: str,
+    form: Literal["attention", "decomposed"] | None,
     dtype: Dtype,
     shapes: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
     dynamic_axes: Mapping[str, Sequence[int]] | None = None,
 ) -> OnnxModel:
     """Export a bare spec or a named target; nothing is run.
+
+    Args:
+        target: A spec, a catalog name, one of our uses, or a user's class.
+        opset: 18 to 25.
+        form: For bare attention; None = the usual one at that opset.
+        dtype: Element type, for bare attention.
+        shapes: Sample inputs of a class, by name: sizes and element type.
+        dynamic_axes: Axes that may change, by input name.
 
     Raises:
         PlanError: If the target does not exist.
@@ -55,10 +66,10 @@ def export_target(
     from sdpa_onnx.torch_export.exporter import export_module, export_spec
     from sdpa_onnx.torch_export.targets import resolve_target
 
+    if isinstance(target, str) and target in entry_names():
+        target = find_entry(target).spec
     if isinstance(target, AttentionSpec):
-        if form == "attention":
-            return export_spec(target, opset=opset, form="attention", dtype=dtype)
-        return export_spec(target, opset=opset, form="decomposed", dtype=dtype)
+        return export_spec(target, opset=opset, form=form or usual_form(target, opset), dtype=dtype)
     found = resolve_target(target, shapes=shapes)
     return export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
 

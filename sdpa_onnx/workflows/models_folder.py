@@ -17,7 +17,7 @@ import msgspec
 from sdpa_onnx.catalog import CATALOG, CatalogEntry
 from sdpa_onnx.core.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import FolderError, RecordFormatError, SdpaOnnxError
-from sdpa_onnx.graph.attention_node import minimum_opset
+from sdpa_onnx.graph.attention_node import minimum_opset, usual_form
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.checked import form_of
 from sdpa_onnx.workflows.export import export_target
@@ -89,9 +89,10 @@ def exported(spec: AttentionSpec, opset: int) -> OnnxModel | None:
         The graph, or None where an Attention node cannot say the spec even with
         a mask computed beside it (a softcap and a window below opset 25).
     """
-    form = "attention" if opset >= _ATTENTION_OPSET else "decomposed"
-    model = export_target(spec, opset=opset, form=form, dtype=Dtype.FLOAT32)
-    return model if form_of(model) == form else None
+    form = usual_form(spec, opset)
+    if opset >= _ATTENTION_OPSET and form == "decomposed":
+        return None
+    return export_target(spec, opset=opset, form=form, dtype=Dtype.FLOAT32)
 
 
 def build_models(

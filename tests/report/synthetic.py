@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import (
     AgreementRecord,
     ExportRecord,
@@ -17,7 +18,6 @@ from sdpa_onnx.core.records import (
     Verdict,
 )
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec
-from sdpa_onnx.core.header import RunHeader
 
 GEMM, EXPS = 98e9, 3.0e9
 

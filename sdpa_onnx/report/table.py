@@ -1,0 +1,45 @@
+"""What a table is, before anybody lays it out; text cells, no widths, colours or markup."""
+
+from dataclasses import dataclass
+
+__all__ = ["Column", "Section", "Table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its head, and whether it holds numbers (right-aligned, never broken)."""
+
+    head: str
+    is_number: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Rows that belong together under one heading."""
+
+    heading: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table in sections.
+
+    Args:
+        title: What it shows.
+        heading: What the section headings are, such as "case".
+        columns: The columns of every section; each row has as many cells.
+        sections: The rows.
+        note: How to read it, one or two sentences.
+    """
+
+    title: str
+    heading: str
+    columns: tuple[Column, ...]
+    sections: tuple[Section, ...]
+    note: str = ""
+
+    @property
+    def rows(self) -> int:
+        """Rows of all sections."""
+        return sum(len(section.rows) for section in self.sections)
