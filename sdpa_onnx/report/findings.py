@@ -1,7 +1,7 @@
 """The first lines of a report: what was found, in plain words, bad news first.
 
 Says nothing that the records do not prove; the timing sentences are in
-timing_findings.py.
+timing_findings.py, those on saturation in saturation_findings.py.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
 from sdpa_onnx.report.figures import count, figure, share
+from sdpa_onnx.report.saturation_findings import saturation_findings, saturation_records
 from sdpa_onnx.report.tally import NotOk, bound_ratio, kind_noun, not_ok, outcome_of
 from sdpa_onnx.report.timing_findings import timing_findings
 from sdpa_onnx.report.words import Usual, is_module_end, join_words, plain, series_name, usual_factors, where_in_words
@@ -39,6 +40,7 @@ def findings(records: Sequence[Record], header: RunHeader) -> list[str]:
         *_sharpness_lines(records),
         *_export_lines(records),
         *_warning_lines(records, usual),
+        *saturation_findings(saturation_records(records)),
     ]
 
 
@@ -58,7 +60,7 @@ def _status_line(records: Sequence[Record], header: RunHeader, usual: Usual) -> 
 def _agreement_sentence(records: Sequence[Record], usual: Usual) -> str:
     checks = _judged(records)
     if not checks:
-        return "No output was checked against the float64 oracle."
+        return f"No output was checked against the float64 oracle{_saturation_in_words(records)}."
     wrong = _disagreeing(records)
     if wrong:
         return f"{_counts_of_wrong(wrong, len(checks))}; the worst {_times_its_bound(wrong[0], usual)}."
@@ -69,6 +71,15 @@ def _agreement_sentence(records: Sequence[Record], usual: Usual) -> str:
     worst = max(proven, key=bound_ratio)
     largest = f"{figure(bound_ratio(worst))} of its proven bound ({where_in_words(worst, usual)})"
     return f"{agree} with the float64 oracle; the largest error is {largest}."
+
+
+def _saturation_in_words(records: Sequence[Record]) -> str:
+    """A run of saturation alone did check something: cells against their predictions."""
+    cells = saturation_records(records)
+    if not cells:
+        return ""
+    ok = sum(outcome_of(cell) is Outcome.OK for cell in cells)
+    return f" by itself; {ok} of {count(len(cells), 'saturation cell')} {'is' if ok == 1 else 'are'} ok"
 
 
 def _counts_of_wrong(wrong: Sequence[AgreementRecord], checks: int) -> str:

@@ -25,24 +25,34 @@ def _short(value: float) -> str:
     """Fewer digits for what spans ten decades, so that 80 columns hold the row: 1.07, 0.083, 1e-09."""
     if value >= 0.1 or value == 0:
         return figure(value)
-    return f"{value:.2g}" if value >= 1e-3 else f"{value:.0e}"
+    return f"{value:#.2g}" if value >= 1e-3 else f"{value:.0e}"
+
+
+def _part(value: float) -> str:
+    """A share; what is as good as none is not given digits."""
+    return "<.01 %" if 0 < value < 1e-4 else share(value)
+
+
+def _signed(z: float) -> str:
+    """A deviation with its sign, and no minus before zero."""
+    return f"{round(z, 1) + 0.0:+.1f}"
 
 
 # Head of the column, measure, how it is written.
 _COLUMNS: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
     ("beta/ beta_c", MeasureName.BETA_OVER_CRITICAL, figure),
     ("keys e^H", MeasureName.EFFECTIVE_KEYS, figure),
-    ("max w > .99", MeasureName.SATURATED_ROWS, share),
+    ("max w > .99", MeasureName.SATURATED_ROWS, _part),
     ("|J| rms", MeasureName.JACOBIAN_RMS, figure),
     ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, figure),
     ("grad q median", MeasureName.QUERY_GRADIENT_MEDIAN, _short),
     ("grad q p10", MeasureName.QUERY_GRADIENT_P10, _short),
-    ("dead rows", MeasureName.QUERY_GRADIENT_DEAD, share),
-    ("f16 zeros", MeasureName.FLOAT16_ZEROS, share),
+    ("dead rows", MeasureName.QUERY_GRADIENT_DEAD, _part),
+    ("f16 zeros", MeasureName.FLOAT16_ZEROS, _part),
 )
 _PREDICTED: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
     ("H/ln S", MeasureName.ENTROPY_SHARE, figure),
-    ("max w > .99", MeasureName.SATURATED_ROWS, share),
+    ("max w > .99", MeasureName.SATURATED_ROWS, _part),
     ("|J| rms", MeasureName.JACOBIAN_RMS, figure),
     ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, figure),
 )
@@ -109,7 +119,7 @@ def _worst_z(record: SaturationRecord) -> str:
     if found is None:
         return _NONE if record.outcome is Outcome.OK else record.outcome.value
     is_flagged = record.outcome is not Outcome.OK or bool(deviations(record.measures))
-    return f"{found[1]:+.1f}{_FLAG if is_flagged else ''}"
+    return f"{_signed(found[1])}{_FLAG if is_flagged else ''}"
 
 
 def _predicted_row(record: SaturationRecord) -> tuple[str, ...]:
@@ -125,4 +135,4 @@ def _triple(measure: Measure | None, write: Callable[[float], str]) -> tuple[str
     if measure.z is None:
         return (write(measure.value), predicted, _NONE)
     flag = "" if abs(measure.z) <= LIMIT_Z else _FLAG
-    return (write(measure.value), predicted, f"{measure.z:+.1f}{flag}")
+    return (write(measure.value), predicted, f"{_signed(measure.z)}{flag}")

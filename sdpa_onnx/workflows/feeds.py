@@ -102,7 +102,7 @@ def read_inputs(path: Path, model: OnnxModel) -> Feeds:
         PlanError: If it cannot be read or lacks an input.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except OSError as error:
         raise PlanError(f"Cannot read {path}: {error.strerror or error}.") from error
