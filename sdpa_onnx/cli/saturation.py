@@ -87,12 +87,13 @@ def _print(records: "Sequence[SaturationRecord]") -> None:
     """The table, then what follows from it."""
     from sdpa_onnx.core.saturation_claims import claims
     from sdpa_onnx.report.layout import bullet, table_lines
-    from sdpa_onnx.report.saturation_table import saturation_table
+    from sdpa_onnx.report.saturation_table import prediction_table, saturation_table
 
     width = shutil.get_terminal_size((120, 24)).columns
-    for line in table_lines(saturation_table(records), width):
-        print(line.text)
-    print()
+    for table in (saturation_table(records), prediction_table(records)):
+        for line in table_lines(table, width):
+            print(line.text)
+        print()
     for sentence in claims(records):
         for text in bullet(sentence, width):
             print(text)

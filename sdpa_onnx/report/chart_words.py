@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from sdpa_onnx.report.words import Axis
 
-__all__ = ["ChartKind", "ChartName", "chart_title", "how_to_read"]
+__all__ = ["ChartKind", "ChartName", "chart_title", "how_to_read", "is_saturation_chart"]
 
 
 class ChartKind(StrEnum):
@@ -15,21 +15,34 @@ class ChartKind(StrEnum):
     TIME_OVER_LENGTH = "time-over-length"
     TIME_OVER_HEAD_DIM = "time-over-d_k"
     ERROR_OVER_HEAD_DIM = "error-over-d_k"
+    SATURATION_OVER_HEAD_DIM = "saturation-over-d_k"
+    SATURATION_OVER_LENGTH = "saturation-over-length"
 
     @property
     def axis(self) -> Axis:
         """The factor along the horizontal axis."""
-        return Axis.LENGTH if self is ChartKind.TIME_OVER_LENGTH else Axis.HEAD_DIM
+        is_length = self in (ChartKind.TIME_OVER_LENGTH, ChartKind.SATURATION_OVER_LENGTH)
+        return Axis.LENGTH if is_length else Axis.HEAD_DIM
 
 
 _TITLES = {
     ChartKind.TIME_OVER_LENGTH: "Time of a call over length",
     ChartKind.TIME_OVER_HEAD_DIM: "Time of a call over d_k",
     ChartKind.ERROR_OVER_HEAD_DIM: "Error over d_k",
+    ChartKind.SATURATION_OVER_HEAD_DIM: "Saturation over d_k",
+    ChartKind.SATURATION_OVER_LENGTH: "Saturation over length",
 }
 _TIME_READING = (
     "Left: the median time of one call, both axes logarithmic. Right: the same as a ratio to the baseline; below the "
     "line at 1 is faster. The bars are 95 % intervals: where one crosses 1, nothing is claimed."
+)
+_SATURATION_READING = (
+    "From left to right: entropy of the weights over its largest value ln S, 1 where all keys weigh the same; rows "
+    "whose largest weight is above 0.99; root mean square norm of the softmax Jacobian; norm of the gradient to the "
+    "query for an upstream gradient of norm 1. Points are measured, with bars of two standard errors; solid lines join "
+    "exact predictions. Hollow points are the median row, which has no prediction: dashes only join them. The Jacobian "
+    "alone does not show the gradient: dL/dq carries the scale too, and rms and median differ where a few rows have "
+    "nearly all of it."
 )
 _READINGS = {
     ChartKind.TIME_OVER_LENGTH: _TIME_READING,
@@ -37,6 +50,8 @@ _READINGS = {
     ChartKind.ERROR_OVER_HEAD_DIM: "Left: the largest error over its own proven bound; a point above the line at 1 "
     "would be a proof of a fault. Right: the largest absolute error against the float64 oracle. Each point is the "
     "worst of all inputs at that d_k.",
+    ChartKind.SATURATION_OVER_HEAD_DIM: _SATURATION_READING,
+    ChartKind.SATURATION_OVER_LENGTH: _SATURATION_READING,
 }
 
 
@@ -62,6 +77,11 @@ def chart_title(name: str) -> str:
 def how_to_read(name: str) -> str:
     """How to read a chart, one or two sentences."""
     return _READINGS[_kind(name)]
+
+
+def is_saturation_chart(name: str) -> bool:
+    """Whether a chart belongs to the section on saturation."""
+    return _kind(name) in (ChartKind.SATURATION_OVER_HEAD_DIM, ChartKind.SATURATION_OVER_LENGTH)
 
 
 def _kind(name: str) -> ChartKind:

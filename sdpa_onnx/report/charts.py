@@ -1,15 +1,18 @@
 """The charts: points to altair definitions, and those to SVG.
 
 White background and a palette that colour-blind readers tell apart, with a shape
-for every arm; the numbers come from chart_points.py.
+for every arm; the numbers come from chart_points.py. Those of saturation are
+in saturation_chart.py.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.records import Record
+from sdpa_onnx.report.chart_look import PALETTE, SHAPES, side_by_side
 from sdpa_onnx.report.chart_points import Point, Series, chart_series, series_names
 from sdpa_onnx.report.chart_words import ChartKind, chart_title
+from sdpa_onnx.report.saturation_chart import saturation_charts
 from sdpa_onnx.report.ticks import ticks
 from sdpa_onnx.report.words import Axis
 
@@ -17,10 +20,6 @@ if TYPE_CHECKING:
     import altair as alt
 
 __all__ = ["charts", "to_svg"]
-
-# Source: Okabe and Ito 2008, "Color universal design", without the yellow that white swallows; black for the baseline.
-_PALETTE = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 
 # Factor between neighbouring series on the logarithmic horizontal axis.
 _SIDE_STEP = 1.04
@@ -32,7 +31,8 @@ _AXIS_TITLES = {Axis.LENGTH: "length (tokens)", Axis.HEAD_DIM: "d_k (width of on
 def charts(records: Sequence[Record]) -> dict[str, "alt.HConcatChart"]:
     """Define every chart that has data, by file name without ending."""
     names = series_names(records)
-    return {str(series.name): _chart(series, names) for series in chart_series(records)}
+    drawn = {str(series.name): _chart(series, names) for series in chart_series(records)}
+    return drawn | saturation_charts(records)
 
 
 def to_svg(chart: "alt.HConcatChart") -> str:
@@ -48,22 +48,11 @@ def to_svg(chart: "alt.HConcatChart") -> str:
 
 
 def _chart(series: Series, names: Sequence[str]) -> "alt.HConcatChart":
-    import altair as alt  # late: 0.5 s
-
     is_time = series.name.kind is not ChartKind.ERROR_OVER_HEAD_DIM
     absolute = _panel(series, series.absolute, names, title=_absolute_title(series))
     relative = _panel(series, series.relative, names, title=_relative_title(series)) + _line_at_one(series)
     panels = (absolute, relative) if is_time else (relative, absolute)
-    title = alt.TitleParams(chart_title(str(series.name)), subtitle=series.fixed, anchor="start", offset=14)
-    joined: alt.HConcatChart = (
-        alt.hconcat(*panels, spacing=36)
-        .properties(title=title, background="white", padding=12)
-        .configure_title(fontSize=15, subtitleFontSize=12, color="#1a1a1a", subtitleColor="#555555")
-        .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e6e6")
-        .configure_legend(labelFontSize=12, labelLimit=0, symbolSize=90)
-        .configure_view(stroke="#bbbbbb")
-    )
-    return joined
+    return side_by_side(panels, title=chart_title(str(series.name)), subtitle=[series.fixed])
 
 
 def _absolute_title(series: Series) -> str:
@@ -78,8 +67,8 @@ def _panel(series: Series, points: Sequence[Point], names: Sequence[str], *, tit
     import altair as alt
 
     shown = [name for name in names if name in {point.series for point in (*series.absolute, *series.relative)}]
-    colours = [_PALETTE[names.index(name) % len(_PALETTE)] for name in shown]
-    shapes = [_SHAPES[names.index(name) % len(_SHAPES)] for name in shown]
+    colours = [PALETTE[names.index(name) % len(PALETTE)] for name in shown]
+    shapes = [SHAPES[names.index(name) % len(SHAPES)] for name in shown]
     legend = alt.Legend(title=None, orient="bottom", direction="horizontal", columns=4, symbolStrokeWidth=2)
     colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
     shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=shapes), legend=legend)

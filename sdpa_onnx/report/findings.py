@@ -79,7 +79,7 @@ def _saturation_in_words(records: Sequence[Record]) -> str:
     if not cells:
         return ""
     ok = sum(outcome_of(cell) is Outcome.OK for cell in cells)
-    return f" by itself; {ok} of {count(len(cells), 'saturation cell')} {'is' if ok == 1 else 'are'} ok"
+    return f" by itself; {ok} of {count(len(cells), 'saturation cell')} {'is' if 1 in (ok, len(cells)) else 'are'} ok"
 
 
 def _counts_of_wrong(wrong: Sequence[AgreementRecord], checks: int) -> str:

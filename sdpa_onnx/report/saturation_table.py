@@ -1,4 +1,4 @@
-"""Saturation records as two tables: what was measured in every cell, and the four main measures beside their prediction.
+"""Saturation records as two tables: what was measured, and the main measures beside their exact prediction.
 
 What it means for the paper's claims is said by `core.saturation_claims`.
 """
@@ -28,6 +28,11 @@ def _short(value: float) -> str:
     return f"{value:#.2g}" if value >= 1e-3 else f"{value:.0e}"
 
 
+def _three(value: float) -> str:
+    """Three digits, two below 0.01: never more than six characters."""
+    return figure(value) if value >= 0.01 else _short(value)
+
+
 def _part(value: float) -> str:
     """A share; what is as good as none is not given digits."""
     return "<.01 %" if 0 < value < 1e-4 else share(value)
@@ -43,18 +48,18 @@ _COLUMNS: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
     ("beta/ beta_c", MeasureName.BETA_OVER_CRITICAL, figure),
     ("keys e^H", MeasureName.EFFECTIVE_KEYS, figure),
     ("max w > .99", MeasureName.SATURATED_ROWS, _part),
-    ("|J| rms", MeasureName.JACOBIAN_RMS, figure),
-    ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, figure),
+    ("|J| rms", MeasureName.JACOBIAN_RMS, _three),
+    ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, _three),
     ("grad q median", MeasureName.QUERY_GRADIENT_MEDIAN, _short),
     ("grad q p10", MeasureName.QUERY_GRADIENT_P10, _short),
     ("dead rows", MeasureName.QUERY_GRADIENT_DEAD, _part),
     ("f16 zeros", MeasureName.FLOAT16_ZEROS, _part),
 )
 _PREDICTED: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
-    ("H/ln S", MeasureName.ENTROPY_SHARE, figure),
+    ("H/ln S", MeasureName.ENTROPY_SHARE, _three),
     ("max w > .99", MeasureName.SATURATED_ROWS, _part),
-    ("|J| rms", MeasureName.JACOBIAN_RMS, figure),
-    ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, figure),
+    ("|J| rms", MeasureName.JACOBIAN_RMS, _three),
+    ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, _three),
 )
 
 

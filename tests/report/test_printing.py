@@ -16,8 +16,20 @@ from sdpa_onnx.report.tables import all_tables
 from sdpa_onnx.report.terminal import print_report
 from tests.conftest import GoldenCheck
 from tests.report.synthetic import check, comparison, header, quick_records, troubled_records
+from tests.report.synthetic_saturation import flagged, module_cells, sweep
 
-RUNS = {"quick": quick_records, "troubled": troubled_records}
+
+def saturation_records() -> list[Record]:
+    """One check, a sweep with a cell that is off, and the module check."""
+    first, *others = sweep()
+    return [check(), flagged(first, -5.2), *others, *module_cells()]
+
+
+RUNS = {"quick": quick_records, "troubled": troubled_records, "saturation": saturation_records}
+CHARTS = {
+    "quick": ["time-over-length-sdpa", "error-over-d_k-sdpa"],
+    "saturation": ["saturation-over-d_k-sdpa", "saturation-over-length-sdpa"],
+}
 
 
 def printed(records: list[Record], *, width: int = 80, encoding: str = "utf-8", colour: bool = False) -> str:
@@ -39,8 +51,7 @@ def test_terminal_at_80_columns(run: str, golden: GoldenCheck) -> None:
 @pytest.mark.parametrize("run", RUNS)
 def test_summary(run: str, golden: GoldenCheck) -> None:
     """The whole Markdown."""
-    charts = ["time-over-length-sdpa", "error-over-d_k-sdpa"] if run == "quick" else []
-    golden(f"summary_{run}.md", render_summary(RUNS[run](), header(), charts))
+    golden(f"summary_{run}.md", render_summary(RUNS[run](), header(), CHARTS.get(run, [])))
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -126,6 +137,14 @@ def test_markdown_of_a_hostile_reason() -> None:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
 
+def test_markdown_tables_have_as_many_cells_in_every_line() -> None:
+    """A stroke in a head, as in |J|, is no border."""
+    text = render_summary(saturation_records(), header(), [])
+    tables = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+    assert "\\|J\\| rms" in text
+    assert [len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) for table in tables] == [1] * 5
+
+
 def test_render_writes_what_it_refers_to(tmp_path: Path) -> None:
     """Every chart in the summary is there, and nothing else is."""
     written = render(quick_records(), header(), tmp_path)
@@ -133,6 +152,23 @@ def test_render_writes_what_it_refers_to(tmp_path: Path) -> None:
     assert written[0] == tmp_path / "summary.md"
     assert {tmp_path / link for link in re.findall(r"\]\((.*?)\)", text)} == set(written[1:])
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(written)
+
+
+def test_saturation_has_one_section(tmp_path: Path) -> None:
+    """Its claims, charts and tables stand together, and its charts are written."""
+    written = render(saturation_records(), header(), tmp_path)
+    text = written[0].read_text(encoding="utf-8")
+    (section,) = re.findall(r"^## What dividing by sqrt\(d_k\) does\n.*?(?=^## )", text, flags=re.MULTILINE | re.DOTALL)
+    assert [path.stem for path in written[1:]] == CHARTS["saturation"]
+    for words in (
+        *CHARTS["saturation"],
+        "### Saturation of the softmax",
+        "### Saturation, measured beside",
+        "largest \\|z\\| is",
+    ):
+        assert words in section
+    assert "## Charts" not in text
+    assert "What dividing by" not in render_summary(quick_records(), header(), [])
 
 
 def test_rendering_again_changes_no_byte(tmp_path: Path) -> None:

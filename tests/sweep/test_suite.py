@@ -11,7 +11,9 @@ from tests.sweep.suites import TINY, suite_of, write_suite
 
 _PLAIN = 'name = "t"\nagreement = ["ort-cpu"]\n[[vary]]\ntargets = ["sdpa"]\n'
 _TOP = "name, opsets, agreement, timing, baseline, spreads, seed, threads, measure, base, saturation, vary"
-_BASE = "batch_size, q_seq_len, kv_seq_len, past_seq_len, q_num_heads, kv_num_heads, head_dim, v_head_dim, is_causal, dtype"
+_BASE = (
+    "batch_size, q_seq_len, kv_seq_len, past_seq_len, q_num_heads, kv_num_heads, head_dim, v_head_dim, is_causal, dtype"
+)
 
 
 def _error(path: Path) -> str:
