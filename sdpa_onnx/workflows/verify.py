@@ -118,10 +118,35 @@ def _judge_sites(
         inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
         make = partial(expect, site.spec, inputs, precision=find_precision(precision), seed=check.seed)
         shared = _is_bare(checked.model) and check.inputs is None
-        key = (site.spec, tuple(sorted(check.sizes.items())), spread, check.seed, precision)
+        key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), spread, check.seed, precision)
         agreement = judge(expectations.get(key, make) if shared else make(), arrays[site.output])
         measured = spread if shared else logit_spread(site, inputs)
         yield checked.record(agreement, step=spread, spread=measured, site=site.name, sizes=site_sizes(site, inputs))
+        for name, cache in _judge_cache(inputs, arrays).items():
+            yield checked.record(cache, step=spread, spread=measured, site=name, sizes=site_sizes(site, inputs))
+
+
+def _judge_cache(inputs: AttentionInputs, arrays: Feeds) -> dict[str, Agreement]:
+    """The cache that a bare attention gives back: past and new keys, copied, so equal to the last bit."""
+    judged: dict[str, Agreement] = {}
+    pairs = {"present_key": (inputs.past_key, inputs.key), "present_value": (inputs.past_value, inputs.value)}
+    for name, (past, new) in pairs.items():
+        if past is None or name not in arrays:
+            continue
+        equal = np.array_equal(arrays[name], np.concatenate([past, _heads_apart(new, past.shape[1])], axis=2))
+        judged[name] = Agreement(
+            verdict=Verdict.OK if equal else Verdict.WRONG,
+            diagnosis=f"{name} {'is' if equal else 'is not'} the past followed by the new ones.",
+            total=arrays[name].size,
+        )
+    return judged
+
+
+def _heads_apart(array: NDArray[np.generic], num_heads: int) -> NDArray[np.generic]:
+    """4-D BNSH from a 3-D layout; 4-D stays."""
+    if array.ndim == 4:
+        return array
+    return array.reshape(*array.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
 
 
 def _ladder(model: OnnxModel, session: Session, check: Check) -> Iterator[tuple[float, Feeds]]:
