@@ -22,7 +22,7 @@ Baseline = Annotated[
 def bench(
     models: Files,
     *,
-    runtime: Runtimes = ["ort-cpu", "torch"],
+    runtime: Runtimes = [],
     baseline: Baseline = None,
     size: SizeOptions = [],
     inputs: Inputs = None,
@@ -46,7 +46,7 @@ def bench(
     with Progress(seconds) as progress:
         comparison = bench_files(
             models,
-            pick_runtimes(runtime),
+            pick_runtimes(runtime) if runtime else None,
             Check(
                 sizes=parse_sizes(size),
                 seed=seed,

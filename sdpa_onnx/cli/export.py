@@ -130,10 +130,20 @@ def export(
 def _show(exported: "Exported", output: Path, *, as_json: bool) -> int:
     show_records([exported.record, *exported.agreement], as_json=as_json)
     if not exported.is_right:
-        tell(f"{output} was not written: see what disagrees above. Another --opset or --form may be right there.")
+        tell(f"{output} was not written: see what disagrees above. On this runtime --opset 18 may be right.")
         return DISAGREES
-    tell(f"wrote {output}")
+    tell(f"wrote {output}{_fallback_words(exported)}")
     return OK
+
+
+def _fallback_words(exported: "Exported") -> str:
+    """A word when an opset that has the Attention operator got the formula instead."""
+    record, sites = exported.record, exported.model.sites
+    if record.form == "attention" or record.opset < _ATTENTION_OPSET or not sites:
+        return ""
+    from sdpa_onnx.graph.attention_node import minimum_opset
+
+    return f" in form decomposed: the Attention operator can say this from opset {minimum_opset(sites[0].spec)} on"
 
 
 def _export(request: ExportRequest, target: str, output: Path, runtime: str, seed: int) -> "Exported":

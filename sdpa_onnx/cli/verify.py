@@ -53,4 +53,5 @@ def verify(
             records.append(record)
             progress.at(f"verifying on {record.runtime}")
     show_records(records, as_json=json)
-    return DISAGREES if any(record.outcome is Outcome.DISAGREES for record in records) else OK
+    bad = (Outcome.DISAGREES, Outcome.FAILED)
+    return DISAGREES if any(record.outcome in bad for record in records) else OK

@@ -64,6 +64,15 @@ class OnnxModel:
     def output_names(self) -> tuple[str, ...]:
         return tuple(value.name or "" for value in self.ir.graph.outputs)
 
+    @property
+    def is_bare_attention(self) -> bool:
+        """Whether the graph is one attention and nothing around it: its inputs and output are the graph's own."""
+        if len(self.sites) != 1:
+            return False
+        site = self.sites[0]
+        taken = sorted(site.inputs.values())
+        return taken == sorted(self.input_names) and site.output in self.output_names
+
     def input_value(self, name: str) -> GraphValue:
         """The graph input of that name (its type and symbolic shape)."""
         return next(value for value in self.ir.graph.inputs if value.name == name)

@@ -56,7 +56,7 @@ def parse_target(text: str, *, known: Sequence[str]) -> TargetText:
             f"'{text}' is no target.",
             hint=f"Did you mean '{near[0]}'?"
             if near
-            else f"Give {', '.join(known)}, package.module:Class, or file.py:Class.",
+            else f"Give package.module:Class, file.py:Class, or one of {', '.join(known)}.",
         )
     if not opened:
         return TargetText(where=where, name=name.strip())

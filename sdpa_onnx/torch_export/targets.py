@@ -17,6 +17,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from sdpa_onnx.catalog import entry_names
 from sdpa_onnx.errors import ExportError, PlanError, SdpaOnnxError
 from sdpa_onnx.torch_export.bound_inputs import SampleInputs
 from sdpa_onnx.torch_export.modules import FOUNDING_USES, founding_use
@@ -63,7 +64,7 @@ def resolve_target(text: str, *, shapes: Mapping[str, tuple[Sequence[int], str]]
     if text in FOUNDING_USES:
         module, sample = founding_use(text)
         return ExportTarget(name=text, module=module, sample_inputs=_drawn(shapes) if shapes else sample)
-    parsed = parse_target(text, known=FOUNDING_USES)
+    parsed = parse_target(text, known=(*FOUNDING_USES, "sdpa", *entry_names()))
     with torch.random.fork_rng(devices=[]), _importable_from(parsed):
         torch.manual_seed(_SEED)
         namespace = _imported(parsed)

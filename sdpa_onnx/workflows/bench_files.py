@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sdpa_onnx.core.records import Outcome, TimingRecord
-from sdpa_onnx.errors import ModelError, PlanError
+from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.visits import Plan
@@ -16,13 +16,15 @@ from sdpa_onnx.workflows.feeds import axis_names
 
 __all__ = ["bench_files", "usual_sizes"]
 
+# Runtimes where the caller names none.
+_USUAL = ("ort-cpu", MODULE_RUNTIME)
 # Sizes of axes that the caller does not fix.
 _BATCH_SIZE, _SEQ_LEN = 1, 512
 
 
 def bench_files(
     paths: Sequence[Path],
-    runtimes: Sequence[str],
+    runtimes: Sequence[str] | None,
     check: Check,
     *,
     baseline: str | None,
@@ -33,7 +35,7 @@ def bench_files(
 
     Args:
         paths: Files with the same inputs.
-        runtimes: Names of available runtimes.
+        runtimes: Names of available runtimes; None = ort-cpu, beside torch where it knows the attention.
         check: Sizes that the caller fixes (the others are chosen), inputs, threads, seed.
         baseline: Arm or runtime that ratios refer to; None = torch, else the first.
         plan: How much to measure.
@@ -52,10 +54,10 @@ def bench_files(
     models = {path: load_model(path) for path in paths}
     _check_comparable(models)
     first = next(iter(models.values()))
-    if not first.sites:
-        raise ModelError(f"{paths[0]} has no attention whose figures are known.", hint="See sdpa-onnx inspect.")
     whole = replace(check, sizes=usual_sizes(first, check.sizes), spreads=(1.0,))
-    arms, refused = _arms(models, runtimes)
+    arms, refused = _arms(models, runtimes or _USUAL)
+    if runtimes is None:
+        refused = [record for record in refused if record.runtime != MODULE_RUNTIME]
     if not arms:
         raise PlanError(f"No runtime takes these models: {refused[0].reason}")
     target = paths[0].stem if len(paths) == 1 else "files"
@@ -129,7 +131,9 @@ def _check_comparable(models: Mapping[Path, OnnxModel]) -> None:
                 f"{path} has inputs {', '.join(inputs)}, {first} has {', '.join(names[first])}.",
                 hint="Only models with the same inputs can be compared.",
             )
-    specs = {path: tuple(site.spec for site in model.sites) for path, model in models.items()}
+    # A file whose attention is not read may be compared; two that are known to compute different things may not.
+    specs = {path: tuple(site.spec for site in model.sites) for path, model in models.items() if model.sites}
+    known = next(iter(specs.values()), ())
     for path, found in specs.items():
-        if found != specs[first]:
+        if found != known:
             raise PlanError(f"{path} and {first} compute different attention.", hint="Time them one by one.")

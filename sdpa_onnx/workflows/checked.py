@@ -15,7 +15,16 @@ from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.workflows.feeds import bare_case, dtype_of
 
-__all__ = ["MODULE_RUNTIME", "Check", "Checked", "end_sizes", "form_of", "site_sizes", "unsupported_record"]
+__all__ = [
+    "MODULE_RUNTIME",
+    "Check",
+    "Checked",
+    "end_sizes",
+    "failed_record",
+    "form_of",
+    "site_sizes",
+    "unsupported_record",
+]
 
 # This runtime runs the module that a graph came from: it has no form and no opset.
 MODULE_RUNTIME = "torch"
@@ -99,13 +108,24 @@ class Checked:
 
 def unsupported_record(model: OnnxModel, runtime: str, check: Check, *, target: str, reason: str) -> AgreementRecord:
     """The record of a runtime that does not take the model."""
+    return _not_judged(model, runtime, check, target, Outcome.UNSUPPORTED, reason)
+
+
+def failed_record(model: OnnxModel, runtime: str, check: Check, *, target: str, reason: str) -> AgreementRecord:
+    """The record of a runtime that failed on the model."""
+    return _not_judged(model, runtime, check, target, Outcome.FAILED, reason)
+
+
+def _not_judged(
+    model: OnnxModel, runtime: str, check: Check, target: str, outcome: Outcome, reason: str
+) -> AgreementRecord:
     return AgreementRecord(
         target=target,
         case=case_name(model, check, target),
         form=form_of(model),
         opset=model.opset,
         runtime=runtime,
-        outcome=Outcome.UNSUPPORTED,
+        outcome=outcome,
         reason=reason,
     )
 

@@ -59,11 +59,9 @@ def dtype_of(model: OnnxModel) -> Dtype:
 
 def bare_case(model: OnnxModel, sizes: Sizes, dtype: Dtype | None = None) -> AttentionCase | None:
     """The case at these sizes if the model is one bare attention, else None."""
-    if len(model.sites) != 1:
+    if not model.is_bare_attention:
         return None
     site = model.sites[0]
-    if set(site.inputs.values()) != set(model.input_names) or site.output not in model.output_names:
-        return None
     axes = _bare_sizes(model, site.inputs, sizes)
     return AttentionCase(spec=site.spec, dtype=dtype or dtype_of(model), **axes)
 

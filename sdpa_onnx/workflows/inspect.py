@@ -80,7 +80,8 @@ def _unlifted(model: OnnxModel, target: str, axes: tuple[str, ...], node: ir.Nod
         form=form_of(model),
         opset=model.opset,
         outcome=Outcome.UNSUPPORTED,
-        reason="its figures are not read yet; only files exported by sdpa_onnx and standard Attention nodes are",
+        reason="its figures are not read yet: only standard Attention nodes of known shape are, and what a module "
+        "that we exported does through scaled_dot_product_attention",
         node=node.name or node.op_type,
         dialect=dialect,
         dynamic_axes=axes,

@@ -35,7 +35,7 @@ class ModuleTruth:
     """A module beside its float64 copy.
 
     Args:
-        module: The module, in evaluation mode, in its own type.
+        module: A copy of the module, in evaluation mode, in its own type.
         wide: The same in float64.
         dtype: Its element type, numpy's word.
         relative_yardstick: Largest PyTorch error over the output's largest
@@ -49,8 +49,9 @@ class ModuleTruth:
 
     @classmethod
     def of(cls, module: "torch.nn.Module", dtype: str) -> "ModuleTruth":
-        """Make the float64 copy."""
-        return cls(module=module, wide=copy.deepcopy(module).double(), dtype=dtype)
+        """Copy the module twice, in evaluation mode as it is exported: as it is, and in float64."""
+        own = copy.deepcopy(module).eval()
+        return cls(module=own, wide=copy.deepcopy(own).double(), dtype=dtype)
 
     def judge(self, feeds: Arrays, actual: Sequence[NDArray[np.generic]]) -> list[Agreement]:
         """Judge every output of the module at these inputs.

@@ -73,7 +73,7 @@ def check_model(
     support = runtime.supports(model)
     if isinstance(support, Unsupported):
         return [unsupported_record(model, runtime.name, check, target=target, reason=support.reason)]
-    tapped = model if _is_bare(model) else model.tapped()
+    tapped = model if model.is_bare_attention else model.tapped()
     with runtime.load(tapped, LoadOptions(threads=check.threads)) as session:
         return list(_check_session(model, runtime.name, session, check, target, expectations))
 
@@ -117,7 +117,7 @@ def _judge_sites(
     for site in checked.model.sites:
         inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
         make = partial(expect, site.spec, inputs, precision=find_precision(precision), seed=check.seed)
-        shared = _is_bare(checked.model) and check.inputs is None
+        shared = checked.model.is_bare_attention and check.inputs is None
         key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), spread, check.seed, precision)
         agreement = judge(expectations.get(key, make) if shared else make(), arrays[site.output])
         measured = spread if shared else logit_spread(site, inputs)
@@ -154,7 +154,7 @@ def _ladder(model: OnnxModel, session: Session, check: Check) -> Iterator[tuple[
     if check.inputs is not None:
         yield -1.0, dict(check.inputs)
         return
-    if _is_bare(model):
+    if model.is_bare_attention:
         for spread in check.spreads:
             yield spread, draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
         return
@@ -191,12 +191,8 @@ def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:
     return float(np.sqrt(np.mean(np.var(scores, axis=-1))))
 
 
-def _is_bare(model: OnnxModel) -> bool:
-    return len(model.sites) == 1 and set(model.sites[0].inputs.values()) == set(model.input_names)
-
-
 def _truth(model: OnnxModel) -> ModuleTruth | None:
-    if model.source is None or _is_bare(model):
+    if model.source is None or model.is_bare_attention:
         return None
     return ModuleTruth.of(model.source, dtype_of(model).value)  # type: ignore[arg-type]  # source is a torch module
 

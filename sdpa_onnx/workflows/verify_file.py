@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sdpa_onnx.core.records import AgreementRecord, ExportRecord
-from sdpa_onnx.errors import ModelError, PlanError
+from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
-from sdpa_onnx.workflows.checked import Check, form_of
+from sdpa_onnx.workflows.checked import Check, failed_record, form_of
 from sdpa_onnx.workflows.dynamic_axes import prove_axes, size_sets, traced_sizes
 from sdpa_onnx.workflows.feeds import axis_names
 from sdpa_onnx.workflows.inspect import inspect_model
@@ -21,16 +21,10 @@ def load_against(path: Path, against: str | None) -> OnnxModel:
     """Load a file, with the module that its end is compared with.
 
     Raises:
-        ModelError: If there is no such file, no attention in it, or none whose figures are known.
+        ModelError: If there is no such file.
         PlanError: If the target does not exist.
     """
     model = load_model(path)
-    if not model.sites:
-        found = inspect_model(model, target=str(path))
-        raise ModelError(
-            f"{path} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
-            hint="Export it with sdpa-onnx, or from opset 23 on, to have it judged.",
-        )
     if against is None:
         return model
     from sdpa_onnx.torch_export.targets import resolve_target
@@ -56,13 +50,28 @@ def verify_file(
 
     Raises:
         PlanError: If a size names no axis.
-        SessionError: If a runtime fails on the model.
+        ModelError: If nothing in the model can be judged.
+        SessionError: If a runtime fails on given inputs.
     """
+    if not model.sites and model.source is None:
+        found = inspect_model(model, target=target)
+        raise ModelError(
+            f"{target} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
+            hint="Compare its end with its module (--against), or export a module that calls "
+            "scaled_dot_product_attention.",
+        )
     whole = replace(check, sizes=_sizes(model, check.sizes))
     expectations = Expectations()
     for name in runtimes:
         runtime = get_runtime(name)
-        yield from check_model(model, runtime, whole, target=target, expectations=expectations)
+        try:
+            yield from check_model(model, runtime, whole, target=target, expectations=expectations)
+        except SessionError as error:
+            if check.inputs is not None:
+                raise  # the caller's own arrays may be what is wrong
+            # One runtime's refusal is a finding about it; the others are still asked.
+            yield failed_record(model, name, whole, target=target, reason=str(error))
+            continue
         if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
             yield _axes_record(model, name, target, check.seed)
 

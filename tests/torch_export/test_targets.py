@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sdpa_onnx.catalog import entry_names
 from sdpa_onnx.errors import ExportError, PlanError
 from sdpa_onnx.torch_export.modules import FOUNDING_USES
 from sdpa_onnx.torch_export.target_text import parse_target
@@ -135,7 +136,8 @@ def test_weights_are_the_same_each_time(folder: Path) -> None:
             "whatever",
             (
                 "'whatever' is no target. "
-                "Give encoder-self, decoder-self, encoder-decoder, package.module:Class, or file.py:Class."
+                "Give package.module:Class, file.py:Class, or one of encoder-self, decoder-self, encoder-decoder, sdpa, "
+                f"{', '.join(entry_names())}."
             ),
         ),
         ("missing.py:Block", "There is no file missing.py."),

@@ -1,0 +1,74 @@
+"""Faults that a new user met: each was once called right."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+import sdpa_onnx
+from sdpa_onnx.core.records import Outcome
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.torch_export.exporter import export_module
+from sdpa_onnx.workflows.export import export_and_prove
+
+
+class _Dropped(torch.nn.Module):
+    """Attention with dropout behind it, and a planted fault that only the exported graph has."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.dropout = torch.nn.Dropout(0.5)
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        attended = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        if torch.compiler.is_exporting():
+            attended = attended * self.factor
+        result: torch.Tensor = self.dropout(attended)
+        return result
+
+
+@pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.5, False)])
+def test_dropout_is_no_yardstick(factor: float, right: bool) -> None:
+    """A module in training mode is judged as it is exported, in evaluation mode, and stays in training mode."""
+    module = _Dropped(factor)
+    exported = export_and_prove(lambda: export_module(module, (torch.randn(2, 4, 5, 8),)), target="dropped")
+    assert exported.is_right is right
+    assert module.training
+
+
+def test_file_that_cannot_be_judged_is_not_ok(tmp_path: Path) -> None:
+    """A softmax between two products that we did not export is refused by `verify`, not passed over."""
+    size = ["batch_size", 2, "seq_len", 8]
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["x", "t"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["w"], axis=-1),
+        helper.make_node("MatMul", ["w", "x"], ["y"]),
+    ]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "plain", values[:1], values[1:])
+    path = tmp_path / "plain.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
+    with pytest.raises(ModelError, match=r"has 1 attention\(s\) \(softmax between two products\)"):
+        sdpa_onnx.verify(path)
+
+
+def test_one_runtime_that_refuses_does_not_stop_the_others(tmp_path: Path) -> None:
+    """A mask over keys only, which ort-cpu refuses, is a failed record there and judged on the other runtime."""
+    shapes = {"Q": ["b", 2, "q", 8], "K": ["b", 2, "k", 8], "V": ["b", 2, "k", 8], "attn_mask": ["b", 1, 1, "k"]}
+    kinds = {"attn_mask": TensorProto.BOOL}
+    inputs = [
+        helper.make_tensor_value_info(name, kinds.get(name, TensorProto.FLOAT), shape) for name, shape in shapes.items()
+    ]
+    output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, shapes["Q"])
+    graph = helper.make_graph([helper.make_node("Attention", list(shapes), ["Y"])], "masked", inputs, [output])
+    path = tmp_path / "masked.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11), path)
+    records = sdpa_onnx.verify(path, runtimes=["ort-cpu", "onnx-reference"])
+    by_runtime = {record.runtime: record for record in records}
+    assert by_runtime["ort-cpu"].outcome is Outcome.FAILED
+    assert "inconsistent q_sequence_length" in by_runtime["ort-cpu"].reason
+    assert by_runtime["onnx-reference"].outcome is Outcome.OK
