@@ -116,6 +116,7 @@ def export(
             has_past=past,
             layout=Layout(layout),
         )
+    _check_samples(what, target, shape, dynamic)
     request = ExportRequest(
         what=what,
         opset=opset,
@@ -171,6 +172,13 @@ def _check_output(output: Path) -> None:
         raise ModelError(f"Cannot write {output}: there is no folder {output.parent}.")
     if not os.access(output.parent, os.W_OK):
         raise ModelError(f"Cannot write {output}: {output.parent} is not writable.")
+
+
+def _check_samples(what: object, target: str, shapes: list[str], axes: list[str]) -> None:
+    """Refuse options that only a class takes, rather than pass over them."""
+    if (shapes or axes) and not isinstance(what, str):
+        option = "--shape" if shapes else "--dynamic"
+        raise PlanError(f"{option} does not go with '{target}', whose inputs are known; it is for a class.")
 
 
 def _form(what: object, form: FormName | None, opset: int) -> FormName | None:

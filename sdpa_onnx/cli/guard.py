@@ -4,20 +4,39 @@ Exit codes: 0 all well; 1 a disagreement or a failed cell; 2 misuse, bad input,
 missing package, unwritable folder; 130 Ctrl-C.
 """
 
+import contextlib
 import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from typing import ParamSpec
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import ParamSpec, TextIO
 
 from sdpa_onnx.errors import SdpaOnnxError
 
-__all__ = ["DISAGREES", "INTERRUPTED", "MISUSE", "OK", "guarded", "pin_threads", "tell"]
+__all__ = [
+    "DISAGREES",
+    "INTERRUPTED",
+    "MISUSE",
+    "OK",
+    "drop_results",
+    "fill_closed_streams",
+    "flush_results",
+    "guarded",
+    "pin_threads",
+    "results",
+    "tell",
+]
 
 OK, DISAGREES, MISUSE, INTERRUPTED = 0, 1, 2, 130
 
 Parameters = ParamSpec("Parameters")
+
+# Where results go while `sys.stdout` is lent to what others print; None = it is not lent.
+_RESULTS: ContextVar[TextIO | None] = ContextVar("_RESULTS", default=None)
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "array is too big", "Maximum allowed dimension")
 
 
 def guarded(command: Callable[Parameters, int]) -> Callable[Parameters, None]:
@@ -29,14 +48,22 @@ def guarded(command: Callable[Parameters, int]) -> Callable[Parameters, None]:
     @functools.wraps(command)
     def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
         try:
-            code = command(*arguments, **options)
+            with _prints_apart(as_json=bool(options.get("json"))):
+                code = command(*arguments, **options)
+                flush_results()
         except KeyboardInterrupt:
             tell("Interrupted.")
             code = INTERRUPTED
         except BrokenPipeError:
             # The reader went away (`| head`); nothing is wrong, and nothing more can be printed.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_results()
             code = OK
+        except SystemExit:
+            # No command of ours leaves in this way.
+            if options.get("debug"):
+                traceback.print_exc()
+            tell("The code of the target called sys.exit.")
+            code = MISUSE
         except Exception as error:  # noqa: BLE001 - the last line before the shell
             if options.get("debug"):
                 traceback.print_exc()
@@ -49,7 +76,48 @@ def guarded(command: Callable[Parameters, int]) -> Callable[Parameters, None]:
 
 def tell(text: str) -> None:
     """Say something to the person, not to the pipe, in one line."""
-    print(f"sdpa-onnx: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # print(file=None) would write to stdout
+        print(f"sdpa-onnx: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def results() -> TextIO | None:
+    """Where results are written: stdout, also while others' prints are led to stderr; None if it is closed."""
+    return _RESULTS.get() or sys.stdout
+
+
+def flush_results() -> None:
+    """Find out here, not at the interpreter's end, that the reader has gone."""
+    stream = results()
+    if stream is not None:
+        stream.flush()
+
+
+def drop_results() -> None:
+    """Lead what is still to be written nowhere, once the reader has gone."""
+    stream = results()
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def fill_closed_streams() -> None:
+    """Put nothing in place of a closed stdout or stderr (`>&-`), which Python gives as None."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
+@contextlib.contextmanager
+def _prints_apart(*, as_json: bool) -> Iterator[None]:
+    """With --json, lead what a user's module prints to stderr; results still go to stdout."""
+    if not as_json:
+        yield
+        return
+    token = _RESULTS.set(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _RESULTS.reset(token)
 
 
 def pin_threads(threads: int) -> None:
@@ -70,8 +138,15 @@ def _sentence(error: Exception) -> str:
         case OSError():
             where = f" {error.filename}" if error.filename else ""
             return f"Cannot read or write{where}: {error.strerror or error}."
-        case MemoryError():
+        case _ if _is_memory(error):
             return "There is not enough memory. Use smaller sizes."
         case _:
             fault = "This is a fault of sdpa-onnx; run again with --debug and report it."
             return f"Unexpected {type(error).__name__}: {error}. {fault}"
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether sizes were too large: torch says so by RuntimeError, numpy by ValueError and OverflowError."""
+    if isinstance(error, MemoryError | OverflowError):
+        return True
+    return isinstance(error, RuntimeError | ValueError) and any(words in str(error) for words in _NO_MEMORY)

@@ -1,11 +1,16 @@
 """The entry point: collects the commands. Imports nothing heavy, so that `--help` is quick."""
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from sdpa_onnx.cli import bench, export, inspect, report, run, runtimes, saturation, verify
-from sdpa_onnx.cli.guard import MISUSE, OK, tell
+from sdpa_onnx.cli.guard import INTERRUPTED, MISUSE, OK, fill_closed_streams, tell
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]
@@ -48,13 +53,36 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; what the parser refuses is told like every other error."""
+    """Run the command line; what the parser refuses, and a stop before the command, are told like every error."""
+    fill_closed_streams()
+    with _terminated_like_ctrl_c():
+        try:
+            code = app(standalone_mode=False, prog_name="sdpa-onnx")
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        except Exception as error:
+            say = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
+            if say is None:
+                raise
+            tell(f"{say().rstrip('.')}. See sdpa-onnx --help.")
+            raise SystemExit(MISUSE) from error
+        if code == INTERRUPTED:  # while parsing: a command tells of it itself, and leaves by SystemExit
+            tell("Interrupted.")
+        raise SystemExit(code or OK)
+
+
+@contextlib.contextmanager
+def _terminated_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does: one sentence, no half file, exit code 130."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = app(standalone_mode=False, prog_name="sdpa-onnx")
-    except Exception as error:
-        say = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
-        if say is None:
-            raise
-        tell(f"{say().rstrip('.')}. See sdpa-onnx --help.")
-        raise SystemExit(MISUSE) from error
-    raise SystemExit(code or OK)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,14 +1,13 @@
 """Records on stdout: as JSON, or as the report's own tables. A reader that goes away (`| head`) is no error."""
 
 import contextlib
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from sdpa_onnx.cli.guard import drop_results, flush_results, results
 from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import Record, RuntimeRecord
 
@@ -47,7 +46,9 @@ def show_report(records: Sequence[Record], header: RunHeader, summary: Path, *, 
 def print_json(records: Sequence[Record]) -> None:
     """A JSON array of records."""
     data = msgspec.json.format(msgspec.json.encode(list(records), order="sorted"), indent=2)
-    sys.stdout.write(data.decode() + "\n")
+    stream = results()
+    if stream is not None:
+        stream.write(data.decode() + "\n")
 
 
 @contextlib.contextmanager
@@ -55,9 +56,9 @@ def _while_read() -> Iterator[None]:
     """Print until the reader leaves; the exit code is the command's either way."""
     try:
         yield
-        sys.stdout.flush()
+        flush_results()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_results()
 
 
 def _console() -> "Console":

@@ -45,7 +45,8 @@ class Agreement:
         cosine: Cosine between actual and oracle over all judged elements.
         mismatched: Finite elements outside their bound.
         not_finite: Elements that are NaN or infinite where the oracle is finite.
-        total: Elements judged.
+        total: Elements compared.
+        judged: Elements among them that the oracle has a number and a bound for.
         judged_rows: Rows judged; total_rows: rows present.
         scale_error_proven: Smallest relative error of the scale that these
             inputs and bounds would prove, to first order.
@@ -63,6 +64,7 @@ class Agreement:
     mismatched: int = 0
     not_finite: int = 0
     total: int = 0
+    judged: int = 0
     judged_rows: int = 0
     total_rows: int = 0
     scale_error_proven: float = math.inf
@@ -88,6 +90,7 @@ class _Tally:
     unexplained: int = 0
     excused_rows: int = 0
     total: int = 0
+    judged: int = 0
     judged_rows: int = 0
     scale_error_proven: float = math.inf
 
@@ -216,6 +219,7 @@ def _compare(
         ratio = np.where(finite & ~excused & (error > 0.0), np.minimum(error / bound.bound, _LARGEST_RATIO), 0.0)
     tally.judged_rows += values.shape[0]
     tally.total += values.size
+    tally.judged += int(np.count_nonzero(np.isfinite(bound.output) & ~excused))
     tally.excused_rows += int(excused.any(1).sum())
     unexcused = ~finite & ~excused
     tally.not_finite += int(np.count_nonzero(unexcused))
@@ -280,6 +284,7 @@ def _conclude(tally: _Tally, *, total_rows: int) -> Agreement:
         mismatched=tally.mismatched,
         not_finite=not_finite,
         total=tally.total,
+        judged=tally.judged,
         judged_rows=tally.judged_rows,
         total_rows=total_rows,
         scale_error_proven=tally.scale_error_proven,

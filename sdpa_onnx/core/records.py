@@ -4,6 +4,7 @@ Units stand in the names; nothing is NaN in place of a reason. Reading and
 writing files is the store's.
 """
 
+import math
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "Verdict",
     "decode_record",
     "encode_record",
+    "require_finite",
 ]
 
 SCHEMA = 1
@@ -287,6 +289,20 @@ Record = AgreementRecord | TimingRecord | ExportRecord | SaturationRecord | Atte
 def encode_record(record: Record) -> bytes:
     """One line of JSON, without the newline; the same record gives the same bytes."""
     return msgspec.json.encode(record, order="sorted")
+
+
+def require_finite(record: Record) -> None:
+    """Refuse a record that JSON cannot hold.
+
+    Raises:
+        RecordFormatError: If a number is NaN or infinite; its field is named.
+    """
+    for name, value in msgspec.structs.asdict(record).items():
+        numbers = [value]
+        if isinstance(value, dict):
+            numbers = [getattr(one, "value", one) for one in value.values()]
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise RecordFormatError(f"The {name} of {record.case or record.target} is not a finite number.")
 
 
 def decode_record(line: bytes, *, where: str) -> Record:

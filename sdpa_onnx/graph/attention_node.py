@@ -103,11 +103,20 @@ def sites_of_nodes(model: ir.Model) -> tuple[AttentionSite, ...]:
 
 
 def spec_of_node(node: ir.Node) -> AttentionSpec | None:
-    """Read the spec of an Attention node, or None where heads or widths are unknown."""
+    """Read the spec of an Attention node, or None where heads or widths are unknown or the node is malformed."""
+    try:
+        return _read_spec(node)
+    except (CaseError, TypeError):  # TypeError: an attribute of another type than the operator's
+        return None
+
+
+def _read_spec(node: ir.Node) -> AttentionSpec | None:
     if len(node.inputs) < 3 or not node.outputs:
         return None
     query, key, value = (_shape(node.inputs[position]) for position in range(3))
     if query is None or key is None or value is None or not len(query) == len(key) == len(value):
+        return None
+    if len(query) not in (3, 4):
         return None
     layout = Layout.BNSH if len(query) == 4 else Layout.BSH
     if layout is Layout.BNSH:
@@ -120,23 +129,20 @@ def spec_of_node(node: ir.Node) -> AttentionSpec | None:
         return None
     scale = node.attributes.get("scale")
     softcap = node.attributes.get("softcap")
-    try:
-        return AttentionSpec(
-            q_num_heads=heads,
-            kv_num_heads=kv_heads,
-            head_dim=widths[0],
-            v_head_dim=widths[1],
-            is_causal=bool(_int(node, "is_causal")),
-            left_window=_int(node, "left_window_size", -1),
-            right_window=_int(node, "right_window_size", -1),
-            mask=_mask_kind(node),
-            softcap=softcap.as_float() if softcap else 0.0,
-            scale=scale.as_float() if scale else ScaleRule.INVERSE_SQRT,
-            has_past=_input(node, "past_key") is not None,
-            layout=layout,
-        )
-    except CaseError:
-        return None
+    return AttentionSpec(
+        q_num_heads=heads,
+        kv_num_heads=kv_heads,
+        head_dim=widths[0],
+        v_head_dim=widths[1],
+        is_causal=bool(_int(node, "is_causal")),
+        left_window=_int(node, "left_window_size", -1),
+        right_window=_int(node, "right_window_size", -1),
+        mask=_mask_kind(node),
+        softcap=softcap.as_float() if softcap else 0.0,
+        scale=scale.as_float() if scale else ScaleRule.INVERSE_SQRT,
+        has_past=_input(node, "past_key") is not None,
+        layout=layout,
+    )
 
 
 def _inputs(spec: AttentionSpec, element: ir.DataType) -> list[tuple[str, ir.DataType, ir.Shape]]:

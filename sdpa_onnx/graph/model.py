@@ -7,14 +7,16 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError
+from numpy.typing import NDArray
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import sites_of_nodes
@@ -43,12 +45,15 @@ class OnnxModel:
         sites: Every attention, in graph order.
         source: The torch module that it was exported from, if this process
             exported it; the baseline runtime runs it.
+        bind: Makes the arguments of a call of `source` from tensors in the order of
+            the graph's inputs; None = they are the arguments.
         path: The file that it was read from, or None.
     """
 
     ir: ir.Model
     sites: tuple[AttentionSite, ...]
     source: object | None = None
+    bind: Callable[..., tuple[tuple[object, ...], dict[str, object]]] | None = None
     path: Path | None = None
 
     @property
@@ -76,6 +81,12 @@ class OnnxModel:
     def input_value(self, name: str) -> GraphValue:
         """The graph input of that name (its type and symbolic shape)."""
         return next(value for value in self.ir.graph.inputs if value.name == name)
+
+    def constants(self) -> dict[str, NDArray[np.generic]]:
+        """Initializers that a site names, by value name."""
+        named = {name for site in self.sites for name in site.inputs.values()}
+        found = {name: value.const_value for name, value in self.ir.graph.initializers.items() if name in named}
+        return {name: tensor.numpy() for name, tensor in found.items() if tensor is not None}
 
     def node_counts(self) -> dict[str, int]:
         """Nodes per operator type, functions and subgraphs not entered."""
@@ -118,7 +129,7 @@ class OnnxModel:
         values = {value.name: value for node in model.graph for value in node.outputs}
         present = {value.name for value in (*model.graph.outputs, *model.graph.inputs)}
         for name in dict.fromkeys(names):
-            if name in present:
+            if name in present or name in model.graph.initializers:
                 continue
             if name not in values:
                 raise ModelError(
@@ -134,9 +145,11 @@ class OnnxModel:
         Raises:
             ModelError: If the folder does not exist or cannot be written, or the disk is full.
         """
-        target = Path(path)
+        target = Path(path).resolve()  # a link stays a link
         if target.is_dir():
             raise ModelError(f"{target} is a directory.", hint="Give the name of a file.")
+        if target.exists() and not target.is_file():
+            raise ModelError(f"{target} is no ordinary file.", hint="Give the name of a file.")
         data = self.to_bytes()
         temporary: str | None = None
         try:

@@ -27,9 +27,11 @@ class TorchBaseline:
 
     def available(self) -> Supported | Unsupported:
         """Whether torch is installed (not imported: that takes seconds)."""
-        if importlib.util.find_spec("torch") is None:
-            return Unsupported("torch is missing: pip install torch")
-        return Supported()
+        try:
+            is_there = importlib.util.find_spec("torch") is not None
+        except ModuleNotFoundError:
+            is_there = False
+        return Supported() if is_there else Unsupported("torch is missing: pip install torch")
 
     def version(self) -> str:
         """Such as "torch 2.13.0+cpu"."""

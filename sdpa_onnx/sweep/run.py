@@ -11,10 +11,10 @@ from pathlib import Path
 from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import Outcome, Record
 from sdpa_onnx.core.roofline import Ceilings
-from sdpa_onnx.errors import PlanError
+from sdpa_onnx.errors import PlanError, RuntimeUnavailableError
 from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.environment import environment, versions
-from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.runtimes.base import Unsupported, get_runtime
 from sdpa_onnx.sweep.plan import Job, cell_id, job_id, plan
 from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, complete_records
@@ -22,6 +22,8 @@ from sdpa_onnx.sweep.suite import Suite, cases
 
 __all__ = ["Watcher", "open_run", "run_jobs"]
 
+# Where every export is proved; without it no job of a suite can be carried out.
+PROVING_RUNTIME = "ort-cpu"
 # What must be the same for a run to be gone on with: other versions are another run.
 _COMPARED = ("cpu", "cores", "os", "python")
 
@@ -47,9 +49,11 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
 
     Raises:
         PlanError: If a runtime or target does not exist, or the run there is another one.
+        RuntimeUnavailableError: If the runtime that proves every export is missing.
         FolderError: If the folder cannot be written.
     """
     _check_names(suite)
+    _check_proofs()
     planned = plan(suite)
     header = RunHeader(
         suite=suite.name,
@@ -129,6 +133,13 @@ def _check_names(suite: Suite) -> None:
 
         for target in targets:
             resolve_target(target)
+
+
+def _check_proofs() -> None:
+    """Find out before there is a folder that no export could be proved."""
+    available = get_runtime(PROVING_RUNTIME).available()
+    if isinstance(available, Unsupported):
+        raise RuntimeUnavailableError(f"Runtime '{PROVING_RUNTIME}' is not available: {available.reason}")
 
 
 def _check_same(stored: RunHeader, now: RunHeader, *, force: bool) -> None:

@@ -11,7 +11,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, SaturationRecord, TimingRecord
+from sdpa_onnx.core.records import (
+    AgreementRecord,
+    ExportRecord,
+    Outcome,
+    Record,
+    SaturationRecord,
+    TimingRecord,
+    require_finite,
+)
 from sdpa_onnx.core.roofline import Ceilings
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.model import OnnxModel
@@ -73,6 +81,8 @@ class Runner:
         name = job_id(job)
         try:
             records = self._carry_out(job)
+            for record in records:
+                require_finite(record)
         except FolderError:
             raise  # nothing can be written any more
         except Exception as error:  # noqa: BLE001 - a runtime may throw anything; the other jobs go on

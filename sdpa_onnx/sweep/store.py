@@ -8,8 +8,9 @@ import contextlib
 import dataclasses
 import errno
 import io
+import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -54,6 +55,8 @@ class Store:
         """
         if (folder / _HEADER).exists():
             raise PlanError(f"{folder} holds a run already.", hint="Go on with --resume, or choose another --out.")
+        if (folder / _RECORDS).exists() and (folder / _RECORDS).stat().st_size:
+            raise PlanError(f"{folder} holds records of a run whose {_HEADER} is gone.", hint="Choose another --out.")
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         store = cls(folder, header)
@@ -80,7 +83,10 @@ class Store:
         """Take out what a kill left half-written."""
         path = self.folder / _RECORDS
         kept = b"".join(encode_record(record) + b"\n" for record in complete_records(self.folder))
-        if kept != path.read_bytes():
+        data = path.read_bytes()
+        if kept != data:
+            if not data.startswith(kept):  # more than a cut end: somebody's hand was in it
+                replace_file(path.with_suffix(".jsonl.bak"), data)
             replace_file(path, kept)
             os.close(self._file)
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -177,12 +183,21 @@ def complete_records(folder: Path) -> list[Record]:
     lines = data.split(b"\n")[:-1]  # what follows the last newline was cut short
     found = [decode_record(line, where=f"{path}:{number}") for number, line in enumerate(lines, 1) if line]
     jobs: dict[str, list[Record]] = {}
-    while found:
-        count = max(1, found[0].parts)
-        attempt, found = found[:count], found[count:]
-        if len(attempt) == count and len({record.job for record in attempt}) == 1:
-            jobs[attempt[0].job] = attempt
+    for job, lines_of_job in itertools.groupby(found, key=lambda record: record.job):
+        complete = [attempt for attempt in _attempts(lines_of_job) if len(attempt) == attempt[0].parts]
+        if complete:
+            jobs[job] = complete[-1]
     return [record for attempt in jobs.values() for record in attempt]
+
+
+def _attempts(records: Iterable[Record]) -> list[list[Record]]:
+    """Neighbouring records of one job, cut where a cell comes again: the job was done again."""
+    attempts: list[list[Record]] = []
+    for record in records:
+        if not attempts or record.cell in {other.cell for other in attempts[-1]}:
+            attempts.append([])
+        attempts[-1].append(record)
+    return attempts
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -26,7 +26,9 @@ BARE_TARGET = "sdpa"
 
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+# Finite: the upper limit is beyond any use and refuses inf.
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Sigma = Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
 Opset = Annotated[int, msgspec.Meta(ge=18, le=25)]
 Blocks = Annotated[int, msgspec.Meta(ge=2)]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
@@ -82,10 +84,10 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         module: Also measure torch.nn.MultiheadAttention as it is initialised.
     """
 
-    head_dim: tuple[Count, ...]
-    kv_seq_len: tuple[Annotated[int, msgspec.Meta(ge=2)], ...]
+    head_dim: tuple[Annotated[int, msgspec.Meta(ge=1, le=65536)], ...]
+    kv_seq_len: tuple[Annotated[int, msgspec.Meta(ge=2, le=65536)], ...]
     scale_rule: tuple[ScaleRule, ...] = (ScaleRule.NONE, ScaleRule.INVERSE_SQRT)
-    sigma: Positive = 1.0
+    sigma: Sigma = 1.0
     rows: Count = 128
     draws: Annotated[int, msgspec.Meta(ge=4)] = 8
     module: bool = True
@@ -245,6 +247,9 @@ def _check(suite: Suite, where: str) -> None:
     """Refuse what types alone cannot."""
     lists = {name: getattr(suite, name) for name in ("opsets", "agreement", "timing", "spreads")}
     lists |= {"vary": suite.vary, **{f"targets of vary[{n}]": vary.targets for n, vary in enumerate(suite.vary)}}
+    if suite.saturation is not None:
+        combined = ("head_dim", "kv_seq_len", "scale_rule")
+        lists |= {f"{name} of saturation": getattr(suite.saturation, name) for name in combined}
     for name, values in lists.items():
         if not values and name != "timing":
             raise PlanError(f"Suite {where}: '{name}' is empty.", hint="Give at least one value.")

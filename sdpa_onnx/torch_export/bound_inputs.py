@@ -41,6 +41,20 @@ class BoundInputs:
         """
         return {name: leaf for name, leaf in self._paths() if isinstance(leaf, Tensor)}
 
+    def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
+        """The same call with other tensors, given in the order of `leaves`.
+
+        Returns:
+            Positional and keyword arguments; what is no tensor stays.
+        """
+        given = iter(tensors)
+        changed = {
+            parameter: pytree.tree_map(lambda leaf: next(given) if isinstance(leaf, Tensor) else leaf, value)
+            for parameter, value in self.arguments.items()
+        }
+        args = tuple(changed[parameter] for parameter in list(self.arguments)[: len(self.args)])
+        return args, {name: changed[name] for name in self.kwargs}
+
     def _paths(self) -> list[tuple[str, object]]:
         named = []
         for parameter, value in self.arguments.items():

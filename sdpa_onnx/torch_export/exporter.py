@@ -77,7 +77,7 @@ def export_module(
     rename_dims(model, symbol_names(model, roles, translation.aliases))
     sign(model, translation.sites, from_torch=True)
     model.metadata_props[TRACED_KEY] = msgspec.json.encode(_traced_sizes(model, inputs)).decode()
-    return OnnxModel(ir=model, sites=translation.sites, source=module)
+    return OnnxModel(ir=model, sites=translation.sites, source=module, bind=inputs.with_tensors)
 
 
 def export_spec(

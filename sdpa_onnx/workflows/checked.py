@@ -75,14 +75,17 @@ class Checked:
             sizes: Sizes it was judged at.
         """
         disagrees = agreement.verdict is not Verdict.OK
+        blind = not disagrees and agreement.total > 0 and agreement.judged_rows > 0 and agreement.judged == 0
+        outcome = Outcome.DISAGREES if disagrees else Outcome.FAILED if blind else Outcome.OK
+        reason = "Nothing could be judged: the oracle itself has no finite number here." if blind else ""
         return AgreementRecord(
             target=self.target,
             case=case_name(self.model, self.check, self.target),
             form="" if self.runtime == MODULE_RUNTIME else form_of(self.model),
             opset=0 if self.runtime == MODULE_RUNTIME else self.model.opset,
             runtime=self.runtime,
-            outcome=Outcome.DISAGREES if disagrees else Outcome.OK,
-            reason=agreement.diagnosis if disagrees else "",
+            outcome=outcome,
+            reason=agreement.diagnosis if disagrees else reason,
             warnings=(*self.ran.warnings, *agreement.warnings, *(() if self.model.sites else (_NOTHING_TAPPED,))),
             site=site,
             sizes=sizes,

@@ -4,7 +4,8 @@ Reads only; recognises the standard operator, the contrib operators and the plai
 softmax(QK^T) V pattern. Turning one into another is not done here.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -22,6 +23,11 @@ _CONTRIB = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMul
 # What may stand between a softmax and the products around it without changing what it is.
 _SEEN_THROUGH = frozenset({"Cast", "Dropout", "Identity", "Where", "Add", "Mul", "Div", "Reshape", "Expand"})
 _STEPS = 6
+_NOT_READ = (
+    "its figures are not read yet: only standard Attention nodes of known shape are, and what a module "
+    "that we exported does through scaled_dot_product_attention"
+)
+_NESTED = "it stands inside a subgraph or function, which is not read yet"
 
 
 def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
@@ -44,7 +50,12 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
         for site in model.sites
     ]
     if not found:
-        found = [_unlifted(model, target, axes, node, dialect) for node, dialect in _patterns(model)]
+        found = [
+            _unlifted(model, target, axes, node, dialect, _NOT_READ) for node, dialect in _patterns(model.ir.graph)
+        ]
+    found += [
+        _unlifted(model, target, axes, node, dialect, _NESTED) for node, dialect in _patterns(_nested_nodes(model))
+    ]
     if not found:
         raise ModelError(f"{target} has no attention in it.", hint="Neither an operator nor softmax(QK^T) V was found.")
     return found
@@ -74,22 +85,34 @@ def _axes(model: OnnxModel) -> tuple[str, ...]:
         return ("unnamed",)
 
 
-def _unlifted(model: OnnxModel, target: str, axes: tuple[str, ...], node: ir.Node, dialect: str) -> AttentionRecord:
+def _unlifted(
+    model: OnnxModel, target: str, axes: tuple[str, ...], node: ir.Node, dialect: str, reason: str
+) -> AttentionRecord:
     return AttentionRecord(
         target=target,
         form=form_of(model),
         opset=model.opset,
         outcome=Outcome.UNSUPPORTED,
-        reason="its figures are not read yet: only standard Attention nodes of known shape are, and what a module "
-        "that we exported does through scaled_dot_product_attention",
+        reason=reason,
         node=node.name or node.op_type,
         dialect=dialect,
         dynamic_axes=axes,
     )
 
 
-def _patterns(model: OnnxModel) -> Iterator[tuple[ir.Node, str]]:
-    for node in model.ir.graph:
+def _nested_nodes(model: OnnxModel) -> Iterator[ir.Node]:
+    """Nodes of the bodies of If, Loop and Scan, and of the functions that something calls."""
+    graph, bodies = model.ir.graph, list(model.ir.functions.values())
+    everywhere = itertools.chain(graph.all_nodes(), *(body.all_nodes() for body in bodies))
+    called = {node.op_identifier() for node in everywhere}
+    yield from (node for node in graph.all_nodes() if node.graph is not graph)
+    for body in bodies:
+        if body.identifier() in called:
+            yield from body.all_nodes()
+
+
+def _patterns(nodes: Iterable[ir.Node]) -> Iterator[tuple[ir.Node, str]]:
+    for node in nodes:
         if node.domain == _CONTRIB_DOMAIN and node.op_type in _CONTRIB:
             yield node, f"{_CONTRIB_DOMAIN}.{node.op_type}"
         elif node.op_type == "Attention" and node.domain == "":

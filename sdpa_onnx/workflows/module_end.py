@@ -5,7 +5,7 @@ norms) has no bound of ours, so PyTorch's own error in the same type is the yard
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleTruth"]
 
+Bind = Callable[..., tuple[tuple[object, ...], dict[str, object]]]
 Arrays = Mapping[str, NDArray[np.generic]]
 
 # The error of the exported graph may be this many times the error of PyTorch in the same type. A sum of n terms in
@@ -38,20 +39,24 @@ class ModuleTruth:
         module: A copy of the module, in evaluation mode, in its own type.
         wide: The same in float64.
         dtype: Its element type, numpy's word.
+        bind: Makes its arguments from tensors in the graph's order; None = they are the arguments.
         relative_yardstick: Largest PyTorch error over the output's largest
             magnitude, over all sizes seen so far; small outputs are judged by it too.
+        is_repeatable: Whether a second run on the same inputs gave the same; None = not tried.
     """
 
     module: "torch.nn.Module"
     wide: "torch.nn.Module"
     dtype: str
+    bind: Bind | None = None
     relative_yardstick: float = 0.0
+    is_repeatable: bool | None = None
 
     @classmethod
-    def of(cls, module: "torch.nn.Module", dtype: str) -> "ModuleTruth":
+    def of(cls, module: "torch.nn.Module", dtype: str, bind: Bind | None = None) -> "ModuleTruth":
         """Copy the module twice, in evaluation mode as it is exported: as it is, and in float64."""
         own = copy.deepcopy(module).eval()
-        return cls(module=own, wide=copy.deepcopy(own).double(), dtype=dtype)
+        return cls(module=own, wide=copy.deepcopy(own).double(), dtype=dtype, bind=bind)
 
     def judge(self, feeds: Arrays, actual: Sequence[NDArray[np.generic]]) -> list[Agreement]:
         """Judge every output of the module at these inputs.
@@ -68,8 +73,19 @@ class ModuleTruth:
 
         Source: docs/decisions/0001.
         """
-        truths = _run(self.wide, feeds, wide=True)
-        baselines = _run(self.module, feeds, wide=False)
+        truths = _run(self.wide, self.bind, feeds, wide=True)
+        baselines = _run(self.module, self.bind, feeds, wide=False)
+        if self.is_repeatable is None:
+            again = _run(self.module, self.bind, feeds, wide=False)
+            self.is_repeatable = all(map(_same, baselines, again))
+        if not self.is_repeatable:
+            return [
+                Agreement(
+                    verdict=Verdict.SUSPICIOUS,
+                    diagnosis="The module gives another output when it is run again on the same inputs (randomness in "
+                    "evaluation mode, or state that changes), so nothing can be compared with it.",
+                )
+            ]
         if len(actual) != len(truths):
             return [
                 Agreement(
@@ -130,7 +146,11 @@ class ModuleTruth:
         )
 
 
-def _run(module: "torch.nn.Module", feeds: Arrays, *, wide: bool) -> list[NDArray[np.generic]]:
+def _same(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def _run(module: "torch.nn.Module", bind: Bind | None, feeds: Arrays, *, wide: bool) -> list[NDArray[np.generic]]:
     import torch
 
     arguments = [torch.from_numpy(np.ascontiguousarray(array)) for array in feeds.values()]
@@ -138,7 +158,8 @@ def _run(module: "torch.nn.Module", feeds: Arrays, *, wide: bool) -> list[NDArra
         arguments = [a.double() if a.is_floating_point() else a for a in arguments]
     try:
         with torch.inference_mode():
-            result: Any = module(*arguments)
+            args, kwargs = bind(arguments) if bind is not None else (tuple(arguments), {})
+            result: Any = module(*args, **kwargs)
     except Exception as error:
         what = "in float64" if wide else "at these sizes"
         raise ExportError(f"The module does not run {what}: {type(error).__name__}: {error}.") from error

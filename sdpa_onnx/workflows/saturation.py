@@ -40,6 +40,9 @@ Sources = Mapping[ScaleRule, Source | Unsupported]
 
 MODULE_TARGET = "torch.nn.MultiheadAttention"
 _BARE_TARGET = "sdpa"
+# Beyond these a draw takes all memory, or its logits overflow or vanish: nothing is left to measure.
+_MOST = 65536
+_SIGMAS = (1e-3, 1e3)
 
 # Wishart matrices of the two projections multiply: tr(ABAB) / tr(AB)^2 = (1 + 2 head_dim / hidden_size) / head_dim.
 _MODULE_WARNING = (
@@ -78,11 +81,13 @@ class SaturationPlan:
     runtime: str = "ort-cpu"
 
     def __post_init__(self) -> None:
-        _require("head_dims", self.head_dims, "1 or more each", holds=all(one >= 1 for one in self.head_dims))
-        _require("kv_seq_lens", self.kv_seq_lens, "2 or more each", holds=all(one >= 2 for one in self.kv_seq_lens))
+        for name, values, least in (("head_dims", self.head_dims, 1), ("kv_seq_lens", self.kv_seq_lens, 2)):
+            _require(name, values, f"{least} to {_MOST} each", holds=all(least <= one <= _MOST for one in values))
         _require("rows", self.rows, "1 or more", holds=self.rows >= 1)
         _require("draws", self.draws, f"{LEAST_DRAWS} or more", holds=self.draws >= LEAST_DRAWS)
-        _require("sigma", self.sigma, "positive", holds=self.sigma > 0)
+        least_sigma, most_sigma = _SIGMAS
+        allowed = f"{least_sigma:g} to {most_sigma:g}"
+        _require("sigma", self.sigma, allowed, holds=least_sigma <= self.sigma <= most_sigma)
 
     @property
     def cells(self) -> int:

@@ -87,7 +87,8 @@ def _check_session(
         # Asked after the run: some runtimes choose their kernels only then.
         checked = Checked(model=model, runtime=runtime, ran=session.ran(), check=check, target=target)
         yield from _judge_shapes(checked, outputs, spread)
-        yield from _judge_sites(checked, {**feeds, **outputs}, spread, expectations)
+        arrays = {**model.constants(), **feeds, **outputs}
+        yield from _judge_sites(checked, arrays, spread, expectations)
         if truth is not None:
             for name, agreement in _judge_end(truth, model, feeds, outputs):
                 yield checked.record(agreement, step=spread, spread=-1.0, site=f"end:{name}", sizes=end_sizes(check))
@@ -164,8 +165,8 @@ def _ladder(model: OnnxModel, session: Session, check: Check) -> Iterator[tuple[
         for spread in check.spreads:
             yield -1.0, draw_feeds(model, check.sizes, spread=1.0, seed=check.seed, gain=max(1.0, spread))
         return
-    own = _measured_spread(model, {**first, **session.run(first)})
-    if own <= 0.0 or not any(array.dtype.kind not in "bui" for array in first.values()):
+    own = _measured_spread(model, {**model.constants(), **first, **session.run(first)})
+    if not own > 0.0 or not any(array.dtype.kind not in "bui" for array in first.values()):
         yield -1.0, first
         return
     for spread in check.spreads:
@@ -188,13 +189,14 @@ def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:
     if key.shape[2] < 2 or not query.size:
         return 0.0
     scores = site.spec.scale_value * (query[:, :1, :_SPREAD_ROWS] @ key[:, :1].transpose(0, 1, 3, 2))
-    return float(np.sqrt(np.mean(np.var(scores, axis=-1))))
+    spread = float(np.sqrt(np.mean(np.var(scores, axis=-1))))
+    return spread if np.isfinite(spread) else 0.0
 
 
 def _truth(model: OnnxModel) -> ModuleTruth | None:
-    if model.source is None or model.is_bare_attention:
+    if model.source is None or (model.is_bare_attention and model.bind is None):
         return None
-    return ModuleTruth.of(model.source, dtype_of(model).value)  # type: ignore[arg-type]  # source is a torch module
+    return ModuleTruth.of(model.source, dtype_of(model).value, model.bind)  # type: ignore[arg-type]  # source is a torch module
 
 
 def _judge_end(truth: ModuleTruth, model: OnnxModel, feeds: Feeds, outputs: Feeds) -> Iterator[tuple[str, Agreement]]:
@@ -202,5 +204,5 @@ def _judge_end(truth: ModuleTruth, model: OnnxModel, feeds: Feeds, outputs: Feed
     try:
         agreements = truth.judge(feeds, [outputs[name] for name in model.output_names])
     except ExportError as error:
-        agreements = [Agreement(verdict=Verdict.OK, diagnosis="The end was not compared.", warnings=(str(error),))]
+        agreements = [Agreement(verdict=Verdict.SUSPICIOUS, diagnosis=f"The end could not be compared: {error}")]
     yield from zip(model.output_names, agreements, strict=False)

@@ -27,9 +27,17 @@ def load_against(path: Path, against: str | None) -> OnnxModel:
     model = load_model(path)
     if against is None:
         return model
+    from sdpa_onnx.torch_export.bound_inputs import bind_inputs
     from sdpa_onnx.torch_export.targets import resolve_target
 
-    return replace(model, source=resolve_target(against).module)
+    target = resolve_target(against)
+    bound = bind_inputs(target.module, target.sample_inputs)
+    if len(bound.leaves()) != len(model.input_names):
+        raise PlanError(
+            f"{against} takes {len(bound.leaves())} tensors, {path} has {len(model.input_names)} inputs.",
+            hint="Compare a file with the module that it came from.",
+        )
+    return replace(model, source=target.module, bind=bound.with_tensors)
 
 
 def verify_file(

@@ -224,18 +224,37 @@ def test_missing_package(shell: Shell, package: str, arguments: list[str], sente
     assert not Path("x.onnx").exists()
 
 
-def test_missing_runtime_is_listed(shell: Shell) -> None:
-    """`runtimes` without onnxruntime says so and how to get it; the others are listed as ever."""
+@pytest.mark.parametrize(
+    ("package", "name", "other"), [("onnxruntime", "ort-cpu", "torch"), ("torch", "torch", "ort-cpu")]
+)
+def test_missing_runtime_is_listed(shell: Shell, package: str, name: str, other: str) -> None:
+    """`runtimes` without a package says so and how to get it; the others are listed as ever."""
     done = subprocess.run(
-        [sys.executable, "-c", _BLOCK.format(package="onnxruntime", arguments=["runtimes"])],
+        [sys.executable, "-c", _BLOCK.format(package=package, arguments=["runtimes"])],
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    assert lines["ort-cpu"] == "not available: onnxruntime is missing: pip install onnxruntime"
-    assert lines["torch"].startswith("torch ")
+    assert lines[name] == f"not available: {package} is missing: pip install {package}"
+    assert not lines[other].startswith("not available")
+
+
+def test_run_without_its_proofs_makes_no_folder(shell: Shell) -> None:
+    """Without onnxruntime no export can be proved, so a run does not start."""
+    done = subprocess.run(
+        [sys.executable, "-c", _BLOCK.format(package="onnxruntime", arguments=["run", "quick", "--out", "there"])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        "sdpa-onnx: Runtime 'ort-cpu' is not available: onnxruntime is missing: pip install onnxruntime\n",
+    )
+    assert not Path("there").exists()
 
 
 def test_debug_shows_the_traceback(shell: Shell) -> None:

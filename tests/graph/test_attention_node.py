@@ -70,3 +70,23 @@ def test_impossible_heads_are_left_out() -> None:
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     model.graph.inputs[1].shape = ir.Shape(["batch_size", 3, "kv_seq_len", 8])
     assert sites_of_nodes(model) == ()
+
+
+def test_rank_2_inputs_are_left_out() -> None:
+    """A node whose inputs are matrices gives no site, and no error."""
+    model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
+    for value in model.graph.inputs:
+        value.shape = ir.Shape(["q_seq_len", 8])
+    assert sites_of_nodes(model) == ()
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    [ir.AttrFloat32("is_causal", 1.0), ir.AttrString("scale", "big"), ir.AttrInt64("softcap", 2)],
+    ids=lambda attribute: attribute.name,
+)
+def test_attribute_of_a_wrong_type_is_left_out(attribute: ir.Attr) -> None:
+    """A node with an attribute of another type than the operator's gives no site, and no error."""
+    model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
+    model.graph[0].attributes[attribute.name] = attribute
+    assert sites_of_nodes(model) == ()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.records import ExportRecord, Outcome, encode_record
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, encode_record
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
 from sdpa_onnx.sweep.store import Store, complete_records, read_run
 from tests.sweep.suites import FULL_DISK_HINT, HEADER, job_records
@@ -280,3 +280,32 @@ def test_samples_and_models_are_kept_whole(tmp_path: Path) -> None:
     with np.load(tmp_path / "run" / samples) as archive:
         assert archive["wall_seconds"].tolist() == [[0.1, 0.2]]
     assert (tmp_path / "run" / model).read_bytes() == b"graph"
+
+
+def _three_jobs(folder: Path) -> list[bytes]:
+    """Three finished jobs, the middle one of three records; the lines of the file."""
+    with Store.create(folder, HEADER) as store:
+        for job, parts in (("a", 1), ("b", 3), ("c", 1)):
+            store.append([AgreementRecord(job=job, cell=f"{job}{number}", parts=parts) for number in range(parts)])
+    return (folder / "records.jsonl").read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(("change", "jobs"), [("doubled", "abc"), ("lost", "ac")])
+def test_a_line_too_many_or_too_few_touches_its_own_job_only(tmp_path: Path, change: str, jobs: str) -> None:
+    """A doubled line is passed over, a lost one voids its job; the neighbours stay, and the old file is kept."""
+    lines = _three_jobs(tmp_path)
+    changed = [*lines[:2], lines[1], *lines[2:]] if change == "doubled" else [*lines[:1], *lines[2:]]
+    (tmp_path / "records.jsonl").write_bytes(b"".join(changed))
+    Store.resume(tmp_path).close()
+    _, records = read_run(tmp_path)
+    assert "".join(dict.fromkeys(record.job for record in records)) == jobs
+    assert len(records) == len({record.cell for record in records})
+    assert (tmp_path / "records.jsonl.bak").read_bytes() == b"".join(changed)
+
+
+def test_records_without_their_header_are_not_mixed_with_a_new_run(tmp_path: Path) -> None:
+    """A folder whose run.json is gone is refused; its records are of another run."""
+    _three_jobs(tmp_path)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(PlanError, match=r"holds records of a run whose run\.json is gone"):
+        Store.create(tmp_path, HEADER)

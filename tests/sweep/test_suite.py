@@ -123,6 +123,15 @@ _BAD_VALUES = {
     "negative-visit": (_table("measure", "visit_seconds = -1.0"), "visit_seconds"),
     "budget-not-a-number": (_table("measure", "budget_seconds = nan"), "budget_seconds"),
     "spread-not-a-number": ("spreads = [nan]\n" + _PLAIN, "spreads"),
+    "spread-infinite": ("spreads = [inf]\n" + _PLAIN, "spreads"),
+    "budget-infinite": (_table("measure", "budget_seconds = inf"), "budget_seconds"),
+    "visit-infinite": (_table("measure", "visit_seconds = inf"), "visit_seconds"),
+    "warm-up-infinite": (_table("measure", "warm_up_seconds = inf"), "warm_up_seconds"),
+    "sigma-infinite": (_table("saturation", "head_dim = [8]\nkv_seq_len = [8]\nsigma = inf"), "sigma"),
+    "sigma-tiny": (_table("saturation", "head_dim = [8]\nkv_seq_len = [8]\nsigma = 9e-4"), "sigma"),
+    "saturation-width": (_table("saturation", "head_dim = [65537]\nkv_seq_len = [8]"), "head_dim"),
+    "saturation-length": (_table("saturation", "head_dim = [8]\nkv_seq_len = [65537]"), "kv_seq_len"),
+    "saturation-empty": (_table("saturation", "head_dim = []\nkv_seq_len = [8]"), "'head_dim of saturation' is empty"),
 }
 
 

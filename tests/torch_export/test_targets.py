@@ -136,8 +136,8 @@ def test_weights_are_the_same_each_time(folder: Path) -> None:
             "whatever",
             (
                 "'whatever' is no target. "
-                "Give package.module:Class, file.py:Class, or one of encoder-self, decoder-self, encoder-decoder, sdpa, "
-                f"{', '.join(entry_names())}."
+                "Give package.module:Class, file.py:Class, or one of encoder-self, decoder-self, encoder-decoder, "
+                f"sdpa, {', '.join(entry_names())}."
             ),
         ),
         ("missing.py:Block", "There is no file missing.py."),

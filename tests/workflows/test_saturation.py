@@ -338,11 +338,16 @@ def test_progress_is_told() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
-        ("head_dims", (0,), "1 or more each"),
-        ("kv_seq_lens", (1,), "2 or more each"),
+        ("head_dims", (0,), "1 to 65536 each"),
+        ("head_dims", (65537,), "1 to 65536 each"),
+        ("kv_seq_lens", (1,), "2 to 65536 each"),
+        ("kv_seq_lens", (65537,), "2 to 65536 each"),
         ("rows", 0, "1 or more"),
         ("draws", 3, "4 or more"),
-        ("sigma", 0.0, "positive"),
+        ("sigma", 0.0, "0.001 to 1000"),
+        ("sigma", 1001.0, "0.001 to 1000"),
+        ("sigma", float("inf"), "0.001 to 1000"),
+        ("sigma", float("nan"), "0.001 to 1000"),
     ],
 )
 def test_a_plan_that_measures_nothing_is_refused(field: str, value: object, allowed: str) -> None:

@@ -72,3 +72,54 @@ def test_one_runtime_that_refuses_does_not_stop_the_others(tmp_path: Path) -> No
     assert by_runtime["ort-cpu"].outcome is Outcome.FAILED
     assert "inconsistent q_sequence_length" in by_runtime["ort-cpu"].reason
     assert by_runtime["onnx-reference"].outcome is Outcome.OK
+
+
+class _Random(torch.nn.Module):
+    """Random in evaluation mode too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        attended = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        return torch.nn.functional.dropout(attended, 0.5, training=True)
+
+
+def test_random_module_is_not_called_right() -> None:
+    """A module that gives another output each time has no truth to be compared with, and is not written."""
+    exported = export_and_prove(lambda: export_module(_Random(), (torch.randn(2, 4, 5, 8),)), target="random")
+    assert not exported.is_right
+    assert "gives another output when it is run again" in exported.record.reason
+
+
+class _KeywordOnly(torch.nn.Module):
+    """Takes its tensor by keyword, and a number beside it."""
+
+    def forward(self, *, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x) * factor
+
+
+def test_module_is_called_as_it_was_exported() -> None:
+    """Keyword-only tensors and constants of the sample reach the module when its end is compared."""
+    sample = {"x": torch.randn(2, 4, 5, 8), "factor": 2.0}
+    exported = export_and_prove(lambda: export_module(_KeywordOnly(), sample), target="keyword")
+    ends = [record for record in exported.agreement if record.site.startswith("end:")]
+    assert exported.is_right
+    assert ends
+    assert all(record.max_abs_error > 0 or record.max_bound_ratio >= 0 for record in ends)
+
+
+def test_weights_that_are_not_numbers_are_a_record_that_can_be_read() -> None:
+    """NaN weights are a finding with finite figures, not a line that nobody can read back."""
+    from sdpa_onnx.core.records import decode_record, encode_record
+
+    class Broken(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((8, 8), float("nan")))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            projected = x @ self.weight
+            return torch.nn.functional.scaled_dot_product_attention(projected, projected, projected)
+
+    exported = export_and_prove(lambda: export_module(Broken(), (torch.randn(2, 4, 5, 8),)), target="broken")
+    assert not exported.is_right
+    for record in (exported.record, *exported.agreement):
+        assert decode_record(encode_record(record), where="x:1") == record
