@@ -16,14 +16,12 @@ from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.environment import environment, versions
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
 from sdpa_onnx.sweep.plan import Job, cell_id, job_id, plan
-from sdpa_onnx.sweep.runner import Runner
+from sdpa_onnx.sweep.runner import PROVING_RUNTIME, Runner
 from sdpa_onnx.sweep.store import Store, complete_records
 from sdpa_onnx.sweep.suite import Suite, cases
 
 __all__ = ["Watcher", "open_run", "run_jobs"]
 
-# Where every export is proved; without it no job of a suite can be carried out.
-PROVING_RUNTIME = "ort-cpu"
 # What must be the same for a run to be gone on with: other versions are another run.
 _COMPARED = ("cpu", "cores", "os", "python")
 

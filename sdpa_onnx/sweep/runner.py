@@ -37,12 +37,12 @@ from sdpa_onnx.workflows.feeds import draw_feeds
 from sdpa_onnx.workflows.saturation import SaturationPlan, module_check, saturation
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
-__all__ = ["Runner"]
+__all__ = ["PROVING_RUNTIME", "Runner"]
 
 # Graphs up to this size are kept in the run folder; larger ones are made again from recipe and seed.
 _KEPT_MODEL_BYTES = 2**20
 # Where dynamic axes are proved: the only runtime that every installation has.
-_PROVING_RUNTIME = "ort-cpu"
+PROVING_RUNTIME = "ort-cpu"
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Runner:
 
     def _export(self, job: ExportJob) -> ExportRecord:
         exported = export_and_prove(
-            lambda: self.models.get(job.model), target=job.model.target, runtime=_PROVING_RUNTIME, seed=job.model.seed
+            lambda: self.models.get(job.model), target=job.model.target, runtime=PROVING_RUNTIME, seed=job.model.seed
         )
         data = exported.model.to_bytes()
         digest = hashlib.sha256(data).hexdigest()

@@ -36,7 +36,7 @@ def test_file_is_right_at_five_sizes(name: str) -> None:
     """Each graph, loaded from the folder, stays inside its proven bound."""
     records = judged(load_model(FOLDER / ROWS[name].file), find_entry(ROWS[name].entry))
     assert [record.reason for record in records if record.outcome is not Outcome.OK] == []
-    assert len(records) == 5
+    assert len([record for record in records if record.site == "sdpa"]) == 5
 
 
 @pytest.mark.parametrize("name", _CACHED)
@@ -61,5 +61,5 @@ def test_one_query_with_several_new_keys(name: str, request: pytest.FixtureReque
         reason = "onnxruntime 1.32.0 (CPU, opset 23 and 24) drops is_causal where there is one query"
         request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     sizes = {"batch_size": 1, "q_seq_len": 1, "kv_seq_len": 5, "past_seq_len": 4}
-    (record,) = verify(load_model(FOLDER / row.file), ["ort-cpu"], [Check(sizes=sizes, spreads=(_SPREAD,))])
-    assert record.reason == ""
+    records = verify(load_model(FOLDER / row.file), ["ort-cpu"], [Check(sizes=sizes, spreads=(_SPREAD,))])
+    assert [record.reason for record in records if record.reason] == []
