@@ -189,7 +189,7 @@ def _read(path: Path) -> ir.Model:
     try:
         if path.stat().st_size == 0:
             raise ModelError(f"{path} is empty.", hint="Give an .onnx file.")
-        proto = onnx.load(path, load_external_data=False)
+        proto = onnx.load(path, format="protobuf", load_external_data=False)
         if not proto.opset_import or not (proto.graph.node or proto.graph.output):
             raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.")
         _read_tensors(proto, path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import Outcome, Record
 from sdpa_onnx.core.roofline import Ceilings
-from sdpa_onnx.errors import PlanError, RuntimeUnavailableError
+from sdpa_onnx.errors import PlanError, RecordFormatError, RuntimeUnavailableError
 from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.environment import environment, versions
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
@@ -87,10 +87,24 @@ def run_jobs(suite: Suite, store: Store, watcher: Watcher) -> None:
     if left and not store.header.ceilings and suite.timing:
         measured = measure_ceilings(threads=suite.threads)
         store.write_header(dataclasses.replace(store.header, ceilings=dataclasses.asdict(measured)))
-    ceilings = Ceilings(**store.header.ceilings) if store.header.ceilings else None
+    ceilings = _ceilings(store.header)
     Runner(store=store, ceilings=ceilings).run(left, on_job=watcher.on_job, on_done=watcher.on_done)
     finished = len({record.job for record in complete_records(store.folder)})
     store.write_header(dataclasses.replace(store.header, finished=_now(), done_cells=finished))
+
+
+def _ceilings(header: RunHeader) -> Ceilings | None:
+    """The ceilings measured in this run, or None where there are none.
+
+    Raises:
+        RecordFormatError: If run.json names others.
+    """
+    if not header.ceilings:
+        return None
+    try:
+        return Ceilings(**header.ceilings)
+    except TypeError as error:
+        raise RecordFormatError(f"run.json: the ceilings {', '.join(header.ceilings)} are not known.") from error
 
 
 def new_folder(suite_name: str, reports: Path) -> Path:

@@ -67,6 +67,8 @@ def translate(program: ExportedProgram, *, name: str, opset: int, input_names: S
     outputs = take_out_taps(model, taps.num_outputs)
     for value, input_name in zip(list(model.graph.inputs), input_names, strict=True):
         rename_value(model, value, input_name)
+    if not model.graph.outputs:
+        raise ExportError(f"{name}.forward returns no tensor, so there is nothing to export.")
     _name_outputs(model)
     sites = tuple(_site(attention, taps, list(model.graph.inputs), outputs) for attention in attentions)
     return Translation(model=model, sites=sites, aliases=aliases)

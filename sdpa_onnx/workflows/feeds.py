@@ -170,6 +170,12 @@ def _broadcast_back(model: OnnxModel, name: str, array: NDArray[np.generic], siz
         return array
     while array.ndim > len(shape):
         array = array[0]
+    pairs = list(zip(array.shape, shape, strict=False))
+    if array.ndim != len(shape) or any(1 != has < wanted for has, wanted in pairs):
+        raise ModelError(
+            f"Input '{name}' has shape {shape}, but the attention that is described has {array.shape} there.",
+            hint="The metadata does not belong to this graph; export it again.",
+        )
     picked = tuple(
         slice(0, wanted) if wanted <= has else slice(None) for wanted, has in zip(shape, array.shape, strict=True)
     )

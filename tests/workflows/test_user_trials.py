@@ -123,3 +123,33 @@ def test_weights_that_are_not_numbers_are_a_record_that_can_be_read() -> None:
     assert not exported.is_right
     for record in (exported.record, *exported.agreement):
         assert decode_record(encode_record(record), where="x:1") == record
+
+
+def test_metadata_of_another_graph_is_told() -> None:
+    """A description with another head_dim than the graph's is refused in words, not by a failing broadcast."""
+    from dataclasses import replace
+
+    from sdpa_onnx.workflows.feeds import draw_feeds
+
+    model = sdpa_onnx.export(sdpa_onnx.AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8))
+    site = replace(model.sites[0], spec=replace(model.sites[0].spec, head_dim=4, v_head_dim=4))
+    sizes = {"batch_size": 1, "q_seq_len": 3, "kv_seq_len": 5}
+    with pytest.raises(ModelError) as raised:
+        draw_feeds(replace(model, sites=(site,)), sizes, spread=1.0, seed=0)
+    assert str(raised.value) == (
+        "Input 'Q' has shape (1, 2, 3, 8), but the attention that is described has (1, 2, 3, 4) there. "
+        "The metadata does not belong to this graph; export it again."
+    )
+
+
+def test_module_without_an_output_is_not_exported() -> None:
+    """A forward that returns None leaves nothing to export."""
+    from sdpa_onnx.errors import ExportError
+
+    class Silent(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> None:
+            torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    with pytest.raises(ExportError) as raised:
+        export_module(Silent(), (torch.randn(2, 4, 5, 8),))
+    assert str(raised.value) == "Silent.forward returns no tensor, so there is nothing to export."
