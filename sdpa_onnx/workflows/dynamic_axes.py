@@ -5,7 +5,7 @@ where the runtime stops if it says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -112,12 +112,13 @@ def prove_axes(
         on_size: Told (done, of) after each size set, for progress.
     """
     axes = axis_names(model)
+    trial = _Trial(model=model, runtime=runtime, target=target, seed=seed)
     records: list[AgreementRecord] = []
     failures: list[tuple[dict[str, int], _Failure]] = []
     good = [dict(traced)] if traced else []
     tried = size_sets(axes, count=count) if axes else []
     for number, sizes in enumerate(tried):
-        failure = _try(model, runtime, sizes, target, seed, records)
+        failure = trial.run(sizes, records)
         if failure is not None:
             failures.append((sizes, failure))
         elif _says_something(sizes):
@@ -127,12 +128,11 @@ def prove_axes(
     proof = AxesProof(dynamic_axes=axes, sizes_tried=len(tried), records=tuple(records))
     if not failures:
         return proof
-    working = next((sizes for sizes in good if _try(model, runtime, sizes, target, seed, []) is None), None)
+    working = next((sizes for sizes in good if trial.run(sizes, []) is None), None)
     sizes, first = failures[-1]
     if working is None:
         return replace(proof, failure=f"It is wrong wherever it was tried, e.g. at {_words(sizes)}: {first.evidence}")
-    found = _Isolation(model=model, runtime=runtime, target=target, seed=seed, working=working)
-    baked = found.baked(tried)
+    baked = _Isolation(trial=trial, working=working).baked(tried)
     if baked:
         # A change of one axis may pass the runtime's own checks where a change of all did not.
         node = next((failure.node for _, failure in failures if failure.node), "")
@@ -146,33 +146,38 @@ def _says_something(sizes: Mapping[str, int]) -> bool:
     return all(size > 1 for axis, size in sizes.items() if not axis.startswith("batch"))
 
 
-def _try(
-    model: OnnxModel, runtime: Runtime, sizes: dict[str, int], target: str, seed: int, records: list[AgreementRecord]
-) -> _Failure | None:
-    """Run one size set; None if everything is right."""
-    check = Check(sizes=sizes, spreads=(1.0,), seed=seed)
-    try:
-        found = check_model(model, runtime, check, target=target, expectations=Expectations())
-    except SessionError as error:
-        return _Failure(str(error), failing_node(str(error.__cause__ or error)) or "")
-    except ExportError as error:
-        return _Failure(str(error), "")
-    records.extend(found)
-    wrong = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
-    if wrong is None:
-        return None
-    # Some sites are attentions, others outputs of the whole graph, which is no node.
-    return _Failure(wrong.diagnosis, "" if wrong.site.startswith("end:") else wrong.site)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """One model on one runtime, to be run at many sizes; the module's float64 copy is made once."""
+
+    model: OnnxModel
+    runtime: Runtime
+    target: str
+    seed: int
+    shared: Expectations = field(default_factory=Expectations)
+
+    def run(self, sizes: Mapping[str, int], records: list[AgreementRecord]) -> _Failure | None:
+        """Run one size set and add its records; None if everything is right."""
+        check = Check(sizes=dict(sizes), spreads=(1.0,), seed=self.seed)
+        try:
+            found = check_model(self.model, self.runtime, check, target=self.target, expectations=self.shared)
+        except SessionError as error:
+            return _Failure(str(error), failing_node(str(error.__cause__ or error)) or "")
+        except ExportError as error:
+            return _Failure(str(error), "")
+        records.extend(found)
+        wrong = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
+        if wrong is None:
+            return None
+        # Some sites are attentions, others outputs of the whole graph, which is no node.
+        return _Failure(wrong.diagnosis, "" if wrong.site.startswith("end:") else wrong.site)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Isolation:
     """Sizes that work, from which one axis at a time is changed."""
 
-    model: OnnxModel
-    runtime: Runtime
-    target: str
-    seed: int
+    trial: _Trial
     working: Mapping[str, int]
 
     def baked(self, tried: Sequence[Mapping[str, int]]) -> tuple[BakedAxis, ...]:
@@ -185,7 +190,7 @@ class _Isolation:
         others = [size for size in dict.fromkeys(tried) if size != self.working[axis] and _says_something({axis: size})]
         for size in others:
             changed = {**self.working, axis: size}
-            failure = _try(self.model, self.runtime, changed, self.target, self.seed, [])
+            failure = self.trial.run(changed, [])
             if failure is None:
                 return None
             failures.append((size, failure))

@@ -32,10 +32,11 @@ _SPREAD_ROWS = 32
 
 @dataclass(slots=True)
 class Expectations:
-    """The last few oracles, so that runtimes that got the same inputs share one."""
+    """The last few oracles, so that runtimes that got the same inputs share one, and the truth about each module."""
 
     keep: int = 8
     made: dict[tuple[object, ...], Expectation] = field(default_factory=dict)
+    truths: dict[int, tuple[object, ModuleTruth]] = field(default_factory=dict)
 
     def get(self, key: tuple[object, ...], make: Callable[[], Expectation]) -> Expectation:
         if key not in self.made:
@@ -43,6 +44,17 @@ class Expectations:
                 del self.made[next(iter(self.made))]
             self.made[key] = make()
         return self.made[key]
+
+    def truth(self, model: OnnxModel) -> ModuleTruth | None:
+        """The module that a graph came from, beside its float64 copy, made once; None for bare attention."""
+        source = model.source
+        if source is None or (model.is_bare_attention and model.bind is None):
+            return None
+        if id(source) not in self.truths:
+            # The source is kept beside it, so that its id is not given to another object.
+            made = ModuleTruth.of(source, dtype_of(model).value, model.bind)  # type: ignore[arg-type]  # a torch module
+            self.truths[id(source)] = (source, made)
+        return self.truths[id(source)][1]
 
 
 def verify(
@@ -81,7 +93,7 @@ def check_model(
 def _check_session(
     model: OnnxModel, runtime: str, session: Session, check: Check, target: str, expectations: Expectations
 ) -> Iterator[AgreementRecord]:
-    truth = _truth(model)
+    truth = expectations.truth(model)
     for spread, feeds in _ladder(model, session, check):
         outputs = session.run(feeds)
         # Asked after the run: some runtimes choose their kernels only then.
@@ -191,12 +203,6 @@ def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:
     scores = site.spec.scale_value * (query[:, :1, :_SPREAD_ROWS] @ key[:, :1].transpose(0, 1, 3, 2))
     spread = float(np.sqrt(np.mean(np.var(scores, axis=-1))))
     return spread if np.isfinite(spread) else 0.0
-
-
-def _truth(model: OnnxModel) -> ModuleTruth | None:
-    if model.source is None or (model.is_bare_attention and model.bind is None):
-        return None
-    return ModuleTruth.of(model.source, dtype_of(model).value, model.bind)  # type: ignore[arg-type]  # source is a torch module
 
 
 def _judge_end(truth: ModuleTruth, model: OnnxModel, feeds: Feeds, outputs: Feeds) -> Iterator[tuple[str, Agreement]]:
