@@ -116,7 +116,7 @@ def export(
             has_past=past,
             layout=Layout(layout),
         )
-    _check_samples(what, target, shape, dynamic)
+    _check_target(what, target, shape, dynamic)
     request = ExportRequest(
         what=what,
         opset=opset,
@@ -174,8 +174,12 @@ def _check_output(output: Path) -> None:
         raise ModelError(f"Cannot write {output}: {output.parent} is not writable.")
 
 
-def _check_samples(what: object, target: str, shapes: list[str], axes: list[str]) -> None:
-    """Refuse options that only a class takes, rather than pass over them."""
+def _check_target(what: object, target: str, shapes: list[str], axes: list[str]) -> None:
+    """Refuse a misspelt target before torch is loaded, and options that only a class takes."""
+    if isinstance(what, str):
+        from sdpa_onnx.torch_export.target_text import check_target
+
+        check_target(what)
     if (shapes or axes) and not isinstance(what, str):
         option = "--shape" if shapes else "--dynamic"
         raise PlanError(f"{option} does not go with '{target}', whose inputs are known; it is for a class.")

@@ -9,12 +9,11 @@ from torch.nn import functional
 
 from sdpa_onnx.core.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import CaseError
+from sdpa_onnx.torch_export.target_text import FOUNDING_USES
 
 __all__ = ["FOUNDING_USES", "MultiHeadAttention", "ScaledDotProductAttention", "founding_use"]
 
-# The three uses of attention in the Transformer, d_model = 512, h = 8, d_k = d_v = 64.
-# Source: Vaswani et al. 2017, sections 3.2.2 and 3.2.3.
-FOUNDING_USES: tuple[str, ...] = ("encoder-self", "decoder-self", "encoder-decoder")
+# Of the three uses. Source: Vaswani et al. 2017, section 3.2.2.
 _HIDDEN_SIZE = 512
 _Q_NUM_HEADS = 8
 _WEIGHT_SEED = 0

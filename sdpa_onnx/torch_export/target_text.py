@@ -4,10 +4,16 @@ import ast
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from sdpa_onnx.catalog import entry_names
 from sdpa_onnx.errors import PlanError
 
-__all__ = ["TargetText", "parse_target"]
+__all__ = ["FOUNDING_USES", "TargetText", "check_target", "parse_target"]
+
+# The three uses of attention in the Transformer, d_model = 512, h = 8, d_k = d_v = 64.
+# Source: Vaswani et al. 2017, sections 3.2.2 and 3.2.3.
+FOUNDING_USES: tuple[str, ...] = ("encoder-self", "decoder-self", "encoder-decoder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,23 @@ class TargetText:
     def is_file(self) -> bool:
         """Whether `where` is a path."""
         return self.where.endswith(".py") or "/" in self.where or "\\" in self.where
+
+
+def check_target(text: str) -> TargetText | None:
+    """Find out whether a TARGET can be one, before anything heavy is loaded.
+
+    Returns:
+        The TARGET taken apart, or None for one of our three uses.
+
+    Raises:
+        PlanError: If it is no known name and no WHERE:NAME, or names a file that is not there.
+    """
+    if text in FOUNDING_USES:
+        return None
+    parsed = parse_target(text, known=(*FOUNDING_USES, "sdpa", *entry_names()))
+    if parsed.is_file and not Path(parsed.where).is_file():
+        raise PlanError(f"There is no file {parsed.where}.")
+    return parsed
 
 
 def parse_target(text: str, *, known: Sequence[str]) -> TargetText:

@@ -17,12 +17,11 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
-from sdpa_onnx.catalog import entry_names
 from sdpa_onnx.errors import ExportError, PlanError, SdpaOnnxError
 from sdpa_onnx.torch_export.bound_inputs import SampleInputs
-from sdpa_onnx.torch_export.modules import FOUNDING_USES, founding_use
+from sdpa_onnx.torch_export.modules import founding_use
 from sdpa_onnx.torch_export.source_line import exception_line
-from sdpa_onnx.torch_export.target_text import TargetText, parse_target
+from sdpa_onnx.torch_export.target_text import TargetText, check_target
 
 __all__ = ["ExportTarget", "resolve_target"]
 
@@ -61,10 +60,10 @@ def resolve_target(text: str, *, shapes: Mapping[str, tuple[Sequence[int], str]]
         PlanError: If there is no such target, or no sample inputs.
         ExportError: If the file or the constructor raises, or the result is no module.
     """
-    if text in FOUNDING_USES:
+    parsed = check_target(text)
+    if parsed is None:
         module, sample = founding_use(text)
         return ExportTarget(name=text, module=module, sample_inputs=_drawn(shapes) if shapes else sample)
-    parsed = parse_target(text, known=(*FOUNDING_USES, "sdpa", *entry_names()))
     with torch.random.fork_rng(devices=[]), _importable_from(parsed):
         torch.manual_seed(_SEED)
         namespace = _imported(parsed)
@@ -102,8 +101,6 @@ def _imported(parsed: TargetText) -> ModuleType:
 
 def _file_module(parsed: TargetText) -> ModuleType:
     path = Path(parsed.where)
-    if not path.is_file():
-        raise PlanError(f"There is no file {parsed.where}.")
     # Classes look their module up by name (dataclasses, torch.export), so it is registered.
     name = f"sdpa_onnx_target_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
