@@ -1,6 +1,7 @@
 """The real command line in a process of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +40,13 @@ def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_heed_interrupts,  # noqa: PLW1509 - no thread of this process holds a lock here
     )
+
+
+def _heed_interrupts() -> None:
+    """Undo "ignore SIGINT", which a shell gives to what it starts in the background, and children inherit."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
