@@ -1,6 +1,6 @@
 """The proven bound: how far a right result can lie from the oracle, element by element.
 
-Deterministic and rigorous for any order of evaluation in the declared
+Deterministic and rigorous (docs/decisions/0003) for any order of evaluation in the declared
 arithmetic; matrix products only. The statistical spread is not computed here.
 """
 
@@ -66,11 +66,15 @@ def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
     weights = softmax(logits)
     output = weights @ block.value
     logit_error = _logit_error(block, precision, scores, logits)
-    shifted = _weighted_distance(_lifted(logits, weights, logit_error), block.value, output)
+    lifted = _lifted(logits, weights, logit_error)
     kept = (weights * np.exp(-np.minimum(logit_error, _LARGEST_EXPONENT))).sum(1, keepdims=True)
-    from_logits = shifted / np.where(kept > 0.0, kept, 1.0)
-    bound = np.fmin(from_logits, _distance_to_hull(block.bias, block.value, output))
-    bound += _later_roundings(weights, block.value, output, precision)
+    kept = np.where(kept > 0.0, kept, 1.0)
+    seen = block.value[~np.isneginf(block.bias).all(0)]
+    from_logits = _weighted_distance(lifted, block.value, output) / kept
+    bound = np.fmin(from_logits, _distance_to_hull(seen, output))
+    # What is rounded later is what was computed: weights of at most this, and outputs within the bound so far.
+    computed = (weights + lifted) / kept
+    bound += _later_roundings(computed, block.value, seen, np.abs(output) + bound, precision)
     moved = scores * _softcap_slope(block, scores)
     centred = moved - (weights * moved).sum(1, keepdims=True)
     per_scale = (weights * centred) @ block.value
@@ -99,22 +103,27 @@ def _logit_error(block: HeadBlock, precision: Precision, scores: Float64, logits
     softmax_unit = precision.softmax.unit_roundoff
     products = abs(block.scale) * (np.abs(block.query) @ np.abs(block.key).T)
     magnitude = np.abs(scores)
-    error = gamma(block.query.shape[1], precision.score_sum.unit_roundoff) * products
-    error += 2.0 * (_unit(precision.operand) + precision.prescaled.unit_roundoff) * products
+    # A product of factors (1 + delta) is at most e^(sum of |delta|).
+    sum_error = gamma(block.query.shape[1], precision.score_sum.unit_roundoff)
+    error = np.expm1(sum_error + 2.0 * (_unit(precision.operand) + precision.prescaled.unit_roundoff)) * products
     # Prescaled operands near zero lose an absolute amount.
     tiny = precision.prescaled.tiny * abs(block.scale) ** 0.5
     error += tiny * (np.abs(block.query).sum(1)[:, None] + np.abs(block.key).sum(1)[None, :])
-    # The scale itself, rounded to the format of the prescaled operands (both factors) or of the softmax.
-    error += (2.0 * precision.prescaled.unit_roundoff + 2.0 * softmax_unit + precision.scores.unit_roundoff) * magnitude
+    # From here on roundings act on what was computed, at most |score| + error. First the scale itself, rounded to the
+    # format of the prescaled operands (both factors) or of the softmax.
+    rounding = 2.0 * precision.prescaled.unit_roundoff + 2.0 * softmax_unit + precision.scores.unit_roundoff
+    error += rounding * (magnitude + error)
     if block.softcap:
         # Division, tanh, product; tanh's slope is at most 1, so earlier errors do not grow.
-        error += (2.0 + precision.exp_units) * softmax_unit * magnitude + precision.scores.unit_roundoff * magnitude
+        rounding = (2.0 + precision.exp_units) * softmax_unit + precision.scores.unit_roundoff
+        error += rounding * (magnitude + error)
     added = np.where(np.isfinite(block.bias), np.abs(block.bias), 0.0)
     if added.any():
-        error += (softmax_unit + precision.scores.unit_roundoff) * (magnitude + added)
+        error += (softmax_unit + precision.scores.unit_roundoff) * (magnitude + error + added)
     highest = logits.max(1, keepdims=True) if logits.shape[1] else logits
     below = np.where(np.isfinite(logits), np.abs(logits - np.where(np.isfinite(highest), highest, 0.0)), 0.0)
-    return error + softmax_unit * below + precision.exp_units * softmax_unit + precision.weights.unit_roundoff
+    error += softmax_unit * (below + 2.0 * error)
+    return error + precision.exp_units * softmax_unit + precision.weights.unit_roundoff
 
 
 def _lifted(logits: Float64, weights: Float64, logit_error: Float64) -> Float64:
@@ -145,29 +154,35 @@ def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Flo
     return smaller
 
 
-def _distance_to_hull(bias: Float64, value: Float64, output: Float64) -> Float64:
+def _distance_to_hull(seen: Float64, output: Float64) -> Float64:
     """Largest distance from the output to a row of value that any query of the block sees."""
-    seen = ~np.isneginf(bias).all(0)
-    if not seen.any():
+    if not seen.size:
         return np.zeros_like(output)
-    visible = value[seen]
-    distance: Float64 = np.maximum(visible.max(0) - output, output - visible.min(0))
+    distance: Float64 = np.maximum(seen.max(0) - output, output - seen.min(0))
     return distance
 
 
-def _later_roundings(weights: Float64, value: Float64, output: Float64, precision: Precision) -> Float64:
-    """Rounding after the logits: second product, row sum, division, output, underflow."""
-    keys = np.maximum((weights > 0.0).sum(1, keepdims=True), 1)
+def _later_roundings(computed: Float64, value: Float64, seen: Float64, reach: Float64, precision: Precision) -> Float64:
+    """Rounding after the logits: second product, row sum, division, output, underflow.
+
+    Args:
+        computed: (rows, keys), no computed weight is larger.
+        value: (keys, v_head_dim).
+        seen: The rows of value that some query of the block sees.
+        reach: (rows, v_head_dim), no computed output is larger in magnitude.
+        precision: The declared arithmetic.
+    """
+    keys = np.maximum((computed > 0.0).sum(1, keepdims=True), 1)
     sum_error = gamma(keys, precision.output_sum.unit_roundoff)
-    spent = weights @ np.abs(value)
-    rounding = sum_error * spent + _unit(precision.operand) * spent
-    rounding += (sum_error + 4.0 * precision.softmax.unit_roundoff + 4.0 * precision.output.unit_roundoff) * np.abs(
-        output
-    )
-    underflow = np.minimum(weights, 4.0 * precision.weights.tiny) @ np.abs(value) + 2.0 * precision.output.tiny
+    # Computed weights add up to 1, so their sum over |value| is no larger than its largest visible entry.
+    spent = np.fmin(computed @ np.abs(value), np.abs(seen).max(0, initial=0.0))
+    rounding = (sum_error + _unit(precision.operand)) * spent
+    rounding += (sum_error + 4.0 * precision.softmax.unit_roundoff + 4.0 * precision.output.unit_roundoff) * reach
+    underflow = np.minimum(computed, 4.0 * precision.weights.tiny) @ np.abs(value) + 2.0 * precision.output.tiny
     if precision.softmax is not Format.FLOAT64 and value.shape[0]:
         underflow += value.shape[0] * _FLUSH_TO_ZERO * np.abs(value).max(0, keepdims=True)
-    return rounding + underflow
+    total: Float64 = rounding + underflow
+    return total
 
 
 def _softcap_slope(block: HeadBlock, scores: Float64) -> Float64:
