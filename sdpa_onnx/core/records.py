@@ -313,7 +313,7 @@ def decode_record(line: bytes, *, where: str) -> Record:
     """
     try:
         record: Record = msgspec.json.decode(line, type=Record)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RecordFormatError(f"{where}: {error}.") from error
     if record.schema != SCHEMA:
         raise RecordFormatError(
