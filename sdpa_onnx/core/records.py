@@ -313,8 +313,10 @@ def decode_record(line: bytes, *, where: str) -> Record:
     """
     try:
         record: Record = msgspec.json.decode(line, type=Record)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except msgspec.MsgspecError as error:
         raise RecordFormatError(f"{where}: {error}.") from error
+    except UnicodeDecodeError as error:  # older msgspec lets it through
+        raise RecordFormatError(f"{where}: Invalid UTF-8 encoded string.") from error
     if record.schema != SCHEMA:
         raise RecordFormatError(
             f"{where}: the record has schema {record.schema}, this version reads {SCHEMA}.",
