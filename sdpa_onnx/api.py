@@ -99,11 +99,12 @@ def verify(
         seed: Seed of the inputs.
 
     Returns:
-        One record per judgement, and one per runtime on the axes; `outcome` tells.
+        One record per judgement, and one per runtime on the axes; `outcome` tells,
+        also where a runtime failed on the model.
 
     Raises:
         RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
-        SessionError: If a runtime fails on the model.
+        ModelError: If nothing in the model can be judged.
     """
     from sdpa_onnx.workflows.checked import Check
     from sdpa_onnx.workflows.survey import pick_runtimes

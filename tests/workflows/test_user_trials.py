@@ -103,7 +103,8 @@ def test_module_is_called_as_it_was_exported() -> None:
     ends = [record for record in exported.agreement if record.site.startswith("end:")]
     assert exported.is_right
     assert ends
-    assert all(record.max_abs_error > 0 or record.max_bound_ratio >= 0 for record in ends)
+    # Compared with numbers, not passed over because the module could not be called.
+    assert all(record.diagnosis.startswith("The largest error is ") for record in ends)
 
 
 def test_weights_that_are_not_numbers_are_a_record_that_can_be_read() -> None:
