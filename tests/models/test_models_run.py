@@ -1,5 +1,7 @@
 """The committed graphs on onnxruntime, judged by the float64 oracle."""
 
+import importlib.metadata
+
 import numpy as np
 import pytest
 
@@ -59,7 +61,9 @@ def test_one_query_with_several_new_keys(name: str, request: pytest.FixtureReque
     row = ROWS[name]
     if row.opset in (23, 24) and row.nodes == {"Attention": 1}:
         reason = "onnxruntime 1.32.0 (CPU, opset 23 and 24) drops is_causal where there is one query"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
+        # There it must fail, or the check is blind; another version may have mended it.
+        is_known = importlib.metadata.version("onnxruntime") == "1.32.0"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=is_known))
     sizes = {"batch_size": 1, "q_seq_len": 1, "kv_seq_len": 5, "past_seq_len": 4}
     records = verify(load_model(FOLDER / row.file), ["ort-cpu"], [Check(sizes=sizes, spreads=(_SPREAD,))])
     assert [record.reason for record in records if record.reason] == []
