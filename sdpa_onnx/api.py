@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir
 
-    from sdpa_onnx.core.records import AgreementRecord, AttentionRecord, ExportRecord, TimingRecord
+    from sdpa_onnx.core.records import AttentionRecord, Record, TimingRecord
     from sdpa_onnx.graph.model import OnnxModel
 
     ModelSource = str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | OnnxModel
@@ -42,7 +42,7 @@ def export(
     sample_inputs: object = None,
     *,
     opset: int = _ATTENTION_OPSET,
-    dtype: Dtype = Dtype.FLOAT32,
+    dtype: Dtype | None = None,
     dynamic_axes: Mapping[str, Sequence[int]] | None = None,
 ) -> "OnnxModel":
     """Export attention with dynamic batch size and lengths. Nothing is verified: see `verify`.
@@ -51,7 +51,7 @@ def export(
         target: A `torch.nn.Module`, an `AttentionSpec`, or a name: one of our uses, or of the catalog.
         sample_inputs: A tuple or dict of tensors; for a module only.
         opset: 18 to 25. Below 23 the formula is written out, from 23 on it is one Attention node.
-        dtype: Element type, for a spec only.
+        dtype: Element type of a spec (None = float32) or a named target; a module is exported in its own.
         dynamic_axes: Axes that may change, by parameter name, where the usual ones are wrong.
 
     Raises:
@@ -68,6 +68,11 @@ def export(
 
     if not isinstance(target, torch.nn.Module):
         raise ExportError(f"A {type(target).__name__} cannot be exported.", hint="Give a module, a spec or a name.")
+    if dtype is not None:
+        raise ExportError(
+            "A module is exported in its own element type; dtype is for a spec or a name.",
+            hint=f"Convert the module and its inputs: module.to(torch.{dtype}).",
+        )
     return export_module(target, sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
 
 
@@ -89,7 +94,8 @@ def verify(
     runtimes: Sequence[str] = ("ort-cpu",),
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
-) -> "list[AgreementRecord | ExportRecord]":
+    prove: bool = False,
+) -> "list[Record]":
     """Judge every attention of a model on runtimes and prove that its axes may change.
 
     Args:
@@ -97,6 +103,7 @@ def verify(
         runtimes: Names, see `sdpa-onnx runtimes`.
         sizes: Sizes of named axes; the others are chosen.
         seed: Seed of the inputs.
+        prove: Also plant every kind of fault, one record each: would these inputs catch it?
 
     Returns:
         One record per judgement, and one per runtime on the axes; `outcome` tells,
@@ -108,11 +115,12 @@ def verify(
     """
     from sdpa_onnx.workflows.checked import Check
     from sdpa_onnx.workflows.survey import pick_runtimes
-    from sdpa_onnx.workflows.verify_file import verify_file
+    from sdpa_onnx.workflows.verify_file import Extras, verify_file
 
     loaded = load(model)
     check = Check(sizes=dict(sizes or {}), seed=seed)
-    return list(verify_file(loaded, pick_runtimes(list(runtimes)), check, target=str(loaded.path or "model")))
+    names = pick_runtimes(list(runtimes))
+    return list(verify_file(loaded, names, check, target=str(loaded.path or "model"), extras=Extras(prove=prove)))
 
 
 def bench(

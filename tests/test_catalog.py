@@ -146,7 +146,9 @@ def test_unknown_name_offers_the_nearest() -> None:
         pytest.param("t5-base/encoder-self", {"scale": ScaleRule.INVERSE_SQRT}, _SQUARE, id="t5-default-scale"),
         pytest.param("llama-3-8b/self", {"is_causal": False}, _SQUARE, id="llama-sees-the-future"),
         pytest.param("deepseek-v2-lite/mla-expanded", {"scale": 128**-0.5}, _SQUARE, id="deepseek-scale-of-d-v"),
-        pytest.param("mistral-7b/decode", {"left_window": -1}, _STEP, id="mistral-without-window"),
+        pytest.param(
+            "mistral-7b/decode", {"left_window": -1}, _STEP, id="mistral-without-window", marks=pytest.mark.slow
+        ),
         pytest.param("mistral-7b/decode", {"left_window": 4096}, _STEP, id="mistral-window-off-by-one"),
     ],
 )

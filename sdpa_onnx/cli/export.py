@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sdpa_onnx.cli.guard import DISAGREES, OK, guarded, pin_threads, tell
-from sdpa_onnx.cli.options import Debug, DtypeName, Json, MaskName, Output, Seed
+from sdpa_onnx.cli.options import PATIENCE_SECONDS, Debug, DtypeName, Json, MaskName, Output, Seed, Timeout
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_records
 from sdpa_onnx.errors import ModelError, PlanError
@@ -37,6 +37,12 @@ Opset = Annotated[int, typer.Option("--opset", help="18 to 25.")]
 Shapes = Annotated[
     list[str], typer.Option("--shape", metavar="NAME=2x16x512", help="Sample input of a class; :dtype may follow.")
 ]
+ElementType = Annotated[
+    DtypeName | None,
+    typer.Option(
+        "--dtype", help="Element type; a class is converted. Default: float32; a class as it is.", show_default=False
+    ),
+]
 DynamicAxes = Annotated[
     list[str], typer.Option("--dynamic", metavar="NAME=0,1", help="Axes of an input that change, if not the usual.")
 ]
@@ -49,7 +55,7 @@ class ExportRequest:
     what: "AttentionSpec | str"
     opset: int
     form: FormName | None
-    dtype: "Dtype"
+    dtype: "Dtype | None"
     shapes: Mapping[str, tuple[tuple[int, ...], str]] | None
     dynamic_axes: Mapping[str, tuple[int, ...]] | None
 
@@ -74,7 +80,7 @@ def export(
     *,
     opset: Opset = _ATTENTION_OPSET,
     form: Annotated[FormName | None, typer.Option("--form", help="Default: by the opset.", show_default=False)] = None,
-    dtype: Annotated[DtypeName, typer.Option("--dtype", help="Element type, for sdpa.")] = "float32",
+    dtype: ElementType = None,
     q_num_heads: Annotated[int, typer.Option("--q-num-heads", help="sdpa: query heads.")] = 8,
     kv_num_heads: Annotated[int | None, typer.Option("--kv-num-heads", help="sdpa: key/value heads.")] = None,
     head_dim: Annotated[int, typer.Option("--head-dim", help="sdpa: width of a head, d_k.")] = 64,
@@ -90,6 +96,7 @@ def export(
     shape: Shapes = [],
     dynamic: DynamicAxes = [],
     runtime: Annotated[str, typer.Option("--runtime", help="Where it is proved.")] = "ort-cpu",
+    timeout: Timeout = PATIENCE_SECONDS,
     seed: Seed = 0,
     json: Json = False,
     debug: Debug = False,
@@ -121,20 +128,40 @@ def export(
         what=what,
         opset=opset,
         form=_form(what, form, opset),
-        dtype=Dtype(dtype),
+        dtype=None if dtype is None else Dtype(dtype),
         shapes=parse_shapes(shape),
         dynamic_axes=parse_axes(dynamic),
     )
-    return _show(_export(request, target, output, runtime, seed), output, as_json=json)
+    return _show(_export(request, target, output, runtime, seed=seed, patience_seconds=timeout), output, as_json=json)
 
 
 def _show(exported: "Exported", output: Path, *, as_json: bool) -> int:
     show_records([exported.record, *exported.agreement], as_json=as_json)
     if not exported.is_right:
-        tell(f"{output} was not written: see what disagrees above. On this runtime --opset 18 may be right.")
+        tell(f"{output} was not written: {_why(exported)}")
         return DISAGREES
     tell(f"wrote {output}{_fallback_words(exported)}")
     return OK
+
+
+def _why(exported: "Exported") -> str:
+    """The reason and what to do about it."""
+    record = exported.record
+    if any(setting.setting == "scale" for setting in record.settings):
+        advice = (
+            "Compute the scale from the size in one expression that torch can follow, such as 1.0 / key.shape[-2] or "
+            "math.log(key.shape[-2]), or multiply the query by it and give scale=1.0; or keep that axis fixed with "
+            "--dynamic."
+        )
+    elif record.settings or record.baked:
+        advice = "Let the code follow the size, or keep that axis fixed with --dynamic."
+    else:
+        return f"see what disagrees above.{_older(record.opset)}"
+    return f"{record.reason.rstrip('.')}. {advice}"
+
+
+def _older(opset: int) -> str:
+    return " On this runtime --opset 18 may be right." if opset >= _ATTENTION_OPSET else ""
 
 
 def _fallback_words(exported: "Exported") -> str:
@@ -147,7 +174,9 @@ def _fallback_words(exported: "Exported") -> str:
     return f" in form decomposed: the Attention operator can say this from opset {minimum_opset(sites[0].spec)} on"
 
 
-def _export(request: ExportRequest, target: str, output: Path, runtime: str, seed: int) -> "Exported":
+def _export(
+    request: ExportRequest, target: str, output: Path, runtime: str, *, seed: int, patience_seconds: float
+) -> "Exported":
     from sdpa_onnx.workflows.export import export_and_prove
     from sdpa_onnx.workflows.survey import pick_runtimes
 
@@ -161,6 +190,7 @@ def _export(request: ExportRequest, target: str, output: Path, runtime: str, see
             path=output,
             seed=seed,
             on_size=lambda done, of: progress.at(f"proving axes: {done} of {of} sizes"),
+            patience_seconds=patience_seconds,
         )
 
 

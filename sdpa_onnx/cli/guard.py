@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec, TextIO
 
-from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.errors import PlanError, SdpaOnnxError
 
 __all__ = [
     "DISAGREES",
@@ -36,6 +36,8 @@ Parameters = ParamSpec("Parameters")
 
 # Where results go while `sys.stdout` is lent to what others print; None = it is not lent.
 _RESULTS: ContextVar[TextIO | None] = ContextVar("_RESULTS", default=None)
+# More threads than this are a slip of the finger, and exhaust the system.
+_THREADS_PER_PROCESSOR = 4
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "array is too big", "Maximum allowed dimension")
 
 
@@ -124,7 +126,13 @@ def pin_threads(threads: int) -> None:
     """Give every math library the same number of threads; call before numpy is imported.
 
     A variable that the user has set stays.
+
+    Raises:
+        PlanError: If so many threads would only be in each other's way.
     """
+    most = _THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
+    if threads > most:
+        raise PlanError(f"--threads {threads} is too many for this machine.", hint=f"Give at most {most}.")
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
 

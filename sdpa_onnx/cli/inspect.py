@@ -1,16 +1,22 @@
 """`sdpa-onnx inspect`: what attention stands in a file, and what runtimes make of it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from sdpa_onnx.cli.guard import OK, guarded
 from sdpa_onnx.cli.options import Debug, Json, ModelFile, Runtimes
 from sdpa_onnx.cli.show import print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sdpa_onnx.core.records import AttentionRecord
     from sdpa_onnx.runtimes.base import RanReport
 
 __all__ = ["describe_attention", "inspect"]
+
+Run = Annotated[bool, typer.Option("--run/--no-run", help="Run it at a few sizes: are its axes really free?")]
 
 
 @guarded
@@ -18,17 +24,22 @@ def inspect(
     model: ModelFile,
     *,
     runtime: Runtimes = ["ort-cpu"],
+    run: Run = True,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """List each attention of a file: form, heads, widths, mask, scale, axes, and what really runs."""
+    """List each attention of a file: form, heads, widths, mask, scale, axes free or fixed, and what really runs."""
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.workflows.inspect import inspect_model, what_runs
+    from sdpa_onnx.workflows.inspect_axes import try_axes
     from sdpa_onnx.workflows.survey import pick_runtimes
 
     names = pick_runtimes(runtime)
     loaded = load_model(model)
     records = inspect_model(loaded, target=str(model))
+    trial = try_axes(loaded, records, names[0], target=str(model)) if run else None
+    if trial is not None:
+        records = trial.records
     if json:
         print_json(records)
         return OK
@@ -36,9 +47,19 @@ def inspect(
     for record in records:
         print(describe_attention(record))
     print(f"Dynamic axes: {', '.join(records[0].dynamic_axes) or 'none'}")
+    for line in _doubts(records):
+        print(f"  warning: {line}")
+    if trial is not None:
+        print(f"Axes: {trial.says}")
     for name in names:
         print(f"On {name}: {_ran_line(what_runs(loaded, name))}")
     return OK
+
+
+def _doubts(records: "Sequence[AttentionRecord]") -> list[str]:
+    """What speaks against the file although it can be read, each once."""
+    scales = (record.scale_doubt for record in records if record.scale_doubt)
+    return [*records[0].static_axes, *scales]
 
 
 def describe_attention(record: "AttentionRecord") -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sdpa_onnx.cli import bench, export, inspect, report, run, runtimes, saturation, verify
+from sdpa_onnx.cli import bench, conformance, export, fuzz, inspect, reduce, report, run, runtimes, saturation, verify
 from sdpa_onnx.cli.guard import INTERRUPTED, MISUSE, OK, fill_closed_streams, tell
 from sdpa_onnx.version import __version__
 
@@ -30,6 +30,9 @@ for command in (
     verify.verify,
     bench.bench,
     saturation.saturation,
+    conformance.conformance,
+    fuzz.fuzz,
+    reduce.reduce,
     report.report,
     runtimes.runtimes,
 ):

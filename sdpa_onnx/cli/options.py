@@ -9,7 +9,9 @@ import typer
 from sdpa_onnx.errors import PlanError
 
 __all__ = [
+    "PATIENCE_SECONDS",
     "Debug",
+    "Expect",
     "Inputs",
     "Json",
     "ModelFile",
@@ -18,6 +20,7 @@ __all__ = [
     "Seed",
     "SizeOptions",
     "Threads",
+    "Timeout",
     "parse_sizes",
 ]
 
@@ -25,6 +28,15 @@ Json = Annotated[bool, typer.Option("--json", help="Records as JSON on stdout, n
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads inside one operator, the same for all.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and inputs.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds after which a runtime is given up.")
+]
+# Longest wait for one answer of a runtime whose crash is to be told: far beyond the load of any model.
+PATIENCE_SECONDS = 600.0
+Expect = Annotated[
+    Path | None,
+    typer.Option("--expect", metavar="F.toml", help="Known findings: only what it does not list fails the command."),
+]
 Runtimes = Annotated[list[str], typer.Option("--runtime", help="Runtime; repeatable, or 'all'. See `runtimes`.")]
 ModelFile = Annotated[Path, typer.Argument(metavar="F.onnx", help="An ONNX model.", show_default=False)]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Where to write the model.", show_default=False)]

@@ -19,11 +19,14 @@ def report(
     debug: Debug = False,
 ) -> int:
     """Write summary.md and the charts of a run again, and print it."""
+    from sdpa_onnx.cli.expect import kept_known
     from sdpa_onnx.cli.show import show_report
     from sdpa_onnx.report.render import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(run)
-    written = render(records, header, run)
-    show_report(records, header, written[0], as_json=json)
+    expected = kept_known(run)
+    known = expected.sort(records) if expected is not None else None
+    written = render(records, header, run, known=known)
+    show_report(records, header, written[0], as_json=json, known=known)
     return OK

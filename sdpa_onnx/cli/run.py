@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.guard import DISAGREES, INTERRUPTED, OK, guarded, pin_threads, tell
-from sdpa_onnx.cli.options import Debug, Json
+from sdpa_onnx.cli.expect import exit_code, keep_known, kept_known, read_known, tell_known
+from sdpa_onnx.cli.guard import INTERRUPTED, guarded, pin_threads, tell
+from sdpa_onnx.cli.options import Debug, Expect, Json
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
@@ -32,17 +33,21 @@ def run(
     runtime: OnlyRuntimes = [],
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Instead of the suite's.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Instead of the suite's.")] = None,
+    expect: Expect = None,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Export, verify and time a suite; write and print its report."""
     from sdpa_onnx.sweep.suite import load_suite
 
+    read_known(expect)
     plan = _narrowed(load_suite(suite), runtime, threads, seed)
     pin_threads(plan.threads)
     command = _command(suite, runtime, threads, seed)
     store = _open(plan, suite, out, command, resume=resume, force=force)
     with store:
+        if expect is not None:
+            keep_known(expect, store.folder)
         interrupted = not _carry_out(plan, store)
     return _report(store.folder, command, as_json=json, interrupted=interrupted)
 
@@ -115,16 +120,18 @@ def _carry_out(plan: "Suite", store: "Store") -> bool:
 
 def _report(folder: Path, command: list[str], *, as_json: bool, interrupted: bool) -> int:
     from sdpa_onnx.cli.show import show_report
-    from sdpa_onnx.core.records import Outcome
     from sdpa_onnx.report.render import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)
-    written = render(records, header, folder)
-    show_report(records, header, written[0], as_json=as_json)
+    expected = kept_known(folder)
+    known = expected.sort(records) if expected is not None else None
+    written = render(records, header, folder, known=known)
+    show_report(records, header, written[0], as_json=as_json, known=known)
+    if known is not None:
+        tell_known(known, with_summary=as_json)
     if interrupted:
         again = shlex.join([*command, "--out", str(folder), "--resume"])
         tell(f"interrupted after {header.done_cells} of {header.planned_cells} cells; go on with: {again}")
         return INTERRUPTED
-    bad = any(record.outcome in (Outcome.DISAGREES, Outcome.FAILED) for record in records)
-    return DISAGREES if bad else OK
+    return exit_code(records, known)

@@ -14,7 +14,13 @@ from sdpa_onnx.core.records import Record, RuntimeRecord
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["print_json", "show_records", "show_report"]
+    from sdpa_onnx.report.conformance_run import ConformanceRun
+    from sdpa_onnx.workflows.conformance.feature import Feature
+    from sdpa_onnx.workflows.expected import Sorted
+
+__all__ = ["print_json", "show_conformance", "show_features", "show_records", "show_report"]
+
+_FEATURE_WORDS = ("slug", "group", "operator", "title", "source")
 
 
 def show_records(records: Sequence[Record], *, as_json: bool) -> None:
@@ -31,7 +37,9 @@ def show_records(records: Sequence[Record], *, as_json: bool) -> None:
             print_tables(records, _console())
 
 
-def show_report(records: Sequence[Record], header: RunHeader, summary: Path, *, as_json: bool) -> None:
+def show_report(
+    records: Sequence[Record], header: RunHeader, summary: Path, *, as_json: bool, known: "Sorted | None" = None
+) -> None:
     """Print a whole run, and where its report is."""
     with _while_read():
         if as_json:
@@ -39,8 +47,32 @@ def show_report(records: Sequence[Record], header: RunHeader, summary: Path, *, 
             return
         from sdpa_onnx.report.terminal import print_report
 
-        print_report(records, header, _console())
+        print_report(records, header, _console(), known=known)
         print(f"\nReport: {summary}")
+
+
+def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:
+    """Print the rows of `conformance` for a program or a person."""
+    with _while_read():
+        if as_json:
+            print_json(run.records)
+            return
+        from sdpa_onnx.report.conformance_terminal import print_conformance
+
+        print_conformance(run, _console())
+
+
+def show_features(features: "Sequence[Feature]", *, as_json: bool) -> None:
+    """List what `conformance` can ask."""
+    plain = [{name: str(getattr(one, name)) for name in _FEATURE_WORDS} for one in features]
+    with _while_read():
+        stream = results()
+        if as_json and stream is not None:
+            stream.write(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n")
+        elif not as_json:
+            width = max(len(one["slug"]) for one in plain)
+            for one in plain:
+                print(f"{one['slug']:{width}}  {one['operator']}: {one['title']}")
 
 
 def print_json(records: Sequence[Record]) -> None:

@@ -1,19 +1,54 @@
 """`sdpa-onnx verify`: judge a file on runtimes against the float64 oracle."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.guard import DISAGREES, OK, guarded, pin_threads
-from sdpa_onnx.cli.options import Debug, Inputs, Json, ModelFile, Runtimes, Seed, SizeOptions, Threads, parse_sizes
+from sdpa_onnx.cli.expect import conclude, read_known
+from sdpa_onnx.cli.guard import guarded, pin_threads
+from sdpa_onnx.cli.options import (
+    PATIENCE_SECONDS,
+    Debug,
+    Expect,
+    Inputs,
+    Json,
+    ModelFile,
+    Runtimes,
+    Seed,
+    SizeOptions,
+    Threads,
+    Timeout,
+    parse_sizes,
+)
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_records
+from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.records import Record
+    from sdpa_onnx.graph.model import OnnxModel
+    from sdpa_onnx.workflows.feeds import Feeds
 
 __all__ = ["verify"]
 
+Outputs = Annotated[
+    Path | None,
+    typer.Option("--outputs", metavar="F.npz", help="Judge these stored outputs of --inputs; run nothing."),
+]
+PrecisionName = Annotated[
+    str | None,
+    typer.Option("--precision", help="Declared arithmetic of --outputs, e.g. tf32. The model's own type otherwise."),
+]
+KeepFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--keep", metavar="FOLDER", help="Keep inputs and outputs of every run of the whole model, one .npz each."
+    ),
+]
+Prove = Annotated[
+    bool, typer.Option("--prove", help="Also plant every kind of fault, to show that these inputs would catch it.")
+]
 Against = Annotated[str | None, typer.Option("--against", metavar="TARGET", help="Also compare with this module.")]
 
 
@@ -25,6 +60,12 @@ def verify(
     against: Against = None,
     size: SizeOptions = [],
     inputs: Inputs = None,
+    outputs: Outputs = None,
+    precision: PrecisionName = None,
+    keep: KeepFolder = None,
+    prove: Prove = False,
+    timeout: Timeout = PATIENCE_SECONDS,
+    expect: Expect = None,
     threads: Threads = 1,
     seed: Seed = 0,
     json: Json = False,
@@ -32,26 +73,41 @@ def verify(
 ) -> int:
     """Judge every attention of a file on runtimes, and prove that its axes may change."""
     pin_threads(threads)
-    from sdpa_onnx.core.records import Outcome
     from sdpa_onnx.workflows.checked import Check
     from sdpa_onnx.workflows.feeds import read_inputs
+    from sdpa_onnx.workflows.stored import Keep
     from sdpa_onnx.workflows.survey import pick_runtimes
-    from sdpa_onnx.workflows.verify_file import load_against, verify_file
+    from sdpa_onnx.workflows.verify_file import Extras, load_against, verify_file
 
+    expected = read_known(expect)
     loaded = load_against(model, against)
-    names = pick_runtimes(runtime)
     arrays = read_inputs(inputs, loaded) if inputs is not None else None
-    check = Check(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
-    with Progress(3.0 * len(names)) as progress:
-        records: list[Record] = []
-        for record in verify_file(
-            loaded,
-            names,
-            check,
-            target=str(model),
-        ):
-            records.append(record)
-            progress.at(f"verifying on {record.runtime}")
+    if outputs is not None and (keep is not None or prove):
+        unused = "--prove" if prove else "--keep"
+        raise PlanError(f"{unused} is of a run, and nothing runs with --outputs.", hint=f"Leave out {unused}.")
+    if outputs is not None or precision is not None:
+        records = _judge_stored(loaded, arrays, outputs, precision, str(model))
+    else:
+        names = pick_runtimes(runtime)
+        check = Check(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
+        extras = Extras(keep=None if keep is None else Keep(folder=keep), prove=prove, patience_seconds=timeout)
+        records = []
+        with Progress(3.0 * len(names)) as progress:
+            for record in verify_file(loaded, names, check, target=str(model), extras=extras):
+                records.append(record)
+                progress.at(f"verifying on {record.runtime}")
     show_records(records, as_json=json)
-    bad = (Outcome.DISAGREES, Outcome.FAILED)
-    return DISAGREES if any(record.outcome in bad for record in records) else OK
+    return conclude(records, expected)
+
+
+def _judge_stored(
+    model: "OnnxModel", inputs: "Feeds | None", outputs: Path | None, precision: str | None, target: str
+) -> "list[Record]":
+    """Judge stored outputs; nothing runs."""
+    from sdpa_onnx.workflows.stored import judge_stored
+
+    if outputs is None:
+        raise PlanError("--precision is of --outputs, which is not given.", hint="A runtime declares its own.")
+    if inputs is None:
+        raise PlanError("--outputs needs --inputs: what the runtime was fed.", hint="--keep writes both into one file.")
+    return list(judge_stored(model, inputs, outputs, precision=precision, target=target))

@@ -1,7 +1,7 @@
 """The proven bound: how far a right result can lie from the oracle, element by element.
 
 Deterministic and rigorous (docs/decisions/0003) for any order of evaluation in the declared
-arithmetic; matrix products only. The statistical spread is not computed here.
+arithmetic; matrix products only. The statistical spread is `sigma.py`'s.
 """
 
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.oracle import HeadBlock, softmax
+from sdpa_onnx.core.oracle import HeadBlock
 from sdpa_onnx.core.precision import Format, Precision
+from sdpa_onnx.core.stages import Stages, stages_of
 
-__all__ = ["BlockBound", "bound_block", "overflow_limit"]
+__all__ = ["BlockBound", "bound_block", "bound_stages", "lifted", "logit_error", "overflow_limit"]
 
 Float64 = NDArray[np.float64]
 
@@ -29,12 +30,14 @@ class BlockBound:
     Args:
         output: (rows, v_head_dim), the oracle's output.
         bound: (rows, v_head_dim), largest |actual - output| that the declared arithmetic can give.
+        underflow: (rows, v_head_dim), the part of the bound that weights and outputs near zero may lose.
         per_scale: (rows, v_head_dim), d output / d ln(scale).
         overflows: (rows,), True where a stored score may overflow, so that inf and NaN are no fault.
     """
 
     output: Float64
     bound: Float64
+    underflow: Float64
     per_scale: Float64
     overflows: NDArray[np.bool_]
 
@@ -61,24 +64,31 @@ def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
         IMA J. Numer. Anal. 41(4), 2021; gamma_n = n u / (1 - n u) after Higham,
         Accuracy and Stability of Numerical Algorithms, section 3.1.
     """
-    scores = block.scores()
-    logits = block.logits(block.capped(scores))
-    weights = softmax(logits)
-    output = weights @ block.value
-    logit_error = _logit_error(block, precision, scores, logits)
-    lifted = _lifted(logits, weights, logit_error)
-    kept = (weights * np.exp(-np.minimum(logit_error, _LARGEST_EXPONENT))).sum(1, keepdims=True)
+    return bound_stages(stages_of(block), precision)
+
+
+def bound_stages(stages: Stages, precision: Precision) -> BlockBound:
+    """Compute the same from stages that are there already."""
+    value, weights, output = stages.block.value, stages.weights, stages.output
+    error = logit_error(stages, precision)
+    raised = lifted(stages, error)
+    shrunk = np.exp(-np.minimum(error, _LARGEST_EXPONENT))
+    kept = np.vecdot(weights, shrunk)[:, None]
     kept = np.where(kept > 0.0, kept, 1.0)
-    seen = block.value[~np.isneginf(block.bias).all(0)]
-    from_logits = _weighted_distance(lifted, block.value, output) / kept
+    seen = value[stages.seen]
+    from_logits = _weighted_distance(raised, value, output) / kept
     bound = np.fmin(from_logits, _distance_to_hull(seen, output))
     # What is rounded later is what was computed: weights of at most this, and outputs within the bound so far.
-    computed = (weights + lifted) / kept
-    bound += _later_roundings(computed, block.value, seen, np.abs(output) + bound, precision)
-    moved = scores * _softcap_slope(block, scores)
-    centred = moved - (weights * moved).sum(1, keepdims=True)
-    per_scale = (weights * centred) @ block.value
-    return BlockBound(output=output, bound=bound, per_scale=per_scale, overflows=_overflows(block, precision, scores))
+    computed = (weights + raised) / kept
+    underflow = _underflow(computed, value, precision)
+    bound += _later_roundings(computed, value, seen, np.abs(output) + bound, precision) + underflow
+    return BlockBound(
+        output=output,
+        bound=bound,
+        underflow=underflow,
+        per_scale=stages.per_scale,
+        overflows=_overflows(stages, precision),
+    )
 
 
 def gamma(terms: int | NDArray[np.int64], unit_roundoff: float) -> Float64:
@@ -94,18 +104,18 @@ def _unit(format_: Format | None) -> float:
     return 0.0 if format_ is None else format_.unit_roundoff
 
 
-def _logit_error(block: HeadBlock, precision: Precision, scores: Float64, logits: Float64) -> Float64:
+def logit_error(stages: Stages, precision: Precision) -> Float64:
     """E_ij: largest absolute error of a computed logit, relative to the row's maximum.
 
     The error of the computed maximum itself cancels: it shifts numerator and
     denominator alike.
     """
+    block = stages.block
     softmax_unit = precision.softmax.unit_roundoff
-    products = abs(block.scale) * (np.abs(block.query) @ np.abs(block.key).T)
-    magnitude = np.abs(scores)
+    magnitude = np.abs(stages.scores)
     # A product of factors (1 + delta) is at most e^(sum of |delta|).
     sum_error = gamma(block.query.shape[1], precision.score_sum.unit_roundoff)
-    error = np.expm1(sum_error + 2.0 * (_unit(precision.operand) + precision.prescaled.unit_roundoff)) * products
+    error = np.expm1(sum_error + 2.0 * (_unit(precision.operand) + precision.prescaled.unit_roundoff)) * stages.products
     # Prescaled operands near zero lose an absolute amount.
     tiny = precision.prescaled.tiny * abs(block.scale) ** 0.5
     error += tiny * (np.abs(block.query).sum(1)[:, None] + np.abs(block.key).sum(1)[None, :])
@@ -120,22 +130,25 @@ def _logit_error(block: HeadBlock, precision: Precision, scores: Float64, logits
     added = np.where(np.isfinite(block.bias), np.abs(block.bias), 0.0)
     if added.any():
         error += (softmax_unit + precision.scores.unit_roundoff) * (magnitude + error + added)
-    highest = logits.max(1, keepdims=True) if logits.shape[1] else logits
-    below = np.where(np.isfinite(logits), np.abs(logits - np.where(np.isfinite(highest), highest, 0.0)), 0.0)
-    error += softmax_unit * (below + 2.0 * error)
-    return error + precision.exp_units * softmax_unit + precision.weights.unit_roundoff
+    error *= 1.0 + 2.0 * softmax_unit
+    error += softmax_unit * stages.below
+    error += precision.exp_units * softmax_unit + precision.weights.unit_roundoff
+    return error
 
 
-def _lifted(logits: Float64, weights: Float64, logit_error: Float64) -> Float64:
+def lifted(stages: Stages, error: Float64) -> Float64:
     """w_j (e^(E_j) - 1), also where w_j is tiny and E_j huge."""
-    if not logit_error.size or logit_error.max() < 1.0:
-        return weights * np.expm1(logit_error)
+    logits, weights = stages.logits, stages.weights
+    if not error.size or error.max() < 1.0:
+        grown = np.expm1(error)
+        grown *= weights
+        return grown
     highest = logits.max(1, keepdims=True)
     below = logits - np.where(np.isfinite(highest), highest, 0.0)
     total = np.exp(below).sum(1, keepdims=True)
-    raised = below - np.log(np.where(total > 0.0, total, 1.0)) + logit_error
+    raised = below - np.log(np.where(total > 0.0, total, 1.0)) + error
     large = np.exp(np.minimum(raised, _LARGEST_EXPONENT)) - weights
-    return np.where(logit_error < 1.0, weights * np.expm1(np.minimum(logit_error, 1.0)), large)
+    return np.where(error < 1.0, weights * np.expm1(np.minimum(error, 1.0)), large)
 
 
 def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Float64:
@@ -146,10 +159,13 @@ def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Flo
     largest = float(np.abs(value).max(initial=0.0)) or 1.0
     value, output = value / largest, output / largest  # so that no square overflows
     total = factors.sum(1, keepdims=True)
-    triangle = factors @ np.abs(value) + np.abs(output) * total
-    squares = factors @ (value * value) - 2.0 * output * (factors @ value) + output * output * total
+    width = value.shape[1]
+    sums = factors @ np.concatenate([np.abs(value), value * value, value], axis=1)
+    magnitudes, squared, plain = sums[:, :width], sums[:, width : 2 * width], sums[:, 2 * width :]
+    triangle = magnitudes + np.abs(output) * total
+    squares = squared - 2.0 * output * plain + output * output * total
     # The difference of squares cancels; its own rounding is covered by this share of its terms.
-    slack = 1e-13 * (factors @ (value * value) + output * output * total)
+    slack = 1e-13 * (squared + output * output * total)
     smaller: Float64 = largest * np.fmin(triangle, np.sqrt(total * (np.maximum(squares, 0.0) + slack)))
     return smaller
 
@@ -163,7 +179,7 @@ def _distance_to_hull(seen: Float64, output: Float64) -> Float64:
 
 
 def _later_roundings(computed: Float64, value: Float64, seen: Float64, reach: Float64, precision: Precision) -> Float64:
-    """Rounding after the logits: second product, row sum, division, output, underflow.
+    """Rounding after the logits: second product, row sum, division, output.
 
     Args:
         computed: (rows, keys), no computed weight is larger.
@@ -172,34 +188,34 @@ def _later_roundings(computed: Float64, value: Float64, seen: Float64, reach: Fl
         reach: (rows, v_head_dim), no computed output is larger in magnitude.
         precision: The declared arithmetic.
     """
-    keys = np.maximum((computed > 0.0).sum(1, keepdims=True), 1)
+    keys = np.maximum(np.count_nonzero(computed, axis=1, keepdims=True), 1)
     sum_error = gamma(keys, precision.output_sum.unit_roundoff)
     # Computed weights add up to 1, so their sum over |value| is no larger than its largest visible entry.
     spent = np.fmin(computed @ np.abs(value), np.abs(seen).max(0, initial=0.0))
-    rounding = (sum_error + _unit(precision.operand)) * spent
+    # Both operands of the second product are rounded: weights and value.
+    operands = (1.0 + _unit(precision.operand)) ** 2 - 1.0
+    rounding: Float64 = (sum_error + (1.0 + sum_error) * operands) * spent
     rounding += (sum_error + 4.0 * precision.softmax.unit_roundoff + 4.0 * precision.output.unit_roundoff) * reach
-    underflow = np.minimum(computed, 4.0 * precision.weights.tiny) @ np.abs(value) + 2.0 * precision.output.tiny
+    return rounding
+
+
+def _underflow(computed: Float64, value: Float64, precision: Precision) -> Float64:
+    """What weights and outputs near zero may lose: (rows, v_head_dim)."""
+    underflow: Float64 = np.minimum(computed, 4.0 * precision.weights.tiny) @ np.abs(value)
+    underflow += 2.0 * precision.output.tiny
     if precision.softmax is not Format.FLOAT64 and value.shape[0]:
         underflow += value.shape[0] * _FLUSH_TO_ZERO * np.abs(value).max(0, keepdims=True)
-    total: Float64 = rounding + underflow
-    return total
+    return underflow
 
 
-def _softcap_slope(block: HeadBlock, scores: Float64) -> Float64:
-    """Derivative of the capped score: 1 - tanh(score / softcap)^2."""
-    if not block.softcap:
-        return np.ones_like(scores)
-    slope: Float64 = 1.0 - np.tanh(scores / block.softcap) ** 2
-    return slope
-
-
-def _overflows(block: HeadBlock, precision: Precision, scores: Float64) -> NDArray[np.bool_]:
+def _overflows(stages: Stages, precision: Precision) -> NDArray[np.bool_]:
     """Rows whose product QK^T, scaled or not, may exceed the format that stores it."""
+    block, scores = stages.block, stages.scores
     if not scores.shape[1]:
         return np.zeros(scores.shape[0], dtype=bool)
-    unscaled = np.abs(scores) / abs(block.scale) if block.scale else np.abs(block.query @ block.key.T)
-    largest = np.maximum(unscaled, np.abs(scores)).max(1)
-    overflowing: NDArray[np.bool_] = largest > overflow_limit(precision)
+    largest = np.abs(scores).max(1)
+    unscaled = largest / abs(block.scale) if block.scale else np.abs(block.query @ block.key.T).max(1)
+    overflowing: NDArray[np.bool_] = np.maximum(unscaled, largest) > overflow_limit(precision)
     return overflowing
 
 

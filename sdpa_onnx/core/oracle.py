@@ -64,7 +64,8 @@ class HeadBlock:
 
     def scores(self) -> Float64:
         """Compute scale * query key^T, before softcap and mask: (n, total_seq_len)."""
-        scores: Float64 = self.scale * (self.query @ self.key.T)
+        with np.errstate(over="ignore", invalid="ignore"):  # of infinite inputs
+            scores: Float64 = self.scale * (self.query @ self.key.T)
         return scores
 
     def capped(self, scores: Float64) -> Float64:
@@ -73,7 +74,8 @@ class HeadBlock:
 
     def logits(self, capped: Float64) -> Float64:
         """Add the bias; a hidden key is -inf whatever its score is."""
-        return np.where(np.isneginf(self.bias), -np.inf, capped + self.bias)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.where(np.isneginf(self.bias), -np.inf, capped + self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +128,14 @@ def attend(spec: AttentionSpec, inputs: AttentionInputs, *, qk_mode: QkOutputMod
         capped = block.capped(scores)
         logits = block.logits(capped)
         weights = softmax(logits)
-        output[block.batch, block.head, block.rows] = weights @ block.value
+        with np.errstate(over="ignore", invalid="ignore"):
+            output[block.batch, block.head, block.rows] = weights @ block.value
         if qk is not None and qk_mode is not None:
             stages = (scores, capped, logits, weights)
             qk[block.batch, block.head, block.rows] = stages[qk_mode]
     if spec.layout is Layout.BSH:
-        output = output.transpose(0, 2, 1, 3).reshape(output.shape[0], output.shape[2], -1)
+        batch_size, num_heads, q_seq_len, width = output.shape
+        output = output.transpose(0, 2, 1, 3).reshape(batch_size, q_seq_len, num_heads * width)
     return OracleResult(output=output, present_key=key, present_value=value, qk=qk)
 
 
@@ -144,9 +148,10 @@ def softmax(logits: Float64) -> Float64:
     if logits.shape[-1] == 0:
         return logits
     highest = logits.max(-1, keepdims=True)
-    weights = np.exp(logits - np.where(np.isneginf(highest), 0.0, highest))
-    total = weights.sum(-1, keepdims=True)
-    normalised: Float64 = weights / np.where(total == 0.0, 1.0, total)
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as it should be
+        weights = np.exp(logits - np.where(np.isneginf(highest), 0.0, highest))
+        total = weights.sum(-1, keepdims=True)
+        normalised: Float64 = weights / np.where(total == 0.0, 1.0, total)
     return normalised
 
 

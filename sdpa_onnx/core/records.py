@@ -5,12 +5,15 @@ writing files is the store's.
 """
 
 import math
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from sdpa_onnx.core.baked import BakedAxis, BakedSetting
+from sdpa_onnx.core.judge_records import ConformanceRecord, LocatedRecord, PlantedRecord
+from sdpa_onnx.core.record_base import SCHEMA, BaseRecord, Sizes
 from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.core.verdicts import Conformity, Outcome, Verdict
 from sdpa_onnx.errors import RecordFormatError
 
 __all__ = [
@@ -18,88 +21,24 @@ __all__ = [
     "AgreementRecord",
     "AttentionRecord",
     "BakedAxis",
+    "BakedSetting",
+    "ConformanceRecord",
+    "Conformity",
     "ExportRecord",
+    "LocatedRecord",
     "Measure",
     "Outcome",
+    "PlantedRecord",
     "Record",
     "RuntimeRecord",
     "SaturationRecord",
+    "Sizes",
     "TimingRecord",
     "Verdict",
     "decode_record",
     "encode_record",
     "require_finite",
 ]
-
-SCHEMA = 1
-
-
-class Outcome(StrEnum):
-    """What became of a cell; everything but OK is told in the report's first lines."""
-
-    OK = "ok"
-    DISAGREES = "disagrees"
-    UNSUPPORTED = "unsupported"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-
-
-class Verdict(StrEnum):
-    """What a judge says of an output.
-
-    WRONG: no evaluation order of the declared arithmetic can produce it (a
-    proof). SUSPICIOUS: no proof, but beyond the rule for the end of a module.
-    OK: inside the proven bound. ROUNDING-LEVEL comes with the statistical tests.
-
-    Source: METHOD A.7.
-    """
-
-    OK = "ok"
-    SUSPICIOUS = "suspicious"
-    WRONG = "wrong"
-
-
-class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields that every record has.
-
-    Args:
-        schema: Version of this format.
-        cell: sha256 of what was run (spec, sizes, dtype, form, opset, runtime,
-            options, seed), hex; "" outside a run.
-        job: What wrote it: one job's records are complete or void together.
-        parts: Records that the job writes.
-        case: Case id or target name, for people.
-        target: What was exported or read: a use, `sdpa`, a class or a file.
-        form: Graph form: decomposed or attention; "" where there is none (torch).
-        opset: Operator-set version; 0 where there is none.
-        runtime: Runtime name; "" where none ran.
-        outcome: What became of it.
-        reason: Why it is not OK; "" if it is.
-        warnings: Doubts, each one sentence.
-    """
-
-    schema: int = SCHEMA
-    cell: str = ""
-    job: str = ""
-    parts: int = 1
-    case: str = ""
-    target: str = ""
-    form: str = ""
-    opset: int = 0
-    runtime: str = ""
-    outcome: Outcome = Outcome.OK
-    reason: str = ""
-    warnings: tuple[str, ...] = ()
-
-
-class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a case that charts and tables group by; -1 = not applicable."""
-
-    batch_size: int = -1
-    q_seq_len: int = -1
-    kv_seq_len: int = -1
-    head_dim: int = -1
-    q_num_heads: int = -1
 
 
 class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="agreement"):
@@ -115,15 +54,21 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a
             fault. At the end of a module (site "end:...") it is the error over what is allowed there.
         not_finite: Elements that are NaN or infinite without cause; they have no ratio.
+        kappa: Root mean square of error / sigma over the elements judged statistically; about 1 at
+            most where the declared arithmetic ran; -1 if none was.
+        max_z: Largest |error| / sigma among them; -1 if none was.
         max_relative_error, max_ulp_error, cosine: Printed for comparison, never decide.
         diagnosis: What the evidence says, one sentence.
-        inputs: Ladder step or sizes that the inputs came from.
+        inputs: Ladder step, probe or sizes that the inputs came from.
         spread: Standard deviation of the logits, or -1 if the module's own.
         seed: Seed of the inputs.
         judged_rows, total_rows: Rows of (batch, head, query) judged and present.
         scale_error_proven: Smallest relative error of the scale that this
             judgement proves wrong (METHOD A), or -1 if not computed.
         ran: Operator types that ran, with their node counts.
+        expanded: Operators that the runtime replaced by their body, with the nodes that came of each.
+        fused: Operators that ran and do not stand in the model, with their node counts.
+        providers: Nodes per execution provider.
     """
 
     site: str = ""
@@ -144,7 +89,12 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     judged_rows: int = 0
     total_rows: int = 0
     scale_error_proven: float = -1.0
-    ran: dict[str, int] = {}
+    kappa: float = -1.0
+    max_z: float = -1.0
+    ran: dict[str, int] = msgspec.field(default_factory=dict)
+    expanded: dict[str, int] = msgspec.field(default_factory=dict)
+    fused: dict[str, int] = msgspec.field(default_factory=dict)
+    providers: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="timing"):
@@ -170,6 +120,7 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
             on useful work, 0..1.
         samples: File of raw samples, relative to the run folder.
         ran: Operator types that ran, with their node counts.
+        expanded, fused, providers: As in `AgreementRecord`.
     """
 
     group: str = ""
@@ -196,15 +147,10 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     bytes_moved: int = 0
     roof_share: float = -1.0
     samples: str = ""
-    ran: dict[str, int] = {}
-
-
-class BakedAxis(msgspec.Struct, frozen=True, kw_only=True):
-    """An axis that should change and does not: which, to what, and the node if known."""
-
-    axis: str
-    node: str = ""
-    evidence: str = ""
+    ran: dict[str, int] = msgspec.field(default_factory=dict)
+    expanded: dict[str, int] = msgspec.field(default_factory=dict)
+    fused: dict[str, int] = msgspec.field(default_factory=dict)
+    providers: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="export"):
@@ -213,6 +159,7 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     Args:
         dynamic_axes: Names of the axes that may change.
         baked: Axes that were found fixed.
+        settings: Settings of attentions that were found fixed.
         sizes_tried: How many sizes never traced were run.
         nodes: Nodes per operator type as saved.
         seconds: Wall time of the export.
@@ -221,19 +168,35 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
 
     dynamic_axes: tuple[str, ...] = ()
     baked: tuple[BakedAxis, ...] = ()
+    settings: tuple[BakedSetting, ...] = ()
     sizes_tried: int = 0
-    nodes: dict[str, int] = {}
+    nodes: dict[str, int] = msgspec.field(default_factory=dict)
     seconds: float = 0.0
     model: str = ""
 
 
 class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="attention"):
-    """One attention found in a model by `inspect`."""
+    """One attention found in a model by `inspect`.
+
+    Args:
+        node: Its name in the graph.
+        dialect: How it is written.
+        spec: What it computes, or None where it is not read.
+        dynamic_axes: Names of the axes of the graph that may change.
+        baked: Axes of the graph that were found fixed by running it.
+        static_axes: Batch and sequence axes that the file declares fixed, each one clause.
+        scale_doubt: Why the scale may belong to one length only; "" without doubt.
+        sizes_tried: Size sets that were run; 0 if none was.
+    """
 
     node: str = ""
     dialect: str = ""
     spec: AttentionSpec | None = None
     dynamic_axes: tuple[str, ...] = ()
+    baked: tuple[BakedAxis, ...] = ()
+    static_axes: tuple[str, ...] = ()
+    scale_doubt: str = ""
+    sizes_tried: int = 0
 
 
 class RuntimeRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="runtime"):
@@ -280,10 +243,20 @@ class SaturationRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", 
     dtype: str = ""
     rows: int = 0
     draws: int = 0
-    measures: dict[str, Measure] = {}
+    measures: dict[str, Measure] = msgspec.field(default_factory=dict)
 
 
-Record = AgreementRecord | TimingRecord | ExportRecord | SaturationRecord | AttentionRecord | RuntimeRecord
+Record = (
+    AgreementRecord
+    | TimingRecord
+    | ExportRecord
+    | SaturationRecord
+    | ConformanceRecord
+    | PlantedRecord
+    | LocatedRecord
+    | AttentionRecord
+    | RuntimeRecord
+)
 
 
 def encode_record(record: Record) -> bytes:

@@ -4,9 +4,7 @@ Files, `onnx.ModelProto` and `onnx_ir.Model` come in, an `OnnxModel` goes out.
 """
 
 import hashlib
-import logging
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +18,9 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import sites_of_nodes
+from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.whole_file import write_whole
 
 __all__ = ["SITES_KEY", "SPEC_KEY", "TRACED_KEY", "OnnxModel", "load_model"]
 
@@ -145,24 +145,7 @@ class OnnxModel:
         Raises:
             ModelError: If the folder does not exist or cannot be written, or the disk is full.
         """
-        target = Path(path).resolve()  # a link stays a link
-        if target.is_dir():
-            raise ModelError(f"{target} is a directory.", hint="Give the name of a file.")
-        if target.exists() and not target.is_file():
-            raise ModelError(f"{target} is no ordinary file.", hint="Give the name of a file.")
-        data = self.to_bytes()
-        temporary: str | None = None
-        try:
-            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-                temporary = file.name
-                file.write(data)
-            Path(temporary).chmod(0o666 & ~_umask())
-            Path(temporary).replace(target)
-        except OSError as error:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
-            raise ModelError(f"Cannot write {target}: {error.strerror or error}.") from error
-        return target
+        return write_whole(Path(path), self.to_bytes(), failure=ModelError)
 
 
 def load_model(source: "str | os.PathLike[str] | onnx.ModelProto | ir.Model | OnnxModel") -> OnnxModel:
@@ -217,14 +200,8 @@ def _read_tensors(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def _from_proto(proto: onnx.ModelProto) -> ir.Model:
-    """Convert without onnx_ir's log lines: what is wrong is told by our own error."""
-    logger = logging.getLogger("onnx_ir")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
+    with quiet_ir():
         return ir.from_proto(proto)
-    finally:
-        logger.setLevel(level)
 
 
 def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:
@@ -236,9 +213,3 @@ def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:
     except msgspec.MsgspecError as error:
         raise ModelError(f"The metadata '{SITES_KEY}' of {path or 'the model'} cannot be read: {error}.") from error
     return OnnxModel(ir=model, sites=sites, path=path)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

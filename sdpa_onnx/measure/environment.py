@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = ["PACKAGES", "THREAD_VARIABLES", "environment", "versions"]
 
-PACKAGES = ("sdpa-onnx", "torch", "onnx", "onnxruntime", "onnx-ir", "onnxscript", "numpy")
+PACKAGES = ("sdpa-onnx", "torch", "onnx", "onnxruntime", "onnx-ir", "onnxscript", "openvino", "numpy")
 
 # Thread counts that libraries read when they are imported; pinned before that.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

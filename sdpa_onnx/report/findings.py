@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
 from sdpa_onnx.report.figures import count, figure, share
+from sdpa_onnx.report.known_findings import known_summary
 from sdpa_onnx.report.saturation_findings import saturation_findings, saturation_records
 from sdpa_onnx.report.tally import NotOk, bound_ratio, kind_noun, not_ok, outcome_of
 from sdpa_onnx.report.timing_findings import timing_findings
 from sdpa_onnx.report.words import Usual, is_module_end, join_words, plain, series_name, usual_factors, where_in_words
+from sdpa_onnx.workflows.expected import Sorted
 
 __all__ = ["findings"]
 
@@ -29,11 +31,12 @@ _OUTCOME_WORDS = {
 }
 
 
-def findings(records: Sequence[Record], header: RunHeader) -> list[str]:
-    """Tell what the run found; the first line counts everything that is not ok."""
+def findings(records: Sequence[Record], header: RunHeader, *, known: Sorted | None = None) -> list[str]:
+    """Tell what the run found; the first line counts everything that is not ok, the next what of it is known."""
     usual = usual_factors(records)
     return [
         _status_line(records, header, usual),
+        *([known_summary(known)] if known is not None else []),
         *_worst_lines(records),
         *_not_ok_lines(records, usual),
         *timing_findings(records, usual),

@@ -73,6 +73,10 @@ def table_lines(table: Table, width: int) -> list[Line]:
         for row in section.rows:
             lines += [Line(text=text, tone=Tone.ROW) for text in _row_lines(table.columns, row, widths, gap)]
     lines += [Line(text=text, tone=Tone.NOTE) for text in paragraph(table.note, width)]
+    for number, footnote in enumerate(table.footnotes, 1):
+        lines += [
+            Line(text=text, tone=Tone.NOTE) for text in paragraph(f"[{number}] {footnote}", width, hanging="    ")
+        ]
     return lines
 
 

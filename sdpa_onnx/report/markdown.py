@@ -15,6 +15,7 @@ from sdpa_onnx.report.saturation_findings import saturation_records, with_deviat
 from sdpa_onnx.report.saturation_table import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.table import Table
 from sdpa_onnx.report.tables import all_tables
+from sdpa_onnx.workflows.expected import Sorted
 
 __all__ = ["CHART_FOLDER", "render_summary"]
 
@@ -25,18 +26,21 @@ _BEFORE_CHARTS = ("Not ok", "Time of a call")
 _OF_SATURATION = (SATURATION_TITLE, PREDICTION_TITLE)
 
 
-def render_summary(records: Sequence[Record], header: RunHeader, charts: Iterable[str]) -> str:
+def render_summary(
+    records: Sequence[Record], header: RunHeader, charts: Iterable[str], *, known: Sorted | None = None
+) -> str:
     """Write the summary.
 
     Args:
         charts: Names of the charts that lie in `charts/` beside it.
+        known: The records beside the known findings, if there is a file of them.
     """
     tables = all_tables(records)
     names = list(charts)
     elsewhere = (*_BEFORE_CHARTS, *_OF_SATURATION)
     blocks = [
         f"# Attention: suite {_escaped(header.suite)}, {_escaped(header.started)}",
-        _findings(findings(records, header)),
+        _findings(findings(records, header, known=known)),
         *(_table(table) for table in tables if table.title in _BEFORE_CHARTS),
         *_charts([name for name in names if not is_saturation_chart(name)]),
         *_saturation(
@@ -78,7 +82,8 @@ def _table(table: Table, *, level: int = 2) -> str:
             heading = [section.heading if index == 0 else ""] if table.heading else []
             lines.append(_row([_escaped(cell) for cell in (*heading, *row)]))
     note = ["", _escaped(table.note)] if table.note else []
-    return "\n".join([f"{'#' * level} {table.title}", "", *lines, *note])
+    footnotes = [f"- [{number}] {_escaped(footnote)}" for number, footnote in enumerate(table.footnotes, 1)]
+    return "\n".join([f"{'#' * level} {table.title}", "", *lines, *note, *([""] if footnotes else []), *footnotes])
 
 
 def _row(cells: Sequence[str]) -> str:

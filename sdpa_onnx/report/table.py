@@ -31,6 +31,7 @@ class Table:
         columns: The columns of every section; each row has as many cells.
         sections: The rows.
         note: How to read it, one or two sentences.
+        footnotes: What the marks [1], [2] ... in the cells stand for, in this order.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Table:
     columns: tuple[Column, ...]
     sections: tuple[Section, ...]
     note: str = ""
+    footnotes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -18,9 +18,10 @@ from sdpa_onnx.core.records import (
 )
 from sdpa_onnx.report.comparisons import Comparison, comparisons
 from sdpa_onnx.report.figures import count, figure, median_text, ratio_text, share
+from sdpa_onnx.report.judge_tables import located_table, planted_table
 from sdpa_onnx.report.saturation_table import prediction_table, saturation_table
 from sdpa_onnx.report.table import Column, Section, Table
-from sdpa_onnx.report.tally import baked_words, bound_ratio, not_ok, outcome_of
+from sdpa_onnx.report.tally import baked_words, bound_ratio, not_ok, outcome_of, reason_of
 from sdpa_onnx.report.words import (
     Usual,
     case_in_words,
@@ -52,8 +53,10 @@ def all_tables(records: Sequence[Record]) -> list[Table]:
     saturation = [record for record in records if isinstance(record, SaturationRecord)]
     tables = [
         not_ok_table(records, usual),
+        located_table(records),
         timing_table(records, usual),
         agreement_table(records, usual),
+        planted_table(records),
         export_table(records),
         saturation_table(saturation),
         prediction_table(saturation),
@@ -63,28 +66,31 @@ def all_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def timing_table(records: Sequence[Record], usual: Usual) -> Table:
-    """Median, ratio and roof of every arm, one section a case."""
+    """Median, ratio and roof of every arm, one section a case; what was asked and did not run is marked."""
     found = comparisons(records)
     arms = [arm for one in found for arm in one.arms]
+    footnotes = tuple(dict.fromkeys(plain(warning) for arm in arms for warning in arm.warnings))
     heads = ("median [95 %]", "ratio [95 %]", "useful GFLOP/s", "roof", "nodes run")
     return Table(
         title="Time of a call",
         heading="case",
         columns=(Column(head="arm"), *(Column(head=head, is_number=True) for head in heads)),
-        sections=tuple(_timing_section(one, usual) for one in found),
+        sections=tuple(_timing_section(one, usual, footnotes) for one in found),
         note=_timing_note(arms, usual),
+        footnotes=footnotes,
     )
 
 
-def _timing_section(one: Comparison, usual: Usual) -> Section:
+def _timing_section(one: Comparison, usual: Usual, footnotes: Sequence[str]) -> Section:
     case = ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
-    return Section(heading=case, rows=tuple(_timing_row(arm) for arm in one.arms))
+    return Section(heading=case, rows=tuple(_timing_row(arm, footnotes) for arm in one.arms))
 
 
-def _timing_row(arm: TimingRecord) -> tuple[str, ...]:
+def _timing_row(arm: TimingRecord, footnotes: Sequence[str]) -> tuple[str, ...]:
     is_baseline = arm.arm == arm.baseline
+    marks = [f"[{footnotes.index(plain(warning)) + 1}]" for warning in dict.fromkeys(arm.warnings)]
     return (
-        series_name(arm),
+        " ".join([series_name(arm), *marks]),
         median_text(arm.median_seconds, arm.median_low, arm.median_high),
         "baseline" if is_baseline else ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high),
         figure(arm.useful_flops / arm.median_seconds / 1e9) if arm.useful_flops else _NONE,
@@ -151,9 +157,16 @@ def _agreement_row(name: str, checks: Sequence[AgreementRecord], verdicts: Seque
         *(str(words[verdict]) for verdict in verdicts),
         str(len(checks) - len(judged)),
         figure(max(bound_ratio(check) for check in judged)) if judged else _NONE,
-        f"{max(check.max_abs_error for check in judged):.1e}" if judged else _NONE,
+        _largest_error(judged) if judged else _NONE,
         share(min(proven)) if proven else _NONE,
     )
+
+
+def _largest_error(judged: Sequence[AgreementRecord]) -> str:
+    """Of elements that are numbers; it would hide others."""
+    if any(check.not_finite for check in judged):
+        return "not finite"
+    return f"{max(check.max_abs_error for check in judged):.1e}"
 
 
 def _verdict_of(check: AgreementRecord) -> Verdict:
@@ -204,7 +217,7 @@ def _nodes_in_words(nodes: Mapping[str, int]) -> str:
     ordered = sorted(nodes.items(), key=lambda item: (-item[1], item[0]))
     shown = [f"{number} {name}" for name, number in ordered[:_MOST_NODE_TYPES]]
     others = sum(number for _, number in ordered[_MOST_NODE_TYPES:])
-    return ", ".join([*shown, f"{others} others"] if others else shown) or _NONE
+    return ", ".join([*shown, count(others, "other")] if others else shown) or _NONE
 
 
 def not_ok_table(records: Sequence[Record], usual: Usual) -> Table:
@@ -216,7 +229,9 @@ def not_ok_table(records: Sequence[Record], usual: Usual) -> Table:
             what = ", ".join(word for word in (record.target, series_name(record)) if word) or record.case
             arms.setdefault(what, []).append(record)
         for what, members in arms.items():
-            cases = list(dict.fromkeys(case_in_words(record, usual) for record in members))
+            # The record that the reason is of comes first.
+            ordered = sorted(members, key=lambda record: reason_of(record) != group.reason)
+            cases = list(dict.fromkeys(_where(record, usual) for record in ordered))
             more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
             row = (what, f"{cases[0]}{more}", str(len(members)), group.reason)
             sections.setdefault(f"{_OUTCOME_HEADS[group.outcome]} {group.noun}s", []).append(row)
@@ -226,6 +241,13 @@ def not_ok_table(records: Sequence[Record], usual: Usual) -> Table:
         columns=(Column(head="what"), Column(head="where"), Column(head="n", is_number=True), Column(head="why")),
         sections=tuple(Section(heading=heading, rows=tuple(rows)) for heading, rows in sections.items()),
     )
+
+
+def _where(record: Record, usual: Usual) -> str:
+    """The case, and on which inputs a check disagrees."""
+    case = case_in_words(record, usual)
+    inputs = record.inputs if isinstance(record, AgreementRecord) and record.outcome is Outcome.DISAGREES else ""
+    return ", ".join(word for word in (case, inputs) if word)
 
 
 def warning_table(records: Sequence[Record]) -> Table:

@@ -1,14 +1,18 @@
 """What became of the records, counted and grouped; a contradiction counts as the worse of the two."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sdpa_onnx.core.records import (
     AgreementRecord,
     AttentionRecord,
+    ConformanceRecord,
     ExportRecord,
+    LocatedRecord,
     Outcome,
+    PlantedRecord,
     Record,
     RuntimeRecord,
     SaturationRecord,
@@ -19,6 +23,7 @@ from sdpa_onnx.report.words import join_words, plain
 
 __all__ = ["NotOk", "baked_words", "bound_ratio", "kind_noun", "not_ok", "outcome_of", "reason_of"]
 
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _SEVERITY = (Outcome.DISAGREES, Outcome.FAILED, Outcome.UNSUPPORTED, Outcome.SKIPPED)
 
 
@@ -34,19 +39,18 @@ class NotOk:
 
 def kind_noun(record: Record) -> str:
     """What a record of this kind is called in the report."""
-    match record:
-        case AgreementRecord():
-            return "check"
-        case TimingRecord():
-            return "timing"
-        case ExportRecord():
-            return "export"
-        case SaturationRecord():
-            return "saturation cell"
-        case AttentionRecord():
-            return "attention"
-        case RuntimeRecord():
-            return "runtime"
+    nouns: dict[type, str] = {
+        AgreementRecord: "check",
+        TimingRecord: "timing",
+        ExportRecord: "export",
+        SaturationRecord: "saturation cell",
+        ConformanceRecord: "feature",
+        PlantedRecord: "planted fault",
+        LocatedRecord: "search for the first bad node",
+        AttentionRecord: "attention",
+        RuntimeRecord: "runtime",
+    }
+    return nouns[type(record)]
 
 
 def outcome_of(record: Record) -> Outcome:
@@ -95,15 +99,25 @@ def bound_ratio(record: AgreementRecord) -> float:
     return math.inf if record.not_finite or math.isnan(record.max_bound_ratio) else record.max_bound_ratio
 
 
+def _badness(record: Record) -> float:
+    return bound_ratio(record) if isinstance(record, AgreementRecord) else 0.0
+
+
 def not_ok(records: Sequence[Record]) -> list[NotOk]:
-    """Group everything that is not ok by outcome, kind and reason; the worst and the most first."""
+    """Group everything that is not ok by outcome, kind and reason; the worst and the most first.
+
+    Reasons that differ in their numbers only are one, told by its worst record.
+    """
     gathered: dict[tuple[Outcome, str, str], list[Record]] = {}
     for record in records:
+        if isinstance(record, PlantedRecord | LocatedRecord):
+            continue  # no judgements of their own: they have tables
         outcome = outcome_of(record)
         if outcome is not Outcome.OK:
-            gathered.setdefault((outcome, kind_noun(record), reason_of(record)), []).append(record)
+            kind_of_reason = _NUMBER.sub("#", reason_of(record))
+            gathered.setdefault((outcome, kind_noun(record), kind_of_reason), []).append(record)
     groups = [
-        NotOk(outcome=outcome, noun=noun, reason=reason, records=tuple(members))
-        for (outcome, noun, reason), members in gathered.items()
+        NotOk(outcome=outcome, noun=noun, reason=reason_of(max(members, key=_badness)), records=tuple(members))
+        for (outcome, noun, _), members in gathered.items()
     ]
     return sorted(groups, key=lambda group: (_SEVERITY.index(group.outcome), -len(group.records)))

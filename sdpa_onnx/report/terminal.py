@@ -4,7 +4,7 @@ Colour only where rich finds a terminal that takes it (NO_COLOR is honoured); th
 words carry everything that the colours say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -16,15 +16,18 @@ from sdpa_onnx.report.findings import findings
 from sdpa_onnx.report.layout import Line, Tone, bullet, paragraph, table_lines
 from sdpa_onnx.report.tables import all_tables
 from sdpa_onnx.report.tally import outcome_of
+from sdpa_onnx.workflows.expected import Sorted
 
-__all__ = ["print_report", "print_tables"]
+__all__ = ["print_lines", "print_report", "print_tables"]
 
 _STYLES = {Tone.TITLE: "bold", Tone.HEAD: "dim", Tone.SECTION: "cyan", Tone.ROW: "", Tone.NOTE: "dim"}
 
 
-def print_report(records: Sequence[Record], header: RunHeader, console: Console) -> None:
+def print_report(
+    records: Sequence[Record], header: RunHeader, console: Console, *, known: Sorted | None = None
+) -> None:
     """Print the whole report."""
-    _print_findings(records, header, console)
+    _print_findings(records, header, console, known)
     _print(console, Line(text="", tone=Tone.ROW))
     print_tables(records, console)
     _print_environment(header, console)
@@ -39,8 +42,14 @@ def print_tables(records: Sequence[Record], console: Console) -> None:
             _print(console, line)
 
 
-def _print_findings(records: Sequence[Record], header: RunHeader, console: Console) -> None:
-    first, *others = findings(records, header)
+def print_lines(lines: Iterable[Line], console: Console) -> None:
+    """Print lines that somebody else laid out."""
+    for line in lines:
+        _print(console, line)
+
+
+def _print_findings(records: Sequence[Record], header: RunHeader, console: Console, known: Sorted | None) -> None:
+    first, *others = findings(records, header, known=known)
     for text in paragraph(first, console.width):
         _print(console, Line(text=text, tone=Tone.ROW), style=_first_style(records, header))
     for sentence in others:

@@ -20,7 +20,7 @@ from sdpa_onnx.report.comparisons import (
 )
 from sdpa_onnx.report.figures import count, figures_per_second, ratio_text, share
 from sdpa_onnx.report.slices import Slice, axis_value, slices_along
-from sdpa_onnx.report.words import Axis, Usual, arm_in_words, case_in_words, join_words
+from sdpa_onnx.report.words import Axis, Usual, arm_in_words, case_in_words, join_words, series_name
 
 __all__ = ["timing_findings"]
 
@@ -117,7 +117,7 @@ def _winner_line(along: Slice[TimingRecord], usual: Usual) -> str:
     winners = []
     for one in comparisons(along.records):
         winner = fastest(one)
-        winners.append((axis_value(one.first, along.axis), winner.arm if winner else ""))
+        winners.append((axis_value(one.first, along.axis), series_name(winner) if winner else ""))
     winners.sort()
     runs = [(name, [value for value, _ in run]) for name, run in groupby(winners, key=lambda winner: winner[1])]
     fixed = case_in_words(along.records[0], usual, without=[along.axis])
@@ -144,7 +144,7 @@ def _roof_lines(found: Sequence[Comparison], usual: Usual) -> list[str]:
     if not arms:
         return []
     shares = [
-        f"{arm.arm} reaches {share(arm.roof_share)} "
+        f"{series_name(arm)} reaches {share(arm.roof_share)} "
         f"({figures_per_second(arm.useful_flops / arm.median_seconds, 'FLOP/s')})"
         for arm in arms
     ]

@@ -17,6 +17,7 @@ __all__ = [
     "case_options",
     "clock_in_words",
     "inputs_in_words",
+    "is_expanded",
     "is_module_end",
     "join_words",
     "plain",
@@ -136,10 +137,16 @@ def where_in_words(record: Record, usual: Usual) -> str:
 
 
 def series_name(record: Record) -> str:
-    """Short name of what ran: the arm, or runtime, form and opset."""
+    """Short name of what ran: the arm, or runtime, form and opset; and whether the operator was kept."""
+    mark = " (expanded)" if is_expanded(record) else ""
     if isinstance(record, TimingRecord) and record.arm:
-        return record.arm
-    return " ".join(str(part) for part in (record.runtime, record.form, record.opset or "") if part)
+        return f"{record.arm}{mark}"
+    return " ".join(str(part) for part in (record.runtime, record.form, record.opset or "") if part) + mark
+
+
+def is_expanded(record: Record) -> bool:
+    """Whether an attention operator was asked for and something else ran in its place."""
+    return isinstance(record, Sized) and any("Attention" in operator for operator in record.expanded)
 
 
 def is_module_end(record: Record) -> bool:
@@ -151,11 +158,13 @@ def is_module_end(record: Record) -> bool:
 
 
 def arm_in_words(record: Record) -> str:
-    """Long name of what ran: Attention (opset 23) on ort-cpu."""
+    """Long name of what ran: Attention (opset 23) on ort-cpu; Attention (opset 25, expanded) on ort-cpu."""
     if not (record.form and record.runtime):
         return series_name(record)
-    opset = f" (opset {record.opset})" if record.opset else ""
-    return f"{_FORM_WORDS.get(record.form, f'form {record.form}')}{opset} on {record.runtime}"
+    notes = [f"opset {record.opset}"] if record.opset else []
+    noted = ", ".join([*notes, *(["expanded"] if is_expanded(record) else [])])
+    behind = f" ({noted})" if noted else ""
+    return f"{_FORM_WORDS.get(record.form, f'form {record.form}')}{behind} on {record.runtime}"
 
 
 def clock_in_words(clock: str) -> str:

@@ -68,10 +68,12 @@ class LoadOptions:
     Args:
         threads: Threads inside one operator; the same for every arm of a comparison.
         purpose: See `Purpose`.
+        optimise: False turns off what the runtime can turn off of its graph optimisation.
     """
 
     threads: int = 1
     purpose: Purpose = Purpose.AGREEMENT
+    optimise: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class RanReport:
         node_counts: Nodes per operator type after optimisation.
         expanded: Operators of the model that the runtime replaced by their
             function body: operator -> nodes that came out of it.
+        fused: Operators that run and do not stand in the model nor in a body that was
+            expanded: operator -> nodes.
         precision: The declared arithmetic, a key of `core.precision.PRECISIONS`.
         warnings: A disagreement between what was asked and what ran.
     """
@@ -90,6 +94,7 @@ class RanReport:
     providers: Mapping[str, int]
     node_counts: Mapping[str, int]
     expanded: Mapping[str, int] = field(default_factory=dict)
+    fused: Mapping[str, int] = field(default_factory=dict)
     precision: str
     warnings: tuple[str, ...] = ()
 

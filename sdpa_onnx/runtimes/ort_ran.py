@@ -23,12 +23,13 @@ from sdpa_onnx.runtimes.feeds import element_type
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-__all__ = ["assigned_nodes", "count_expanded", "read_ran"]
+__all__ = ["assigned_nodes", "count_expanded", "count_fused", "read_ran"]
 
 # ONNX Runtime names the values of an inlined function body "_inlfunc_<operator>_...": the only trace that
 # an operator leaves once it is expanded (seen in 1.32.0; the nodes themselves have no name).
 _INLINED = re.compile(r"_inlfunc_(?P<operator>[A-Za-z0-9]+)_")
 
+# ONNX Runtime computes a float16 node for which it has no kernel in float32, and marks the values (1.32.0).
 _WIDENED = "InsertedPrecisionFreeCast_"
 
 # Operators that compute shapes. ONNX Runtime keeps them on the CPU on purpose, beside a device provider.
@@ -63,7 +64,11 @@ def read_ran(
     nodes = list(_nodes(graph))
     assigned = assigned_nodes(session)
     expanded = count_expanded(model, nodes)
-    warnings = [*_expansion_warnings(model, nodes, expanded), *_provider_warnings(assigned, provider)]
+    warnings = [
+        *_expansion_warnings(model, nodes, expanded),
+        *_widening_warnings(nodes),
+        *_provider_warnings(assigned, provider),
+    ]
     if "Attention" in expanded and element_type(model) is Dtype.FLOAT64:
         precision = "float32"
         warnings.append("The expansion of Attention holds the scale in float32, so the result is no float64 one.")
@@ -71,6 +76,7 @@ def read_ran(
         providers=_providers(assigned, len(nodes)),
         node_counts=dict(sorted(Counter(node.op_type for node in nodes).items())),
         expanded=expanded,
+        fused=count_fused(model, nodes),
         precision=precision,
         warnings=tuple(warnings),
     )
@@ -91,6 +97,36 @@ def count_expanded(model: OnnxModel, nodes: list[onnx.NodeProto]) -> dict[str, i
     output. A body inside a body (float16 Softmax inside Attention) counts for
     the outer one, taken to be Attention where the model has one.
     """
+    owners = _owners(model, nodes)
+    return dict(sorted(Counter(owner for owner in owners if owner is not None).items()))
+
+
+def count_fused(model: OnnxModel, nodes: list[onnx.NodeProto]) -> dict[str, int]:
+    """Nodes whose operator stands neither in the model nor in a body that was expanded, by operator.
+
+    An operator of the same name in another domain is another operator. A Cast
+    around a float16 node is left out: it is told as a warning.
+    """
+    asked = {(_domain(node.domain), node.op_type) for node in _source_nodes(model)}
+    counts = Counter(
+        node.op_type
+        for node, owner in zip(nodes, _owners(model, nodes), strict=True)
+        if owner is None and (_domain(node.domain), node.op_type) not in asked and not _is_cast(node)
+    )
+    return dict(sorted(counts.items()))
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _is_cast(node: onnx.NodeProto) -> bool:
+    """Whether it only converts for a node that has no kernel of its own type."""
+    return node.op_type == "Cast" and _is_widened(node)
+
+
+def _owners(model: OnnxModel, nodes: list[onnx.NodeProto]) -> list[str | None]:
+    """For each node that runs, the expanded operator that it came out of, or None."""
     sources = [node for node in _source_nodes(model) if node.domain in ("", "ai.onnx", "com.microsoft")]
     operators = {node.op_type for node in sources}
     local = {function.name for function in model.ir.functions.values()}
@@ -98,7 +134,7 @@ def count_expanded(model: OnnxModel, nodes: list[onnx.NodeProto]) -> dict[str, i
     inlined = [[_INLINED.search(name) for name in node.output] for node in nodes]
     bodies = {found["operator"] for row in inlined for found in row if found} - local
     outer = "Attention" if "Attention" in bodies & operators else min(bodies & operators, default=None)
-    counts: Counter[str] = Counter()
+    owners: list[str | None] = []
     for node, row in zip(nodes, inlined, strict=True):
         body = next((found["operator"] for found in row if found), None)
         if body in bodies:
@@ -107,9 +143,18 @@ def count_expanded(model: OnnxModel, nodes: list[onnx.NodeProto]) -> dict[str, i
             # A float32 stand-in for a float16 output keeps its name behind the prefix; a Cast only converts it.
             names = node.output if node.op_type == "Cast" else [name.removeprefix(_WIDENED) for name in node.output]
             owner = next((writers[name] for name in names if writers.get(name) in bodies), None)
-        if owner is not None and node.op_type != owner:
-            counts[owner] += 1
-    return dict(sorted(counts.items()))
+        owners.append(None if node.op_type == owner else owner)
+    return owners
+
+
+def _is_widened(node: onnx.NodeProto) -> bool:
+    return any(name.startswith(_WIDENED) for name in (*node.input, *node.output))
+
+
+def _widening_warnings(nodes: list[onnx.NodeProto]) -> Iterator[str]:
+    count = sum(_is_widened(node) and not _is_cast(node) for node in nodes)
+    if count:
+        yield f"{count} float16 node{'s' * (count != 1)} ran in float32."
 
 
 def _expansion_warnings(model: OnnxModel, nodes: list[onnx.NodeProto], expanded: Mapping[str, int]) -> Iterator[str]:

@@ -150,7 +150,7 @@ class OrtSession:
     def _open(self, optimised_path: Path | None) -> "InferenceSession":
         import onnxruntime as ort
 
-        options = _session_options(self._options.threads)
+        options = _session_options(self._options)
         if optimised_path is not None:
             options.optimized_model_filepath = str(optimised_path)
         provider = (self._target.provider, dict(self._target.provider_options))
@@ -183,15 +183,16 @@ class OrtSession:
         return SessionError(f"{self._target.runtime} {what}{where}: {clean_message(str(error))}.")
 
 
-def _session_options(threads: int) -> "SessionOptions":
+def _session_options(load: LoadOptions) -> "SessionOptions":
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = load.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _SILENT
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if load.optimise else level.ORT_DISABLE_ALL
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    if threads == 1:
+    if load.threads == 1:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options

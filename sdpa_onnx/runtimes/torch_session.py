@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
-from sdpa_onnx.core.spec import Layout
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
-from sdpa_onnx.runtimes.feeds import checked_feeds, element_type
+from sdpa_onnx.runtimes.feeds import check_sizes_fit, checked_feeds, element_type
 from sdpa_onnx.runtimes.torch_ran import recorded_kernels, report_of
 from sdpa_onnx.runtimes.torch_values import to_numpy, to_tensor
 
@@ -89,7 +88,7 @@ class TorchSession:
             raise SessionError(f"The {RUNTIME} session is closed.", hint="Use it inside its with block.")
         feeds = checked_feeds(RUNTIME, self._model, inputs)
         if self._model.source is None:
-            _check_sizes(self._model, feeds)
+            check_sizes_fit(RUNTIME, self._model, feeds)
         _set_threads(self._threads)
         keywords = _keywords(self._model, self._live)
         if keywords is not None:
@@ -120,21 +119,6 @@ class TorchSession:
                 hint="A module cannot give the inner values that a tapped model outputs.",
             )
         return {name: to_numpy(tensor) for name, tensor in zip(names, tensors, strict=True)}
-
-
-def _check_sizes(model: OnnxModel, feeds: Mapping[str, Array]) -> None:
-    """Refuse sizes that do not fit each other: torch's CPU kernel does not look, and reads past the end.
-
-    Seen in torch 2.13.0: 5 keys and 3 values give numbers, not an error.
-    """
-    site = model.sites[0]
-    query, key, value = (feeds[name].shape for name in (site.query, site.key, site.value))
-    length = 2 if site.spec.layout is Layout.BNSH else 1
-    if not (query[0] == key[0] == value[0] and key[length] == value[length]):
-        raise SessionError(
-            f"{RUNTIME} failed: '{site.query}' {query}, '{site.key}' {key} and '{site.value}' {value} do not fit.",
-            hint="Batch sizes must be equal, and there must be as many values as keys.",
-        )
 
 
 def _keywords(model: OnnxModel, module: "nn.Module") -> dict[str, str] | None:

@@ -36,12 +36,13 @@ class ExportJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreementJob:
-    """Judge one graph on one runtime at one size, over all spreads."""
+    """Judge one graph on one runtime at one size, over all spreads; with the probes if they are asked here."""
 
     model: ModelKey
     case: CaseKey
     runtime: str
     spreads: tuple[float, ...]
+    probes: bool
     seed: int
     threads: int
 
@@ -87,8 +88,9 @@ def plan(suite: Suite) -> list[Job]:
     found = cases(suite)
     models = dict.fromkeys(_model_key(case, opset, suite) for case in found for opset in suite.opsets)
     jobs: list[Job] = [ExportJob(model=model) for model in models]
+    probed: set[tuple[ModelKey, str]] = set()
     for case in found:
-        jobs += _agreement_jobs(case, suite)
+        jobs += _agreement_jobs(case, suite, probed)
         if suite.timing:
             jobs.append(_timing_job(case, suite))
     return jobs + _saturation_jobs(suite)
@@ -108,20 +110,31 @@ def _model_key(case: CaseKey, opset: int, suite: Suite) -> ModelKey:
     return ModelKey(target=case.target, spec=case.spec, dtype=case.dtype, opset=opset, seed=suite.seed)
 
 
-def _agreement_jobs(case: CaseKey, suite: Suite) -> list[Job]:
-    """Every graph on every runtime; torch runs the module itself, once whatever the opset."""
+def _agreement_jobs(case: CaseKey, suite: Suite, probed: set[tuple[ModelKey, str]]) -> list[Job]:
+    """Every graph on every runtime; torch runs the module itself, once whatever the opset.
+
+    Args:
+        case: The case.
+        suite: The suite.
+        probed: Graphs and runtimes that an earlier case asks the probes of; grows. Structure does not
+            depend on the size, so once is enough.
+    """
     jobs: list[Job] = []
     for opset in suite.opsets:
         for runtime in suite.agreement:
             once = runtime == MODULE_RUNTIME
             if once and (opset != suite.opsets[-1] or case.spec is None):
                 continue  # a module's attentions cannot be tapped in torch; it is their yardstick
+            model = _model_key(case, opset, suite)
+            asked = suite.probes and (model, runtime) not in probed
+            probed.add((model, runtime))
             jobs.append(
                 AgreementJob(
-                    model=_model_key(case, opset, suite),
+                    model=model,
                     case=case,
                     runtime=runtime,
                     spreads=tuple(suite.spreads),
+                    probes=asked,
                     seed=suite.seed,
                     threads=suite.threads,
                 )

@@ -35,6 +35,7 @@ from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
 from sdpa_onnx.workflows.export import export_and_prove
 from sdpa_onnx.workflows.feeds import draw_feeds
 from sdpa_onnx.workflows.saturation import SaturationPlan, module_check, saturation
+from sdpa_onnx.workflows.site_probes import check_whole
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
 __all__ = ["PROVING_RUNTIME", "Runner"]
@@ -119,7 +120,9 @@ class Runner:
             return [failed_agreement(job, Outcome.SKIPPED, available.reason)]
         model = self.models.get(job.model)
         check = _check(model, job.case, job.spreads, job.seed, job.threads)
-        return check_model(model, runtime, check, target=job.case.target, expectations=self.expectations)
+        if not job.probes:
+            return check_model(model, runtime, check, target=job.case.target, expectations=self.expectations)
+        return check_whole(model, runtime, check, target=job.case.target, expectations=self.expectations)
 
     def _timing(self, job: TimingJob) -> list[Record]:
         arms, skipped = self._arms(job)

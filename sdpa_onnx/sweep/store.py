@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import Record, decode_record, encode_record
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
+from sdpa_onnx.graph.whole_file import FULL_DISK_HINT, write_whole
 
 __all__ = ["Store", "read_run"]
 
@@ -201,20 +202,14 @@ def _attempts(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all, and its folder if it is not there; a link is followed.
 
     Raises:
-        FolderError: If it cannot be written.
+        FolderError: If it cannot be written, or what is there is no ordinary file.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with _writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    write_whole(path, data, hint=FULL_DISK_HINT)
 
 
 @contextlib.contextmanager
@@ -223,7 +218,7 @@ def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hint = "Free some space, then go on with --resume." if error.errno == errno.ENOSPC else None
+        hint = FULL_DISK_HINT if error.errno == errno.ENOSPC else None
         raise FolderError(f"Cannot write {folder}: {error.strerror or error}.", hint=hint) from error
 
 

@@ -102,6 +102,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         agreement: Runtimes judged; timing: runtimes timed.
         baseline: Runtime whose time is 1.
         spreads: Logit spreads of the judged inputs.
+        probes: Ask the structural probes too, once of each graph.
         seed: Of weights and inputs.
         threads: Threads inside one operator, the same for every arm.
         saturation: What to measure of the scale's effect, or nothing.
@@ -113,6 +114,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timing: tuple[str, ...] = ()
     baseline: str = "torch"
     spreads: tuple[Positive, ...] = LADDER
+    probes: bool = True
     seed: Seed = 0
     threads: Count = 1
     measure: Measure = Measure()

@@ -55,6 +55,11 @@ class BakedSizes:
     lines: dict[str, SourceLine | None] = field(default_factory=dict)
     numbers: list[tuple[SourceLine | None, str]] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Forget what was heard, before another trace."""
+        self.lines.clear()
+        self.numbers.clear()
+
     def axis(self, source: str, size: int) -> BakedAxis | None:
         """Read torch's name of a size, "L['x'].size()[1]"; None if it is no such name."""
         found = _AXIS.search(source)

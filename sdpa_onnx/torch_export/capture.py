@@ -1,43 +1,24 @@
 """A module traced by torch.export with dynamic axes; the graph is not changed here."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import sympy  # type: ignore[import-untyped]  # a dependency of torch; it ships no types
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as symbolic_config
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from sdpa_onnx.torch_export.baked import listen
+from sdpa_onnx.torch_export.baked import BakedSizes, listen
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs, enlarged
 from sdpa_onnx.torch_export.failures import baked_axes, baked_error, forward_error, number_error, trace_error
 from sdpa_onnx.torch_export.quiet import quiet
+from sdpa_onnx.torch_export.scale_by_size import ScaleBySize, sizes_as_tensors
 
 __all__ = ["Axes", "capture", "equal_symbols", "evaluating", "run_once", "small_sizes_stay_dynamic", "with_usual_sizes"]
 
 Axes = Mapping[str, tuple[int, ...]]
-
-
-class _ScaleBySize(TorchFunctionMode):
-    """Move a `scale` that depends on a dynamic size onto the query.
-
-    torch.export would freeze it at the sample's value without a word.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> object:
-        named = dict(kwargs or {})
-        if func is functional.scaled_dot_product_attention and isinstance(named.get("scale"), torch.SymFloat):
-            scale = named.pop("scale")
-            query = named.pop("query") if "query" in named else args[0]
-            return func(query * scale, *args[1:], **named, scale=1.0)
-        return func(*args, **named)
 
 
 @contextlib.contextmanager
@@ -113,7 +94,7 @@ def capture(module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozens
     name = type(module).__name__
     with quiet(), listen() as heard:
         try:
-            program = _trace(module, inputs, axes)
+            program = _trace(module, inputs, axes, heard)
         except Exception as error:  # torch.export raises bare RuntimeError, ValueError and its own
             baked = baked_axes(error, heard)
             if not baked:
@@ -147,11 +128,19 @@ def equal_symbols(program: ExportedProgram) -> dict[str, str]:
     return aliases
 
 
-def _trace(module: nn.Module, inputs: BoundInputs, axes: Axes) -> ExportedProgram:
-    with _ScaleBySize(), small_sizes_stay_dynamic(inputs, axes):
-        return torch.export.export(
-            module, inputs.args, inputs.kwargs, dynamic_shapes=_dynamic_shapes(inputs, axes), strict=False
-        )
+def _trace(module: nn.Module, inputs: BoundInputs, axes: Axes, heard: BakedSizes) -> ExportedProgram:
+    """Trace, first so that functions of sizes follow the sizes; where the code cannot do with that, as it stands."""
+    shapes = _dynamic_shapes(inputs, axes)
+    followed: list[str] = []
+    with ScaleBySize(), small_sizes_stay_dynamic(inputs, axes):
+        try:
+            with sizes_as_tensors() as followed:
+                return torch.export.export(module, inputs.args, inputs.kwargs, dynamic_shapes=shapes, strict=False)
+        except Exception:
+            if not followed:
+                raise
+        heard.clear()
+        return torch.export.export(module, inputs.args, inputs.kwargs, dynamic_shapes=shapes, strict=False)
 
 
 def _dynamic_shapes(inputs: BoundInputs, axes: Axes) -> dict[str, object]:

@@ -3,6 +3,7 @@
 The files are written by `OnnxModel.save`; nothing is verified here.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -27,8 +28,9 @@ from sdpa_onnx.torch_export.capture import (
     with_usual_sizes,
 )
 from sdpa_onnx.torch_export.fx_normalise import DynamicWidthError
+from sdpa_onnx.torch_export.linked_axes import linked_axes, named_sizes
 from sdpa_onnx.torch_export.modules import ScaledDotProductAttention
-from sdpa_onnx.torch_export.onnx_tidy import rename_dims, rename_value, symbol_names
+from sdpa_onnx.torch_export.onnx_tidy import input_dims, rename_dims, rename_value, symbol_names
 from sdpa_onnx.torch_export.translate import Translation, sign, translate
 
 __all__ = ["HIGHEST_OPSET", "LOWEST_OPSET", "export_module", "export_spec"]
@@ -71,12 +73,12 @@ def export_module(
     _check_opset(opset)
     inputs = bind_inputs(module, sample_inputs)
     axes, guesses = choose_axes(inputs, dynamic_axes)
-    translation = _export(module, inputs, axes, guesses, opset)
+    translation, traced = _export(module, inputs, axes, guesses, opset)
     model = translation.model
     roles = [(name, axis_roles(name, leaf)) for name, leaf in inputs.leaves().items()]
-    rename_dims(model, symbol_names(model, roles, translation.aliases))
+    rename_dims(model, symbol_names(model, roles, _aliases(module, traced, translation)))
     sign(model, translation.sites, from_torch=True)
-    model.metadata_props[TRACED_KEY] = msgspec.json.encode(_traced_sizes(model, inputs)).decode()
+    model.metadata_props[TRACED_KEY] = msgspec.json.encode(_traced_sizes(model, traced)).decode()
     return OnnxModel(ir=model, sites=translation.sites, source=module, bind=inputs.with_tensors)
 
 
@@ -132,30 +134,33 @@ def _check_opset(opset: int) -> None:
         )
 
 
+def _aliases(module: nn.Module, traced: BoundInputs, translation: Translation) -> dict[str, str]:
+    """Symbols that are equal to another one: as the trace says, and as the module needs it when it runs."""
+    known = translation.aliases
+    dims = [[known.get(str(dim), dim) for dim in axes] for axes in input_dims(translation.model)]
+    links = linked_axes(copy.deepcopy(module), traced, dims)
+    return {alias: links.get(first, first) for alias, first in known.items()} | links
+
+
 def _traced_sizes(model: ir.Model, inputs: BoundInputs) -> dict[str, int]:
-    """Size of every named axis in the sample: where a search for a fixed axis starts."""
-    leaves = inputs.leaves()
-    return {
-        str(dim.value): size
-        for value in model.graph.inputs
-        for dim, size in zip(value.shape or (), leaves[value.name or ""].shape, strict=True)
-        if isinstance(dim, ir.SymbolicDim) and str(dim.value).isidentifier()
-    }
+    """Size of every named axis when it was traced: where a search for a fixed axis starts."""
+    return named_sizes(inputs, input_dims(model))
 
 
 def _export(
     module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]], opset: int
-) -> Translation:
+) -> tuple[Translation, BoundInputs]:
+    """Trace and translate; also the inputs that it was really traced at, where 0 and 1 are enlarged."""
     with evaluating(module):
         run_once(module, inputs)
         usual = with_usual_sizes(module, inputs, axes)
         try:
-            return _traced(module, usual, axes, guesses, opset)
+            return _traced(module, usual, axes, guesses, opset), usual
         except DynamicWidthError:
             if not guesses:
                 raise
         certain = {name: tuple(axis for axis in kept if (name, axis) not in guesses) for name, kept in axes.items()}
-        return _traced(module, usual, certain, frozenset(), opset)
+        return _traced(module, usual, certain, frozenset(), opset), usual
 
 
 def _traced(
@@ -178,7 +183,7 @@ def _traced_spec(module: ScaledDotProductAttention, form: str, opset: int, dtype
     inputs = bind_inputs(module, _spec_sample(module.spec, dtype))
     axes = {name: tuple(axis for axis, role in enumerate(roles) if role) for name, roles in _spec_roles(module.spec)}
     written_at = min(opset, _ATTENTION_OPSET - 1) if form == "decomposed" else opset
-    model = _export(module, inputs, axes, frozenset(), written_at).model
+    model = _export(module, inputs, axes, frozenset(), written_at)[0].model
     if written_at != opset:
         from onnxscript import version_converter
 

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.traversal import RecursiveGraphIterator
 
-__all__ = ["detach_tensors", "rename_dims", "rename_value", "strip_metadata", "symbol_names", "take_out_taps"]
+__all__ = [
+    "detach_tensors",
+    "input_dims",
+    "rename_dims",
+    "rename_value",
+    "strip_metadata",
+    "symbol_names",
+    "take_out_taps",
+]
 
 # torch's symbols of sizes: s70 (from an input), u3 (from data).
 _SYMBOL = re.compile(r"\b[su]\d+\b")
@@ -94,6 +102,14 @@ def rename_dims(model: ir.Model, names: Mapping[str, str]) -> None:
                 for dim in value.shape
             ]
         )
+
+
+def input_dims(model: ir.Model) -> list[tuple[int | str, ...]]:
+    """Number or symbol of each axis of each graph input; "" where it has neither."""
+    return [
+        tuple(dim if isinstance(dim, int) else str(dim.value or "") for dim in value.shape or ())
+        for value in model.graph.inputs
+    ]
 
 
 def symbol_names(

@@ -10,9 +10,10 @@ import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,11 @@ class ExportTarget:
     name: str
     module: nn.Module
     sample_inputs: SampleInputs
+
+    def converted(self, dtype: str) -> "ExportTarget":
+        """The same with every floating-point number, weights and sample inputs, in another element type."""
+        element: torch.dtype = getattr(torch, dtype)
+        return replace(self, module=self.module.to(element), sample_inputs=_converted(self.sample_inputs, element))
 
 
 def resolve_target(text: str, *, shapes: Mapping[str, tuple[Sequence[int], str]] | None = None) -> ExportTarget:
@@ -171,6 +177,18 @@ def _declared(parsed: TargetText, module: nn.Module, namespace: ModuleType) -> S
             hint="Give a tuple or dict of tensors.",
         )
     return value if isinstance(value, dict) else tuple(value)
+
+
+def _converted(value: Any, element: torch.dtype) -> Any:
+    match value:
+        case Tensor():
+            return value.to(element) if value.is_floating_point() else value
+        case dict():
+            return {name: _converted(one, element) for name, one in value.items()}
+        case list() | tuple():
+            return type(value)(_converted(one, element) for one in value)
+        case _:
+            return value
 
 
 def _drawn(shapes: Mapping[str, tuple[Sequence[int], str]]) -> dict[str, object]:

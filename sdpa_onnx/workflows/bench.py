@@ -106,6 +106,9 @@ class _Measured:
             bytes_moved=work.bytes_moved if work else 0,
             roof_share=_roof_share(work, self.ceilings, median.estimate),
             ran=dict(ran.node_counts),
+            expanded=dict(ran.expanded),
+            fused=dict(ran.fused),
+            providers=dict(ran.providers),
         )
 
 

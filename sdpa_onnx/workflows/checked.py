@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.agreement import Agreement
 from sdpa_onnx.core.inputs import LADDER, AttentionInputs
-from sdpa_onnx.core.records import AgreementRecord, Outcome, Sizes, Verdict
+from sdpa_onnx.core.records import AgreementRecord, Outcome, Sizes
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
@@ -29,10 +29,14 @@ __all__ = [
 # This runtime runs the module that a graph came from: it has no form and no opset.
 MODULE_RUNTIME = "torch"
 
+_NO_NUMBER = "Nothing could be judged: the oracle itself has no finite number here."
+_EMPTY = "Nothing could be judged: the output has no elements."
 _NOTHING_TAPPED = (
     "No attention was seen in this module, since it does not call scaled_dot_product_attention (for "
     "nn.MultiheadAttention, need_weights=False makes it do so): only the module's end was compared."
 )
+# The first opset with an Attention node.
+_ATTENTION_OPSET = 23
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,7 @@ class Check:
         seed: Seed of the inputs.
         threads: Threads inside one operator.
         inputs: Given arrays by graph input name, instead of drawn ones.
+        probes: Also ask the structural probes of a bare attention.
     """
 
     sizes: Mapping[str, int]
@@ -52,32 +57,38 @@ class Check:
     seed: int = 0
     threads: int = 1
     inputs: Mapping[str, NDArray[np.generic]] | None = None
+    probes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A check on one runtime, with what really ran."""
+    """A check on one runtime, with what really ran; `step` names the inputs, such as "spread 1"."""
 
     model: OnnxModel
     runtime: str
     ran: RanReport
     check: Check
+    step: str
     target: str
 
-    def record(self, agreement: Agreement, *, step: float, spread: float, site: str, sizes: Sizes) -> AgreementRecord:
+    def record(
+        self, agreement: Agreement, *, spread: float, site: str, sizes: Sizes, is_empty: bool = False
+    ) -> AgreementRecord:
         """Write one judgement down.
 
         Args:
             agreement: What the judge found.
-            step: Ladder step asked for, -1 if the inputs were not drawn by spread.
             spread: Standard deviation of the logits as measured, -1 if unknown.
             site: Which attention, or "end:" and the output.
             sizes: Sizes it was judged at.
+            is_empty: Whether there is no element to judge.
         """
-        disagrees = agreement.verdict is not Verdict.OK
-        blind = not disagrees and agreement.total > 0 and agreement.judged_rows > 0 and agreement.judged == 0
+        disagrees = not agreement.verdict.is_right
+        blind = not disagrees and (
+            is_empty or (agreement.judged_rows > 0 and agreement.total > 0 and not agreement.judged)
+        )
         outcome = Outcome.DISAGREES if disagrees else Outcome.FAILED if blind else Outcome.OK
-        reason = "Nothing could be judged: the oracle itself has no finite number here." if blind else ""
+        reason = (_EMPTY if is_empty else _NO_NUMBER) if blind else ""
         return AgreementRecord(
             target=self.target,
             case=case_name(self.model, self.check, self.target),
@@ -86,27 +97,47 @@ class Checked:
             runtime=self.runtime,
             outcome=outcome,
             reason=agreement.diagnosis if disagrees else reason,
-            warnings=(*self.ran.warnings, *agreement.warnings, *(() if self.model.sites else (_NOTHING_TAPPED,))),
+            warnings=(*self.ran.warnings, *agreement.warnings, *_untapped(self.model)),
             site=site,
             sizes=sizes,
             dtype=dtype_of(self.model).value,
             precision=self.ran.precision,
-            verdict=agreement.verdict,
+            verdict=None if blind else agreement.verdict,
             max_abs_error=agreement.max_abs_error,
             max_bound_ratio=agreement.max_bound_ratio,
             not_finite=agreement.not_finite,
             max_relative_error=agreement.max_relative_error,
             max_ulp_error=agreement.max_ulp_error,
             cosine=agreement.cosine,
-            diagnosis=agreement.diagnosis,
-            inputs=_inputs_word(self.check, step),
+            diagnosis=reason if blind else agreement.diagnosis,
+            inputs=self.step,
             spread=spread,
             seed=self.check.seed,
             judged_rows=agreement.judged_rows,
             total_rows=agreement.total_rows,
             scale_error_proven=agreement.scale_error_proven if math.isfinite(agreement.scale_error_proven) else -1.0,
+            kappa=agreement.kappa,
+            max_z=agreement.max_z,
             ran=dict(self.ran.node_counts),
+            expanded=dict(self.ran.expanded),
+            fused=dict(self.ran.fused),
+            providers=dict(self.ran.providers),
         )
+
+
+def _untapped(model: OnnxModel) -> tuple[str, ...]:
+    """Why no attention inside was judged; nothing where some were."""
+    if model.sites:
+        return ()
+    if model.path is None:
+        return (_NOTHING_TAPPED,)
+    if model.opset < _ATTENTION_OPSET:
+        why = f"opset {model.opset} has no Attention node"
+    elif form_of(model) == "attention":
+        why = "its Attention nodes are of unknown shape, or stand in a subgraph"
+    else:
+        why = "it has no Attention node"
+    return (f"No attention of this file could be read ({why}): only its end was compared.",)
 
 
 def unsupported_record(model: OnnxModel, runtime: str, check: Check, *, target: str, reason: str) -> AgreementRecord:
@@ -170,9 +201,3 @@ def end_sizes(check: Check) -> Sizes:
         q_seq_len=queries,
         kv_seq_len=check.sizes.get("kv_seq_len", queries),
     )
-
-
-def _inputs_word(check: Check, step: float) -> str:
-    if check.inputs is not None:
-        return "given"
-    return f"spread {step:g}" if step >= 0 else "the module's own spread"

@@ -12,9 +12,11 @@ from sdpa_onnx.core.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.attention_node import usual_form
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
+from sdpa_onnx.workflows.axis_links import batch_axes, follow
 from sdpa_onnx.workflows.checked import Check, form_of
 from sdpa_onnx.workflows.dynamic_axes import AxesProof, prove_axes, size_sets, traced_sizes
 from sdpa_onnx.workflows.feeds import axis_names
+from sdpa_onnx.workflows.guarded import own_process
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
 __all__ = ["Exported", "export_and_prove", "export_target"]
@@ -45,7 +47,7 @@ def export_target(
     *,
     opset: int,
     form: Literal["attention", "decomposed"] | None,
-    dtype: Dtype,
+    dtype: Dtype | None,
     shapes: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
     dynamic_axes: Mapping[str, Sequence[int]] | None = None,
 ) -> OnnxModel:
@@ -55,7 +57,8 @@ def export_target(
         target: A spec, a catalog name, one of our uses, or a user's class.
         opset: 18 to 25.
         form: For bare attention; None = the usual one at that opset.
-        dtype: Element type, for bare attention.
+        dtype: Element type; a module and its sample inputs are converted to it. None = float32 for bare
+            attention, as it is for a module.
         shapes: Sample inputs of a class, by name: sizes and element type.
         dynamic_axes: Axes that may change, by input name.
 
@@ -69,8 +72,10 @@ def export_target(
     if isinstance(target, str) and target in entry_names():
         target = find_entry(target).spec
     if isinstance(target, AttentionSpec):
-        return export_spec(target, opset=opset, form=form or usual_form(target, opset), dtype=dtype)
+        return export_spec(target, opset=opset, form=form or usual_form(target, opset), dtype=dtype or Dtype.FLOAT32)
     found = resolve_target(target, shapes=shapes)
+    if dtype is not None:
+        found = found.converted(dtype.value)
     return export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
 
 
@@ -82,6 +87,7 @@ def export_and_prove(
     path: Path | None = None,
     seed: int = 0,
     on_size: Callable[[int, int], None] | None = None,
+    patience_seconds: float | None = None,
 ) -> Exported:
     """Export, prove the dynamic axes, judge on the ladder, and save only if all is right.
 
@@ -92,6 +98,8 @@ def export_and_prove(
         path: Where to save; None = nowhere.
         seed: Seed of the inputs.
         on_size: Told (done, of) after each size.
+        patience_seconds: Run the runtime in a process of its own, and give it up after
+            this long without an answer; None = in this process, without a limit.
 
     Raises:
         ModelError: If the file cannot be written.
@@ -99,9 +107,9 @@ def export_and_prove(
     start = time.perf_counter()
     model = make()
     seconds = time.perf_counter() - start
-    where = get_runtime(runtime)
-    proof = prove_axes(model, where, target=target, traced=traced_sizes(model), seed=seed, on_size=on_size)
-    judged = () if proof.reason else _ladder(model, where, target, seed)
+    with own_process(get_runtime(runtime), patience_seconds) as where:
+        proof = prove_axes(model, where, target=target, traced=traced_sizes(model), seed=seed, on_size=on_size)
+        judged = () if proof.reason else _ladder(model, where, target, seed, proof.links)
     exported = Exported(
         model=model,
         record=_record(model, target, proof, seconds, str(path or "")),
@@ -112,9 +120,12 @@ def export_and_prove(
     return exported
 
 
-def _ladder(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> tuple[AgreementRecord, ...]:
+def _ladder(
+    model: OnnxModel, runtime: Runtime, target: str, seed: int, links: Mapping[str, str]
+) -> tuple[AgreementRecord, ...]:
     """All logit spreads at one size that differs from the traced one."""
-    sizes = size_sets(axis_names(model), count=3)[-1]
+    free = [axis for axis in axis_names(model) if axis not in links]
+    sizes = follow(links, size_sets(free, count=3, batches=batch_axes(model))[-1])
     check = Check(sizes=sizes, seed=seed)
     return tuple(check_model(model, runtime, check, target=target, expectations=Expectations()))
 
@@ -129,6 +140,7 @@ def _record(model: OnnxModel, target: str, proof: AxesProof, seconds: float, pat
         reason=proof.reason,
         dynamic_axes=proof.dynamic_axes,
         baked=proof.baked,
+        settings=proof.settings,
         sizes_tried=proof.sizes_tried,
         nodes=model.node_counts(),
         seconds=seconds,

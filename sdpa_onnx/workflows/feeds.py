@@ -3,8 +3,11 @@
 Attention's own inputs are drawn by `core.inputs`; here a module's inputs are.
 """
 
+import lzma
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,12 +15,24 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import draw_inputs
+from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
 from sdpa_onnx.core.spec import AttentionCase, Dtype
 from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.feeds import shape_words, type_word
 
-__all__ = ["Feeds", "axis_names", "bare_case", "draw_feeds", "dtype_of", "read_inputs", "resolve_shape"]
+__all__ = [
+    "Feeds",
+    "axis_names",
+    "bare_case",
+    "check_type",
+    "draw_feeds",
+    "dtype_of",
+    "feeds_of",
+    "read_arrays",
+    "read_inputs",
+    "resolve_shape",
+]
 
 Feeds = dict[str, NDArray[np.generic]]
 Sizes = Mapping[str, int]
@@ -28,6 +43,11 @@ _DTYPES = {
     ir.DataType.FLOAT16: Dtype.FLOAT16,
     ir.DataType.BFLOAT16: Dtype.BFLOAT16,
 }
+# What damaged bytes make numpy and zipfile raise; RuntimeError: a member with a password.
+_UNREADABLE = (
+    *(ValueError, TypeError, EOFError, AttributeError, KeyError, IndexError, SyntaxError, RuntimeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+)
 # Sizes of the axes of a bare attention, by the names that our exporter gives them.
 _BARE_AXES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
 
@@ -86,31 +106,81 @@ def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain
     """
     case = bare_case(model, sizes)
     if case is not None:
-        site = model.sites[0]
-        drawn = draw_inputs(case, spread=spread, seed=seed).named()
-        return {name: _broadcast_back(model, name, drawn[field], sizes) for field, name in site.inputs.items()}
+        return feeds_of(model, draw_inputs(case, spread=spread, seed=seed), sizes)
     rng = np.random.default_rng(seed)
     return {value.name or "": _draw(value, resolve_shape(value, sizes), rng, gain) for value in model.ir.graph.inputs}
+
+
+def feeds_of(model: OnnxModel, inputs: AttentionInputs, sizes: Sizes) -> Feeds:
+    """The inputs of a bare attention by the names of the graph; a mask is cut down to the shape that the graph has."""
+    drawn = inputs.named()
+    return {name: _broadcast_back(model, name, drawn[field], sizes) for field, name in model.sites[0].inputs.items()}
 
 
 def read_inputs(path: Path, model: OnnxModel) -> Feeds:
     """Read arrays by input name from an .npz file.
 
     Raises:
-        PlanError: If it cannot be read or lacks an input.
+        PlanError: If it cannot be read, lacks an input, or one is of another type, rank or fixed size than the graph's.
     """
+    arrays = read_arrays(path)
+    missing = [name for name in model.input_names if name not in arrays]
+    if missing:
+        has = ", ".join(arrays) or "nothing"
+        raise PlanError(f"{path} lacks the input '{missing[0]}'; it has {has}.", hint="Name arrays as the inputs.")
+    for value in model.ir.graph.inputs:
+        array = arrays[value.name or ""]
+        check_type(path, value, array)
+        takes = shape_words(value, array.shape)
+        if takes:
+            raise PlanError(f"{path}: '{value.name}' has shape {array.shape}, the model takes {takes}.")
+    return {name: arrays[name] for name in model.input_names}
+
+
+def check_type(path: Path, value: ir.Value, array: NDArray[np.generic]) -> None:
+    """Refuse an array that is of another element type than a value of the graph, or of no type of numbers.
+
+    Raises:
+        PlanError: If it is.
+    """
+    has, takes = array.dtype.name, type_word(value)
+    if takes is None and not _are_numbers(array):
+        raise PlanError(f"{path}: '{value.name}' is {has}, which is no type of real numbers.")
+    if takes is not None and has != takes:
+        verb = "takes" if value.is_graph_input() else "gives"
+        raise PlanError(f"{path}: '{value.name}' is {has}, the model {verb} {takes}.")
+
+
+def _are_numbers(array: NDArray[np.generic]) -> bool:
+    import ml_dtypes
+
+    return array.dtype.kind in "biuf" or array.dtype == ml_dtypes.bfloat16
+
+
+def read_arrays(path: Path) -> Feeds:
+    """Read every array of an .npz file.
+
+    Numpy stores bfloat16 as two bytes without a type; they are read back as bfloat16,
+    the only such type that a model of ours has.
+
+    Raises:
+        PlanError: If it cannot be read.
+    """
+    import ml_dtypes
+
+    if path.exists() and not path.is_dir() and not path.is_file():  # a pipe would be waited for
+        raise PlanError(f"{path} is no ordinary file.", hint="Write it with numpy.savez.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except OSError as error:
         raise PlanError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except _UNREADABLE as error:
         raise PlanError(f"{path} is no .npz file of plain arrays.", hint="Write it with numpy.savez.") from error
-    missing = [name for name in model.input_names if name not in arrays]
-    if missing:
-        has = ", ".join(arrays) or "nothing"
-        raise PlanError(f"{path} lacks the input '{missing[0]}'; it has {has}.", hint="Name arrays as the inputs.")
-    return {name: arrays[name] for name in model.input_names}
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):  # of a member that is no .npy file, bytes
+        raise PlanError(f"{path} is no .npz file of plain arrays.", hint="Write it with numpy.savez.")
+    untyped = np.dtype("V2")
+    return {name: array.view(ml_dtypes.bfloat16) if array.dtype == untyped else array for name, array in arrays.items()}
 
 
 def resolve_shape(value: ir.Value, sizes: Sizes) -> tuple[int, ...]:

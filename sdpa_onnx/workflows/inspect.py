@@ -15,6 +15,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Unsupported, get_runtime
 from sdpa_onnx.workflows.checked import form_of
 from sdpa_onnx.workflows.feeds import axis_names
+from sdpa_onnx.workflows.file_axes import site_doubt, static_axes
 
 __all__ = ["inspect_model", "what_runs"]
 
@@ -36,7 +37,7 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
     Raises:
         ModelError: If there is none.
     """
-    axes = _axes(model)
+    axes, fixed = _axes(model), static_axes(model)
     found = [
         AttentionRecord(
             target=target,
@@ -46,6 +47,8 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
             dialect="ONNX Attention" if form_of(model) == "attention" else "decomposed by torch.onnx",
             spec=site.spec,
             dynamic_axes=axes,
+            static_axes=fixed,
+            scale_doubt=site_doubt(model, site),
         )
         for site in model.sites
     ]
@@ -97,6 +100,7 @@ def _unlifted(
         node=node.name or node.op_type,
         dialect=dialect,
         dynamic_axes=axes,
+        static_axes=static_axes(model),
     )
 
 

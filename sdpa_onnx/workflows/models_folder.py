@@ -5,9 +5,7 @@ the same versions give the same bytes. Nothing is judged here; tests/models does
 """
 
 import hashlib
-import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from sdpa_onnx.core.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import FolderError, RecordFormatError, SdpaOnnxError
 from sdpa_onnx.graph.attention_node import minimum_opset, usual_form
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.whole_file import write_whole
 from sdpa_onnx.workflows.checked import form_of
 from sdpa_onnx.workflows.export import export_target
 
@@ -120,7 +119,7 @@ def build_models(
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             rows.append(_write(folder, file, entry, model))
         rows.sort(key=lambda row: row.file)
-        _replace_file(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
+        write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(rows), indent=2) + b"\n")
         _remove(folder, {row.file for row in old} - {row.file for row in rows})
     except OSError as error:
         raise FolderError(f"Cannot write {folder}: {error.strerror or error}.") from error
@@ -186,14 +185,6 @@ def _write(folder: Path, file: str, entry: CatalogEntry, model: OnnxModel) -> Ma
         spec=entry.spec,
         source=entry.source,
     )
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    """Write in one step: a reader sees the old file or the new one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        file.write(data)
-    Path(file.name).chmod(0o644)
-    os.replace(file.name, path)
 
 
 def _remove(folder: Path, files: set[str]) -> None:

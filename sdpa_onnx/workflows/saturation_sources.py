@@ -16,7 +16,6 @@ from sdpa_onnx.core.bounds import gamma
 from sdpa_onnx.core.inputs import AttentionInputs, numpy_dtype
 from sdpa_onnx.core.oracle import softmax
 from sdpa_onnx.core.precision import Precision, find_precision
-from sdpa_onnx.core.records import Verdict
 from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.runtimes.base import LoadOptions, Session, Unsupported, get_runtime
 from sdpa_onnx.torch_export.saturation_module import export_with_weights
@@ -144,7 +143,7 @@ def judge_block(source: Source, block: Block, attended: Attended) -> tuple[tuple
     inputs = AttentionInputs(query=block.query[None, None, rows], key=block.key[None, None], value=value[None, None])
     actual = np.concatenate([attended.output[rows], attended.weights[rows][:, columns]], axis=1)
     agreement = judge(expect(spec, inputs, precision=precision), actual[None, None])
-    faults = () if agreement.verdict is Verdict.OK else (f"Output and weights: {agreement.diagnosis}",)
+    faults = () if agreement.verdict.is_right else (f"Output and weights: {agreement.diagnosis}",)
     return faults + _sum_faults(attended.weights, precision), agreement.warnings
 
 

@@ -4,30 +4,32 @@ Each attention is judged on its own tapped inputs, so that an error is named
 where it is made. Timing is `bench`'s, dynamic axes are `dynamic_axes`'.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.agreement import Agreement, Expectation, expect, judge
+from sdpa_onnx.core.cache_agreement import judge_present
+from sdpa_onnx.core.diagnosis import explain
 from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.oracle import split_heads
 from sdpa_onnx.core.precision import find_precision
 from sdpa_onnx.core.records import AgreementRecord, Verdict
+from sdpa_onnx.core.spec import AttentionSpec
 from sdpa_onnx.errors import ExportError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.graph.site import AttentionSite
-from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported, get_runtime
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
 from sdpa_onnx.workflows.checked import Check, Checked, end_sizes, site_sizes, unsupported_record
-from sdpa_onnx.workflows.feeds import Feeds, draw_feeds, dtype_of, resolve_shape
+from sdpa_onnx.workflows.feeds import Feeds, dtype_of, resolve_shape
 from sdpa_onnx.workflows.module_end import ModuleTruth
+from sdpa_onnx.workflows.steps import Step, ladder, logit_spread, probe_steps
 
-__all__ = ["Expectations", "check_model", "logit_spread", "verify"]
+__all__ = ["Expectations", "check_model", "judge_outputs", "verify"]
 
-# Queries looked at when the logit spread of a module's attention is measured.
-_SPREAD_ROWS = 32
+Array = NDArray[np.generic]
 
 
 @dataclass(slots=True)
@@ -74,9 +76,23 @@ def verify(
 
 
 def check_model(
-    model: OnnxModel, runtime: Runtime, check: Check, *, target: str, expectations: Expectations
+    model: OnnxModel,
+    runtime: Runtime,
+    check: Check,
+    *,
+    target: str,
+    expectations: Expectations,
+    keep: Callable[[str, str, Feeds], None] | None = None,
 ) -> list[AgreementRecord]:
     """Run one check on one runtime.
+
+    Args:
+        model: The model.
+        runtime: Where to run it.
+        check: Sizes and inputs.
+        target: Name for the records.
+        expectations: Oracles that other runtimes share.
+        keep: Told runtime, step and all arrays of every run.
 
     Returns:
         Records of every attention and of the module's end; one record with the
@@ -87,26 +103,48 @@ def check_model(
         return [unsupported_record(model, runtime.name, check, target=target, reason=support.reason)]
     tapped = model if model.is_bare_attention else model.tapped()
     with runtime.load(tapped, LoadOptions(threads=check.threads)) as session:
-        return list(_check_session(model, runtime.name, session, check, target, expectations))
+        found: list[AgreementRecord] = []
+        for step, outputs, ran in _runs(model, session, check):
+            if keep is not None:
+                keep(runtime.name, step.word, {**step.feeds, **outputs})
+            checked = Checked(
+                model=model, runtime=runtime.name, ran=ran, check=step.check, step=step.word, target=target
+            )
+            found += judge_outputs(checked, step, outputs, expectations)
+        return found
 
 
-def _check_session(
-    model: OnnxModel, runtime: str, session: Session, check: Check, target: str, expectations: Expectations
+def _runs(model: OnnxModel, session: Session, check: Check) -> Iterator[tuple[Step, Feeds, RanReport]]:
+    """Run every step; what really ran is asked after the run, since some runtimes choose their kernels only then."""
+    steps = ladder(model, session, check)
+    if check.probes and check.inputs is None and model.is_bare_attention:
+        steps = itertools.chain(steps, probe_steps(model, check))
+    for step in steps:
+        outputs = session.run(step.feeds)
+        yield step, outputs, session.ran()
+
+
+def judge_outputs(
+    checked: Checked, step: Step, outputs: Feeds, expectations: Expectations
 ) -> Iterator[AgreementRecord]:
-    truth = expectations.truth(model)
-    for spread, feeds in _ladder(model, session, check):
-        outputs = session.run(feeds)
-        # Asked after the run: some runtimes choose their kernels only then.
-        checked = Checked(model=model, runtime=runtime, ran=session.ran(), check=check, target=target)
-        yield from _judge_shapes(checked, outputs, spread)
-        arrays = {**model.constants(), **feeds, **outputs}
-        yield from _judge_sites(checked, arrays, spread, expectations)
-        if truth is not None:
-            for name, agreement in _judge_end(truth, model, feeds, outputs):
-                yield checked.record(agreement, step=spread, spread=-1.0, site=f"end:{name}", sizes=end_sizes(check))
+    """Judge every attention and the end of one run of a model.
+
+    Args:
+        checked: The model, where it ran and how.
+        step: What it was fed.
+        outputs: What it gave, tapped values included, by name.
+        expectations: Oracles that other runtimes share.
+    """
+    yield from _judge_shapes(checked, outputs)
+    arrays = {**checked.model.constants(), **step.feeds, **outputs}
+    yield from _judge_sites(checked, arrays, step.spread, expectations)
+    truth = expectations.truth(checked.model)
+    if truth is not None:
+        for name, agreement in _judge_end(truth, checked.model, step.feeds, outputs):
+            yield checked.record(agreement, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
 
 
-def _judge_shapes(checked: Checked, outputs: Feeds, spread: float) -> Iterator[AgreementRecord]:
+def _judge_shapes(checked: Checked, outputs: Feeds) -> Iterator[AgreementRecord]:
     """Outputs whose shape is not the one that the graph declares at these sizes: an axis that does not change."""
     if checked.check.inputs is not None:
         return
@@ -119,7 +157,7 @@ def _judge_shapes(checked: Checked, outputs: Feeds, spread: float) -> Iterator[A
         if outputs[name].shape != declared:
             found = f"Output '{name}' has shape {outputs[name].shape}, the graph declares {declared} at these sizes."
             wrong = Agreement(verdict=Verdict.WRONG, diagnosis=found)
-            yield checked.record(wrong, step=spread, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
+            yield checked.record(wrong, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
 
 
 def _judge_sites(
@@ -131,78 +169,46 @@ def _judge_sites(
         inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
         make = partial(expect, site.spec, inputs, precision=find_precision(precision), seed=check.seed)
         shared = checked.model.is_bare_attention and check.inputs is None
-        key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), spread, check.seed, precision)
+        key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), checked.step, check.seed, precision)
         agreement = judge(expectations.get(key, make) if shared else make(), arrays[site.output])
-        measured = spread if shared else logit_spread(site, inputs)
-        yield checked.record(agreement, step=spread, spread=measured, site=site.name, sizes=site_sizes(site, inputs))
-        for name, cache in _judge_cache(inputs, arrays).items():
-            yield checked.record(cache, step=spread, spread=measured, site=name, sizes=site_sizes(site, inputs))
-
-
-def _judge_cache(inputs: AttentionInputs, arrays: Feeds) -> dict[str, Agreement]:
-    """The cache that a bare attention gives back: past and new keys, copied, so equal to the last bit."""
-    judged: dict[str, Agreement] = {}
-    pairs = {"present_key": (inputs.past_key, inputs.key), "present_value": (inputs.past_value, inputs.value)}
-    for name, (past, new) in pairs.items():
-        if past is None or name not in arrays:
-            continue
-        equal = np.array_equal(arrays[name], np.concatenate([past, _heads_apart(new, past.shape[1])], axis=2))
-        judged[name] = Agreement(
-            verdict=Verdict.OK if equal else Verdict.WRONG,
-            diagnosis=f"{name} {'is' if equal else 'is not'} the past followed by the new ones.",
-            total=arrays[name].size,
+        agreement = _explained(agreement, site.spec, inputs, arrays[site.output], precision)
+        agreement = replace(agreement, warnings=(*agreement.warnings, *_never_reached(site.spec, inputs)))
+        measured = spread if shared and spread >= 0.0 else logit_spread(site, inputs)
+        yield checked.record(
+            agreement,
+            spread=measured,
+            site=site.name,
+            sizes=site_sizes(site, inputs),
+            is_empty=not arrays[site.output].size,
         )
-    return judged
+        for name, cache in judge_present(site.spec, inputs, arrays).items():
+            yield checked.record(cache, spread=measured, site=name, sizes=site_sizes(site, inputs))
 
 
-def _heads_apart(array: NDArray[np.generic], num_heads: int) -> NDArray[np.generic]:
-    """4-D BNSH from a 3-D layout; 4-D stays."""
-    if array.ndim == 4:
-        return array
-    return array.reshape(*array.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
+def _explained(
+    agreement: Agreement, spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision: str
+) -> Agreement:
+    """Add the named fault that a disagreement looks like, if one fits."""
+    if agreement.verdict.is_right:
+        return agreement
+    found = explain(spec, inputs, actual, precision=precision)
+    if found is None:
+        return agreement
+    dated = f" ({found.dated})" if found.dated else ""
+    return replace(agreement, diagnosis=f"{agreement.diagnosis} It looks as if {found.says}{dated}.")
 
 
-def _ladder(model: OnnxModel, session: Session, check: Check) -> Iterator[tuple[float, Feeds]]:
-    """Feeds of every step; a module's inputs are widened until its attention has the spread asked for."""
-    if check.inputs is not None:
-        yield -1.0, dict(check.inputs)
+def _never_reached(spec: AttentionSpec, inputs: AttentionInputs) -> Iterator[str]:
+    """Windows that hide nothing at these sizes, so that a runtime may ignore them unseen."""
+    axis = 2 if inputs.query.ndim == 4 else 1
+    queries, keys = inputs.query.shape[axis], inputs.key.shape[axis]
+    if inputs.nonpad_kv_seqlen is not None or not queries or not keys:
         return
-    if model.is_bare_attention:
-        for spread in check.spreads:
-            yield spread, draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
-        return
-    first = draw_feeds(model, check.sizes, spread=1.0, seed=check.seed)
-    if not model.sites:
-        # Nothing to measure a spread on: wider inputs at least leave the flat part of the softmax.
-        for spread in check.spreads:
-            yield -1.0, draw_feeds(model, check.sizes, spread=1.0, seed=check.seed, gain=max(1.0, spread))
-        return
-    own = _measured_spread(model, {**model.constants(), **first, **session.run(first)})
-    if not own > 0.0 or not any(array.dtype.kind not in "bui" for array in first.values()):
-        yield -1.0, first
-        return
-    for spread in check.spreads:
-        gain = (spread / own) ** 0.5
-        yield spread, draw_feeds(model, check.sizes, spread=spread, seed=check.seed, gain=gain)
-
-
-def _measured_spread(model: OnnxModel, arrays: Mapping[str, NDArray[np.generic]]) -> float:
-    """Median over the attentions of the standard deviation of a row of logits; 0 without any."""
-    spreads = [
-        logit_spread(site, AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()}))
-        for site in model.sites
-    ]
-    return float(np.median(spreads)) if spreads else 0.0
-
-
-def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:
-    """Root mean square, over some queries, of the standard deviation of their scaled logits."""
-    query, key, _ = split_heads(site.spec, inputs)
-    if key.shape[2] < 2 or not query.size:
-        return 0.0
-    scores = site.spec.scale_value * (query[:, :1, :_SPREAD_ROWS] @ key[:, :1].transpose(0, 1, 3, 2))
-    spread = float(np.sqrt(np.mean(np.var(scores, axis=-1))))
-    return spread if np.isfinite(spread) else 0.0
+    past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
+    reach = {"left": (spec.left_window, past + queries - 1), "right": (spec.right_window, keys - 1)}
+    for side, (window, farthest) in reach.items():
+        if window >= farthest:
+            yield f"The {side} window of {window} hides nothing at these sizes: not checked, give longer ones."
 
 
 def _judge_end(truth: ModuleTruth, model: OnnxModel, feeds: Feeds, outputs: Feeds) -> Iterator[tuple[str, Agreement]]:

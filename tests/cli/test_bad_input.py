@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,7 +51,8 @@ class TestFiles:
     def test_unknown_runtime(self, shell: Shell, command: str) -> None:
         """A misspelt runtime, with the nearest one and all."""
         assert shell.refusal(command, "bare.onnx", "--runtime", "ort-cp") == (
-            "There is no runtime 'ort-cp'. Did you mean 'ort-cpu'? Known: onnx-reference, ort-cpu, ort-cuda, torch."
+            "There is no runtime 'ort-cp'. Did you mean 'ort-cpu'? "
+            "Known: onnx-reference, openvino, ort-cpu, ort-cuda, torch."
         )
 
 
@@ -133,6 +135,16 @@ def _array(*shape: int, dtype: str = "float32") -> object:
 
 
 _Q = (1, 2, 3, 8)
+
+
+def _break_member(path: Path) -> None:
+    """Write an archive whose packed numbers are damaged."""
+    np.savez_compressed(path, **dict.fromkeys("QKV", np.linspace(0.0, 1.0, 48, dtype="f4").reshape(_Q)))
+    data = bytearray(path.read_bytes())
+    data[120:160] = b"\xff" * 40
+    path.write_bytes(data)
+
+
 _NO_NPZ = "is no .npz file of plain arrays. Write it with numpy.savez."
 _INPUTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (str, "Cannot read i.npz: No such file or directory."),
@@ -150,13 +162,23 @@ _INPUTS: dict[str, tuple[Callable[[Path], object], str]] = {
         np.savez,
         "i.npz lacks the input 'Q'; it has nothing. Name arrays as the inputs.",
     ),
+    "pipe": (os.mkfifo, "i.npz is no ordinary file. Write it with numpy.savez."),
+    "member": (_break_member, f"i.npz {_NO_NPZ}"),
+    "text-member": (lambda path: zipfile.ZipFile(path, "w").writestr("Q", "hello"), f"i.npz {_NO_NPZ}"),
+    **{
+        word: (
+            lambda path, word=word: np.savez(path, Q=np.zeros(_Q, word), K=_array(*_Q), V=_array(*_Q)),
+            f"i.npz: 'Q' is {name}, the model takes float32.",
+        )
+        for word, name in {"f2": "float16", "i4": "int32", "c8": "complex64", "U5": "str160", "V4": "void32"}.items()
+    },
     "heads": (
         lambda path: np.savez(path, Q=_array(1, 3, 3, 8), K=_array(*_Q), V=_array(*_Q)),
-        "ort-cpu got shape (1, 3, 3, 8) for input 'Q'; the model takes (batch_size, 2, q_seq_len, 8).",
+        "i.npz: 'Q' has shape (1, 3, 3, 8), the model takes (batch_size, 2, q_seq_len, 8).",
     ),
     "dtype": (
         lambda path: np.savez(path, Q=_array(*_Q, dtype="float64"), K=_array(*_Q), V=_array(*_Q)),
-        "ort-cpu got float64 for input 'Q'; the model takes float32.",
+        "i.npz: 'Q' is float64, the model takes float32.",
     ),
 }
 
@@ -289,10 +311,11 @@ def test_full_disk_for_a_report(shell: Shell, monkeypatch: pytest.MonkeyPatch, t
     with Store.create(folder, HEADER) as store:
         store.append(job_records("a"))
 
-    def full(self: Path, *arguments: object, **options: object) -> int:
+    def full(self: Path, target: Path) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", full)
-    assert shell.refusal("report", str(folder)) == "Cannot read or write: No space left on device."
+    monkeypatch.setattr(Path, "replace", full)
+    summary = folder / "summary.md"
+    assert shell.refusal("report", str(folder)) == f"Cannot write {summary}: No space left on device."
     assert not (folder / "summary.md").exists()
     assert {path.name for path in folder.iterdir() if path.is_file()} == {".lock", "records.jsonl", "run.json"}

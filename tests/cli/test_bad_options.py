@@ -1,5 +1,7 @@
 """Every wrong option: what it is and what would be right, in one sentence."""
 
+import os
+
 import pytest
 
 from tests.cli.invoke import Shell
@@ -127,7 +129,10 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "runtime-export": (
         ["export", "sdpa", "-o", "x.onnx", "--runtime", "openvno"],
-        "There is no runtime 'openvno'. Known: onnx-reference, ort-cpu, ort-cuda, torch.",
+        (
+            "There is no runtime 'openvno'. Did you mean 'openvino'? "
+            "Known: onnx-reference, openvino, ort-cpu, ort-cuda, torch."
+        ),
     ),
     "suite": (["run", "quik"], "There is no suite 'quik'. Did you mean 'quick'?"),
     "suite-file": (["run", "none.toml"], "Cannot read suite none.toml: No such file or directory."),
@@ -188,3 +193,11 @@ _USAGE = {
 def test_misuse(shell: Shell, arguments: list[str]) -> None:
     """A misspelt option, a missing argument or a value of another kind is one line too."""
     shell.refusal(*arguments)
+
+
+@pytest.mark.parametrize("command", [("verify", "bare.onnx"), ("fuzz",), ("conformance",)])
+def test_threads_that_no_machine_has(shell: Shell, command: tuple[str, ...]) -> None:
+    """They would exhaust the system; refused in one sentence before anything starts."""
+    most = 4 * (os.cpu_count() or 1)
+    said = shell.refusal(*command, "--threads", "100000")
+    assert said == f"--threads 100000 is too many for this machine. Give at most {most}."

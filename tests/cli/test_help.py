@@ -8,7 +8,18 @@ import pytest
 from sdpa_onnx import __version__
 from tests.cli.invoke import Shell
 
-_COMMANDS = ("run", "export", "inspect", "verify", "bench", "report", "runtimes")
+_COMMANDS = (
+    "run",
+    "export",
+    "inspect",
+    "verify",
+    "bench",
+    "conformance",
+    "fuzz",
+    "reduce",
+    "report",
+    "runtimes",
+)
 _HEAVY = ("altair", "numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "rich", "scipy", "torch")
 _HELP_THEN_LIST = """
 import sys

@@ -54,7 +54,9 @@ def test_right_file(shell: Shell, name: str) -> None:
     assert (ended.code, ended.stderr) == (0, "")
     records = _records(ended)
     assert {record["outcome"] for record in records} == {"ok"}
-    assert [record["verdict"] for record in records if record["kind"] == "agreement"] == ["ok"] * 3
+    judged = [(record["inputs"], record["verdict"]) for record in records if record["kind"] == "agreement"]
+    assert judged[:3] == [(f"spread {spread}", "ok") for spread in (0.3, 1, 4)]
+    assert {str(inputs).split()[0] for inputs, _ in judged[3:]} == {"probe"}
     (proof,) = [record for record in records if record["kind"] == "export"]
     assert (proof["sizes_tried"], proof["baked"]) == (8, [])
 
@@ -128,7 +130,8 @@ def test_sizes_and_inputs_that_are_given(shell: Shell) -> None:
 def test_size_that_is_fixed_by_the_user(shell: Shell) -> None:
     """--size is what is judged; the others are chosen."""
     ended = shell("verify", "bare.onnx", "--size", "q_seq_len=7", "--size", "kv_seq_len=9", "--json")
-    sizes = [record["sizes"] for record in _records(ended) if record["kind"] == "agreement"]
+    ladder = [record for record in _records(ended) if str(record.get("inputs")).startswith("spread")]
+    sizes = [record["sizes"] for record in ladder]
     assert ended.code == 0
     assert [(size["q_seq_len"], size["kv_seq_len"]) for size in sizes] == [(7, 9)] * 3  # type: ignore[index]
 
@@ -186,6 +189,7 @@ def test_inspect_says_what_stands_in_a_file(shell: Shell) -> None:
         "causal.onnx: opset 23, 1 attention",
         "  sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553; causal; no mask; BNSH",
         "Dynamic axes: batch_size, q_seq_len, kv_seq_len",
+        "Axes: Every attention is right at 4 sizes on ort-cpu.",
         "On ort-cpu: 1 node (1 Attention), float32.",
     ]
 

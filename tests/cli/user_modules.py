@@ -61,3 +61,26 @@ class Sampleless(nn.Module):
 
 
 not_a_module = 3
+
+
+def _qkv() -> tuple[Tensor, ...]:
+    return tuple(torch.ones(2, 2, size, 8) for size in (5, 6, 6))
+
+
+class ScaledByLength(nn.Module):
+    """The scale is one over the number of keys."""
+
+    sample_inputs = _qkv()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, scale=1.0 / k.shape[-2])
+
+
+class ScaledInSteps(nn.Module):
+    """The scale has two values, by the number of keys."""
+
+    sample_inputs = _qkv()
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scale = 0.125 if k.shape[-2] < 10 else 0.0625
+        return functional.scaled_dot_product_attention(q, k, v, scale=scale)

@@ -5,7 +5,7 @@ What a format stores is rounded to it; sums run in the working format, as on rea
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -23,10 +23,11 @@ _TILE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """A storage format and the format that sums run in."""
+    """A storage format, the format that sums run in, and whether products round their operands to TF32 first."""
 
     storage: np.dtype[np.generic]
     working: np.dtype[np.generic]
+    tf32: bool = False
 
     def work(self, array: Array | float) -> Array:
         return np.asarray(array).astype(self.working)
@@ -36,12 +37,23 @@ class Arithmetic:
         with np.errstate(over="ignore"):
             return np.asarray(array).astype(self.storage).astype(self.working)
 
+    def product(self, left: Array, right: Array) -> Array:
+        return to_tf32(left) @ to_tf32(right) if self.tf32 else left @ right
+
+
+def to_tf32(array: Array) -> Array:
+    """Round float32 to 11 bits of significand, ties to even."""
+    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
+    kept = (bits + np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(0xFFFFE000)
+    return kept.view(np.float32)
+
 
 _F32 = np.dtype(np.float32)
 
 ARITHMETICS: dict[str, Arithmetic] = {
     "float64": Arithmetic(storage=np.dtype(np.float64), working=np.dtype(np.float64)),
     "float32": Arithmetic(storage=_F32, working=_F32),
+    "tf32": Arithmetic(storage=_F32, working=_F32, tf32=True),
     "float16": Arithmetic(storage=np.dtype(np.float16), working=_F32),
     "bfloat16": Arithmetic(storage=np.dtype(ml_dtypes.bfloat16), working=_F32),
 }
@@ -80,7 +92,7 @@ def _logits(head: Head, fmt: Arithmetic, scores: Array) -> Array:
 
 
 def _scaled_after(head: Head, fmt: Arithmetic) -> Array:
-    product = fmt.store(head.query @ head.key.T)
+    product = fmt.store(fmt.product(head.query, head.key.T))
     return fmt.store(product * fmt.store(head.scale))
 
 
@@ -88,7 +100,15 @@ def naive(head: Head, fmt: Arithmetic) -> Array:
     """Scores, then scale, then softmax, then the second product: everything stored."""
     weights = _shifted_exp(_logits(head, fmt, _scaled_after(head, fmt)))
     weights = fmt.store(weights / _nonzero(weights.sum(1, keepdims=True)))
-    return fmt.store(weights @ head.value)
+    return fmt.store(fmt.product(weights, head.value))
+
+
+def fused_scale(head: Head, fmt: Arithmetic) -> Array:
+    """The scale inside the first product: scores are stored once."""
+    scores = fmt.store(fmt.product(head.query, head.key.T) * fmt.work(head.scale))
+    weights = _shifted_exp(_logits(head, fmt, scores))
+    weights = fmt.store(weights / _nonzero(weights.sum(1, keepdims=True)))
+    return fmt.store(fmt.product(weights, head.value))
 
 
 def prescaled(head: Head, fmt: Arithmetic) -> Array:
@@ -96,16 +116,16 @@ def prescaled(head: Head, fmt: Arithmetic) -> Array:
     if head.scale < 0:
         return naive(head, fmt)
     root = fmt.store(math.sqrt(head.scale))
-    scores = fmt.store(fmt.store(head.query * root) @ fmt.store(head.key * root).T)
+    scores = fmt.store(fmt.product(fmt.store(head.query * root), fmt.store(head.key * root).T))
     weights = _shifted_exp(_logits(head, fmt, scores))
     weights = fmt.store(weights / _nonzero(weights.sum(1, keepdims=True)))
-    return fmt.store(weights @ head.value)
+    return fmt.store(fmt.product(weights, head.value))
 
 
 def norm_last(head: Head, fmt: Arithmetic) -> Array:
     """Divide by the row sum after the second product."""
     weights = _shifted_exp(_logits(head, fmt, _scaled_after(head, fmt)))
-    summed = fmt.store(weights) @ head.value
+    summed = fmt.product(fmt.store(weights), head.value)
     return fmt.store(summed / _nonzero(weights.sum(1, keepdims=True)))
 
 
@@ -117,7 +137,7 @@ def tiled(head: Head, fmt: Arithmetic) -> Array:
     summed = np.zeros((rows, head.value.shape[1]), dtype=fmt.working)
     for start in range(0, head.key.shape[0], _TILE):
         part = slice(start, start + _TILE)
-        scores = (head.query @ head.key[part].T) * fmt.work(head.scale)
+        scores = fmt.product(head.query, head.key[part].T) * fmt.work(head.scale)
         if head.softcap:
             scores = fmt.work(head.softcap) * np.tanh(scores / fmt.work(head.softcap))
         logits = scores + fmt.work(head.bias[:, part])
@@ -125,13 +145,15 @@ def tiled(head: Head, fmt: Arithmetic) -> Array:
         known = np.where(np.isneginf(new), 0, new).astype(fmt.working)
         weights, correction = np.exp(logits - known), np.exp(highest - known)
         total = total * correction + weights.sum(1, keepdims=True)
-        summed = summed * correction + fmt.store(weights) @ head.value[part]
+        summed = summed * correction + fmt.product(fmt.store(weights), head.value[part])
         highest = new
     return fmt.store(summed / _nonzero(total))
 
 
 def sequential(head: Head, fmt: Arithmetic) -> Array:
     """Every sum strictly one term after the other: the worst order for rounding."""
+    if fmt.tf32:
+        head = replace(head, query=to_tf32(head.query), key=to_tf32(head.key), value=to_tf32(head.value))
     product = np.zeros((head.query.shape[0], head.key.shape[0]), dtype=fmt.working)
     for column in range(head.query.shape[1]):
         product += head.query[:, column, None] * head.key[None, :, column]
@@ -139,6 +161,7 @@ def sequential(head: Head, fmt: Arithmetic) -> Array:
     weights = _shifted_exp(_logits(head, fmt, scores))
     total = np.add.accumulate(weights, axis=1)[:, -1:]
     weights = fmt.store(weights / _nonzero(total))
+    weights = to_tf32(weights) if fmt.tf32 else weights
     summed = np.zeros((head.query.shape[0], head.value.shape[1]), dtype=fmt.working)
     for row in range(head.key.shape[0]):
         summed += weights[:, row, None] * head.value[row]
@@ -154,6 +177,7 @@ def softcap_after_mask(head: Head, fmt: Arithmetic) -> Array:
 
 KERNELS: dict[str, Kernel] = {
     "naive": naive,
+    "fused-scale": fused_scale,
     "prescaled": prescaled,
     "norm-last": norm_last,
     "tiled": tiled,

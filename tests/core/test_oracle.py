@@ -1,5 +1,6 @@
 """The oracle: founding examples, a second opinion by loops, 50 digits, and laws that attention obeys."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sdpa_onnx.core import oracle
+from sdpa_onnx.core.agreement import expect, judge
 from sdpa_onnx.core.inputs import AttentionInputs
 from sdpa_onnx.core.oracle import QkOutputMode, attend, head_blocks, softmax, split_heads
+from sdpa_onnx.core.precision import find_precision
 from sdpa_onnx.core.spec import AttentionSpec, Layout, MaskKind
 from sdpa_onnx.errors import CaseError
 from tests.core.loops import attend_by_loops
@@ -196,6 +199,20 @@ def test_both_layouts_are_one_attention() -> None:
     in_3d = AttentionInputs(query=flat(inputs.query), key=flat(inputs.key), value=flat(inputs.value))
     actual = attend(replace(spec, layout=Layout.BSH), in_3d).output
     np.testing.assert_array_equal(actual, flat(attend(spec, inputs).output))
+
+
+@pytest.mark.parametrize(("batch_size", "queries", "keys"), [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_3d_arrays_without_an_element(batch_size: int, queries: int, keys: int) -> None:
+    """No sample, query or key: the output still has the width of all heads."""
+    spec = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=5, v_head_dim=3, layout=Layout.BSH)
+    inputs = AttentionInputs(
+        query=np.ones((batch_size, queries, 20)),
+        key=np.ones((batch_size, keys, 10)),
+        value=np.ones((batch_size, keys, 6)),
+    )
+    output = attend(spec, inputs).output
+    assert output.shape == (batch_size, queries, 12)
+    assert not output.any()
 
 
 def test_query_heads_share_neighbouring_key_heads() -> None:
@@ -417,3 +434,17 @@ def test_masks_and_caches_that_do_not_fit_are_refused(shapes: dict[str, tuple[in
     """`attend` promises a CaseError for any array that does not fit."""
     with pytest.raises(CaseError):
         attend(replace(TWO_HEADS, has_past="past_key" in shapes), zeros(**shapes))
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e308])
+def test_infinite_inputs_warn_of_nothing(bad: float) -> None:
+    """What is not finite comes out as it must, and no line of ours is shown to the user for it."""
+    spec = replace(ONE_HEAD, softcap=2.0)
+    inputs = AttentionInputs(query=tensor([bad], [1.0]), key=tensor([0.0], [bad]), value=tensor([bad], [bad]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for one in (ONE_HEAD, spec):
+            result = attend(one, inputs, qk_mode=QkOutputMode.SCORES)
+            judge(expect(one, inputs, precision=find_precision("float32")), np.full_like(result.output, np.nan))
+    assert result.qk is not None
+    assert not np.isfinite(result.qk).all()

@@ -116,3 +116,51 @@ def fixed_batch() -> onnx.ModelProto:
         {"shape": np.array([2, -1, 2, 8], dtype=np.int64)},
     )
     return onnx.shape_inference.infer_shapes(model)
+
+
+def fixed_length(*, size: int = 7) -> onnx.ModelProto:
+    """A graph whose Reshape holds the length, as torch's older exporter writes it; -1 = it is right.
+
+    No node of it is an attention that can be judged.
+    """
+    import numpy as np
+
+    model = model_of(
+        [
+            helper.make_node("Reshape", ["x", "shape"], ["split"], name="node_view"),
+            helper.make_node("Transpose", ["split"], ["heads"], name="turn", perm=[0, 2, 1, 3]),
+            helper.make_node("Transpose", ["split"], ["across"], name="turn_key", perm=[0, 2, 3, 1]),
+            helper.make_node("MatMul", ["heads", "across"], ["scores"], name="score"),
+            helper.make_node("Softmax", ["scores"], ["weights"], name="softmax", axis=-1),
+            helper.make_node("MatMul", ["weights", "heads"], ["y"], name="mix"),
+        ],
+        {"x": ["batch_size", "q_seq_len", 16]},
+        {"y": [None, 2, None, 8]},
+        {"shape": np.array([0, size, 2, 8], dtype=np.int64)},
+    )
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def fixed_mask(*, size: int = 7) -> onnx.ModelProto:
+    """A graph that adds a causal mask of a fixed length to its scores; 0 = none.
+
+    The lengths of queries and keys are named apart.
+    """
+    import numpy as np
+
+    later = np.triu(np.ones((size, size), dtype=np.float32), k=1) * np.float32(-1e9)
+    hide = helper.make_node("Add", ["scores", "later"], ["hidden"], name="hide")
+    if not size:
+        hide = helper.make_node("Identity", ["scores"], ["hidden"], name="hide")
+    return model_of(
+        [
+            helper.make_node("Transpose", ["K"], ["across"], name="turn_key", perm=[0, 1, 3, 2]),
+            helper.make_node("MatMul", ["Q", "across"], ["scores"], name="score"),
+            hide,
+            helper.make_node("Softmax", ["hidden"], ["weights"], name="softmax", axis=-1),
+            helper.make_node("MatMul", ["weights", "K"], ["y"], name="mix"),
+        ],
+        {"Q": ["batch_size", 2, "q_seq_len", 8], "K": ["batch_size", 2, "kv_seq_len", 8]},
+        {"y": [None, 2, None, 8]},
+        {"later": later},
+    )

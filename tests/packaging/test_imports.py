@@ -1,5 +1,6 @@
 """`import sdpa_onnx`, the command line and the core load nothing heavy."""
 
+import ast
 import subprocess
 import sys
 
@@ -34,3 +35,45 @@ def test_core_loads_nothing_heavy() -> None:
 def test_a_heavy_import_would_be_seen() -> None:
     """The check itself finds a planted import."""
     assert heavy_modules_after("import sdpa_onnx", "import vl_convert") == {"vl_convert"}
+
+
+def _openvino_imports(text: str) -> list[int]:
+    """Lines that import openvino when they run: not those for type checkers only."""
+    tree = ast.parse(text)
+    unreached = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                modules = [alias.name for alias in names]
+            case ast.ImportFrom(module=str(module), level=0):
+                modules = [module]
+            case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"), args=[first, *_]):
+                modules = [str(getattr(first, "value", ""))]
+            case _:
+                continue
+        if id(node) not in unreached and any(name.split(".")[0] == "openvino" for name in modules):
+            found.append(node.lineno)
+    return found
+
+
+def test_openvino_is_imported_in_one_place() -> None:
+    """A plain import of openvino sends an event to a web service: only the module that prevents it may do it."""
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+    found = {path.name for path in files if _openvino_imports(path.read_text(encoding="utf-8"))}
+    assert found == {"openvino_import.py"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import openvino as ov", "from openvino.tools import ovc", 'importlib.import_module("openvino")'],
+)
+def test_a_second_import_of_openvino_would_be_seen(text: str) -> None:
+    """The check finds each way to write it, inside a function too, and passes over type checking."""
+    assert _openvino_imports(f"def load():\n    {text}\n") == [2]
+    assert _openvino_imports(f"if TYPE_CHECKING:\n    {text}\n") == []

@@ -121,7 +121,8 @@ def test_not_ok_is_counted_and_grouped(outcome: Outcome) -> None:
 
 def test_many_reasons_are_cut() -> None:
     """Four reasons are told, the rest counted."""
-    lines = tell([check(outcome=Outcome.FAILED, verdict=None, reason=f"reason {number}") for number in range(7)])
+    words = ("one", "two", "three", "four", "five", "six", "seven")
+    lines = tell([check(outcome=Outcome.FAILED, verdict=None, reason=f"reason {word}") for word in words])
     assert lines[5] == "3 more reasons (3 records) in the table of what is not ok."
 
 

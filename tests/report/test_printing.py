@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from sdpa_onnx.core.records import Outcome, Record
+from sdpa_onnx.errors import FolderError
 from sdpa_onnx.report.layout import paragraph, table_lines
 from sdpa_onnx.report.markdown import render_summary
 from sdpa_onnx.report.render import render
@@ -187,12 +188,11 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     """A write that fails raises, keeps the old summary and leaves no half file."""
     (tmp_path / "summary.md").write_text("old")
 
-    def full(self: Path, data: str, **options: str) -> int:
-        self.touch()
+    def full(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(FolderError, match=r"^Cannot write \S+summary\.md: No space left on device\.$"):
         render([check()], header(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["summary.md"]
     assert (tmp_path / "summary.md").read_text() == "old"

@@ -129,7 +129,7 @@ def draw(problem: Problem, *, batch_size: int = 2, seed: int = 0) -> dict[str, A
 
 
 def formula(problem: Problem, feeds: Mapping[str, Array]) -> NDArray[np.float64]:
-    """softmax(QK^T / sqrt(head_dim)) V in float64; causal from the upper left; a fully masked row is zero."""
+    """softmax(QK^T / sqrt(head_dim)) V in float64; causal and window from the upper left; a masked row is zero."""
     query, key, value = (np.asarray(feeds[name], np.float64) for name in "QKV")
     repeats = problem.q_num_heads // problem.kv_num_heads
     key, value = np.repeat(key, repeats, axis=1), np.repeat(value, repeats, axis=1)
@@ -137,6 +137,8 @@ def formula(problem: Problem, feeds: Mapping[str, Array]) -> NDArray[np.float64]
     visible = np.ones(scores.shape[-2:], dtype=bool)
     if problem.is_causal:
         visible = np.tri(*visible.shape, dtype=bool)
+    if (window := problem.attributes.get("left_window_size", -1)) >= 0:
+        visible = visible & ~np.tri(*visible.shape, k=-int(window) - 1, dtype=bool)
     if problem.masked:
         visible = visible & feeds["attn_mask"].astype(bool)
     weights = np.exp(scores) * visible

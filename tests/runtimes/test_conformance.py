@@ -1,5 +1,6 @@
 """One suite that every runtime must pass; a runtime that is missing here is skipped, with its reason."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -7,15 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sdpa_onnx.core.agreement import expect, judge
+from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.core.precision import find_precision
+from sdpa_onnx.core.verdicts import Verdict
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Supported, Unsupported
 from sdpa_onnx.runtimes.onnx_reference import OnnxReference
+from sdpa_onnx.runtimes.openvino import OpenVino
 from sdpa_onnx.runtimes.ort_cpu import OrtCpu
 from sdpa_onnx.runtimes.ort_cuda import OrtCuda
 from sdpa_onnx.runtimes.torch_baseline import TorchBaseline
 from tests.runtimes.models import LIMITS, PROBLEMS, Array, Problem, draw, formula, model
 
-RUNTIMES: tuple[Callable[[], Runtime], ...] = (OrtCpu, OrtCuda, TorchBaseline, OnnxReference)
+RUNTIMES: tuple[Callable[[], Runtime], ...] = (OrtCpu, OrtCuda, TorchBaseline, OnnxReference, OpenVino)
 PLAIN = PROBLEMS["plain"]
 
 
@@ -190,8 +196,8 @@ def test_sizes_that_do_not_fit_each_other_are_refused(runtime: Runtime, call: st
         getattr(session, call)(feeds)
     assert str(caught.value).startswith(f"{runtime.name} failed")
     assert "onnxruntime_src" not in str(caught.value)
-    # torch's kernel would read past the end without a word, so there the door refuses and there is no cause.
-    assert (caught.value.__cause__ is None) == (runtime.name == "torch")
+    # These two do not look at the sizes, so there the door refuses and there is no cause.
+    assert (caught.value.__cause__ is None) == (runtime.name in ("torch", "openvino"))
 
 
 def test_a_closed_session_refuses(runtime: Runtime) -> None:
@@ -211,11 +217,72 @@ def test_what_ran_is_said(runtime: Runtime) -> None:
     assert report.precision == "float32"
     assert sum(report.providers.values()) >= 1
     assert sum(report.node_counts.values()) >= 1
-    assert report.warnings == ()
+    assert report.warnings == tuple(f"{name} was expanded into {n} nodes." for name, n in report.expanded.items())
+    assert (report.expanded == {}) == (runtime.name != "openvino")
+
+
+WINDOW = Problem(opset=25, is_causal=True, q_seq_len=6, kv_seq_len=6, attributes={"left_window_size": 1})
+NO_KEYS = replace(PLAIN, kv_seq_len=0)
+
+
+def verdict_on(runtime: Runtime, problem: Problem) -> tuple[Array, Verdict]:
+    """What a runtime gives, and what the judge says of it at the runtime's declared arithmetic."""
+    loaded, feeds = model(problem), draw(problem)
+    with runtime.load(loaded, LoadOptions()) as session:
+        actual = session.run(feeds)["Y"]
+        precision = find_precision(session.ran().precision)
+    inputs = AttentionInputs(query=feeds["Q"], key=feeds["K"], value=feeds["V"])
+    return actual, judge(expect(loaded.sites[0].spec, inputs, precision=precision), actual).verdict
+
+
+def test_a_window_is_kept_or_judged_wrong(runtime: Runtime) -> None:
+    """Whoever ignores left_window_size (OpenVINO 2026.4.1 does) is judged wrong, whoever keeps it is not."""
+    feeds = draw(WINDOW)
+    try:
+        actual, verdict = verdict_on(runtime, WINDOW)
+    except SessionError:
+        return  # refused in words, as onnxruntime before 1.32 does
+    kept = np.abs(actual - formula(WINDOW, feeds)).max() < LIMITS["float32"]
+    ignored = np.abs(actual - formula(replace(WINDOW, attributes={}), feeds)).max() < LIMITS["float32"]
+    assert (kept, ignored) in ((True, False), (False, True))
+    assert verdict is (Verdict.OK if kept else Verdict.WRONG)
+
+
+def test_no_keys_give_zeros_or_are_refused_or_judged_wrong(runtime: Runtime) -> None:
+    """Whoever gives memory that nobody wrote (OpenVINO 2026.4.1 does) is judged wrong."""
+    try:
+        actual, verdict = verdict_on(runtime, NO_KEYS)
+    except SessionError:
+        return  # refused in words
+    assert verdict is (Verdict.WRONG if np.nan_to_num(actual, nan=1.0).any() else Verdict.OK)
+
+
+def test_nothing_is_printed(runtime: Runtime, capfd: pytest.CaptureFixture[str]) -> None:
+    """A load, a run, a refusal and the report leave stdout to the results, at the level of the file too."""
+    broken = model(replace(PLAIN, attributes={"q_num_heads": 3}))
+    feeds = draw(PLAIN)
+    with runtime.load(model(PLAIN), LoadOptions()) as session:
+        session.run(feeds)
+        session.ran()
+        with pytest.raises(SessionError):
+            session.run({**feeds, "V": feeds["V"][:, :, :3]})
+    with contextlib.suppress(SessionError), runtime.load(broken, LoadOptions()) as session:
+        session.run(feeds)
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("optimise", [True, False])
+def test_optimisation_changes_no_result(runtime: Runtime, optimise: bool) -> None:
+    """Every runtime takes the option, and the numbers stay right."""
+    problem = PROBLEMS["bool-mask"]
+    feeds = draw(problem)
+    with runtime.load(model(problem), LoadOptions(optimise=optimise)) as session:
+        actual = session.run(feeds)["Y"]
+    assert np.abs(actual - formula(problem, feeds)).max() < LIMITS["float32"]
 
 
 def test_the_version_names_the_package(runtime: Runtime) -> None:
     """The version is a package name and a number, for the record."""
     package, number = runtime.version().split(" ")
-    assert package in {"onnx", "onnxruntime", "torch"}
+    assert package in {"onnx", "onnxruntime", "openvino", "torch"}
     assert number[0].isdigit()

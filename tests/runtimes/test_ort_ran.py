@@ -1,6 +1,7 @@
 """What ONNX Runtime says it ran, against models whose fate is known."""
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
@@ -8,6 +9,7 @@ from onnx import TensorProto, helper
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
 from sdpa_onnx.runtimes.ort_cpu import OrtCpu
+from sdpa_onnx.runtimes.ort_ran import count_fused
 from tests.runtimes.models import ELEMENTS, Problem, decomposed, draw, formula, model, model_of
 
 CPU = "CPUExecutionProvider"
@@ -78,6 +80,7 @@ def test_decomposed_float64_is_float64_arithmetic() -> None:
 def test_fused_operators_are_counted_after_fusion() -> None:
     """Five nodes became three, and no fusion passes for an expansion."""
     report = ran(decomposed())
+    assert report.fused == {"FusedMatMul": 1}
     assert report.node_counts == {"FusedMatMul": 1, "MatMul": 1, "Softmax": 1}
     assert report.providers == {CPU: 3}
     assert report.expanded == {}
@@ -88,7 +91,55 @@ def test_float16_softmax_is_expanded_and_cast() -> None:
     report = ran(decomposed("float16"))
     assert report.expanded == {"Softmax": 5}
     assert report.node_counts["Cast"] >= 1
-    assert report.warnings == ("Softmax was expanded into 5 nodes.",)
+    assert report.warnings == ("Softmax was expanded into 5 nodes.", "7 float16 nodes ran in float32.")
+    assert report.fused == {"FusedMatMul": 1}
+
+
+def test_without_optimisation_the_nodes_are_the_models_own() -> None:
+    """Nothing is fused; what has no float16 kernel is expanded and cast all the same."""
+    with OrtCpu().load(decomposed(), LoadOptions(optimise=False)) as session:
+        report = session.ran()
+    assert report.node_counts == {"MatMul": 2, "Mul": 1, "Softmax": 1, "Transpose": 1}
+    assert report.fused == {}
+    with OrtCpu().load(decomposed("float16"), LoadOptions(optimise=False)) as session:
+        report = session.ran()
+    assert report.fused == {}
+    assert report.warnings == ("Softmax was expanded into 5 nodes.", "8 float16 nodes ran in float32.")
+
+
+def node(op_type: str, inputs: list[str], outputs: list[str], domain: str = "") -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs, outputs, domain=domain)
+
+
+RAN_NODES = {
+    "kept": ([node("Attention", ["Q", "K", "V"], ["Y"])], {}),
+    "of another domain": ([node("Attention", ["Q", "K", "V"], ["Y"], "com.microsoft")], {"Attention": 1}),
+    "of the default domain's other name": ([node("Attention", ["Q", "K", "V"], ["Y"], "ai.onnx")], {}),
+    "fused twice": (
+        [node("FusedMatMul", ["Q", "K"], ["S"]), node("FusedMatMul", ["S", "V"], ["Y"])],
+        {"FusedMatMul": 2},
+    ),
+    "cast in passing": ([node("Cast", ["Q"], ["InsertedPrecisionFreeCast_Q"])], {}),
+    "of an expanded body": ([node("Exp", ["a"], ["_inlfunc_Attention_b"]), node("Div", ["b"], ["Y"])], {}),
+}
+
+
+@pytest.mark.parametrize(("nodes", "fused"), RAN_NODES.values(), ids=RAN_NODES.keys())
+def test_what_counts_as_fused(nodes: list[onnx.NodeProto], fused: dict[str, int]) -> None:
+    """An operator that is neither the model's nor of an expanded body is fused, whatever its name."""
+    assert count_fused(model(Problem()), nodes) == fused
+
+
+def test_kernels_of_microsoft_are_counted() -> None:
+    """A layer normalisation behind an addition becomes one operator of ONNX Runtime's own."""
+    shape = ["batch", "len", 8]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("X", "R")]
+    output = helper.make_tensor_value_info("Y", TensorProto.FLOAT, shape)
+    nodes = [node("Add", ["X", "R"], ["S"]), node("LayerNormalization", ["S", "gamma", "beta"], ["Y"])]
+    weights = tuple(helper.make_tensor(name, TensorProto.FLOAT, [8], [1.0] * 8) for name in ("gamma", "beta"))
+    report = ran(load_model(model_of(nodes, inputs, [output], opset=18, constants=weights)))
+    assert report.fused == {"SkipLayerNormalization": 1}
+    assert report.expanded == {}
 
 
 def two_attentions(opset: int, *, in_loop: bool) -> OnnxModel:

@@ -68,13 +68,16 @@ def test_a_plug_in_that_cannot_be_imported_is_named(plant: list[EntryPoint]) -> 
 
 @pytest.mark.parametrize(
     "module",
-    ["base", "ort_cpu", "ort_cuda", "ort_errors", "ort_session", "torch_baseline", "torch_ran", "onnx_reference"],
+    [
+        *("base", "ort_cpu", "ort_cuda", "ort_errors", "ort_session", "torch_baseline", "torch_ran", "onnx_reference"),
+        *("openvino", "openvino_import", "openvino_ran", "openvino_session"),
+    ],
 )
 def test_importing_a_runtime_loads_no_framework(module: str) -> None:
     """Listing the runtimes must stay quick: torch and onnxruntime come in when a model is loaded."""
     code = (
         f"import sys, sdpa_onnx.runtimes.{module}\n"
-        "print(sorted({'torch', 'onnxruntime', 'onnx.reference', 'scipy'} & set(sys.modules)))"
+        "print(sorted({'torch', 'onnxruntime', 'openvino', 'onnx.reference', 'scipy'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

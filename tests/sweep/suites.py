@@ -14,6 +14,7 @@ agreement = ["ort-cpu", "torch"]
 timing = ["ort-cpu", "torch"]
 baseline = "torch"
 spreads = [1.0]
+probes = false
 
 [measure]
 blocks = 12

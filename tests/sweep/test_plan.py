@@ -101,3 +101,22 @@ def test_nothing_is_timed_without_timing(tmp_path: Path) -> None:
     """A suite without `timing` only exports and judges."""
     jobs = plan(suite_of(tmp_path, TINY.replace('timing = ["ort-cpu", "torch"]\n', "")))
     assert not [job for job in jobs if isinstance(job, TimingJob)]
+
+
+def test_probes_are_asked_once_of_each_graph_and_runtime(tmp_path: Path) -> None:
+    """Structure does not depend on the size, so only the first case of a graph asks; torch has one graph only."""
+    text = TINY.replace("probes = false", "probes = true").replace("opsets = [23]", "opsets = [18, 23]")
+    jobs = plan(suite_of(tmp_path, text.replace("is_causal = [", "kv_seq_len = [8, 16, 24]\nis_causal = [")))
+    judged = [job for job in jobs if isinstance(job, AgreementJob)]
+    asked = [(job.model, job.runtime) for job in judged if job.probes]
+    assert len(asked) == len(set(asked))
+    assert set(asked) == {(job.model, job.runtime) for job in judged}
+    # Two graphs at two opsets on ort-cpu, and both modules in torch; three lengths of each.
+    assert (len(asked), len(judged)) == (6, 18)
+    first = {(job.model, job.runtime): job for job in reversed(judged)}
+    assert all(job.probes for job in first.values())
+
+
+def test_no_probes_where_none_are_wanted(tmp_path: Path) -> None:
+    """`probes = false` leaves the ladder alone."""
+    assert not [job for job in plan(suite_of(tmp_path)) if isinstance(job, AgreementJob) and job.probes]

@@ -249,3 +249,17 @@ def test_told_before_and_after_each_job(suite: Suite, tmp_path: Path) -> None:
         Runner(store=store, ceilings=None).run(plan(suite)[:2], on_job=before, on_done=after)
     names = [job_id(job) for job in plan(suite)[:2]]
     assert heard == [("before", names[0]), ("after", names[0]), ("before", names[1]), ("after", names[1])]
+
+
+def test_probes_are_asked_once_of_each_graph(tmp_path: Path) -> None:
+    """With `probes = true` the first size of a graph has the probes behind its ladder, the other sizes have none."""
+    text = _SMALL.replace("probes = false", "probes = true").replace('timing = ["ort-cpu", "torch"]\n', "")
+    records, _ = _run(suite_of(tmp_path, f"{text}kv_seq_len = [5, 9]\n"), tmp_path / "run")
+    judged = [record for record in records if isinstance(record, AgreementRecord)]
+    assert {record.outcome for record in judged} == {Outcome.OK}
+    for runtime in ("ort-cpu", "torch"):
+        asked = [(record.job, record.inputs) for record in judged if record.runtime == runtime]
+        assert [inputs for _, inputs in asked if not inputs.startswith("probe")] == ["spread 1"] * 2
+        probes = [inputs for _, inputs in asked if inputs.startswith("probe")]
+        assert len(probes) == len(set(probes)) > 5
+        assert {job for job, inputs in asked if inputs.startswith("probe")} == {asked[0][0]}

@@ -182,16 +182,14 @@ def test_full_disk_keeps_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder = _filled(tmp_path / "run")
     before = (folder / "run.json").read_bytes()
 
-    def full(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(data[:9])
+    def full(self: Path, target: Path) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with Store.resume(folder) as store:
-        monkeypatch.setattr(Path, "write_bytes", full)
+        monkeypatch.setattr(Path, "replace", full)
         with pytest.raises(FolderError) as caught:
             store.write_header(HEADER)
-    assert str(caught.value) == f"Cannot write {folder}: No space left on device. {FULL_DISK_HINT}"
+    assert str(caught.value) == f"Cannot write {folder / 'run.json'}: No space left on device. {FULL_DISK_HINT}"
     assert (folder / "run.json").read_bytes() == before
     assert sorted(entry.name for entry in folder.iterdir()) == [".lock", "records.jsonl", "run.json"]
 

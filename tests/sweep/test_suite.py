@@ -10,7 +10,7 @@ from sdpa_onnx.sweep.suite import built_in_suites, cases, load_suite
 from tests.sweep.suites import TINY, suite_of, write_suite
 
 _PLAIN = 'name = "t"\nagreement = ["ort-cpu"]\n[[vary]]\ntargets = ["sdpa"]\n'
-_TOP = "name, opsets, agreement, timing, baseline, spreads, seed, threads, measure, base, saturation, vary"
+_TOP = "name, opsets, agreement, timing, baseline, spreads, probes, seed, threads, measure, base, saturation, vary"
 _BASE = (
     "batch_size, q_seq_len, kv_seq_len, past_seq_len, q_num_heads, kv_num_heads, head_dim, v_head_dim, is_causal, dtype"
 )

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+import sdpa_onnx
+from sdpa_onnx.core.spec import Dtype
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.torch_export.exporter import export_module
 from tests.torch_export import user_modules
@@ -17,7 +19,7 @@ from tests.torch_export.user_modules import (
     Decoder,
     Failing,
     FixedLength,
-    ScaledByLogLength,
+    ScaledByRoundedLog,
     Untranslatable,
 )
 
@@ -62,10 +64,13 @@ def test_the_offered_dynamic_axes_work() -> None:
 
 
 def test_scale_that_torch_cannot_follow() -> None:
-    """A logarithm of a length bakes the length, and the error names the key's axis."""
-    assert _error(ScaledByLogLength(), _qkv()) == (
+    """A whole number made of a length fixes the length, and the error names the key's axis."""
+    assert _error(ScaledByRoundedLog(), _qkv()) == (
         "The export cannot keep its axes dynamic: axis 2 of 'k' is fixed to 5 by "
-        + _at("return functional.scaled_dot_product_attention(q, k, v, scale=math.log(k.shape[-2]))")
+        + _at(
+            "return functional.scaled_dot_product_attention(q, k, v, "
+            "scale=1.0 / (1 + int(math.log2(int(k.shape[-2])))))"
+        )
         + ". Change that code, or export at this size: dynamic_axes={'k': (0,)}, on the command line --dynamic k=0."
     )
 
@@ -168,3 +173,13 @@ def test_cause_is_kept_and_flags_stay_after_a_failure() -> None:
         export_module(module, (torch.randn(2, 3, 4),))
     assert isinstance(caught.value.__cause__, ValueError)
     assert module.training
+
+
+def test_type_of_a_module_that_the_caller_holds() -> None:
+    """It is never converted behind their back: one sentence, and what to do."""
+    with pytest.raises(ExportError) as caught:
+        sdpa_onnx.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),), dtype=Dtype.FLOAT16)
+    assert str(caught.value) == (
+        "A module is exported in its own element type; dtype is for a spec or a name. "
+        "Convert the module and its inputs: module.to(torch.float16)."
+    )

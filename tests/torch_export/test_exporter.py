@@ -139,16 +139,16 @@ def test_the_comparison_can_fail() -> None:
 
 
 def test_dims_have_readable_names() -> None:
-    """Batch and lengths have names of our own, also inside sums, and heads and widths stay numbers."""
+    """Batch and lengths have names of our own, one where they must be equal, and heads and widths stay numbers."""
     length = (3, 3, 3, 7, 7)
     model = export_module(CachedStep(), tuple(torch.randn(2, 4, size, 8) for size in length))
     shapes = {value.name: [str(dim) for dim in value.shape or ()] for value in model.ir.graph.inputs}
     assert shapes == {
         "q": ["batch_size", "4", "q_seq_len", "8"],
         "k": ["batch_size", "4", "k_seq_len", "8"],
-        "v": ["batch_size", "4", "v_seq_len", "8"],
+        "v": ["batch_size", "4", "k_seq_len", "8"],
         "past_k": ["batch_size", "4", "past_k_seq_len", "8"],
-        "past_v": ["batch_size", "4", "past_v_seq_len", "8"],
+        "past_v": ["batch_size", "4", "past_k_seq_len", "8"],
     }
     present = [str(dim) for dim in model.ir.graph.outputs[1].shape or ()]
     assert present[0] == "batch_size"

@@ -78,10 +78,17 @@ class ScaledByLength(nn.Module):
 
 
 class ScaledByLogLength(nn.Module):
-    """A scale that torch cannot keep dynamic."""
+    """A scale that grows with the logarithm of the number of keys."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, scale=math.log(k.shape[-2]))
+
+
+class ScaledByRoundedLog(nn.Module):
+    """The same, by a whole number, which a trace cannot keep dynamic."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, scale=1.0 / (1 + int(math.log2(int(k.shape[-2])))))
 
 
 class ConstantMask(nn.Module):

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from sdpa_onnx.core.cache_agreement import judge_present
 from sdpa_onnx.core.inputs import AttentionInputs
 from sdpa_onnx.core.records import Verdict
 from sdpa_onnx.core.spec import AttentionSpec, Layout
 from sdpa_onnx.torch_export.exporter import export_spec
 from sdpa_onnx.workflows.checked import Check
-from sdpa_onnx.workflows.verify import _judge_cache, verify
+from sdpa_onnx.workflows.verify import verify
 
 _SIZES = {"batch_size": 2, "q_seq_len": 3, "kv_seq_len": 3, "past_seq_len": 5}
 
@@ -31,13 +32,16 @@ def test_wrong_cache_is_called_wrong(fault: str) -> None:
     rng = np.random.default_rng(0)
     past, new = (rng.standard_normal((1, 2, length, 4)).astype(np.float32) for length in (5, 3))
     inputs = AttentionInputs(query=new, key=new, value=new, past_key=past, past_value=past)
+    spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4, has_past=True)
     right = np.concatenate([past, new], axis=2)
     wrong = {
         "order": np.concatenate([new, past], axis=2),
         "last": np.concatenate([right[:, :, :-1], right[:, :, -2:-1]], axis=2),
         "rounded": right.astype(np.float16).astype(np.float32),
     }[fault]
-    found = _judge_cache(inputs, {"present_key": wrong, "present_value": right})
+    found = judge_present(spec, inputs, {"present_key": wrong, "present_value": right})
     assert found["present_key"].verdict is Verdict.WRONG
-    assert found["present_key"].diagnosis == "present_key is not the past followed by the new ones."
+    different = {"order": 64, "last": 8, "rounded": 64}[fault]
+    says = f"present_key is not the past followed by the new ones: {different} of 64 elements differ."
+    assert found["present_key"].diagnosis == says
     assert found["present_value"].verdict is Verdict.OK

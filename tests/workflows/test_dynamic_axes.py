@@ -1,14 +1,14 @@
 """Axes are proved by running; one that was baked is named with the evidence."""
 
+import onnx
 import pytest
 
 from sdpa_onnx.core.records import AgreementRecord, Outcome
-from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
 from sdpa_onnx.workflows.dynamic_axes import AxesProof, prove_axes, size_sets, traced_sizes
-from tests.graph.models import fixed_batch
+from tests.graph.models import fixed_batch, fixed_length, fixed_mask
 from tests.sweep.fakes import Faulty
 from tests.workflows.user_modules import ScaledByLength, ScaledByLogLength, qkv
 
@@ -49,6 +49,38 @@ def test_right_model_is_proved_at_eight_sizes(name: str, request: pytest.Fixture
     assert set(proof.dynamic_axes) >= {"batch_size"}
 
 
+def test_ends_when_it_is_enough(bare_model: OnnxModel) -> None:
+    """The first size set is always run; no other is begun once the caller has enough."""
+    assert _proof(bare_model, is_enough=lambda: True).sizes_tried == 1
+    asked = iter([False, True])
+    assert _proof(bare_model, is_enough=lambda: next(asked)).sizes_tried == 2
+
+
+def test_batches_of_another_name() -> None:
+    """Axes that count samples get small sizes, whatever their name is."""
+    assert size_sets(["s77", "s27"], count=2, batches={"s77"}) == [{"s77": 1, "s27": 1}, {"s77": 3, "s27": 2}]
+
+
+@pytest.mark.parametrize(
+    ("graph", "axis", "node"),
+    [(fixed_length(), "q_seq_len", "node_view"), (fixed_mask(), "kv_seq_len", "hide")],
+    ids=["reshape", "mask"],
+)
+def test_length_baked_in_a_file_of_another_tool(graph: onnx.ModelProto, axis: str, node: str) -> None:
+    """A length that no metadata tells is found from the numbers in the graph, and named with its node."""
+    proof = _proof(load_model(graph), count=4)
+    assert axis in {found.axis for found in proof.baked}
+    assert {found.node for found in proof.baked} == {node}
+    assert f"{axis} 7 works, " in next(found.evidence for found in proof.baked if found.axis == axis)
+
+
+@pytest.mark.parametrize("graph", [fixed_length(size=-1), fixed_mask(size=0)], ids=["reshape", "mask"])
+def test_right_twin_of_a_baked_length(graph: onnx.ModelProto) -> None:
+    """The same graphs with the length taken from the input are proved free."""
+    proof = _proof(load_model(graph), count=4)
+    assert (proof.reason, proof.sizes_tried) == ("", 4)
+
+
 def test_progress_is_told(bare_model: OnnxModel) -> None:
     """After each size set the caller hears how many are done."""
     heard: list[tuple[int, int]] = []
@@ -67,8 +99,6 @@ def test_batch_baked_into_a_reshape() -> None:
 
 def _with_constant_scale(model: OnnxModel, keys: int) -> OnnxModel:
     """The bare model as an exporter writes it that bakes a scale of 1 / keys into the node."""
-    import onnx
-
     proto = onnx.load_from_string(model.to_bytes())
     node = next(node for node in proto.graph.node if node.op_type == "Attention")
     kept = [attribute for attribute in node.attribute if attribute.name != "scale"]
@@ -93,11 +123,12 @@ def test_scale_of_a_dynamic_length_is_kept() -> None:
     assert {record.outcome for record in proof.records} == {Outcome.OK}
 
 
-def test_scale_of_a_logarithm_is_refused() -> None:
-    """log S_k cannot be followed by torch: the export is refused with the axis, not baked."""
-    with pytest.raises(ExportError) as caught:
-        export_module(ScaledByLogLength().eval(), qkv(), opset=23)
-    assert str(caught.value).startswith("The export cannot keep its axes dynamic: axis 2 of 'k' is fixed to 6 by ")
+@pytest.mark.parametrize("opset", [18, 23])
+def test_scale_of_a_logarithm_is_kept(opset: int) -> None:
+    """log S_k follows the length in both forms, and is proved at sizes where a baked one would be wrong."""
+    proof = _proof(export_module(ScaledByLogLength().eval(), qkv(), opset=opset), count=4)
+    assert (proof.outcome, proof.reason) == (Outcome.OK, "")
+    assert any(record.site.startswith("end:") for record in proof.records)
 
 
 def test_scale_baked_at_the_traced_length_is_found(bare_model: OnnxModel) -> None:
@@ -139,8 +170,6 @@ def test_each_axis_alone(bare_model: OnnxModel, axis: str) -> None:
 
 def test_model_without_dynamic_axes_has_nothing_to_prove() -> None:
     """A graph of fixed sizes tries none, and says so."""
-    import onnx
-
     proto = fixed_batch()
     for value in (*proto.graph.input, *proto.graph.output):
         for dim, size in zip(value.type.tensor_type.shape.dim, (2, 4, 16), strict=False):

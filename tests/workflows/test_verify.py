@@ -7,8 +7,10 @@ import pytest
 
 from sdpa_onnx.core.inputs import LADDER
 from sdpa_onnx.core.records import AgreementRecord, Outcome, Verdict
+from sdpa_onnx.core.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import SessionError
-from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.attention_node import build_attention_model
+from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.checked import Check
 from sdpa_onnx.workflows.verify import Expectations, check_model, verify
@@ -241,3 +243,35 @@ def test_given_inputs_are_used(bare_model: OnnxModel) -> None:
     (record,) = check_model(bare_model, Faulty(fault=look), check, target="t", expectations=Expectations())
     assert (record.inputs, record.verdict) == ("given", Verdict.OK)
     assert all(np.array_equal(seen[0][name], given[name]) for name in given)
+
+
+@pytest.mark.parametrize(
+    ("q_seq_len", "kv_seq_len", "sides"),
+    [(3, 3, ["left", "right"]), (4, 4, ["right"]), (4, 6, []), (3, 6, ["left"]), (0, 6, [])],
+)
+def test_window_that_hides_nothing_is_told(q_seq_len: int, kv_seq_len: int, sides: list[str]) -> None:
+    """A window as long as what it could hide is not checked, and the record says so; one shorter by one is."""
+    model = _bare(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, left_window=2, right_window=4))
+    records = _checked(model, get_runtime("onnx-reference"), _lengths(q_seq_len, kv_seq_len), (1.0,))
+    windows = {"left": 2, "right": 4}
+    assert records[0].warnings == tuple(
+        f"The {side} window of {windows[side]} hides nothing at these sizes: not checked, give longer ones."
+        for side in sides
+    )
+
+
+def test_window_that_the_past_reaches_is_checked() -> None:
+    """A cache counts: what is out of reach of the new queries alone is hidden in the past."""
+    spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, left_window=4, has_past=True)
+    for past, told in ((2, 1), (3, 0)):
+        sizes = {**_lengths(3, 3), "past_seq_len": past}
+        record, *_ = _checked(_bare(spec), get_runtime("onnx-reference"), sizes, (1.0,))
+        assert len(record.warnings) == told
+
+
+def _bare(spec: AttentionSpec) -> OnnxModel:
+    return load_model(build_attention_model(spec, opset=25, dtype=Dtype.FLOAT32))
+
+
+def _lengths(q_seq_len: int, kv_seq_len: int) -> dict[str, int]:
+    return {"batch_size": 1, "q_seq_len": q_seq_len, "kv_seq_len": kv_seq_len}

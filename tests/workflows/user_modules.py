@@ -36,6 +36,46 @@ class ScaledByLogLength(nn.Module):
         return functional.scaled_dot_product_attention(q, k, v, scale=math.log(k.shape[-2]) / 8)
 
 
+class Scaled(nn.Module):
+    """A constant scale."""
+
+    def __init__(self, scale: float = 0.3) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, scale=self.scale)
+
+
+class ScaledByHand(nn.Module):
+    """Attention written by hand, whose scale is one over the number of keys."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.transpose(-1, -2) * (1 / k.shape[2])).softmax(-1) @ v
+
+
+class ScaledByCount(nn.Module):
+    """The same, with a scale that no Python number shows."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.transpose(-1, -2) / torch.ones(k.shape[2]).sum()).softmax(-1) @ v
+
+
+class CausalWhenLong(nn.Module):
+    """Causal for more than five queries, as models are that see a prompt first and single tokens later."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=bool(q.shape[-2] > 5))
+
+
+class MaskedWhenLong(nn.Module):
+    """A window of four keys for more than twenty keys, and no mask before."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        near = torch.arange(k.shape[-2]) < 4
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=near[None] if k.shape[-2] > 20 else None)
+
+
 class WithoutAttention(nn.Module):
     """A product and nothing else."""
 

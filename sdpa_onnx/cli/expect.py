@@ -1,0 +1,81 @@
+"""`--expect FILE`: what it makes of the exit code, and what is told of it on stderr. One way for every command."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.cli.guard import DISAGREES, OK, tell
+
+if TYPE_CHECKING:
+    from sdpa_onnx.core.records import Record
+    from sdpa_onnx.workflows.expected import Expected, Sorted
+
+__all__ = ["conclude", "exit_code", "keep_known", "kept_known", "read_known", "tell_known"]
+
+# In a run folder: TOML, JSON.
+_KEPT = ("expected.toml", "expected.json")
+
+
+def read_known(path: Path | None) -> "Expected | None":
+    """Read the file before any work is done, so that a mistake in it is told at once.
+
+    Raises:
+        PlanError: If it is wrong.
+    """
+    if path is None:
+        return None
+    from sdpa_onnx.workflows.expected import read_expected
+
+    return read_expected(path)
+
+
+def keep_known(path: Path, folder: Path) -> None:
+    """Put a copy of the file into a run folder: what is rendered there must be told by the folder alone.
+
+    Raises:
+        FolderError: If it cannot be written.
+    """
+    from sdpa_onnx.sweep.store import replace_file
+
+    for name in _KEPT:
+        (folder / name).unlink(missing_ok=True)
+    replace_file(folder / _KEPT[path.suffix == ".json"], path.read_bytes())
+
+
+def kept_known(folder: Path) -> "Expected | None":
+    """The known findings that a run was made with, if any.
+
+    Raises:
+        PlanError: If somebody has spoilt the file.
+    """
+    return next((read_known(folder / name) for name in _KEPT if (folder / name).exists()), None)
+
+
+def exit_code(records: "Sequence[Record]", found: "Sorted | None") -> int:
+    """DISAGREES for a new finding; without a file, for any record that disagrees or failed."""
+    from sdpa_onnx.core.records import Outcome
+
+    if found is not None:
+        return DISAGREES if found.new else OK
+    bad = (Outcome.DISAGREES, Outcome.FAILED)
+    return DISAGREES if any(record.outcome in bad for record in records) else OK
+
+
+def conclude(records: "Sequence[Record]", expected: "Expected | None") -> int:
+    """The exit code of a command, once it has told how its records stand beside the known findings."""
+    found = expected.sort(records) if expected is not None else None
+    if found is not None:
+        tell_known(found)
+    return exit_code(records, found)
+
+
+def tell_known(found: "Sorted", *, with_summary: bool = True) -> None:
+    """Tell on stderr what is new and what of the file is out of date.
+
+    Args:
+        with_summary: False where the report has said it already.
+    """
+    from sdpa_onnx.report.known_findings import known_details, known_summary, new_lines
+
+    for line in [*([known_summary(found)] if with_summary else []), *new_lines(found), *known_details(found)]:
+        tell(line)

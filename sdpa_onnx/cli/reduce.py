@@ -1,0 +1,121 @@
+"""`sdpa-onnx reduce`: the smallest case that still fails, as a model and as a bundle for a bug report."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdpa_onnx.cli.guard import DISAGREES, OK, drop_results, flush_results, guarded, pin_threads
+from sdpa_onnx.cli.options import Debug, Inputs, Json, ModelFile, Seed, SizeOptions, Threads, parse_sizes
+from sdpa_onnx.cli.progress import Progress
+from sdpa_onnx.cli.show import show_records
+
+if TYPE_CHECKING:
+    from sdpa_onnx.core.records import Record
+    from sdpa_onnx.runtimes.base import Runtime
+    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.reduce.search import Reduced
+
+__all__ = ["reduce"]
+
+OneRuntime = Annotated[str, typer.Option("--runtime", help="The runtime that fails. See `runtimes`.")]
+Small = Annotated[Path | None, typer.Option("-o", "--output", help="Write the small model here.", show_default=False)]
+Bundle = Annotated[
+    Path | None,
+    typer.Option("--bundle", metavar="F.zip", help="Write model, inputs, expected outputs and a program to run them."),
+]
+Anonymous = Annotated[bool, typer.Option("--anonymous", help="Random numbers and generic names in what is written.")]
+Force = Annotated[bool, typer.Option("--force-anonymous", help="The same, even if it then no longer fails.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.0, help="Time for finding and making it smaller.")]
+
+
+@guarded
+def reduce(
+    model: ModelFile,
+    *,
+    runtime: OneRuntime = "ort-cpu",
+    inputs: Inputs = None,
+    size: SizeOptions = [],
+    output: Small = None,
+    bundle: Bundle = None,
+    anonymous: Anonymous = False,
+    force_anonymous: Force = False,
+    seconds: Seconds = 60.0,
+    threads: Threads = 1,
+    seed: Seed = 0,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Find what a runtime does wrong with a file, and make it as small as it goes."""
+    pin_threads(threads)
+    from sdpa_onnx.errors import PlanError
+    from sdpa_onnx.graph.model import load_model
+    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.feeds import read_inputs
+    from sdpa_onnx.workflows.guarded import guarded_runtime
+    from sdpa_onnx.workflows.reduce.bundle import require_writable
+    from sdpa_onnx.workflows.reduce.search import NothingFails, reduce_model
+    from sdpa_onnx.workflows.reduce.words import nothing_record, nothing_sentence, reduced_record, sentences
+    from sdpa_onnx.workflows.survey import pick_runtimes
+
+    for path in (output, bundle):
+        if path is not None:
+            require_writable(path)
+    loaded = load_model(model)
+    if runtime == "all":
+        raise PlanError("A case is made smaller on one runtime, not on all.", hint="Name the runtime that fails.")
+    name = pick_runtimes([runtime])[0]
+    arrays = read_inputs(inputs, loaded) if inputs is not None else None
+    check = Check(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
+    with guarded_runtime(name) as where, Progress(seconds) as progress:
+        progress.at(f"looking for what fails on {name}")
+        found = reduce_model(loaded, where, check, seconds=seconds)
+        if isinstance(found, NothingFails):
+            _show(
+                [nothing_record(found, target=str(model), runtime=name)], [nothing_sentence(found, name)], as_json=json
+            )
+            return OK
+        if anonymous or force_anonymous:
+            found = _anonymous(found, where, check, force=force_anonymous)
+    written = _write(found, output, bundle, threads)
+    lines = [*sentences(found), *(f"Written: {path}" for path in written)]
+    _show([reduced_record(found, target=str(model))], lines, as_json=json)
+    return DISAGREES
+
+
+def _anonymous(found: "Reduced", runtime: "Runtime", check: "Check", *, force: bool) -> "Reduced":
+    from sdpa_onnx.errors import PlanError
+    from sdpa_onnx.workflows.reduce.anonymous import anonymise
+
+    made = anonymise(found, runtime, seed=check.seed, threads=check.threads)
+    if not made.still_fails and not force:
+        raise PlanError(
+            "With random numbers in the place of its own the case no longer fails, so nothing was written.",
+            hint="Give --force-anonymous to write it all the same, or leave --anonymous out.",
+        )
+    return made.reduced
+
+
+def _write(found: "Reduced", output: Path | None, bundle: Path | None, threads: int) -> list[Path]:
+    """What was asked for, and where it is."""
+    from sdpa_onnx.workflows.reduce.bundle import write_bundle
+
+    written = []
+    if output is not None:
+        found.model.save(output)
+        written.append(output)
+    if bundle is not None:
+        write_bundle(bundle, found, threads=threads)
+        written.append(bundle)
+    return written
+
+
+def _show(records: "list[Record]", lines: list[str], *, as_json: bool) -> None:
+    if as_json:
+        show_records(records, as_json=True)
+        return
+    try:
+        print("\n".join(lines))
+        flush_results()
+    except BrokenPipeError:  # the reader has gone; the exit code is the command's all the same
+        drop_results()

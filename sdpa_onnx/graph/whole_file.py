@@ -1,0 +1,84 @@
+"""Write a file whole or not at all, and only where an ordinary file belongs; knows nothing of what is in it."""
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from sdpa_onnx.errors import FolderError, SdpaOnnxError
+
+__all__ = ["FULL_DISK_HINT", "check_target", "write_whole"]
+
+FULL_DISK_HINT = "Free some space, then go on with --resume."
+
+# Of its own, since a name of 250 characters leaves no room for more.
+_PREFIX = ".sdpa-onnx-"
+
+
+def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> Path:
+    """The file that a path stands for, links followed, so that a link stays a link.
+
+    Args:
+        path: Where a file is to be written.
+        failure: What to raise.
+
+    Raises:
+        failure: If a folder, a device or a pipe is there, or nothing can be written beside it.
+    """
+    try:
+        target = path.resolve()
+        if target.is_dir():
+            raise failure(f"{path} is a directory.", hint="Give the name of a file.")
+        if target.exists() and not target.is_file():
+            raise failure(f"{path} is no ordinary file.", hint="Give the name of a file.")
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that go round, before Python 3.13
+        raise failure(f"Cannot write {path}: {_reason(error)}.") from error
+    above = next((folder for folder in target.parents if folder.exists()), target.parent)
+    if above.is_dir() and not os.access(above, os.W_OK | os.X_OK):
+        raise failure(f"Cannot write {path}: {above} is not writable.")
+    return target
+
+
+def write_whole(
+    path: Path, data: bytes, *, failure: type[SdpaOnnxError] = FolderError, hint: str | None = None
+) -> Path:
+    """Write a file in one step: a reader sees the old one or the new one.
+
+    Args:
+        path: Where; a link is followed. Its folder must exist.
+        data: All of it.
+        failure: What to raise.
+        hint: What to do when the disk is full.
+
+    Returns:
+        The file, links followed.
+
+    Raises:
+        failure: If it cannot be written; what was there is as it was.
+    """
+    target = check_target(path, failure=failure)
+    temporary: str | None = None
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=_PREFIX, delete=False) as file:
+            temporary = file.name
+            file.write(data)
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(target)
+    except BaseException as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            full = hint if error.errno == errno.ENOSPC else None
+            raise failure(f"Cannot write {path}: {_reason(error)}.", hint=full) from error
+        raise
+    return target
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,62 @@
+"""How a run stands beside the file of known findings, in sentences; decides nothing.
+
+The same words for every kind of record and every command.
+"""
+
+from collections.abc import Sequence
+
+from sdpa_onnx.core.records import ConformanceRecord, Record
+from sdpa_onnx.report.tally import reason_of
+from sdpa_onnx.report.words import Usual, plain, where_in_words
+from sdpa_onnx.workflows.expected import Known, Sorted
+
+__all__ = ["known_details", "known_summary", "new_lines"]
+
+# New findings that are told one by one; the others are counted, and stand in the report.
+_MOST_LINES = 10
+_MOST_UNUSED = 3
+_REASON_LIMIT = 160
+
+
+def known_summary(found: Sorted) -> str:
+    """One sentence that counts; entries without a row of this run are counted only if there are any."""
+    known = len({id(record) for _, records in found.known for record in records})
+    parts = [f"{len(found.new)} new", f"{known} known", f"{len(found.vanished)} vanished"]
+    parts += [f"{len(found.changed)} changed"] if found.changed else []
+    if found.unused:
+        parts.append(f"{len(found.unused)} unused")
+    return f"Beside the known findings: {', '.join(parts)}."
+
+
+def new_lines(found: Sorted) -> list[str]:
+    """Each new finding, the first ones in words."""
+    lines = [f"new: {_record_words(record)}" for record in found.new[:_MOST_LINES]]
+    left = len(found.new) - len(lines)
+    return [*lines, *([f"new: {left} more."] if left > 0 else [])]
+
+
+def known_details(found: Sorted) -> list[str]:
+    """What of the file is out of date: gone, of another kind now, or about nothing that ran."""
+    lines = [f"vanished: {_entry_words(entry)}: {_all(rows)} well now. Take it out." for entry, rows in found.vanished]
+    lines += [f"changed: {_entry_words(entry)}: what is bad there now is not this." for entry, _ in found.changed]
+    if len(found.unused) > _MOST_UNUSED:  # only some rows were asked for
+        return [*lines, f"unused: {len(found.unused)} entries: no row of them ran, or not all."]
+    return lines + [f"unused: {_entry_words(entry)}: no row of it ran, or not all." for entry in found.unused]
+
+
+def _all(rows: Sequence[Record]) -> str:
+    return "its row is" if len(rows) == 1 else f"its {len(rows)} rows are"
+
+
+def _entry_words(entry: Known) -> str:
+    fields = ", ".join(f"{name} {value}" for name, value in entry.fields.items() if name != "kind")
+    return f"{entry.place} ({fields}; {plain(entry.why, _REASON_LIMIT)})"
+
+
+def _record_words(record: Record) -> str:
+    if isinstance(record, ConformanceRecord):
+        what = f"{record.runtime} {record.operator} {record.opset} {record.dtype} {record.feature}"
+        said = f"{record.verdict}. {record.diagnosis or record.reason}"
+    else:
+        what, said = where_in_words(record, Usual()), reason_of(record)
+    return f"{what}: {plain(said, _REASON_LIMIT)}"

@@ -1,0 +1,116 @@
+"""A runtime that gives wrong outputs on purpose: any runtime with one planted fault.
+
+For proving that a check would notice. It loads and runs the real one, so that everything
+but the numbers is real; it is never registered and never timed.
+"""
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.fault_kind import Fault, Outputs
+from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported
+
+if TYPE_CHECKING:
+    from sdpa_onnx.graph.model import OnnxModel
+    from sdpa_onnx.graph.site import AttentionSite
+
+__all__ = ["FaultyRuntime", "FaultySession", "plant_in"]
+
+Array = NDArray[np.generic]
+
+_PRESENT = ("present_key", "present_value")
+
+
+class FaultyRuntime:
+    """A runtime with one planted fault; see `runtimes.base.Runtime`.
+
+    Args:
+        runtime: The real one, whose name it keeps.
+        fault: What goes wrong in every run.
+        seed: Seed of the faults that draw.
+    """
+
+    measures_time = False
+
+    def __init__(self, runtime: Runtime, fault: Fault, *, seed: int = 0) -> None:
+        self.name = runtime.name
+        self._runtime, self._fault, self._seed = runtime, fault, seed
+
+    def available(self) -> Supported | Unsupported:
+        """As the real one; see `Runtime.available`."""
+        return self._runtime.available()
+
+    def version(self) -> str:
+        """As the real one; see `Runtime.version`."""
+        return self._runtime.version()
+
+    def supports(self, model: "OnnxModel") -> Supported | Unsupported:
+        """As the real one; see `Runtime.supports`."""
+        return self._runtime.supports(model)
+
+    def load(self, model: "OnnxModel", options: LoadOptions) -> "FaultySession":
+        """Load a bare attention; see `Runtime.load`.
+
+        Raises:
+            ModelError: If the model is more than one attention.
+        """
+        if not model.is_bare_attention:
+            raise ModelError(
+                "A fault can be planted only in a model that is one attention and nothing around it.",
+                hint="Export the attention alone.",
+            )
+        session = self._runtime.load(model, options)
+        return FaultySession(session, model.sites[0], self._fault, seed=self._seed)
+
+
+class FaultySession:
+    """A loaded model whose outputs are exchanged for those of a fault; see `runtimes.base.Session`."""
+
+    def __init__(self, session: Session, site: "AttentionSite", fault: Fault, *, seed: int) -> None:
+        self._session, self._site, self._fault, self._seed = session, site, fault, seed
+
+    def __enter__(self) -> Self:
+        self._session.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._session.__exit__(kind, error, trace)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the real session, then plant the fault; see `Session.run`."""
+        return plant_in(self._site, self._fault, inputs, self._session.run(inputs), seed=self._seed)
+
+    def bind(self, inputs: Mapping[str, Array]) -> Callable[[], None]:
+        """As the real one, whose outputs are never read; see `Session.bind`."""
+        return self._session.bind(inputs)
+
+    def ran(self) -> RanReport:
+        """What really ran; see `Session.ran`."""
+        return self._session.ran()
+
+
+def plant_in(
+    site: "AttentionSite", fault: Fault, feeds: Mapping[str, Array], outputs: Mapping[str, Array], *, seed: int
+) -> dict[str, Array]:
+    """Exchange the outputs of a bare attention for those of a fault.
+
+    Args:
+        site: Which value is what.
+        fault: The fault.
+        feeds: Inputs by graph name.
+        outputs: Right outputs by graph name; not changed.
+        seed: Seed of the faults that draw.
+    """
+    inputs = AttentionInputs(**{name: feeds[value] for name, value in site.inputs.items()})
+    names = {"output": site.output, **{name: name for name in _PRESENT if name in outputs}}
+    right: Outputs = {role: outputs[name] for role, name in names.items()}
+    planted = fault.plant(site.spec, inputs, right, np.random.default_rng(seed))
+    return {**outputs, **{name: planted[role] for role, name in names.items()}}

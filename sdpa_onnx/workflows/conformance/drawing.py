@@ -1,0 +1,161 @@
+"""Draw the arrays of one case of a feature: its mask, lengths and poison, from a seed.
+
+The ladder of `core.inputs` draws queries, keys and values. Runs and judges nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs, numpy_dtype
+from sdpa_onnx.core.masks import attn_bias
+from sdpa_onnx.core.probes import probes_for
+from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.workflows.conformance.feature import Feature, MaskRows, Poison
+
+__all__ = ["Drawn", "draw_cases", "hidden_from_all"]
+
+Array = NDArray[np.generic]
+
+# Share of keys that a random mask hides.
+_HIDDEN_SHARE = 0.35
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """One case: what is computed, at which sizes, on which arrays.
+
+    Args:
+        case: Spec and sizes.
+        inputs: The arrays.
+        word: Where they came from: "spread 1", or a probe's name.
+        is_first: Whether it is the feature's first, which is run with fixed sizes too.
+    """
+
+    case: AttentionCase
+    inputs: AttentionInputs
+    word: str
+    is_first: bool = False
+
+
+def draw_cases(feature: Feature, dtype: Dtype, *, seed: int) -> Iterator[Drawn]:
+    """Go through the cases of a feature; the same seed gives the same arrays."""
+    for position, spec in enumerate(feature.specs):
+        for size in feature.sizes:
+            case = AttentionCase(spec=spec, dtype=dtype, **size._asdict())
+            for step, spread in enumerate(feature.spreads):
+                drawn = draw_inputs(case, spread=spread, seed=seed + step)
+                rng = np.random.default_rng((seed, step, *size))
+                is_first = position == step == 0 and size is feature.sizes[0]
+                yield Drawn(
+                    case=case, inputs=_dressed(feature, case, drawn, rng), word=f"spread {spread:g}", is_first=is_first
+                )
+    if feature.probes:
+        case = AttentionCase(spec=feature.specs[0], dtype=dtype, **feature.sizes[0]._asdict())
+        for probe in probes_for(case.spec):
+            yield Drawn(case=case, inputs=probe.draw(case, seed), word=probe.name)
+
+
+def hidden_from_all(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:
+    """(batch_size, kv_num_heads, total_seq_len): the keys that no query of the group sees."""
+    axis = 2 if spec.layout is Layout.BNSH else 1
+    q_seq_len, new = inputs.query.shape[axis], inputs.key.shape[axis]
+    total = new + (0 if inputs.past_key is None else inputs.past_key.shape[2])
+    batch_size = inputs.query.shape[0]
+    hidden = np.ones((batch_size, spec.kv_num_heads, total), dtype=bool)
+    rows = np.arange(q_seq_len)
+    for batch in range(batch_size):
+        for head in range(spec.q_num_heads):
+            bias = attn_bias(spec, inputs, batch=batch, head=head, rows=rows, q_seq_len=q_seq_len, total_seq_len=total)
+            hidden[batch, head // spec.heads_per_kv] &= np.isneginf(bias).all(0)
+    return hidden
+
+
+def _dressed(
+    feature: Feature, case: AttentionCase, drawn: AttentionInputs, rng: np.random.Generator
+) -> AttentionInputs:
+    inputs = drawn
+    if case.spec.mask in (MaskKind.BOOL, MaskKind.FLOAT):
+        inputs = replace(inputs, attn_mask=_mask(feature, case, rng))
+    if feature.lengths:
+        counts = np.resize(np.array(feature.lengths, dtype=np.int64), case.batch_size)
+        inputs = replace(inputs, nonpad_kv_seqlen=np.minimum(counts, case.kv_seq_len))
+    return _poisoned(feature.poison, case, inputs)
+
+
+def _mask(feature: Feature, case: AttentionCase, rng: np.random.Generator) -> Array:
+    """A mask of the feature's shape; key 0 is visible to all unless the rows say otherwise."""
+    spec, total = case.spec, case.total_seq_len
+    lengths = {"B": case.batch_size, "H": spec.q_num_heads, "S": case.q_seq_len, "T": total, "P": total - 2, "1": 1}
+    shape = tuple(lengths[axis] for axis in feature.mask_shape)
+    visible = rng.random(shape) >= _HIDDEN_SHARE
+    visible[..., :1] = True
+    match feature.mask_rows:
+        case MaskRows.RANDOM | MaskRows.LOWEST | MaskRows.LARGE:
+            pass
+        case MaskRows.ALL:
+            visible[...] = True
+        case MaskRows.HIDDEN:
+            visible[..., 1::3, :] = False
+        case MaskRows.SAMPLE:
+            visible[-1] = False
+        case MaskRows.FUTURE:
+            visible[...] = np.triu(np.ones(shape[-2:], dtype=bool), case.past_seq_len + 1)
+        case MaskRows.COLUMN:
+            visible[..., 1] = False
+        case MaskRows.RIGHT_PADDED:
+            visible[...] = np.arange(total) < _padding(case, rng)
+        case MaskRows.LEFT_PADDED:
+            visible[...] = np.arange(total) >= total - _padding(case, rng)
+    if spec.mask is MaskKind.BOOL:
+        return visible
+    dtype = numpy_dtype(case.dtype)
+    if feature.mask_fill is not None:
+        return np.where(visible, 0.0, feature.mask_fill).astype(dtype)
+    added = rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+    added[~visible] = -np.inf
+    filled = {MaskRows.LOWEST: _lowest(dtype), MaskRows.LARGE: -1e4}.get(feature.mask_rows)
+    if filled is not None:
+        added[..., 1::3, :] = filled
+    return added
+
+
+def _padding(case: AttentionCase, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(batch_size, 1, 1, 1): valid keys of each sample, at least two and not all of the first's."""
+    counts = rng.integers(2, case.total_seq_len, case.batch_size)
+    return counts.reshape(-1, 1, 1, 1)
+
+
+def _lowest(dtype: np.dtype[np.generic]) -> float:
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).min)  # type: ignore[no-untyped-call]
+
+
+def _poisoned(poison: Poison, case: AttentionCase, inputs: AttentionInputs) -> AttentionInputs:
+    """Put the poison into the arrays, past and new alike; layouts are BNSH here."""
+    if poison is Poison.NONE:
+        return inputs
+    hidden = hidden_from_all(case.spec, inputs)
+    if poison is Poison.NAN_SEEN:
+        hidden = np.zeros_like(hidden)
+        hidden[:, :, 0] = True
+    past = hidden.shape[2] - inputs.key.shape[2]
+    # Large beside everything else, and small enough that no product overflows.
+    huge = 1e3 if case.dtype is Dtype.FLOAT16 else 1e6
+    is_key = poison in (Poison.HUGE_KEY, Poison.NAN_KEY)
+    content = huge if poison in (Poison.HUGE_KEY, Poison.HUGE_VALUE) else np.nan
+    field, past_field = ("key", "past_key") if is_key else ("value", "past_value")
+    array = getattr(inputs, field).copy()
+    # One column only for NaN: the others tell whether the rest is right.
+    columns = slice(None) if content == huge else slice(0, 1)
+    array[..., columns][hidden[:, :, past:]] = content
+    changed: dict[str, Array] = {field: array}
+    earlier = getattr(inputs, past_field)
+    if earlier is not None:
+        earlier = earlier.copy()
+        earlier[..., columns][hidden[:, :, :past]] = content
+        changed[past_field] = earlier
+    return replace(inputs, **changed)

@@ -1,0 +1,146 @@
+"""What a feature of an attention operator is: plain data, from which its cases are drawn.
+
+Nothing here draws, runs or judges.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from sdpa_onnx.core.inputs import LADDER
+from sdpa_onnx.core.oracle import QkOutputMode
+from sdpa_onnx.core.spec import AttentionSpec, Dtype
+
+__all__ = ["NAN_POISONS", "Check", "Feature", "MaskRows", "Operator", "Point", "Poison", "Size"]
+
+
+class Operator(StrEnum):
+    """What is asked; the word that records and `--operator` use."""
+
+    ATTENTION = "Attention"
+    MULTI_HEAD = "com.microsoft.MultiHeadAttention"
+    GROUP_QUERY = "com.microsoft.GroupQueryAttention"
+    PACKED = "com.microsoft.Attention"
+    BODY = "Attention function body"
+    DECOMPOSED = "decomposed"
+
+
+class Size(NamedTuple):
+    """Samples, queries, new keys and keys in the cache."""
+
+    batch_size: int = 2
+    q_seq_len: int = 5
+    kv_seq_len: int = 7
+    past_seq_len: int = 0
+
+
+class MaskRows(StrEnum):
+    """What the rows of a mask hold.
+
+    Every kind but RANDOM and ALL makes whole rows what its name says; float masks hold random numbers elsewhere.
+    """
+
+    RANDOM = "random"
+    ALL = "all keys visible"
+    HIDDEN = "rows without a visible key"
+    SAMPLE = "a sample without a visible key"
+    FUTURE = "only what causality hides is visible"
+    LOWEST = "rows of the lowest finite number"
+    LARGE = "rows of -10000"
+    COLUMN = "one key hidden from all"
+    RIGHT_PADDED = "the last keys of each sample hidden"
+    LEFT_PADDED = "the first keys of each sample hidden"
+
+
+class Poison(StrEnum):
+    """What stands where no query looks (or, the last, where some do)."""
+
+    NONE = ""
+    HUGE_VALUE = "huge value of a hidden key"
+    HUGE_KEY = "huge hidden key"
+    NAN_VALUE = "NaN value of a hidden key"
+    NAN_KEY = "NaN hidden key"
+    NAN_SEEN = "NaN value of a visible key"
+
+
+NAN_POISONS = frozenset({Poison.NAN_VALUE, Poison.NAN_KEY, Poison.NAN_SEEN})
+
+
+class Check(StrEnum):
+    """What is asked besides agreement with the oracle."""
+
+    NONE = ""
+    REPEAT = "a second run gives the same bits"
+    KEPT = "an output stays as it was when the next run has ended"
+    UNCHANGED = "inputs are as they were"
+
+
+class Point(StrEnum):
+    """A point on which texts and runtimes differ, so that the outcome is always named."""
+
+    NONE = ""
+    MASKED_ROW = "masked-row"
+    LOWEST_ROW = "lowest-row"
+    ALIGNMENT = "causal-alignment"
+    NAN = "hidden-nan"
+    NEGATIVE_SCALE = "negative-scale"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """One behaviour of an operator, with the cases that show it.
+
+    Every spec is run at every size and spread, in a model of open sizes; the
+    first combination, in float32, also in a model whose sizes are fixed.
+
+    Args:
+        slug: Stable name, such as `causal-past-one-query`.
+        group: Heading that it stands under.
+        title: The same in words.
+        source: Operator text, pull request or report that it comes from.
+        operator: What is asked.
+        specs: What is computed.
+        sizes: Sizes, run in this order.
+        spreads: Standard deviations of the logits.
+        first_opset: Where the operator's text begins to promise it.
+        dtypes: Element types that it is run with unless others are asked for.
+        mask_shape: Axes of the mask: B samples, H heads, S queries, T keys, P some keys fewer, 1.
+        mask_rows: See `MaskRows`.
+        mask_fill: What a float mask adds to a hidden key, with 0 for all others; None = -inf, with random numbers.
+        lengths: Valid keys of each sample, repeated as needed; () = drawn.
+        poison: See `Poison`.
+        qk_mode: Stage that a fourth output is asked for, or None.
+        attributes: Further attributes of the node.
+        form: Kind of a contrib operator's mask: "keys", "queries", "lengths", "ends-and-starts" or "bias";
+            "no-bias" leaves out the bias of its projection.
+        alignments: Words of the causal alignments that the operator's text leaves open; () = the oracle's own only.
+        probes: Whether the structural probes of the first spec are asked too, at the first size.
+        check: See `Check`.
+        point: The disputed point, if it is one.
+        readings: Names of readings in `core.readings` that disagree with the oracle's here.
+    """
+
+    slug: str
+    group: str
+    title: str
+    source: str
+    operator: Operator = Operator.ATTENTION
+    specs: tuple[AttentionSpec, ...]
+    sizes: tuple[Size, ...] = (Size(),)
+    spreads: tuple[float, ...] = LADDER
+    first_opset: int = 23
+    dtypes: tuple[Dtype, ...] = (Dtype.FLOAT32, Dtype.FLOAT16)
+    mask_shape: str = "B1ST"
+    mask_rows: MaskRows = MaskRows.RANDOM
+    mask_fill: float | None = None
+    lengths: tuple[int, ...] = ()
+    poison: Poison = Poison.NONE
+    qk_mode: QkOutputMode | None = None
+    attributes: Mapping[str, int | float] = field(default_factory=dict)
+    form: str = ""
+    alignments: tuple[str, ...] = ()
+    probes: bool = False
+    check: Check = Check.NONE
+    point: Point = Point.NONE
+    readings: tuple[str, ...] = ()

@@ -1,0 +1,253 @@
+"""Write one case as a model of the operator that is asked: node, feeds, and what each output is.
+
+The oracle's own view of a case (spec and inputs) stays the same for every operator;
+here it is only dressed in the operator's layout, names and kinds of mask.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx import inliner
+
+from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, AttentionInputs
+from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, ScaleRule
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.one_node import CONTRIB_DOMAIN, OneNode, build_one_node_model
+from sdpa_onnx.workflows.conformance.drawing import Drawn
+from sdpa_onnx.workflows.conformance.feature import Feature, Operator
+
+__all__ = ["CONTRIB_OPSET", "Posed", "pose"]
+
+Array = NDArray[np.generic]
+
+# Version of the default domain beside com.microsoft, and of our decomposed form.
+CONTRIB_OPSET = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posed:
+    """A case as a runtime gets it.
+
+    Args:
+        spec, inputs: The oracle's view of it.
+        model: Builds the model: open sizes, or fixed ones.
+        feeds: By graph input name.
+        roles: Graph output name by what it is: output, present_key, present_value, present (packed), qk.
+    """
+
+    spec: AttentionSpec
+    inputs: AttentionInputs
+    model: Callable[[bool], OnnxModel]
+    feeds: Mapping[str, Array]
+    roles: Mapping[str, str]
+
+
+def pose(feature: Feature, drawn: Drawn, opset: int) -> Posed:
+    """Write a drawn case for the feature's operator."""
+    match feature.operator:
+        case Operator.ATTENTION:
+            return _attention(feature, drawn, opset)
+        case Operator.BODY:
+            posed = _attention(feature, drawn, opset)
+            return replace(posed, model=lambda fixed: _inlined(posed.model(fixed)))
+        case Operator.DECOMPOSED:
+            return _decomposed(drawn, opset)
+        case Operator.MULTI_HEAD:
+            return _multi_head(feature, drawn, opset)
+        case Operator.GROUP_QUERY:
+            return _group_query(drawn, opset)
+        case Operator.PACKED:
+            return _packed(feature, drawn, opset)
+
+
+def _posed(
+    node: OneNode,
+    feeds: Mapping[str, Array],
+    drawn: Drawn,
+    roles: Mapping[str, str],
+    constants: Mapping[str, Array] | None = None,
+) -> Posed:
+    def model(fixed: bool) -> OnnxModel:  # noqa: FBT001  # bound below, one flag
+        return build_one_node_model(node, feeds, dynamic=not fixed, constants=constants)
+
+    return Posed(spec=drawn.case.spec, inputs=drawn.inputs, model=model, feeds=feeds, roles=roles)
+
+
+def _attention(feature: Feature, drawn: Drawn, opset: int) -> Posed:
+    spec, inputs = drawn.case.spec, drawn.inputs
+    feeds = inputs.onnx_feeds()
+    attributes: dict[str, int | float] = dict(feature.attributes)
+    if spec.is_causal:
+        attributes["is_causal"] = 1
+    if spec.softcap:
+        attributes["softcap"] = float(spec.softcap)
+    if spec.scale is not ScaleRule.INVERSE_SQRT:
+        attributes["scale"] = float(spec.scale_value)
+    if spec.left_window >= 0:
+        attributes["left_window_size"] = spec.left_window
+    if spec.right_window >= 0:
+        attributes["right_window_size"] = spec.right_window
+    if spec.layout is Layout.BSH:
+        attributes |= {"q_num_heads": spec.q_num_heads, "kv_num_heads": spec.kv_num_heads}
+    roles = {"output": "Y"}
+    if spec.has_past:
+        roles |= {"present_key": "present_key", "present_value": "present_value"}
+    if feature.qk_mode is not None:
+        roles["qk"] = "qk_matmul_output"
+        attributes["qk_matmul_output_mode"] = int(feature.qk_mode)
+    places = [roles.get(role, "") for role in ("output", "present_key", "present_value", "qk")]
+    while not places[-1]:
+        places.pop()
+    node = OneNode(
+        opset=opset,
+        attributes=attributes,
+        inputs=tuple(name if name in feeds else "" for name in ONNX_INPUT_NAMES.values()),
+        outputs=tuple(places),
+    )
+    return _posed(node, feeds, drawn, roles)
+
+
+def _inlined(model: OnnxModel) -> OnnxModel:
+    """The operator's function body as ONNX writes it, in the operator's place."""
+    proto = inliner.inline_selected_functions(ir.to_proto(model.ir), [("", "Attention")], inline_schema_functions=True)
+    return replace(model, ir=ir.from_proto(proto))
+
+
+def _decomposed(drawn: Drawn, opset: int) -> Posed:
+    roles = {"output": "Y"}
+    if drawn.case.spec.has_past:
+        roles |= {"present_key": "present_key", "present_value": "present_value"}
+    return Posed(
+        spec=drawn.case.spec,
+        inputs=drawn.inputs,
+        model=lambda fixed: _exported(drawn.case.spec, opset, drawn.case.dtype),  # noqa: ARG005  # one form only
+        feeds=drawn.inputs.onnx_feeds(),
+        roles=roles,
+    )
+
+
+@cache
+def _exported(spec: AttentionSpec, opset: int, dtype: Dtype) -> OnnxModel:
+    from sdpa_onnx.torch_export.exporter import export_spec
+
+    return export_spec(spec, opset=opset, form="decomposed", dtype=dtype)
+
+
+def _multi_head(feature: Feature, drawn: Drawn, opset: int) -> Posed:
+    spec, inputs = drawn.case.spec, drawn.inputs
+    feeds: dict[str, Array] = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
+    given = ["query", "key", "value", "", "", "", "", ""]
+    if inputs.attn_mask is not None:
+        place = 5 if feature.form == "bias" else 4
+        given[place] = ("key_padding_mask", "attention_bias")[place - 4]
+        feeds[given[place]] = _contrib_mask(feature.form, inputs.attn_mask)
+    roles = {"output": "output"}
+    if inputs.past_key is not None and inputs.past_value is not None:
+        feeds |= {"past_key": inputs.past_key, "past_value": inputs.past_value}
+        given[6:8] = ["past_key", "past_value"]
+        roles |= {"present_key": "present_key", "present_value": "present_value"}
+    node = OneNode(
+        op_type="MultiHeadAttention",
+        domain=CONTRIB_DOMAIN,
+        opset=opset,
+        attributes={"num_heads": spec.q_num_heads, **_contrib_attributes(spec)},
+        inputs=tuple(given),
+        outputs=tuple(roles.values()),
+    )
+    return _posed(node, feeds, drawn, roles)
+
+
+def _group_query(drawn: Drawn, opset: int) -> Posed:
+    spec, inputs, case = drawn.case.spec, drawn.inputs, drawn.case
+    feeds: dict[str, Array] = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
+    given = ["query", "key", "value", "", "", "seqlens_k", "total_sequence_length"]
+    if inputs.past_key is not None and inputs.past_value is not None:
+        feeds |= {"past_key": inputs.past_key, "past_value": inputs.past_value}
+        given[3:5] = ["past_key", "past_value"]
+    feeds["seqlens_k"] = np.full(case.batch_size, case.total_seq_len - 1, dtype=np.int32)
+    feeds["total_sequence_length"] = np.array([case.total_seq_len], dtype=np.int32)
+    if inputs.attn_mask is not None:
+        given += ["", "", "", "attention_bias"]
+        feeds["attention_bias"] = inputs.attn_mask
+    attributes: dict[str, int | float] = {"num_heads": spec.q_num_heads, "kv_num_heads": spec.kv_num_heads}
+    if not spec.is_causal:
+        attributes["causal"] = 0
+    if spec.softcap:
+        attributes["softcap"] = float(spec.softcap)
+    if spec.scale is not ScaleRule.INVERSE_SQRT:
+        attributes["scale"] = float(spec.scale_value)
+    if spec.left_window >= 0:
+        # The operator's window counts the query's own key.
+        attributes["local_window_size"] = spec.left_window + 1
+    roles = {"output": "output", "present_key": "present_key", "present_value": "present_value"}
+    node = OneNode(
+        op_type="GroupQueryAttention",
+        domain=CONTRIB_DOMAIN,
+        opset=opset,
+        attributes=attributes,
+        inputs=tuple(given),
+        outputs=tuple(roles.values()),
+    )
+    return _posed(node, feeds, drawn, roles)
+
+
+def _packed(feature: Feature, drawn: Drawn, opset: int) -> Posed:
+    """The operator that projects its input: weights that only select keep the attention exact."""
+    spec, inputs = drawn.case.spec, drawn.inputs
+    joined = np.concatenate([inputs.query, inputs.key, inputs.value], axis=2)
+    widths = [array.shape[2] for array in (inputs.query, inputs.key, inputs.value)]
+    feeds: dict[str, Array] = {"input": joined}
+    weights = {"weights": np.eye(joined.shape[2], dtype=np.float32).astype(joined.dtype)}
+    given = ["input", "weights", "", "", "", ""]
+    if feature.form != "no-bias":
+        given[2] = "bias"
+        weights["bias"] = np.zeros(joined.shape[2], dtype=joined.dtype)
+    if inputs.attn_mask is not None:
+        place = 5 if feature.form == "bias" else 3
+        given[place] = "attention_bias" if place == 5 else "mask_index"
+        feeds[given[place]] = _contrib_mask(feature.form, inputs.attn_mask)
+    roles = {"output": "output"}
+    if inputs.past_key is not None and inputs.past_value is not None:
+        feeds["past"] = np.stack([inputs.past_key, inputs.past_value])
+        given[4] = "past"
+        roles["present"] = "present"
+    attributes = {"num_heads": spec.q_num_heads, **_contrib_attributes(spec)}
+    node = OneNode(
+        op_type="Attention",
+        domain=CONTRIB_DOMAIN,
+        opset=opset,
+        attributes=attributes | ({"qkv_hidden_sizes": widths} if spec.v_head_dim != spec.head_dim else {}),
+        inputs=tuple(given),
+        outputs=tuple(roles.values()),
+    )
+    return _posed(node, feeds, drawn, roles, weights)
+
+
+def _contrib_attributes(spec: AttentionSpec) -> dict[str, int | float]:
+    attributes: dict[str, int | float] = {}
+    if spec.is_causal:
+        attributes["unidirectional"] = 1
+    if spec.scale is not ScaleRule.INVERSE_SQRT:
+        attributes["scale"] = float(spec.scale_value)
+    return attributes
+
+
+def _contrib_mask(form: str, added: Array) -> Array:
+    """The operator's kind of mask from the additive one that the oracle adds, (B, 1, 1 or S, T)."""
+    seen = added.astype(np.float64) == 0.0
+    match form:
+        case "bias":
+            return added
+        case "lengths":
+            return np.ascontiguousarray(seen[:, 0, 0].sum(-1).astype(np.int32))
+        case "ends-and-starts":
+            ends = seen.shape[-1] - seen[:, 0, 0, ::-1].argmax(-1)
+            return np.concatenate([ends, seen[:, 0, 0].argmax(-1)]).astype(np.int32)
+        case "keys":
+            return np.ascontiguousarray(seen[:, 0, 0].astype(np.int32))
+        case _:
+            return np.ascontiguousarray(seen[:, 0].astype(np.int32))

@@ -1,0 +1,187 @@
+"""One row of the table as a record: the verdict of a feature on a runtime, with its evidence."""
+
+from sdpa_onnx.core.diagnosis import Explanation, explain
+from sdpa_onnx.core.qk_agreement import expect_qk
+from sdpa_onnx.core.qk_diagnosis import explain_qk
+from sdpa_onnx.core.records import ConformanceRecord, Conformity, Outcome
+from sdpa_onnx.runtimes.base import RanReport, Runtime
+from sdpa_onnx.workflows.conformance.feature import Feature, Operator
+from sdpa_onnx.workflows.conformance.judging import allowed_precision
+from sdpa_onnx.workflows.conformance.table import Row
+from sdpa_onnx.workflows.conformance.trials import Trials, WrongCase, run_trials
+
+__all__ = ["crashed_record", "repeat_command", "run_row"]
+
+_OUTCOMES = {
+    Conformity.RIGHT: Outcome.OK,
+    Conformity.WRONG: Outcome.DISAGREES,
+    Conformity.REFUSED: Outcome.UNSUPPORTED,
+    Conformity.CRASHED: Outcome.FAILED,
+}
+# One output that only statistics speak against may be chance; a second one is not (METHOD A.7).
+_SUSPICIOUS_LIMIT = 2
+# Naming a fault costs many judgements; what the first cases do not show, the others seldom do.
+_EXPLAINED_CASES = 3
+# A reason is one line of a table.
+_REASON_LENGTH = 280
+
+
+def run_row(row: Row, runtime: Runtime, *, seed: int = 0, threads: int = 1) -> ConformanceRecord:
+    """Run a feature on a runtime and write down what came of it."""
+    trials = run_trials(row.feature, runtime, opset=row.opset, dtype=row.dtype, seed=seed, threads=threads)
+    verdict = _verdict(trials)
+    explanation = _explanation(row, trials)
+    diagnosis = _diagnosis(trials, explanation)
+    path, path_nodes = _path(row.feature, trials.ran)
+    suspicion = trials.suspicious[:1] if verdict is Conformity.RIGHT else []
+    return ConformanceRecord(
+        case=_case_name(row),
+        target=row.feature.operator.value,
+        form=_form(row),
+        opset=row.opset,
+        runtime=runtime.name,
+        outcome=_OUTCOMES[verdict],
+        reason=_reason(trials, verdict, diagnosis),
+        warnings=(*trials.warnings, *(f"Suspicious, once: {text}" for text in suspicion)),
+        feature=row.feature.slug,
+        group=row.feature.group,
+        title=row.feature.title,
+        operator=row.feature.operator.value,
+        dtype=row.dtype.value,
+        verdict=verdict,
+        path=path,
+        path_nodes=path_nodes,
+        observed=_observed(trials),
+        reading=_reading(explanation),
+        diagnosis=diagnosis,
+        max_abs_error=trials.max_abs_error,
+        max_bound_ratio=trials.max_bound_ratio,
+        cases=trials.cases,
+        wrong_cases=trials.wrong_cases,
+        repeat=repeat_command(row, runtime.name),
+    )
+
+
+def crashed_record(row: Row, runtime: str, reason: str) -> ConformanceRecord:
+    """The record of a row whose process died or did not answer."""
+    return ConformanceRecord(
+        case=_case_name(row),
+        target=row.feature.operator.value,
+        form=_form(row),
+        opset=row.opset,
+        runtime=runtime,
+        outcome=Outcome.FAILED,
+        reason=reason,
+        feature=row.feature.slug,
+        group=row.feature.group,
+        title=row.feature.title,
+        operator=row.feature.operator.value,
+        dtype=row.dtype.value,
+        verdict=Conformity.CRASHED,
+        diagnosis=reason,
+        repeat=repeat_command(row, runtime),
+    )
+
+
+def repeat_command(row: Row, runtime: str) -> str:
+    """The command that runs the row again."""
+    return (
+        f"sdpa-onnx conformance --runtime {runtime} --only {row.feature.slug} --opset {row.opset} "
+        f"--dtype {row.dtype.value}"
+    )
+
+
+def _form(row: Row) -> str:
+    return "decomposed" if row.feature.operator in (Operator.BODY, Operator.DECOMPOSED) else "attention"
+
+
+def _case_name(row: Row) -> str:
+    return f"{row.feature.slug}_opset{row.opset}_{row.dtype.short}"
+
+
+def _verdict(trials: Trials) -> Conformity:
+    if trials.wrong or len(trials.suspicious) >= _SUSPICIOUS_LIMIT:
+        return Conformity.WRONG
+    return Conformity.REFUSED if trials.refused else Conformity.RIGHT
+
+
+def _reason(trials: Trials, verdict: Conformity, diagnosis: str) -> str:
+    match verdict:
+        case Conformity.RIGHT:
+            return ""
+        case Conformity.WRONG | Conformity.CRASHED:
+            return diagnosis
+        case Conformity.REFUSED:
+            return _shortened(trials.refused[0])
+
+
+def _diagnosis(trials: Trials, explanation: Explanation | None) -> str:
+    """The worst evidence in one sentence, what it looks like, and what was refused beside it."""
+    if not trials.wrong:
+        return f"Suspicious {len(trials.suspicious)} times: {trials.suspicious[0]}" if trials.suspicious else ""
+    worst = _worst(trials)
+    parts = [f"{worst.finding.role} of {worst.case_id} ({worst.word}): {worst.finding.agreement.diagnosis}"]
+    if explanation is not None:
+        parts.append(f"It looks as if {explanation.says.removesuffix('.')}.")
+    if trials.refused:
+        parts.append(f"Other cases are refused: {_shortened(trials.refused[0])}")
+    return " ".join(parts)
+
+
+def _observed(trials: Trials) -> str:
+    """The outcomes that fit every case; where none does, each case's own."""
+    cases = [fits for fits in trials.observed if fits]
+    common = [word for word in (cases[0] if cases else ()) if all(word in fits for fits in cases)]
+    return " or ".join(common or dict.fromkeys(fits[0] for fits in cases))
+
+
+def _worst(trials: Trials) -> WrongCase:
+    return max(
+        trials.wrong, key=lambda each: (each.finding.agreement.not_finite > 0, each.finding.agreement.max_bound_ratio)
+    )
+
+
+def _explanation(row: Row, trials: Trials) -> Explanation | None:
+    """What the first explicable wrong output looks like, then the first scores; caches explain themselves."""
+    for role in ("output", "qk"):
+        for each in [each for each in trials.wrong if each.finding.role == role][:_EXPLAINED_CASES]:
+            found = _explained(row, each)
+            if found is not None:
+                return found
+    return None
+
+
+def _explained(row: Row, wrong: WrongCase) -> Explanation | None:
+    spec, inputs = wrong.posed.spec, wrong.posed.inputs
+    if wrong.finding.role == "output":
+        return explain(spec, inputs, wrong.actual, precision=wrong.declared)
+    if row.feature.qk_mode is None:
+        return None
+    precision = allowed_precision(wrong.declared, row.feature, row.dtype)
+    return explain_qk(expect_qk(spec, inputs, mode=row.feature.qk_mode, precision=precision), wrong.actual)
+
+
+def _reading(explanation: Explanation | None) -> str:
+    if explanation is None:
+        return ""
+    return f"{explanation.reading} ({explanation.dated})" if explanation.dated else explanation.reading
+
+
+def _path(feature: Feature, ran: RanReport | None) -> tuple[str, int]:
+    """Whether the operator ran as itself, and the nodes that it became."""
+    if ran is None:
+        return "", 0
+    operator = feature.operator.value.rpartition(".")[2]
+    if feature.operator in (Operator.BODY, Operator.DECOMPOSED):
+        return "native", sum(ran.node_counts.values())
+    if operator in ran.expanded:
+        return "expanded", ran.expanded[operator]
+    return "native", 1
+
+
+def _shortened(text: str) -> str:
+    """One line of a table: what failed stands at the beginning of a reason, why at its end."""
+    if len(text) <= _REASON_LENGTH:
+        return text
+    head = _REASON_LENGTH // 3
+    return f"{text[:head]} ... {text[head - _REASON_LENGTH + 5 :]}"

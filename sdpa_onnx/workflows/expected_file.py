@@ -1,0 +1,47 @@
+"""The present findings as a file of known ones, to begin or to renew it.
+
+Text only; whoever asks for it writes the file. Twin: expected.py, which reads it.
+"""
+
+import json
+from collections.abc import Sequence
+
+from sdpa_onnx.core.records import ConformanceRecord, Record
+from sdpa_onnx.workflows.expected import Expected, is_bad
+
+__all__ = ["write_known"]
+
+_HEAD = """\
+# Known findings: what is listed here does not fail `--expect`, what is not does, and what has gone is told.
+# Every field but `why` must be equal; `*` in a text stands for any text.
+"""
+_FIELDS = ("runtime", "operator", "feature", "opset", "dtype", "verdict", "observed")
+
+
+def write_known(records: Sequence[Record], *, known: Expected) -> str:
+    """Write an entry for each bad conformance row, in the order of runtime, operator, feature, opset and dtype.
+
+    Args:
+        records: What was found.
+        known: Entries so far; a row that one of them matches keeps its `why`.
+    """
+    bad = [record for record in records if isinstance(record, ConformanceRecord) and is_bad(record)]
+    ordered = sorted(bad, key=lambda row: (row.runtime, row.operator, row.feature, row.opset, row.dtype))
+    return "\n".join([_HEAD, *(_entry(record, known) for record in ordered)])
+
+
+def _entry(record: ConformanceRecord, known: Expected) -> str:
+    entry = known.find(record)
+    said = entry.why if entry else record.diagnosis or record.reason or "No reason was recorded."
+    values = {"kind": "conformance"} | {name: getattr(record, name) for name in _FIELDS if getattr(record, name)}
+    values["why"] = " ".join(said.split())
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
+    return "\n".join(["[[known]]", *lines, ""])
+
+
+def _toml(value: object) -> str:
+    """A number, or a basic string; JSON's escapes are TOML's, but for DEL and what UTF-8 cannot hold."""
+    if isinstance(value, int):
+        return str(value)
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

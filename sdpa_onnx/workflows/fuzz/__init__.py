@@ -1,0 +1,1 @@
+"""Run random legal cases on a runtime, judge each, and group what is wrong."""

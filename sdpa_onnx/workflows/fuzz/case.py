@@ -1,0 +1,269 @@
+"""One random case on one runtime: run, every output judged, and what failed as values.
+
+Keeps the last sessions open, since neighbouring numbers share a graph. Chooses no cases.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.agreement import Agreement, expect, judge
+from sdpa_onnx.core.cache_agreement import judge_present
+from sdpa_onnx.core.diagnosis import Explanation, explain
+from sdpa_onnx.core.precision import Precision, find_precision
+from sdpa_onnx.core.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.qk_diagnosis import explain_qk
+from sdpa_onnx.core.random_cases import RandomCase, RandomGraph
+from sdpa_onnx.core.records import Conformity, Verdict
+from sdpa_onnx.errors import SessionError
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported
+from sdpa_onnx.workflows.case_trial import Stopped, not_taken
+from sdpa_onnx.workflows.conformance.feature import Feature
+from sdpa_onnx.workflows.conformance.judging import allowed_precision
+from sdpa_onnx.workflows.fuzz.model import QK_OUTPUT, SOFTMAX_ELEMENTS, fuzz_model
+from sdpa_onnx.workflows.guarded import ProcessDiedError
+
+__all__ = ["CaseOutcome", "FuzzFinding", "OpenGraphs", "run_random"]
+
+Array = NDArray[np.generic]
+
+# A graph is asked for by neighbouring numbers only.
+_KEPT_GRAPHS = 2
+_BAD = (Verdict.WRONG, Verdict.SUSPICIOUS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FuzzFinding:
+    """One thing that is not right about one case.
+
+    Args:
+        number: Of the case.
+        case_id: Its id; words: what that does not tell, "opset 24".
+        source: "spread 1", "probe poison".
+        elements: Numbers that went in.
+        features: What is special about it.
+        is_empty: Whether a size of it is 0.
+        kind: WRONG, REFUSED or CRASHED.
+        message: The evidence or the runtime's error, one sentence.
+        output: The wrong output: Y, present_key, present_value or qk_matmul_output; "" if nothing ran.
+        agreement: The judgement of that output.
+        explanation: What a wrong Y looks like, if anything fits.
+        precision: The declared arithmetic; "" if nothing ran.
+        ran: What really ran, where the runtime could say.
+    """
+
+    number: int
+    case_id: str
+    words: str
+    source: str
+    elements: int
+    features: frozenset[str] = frozenset()
+    is_empty: bool = False
+    kind: Conformity
+    message: str
+    output: str = ""
+    agreement: Agreement | None = None
+    explanation: Explanation | None = None
+    precision: str = ""
+    ran: RanReport | None = None
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The judge's word, or None if nothing ran."""
+        return None if self.agreement is None else self.agreement.verdict
+
+    @property
+    def path(self) -> str:
+        """Whether the runtime has the operator itself: "native" or "expanded", "" where that is not known."""
+        if self.ran is None:
+            return ""
+        return "expanded" if "Attention" in self.ran.expanded else "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseOutcome:
+    """What came of a case.
+
+    Args:
+        verdict: The worst word on its outputs, or None if it did not run to the end.
+        findings: What is not right: one each wrong output, or one refusal or crash.
+    """
+
+    verdict: Verdict | None
+    findings: tuple[FuzzFinding, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenGraphs:
+    """The last loaded models of one runtime; a context manager.
+
+    Args:
+        runtime: Where they run.
+        threads: Threads inside one operator.
+    """
+
+    runtime: Runtime
+    threads: int = 1
+    _open: "OrderedDict[RandomGraph, tuple[ExitStack, Session] | Stopped]" = field(
+        default_factory=OrderedDict, init=False
+    )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            self._open.clear()  # stopped in the middle of a call: the runtime may not answer, and is to be ended
+            return
+        while self._open:
+            self._drop()
+
+    def get(self, graph: RandomGraph) -> Session | Stopped:
+        """The session for a graph, or why there is none."""
+        if graph not in self._open:
+            self._open[graph] = self._load(graph)
+            while len(self._open) > _KEPT_GRAPHS:
+                self._drop()
+        found = self._open[graph]
+        return found if isinstance(found, Stopped) else found[1]
+
+    def _load(self, graph: RandomGraph) -> tuple[ExitStack, Session] | Stopped:
+        model = fuzz_model(graph)
+        support = self.runtime.supports(model)
+        if isinstance(support, Unsupported):
+            return Stopped(kind=Conformity.REFUSED, message=not_taken(self.runtime.name, support.reason))
+        stack = ExitStack()
+        try:
+            return stack, stack.enter_context(self.runtime.load(model, LoadOptions(threads=self.threads)))
+        except SessionError as error:
+            return _stopped(error)
+
+    def _drop(self) -> None:
+        _, oldest = self._open.popitem(last=False)
+        if not isinstance(oldest, Stopped):
+            oldest[0].close()
+
+
+def run_random(case: RandomCase, graphs: OpenGraphs) -> CaseOutcome:
+    """Run a case and judge every output; a refusal and a crash are values.
+
+    Args:
+        case: What to run.
+        graphs: Loaded models of the runtime; wrap one that may take the process with it first.
+    """
+    session = graphs.get(case.graph)
+    if isinstance(session, Stopped):
+        return _not_run(case, session, None)
+    try:
+        outputs = session.run(case.inputs.onnx_feeds())
+        ran = session.ran()  # asked after the run: some choose their kernels only then
+    except SessionError as error:
+        return _not_run(case, _stopped(error), _ran_of(session, error))
+    verdicts: list[Verdict] = []
+    findings: list[FuzzFinding] = []
+    for name, agreement in _judged(case, outputs, ran):
+        verdicts.append(agreement.verdict)
+        if agreement.verdict in _BAD:
+            findings.append(_wrong(case, name, agreement, outputs[name], ran))
+    return CaseOutcome(verdict=max(verdicts, key=list(Verdict).index), findings=tuple(findings))
+
+
+def _judged(case: RandomCase, outputs: Mapping[str, Array], ran: RanReport) -> Iterator[tuple[str, Agreement]]:
+    """Y by bound and statistics, the caches to the last bit, the scores by their own bound."""
+    spec, inputs, precision = case.case.spec, case.inputs, _precision(case.graph, ran)
+    yield "Y", judge(expect(spec, inputs, precision=precision), outputs["Y"])
+    yield from judge_present(spec, inputs, outputs).items()
+    if case.graph.qk_mode is not None:
+        expected = expect_qk(spec, inputs, mode=case.graph.qk_mode, precision=precision)
+        yield QK_OUTPUT, judge_qk(expected, outputs[QK_OUTPUT])
+
+
+def _precision(graph: RandomGraph, ran: RanReport) -> Precision:
+    """The declared arithmetic, or what the softmax_precision of the model lets the runtime use."""
+    if graph.softmax_precision is None:
+        return find_precision(ran.precision)
+    element = SOFTMAX_ELEMENTS[graph.softmax_precision]
+    asked = Feature(slug="", group="", title="", source="", specs=(), attributes={"softmax_precision": element})
+    return allowed_precision(ran.precision, asked, graph.dtype)
+
+
+def _wrong(case: RandomCase, name: str, agreement: Agreement, actual: Array, ran: RanReport) -> FuzzFinding:
+    return _finding(
+        case,
+        Conformity.WRONG,
+        agreement.diagnosis,
+        output=name,
+        agreement=agreement,
+        explanation=_explained(case, name, actual, ran) if agreement.total else None,
+        precision=ran.precision,
+        ran=ran,
+    )
+
+
+def _explained(case: RandomCase, name: str, actual: Array, ran: RanReport) -> Explanation | None:
+    match name:
+        case "Y":
+            return explain(case.case.spec, case.inputs, actual, precision=ran.precision)
+        case "qk_matmul_output" if case.graph.qk_mode is not None:
+            precision = _precision(case.graph, ran)
+            return explain_qk(
+                expect_qk(case.case.spec, case.inputs, mode=case.graph.qk_mode, precision=precision), actual
+            )
+        case _:
+            return None
+
+
+def _not_run(case: RandomCase, stopped: Stopped, ran: RanReport | None) -> CaseOutcome:
+    return CaseOutcome(verdict=None, findings=(_finding(case, stopped.kind, stopped.message, ran=ran),))
+
+
+def _finding(  # fields of one record
+    case: RandomCase,
+    kind: Conformity,
+    message: str,
+    *,
+    output: str = "",
+    agreement: Agreement | None = None,
+    explanation: Explanation | None = None,
+    precision: str = "",
+    ran: RanReport | None = None,
+) -> FuzzFinding:
+    return FuzzFinding(
+        number=case.number,
+        case_id=case.case.case_id,
+        words=case.graph.words,
+        source=case.source,
+        elements=case.elements,
+        features=case.features,
+        is_empty=case.is_empty,
+        kind=kind,
+        message=message,
+        output=output,
+        agreement=agreement,
+        explanation=explanation,
+        precision=precision,
+        ran=ran,
+    )
+
+
+def _stopped(error: SessionError) -> Stopped:
+    died = isinstance(error, ProcessDiedError)
+    return Stopped(kind=Conformity.CRASHED if died else Conformity.REFUSED, message=str(error))
+
+
+def _ran_of(session: Session, error: SessionError) -> RanReport | None:
+    """What the session is made of, unless the process is gone."""
+    if isinstance(error, ProcessDiedError):
+        return None
+    try:
+        return session.ran()
+    except SessionError:
+        return None

@@ -1,0 +1,74 @@
+"""The model of a random graph: one Attention node with open sizes and every output that the graph asks for."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, numpy_dtype
+from sdpa_onnx.core.random_cases import RandomGraph
+from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, ScaleRule
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.one_node import OneNode, build_one_node_model
+
+__all__ = ["QK_OUTPUT", "SOFTMAX_ELEMENTS", "fuzz_model"]
+
+QK_OUTPUT = "qk_matmul_output"
+
+# Values of softmax_precision. Source: TensorProto.DataType.
+SOFTMAX_ELEMENTS = {Dtype.FLOAT32: 1, Dtype.FLOAT16: 10, Dtype.FLOAT64: 11, Dtype.BFLOAT16: 16}
+
+# Any size that is not 1, which the model would keep for good.
+_OPEN = 2
+
+
+def fuzz_model(graph: RandomGraph) -> OnnxModel:
+    """Write the model; an axis of the mask that is 1 by choice is 1 in it, all other lengths are open."""
+    spec = graph.spec
+    outputs = ["Y", "present_key", "present_value"] if spec.has_past else ["Y"]
+    if graph.qk_mode is not None:
+        outputs = [*outputs, *[""] * (3 - len(outputs)), QK_OUTPUT]
+    feeds = _typical_feeds(graph)
+    node = OneNode(
+        opset=graph.opset,
+        attributes=_attributes(graph),
+        inputs=tuple(name if name in feeds else "" for name in ONNX_INPUT_NAMES.values()),
+        outputs=tuple(outputs),
+    )
+    return build_one_node_model(node, feeds, dynamic=True)
+
+
+def _typical_feeds(graph: RandomGraph) -> dict[str, NDArray[np.generic]]:
+    """Arrays of the types and ranks that the model gets."""
+    spec = graph.spec
+    past = _OPEN if spec.has_past else 0
+    case = AttentionCase(spec=spec, batch_size=_OPEN, q_seq_len=_OPEN, past_seq_len=past, dtype=graph.dtype)
+    dtypes = {"nonpad_kv_seqlen": np.dtype(np.int64)}
+    feeds: dict[str, NDArray[np.generic]] = {}
+    for name, shape in case.input_shapes().items():
+        feeds[ONNX_INPUT_NAMES[name]] = np.zeros(shape, dtypes.get(name, numpy_dtype(graph.dtype)))
+    if graph.mask_form:
+        sizes = {"1": 1, "H": spec.q_num_heads}
+        shape = tuple(sizes.get(axis, _OPEN) for axis in graph.mask_form)
+        feeds["attn_mask"] = np.zeros(shape, np.bool_ if graph.mask_is_bool else numpy_dtype(graph.dtype))
+    return feeds
+
+
+def _attributes(graph: RandomGraph) -> dict[str, int | float]:
+    spec: AttentionSpec = graph.spec
+    attributes: dict[str, int | float] = {}
+    if spec.is_causal:
+        attributes["is_causal"] = 1
+    if spec.softcap:
+        attributes["softcap"] = float(spec.softcap)
+    if spec.scale is not ScaleRule.INVERSE_SQRT:
+        attributes["scale"] = float(spec.scale_value)
+    if spec.left_window >= 0:
+        attributes["left_window_size"] = spec.left_window
+    if spec.right_window >= 0:
+        attributes["right_window_size"] = spec.right_window
+    if spec.layout is Layout.BSH:
+        attributes |= {"q_num_heads": spec.q_num_heads, "kv_num_heads": spec.kv_num_heads}
+    if graph.qk_mode is not None:
+        attributes["qk_matmul_output_mode"] = int(graph.qk_mode)
+    if graph.softmax_precision is not None:
+        attributes["softmax_precision"] = SOFTMAX_ELEMENTS[graph.softmax_precision]
+    return attributes

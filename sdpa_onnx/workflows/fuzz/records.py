@@ -1,0 +1,118 @@
+"""Groups of findings as records, one each, so that `--json` and lists of known findings read them like all others."""
+
+import math
+import shlex
+
+import msgspec
+
+from sdpa_onnx.core.random_cases import draw_case
+from sdpa_onnx.core.records import AgreementRecord, Conformity, Outcome, Sizes
+from sdpa_onnx.workflows.fuzz.case import FuzzFinding
+from sdpa_onnx.workflows.fuzz.groups import FuzzGroup
+
+__all__ = ["evidence_of", "group_record", "repeat_command"]
+
+_OUTCOMES = {
+    Conformity.RIGHT: Outcome.OK,
+    Conformity.WRONG: Outcome.DISAGREES,
+    Conformity.REFUSED: Outcome.UNSUPPORTED,
+    Conformity.CRASHED: Outcome.FAILED,
+}
+
+
+def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecord:
+    """The record of a group, told by its smallest member.
+
+    `target` is "fuzz", `reason` the title of the group, the same from run to run; `diagnosis` the evidence.
+
+    Args:
+        group: What was found.
+        runtime: Name of the runtime.
+        seed: Of the run.
+    """
+    finding = group.smallest
+    case = draw_case(seed, finding.number)
+    plain = AgreementRecord(
+        target="fuzz",
+        case=finding.case_id,
+        form="attention",
+        opset=case.graph.opset,
+        runtime=runtime,
+        outcome=_OUTCOMES[finding.kind],
+        reason=group.title,
+        warnings=tuple(_doubts(group, runtime, seed)),
+        site=finding.output,
+        sizes=Sizes(
+            batch_size=case.case.batch_size,
+            q_seq_len=case.case.q_seq_len,
+            kv_seq_len=case.case.kv_seq_len,
+            head_dim=case.case.spec.head_dim,
+            q_num_heads=case.case.spec.q_num_heads,
+        ),
+        dtype=case.case.dtype.value,
+        precision=finding.precision,
+        diagnosis=evidence_of(finding),
+        inputs=f"case {finding.number}, {finding.words}, {finding.source}",
+        spread=_spread(finding.source),
+        seed=seed,
+    )
+    return _with_figures(plain, finding)
+
+
+def evidence_of(finding: FuzzFinding) -> str:
+    """The evidence with the named fault that it looks like, or the runtime's error."""
+    explained = finding.explanation
+    if explained is None:
+        return finding.message
+    dated = f" ({explained.dated})" if explained.dated else ""
+    return f"{finding.message} It looks as if {explained.says}{dated}."
+
+
+def repeat_command(runtime: str, seed: int, number: int) -> str:
+    """The command that runs one case again."""
+    words = ["sdpa-onnx", "fuzz", "--runtime", runtime, "--seed", str(seed), "--start", str(number), "--cases", "1"]
+    return shlex.join(words)
+
+
+def _doubts(group: FuzzGroup, runtime: str, seed: int) -> list[str]:
+    """How often, how to repeat it, and what became of the smallest case."""
+    told = [f"{group.count} of this kind. Again: {repeat_command(runtime, seed, group.smallest.number)}"]
+    if group.count > 1 and group.common:
+        told.append(f"In all of them: {', '.join(sorted(group.common))}.")
+    if group.reduced is not None and group.reduced.case:
+        told.append(f"Smallest case: {group.reduced.case}, opset {group.reduced.model.opset}.")
+    return [*told, *([group.note] if group.note else [])]
+
+
+def _spread(source: str) -> float:
+    return float(source.removeprefix("spread ")) if source.startswith("spread ") else -1.0
+
+
+def _with_figures(record: AgreementRecord, finding: FuzzFinding) -> AgreementRecord:
+    agreement, ran = finding.agreement, finding.ran
+    if ran is not None:
+        record = msgspec.structs.replace(
+            record,
+            ran=dict(ran.node_counts),
+            expanded=dict(ran.expanded),
+            fused=dict(ran.fused),
+            providers=dict(ran.providers),
+        )
+    if agreement is None:
+        return record
+    proven = agreement.scale_error_proven
+    return msgspec.structs.replace(
+        record,
+        verdict=agreement.verdict,
+        max_abs_error=agreement.max_abs_error,
+        max_bound_ratio=agreement.max_bound_ratio,
+        not_finite=agreement.not_finite,
+        max_relative_error=agreement.max_relative_error,
+        max_ulp_error=agreement.max_ulp_error,
+        cosine=agreement.cosine,
+        judged_rows=agreement.judged_rows,
+        total_rows=agreement.total_rows,
+        scale_error_proven=proven if math.isfinite(proven) else -1.0,
+        kappa=agreement.kappa,
+        max_z=agreement.max_z,
+    )

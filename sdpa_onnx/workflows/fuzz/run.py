@@ -1,0 +1,188 @@
+"""Run random legal cases on one runtime, number after number, and sort what is not right.
+
+A run can be stopped after any number and go on from the next: cases depend on seed and
+number only. Prints nothing; a runtime that may crash is to be wrapped by the caller.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from sdpa_onnx.core.random_cases import RandomCase, draw_case
+from sdpa_onnx.core.records import Verdict
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.checked import Check
+from sdpa_onnx.workflows.fuzz.case import CaseOutcome, OpenGraphs, run_random
+from sdpa_onnx.workflows.fuzz.groups import FuzzGroup, Groups
+from sdpa_onnx.workflows.fuzz.model import fuzz_model
+from sdpa_onnx.workflows.reduce.bundle import write_bundle
+from sdpa_onnx.workflows.reduce.search import NothingFails, reduce_model
+
+__all__ = ["GROUP_SECONDS", "Came", "FuzzRun", "keep_bundles", "reduce_group"]
+
+# Time for the smallest case of one group, seconds.
+GROUP_SECONDS = 15.0
+# What arithmetic on arrays of unforeseen shapes raises: a fault of this package, never of the runtime.
+_OUR_FAULTS = (ArithmeticError, LookupError, TypeError, ValueError)
+
+
+class Came(StrEnum):
+    """What came of one case: the worst of its outputs. NOT_JUDGED: this package itself failed."""
+
+    RIGHT = "right"
+    ROUNDING_LEVEL = "rounding-level"
+    SUSPICIOUS = "suspicious"
+    WRONG = "wrong"
+    REFUSED = "refused"
+    CRASHED = "crashed"
+    NOT_JUDGED = "not judged"
+
+
+@dataclass(slots=True, kw_only=True)
+class FuzzRun:
+    """A run as far as it got.
+
+    Args:
+        runtime: Where the cases run.
+        seed: Family of cases.
+        start: Number of the first case.
+        cases: How many.
+        seconds: Stop once so much time has gone; None = when all are done.
+        threads: Threads inside one operator.
+        clock: Monotonic seconds.
+        counts: What came of the cases so far.
+        groups: What was found so far.
+        own_faults: Cases on which this package itself failed, one sentence each.
+        elapsed_seconds: Wall time of the cases.
+    """
+
+    runtime: Runtime
+    seed: int = 0
+    start: int = 0
+    cases: int = 10_000
+    seconds: float | None = None
+    threads: int = 1
+    clock: Callable[[], float] = time.monotonic
+    counts: "Counter[Came]" = field(default_factory=Counter, init=False)
+    groups: Groups = field(default_factory=Groups, init=False)
+    own_faults: list[str] = field(default_factory=list, init=False)
+    elapsed_seconds: float = field(default=0.0, init=False)
+
+    @property
+    def done(self) -> int:
+        """Cases that ran to an end."""
+        return self.counts.total()
+
+    @property
+    def next_number(self) -> int:
+        """Where to go on."""
+        return self.start + self.done
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every case that was asked for ran."""
+        return self.done >= self.cases
+
+    def go(self, on_case: Callable[[int], None] | None = None) -> None:
+        """Run what is left; after an interruption everything found so far is kept.
+
+        Args:
+            on_case: Called with the number of each case that is done.
+        """
+        begin = self.clock()
+        try:
+            with OpenGraphs(runtime=self.runtime, threads=self.threads) as graphs:
+                while not self.is_finished and not self._is_late(begin):
+                    number = self.next_number
+                    self._count(self._run(draw_case(self.seed, number), graphs))
+                    if on_case is not None:
+                        on_case(number)
+        finally:
+            self.elapsed_seconds += self.clock() - begin
+
+    def _is_late(self, begin: float) -> bool:
+        return self.seconds is not None and self.clock() - begin >= self.seconds
+
+    def _run(self, case: RandomCase, graphs: OpenGraphs) -> CaseOutcome | None:
+        """What came of a case; None if this package itself failed, which must not end a long run."""
+        try:
+            return run_random(case, graphs)
+        except _OUR_FAULTS as error:
+            self.own_faults.append(
+                f"Case {case.number} of seed {self.seed} ({case.case.case_id}, {case.graph.words}) made sdpa-onnx "
+                f"itself fail: {type(error).__name__}: {error}. Please report it."
+            )
+            return None
+
+    def _count(self, outcome: CaseOutcome | None) -> None:
+        if outcome is None:
+            self.counts[Came.NOT_JUDGED] += 1
+            return
+        for finding in outcome.findings:
+            self.groups.add(finding)
+        self.counts[_came(outcome)] += 1
+
+
+def _came(outcome: CaseOutcome) -> Came:
+    match outcome.verdict:
+        case Verdict.OK:
+            return Came.RIGHT
+        case Verdict.ROUNDING_LEVEL:
+            return Came.ROUNDING_LEVEL
+        case Verdict.SUSPICIOUS:
+            return Came.SUSPICIOUS
+        case Verdict.WRONG:
+            return Came.WRONG
+        case None:
+            return Came(outcome.findings[0].kind.value)
+
+
+def reduce_group(
+    group: FuzzGroup, runtime: Runtime, *, seed: int, threads: int = 1, seconds: float = GROUP_SECONDS
+) -> None:
+    """Look for the smallest case of a group, from its smallest member on; the group keeps it, or says why not.
+
+    Args:
+        group: What was found.
+        runtime: Where it fails.
+        seed: Of the run.
+        threads: Threads inside one operator.
+        seconds: Time for it.
+    """
+    case = draw_case(seed, group.smallest.number)
+    if group.smallest.output not in ("", "Y", "present_key", "present_value"):
+        group.note = "Scores are not made smaller: this is the smallest case that was met."
+        return
+    check = Check(sizes={}, seed=seed, threads=threads, inputs=case.inputs.onnx_feeds())
+    try:
+        found = reduce_model(fuzz_model(case.graph), runtime, check, seconds=seconds)
+    except ModelError as error:
+        group.note = str(error)
+        return
+    except _OUR_FAULTS as error:  # what was found stands, and is told
+        group.note = f"The search for a smaller case failed itself, with {type(error).__name__}: {error}."
+        return
+    if isinstance(found, NothingFails):
+        group.note = "Run once more by itself, it did not fail."
+    else:
+        group.reduced = found
+
+
+def keep_bundles(groups: tuple[FuzzGroup, ...], folder: Path, *, seed: int, threads: int = 1) -> list[Path]:
+    """Write a bundle for each group that has a smallest case, and give their paths.
+
+    Raises:
+        PlanError: If one cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for group in groups:
+        if group.reduced is not None:
+            path = folder / f"{group.kind.value}_seed{seed}_case{group.smallest.number}.zip"
+            write_bundle(path, group.reduced, threads=threads)
+            written.append(path)
+    return written

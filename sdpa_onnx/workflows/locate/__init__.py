@@ -1,0 +1,1 @@
+"""Find the first node of a model that introduces an error."""

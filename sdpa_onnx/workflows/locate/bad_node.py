@@ -1,0 +1,127 @@
+"""What the search for the first bad node found, and the sentence that tells it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from sdpa_onnx.core.verdicts import Verdict
+
+__all__ = ["BadNode", "BadNodeKind", "NotJudged"]
+
+# More names than this are counted, not listed.
+_LISTED = 5
+
+
+class BadNodeKind(StrEnum):
+    """Where the fault lies.
+
+    ALONE: one node is wrong by itself. FUSED: every node is right by itself, some together
+    are not. NOT_FOUND: neither.
+    """
+
+    ALONE = "alone"
+    FUSED = "fused"
+    NOT_FOUND = "not found"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotJudged:
+    """A node that was not judged, and why."""
+
+    node: str
+    op_type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadNode:
+    """The first node, or group of nodes, that introduces an error.
+
+    Args:
+        runtime: Name of the runtime.
+        kind: See `BadNodeKind`.
+        node: Its name, or what it makes; the first of a group; "" if none was found.
+        op_type: Its operator, with its domain if that is not the standard one.
+        value: The output that is off.
+        verdict: WRONG if that is proven, SUSPICIOUS beyond the rule of decision 0001, OK if none was found.
+        error: Largest error beyond its limit; allowed: that limit.
+        evidence: One sentence.
+        also: Later nodes that are bad by themselves too, as far as they were looked at.
+        group: Nodes of a group, in graph order.
+        fused: Operators that ran and do not stand in the model, with their node counts.
+        by_optimisation: Whether the group is right without graph optimisation; None = not tried.
+        judged: Nodes that were judged by themselves.
+        not_judged: Nodes that were not.
+        note: Why no group was found though the model's outputs are off; "" otherwise.
+    """
+
+    runtime: str
+    kind: BadNodeKind
+    node: str = ""
+    op_type: str = ""
+    value: str = ""
+    verdict: Verdict = Verdict.OK
+    error: float = 0.0
+    allowed: float = 0.0
+    evidence: str = ""
+    also: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
+    fused: Mapping[str, int] = field(default_factory=dict)
+    by_optimisation: bool | None = None
+    judged: int = 0
+    not_judged: tuple[NotJudged, ...] = ()
+    note: str = ""
+
+    def sentence(self) -> str:
+        """Tell it in plain words."""
+        return self._finding() + self._gaps()
+
+    def _finding(self) -> str:
+        match self.kind:
+            case BadNodeKind.ALONE:
+                return (
+                    f"The first bad node on {self.runtime} is '{self.node}' ({self.op_type}): fed the reference's "
+                    f"values, its output '{self.value}' is {self.verdict}. {self.evidence}{self._also()}"
+                )
+            case BadNodeKind.FUSED:
+                return (
+                    f"Every node is right by itself on {self.runtime}, but {self._span()} together are "
+                    f"{self.verdict} at '{self.value}'. {self.evidence}{self._cause()}"
+                )
+            case BadNodeKind.NOT_FOUND:
+                text = f"No bad node on {self.runtime}: {_count(self.judged)} judged, each by itself"
+                return text + (f", but not what they do together: {self.note}." if self.note else ".")
+
+    def _also(self) -> str:
+        return f" So are {_listed(self.also)}." if self.also else ""
+
+    def _span(self) -> str:
+        if len(self.group) == 1:
+            return f"'{self.node}' with what surrounds it"
+        return f"the {len(self.group)} nodes from '{self.group[0]}' to '{self.group[-1]}'"
+
+    def _cause(self) -> str:
+        words = {
+            True: " Introduced by graph optimisation: without it they are right.",
+            False: " Without graph optimisation they are not right either.",
+            None: "",
+        }
+        listed = ", ".join(f"{name} {count}" for name, count in self.fused.items())
+        return words[self.by_optimisation] + (f" Fused operators that ran: {listed}." if listed else "")
+
+    def _gaps(self) -> str:
+        if not self.not_judged:
+            return ""
+        first = self.not_judged[0]
+        count = _count(len(self.not_judged))
+        return f" {count} not judged, the first '{first.node}' ({first.op_type}): {first.reason}."
+
+
+def _count(count: int) -> str:
+    return f"{count} node was" if count == 1 else f"{count} nodes were"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
+    more = len(names) - _LISTED
+    return f"{shown} and {more} more" if more > 0 else shown

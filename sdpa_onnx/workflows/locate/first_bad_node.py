@@ -1,0 +1,233 @@
+"""Find the first node of a model that a runtime computes wrongly, by local error.
+
+Each node is fed the reference's values, so that only what it adds itself is
+judged. All nodes run in one session, set apart, so that nothing can be fused;
+if all are right and the model is not, the fault lies in a group: `fused_span`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.agreement import expect, judge
+from sdpa_onnx.core.node_rule import NodeAgreement, judge_node_output
+from sdpa_onnx.core.precision import Precision, find_precision
+from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.nodes_apart import has_subgraph, nodes_apart
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Unsupported
+from sdpa_onnx.runtimes.feeds import element_type
+from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind, NotJudged
+from sdpa_onnx.workflows.locate.fused_span import FusedSpan, find_fused_span
+from sdpa_onnx.workflows.locate.node_steps import Step, Walk, flat_model
+from sdpa_onnx.workflows.locate.reference_nodes import NoReference, node_label
+
+__all__ = ["first_bad_node"]
+
+Array = NDArray[np.generic]
+
+# Inputs, truths and constants of the nodes that run in one session.
+_CHUNK_BYTES = 256 * 2**20
+
+
+def first_bad_node(
+    model: OnnxModel,
+    runtime: Runtime,
+    feeds: Mapping[str, Array],
+    *,
+    threads: int = 1,
+    look_for_fusions: bool = True,
+) -> BadNode:
+    """Name the first node, in topological order, that adds an error beyond what its arithmetic allows.
+
+    Attention nodes are judged by their proven bound, others by `core.node_rule`. Functions are
+    written out; a Loop, If or Scan is judged as one node. A node that the reference cannot evaluate
+    is listed as not judged, and those after it read what the runtime itself gives there.
+
+    Args:
+        model: Any model, with or without attention.
+        runtime: The runtime to judge.
+        feeds: Arrays by input name, exactly as the runtime received them when it disagreed.
+        threads: Threads inside one operator.
+        look_for_fusions: If every node is right by itself, judge the model's outputs, and
+            look for the smallest group of nodes that is not.
+
+    Raises:
+        RuntimeUnavailableError: If the runtime is not there.
+    """
+    flat = flat_model(model)
+    options = LoadOptions(threads=threads)
+    ran = _ran(flat, runtime, options)
+    precision = find_precision(ran.precision)
+    search = _Search(flat=flat, runtime=runtime, options=options, precision=precision)
+    found = search.walk(feeds)
+    if found is not None:
+        return found
+    right = BadNode(
+        runtime=runtime.name,
+        kind=BadNodeKind.NOT_FOUND,
+        judged=search.judged,
+        not_judged=tuple(search.not_judged),
+    )
+    if not look_for_fusions:
+        return right
+    walk = Walk(flat, feeds, precision, search.stand_in)
+    span = find_fused_span(flat, runtime, options, walk)
+    if span is None:
+        return right
+    if isinstance(span, NoReference):
+        return replace(right, note=span.reason)
+    return _fused(right, span)
+
+
+def _fused(right: BadNode, span: FusedSpan) -> BadNode:
+    """The group of nodes that disagrees together, over what is known of the single ones."""
+    return replace(
+        right,
+        kind=BadNodeKind.FUSED,
+        node=span.nodes[0],
+        op_type=span.op_type,
+        value=span.value,
+        verdict=span.agreement.verdict,
+        error=span.agreement.error,
+        allowed=span.agreement.allowed,
+        evidence=span.agreement.evidence,
+        group=span.nodes,
+        fused=span.fused,
+        by_optimisation=span.by_optimisation,
+    )
+
+
+def _ran(model: OnnxModel, runtime: Runtime, options: LoadOptions) -> RanReport:
+    """What runs for the whole model; where it does not load, only its type is known."""
+    unknown = RanReport(providers={}, node_counts={}, precision=element_type(model).value)
+    if isinstance(runtime.supports(model), Unsupported):
+        return unknown
+    try:
+        with runtime.load(model, options) as session:
+            return session.ran()
+    except (SessionError, ModelError):
+        return unknown
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """The nodes seen so far; private and short-lived."""
+
+    flat: OnnxModel
+    runtime: Runtime
+    options: LoadOptions
+    precision: Precision
+    judged: int = 0
+    not_judged: list[NotJudged] = field(default_factory=list)
+
+    def walk(self, feeds: Mapping[str, Array]) -> BadNode | None:
+        """Judge chunk after chunk, up to the first that has a bad node."""
+        walk = Walk(self.flat, feeds, self.precision, self.stand_in)
+        for chunk in _chunks(walk):
+            bad = self._judge_chunk(chunk, walk.constants)
+            if bad:
+                node, value, agreement = bad[0]
+                return BadNode(
+                    runtime=self.runtime.name,
+                    kind=BadNodeKind.ALONE,
+                    node=node_label(node),
+                    op_type=_operator(node),
+                    value=value,
+                    verdict=agreement.verdict,
+                    error=agreement.error,
+                    allowed=agreement.allowed,
+                    evidence=agreement.evidence,
+                    also=tuple(dict.fromkeys(node_label(other) for other, _, _ in bad if other is not node)),
+                    judged=self.judged,
+                    not_judged=tuple(self.not_judged),
+                )
+        return None
+
+    def stand_in(
+        self, node: ir.Node, values: Mapping[str, Array], constants: Mapping[str, Array]
+    ) -> dict[str, Array] | NoReference:
+        """What the runtime gives for one node, where the reference has nothing."""
+        apart = nodes_apart(self.flat.ir, [node], values, constants)
+        outputs = self._outputs(apart.model, apart.feeds)
+        return NoReference(outputs) if isinstance(outputs, str) else outputs
+
+    def _judge_chunk(
+        self, chunk: Sequence[Step], constants: Mapping[str, Array]
+    ) -> list[tuple[ir.Node, str, NodeAgreement]]:
+        outputs = self._run([step for step in chunk if not step.reason], constants)
+        bad: list[tuple[ir.Node, str, NodeAgreement]] = []
+        for step in chunk:
+            result = outputs.get(id(step), step.reason)
+            if isinstance(result, str):
+                reason = NotJudged(node=node_label(step.node), op_type=_operator(step.node), reason=result)
+                self.not_judged.append(reason)
+                continue
+            self.judged += 1
+            judgements = ((name, self._judge(step, name, result[name])) for name in step.truths)
+            worst = [(name, one) for name, one in judgements if one.verdict in (Verdict.WRONG, Verdict.SUSPICIOUS)]
+            bad += [(step.node, name, agreement) for name, agreement in worst[:1]]
+        return bad
+
+    def _run(self, steps: Sequence[Step], constants: Mapping[str, Array]) -> dict[int, dict[str, Array] | str]:
+        """Outputs of each step; if the runtime refuses some together, halves are tried down to single nodes."""
+        if not steps:
+            return {}
+        values = {name: array for step in steps for name, array in step.reads.items()}
+        apart = nodes_apart(self.flat.ir, [step.node for step in steps], values, constants)
+        outputs = self._outputs(apart.model, apart.feeds)
+        if isinstance(outputs, str):
+            if len(steps) == 1:
+                return {id(steps[0]): outputs}
+            middle = len(steps) // 2
+            return self._run(steps[:middle], constants) | self._run(steps[middle:], constants)
+        return {id(step): {name: outputs[name] for name in step.truths} for step in steps}
+
+    def _outputs(self, model: OnnxModel, feeds: Mapping[str, Array]) -> dict[str, Array] | str:
+        supported = self.runtime.supports(model)
+        if isinstance(supported, Unsupported):
+            return supported.reason
+        try:
+            with self.runtime.load(model, self.options) as session:
+                return session.run(feeds)
+        except (SessionError, ModelError) as error:
+            return str(error).rstrip(".")
+
+    def _judge(self, step: Step, name: str, actual: Array) -> NodeAgreement:
+        if step.attention is None or name != step.node.outputs[0].name:
+            return judge_node_output(step.truths[name], actual)
+        spec, inputs = step.attention
+        agreement = judge(expect(spec, inputs, precision=self.precision), actual)
+        ratio = agreement.max_bound_ratio
+        return NodeAgreement(
+            verdict=agreement.verdict,
+            error=agreement.max_abs_error,
+            allowed=agreement.max_abs_error / ratio if ratio else 0.0,
+            evidence=agreement.diagnosis,
+        )
+
+
+def _operator(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _chunks(walk: Walk) -> Iterator[list[Step]]:
+    """Steps that run together: as many as memory allows; a node with a subgraph runs alone."""
+    chunk: list[Step] = []
+    held = 0
+    for step in walk.steps():
+        alone = has_subgraph(step.node)
+        if chunk and (alone or held + step.size_bytes > _CHUNK_BYTES):
+            yield chunk
+            chunk, held = [], 0
+        chunk.append(step)
+        held += step.size_bytes
+        if alone:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
+        yield chunk

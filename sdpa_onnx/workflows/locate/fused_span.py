@@ -1,0 +1,201 @@
+"""Find the smallest run of nodes that a runtime computes wrongly only when they stand together.
+
+Called when each node is right by itself: the fault then lies in a fusion or
+another rewrite of the graph. Spans of the graph are fed the reference's values.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.node_rule import (
+    NodeAgreement,
+    NodeRule,
+    NodeTruth,
+    format_of,
+    judge_node_output,
+)
+from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.graph.cut import cut_out
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported
+from sdpa_onnx.workflows.locate.node_steps import Walk
+from sdpa_onnx.workflows.locate.reference_nodes import NoReference, moved, node_label, read_names, widened
+
+__all__ = ["FusedSpan", "find_fused_span"]
+
+Array = NDArray[np.generic]
+Evaluate = Callable[[ir.Node, Mapping[str, Array]], "dict[str, Array] | NoReference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedSpan:
+    """A run of nodes that is wrong together.
+
+    Args:
+        nodes: Their names, in graph order.
+        op_type: Their operators, joined.
+        value: The output that is off.
+        agreement: What the judge says of it.
+        fused: Operators that ran for it and do not stand in the model.
+        by_optimisation: Whether it is right without graph optimisation; None = that could not be tried.
+    """
+
+    nodes: tuple[str, ...]
+    op_type: str
+    value: str
+    agreement: NodeAgreement
+    fused: Mapping[str, int]
+    by_optimisation: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """The worst output of a span."""
+
+    value: str
+    agreement: NodeAgreement
+    fused: Mapping[str, int]
+
+
+def find_fused_span(
+    model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: Walk
+) -> FusedSpan | NoReference | None:
+    """Judge the whole model, then shrink what is wrong from its end and from its beginning.
+
+    The end is moved by bisection, which supposes that a prefix stays wrong once
+    it holds the fault; the result itself is checked, so that a wrong supposition makes the span longer, never right.
+    Every value of the model is kept in memory while this runs.
+
+    Args:
+        model: The flat model.
+        runtime: The runtime that is judged.
+        options: How it loads; graph optimisation is on.
+        walk: A fresh walk through the model.
+
+    Returns:
+        None if the model's outputs are right; NoReference if they cannot be judged.
+    """
+    for step in walk.steps(keep=True):
+        if step.reason:
+            return NoReference(f"'{node_label(step.node)}' has no reference: {step.reason}")
+    spans = _Spans(model=model, runtime=runtime, options=options, walk=walk)
+    nodes = spans.nodes
+    found = spans.judge(0, len(nodes))
+    if found is None or isinstance(found, NoReference):
+        return found
+    end = _smallest(1, len(nodes), lambda end: spans.is_bad(0, end))
+    start = end - _smallest(1, end, lambda length: spans.is_bad(end - length, end))
+    found = spans.judge(start, end) or found
+    if isinstance(found, NoReference):
+        return found
+    plain = spans.judge(start, end, options=replace(options, optimise=False))
+    group = nodes[start:end]
+    return FusedSpan(
+        nodes=tuple(node_label(node) for node in group),
+        op_type=", ".join(dict.fromkeys(node.op_type for node in group)),
+        value=found.value,
+        agreement=found.agreement,
+        fused=found.fused,
+        by_optimisation=None if isinstance(plain, NoReference) else plain is None,
+    )
+
+
+def _smallest(low: int, high: int, is_bad: Callable[[int], bool]) -> int:
+    """The smallest number that is bad, where `high` is and every one above a bad one is."""
+    while low < high:
+        middle = (low + high) // 2
+        if is_bad(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+class _Spans:
+    """Runs of nodes of one model, each judged on the reference's values."""
+
+    def __init__(self, model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: Walk) -> None:
+        self._model = model
+        self._runtime = runtime
+        self._options = options
+        self._walk = walk
+        self.nodes = [node for node in model.ir.graph if any(value.name in walk.values for value in node.outputs)]
+
+    def is_bad(self, start: int, end: int) -> bool:
+        return isinstance(self.judge(start, end), _Finding)
+
+    def judge(self, start: int, end: int, options: LoadOptions | None = None) -> "_Finding | NoReference | None":
+        """The worst output of nodes start to end, None if all are right."""
+        group = self.nodes[start:end]
+        inputs, outputs = self._borders(group)
+        feeds = {name: self._walk.values[name] for name in inputs}
+        truths = self._truths(group, feeds, outputs)
+        if isinstance(truths, NoReference):
+            return truths
+        try:
+            part = cut_out(self._model, inputs=inputs, outputs=outputs)
+            supported = self._runtime.supports(part)
+            if isinstance(supported, Unsupported):
+                return NoReference(supported.reason)
+            with self._runtime.load(part, options or self._options) as session:
+                actual = session.run(feeds)
+                judged = {name: judge_node_output(truth, actual[name]) for name, truth in truths.items()}
+                bad = [name for name, one in judged.items() if one.verdict in (Verdict.WRONG, Verdict.SUSPICIOUS)]
+                return _Finding(bad[0], judged[bad[0]], dict(session.ran().fused)) if bad else None
+        except (SessionError, ModelError) as error:
+            return NoReference(str(error).rstrip("."))
+
+    def _borders(self, group: Sequence[ir.Node]) -> tuple[list[str], list[str]]:
+        """Values that enter the group and that leave it; constants are no borders."""
+        inside = set(group)
+        made = [value for node in group for value in node.outputs if value.name in self._walk.values]
+        names = {value.name for value in made}
+        read = dict.fromkeys(name for node in group for name in read_names(node))
+        inputs = [name for name in read if name not in names and name in self._walk.values]
+        captured = {name for node in self.nodes if node not in inside for name in read_names(node)}
+        ends = {value.name for value in self._model.ir.graph.outputs}
+        outputs = [value.name or "" for value in made if value.name in captured or value.name in ends]
+        return inputs, outputs
+
+    def _truths(
+        self, group: Sequence[ir.Node], feeds: Mapping[str, Array], outputs: Sequence[str]
+    ) -> dict[str, NodeTruth] | NoReference:
+        wide = {name: widened(array) for name, array in feeds.items()}
+        exact = self._chain(group, wide, self._walk.exact)
+        own = self._chain(group, feeds, self._walk.reference.own)
+        shaken = self._chain(group, moved(feeds, self._walk.unit), self._walk.exact)
+        if isinstance(exact, NoReference):
+            return exact
+        truths: dict[str, NodeTruth] = {}
+        for name in outputs:
+            dtype = self._walk.values[name].dtype
+            is_float = format_of(dtype) is not None
+            mine = None if isinstance(own, NoReference) else own[name]
+            change = None if isinstance(shaken, NoReference) else shaken[name]
+            truths[name] = NodeTruth(
+                rule=NodeRule.OTHER,
+                exact=exact[name] if is_float or mine is None else mine,
+                own=mine,
+                moved=change.astype(np.float64) if is_float and change is not None else None,
+                bound=None,
+                dtype=dtype,
+            )
+        return truths
+
+    def _chain(
+        self, group: Sequence[ir.Node], feeds: Mapping[str, Array], evaluate: Evaluate
+    ) -> dict[str, Array] | NoReference:
+        """All values of the group, each node fed what the one before it gave."""
+        values = dict(feeds)
+        for node in group:
+            reads = {name: values[name] if name in values else self._walk.constants[name] for name in read_names(node)}
+            found = evaluate(node, reads)
+            if isinstance(found, NoReference):
+                return found
+            values |= found
+        return values

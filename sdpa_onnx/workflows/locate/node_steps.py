@@ -1,0 +1,256 @@
+"""The reference walk through a model: what every node reads, and what it must give.
+
+Each node reads the float64 results of those before it, rounded to the model's
+types, so that every error that a runtime shows on a step is that node's own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+
+from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, AttentionInputs
+from sdpa_onnx.core.node_rule import NodeRule, NodeTruth, format_of, product_bound, rule_of, working_unit
+from sdpa_onnx.core.oracle import attend
+from sdpa_onnx.core.precision import Precision
+from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.errors import CaseError
+from sdpa_onnx.graph.attention_node import spec_of_node
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.quiet import quiet_ir
+from sdpa_onnx.workflows.locate.reference_nodes import (
+    NodeReference,
+    NoReference,
+    moved,
+    read_names,
+    rounded,
+    widened,
+)
+
+__all__ = ["Step", "Walk", "flat_model"]
+
+Array = NDArray[np.generic]
+Float64 = NDArray[np.float64]
+# Gives a node's outputs where the reference cannot: (node, what it reads, constants) -> outputs, or why not.
+Stand = Callable[[ir.Node, Mapping[str, Array], Mapping[str, Array]], "dict[str, Array] | NoReference"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One node of the walk.
+
+    Args:
+        node: The node.
+        reads: What it reads, by value name.
+        truths: What it must give, by value name; empty where `reason` says why it cannot be judged.
+        attention: Spec and inputs if it is an attention that the oracle judges, for its first output.
+        reason: Why nothing is judged; "" otherwise.
+    """
+
+    node: ir.Node
+    reads: dict[str, Array]
+    truths: dict[str, NodeTruth] = field(default_factory=dict)
+    attention: tuple[AttentionSpec, AttentionInputs] | None = None
+    reason: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what it reads and of its truth."""
+        arrays = [*self.reads.values(), *(truth.exact for truth in self.truths.values())]
+        return sum(array.nbytes for array in arrays)
+
+
+def flat_model(model: OnnxModel) -> OnnxModel:
+    """A copy without functions, their nodes written out, and with the types that shape inference finds."""
+    copy = model.ir.clone()
+    if copy.functions:
+        InlinePass()(copy)
+    with quiet_ir():  # an operator that it does not know leaves shapes open
+        ShapeInferencePass(check_type=False, strict_mode=False)(copy)
+    return OnnxModel(ir=copy, sites=model.sites, path=model.path)
+
+
+class Walk:
+    """One walk through a flat model.
+
+    Args:
+        model: See `flat_model`.
+        feeds: Arrays by input name.
+        precision: The declared arithmetic of the runtime that will be judged.
+        stand_in: What gives the values of nodes that the reference cannot evaluate.
+
+    Attributes:
+        reference: The evaluator of single nodes.
+        unit: Unit roundoff of the format that the runtime works in.
+        constants: Values that do not depend on the inputs, by name; they grow with the walk.
+        values: The others that are still read, in the model's types.
+    """
+
+    def __init__(self, model: OnnxModel, feeds: Mapping[str, Array], precision: Precision, stand_in: Stand) -> None:
+        self._graph = model.ir.graph
+        self.reference = NodeReference(model.ir)
+        self._precision = precision
+        self.unit = working_unit(precision)
+        self._stand_in = stand_in
+        self.constants: dict[str, Array] = {
+            name: value.const_value.numpy()
+            for name, value in self._graph.initializers.items()
+            if value.const_value is not None and name not in feeds
+        }
+        self.values: dict[str, Array] = dict(feeds)
+        self._left = self._count_reads()
+
+    def steps(self, *, keep: bool = False) -> Iterator[Step]:
+        """Walk in topological order; Constant nodes are no steps.
+
+        Args:
+            keep: Keep every value in `values`, not only those that are still read.
+        """
+        for node in self._graph:
+            if node.op_type == "Constant" and node.domain == "":
+                self._take_constant(node)
+                continue
+            yield self._step(node)
+            if not keep:
+                self._forget(node)
+
+    def _count_reads(self) -> dict[str, int]:
+        left: dict[str, int] = {}
+        for node in self._graph:
+            for name in read_names(node):
+                left[name] = left.get(name, 0) + 1
+        return left
+
+    def _forget(self, node: ir.Node) -> None:
+        for name in read_names(node):
+            self._left[name] -= 1
+            if not self._left[name]:
+                self.values.pop(name, None)
+        for value in node.outputs:
+            if not self._left.get(value.name or ""):
+                self.values.pop(value.name or "", None)
+
+    def _take_constant(self, node: ir.Node) -> None:
+        found = self.reference.own(node, {})
+        if not isinstance(found, NoReference):
+            self.constants |= found
+
+    def _step(self, node: ir.Node) -> Step:
+        names = read_names(node)
+        missing = [name for name in names if name not in self.values and name not in self.constants]
+        if missing:
+            return Step(node=node, reads={}, reason=f"there is no reference value of its input '{missing[0]}'")
+        reads = {name: self.constants[name] if name in self.constants else self.values[name] for name in names}
+        attention = self._attention(node, reads)
+        exact = self.exact(node, reads)
+        if isinstance(exact, NoReference):
+            stand_in = self._stand_in(node, self.values, self.constants)
+            if not isinstance(stand_in, NoReference):
+                self.values |= stand_in
+            return Step(node=node, reads=reads, reason=exact.reason)
+        judged_by_oracle = attention is not None and len(exact) == 1
+        own = NoReference("the oracle judges it") if judged_by_oracle else self.reference.own(node, reads)
+        truths = self._truths(node, reads, exact, {} if isinstance(own, NoReference) else own)
+        results = {name: rounded(truth.exact, truth.dtype) for name, truth in truths.items()}
+        if names and all(name in self.constants for name in names):
+            self.constants |= results
+        else:
+            self.values |= results
+        return Step(node=node, reads=reads, truths=truths, attention=attention)
+
+    def _attention(self, node: ir.Node, reads: Mapping[str, Array]) -> tuple[AttentionSpec, AttentionInputs] | None:
+        if node.op_type != "Attention" or node.domain != "":
+            return None
+        fields = dict(zip(ONNX_INPUT_NAMES, node.inputs, strict=False))
+        arrays = {field: reads[value.name or ""] for field, value in fields.items() if value is not None}
+        spec = spec_of_node(_with_shapes(node, reads))
+        if spec is None or not {"query", "key", "value"} <= set(arrays):
+            return None
+        return spec, AttentionInputs(**arrays)
+
+    def exact(self, node: ir.Node, reads: Mapping[str, Array]) -> dict[str, Array] | NoReference:
+        """Every output in float64, that of an attention by the oracle."""
+        attention = self._attention(node, reads)
+        if attention is None:
+            return self.reference.exact(node, reads)
+        try:
+            output = attend(*attention).output
+        except (CaseError, ValueError, IndexError) as error:
+            return NoReference(f"the oracle cannot compute it: {error}")
+        first, *others = [value.name or "" for value in node.outputs]
+        if not any(others):
+            return {first: output}
+        found = self.reference.exact(node, reads)
+        return found if isinstance(found, NoReference) else found | {first: output}
+
+    def _truths(
+        self, node: ir.Node, reads: Mapping[str, Array], exact: Mapping[str, Array], own: Mapping[str, Array]
+    ) -> dict[str, NodeTruth]:
+        rule = rule_of(node.domain, node.op_type)
+        shaken: Mapping[str, Array] = {}
+        if rule in (NodeRule.OTHER, NodeRule.PRODUCT) and node.op_type != "Attention":
+            found = self.reference.exact(node, moved(reads, self.unit))
+            shaken = {} if isinstance(found, NoReference) else found
+        truths: dict[str, NodeTruth] = {}
+        for value in node.outputs:
+            name = value.name or ""
+            if name not in exact:
+                continue
+            standard = next(iter(reads.values())) if node.op_type == "Attention" else exact[name]
+            dtype = _dtype(value, own.get(name), standard)
+            is_float = format_of(dtype) is not None
+            change = shaken.get(name)
+            truths[name] = NodeTruth(
+                rule=rule,
+                exact=widened(exact[name]) if is_float else own.get(name, exact[name]),
+                own=own.get(name),
+                moved=change.astype(np.float64) if is_float and change is not None else None,
+                bound=_bound(node, reads, self._precision) if is_float and rule is NodeRule.PRODUCT else None,
+                dtype=dtype,
+            )
+        return truths
+
+
+def _dtype(value: ir.Value, own: Array | None, exact: Array) -> np.dtype[np.generic]:
+    if value.dtype is not None and value.dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        declared: np.dtype[np.generic] = value.dtype.numpy()
+        return declared
+    return exact.dtype if own is None else own.dtype
+
+
+def _bound(node: ir.Node, reads: Mapping[str, Array], precision: Precision) -> Float64 | None:
+    arrays = [None if value is None else widened(reads[value.name or ""]) for value in node.inputs]
+    left, right = arrays[0], arrays[1]
+    if left is None or right is None or not left.ndim or not right.ndim:
+        return None
+    if node.op_type == "MatMul":
+        return product_bound(left, right, None, precision)
+    left = left.T if _number(node, "transA", 0.0) else left
+    right = right.T if _number(node, "transB", 0.0) else right
+    added = arrays[2] if len(arrays) > 2 else None
+    bias = np.zeros(()) if added is None else _number(node, "beta", 1.0) * added.astype(np.float64)
+    return product_bound(_number(node, "alpha", 1.0) * left.astype(np.float64), right, bias, precision)
+
+
+def _number(node: ir.Node, name: str, default: float) -> float:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else float(attribute.value)
+
+
+def _with_shapes(node: ir.Node, reads: Mapping[str, Array]) -> ir.Node:
+    """The node alone, its inputs with the shapes that they have."""
+    inputs = [
+        None
+        if value is None
+        else ir.Value(
+            name=value.name,
+            shape=ir.Shape(list(reads[value.name or ""].shape)),
+            type=ir.TensorType(ir.DataType.from_numpy(reads[value.name or ""].dtype)),
+        )
+        for value in node.inputs
+    ]
+    outputs = [ir.Value(name=value.name or "") for value in node.outputs]
+    return ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), outputs=outputs, name=node.name)

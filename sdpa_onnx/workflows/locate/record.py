@@ -1,0 +1,90 @@
+"""Look into a disagreement of a larger model: the first node that introduces it, as a record."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.records import AgreementRecord, LocatedRecord, Outcome
+from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.checked import MODULE_RUNTIME
+from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
+from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
+
+__all__ = ["Arrays", "Remember", "locate"]
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(slots=True)
+class Remember:
+    """The arrays of every step of the last check, by its word; handed to `check_model` as `keep`.
+
+    Args:
+        also: Whom to hand them on to.
+    """
+
+    also: Callable[[str, str, Arrays], None] | None = None
+    steps: dict[str, Arrays] = field(default_factory=dict)
+
+    def __call__(self, runtime: str, step: str, arrays: Arrays) -> None:
+        self.steps[step] = arrays
+        if self.also is not None:
+            self.also(runtime, step, arrays)
+
+
+def locate(
+    model: OnnxModel, runtime: Runtime, record: AgreementRecord, arrays: Arrays, *, threads: int
+) -> LocatedRecord | None:
+    """Name the first bad node behind a judgement that disagrees.
+
+    Args:
+        model: A model of several nodes; one attention alone is its own answer: None.
+        runtime: Where it disagreed.
+        record: The judgement.
+        arrays: What the model was fed there, by name; others are not looked at.
+        threads: Threads inside one operator.
+    """
+    if runtime.name == MODULE_RUNTIME or sum(model.node_counts().values()) < 2:
+        return None
+    feeds = {name: arrays[name] for name in model.input_names}
+    try:
+        found = first_bad_node(model, runtime, feeds, threads=threads)
+    except SdpaOnnxError as error:
+        return _located(record, Outcome.FAILED, f"The search for the first bad node failed: {error}", None)
+    outcome = Outcome.OK if found.kind is BadNodeKind.NOT_FOUND else Outcome.DISAGREES
+    return _located(record, outcome, found.sentence(), found)
+
+
+def _located(record: AgreementRecord, outcome: Outcome, sentence: str, found: BadNode | None) -> LocatedRecord:
+    told = LocatedRecord(
+        target=record.target,
+        case=record.case,
+        form=record.form,
+        opset=record.opset,
+        runtime=record.runtime,
+        outcome=outcome,
+        reason="" if outcome is Outcome.OK else sentence,
+        site=record.site,
+        sizes=record.sizes,
+        inputs=record.inputs,
+        diagnosis=sentence,
+    )
+    if found is None:
+        return told
+    return msgspec.structs.replace(
+        told,
+        node=found.node,
+        op_type=found.op_type,
+        value=found.value,
+        verdict=None if found.kind is BadNodeKind.NOT_FOUND else found.verdict,
+        max_abs_error=found.error,
+        allowed=found.allowed,
+        group=found.group,
+        judged=found.judged,
+        not_judged=len(found.not_judged),
+    )

@@ -1,0 +1,243 @@
+"""A graph without names, texts, origin and weights: what is left is operators, attributes and shapes.
+
+Single numbers and short tensors of whole numbers stay: they are factors, sizes and axes,
+without which it is another graph. Runs nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx import numpy_helper
+
+from sdpa_onnx.graph.model import SITES_KEY, OnnxModel, load_model
+from sdpa_onnx.graph.site import AttentionSite
+
+__all__ = ["generic_model", "random_like"]
+
+Array = NDArray[np.generic]
+
+# Whole numbers in tensors of at most this many elements are sizes, axes and indices.
+_STRUCTURE_ELEMENTS = 8
+
+
+# Domain, name and overload of a function of the model.
+_Key = tuple[str, str, str]
+# Those functions, and of each the attributes that steer an operator: they are part of the case, not contents.
+_Local = Mapping[_Key, frozenset[str]]
+
+
+@dataclass(slots=True)
+class _Names:
+    """New names by old ones, each kind counted by itself; "" stays, it means "left out"."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
+    functions: dict[_Key, str] = field(default_factory=dict)
+    attributes: dict[tuple[str, ...], str] = field(default_factory=dict)
+    nodes: int = 0
+
+    def value(self, name: str) -> str:
+        return self.values.setdefault(name, f"v{len(self.values)}") if name else ""
+
+    def axis(self, name: str) -> str:
+        return self.axes.setdefault(name, f"axis{len(self.axes)}") if name else ""
+
+    def function(self, key: _Key) -> str:
+        return self.functions.setdefault(key, f"f{len(self.functions)}")
+
+    def attribute(self, key: _Key, name: str) -> str:
+        return self.attributes.setdefault((*key, name), f"a{len(self.attributes)}")
+
+    def node(self) -> str:
+        self.nodes += 1
+        return f"n{self.nodes - 1}"
+
+
+def generic_model(model: OnnxModel, rng: np.random.Generator) -> tuple[OnnxModel, dict[str, str]]:
+    """A copy that tells nothing of its origin.
+
+    Args:
+        model: Is not changed.
+        rng: Of the new weights.
+
+    Returns:
+        The copy, and the new name of every value by its old one.
+    """
+    old = ir.to_proto(model.ir)
+    names = _Names()
+    local = {(one.domain, one.name, one.overload): _steering(one.node) for one in old.functions}
+    proto = onnx.ModelProto(ir_version=old.ir_version)
+    used = {"", *(node.domain for node in model.ir.graph.all_nodes())}
+    used |= {node.domain for function in model.ir.functions.values() for node in function.all_nodes()}
+    imports = [one for one in old.opset_import if one.domain in used]
+    proto.opset_import.extend(_plain_imports(imports, local))
+    proto.graph.CopyFrom(old.graph)
+    _plain_graph(proto.graph, names, local, rng)
+    for function in old.functions:
+        _plain_function(proto.functions.add(), function, names, local, rng)
+    sites = tuple(_renamed(site, names, number) for number, site in enumerate(model.sites))
+    if sites:
+        proto.metadata_props.add(key=SITES_KEY, value=msgspec.json.encode(sites).decode())
+    return load_model(proto), dict(names.values)
+
+
+def random_like(array: Array, rng: np.random.Generator) -> Array:
+    """Random numbers of the same shape, type and scale.
+
+    NaN and infinity stay where they are, and so does an array of equal numbers 0 or 1.
+    """
+    if array.dtype == np.bool_:
+        return rng.random(array.shape) < float(array.mean()) if array.size else array
+    if array.dtype.kind in "iu":
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        return rng.integers(low, high, array.shape, dtype=array.dtype, endpoint=True)
+    if array.dtype.kind not in "fV":  # ml_dtypes' own are of kind V
+        return array
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    mean, spread = (float(finite.mean()), float(finite.std())) if finite.size else (0.0, 0.0)
+    if spread == 0.0 and mean not in (0.0, 1.0):
+        spread = abs(mean)
+    drawn = np.where(np.isfinite(wide), mean + spread * rng.standard_normal(array.shape), wide)
+    return drawn.astype(array.dtype)
+
+
+def _plain_imports(imports: Iterable[onnx.OperatorSetIdProto], local: _Local) -> Iterator[onnx.OperatorSetIdProto]:
+    own = {domain for domain, _, _ in local}
+    for one in imports:
+        yield onnx.OperatorSetIdProto(domain="local" if one.domain in own else one.domain, version=one.version)
+
+
+def _plain_graph(
+    graph: onnx.GraphProto, names: _Names, local: _Local, rng: np.random.Generator, *, inside: _Key | None = None
+) -> None:
+    graph.name = "graph"
+    graph.ClearField("doc_string")
+    graph.ClearField("metadata_props")
+    graph.ClearField("value_info")
+    graph.ClearField("quantization_annotation")
+    for value in (*graph.input, *graph.output):
+        _plain_value(value, names)
+    for tensor in graph.initializer:
+        name = names.value(tensor.name)
+        tensor.CopyFrom(_random_tensor(tensor, rng))
+        tensor.name = name
+    for node in graph.node:
+        _plain_node(node, names, local, rng, inside=inside)
+
+
+def _plain_function(
+    plain: onnx.FunctionProto,
+    function: onnx.FunctionProto,
+    names: _Names,
+    local: _Local,
+    rng: np.random.Generator,
+) -> None:
+    key = (function.domain, function.name, function.overload)
+    plain.name, plain.domain = names.function(key), "local"
+    plain.input.extend(names.value(name) for name in function.input)
+    plain.output.extend(names.value(name) for name in function.output)
+    plain.attribute.extend(names.attribute(key, name) for name in function.attribute)
+    for attribute in function.attribute_proto:
+        copy_of = plain.attribute_proto.add()
+        copy_of.CopyFrom(attribute)
+        _plain_attribute(copy_of, names, local, rng, is_content=attribute.name not in local[key])
+        copy_of.name = names.attribute(key, attribute.name)
+    plain.opset_import.extend(_plain_imports(function.opset_import, local))
+    for node in function.node:
+        copy = plain.node.add()
+        copy.CopyFrom(node)
+        _plain_node(copy, names, local, rng, inside=key)
+
+
+def _steering(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
+    """Attributes of a function that its nodes hand on to an operator, and not as a constant's contents."""
+    found: set[str] = set()
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.ref_attr_name and node.op_type != "Constant":
+                found.add(attribute.ref_attr_name)
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                found |= _steering(graph.node)
+    return frozenset(found)
+
+
+def _plain_value(value: onnx.ValueInfoProto, names: _Names) -> None:
+    value.name = names.value(value.name)
+    value.ClearField("doc_string")
+    value.ClearField("metadata_props")
+    for size in value.type.tensor_type.shape.dim:
+        size.ClearField("denotation")
+        if size.HasField("dim_param"):
+            size.dim_param = names.axis(size.dim_param)
+
+
+def _plain_node(
+    node: onnx.NodeProto, names: _Names, local: _Local, rng: np.random.Generator, *, inside: _Key | None = None
+) -> None:
+    """A node; `inside` is the function that it stands in, whose attributes it may read."""
+    node.name = names.node()
+    node.ClearField("doc_string")
+    node.ClearField("metadata_props")
+    node.ClearField("device_configurations")
+    key = (node.domain, node.op_type, node.overload)
+    is_constant = node.op_type == "Constant" and node.domain == ""
+    for entries in (node.input, node.output):
+        entries[:] = [names.value(name) for name in entries]
+    for attribute in node.attribute:
+        is_content = is_constant or (key in local and attribute.name not in local[key])
+        _plain_attribute(attribute, names, local, rng, is_content=is_content, inside=inside)
+        if key in local:
+            attribute.name = names.attribute(key, attribute.name)
+    if key in local:
+        node.domain, node.op_type = "local", names.function(key)
+        node.ClearField("overload")
+
+
+def _plain_attribute(
+    attribute: onnx.AttributeProto,
+    names: _Names,
+    local: _Local,
+    rng: np.random.Generator,
+    *,
+    is_content: bool,
+    inside: _Key | None = None,
+) -> None:
+    """Tensors are drawn anew everywhere; texts and lists of numbers where they are contents and steer no operator."""
+    attribute.ClearField("doc_string")
+    if attribute.ref_attr_name and inside is not None:
+        attribute.ref_attr_name = names.attribute(inside, attribute.ref_attr_name)
+    for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
+        tensor.CopyFrom(_random_tensor(tensor, rng))
+    for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+        _plain_graph(graph, names, local, rng, inside=inside)
+    if is_content:
+        if len(attribute.floats) > 1:
+            drawn = random_like(np.asarray(attribute.floats, np.float32), rng)
+            attribute.floats[:] = [float(number) for number in drawn.astype(np.float64)]
+        if len(attribute.ints) > _STRUCTURE_ELEMENTS:
+            attribute.ints[:] = [int(number) for number in random_like(np.asarray(attribute.ints, np.int64), rng)]
+        if attribute.s:
+            attribute.s = b"text"
+        attribute.strings[:] = [b"text" for _ in attribute.strings]
+
+
+def _random_tensor(tensor: onnx.TensorProto, rng: np.random.Generator) -> onnx.TensorProto:
+    if tensor.data_type == onnx.TensorProto.STRING:
+        plain = onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims)
+        plain.string_data.extend([b"text"] * int(np.prod(tensor.dims)))
+        return plain
+    array = numpy_helper.to_array(tensor)
+    few = 1 if array.dtype.kind in "fV" else _STRUCTURE_ELEMENTS
+    return numpy_helper.from_array(array if array.size <= few else random_like(array, rng))
+
+
+def _renamed(site: AttentionSite, names: _Names, number: int) -> AttentionSite:
+    own: Any = {name: names.value(value) for name, value in site.inputs.items()}  # names of values, all of them text
+    return replace(site, name=f"attention_{number}", output=names.value(site.output), **own)

@@ -1,0 +1,107 @@
+"""Shrink the named axes of any graph: its inputs are cut, or drawn anew, at smaller sizes.
+
+Knows nothing of attention: what the graph fixes, such as heads and widths, stays. Whether a
+smaller one still fails is asked by the caller.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.workflows.feeds import Feeds, axis_names, draw_feeds, resolve_shape
+from sdpa_onnx.workflows.reduce.case import targets
+from sdpa_onnx.workflows.reduce.trials import OutOfTimeError
+
+__all__ = ["AxesShrunk", "shrink_axes", "sizes_of"]
+
+
+@dataclass(slots=True, kw_only=True)
+class AxesShrunk:
+    """The smallest inputs so far.
+
+    Args:
+        feeds: By graph input name.
+        sizes: Of the axes that have names of their own.
+        dropped: What is smaller, such as "batch 97 -> 1".
+        is_finished: Whether nothing smaller was found, rather than the time being up.
+    """
+
+    feeds: Feeds
+    sizes: dict[str, int]
+    dropped: tuple[str, ...] = ()
+    is_finished: bool = True
+
+
+def shrink_axes(model: OnnxModel, feeds: Feeds, still: Callable[[Feeds], bool], *, seed: int | None) -> AxesShrunk:
+    """Make every named axis as short as it goes, towards 1.
+
+    Args:
+        model: The graph.
+        feeds: What fails.
+        still: Whether other inputs fail in the same way; may raise OutOfTimeError.
+        seed: Of new draws where the cut arrays no longer fail; None = the arrays are the user's, only cut.
+    """
+    start = sizes_of(model, feeds)
+    best = AxesShrunk(feeds=feeds, sizes=dict(start))
+    try:
+        changed = True
+        while changed:
+            shorter = [_shorter(model, axis, best, still, seed) for axis in start]  # each axis, whatever the others did
+            changed = any(shorter)
+    except OutOfTimeError:
+        best.is_finished = False
+    pairs = ((axis, size, best.sizes[axis]) for axis, size in start.items())
+    best.dropped = tuple(f"{axis} {old} -> {new}" for axis, old, new in pairs if old != new)
+    return best
+
+
+def sizes_of(model: OnnxModel, feeds: Feeds) -> dict[str, int]:
+    """The size of every axis that some input names alone; none where the axes cannot be read."""
+    try:
+        names = axis_names(model)
+    except ModelError:
+        return {}
+    sizes: dict[str, int] = {}
+    for value in model.ir.graph.inputs:
+        array = feeds.get(value.name or "")
+        if array is None or value.shape is None or len(value.shape) != array.ndim:
+            continue
+        for size, actual in zip(value.shape, array.shape, strict=True):
+            if isinstance(size, ir.SymbolicDim) and str(size.value) in names:
+                sizes.setdefault(str(size.value), actual)
+    return sizes
+
+
+def _shorter(model: OnnxModel, axis: str, best: AxesShrunk, still: Callable[[Feeds], bool], seed: int | None) -> bool:
+    for target in targets(best.sizes[axis], 1):
+        sizes = {**best.sizes, axis: target}
+        for feeds in _candidates(model, best.feeds, sizes, seed):
+            if still(feeds):
+                best.feeds, best.sizes = feeds, sizes
+                return True
+    return False
+
+
+def _candidates(model: OnnxModel, feeds: Feeds, sizes: Mapping[str, int], seed: int | None) -> Iterator[Feeds]:
+    """The first elements of every axis, and a draw at the smaller sizes."""
+    try:
+        shapes = {
+            value.name or "": resolve_shape(value, sizes)
+            for value in model.ir.graph.inputs
+            if (value.name or "") in feeds
+        }
+    except ModelError:
+        return
+    yield {
+        name: np.ascontiguousarray(feeds[name][tuple(slice(0, size) for size in shape)])
+        for name, shape in shapes.items()
+    }
+    if seed is not None:
+        try:
+            yield draw_feeds(model, sizes, spread=1.0, seed=seed)
+        except ModelError:
+            return

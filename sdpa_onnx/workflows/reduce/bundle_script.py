@@ -1,0 +1,201 @@
+"""The text of `reproduce.py`: a program that needs numpy, onnx and one runtime's own package, and nothing of ours.
+
+One short function a runtime; the rest is the same for all.
+"""
+
+from sdpa_onnx.errors import PlanError
+
+__all__ = ["packages_of", "script"]
+
+_ORT = '''\
+def run(path, model, feeds):
+    """Run the model in ONNX Runtime, on one provider only."""
+    import ctypes
+
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = @THREADS@
+    session = ort.InferenceSession(str(path), options, providers=["@PROVIDER@"])
+    session.disable_fallback()
+    values = {}
+    for name, array in feeds.items():
+        if array.dtype.name == "bfloat16":  # numpy has none: the bits travel as uint16
+            bits = array.view(np.uint16)
+            values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+        else:
+            values[name] = ort.OrtValue.ortvalue_from_numpy(array)
+    names = [value.name for value in model.graph.output]
+    outputs = {}
+    for name, value in zip(names, session.run_with_ort_values(names, values)):
+        if value.data_type() == "tensor(bfloat16)":
+            count = int(np.prod(value.shape()))
+            bits = (ctypes.c_uint16 * count).from_address(value.data_ptr())
+            words = np.array(bits, dtype=np.uint16).reshape(value.shape())
+            outputs[name] = (words.astype(np.uint32) << 16).view(np.float32)
+        else:
+            outputs[name] = value.numpy()
+    return outputs
+'''
+
+_OPENVINO = '''\
+def run(path, model, feeds):
+    """Run the model in OpenVINO on the CPU, in float32 (its own choice may be bfloat16)."""
+    import sys
+
+    sys.modules["openvino_telemetry"] = None  # so that nothing is sent
+    import openvino as ov
+
+    core = ov.Core()
+    hints = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": @THREADS@}
+    compiled = core.compile_model(core.read_model(str(path)), "CPU", hints)
+    request = compiled.create_infer_request()
+    order = [value.name for value in model.graph.input]
+    for index, port in enumerate(compiled.inputs):
+        name = next((name for name in port.get_names() if name in feeds), order[index])
+        array = np.ascontiguousarray(feeds[name])
+        bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+        request.set_input_tensor(index, ov.Tensor(bits, ov.Shape(array.shape), port.get_element_type()))
+    request.infer()
+    outputs = {}
+    for index, value in enumerate(model.graph.output):
+        tensor = request.get_output_tensor(index)
+        data = np.array(tensor.data)
+        if tensor.get_element_type() == ov.Type.bf16:
+            data = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        outputs[value.name] = data
+    return outputs
+'''
+
+_REFERENCE = '''\
+def run(path, model, feeds):
+    """Run the model in ONNX's own evaluator."""
+    from onnx.reference import ReferenceEvaluator
+
+    names = [value.name for value in model.graph.output]
+    return dict(zip(names, ReferenceEvaluator(model).run(None, feeds)))
+'''
+
+_OTHER = '''\
+def run(path, model, feeds):
+    """Run the model in @RUNTIME@.
+
+    This program does not know that runtime. Write here how it loads the file `path` and runs it on the
+    arrays `feeds` (by input name), and return its outputs as numpy arrays by output name.
+    """
+    raise SystemExit("Write in run() how @RUNTIME@ loads and runs a model.")
+'''
+
+# Runtime -> its function, its provider, and the packages whose versions matter.
+_RUNTIMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "ort-cpu": (_ORT, "CPUExecutionProvider", ("onnxruntime",)),
+    "ort-cuda": (_ORT, "CUDAExecutionProvider", ("onnxruntime-gpu", "onnxruntime")),
+    "onnx-reference": (_REFERENCE, "", ()),
+    "openvino": (_OPENVINO, "", ("openvino",)),
+}
+
+_MAIN = '''\
+"""@WHAT@
+
+Needs only numpy, onnx@PACKAGE@; run it as: python reproduce.py
+Prints the difference of each output from the float64 answer. Exit code 1: still wrong. 0: right.
+"""
+
+import pathlib
+import sys
+
+import numpy as np
+import onnx
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+@RUN@
+
+def read_feeds(model):
+    """The inputs, each in the element type of the model; bfloat16 is stored as float32, which holds it exactly."""
+    with np.load(HERE / "inputs.npz") as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    feeds = {}
+    for value in model.graph.input:
+        if value.name in arrays:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            feeds[value.name] = np.ascontiguousarray(arrays[value.name].astype(dtype))
+    return feeds
+
+
+def compare(name, actual, oracle, bound):
+    """Print one output against the oracle; True if it is inside the bound everywhere."""
+    if actual.shape != oracle.shape:
+        print(f"{name}: WRONG, shape {actual.shape}, expected {oracle.shape}")
+        return False
+    actual = actual.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(actual - oracle)
+        same = (actual == oracle) | (np.isnan(actual) & np.isnan(oracle)) | np.isposinf(bound)
+        inside = same | (error <= bound)
+        excess = np.where(same, 0.0, np.where(np.isfinite(error), error - bound, np.inf))
+    if not actual.size:
+        print(f"{name}: right, it has no elements")
+        return True
+    worst = np.unravel_index(int(excess.argmax()), excess.shape)
+    place = tuple(int(index) for index in worst)
+    print(
+        f"{name}: {'right' if inside.all() else 'WRONG'}, {int((~inside).sum())} of {actual.size} elements outside "
+        f"the bound; at {place} got {actual[worst]:.9g}, expected {oracle[worst]:.9g}, "
+        f"difference {error[worst]:.3g}, bound {bound[worst]:.3g}"
+    )
+    return bool(inside.all())
+
+
+def main():
+    """Run, compare, and say by the exit code whether it is still wrong."""
+    path = HERE / "model.onnx"
+    model = onnx.load(str(path))
+    feeds = read_feeds(model)
+    try:
+        outputs = run(path, model, feeds)
+    except Exception as error:
+        print(f"@RUNTIME@ fails: {type(error).__name__}: {error}")
+        return 1
+    with np.load(HERE / "expected.npz") as stored:
+        expected = {name: stored[name] for name in stored.files}
+    names = [value.name for value in model.graph.output if value.name + ":oracle" in expected]
+    checks = [compare(name, outputs[name], expected[name + ":oracle"], expected[name + ":bound"]) for name in names]
+    if not names:
+        print("It runs; there is no oracle for these operators, so the outputs are not compared.")
+    return 0 if all(checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+
+def script(runtime: str, what: str, *, threads: int) -> str:
+    """The program for one runtime.
+
+    Args:
+        runtime: Registered name; for one that is not known here, the program says how to plug it in.
+        what: What is wrong, one sentence.
+        threads: Threads inside one operator.
+
+    Raises:
+        PlanError: If the sentence would end the program's own first text.
+    """
+    if '"""' in what or "\\" in what:
+        raise PlanError("What is wrong must be plain text, without quotes of three and backslashes.")
+    run, provider, packages = _RUNTIMES.get(runtime, (_OTHER, "", (runtime,)))
+    filled = run.replace("@PROVIDER@", provider).replace("@THREADS@", str(threads))
+    return (
+        _MAIN.replace("@RUN@", filled)
+        .replace("@WHAT@", what)
+        .replace("@RUNTIME@", runtime)
+        .replace("@PACKAGE@", "".join(f" and {name}" for name in packages[:1]))
+    )
+
+
+def packages_of(runtime: str) -> tuple[str, ...]:
+    """Packages that a program for this runtime needs, besides numpy and onnx."""
+    return _RUNTIMES.get(runtime, (_OTHER, "", ()))[2]

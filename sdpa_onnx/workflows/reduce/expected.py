@@ -1,0 +1,93 @@
+"""What a right runtime gives on a reduced case: the float64 oracle and how far from it is still right."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.agreement import expect
+from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.core.oracle import attend
+from sdpa_onnx.core.precision import find_precision
+from sdpa_onnx.core.qk_agreement import expect_qk
+from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.workflows.case_trial import QK_OUTPUT, CaseTrial, TrialResult, output_names, trial_model
+from sdpa_onnx.workflows.reduce.trials import OutOfTimeError, Trials
+
+__all__ = ["Bounded", "expected_outputs", "static_model"]
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """An output as the oracle gives it.
+
+    Args:
+        oracle: In float64, not rounded.
+        bound: Largest |actual - oracle| that the declared arithmetic can give, element by element;
+            infinite where that arithmetic may overflow, 0 where an exact copy is due.
+    """
+
+    oracle: Float64
+    bound: Float64
+
+
+def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, Bounded]:
+    """Oracle and bound of every output, by the graph's own names.
+
+    Where nothing ran, the bound is that of the arithmetic of the element type.
+    """
+    spec, inputs = trial.case.spec, result.inputs
+    truth = attend(spec, inputs, qk_mode=trial.qk_mode)
+    precision = result.precision or trial.case.dtype.value
+    outputs = {"Y": Bounded(oracle=truth.output, bound=_bound(spec, inputs, precision))}
+    if inputs.past_key is not None:
+        presents = {"present_key": truth.present_key, "present_value": truth.present_value}
+        outputs |= {name: Bounded(oracle=array, bound=np.zeros_like(array)) for name, array in presents.items()}
+    if trial.qk_mode is not None and truth.qk is not None:
+        scores = expect_qk(spec, inputs, mode=trial.qk_mode, precision=find_precision(precision))
+        outputs[QK_OUTPUT] = Bounded(oracle=truth.qk, bound=scores.bound)
+    if trial.graph is None:
+        return outputs
+    names = output_names(trial.graph, trial.graph.sites[0])
+    return {own: outputs[name] for name, own in names.items() if name in outputs and own in trial.graph.output_names}
+
+
+def _bound(spec: AttentionSpec, inputs: AttentionInputs, precision: str) -> Float64:
+    q_seq_len = inputs.query.shape[2 if spec.layout is Layout.BNSH else 1]
+    shape = (inputs.query.shape[0], spec.q_num_heads, q_seq_len, spec.v_head_dim)
+    bound = np.zeros(shape)
+    expectation = expect(spec, inputs, precision=find_precision(precision), rows_per_head=max(1, q_seq_len))
+    for (batch, head, rows), part in zip(expectation.blocks, expectation.bounds, strict=True):
+        bound[batch, head, rows] = np.where(part.overflows[:, None], np.inf, part.bound)
+    if spec.layout is Layout.BNSH:
+        return bound
+    return bound.transpose(0, 2, 1, 3).reshape(shape[0], q_seq_len, spec.q_num_heads * spec.v_head_dim)
+
+
+def static_model(trial: CaseTrial, result: TrialResult, trials: Trials) -> tuple[OnnxModel, TrialResult]:
+    """The model with its sizes written in, if it fails so too; else as it is, with sizes that may change."""
+    dynamic = trial_model(trial, result.inputs)
+    fixed = _fixed(dynamic, trial, result)
+    try:
+        still = trials.still(replace(trial, graph=fixed))
+    except (OutOfTimeError, SdpaOnnxError):
+        still = None
+    return (dynamic, result) if still is None else (fixed, still)
+
+
+def _fixed(model: OnnxModel, trial: CaseTrial, result: TrialResult) -> OnnxModel:
+    copy = model.ir.clone()
+    feeds = trial.feeds(result.inputs)
+    for value in copy.graph.inputs:
+        if value.name in feeds:
+            value.shape = ir.Shape(feeds[value.name].shape)
+    given = {name: bounded.oracle.shape for name, bounded in expected_outputs(trial, result).items()}
+    for value in copy.graph.outputs:
+        if value.name in given:
+            value.shape = ir.Shape(given[value.name])
+    return replace(model, ir=copy)

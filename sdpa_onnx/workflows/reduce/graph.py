@@ -1,0 +1,138 @@
+"""Cut the nodes that a runtime refuses (or crashes on) out of a model that is refused as a whole.
+
+Works on any graph, attention or not. Knows nothing of right and wrong numbers: a wrong
+attention is cut out by its site.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.precision import find_precision
+from sdpa_onnx.core.records import Conformity
+from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.graph.cut import cut_out
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported
+from sdpa_onnx.runtimes.feeds import element_type
+from sdpa_onnx.workflows.case_trial import not_taken
+from sdpa_onnx.workflows.feeds import Feeds
+from sdpa_onnx.workflows.guarded import ProcessDiedError
+from sdpa_onnx.workflows.locate.node_steps import Walk, flat_model
+from sdpa_onnx.workflows.locate.reference_nodes import NoReference, read_names
+from sdpa_onnx.workflows.reduce.trials import Failure, OutOfTimeError, Trials, message_shape
+
+__all__ = ["GraphShrunk", "part_of", "record_values", "shrink_graph", "stop_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphShrunk:
+    """The smallest refused part so far.
+
+    Args:
+        model: The part.
+        feeds: What it gets.
+        message: The runtime's error.
+        is_finished: Whether every part was tried, rather than the time being up.
+    """
+
+    model: OnnxModel
+    feeds: Feeds
+    message: str
+    is_finished: bool = True
+
+
+def stop_of(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> tuple[Failure, str] | None:
+    """How a runtime stops on a model, with its error; None if it runs."""
+    support = runtime.supports(model)
+    if isinstance(support, Unsupported):
+        message = not_taken(runtime.name, support.reason)
+        return Failure(kind=Conformity.REFUSED, sign=message_shape(message)), message
+    try:
+        with runtime.load(model, LoadOptions(threads=threads)) as session:
+            session.run(feeds)
+    except ProcessDiedError as error:
+        return Failure(kind=Conformity.CRASHED), str(error)
+    except SessionError as error:
+        return Failure(kind=Conformity.REFUSED, sign=message_shape(str(error))), str(error)
+    return None
+
+
+def record_values(model: OnnxModel, feeds: Feeds) -> Feeds:
+    """Every value that ONNX's own evaluator can compute at these inputs, in the model's types, the inputs included."""
+    flat = flat_model(model)
+    nothing = NoReference("only what the evaluator knows is recorded")
+    walk = Walk(flat, feeds, find_precision(element_type(flat)), lambda *_: nothing)
+    for _ in walk.steps(keep=True):
+        pass
+    return {**walk.constants, **walk.values}
+
+
+def shrink_graph(
+    model: OnnxModel, feeds: Feeds, message: str, trials: Trials, *, runtime: Runtime, threads: int
+) -> GraphShrunk:
+    """Find the fewest neighbouring nodes that a runtime still refuses with the same error.
+
+    Args:
+        model: Is refused.
+        feeds: What it gets.
+        message: The runtime's error.
+        trials: Time, count and the failure that must stay.
+        runtime: What refuses it.
+        threads: Threads inside one operator.
+    """
+    values = record_values(model, feeds)
+    best = GraphShrunk(model=model, feeds=feeds, message=message)
+    try:
+        for part in _parts(model):
+            own = {name: values[name] for name in part.input_names if name in values}
+            if len(own) < len(part.input_names):
+                continue  # a value that could not be computed
+            trials.check_time()
+            trials.count += 1
+            stop = stop_of(part, runtime, own, threads=threads)
+            if stop is not None and trials.failure.is_same(stop[0]):
+                return GraphShrunk(model=part, feeds=own, message=stop[1])
+    except OutOfTimeError:
+        return GraphShrunk(model=best.model, feeds=best.feeds, message=best.message, is_finished=False)
+    return best
+
+
+def _parts(model: OnnxModel) -> Iterator[OnnxModel]:
+    """Runs of neighbouring nodes, shortest first: 1, 2, 4, ... of them."""
+    nodes = [node for node in model.ir.graph if node.op_type != "Constant"]
+    fixed = _constant_values(model.ir.graph)
+    length = 1
+    while length < len(nodes):
+        for start in range(0, len(nodes) - length + 1, max(1, length // 2)):
+            part = _part(model, nodes[start : start + length], fixed)
+            if part is not None:
+                yield part
+        length *= 2
+
+
+def part_of(model: OnnxModel, nodes: Sequence[ir.Node]) -> OnnxModel | None:
+    """Some nodes of a model as a model, with what depends on nothing; None where they cannot stand alone."""
+    return _part(model, nodes, _constant_values(model.ir.graph))
+
+
+def _part(model: OnnxModel, nodes: Sequence[ir.Node], fixed: set[str]) -> OnnxModel | None:
+    made = {value.name for node in nodes for value in node.outputs}
+    read = [name for node in nodes for name in read_names(node)]
+    inputs = [name for name in dict.fromkeys(read) if name and name not in made and name not in fixed]
+    used = set(read)
+    outputs = [name for node in nodes for name in (value.name for value in node.outputs) if name and name not in used]
+    try:
+        return cut_out(model, inputs=inputs, outputs=outputs)
+    except ModelError:
+        return None
+
+
+def _constant_values(graph: ir.Graph) -> set[str]:
+    """Initializers and what is computed from nothing else: they come along with a part."""
+    fixed = {name for name in graph.initializers if name not in {value.name for value in graph.inputs}}
+    for node in graph:
+        if all(value is None or value.name in fixed for value in node.inputs):
+            fixed |= {value.name for value in node.outputs if value.name}
+    return fixed

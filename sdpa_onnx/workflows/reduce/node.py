@@ -1,0 +1,165 @@
+"""Cut the first bad node (or group of nodes) out of a model whose attentions are all right by themselves."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.precision import find_precision
+from sdpa_onnx.core.records import Conformity
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.cut import cut_out
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime
+from sdpa_onnx.workflows.case_trial import CaseTrial
+from sdpa_onnx.workflows.feeds import Feeds
+from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
+from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
+from sdpa_onnx.workflows.locate.node_steps import Walk, flat_model
+from sdpa_onnx.workflows.locate.reference_nodes import NoReference, node_label
+from sdpa_onnx.workflows.reduce.expected import Bounded
+from sdpa_onnx.workflows.reduce.find import case_of
+from sdpa_onnx.workflows.reduce.graph import part_of
+from sdpa_onnx.workflows.reduce.trials import Failure
+
+__all__ = ["BadPart", "attention_trial", "bad_failure", "cut_bad_node", "cut_found"]
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadPart:
+    """A part of a model that is wrong by itself.
+
+    Args:
+        model: The part; the whole model, written out, where no part of it can stand alone.
+        feeds: What it gets: the reference's values.
+        failure: That it is wrong, and where.
+        expected: The reference's result of the output that is off; its bound is finite only where it is off the most.
+        message: What is wrong, one sentence or more.
+        precision: The declared arithmetic.
+    """
+
+    model: OnnxModel
+    feeds: Feeds
+    failure: Failure
+    expected: dict[str, Bounded]
+    message: str
+    precision: str
+
+
+def bad_failure(bad: BadNode) -> Failure:
+    """What must stay of a bad node."""
+    return Failure(kind=Conformity.WRONG, output=bad.value, sign=bad.verdict.value)
+
+
+def cut_bad_node(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> BadPart | None:
+    """Find the first bad node and make it a model; None if every node and the whole are right.
+
+    Args:
+        model: Any model that runs.
+        runtime: Where it runs.
+        feeds: What the whole model gets.
+        threads: Threads inside one operator.
+    """
+    bad = first_bad_node(model, runtime, feeds, threads=threads)
+    if bad.kind is BadNodeKind.NOT_FOUND:
+        return None
+    return cut_found(model, runtime, feeds, bad, threads=threads)
+
+
+def cut_found(model: OnnxModel, runtime: Runtime, feeds: Feeds, bad: BadNode, *, threads: int) -> BadPart:
+    """Make a bad node or group that was found a model of its own.
+
+    Args:
+        model: Where it was found.
+        runtime: Where it runs.
+        feeds: What the whole model got.
+        bad: What was found.
+        threads: Threads inside one operator.
+    """
+    flat = flat_model(model)
+    precision = _precision(flat, runtime, feeds, threads)
+    values, exact = _walked(flat, feeds, precision, bad.value)
+    part, own = _part(flat, bad, values) or _whole(flat, bad, feeds)
+    with runtime.load(part, LoadOptions(threads=threads)) as session:
+        actual = session.run(own).get(bad.value)
+    expected = {} if actual is None or exact is None else {bad.value: _bounded(actual, exact, bad)}
+    return BadPart(
+        model=part,
+        feeds=own,
+        failure=bad_failure(bad),
+        expected=expected,
+        message=bad.sentence(),
+        precision=precision,
+    )
+
+
+def attention_trial(
+    model: OnnxModel, runtime: Runtime, feeds: Feeds, bad: BadNode, *, seed: int, threads: int
+) -> CaseTrial | None:
+    """The bad node as a case of its own, on what the reference gives there; None if it is no attention we know."""
+    if bad.kind is not BadNodeKind.ALONE:
+        return None
+    flat = flat_model(model)
+    walk = Walk(
+        flat,
+        feeds,
+        find_precision(_precision(flat, runtime, feeds, threads)),
+        lambda *_: NoReference("the walk was judged before"),
+    )
+    for step in walk.steps():
+        if node_label(step.node) != bad.node:
+            continue
+        if step.attention is None:
+            return None
+        spec, inputs = step.attention
+        opset = min(flat.opset, 25)
+        return CaseTrial(case=case_of(spec, inputs), inputs=inputs, seed=seed, threads=threads, opset=opset)
+    return None
+
+
+def _precision(flat: OnnxModel, runtime: Runtime, feeds: Feeds, threads: int) -> str:
+    with runtime.load(flat, LoadOptions(threads=threads)) as session:
+        session.run(feeds)
+        return session.ran().precision
+
+
+def _part(flat: OnnxModel, bad: BadNode, values: Feeds) -> tuple[OnnxModel, Feeds] | None:
+    named = bad.group or (bad.node,)
+    part = part_of(flat, [node for node in flat.ir.graph if node_label(node) in named])
+    if part is None or any(name not in values for name in part.input_names) or bad.value not in part.output_names:
+        return None
+    return part, {name: values[name] for name in part.input_names}
+
+
+def _whole(flat: OnnxModel, bad: BadNode, feeds: Feeds) -> tuple[OnnxModel, Feeds]:
+    """What the value is computed from; the whole model where not even that can be cut."""
+    inputs = list(flat.input_names)
+    try:
+        part = cut_out(flat, inputs=inputs, outputs=[bad.value])
+    except ModelError:
+        return flat, feeds
+    return part, {name: feeds[name] for name in part.input_names if name in feeds}
+
+
+def _walked(flat: OnnxModel, feeds: Feeds, precision: str, wanted: str) -> tuple[Feeds, Array | None]:
+    """Every value of the reference's walk, and the exact result of one."""
+    walk = Walk(flat, feeds, find_precision(precision), lambda *_: NoReference("the walk was judged before"))
+    exact: Array | None = None
+    for step in walk.steps(keep=True):
+        if wanted in step.truths:
+            exact = step.truths[wanted].exact
+    return {**walk.constants, **walk.values}, exact
+
+
+def _bounded(actual: Array, exact: Array, bad: BadNode) -> Bounded:
+    """The limit holds at one element, since it differs from element to element."""
+    oracle = exact.astype(np.float64)
+    bound = np.full(oracle.shape, np.inf)
+    if actual.shape != oracle.shape:
+        return Bounded(oracle=oracle, bound=np.zeros_like(oracle))
+    error = np.abs(actual.astype(np.float64) - oracle)
+    off = np.abs(error - bad.error) if np.isfinite(error).all() else np.where(np.isfinite(error), np.inf, 0.0)
+    bound.flat[int(off.argmin())] = bad.allowed
+    return Bounded(oracle=oracle, bound=bound)

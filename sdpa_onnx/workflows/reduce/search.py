@@ -1,0 +1,386 @@
+"""Reduce a failing model to the smallest case that still fails in the same way.
+
+Finds what fails, cuts the attention (or the refused nodes) out, shrinks it within a time,
+and hands over the model, its inputs and what a right runtime gives. Writes no files.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sdpa_onnx.core.agreement import Agreement
+from sdpa_onnx.core.diagnosis import explain
+from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.core.records import Conformity, Verdict
+from sdpa_onnx.errors import ModelError, SdpaOnnxError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.case_trial import CaseTrial, Sessions, TrialResult, qk_mode_of, run_case
+from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
+from sdpa_onnx.workflows.feeds import Feeds, draw_feeds
+from sdpa_onnx.workflows.inspect import inspect_model
+from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
+from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
+from sdpa_onnx.workflows.reduce.axes import AxesShrunk, shrink_axes
+from sdpa_onnx.workflows.reduce.expected import Bounded, expected_outputs, static_model
+from sdpa_onnx.workflows.reduce.find import Found, Search, case_of, cut_or_none, words_of
+from sdpa_onnx.workflows.reduce.graph import record_values, shrink_graph, stop_of
+from sdpa_onnx.workflows.reduce.look import Looked, Place, look_at_nodes, unread_attentions
+from sdpa_onnx.workflows.reduce.node import BadPart, attention_trial, bad_failure, cut_found
+from sdpa_onnx.workflows.reduce.options import differences
+from sdpa_onnx.workflows.reduce.shrink import shrink_case
+from sdpa_onnx.workflows.reduce.trials import Failure, Trials, failure_of
+from sdpa_onnx.workflows.steps import GIVEN
+
+__all__ = ["SECONDS", "NothingFails", "Reduced", "explained", "reduce_model"]
+
+# Time for finding what fails and making it smaller.
+SECONDS = 60.0
+_NOTHING_SMALLER = "Nothing smaller that was tried fails in the same way."
+_AXES_STAY = "No shorter axis fails in the same way; what the graph fixes, such as heads and widths, stays."
+_NO_AXES = "It has no axes with names, so its sizes stay."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingFails:
+    """A model in which nothing failed.
+
+    Args:
+        tried: Sizes (or arrays) that were tried.
+        is_read: Whether any attention was read, so that the ladder and the probes judged something.
+        is_given: Whether the arrays were given.
+        unread: Attentions that could not be read.
+        alone: Sizes at which every node alone was right, where that was looked at.
+        not_judged: What could not be judged even so, in words.
+        is_finished: False if the time was up before everything was asked.
+    """
+
+    tried: tuple[str, ...]
+    is_read: bool = True
+    is_given: bool = False
+    unread: int = 0
+    alone: tuple[str, ...] = ()
+    not_judged: tuple[str, ...] = ()
+    is_finished: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduced:
+    """The smallest case that still fails.
+
+    Args:
+        model: One attention, or the nodes that are refused.
+        feeds: Its inputs, by graph input name.
+        expected: What a right runtime gives, with its bound, by graph output name; empty where there is no oracle.
+        failure: What stayed while it shrank.
+        agreement: The judgement of the wrong output, or None if nothing ran.
+        message: The evidence or the runtime's error, one sentence.
+        case: Case id of one attention, else "".
+        trial: The attention as a case, or None.
+        found_in: The inputs on which the whole model failed, and its error there.
+        dropped: What is smaller or gone, such as "q_seq_len 13 -> 1".
+        trials: Candidates that were run.
+        seconds: Wall time of finding and shrinking.
+        stopped: Why it is not smaller, one sentence.
+        is_finished: False if the time was up before nothing smaller was found.
+        runtime, runtime_version: What fails.
+        precision: The declared arithmetic that the bound holds for; "" where nothing ran.
+    """
+
+    model: OnnxModel
+    feeds: Feeds
+    expected: dict[str, Bounded] = field(default_factory=dict)
+    failure: Failure
+    agreement: Agreement | None = None
+    message: str
+    case: str = ""
+    trial: CaseTrial | None = None
+    found_in: str
+    dropped: tuple[str, ...] = ()
+    trials: int
+    seconds: float
+    is_finished: bool
+    stopped: str = ""
+    runtime: str
+    runtime_version: str
+    precision: str = ""
+
+    @property
+    def kind(self) -> Conformity:
+        """WRONG, REFUSED or CRASHED."""
+        return self.failure.kind
+
+    @property
+    def fourth_output(self) -> str:
+        """What the case id does not tell: which scores it gives as fourth output; "" if none."""
+        mode = None if self.trial is None else self.trial.qk_mode
+        return "" if mode is None else f", with qk_matmul_output_mode {int(mode)}"
+
+    @property
+    def has_one_limit(self) -> bool:
+        """Whether, of a wrong output that is no attention's, the limit is known at one element only."""
+        bounds = [bounded.bound for bounded in self.expected.values()]
+        return self.trial is None and any(one.size > 1 and int(np.isfinite(one).sum()) == 1 for one in bounds)
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether the failure is not proved."""
+        return self.failure.sign == Verdict.SUSPICIOUS if self.agreement is None else self.verdict is Verdict.SUSPICIOUS
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The judge's word on a wrong output, or None if nothing ran."""
+        return None if self.agreement is None else self.agreement.verdict
+
+
+def reduce_model(
+    model: OnnxModel,
+    runtime: Runtime,
+    check: Check,
+    *,
+    seconds: float = SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> Reduced | NothingFails:
+    """Find what fails and make it small.
+
+    Args:
+        model: The model.
+        runtime: Where it fails; wrap one that may crash in `GuardedRuntime`.
+        check: Seed, threads, given arrays, sizes that the caller fixes.
+        seconds: Time for finding and shrinking; at least one run is made.
+        clock: Monotonic seconds.
+
+    Raises:
+        PlanError: If a size names no axis, the inputs cannot be held, or given arrays are not the model's.
+        ModelError: If nothing in the model can be judged.
+    """
+    start = clock()
+    deadline = start + seconds
+    search = Search(model=model, runtime=runtime, check=check, clock=clock, deadline=deadline)
+    found = search.first()
+    with Sessions(runtime) as sessions:
+        if found is None:
+            looked = _look(search)
+            if looked.bad is None or looked.place is None:
+                return _nothing(search, looked)
+            trials = Trials(sessions=sessions, failure=bad_failure(looked.bad), clock=clock, deadline=deadline)
+            reduced = _of_bad(search, looked.bad, looked.place, trials)
+        else:
+            trials = Trials(sessions=sessions, failure=found.failure, clock=clock)
+            first = trials.first(_alone(model, found, check))  # whatever time there is
+            trials.deadline = deadline
+            if first is None:
+                reduced = _of_graph(model, found, trials, runtime, check)
+            else:
+                reduced = _of_case(*first, found, trials, may_redraw=check.inputs is None)
+        return replace(reduced, trials=trials.count, seconds=clock() - start)
+
+
+def _look(search: Search) -> Looked:
+    """Every node by itself; at all sizes where attentions could not be read, else where the model ran first."""
+    model, check = search.model, search.check
+    if model.is_bare_attention or search.runtime.name == MODULE_RUNTIME:
+        return Looked()
+    places = _places(search)
+    if model.sites and not unread_attentions(model):
+        first = next(iter(places), None) if search.feeds else None
+        places = iter([] if first is None else [replace(first, feeds=search.feeds)])
+    return look_at_nodes(model, search.runtime, places, threads=check.threads, is_over=search.is_over)
+
+
+def _places(search: Search) -> Iterator[Place]:
+    check = search.check
+    for sizes in search.size_sets():
+        if check.inputs is not None:
+            yield Place(words="the given arrays", step=GIVEN, sizes=sizes, feeds=dict(check.inputs))
+        else:
+            feeds = draw_feeds(search.model, sizes, spread=1.0, seed=check.seed)
+            yield Place(words=words_of(sizes), step="spread 1", sizes=sizes, feeds=feeds)
+
+
+def _nothing(search: Search, looked: Looked) -> NothingFails:
+    """What was right; an error, as `verify` has it, where nothing was judged at all."""
+    model = search.model
+    if not model.sites and not looked.right:
+        name = str(model.path or "The model")
+        found = inspect_model(model, target=name)
+        raise ModelError(
+            f"{name} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
+            hint="No node of it could be judged by itself either.",
+        )
+    return NothingFails(
+        tried=tuple(search.tried),
+        is_read=bool(model.sites),
+        is_given=search.check.inputs is not None,
+        unread=unread_attentions(model),
+        alone=tuple(looked.right),
+        not_judged=looked.not_judged,
+        is_finished=search.is_finished and looked.is_finished,
+    )
+
+
+def _of_bad(search: Search, bad: BadNode, place: Place, trials: Trials) -> Reduced:
+    """A bad node: an attention as a case with all its options, any other with shorter axes."""
+    model, runtime, check = search.model, search.runtime, search.check
+    own = attention_trial(model, runtime, place.feeds, bad, seed=check.seed, threads=check.threads)
+    if own is not None:
+        result = run_case(own, trials.sessions)
+        failure = failure_of(result)
+        if failure is not None:
+            trials.failure = failure
+            message = bad.sentence()
+            found = Found(failure=failure, message=message, step=place.step, sizes=place.sizes, feeds=place.feeds)
+            return _of_case(own, result, found, trials, may_redraw=check.inputs is None)
+    seen = [bad]
+
+    def still(feeds: Feeds) -> bool:
+        trials.check_time()
+        trials.count += 1
+        fuses = bad.kind is BadNodeKind.FUSED
+        try:
+            now = first_bad_node(model, runtime, feeds, threads=check.threads, look_for_fusions=fuses)
+        except SdpaOnnxError:
+            return False
+        same = (now.kind, now.node) == (bad.kind, bad.node) and trials.failure.is_same(bad_failure(now))
+        if same:
+            seen.append(now)
+        return same
+
+    seed = check.seed if check.inputs is None else None
+    axes = shrink_axes(model, place.feeds, still, seed=seed)
+    part = cut_found(model, runtime, axes.feeds, seen[-1], threads=check.threads)
+    at = "" if place.step == GIVEN else f" at {place.words}"
+    return _of_part(model, part, runtime, axes, found_in=f"{place.step}{at}: {bad.sentence()}")
+
+
+def _of_part(model: OnnxModel, part: BadPart, runtime: Runtime, axes: AxesShrunk, *, found_in: str) -> Reduced:
+    return Reduced(
+        model=part.model,
+        feeds=part.feeds,
+        expected=part.expected,
+        failure=part.failure,
+        message=part.message,
+        found_in=found_in,
+        dropped=(*axes.dropped, *_fewer_nodes(model, part.model)),
+        trials=0,
+        seconds=0.0,
+        is_finished=axes.is_finished,
+        stopped=_AXES_STAY if axes.sizes else _NO_AXES,
+        runtime=runtime.name,
+        runtime_version=runtime.version(),
+        precision=part.precision,
+    )
+
+
+def _fewer_nodes(model: OnnxModel, part: OnnxModel) -> tuple[str, ...]:
+    old, new = (sum(one.node_counts().values()) for one in (model, part))
+    return () if old == new else (f"nodes {old} -> {new}",)
+
+
+def _alone(model: OnnxModel, found: Found, check: Check) -> Iterator[CaseTrial]:
+    """The attention as we would build it, all of whose options can go; else as it stands in the graph."""
+    for site, feeds in _suspects(model, found):
+        inputs = found.inputs if found.site is site else None
+        if inputs is None:
+            arrays = {name: feeds[value] for name, value in site.inputs.items() if value in feeds}
+            if len(arrays) < len(site.inputs):
+                continue
+            inputs = AttentionInputs(**arrays)
+        case = case_of(site.spec, inputs)
+        mode = qk_mode_of(model, site)
+        trial = CaseTrial(case=case, inputs=inputs, seed=check.seed, threads=check.threads, qk_mode=mode)
+        is_node = form_of(model) == "attention"
+        opset = min(model.opset, 25)
+        yield replace(trial, form="attention" if is_node else "decomposed", opset=opset)
+        part = cut_or_none(model, site)
+        if part is not None:
+            yield replace(trial, graph=part)
+
+
+def _suspects(model: OnnxModel, found: Found) -> Iterator[tuple[AttentionSite, Feeds]]:
+    """The wrong attention; of a model that is refused, every attention, with what would enter it."""
+    if found.site is not None:
+        yield found.site, {}
+        return
+    if not model.sites:
+        return
+    constants = model.constants()
+    values = {**constants, **found.feeds}
+    if not model.is_bare_attention:
+        values = {**constants, **record_values(model, found.feeds)}
+    for site in model.sites:
+        yield site, values
+
+
+def _of_case(trial: CaseTrial, result: TrialResult, found: Found, trials: Trials, *, may_redraw: bool) -> Reduced:
+    best = shrink_case(trial, result, trials, may_redraw=may_redraw)
+    model, last = static_model(best.trial, best.result, trials)
+    expected = expected_outputs(best.trial, last)
+    return Reduced(
+        model=model,
+        feeds=best.trial.feeds(last.inputs),
+        expected=expected,
+        failure=trials.failure,
+        agreement=last.agreement,
+        message=explained(best.trial, last),
+        case=best.trial.case.case_id,
+        trial=best.trial,
+        found_in=_found_in(found),
+        dropped=differences(trial, best.trial),
+        trials=0,
+        seconds=0.0,
+        is_finished=best.is_finished,
+        stopped=_NOTHING_SMALLER,
+        runtime=trials.sessions.runtime.name,
+        runtime_version=trials.sessions.runtime.version(),
+        precision=last.precision,
+    )
+
+
+def _of_graph(model: OnnxModel, found: Found, trials: Trials, runtime: Runtime, check: Check) -> Reduced:
+    messages = [found.message]
+
+    def still(feeds: Feeds) -> bool:
+        trials.check_time()
+        trials.count += 1
+        stop = stop_of(model, runtime, feeds, threads=check.threads)
+        if stop is None or not trials.failure.is_same(stop[0]):
+            return False
+        messages.append(stop[1])
+        return True
+
+    axes = shrink_axes(model, found.feeds, still, seed=check.seed if check.inputs is None else None)
+    best = shrink_graph(model, axes.feeds, messages[-1], trials, runtime=runtime, threads=check.threads)
+    return Reduced(
+        model=best.model,
+        feeds=best.feeds,
+        failure=found.failure,
+        message=best.message,
+        found_in=_found_in(found),
+        dropped=(*axes.dropped, *_fewer_nodes(model, best.model)),
+        trials=0,
+        seconds=0.0,
+        is_finished=best.is_finished and axes.is_finished,
+        stopped=_AXES_STAY if axes.sizes else _NO_AXES,
+        runtime=runtime.name,
+        runtime_version=runtime.version(),
+    )
+
+
+def _found_in(found: Found) -> str:
+    at = ", ".join(f"{axis} {size}" for axis, size in found.sizes.items())
+    return f"{found.step}{f' at {at}' if at else ''}: {found.message}"
+
+
+def explained(trial: CaseTrial, result: TrialResult) -> str:
+    """The evidence, with the named fault that it looks like, if one fits."""
+    if result.output != "Y":
+        return result.message
+    says = explain(trial.case.spec, result.inputs, result.outputs["Y"], precision=result.precision)
+    if says is None:
+        return result.message
+    dated = f" ({says.dated})" if says.dated else ""
+    return f"{result.message} It looks as if {says.says}{dated}."

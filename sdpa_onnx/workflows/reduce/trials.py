@@ -1,0 +1,143 @@
+"""Trials within a time, each asked one question: is it the same failure?
+
+A smaller case that fails in another way would lead away from what was found, so kind,
+output and error text must stay; numbers and names in the text may change.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from sdpa_onnx.core.records import Conformity, Verdict
+from sdpa_onnx.core.spec import AttentionCase
+from sdpa_onnx.errors import CaseError, ExportError
+from sdpa_onnx.workflows.case_trial import CaseTrial, Sessions, TrialResult, run_case
+
+__all__ = ["Failure", "OutOfTimeError", "Trials", "failure_of", "message_shape"]
+
+
+class OutOfTimeError(Exception):
+    """The time is up; what was found so far is kept by the caller. Never leaves the workflow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """What must stay while a case shrinks.
+
+    Args:
+        kind: WRONG, REFUSED or CRASHED.
+        output: The wrong output, or "".
+        sign: How: the verdict, "not finite" or "shape" of a wrong output; the error text without numbers.
+    """
+
+    kind: Conformity
+    output: str = ""
+    sign: str = ""
+
+    def is_same(self, other: "Failure | None") -> bool:
+        """Whether another failure is this one; a proof may stand for a suspicion, never the reverse."""
+        if other is None or (self.kind, self.output) != (other.kind, other.output):
+            return False
+        return self.sign == other.sign or (self.sign, other.sign) == (Verdict.SUSPICIOUS, Verdict.WRONG)
+
+
+def failure_of(result: TrialResult) -> Failure | None:
+    """The failure of a trial, or None if it is right."""
+    match result.kind:
+        case Conformity.RIGHT:
+            return None
+        case Conformity.REFUSED:
+            return Failure(kind=result.kind, sign=message_shape(result.message))
+        case Conformity.CRASHED:
+            return Failure(kind=result.kind)
+        case Conformity.WRONG:
+            return Failure(kind=result.kind, output=result.output, sign=_wrong_sign(result))
+
+
+def _wrong_sign(result: TrialResult) -> str:
+    agreement = result.agreement
+    if agreement is None or agreement.total == 0:
+        return "shape"
+    return "not finite" if agreement.not_finite else agreement.verdict.value
+
+
+def message_shape(text: str) -> str:
+    """An error text without its numbers, sizes and names.
+
+    Example:
+        >>> message_shape("failed at node 'attention': mask {2,1,1,6} does not fit 12 queries.")
+        "failed at node '_': mask {#} does not fit # queries."
+    """
+    named = re.sub(r"'[^']*'", "'_'", text)
+    numbered = re.sub(r"-?\d+(?:\.\d+)?", "#", named)
+    return re.sub(r"#(?:[,x ]+#)*", "#", numbered)
+
+
+@dataclass(slots=True, kw_only=True)
+class Trials:
+    """Runs candidates on one runtime until the time is up.
+
+    Args:
+        sessions: Open sessions of the runtime.
+        failure: What a candidate must still show.
+        clock: Seconds, monotonic.
+        deadline: Of that clock; no trial begins after it.
+    """
+
+    sessions: Sessions
+    failure: Failure
+    clock: Callable[[], float]
+    deadline: float = math.inf
+    count: int = 0
+    _rejected: set[tuple[object, ...]] = field(default_factory=set, init=False)
+
+    def check_time(self) -> None:
+        """Raise OutOfTimeError once the deadline is reached."""
+        if self.clock() >= self.deadline:
+            raise OutOfTimeError
+
+    def still(self, trial: CaseTrial) -> TrialResult | None:
+        """The result if the trial fails in the same way, else None.
+
+        Raises:
+            OutOfTimeError: If the time is up.
+        """
+        key = _key(trial)
+        if key in self._rejected:
+            return None
+        self.check_time()
+        self.count += 1
+        try:
+            result = run_case(trial, self.sessions)
+        except (CaseError, ExportError):  # a candidate that cannot exist
+            self._rejected.add(key)
+            return None
+        if self.failure.is_same(failure_of(result)):
+            return result
+        self._rejected.add(key)
+        return None
+
+    def first(self, candidates: Iterable[CaseTrial]) -> tuple[CaseTrial, TrialResult] | None:
+        """The first candidate that fails in the same way.
+
+        Raises:
+            OutOfTimeError: If the time is up.
+        """
+        for trial in candidates:
+            result = self.still(trial)
+            if result is not None:
+                return trial, result
+        return None
+
+
+def _key(trial: CaseTrial) -> tuple[object, ...]:
+    case: AttentionCase = trial.case
+    arrays = trial.draw().named().items()
+    return (
+        case,
+        trial.used_opset,
+        trial.form,
+        id(trial.graph),
+        *((name, array.shape, array.tobytes()) for name, array in arrays),
+    )

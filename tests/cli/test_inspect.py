@@ -1,0 +1,84 @@
+"""`inspect` and `export` tell of axes and scales that are fixed, and keep silent about right ones."""
+
+import json
+
+import onnx
+import pytest
+from onnx import helper
+
+from tests.cli.invoke import Shell
+
+
+def _with_scale(shell: Shell, scale: float) -> None:
+    model = onnx.load(shell.folder / "bare.onnx")
+    (node,) = model.graph.node
+    node.attribute.append(helper.make_attribute("scale", scale))
+    # As another tool would leave it: nothing tells what it was traced at.
+    del model.metadata_props[:]
+    onnx.save(model, shell.folder / "scaled.onnx")
+
+
+def test_right_file_has_no_warning(shell: Shell) -> None:
+    """One line says that the axes were tried."""
+    ended = shell("inspect", "bare.onnx")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert "warning" not in ended.stdout
+    assert "Axes: Every attention is right at 4 sizes on ort-cpu.\n" in ended.stdout
+
+
+def test_fixed_axis_is_named(shell: Shell) -> None:
+    """Axis, node and evidence, for people and for programs."""
+    assert (
+        "Axes: Not proved at 4 sizes on ort-cpu: axis 'batch_size' is fixed at 'node_view' (batch_size 2 works, "
+        in (shell("inspect", "fixed.onnx").stdout)
+    )
+    (record,) = json.loads(shell("inspect", "fixed.onnx", "--json").stdout)
+    assert [(axis["axis"], axis["node"]) for axis in record["baked"]] == [("batch_size", "node_view")]
+
+
+def test_nothing_is_run_if_not_wanted(shell: Shell) -> None:
+    """--no-run reads only."""
+    assert "Axes:" not in shell("inspect", "fixed.onnx", "--no-run").stdout
+    (record,) = json.loads(shell("inspect", "fixed.onnx", "--no-run", "--json").stdout)
+    assert (record["baked"], record["sizes_tried"]) == ([], 0)
+
+
+@pytest.mark.parametrize(("scale", "is_doubted"), [(1 / 6, True), (0.3, False), (1.0, False), (1 / 8, False)])
+def test_scale_of_one_length(shell: Shell, scale: float, *, is_doubted: bool) -> None:
+    """A scale that is one over a whole length is a warning, never an error; others are silent."""
+    _with_scale(shell, scale)
+    ended = shell("inspect", "scaled.onnx", "--no-run")
+    doubt = (
+        "  warning: node_scaled_dot_product_attention: scale 0.166667 is not 1/sqrt(d_k) = 0.353553; it is 1/n of a "
+        "length n = 6 and may have been fixed at it; verify --against MODULE proves or clears it.\n"
+    )
+    assert ended.code == 0
+    assert (doubt in ended.stdout) == ("warning" in ended.stdout) == is_doubted
+    (record,) = json.loads(shell("inspect", "scaled.onnx", "--no-run", "--json").stdout)
+    assert bool(record["scale_doubt"]) == is_doubted
+
+
+def test_scale_is_proved_against_its_module(shell: Shell) -> None:
+    """What `inspect` doubts, `verify --against` proves: both values, the length and the line."""
+    _with_scale(shell, 1 / 6)
+    ended = shell("verify", "scaled.onnx", "--against", "mods.py:ScaledByLength", "--json")
+    (record,) = [record for record in json.loads(ended.stdout) if record["kind"] == "export"]
+    assert ended.code == 1
+    assert record["reason"].startswith(
+        "The scale of 'node_scaled_dot_product_attention' is fixed at 0.166667 = 1/kv_seq_len, the module's own at "
+        "batch_size 2, q_seq_len 5, kv_seq_len 6; at "
+    )
+    assert [setting["setting"] for setting in record["settings"]] == ["scale"]
+
+
+def test_export_of_a_branch_on_a_length_is_refused(shell: Shell) -> None:
+    """A scale that torch.export freezes without a word is found by running; nothing is written."""
+    ended = shell("export", "mods.py:ScaledInSteps", "-o", "steps.onnx")
+    assert ended.code == 1
+    assert not (shell.folder / "steps.onnx").exists()
+    told = ended.stderr
+    assert (
+        "steps.onnx was not written: The scale of 'sdpa' is fixed at 0.125, the module's own at batch_size 2, " in told
+    )
+    assert "the module's own is 0.0625 (mods.py:" in told
+    assert "or multiply the query by it and give scale=1.0; or keep that axis fixed with --dynamic." in told

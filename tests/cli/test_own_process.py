@@ -1,0 +1,73 @@
+"""`export` and `verify` keep a runtime's crash apart from themselves, and `export` keeps to the type asked for."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx
+import pytest
+
+from sdpa_onnx.workflows import guarded
+from tests.cli.invoke import Shell
+
+_HAS_THE_FAULT = pytest.mark.skipif(version("onnxruntime") != "1.32.0", reason="the fault of onnxruntime 1.32.0")
+_HALF = """
+import torch
+
+class Half(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, query, key, value):
+        return self.attention(query, key, value, need_weights=False)[0]
+
+sample_inputs = (torch.zeros(2, 5, 32),) * 3
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("verify", "bare.onnx"),
+        ("verify", "fixed.onnx"),
+        ("export", "sdpa", "-o", "x.onnx", "--q-num-heads", "2", "--head-dim", "8"),
+    ],
+    ids=["verify", "verify-fixed", "export"],
+)
+def test_runtime_is_apart(shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    """Every load is in a child: this process could load no model."""
+    monkeypatch.setattr("onnxruntime.InferenceSession", None)  # of this process; a child imports its own
+    started: list[str] = []
+    start = guarded._start
+
+    def told(name: str) -> guarded._Child:
+        started.append(name)
+        return start(name)
+
+    monkeypatch.setattr(guarded, "_start", told)
+    ended = shell(*words, "--json")
+    assert (ended.code, set(started)) == (1 if "fixed.onnx" in words else 0, {"ort-cpu"}), ended.stderr
+
+
+@_HAS_THE_FAULT
+@pytest.mark.slow
+def test_crash_of_a_real_runtime_is_told(shell: Shell) -> None:
+    """onnxruntime 1.32.0 dies while it loads this module in float16 at opset 18: a sentence, no file, exit code 1."""
+    Path("half.py").write_text(_HALF)
+    ended = shell("export", "half.py:Half", "-o", "half.onnx", "--opset", "18", "--dtype", "float16")
+    assert ended.code == 1
+    assert "ort-cpu crashed: its process ended with SIGSEGV." in " ".join(ended.stdout.split())
+    assert ended.stderr == "sdpa-onnx: half.onnx was not written: see what disagrees above.\n"
+    assert not Path("half.onnx").exists()
+
+
+def test_class_is_exported_in_the_type_asked_for(shell: Shell) -> None:
+    """--dtype converts a class and its floating-point sample inputs; without it they stay as they are."""
+    for options, element in ((["--dtype", "float16"], "FLOAT16"), ([], "FLOAT")):
+        ended = shell("export", "mods.py:Right", "-o", "right.onnx", *options, "--json")
+        assert ended.code == 0, ended.stderr
+        graph = onnx.load("right.onnx").graph
+        values = [*graph.input, *graph.output]
+        assert {onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type) for value in values} == {element}
+        assert {record["outcome"] for record in json.loads(ended.stdout)} == {"ok"}

@@ -1,0 +1,79 @@
+"""The sentences on known findings, whole."""
+
+import pytest
+
+from sdpa_onnx.core.records import AgreementRecord, Outcome, Record
+from sdpa_onnx.core.verdicts import Conformity
+from sdpa_onnx.report.findings import findings
+from sdpa_onnx.report.known_findings import known_details, known_summary, new_lines
+from sdpa_onnx.workflows.expected import Expected, Known, Sorted
+from tests.report.synthetic import header
+from tests.report.synthetic_conformance import row
+
+_WRONG = row(Conformity.WRONG, diagnosis="Off by\n one.")
+_RIGHT = row(feature="causal-square")
+
+
+def found(records: list[Record], *fields: dict[str, str | int | float | bool]) -> Sorted:
+    """The records beside entries with these fields."""
+    entries = [Known(fields=one, why="see there", place=f"k.toml, entry {n}") for n, one in enumerate(fields, 1)]
+    return Expected(entries=tuple(entries)).sort(records)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ([], "Beside the known findings: 1 new, 0 known, 0 vanished."),
+        ([{"feature": "plain"}, {"opset": 23}], "Beside the known findings: 0 new, 1 known, 0 vanished."),
+        ([{"feature": "causal-square"}], "Beside the known findings: 1 new, 0 known, 1 vanished."),
+        ([{"verdict": "crashed"}], "Beside the known findings: 1 new, 0 known, 0 vanished, 1 changed."),
+        ([{"feature": "other"}], "Beside the known findings: 1 new, 0 known, 0 vanished, 1 unused."),
+    ],
+)
+def test_summary(fields: list[dict[str, str | int | float | bool]], sentence: str) -> None:
+    """Every sort is counted; a finding that two entries list counts once."""
+    assert known_summary(found([_WRONG, _RIGHT], *fields)) == sentence
+
+
+def test_details() -> None:
+    """What is out of date is told with file, entry, fields and reason."""
+    fields: list[dict[str, str | int | float | bool]] = [
+        {"kind": "conformance", "feature": "causal-*", "verdict": "wrong"},
+        {"kind": "conformance", "runtime": "ort-cpu", "opset": 24},
+        {"kind": "conformance", "feature": "plain", "verdict": "crashed"},
+        {"kind": "conformance", "feature": "gone"},
+    ]
+    assert known_details(found([_WRONG, _RIGHT, row(opset=24), row(opset=24, dtype="float16")], *fields)) == [
+        "vanished: k.toml, entry 1 (feature causal-*, verdict wrong; see there): its row is well now. Take it out.",
+        "vanished: k.toml, entry 2 (runtime ort-cpu, opset 24; see there): its 2 rows are well now. Take it out.",
+        "changed: k.toml, entry 3 (feature plain, verdict crashed; see there): what is bad there now is not this.",
+        "unused: k.toml, entry 4 (feature gone; see there): no row of it ran, or not all.",
+    ]
+
+
+def test_many_entries_without_a_row_are_counted() -> None:
+    """A run of a few features only does not recite the whole file."""
+    fields: list[dict[str, str | int | float | bool]] = [{"feature": f"gone-{number}"} for number in range(4)]
+    assert known_details(found([_RIGHT], *fields)) == ["unused: 4 entries: no row of them ran, or not all."]
+    assert len(known_details(found([_RIGHT], *fields[:3]))) == 3
+
+
+def test_new_findings_are_told_one_by_one() -> None:
+    """Each with where and what, of any kind; after ten they are counted."""
+    check = AgreementRecord(target="m.onnx", runtime="torch", outcome=Outcome.FAILED, reason="no kernel")
+    assert new_lines(found([_WRONG, check])) == [
+        "new: ort-cpu Attention 23 float32 plain: wrong. Off by one.",
+        "new: m.onnx, torch: no kernel",
+    ]
+    many: list[Record] = [row(Conformity.CRASHED, opset=number) for number in range(13)]
+    assert len(new_lines(found(many))) == 11
+    assert new_lines(found(many))[-1] == "new: 3 more."
+    assert len(new_lines(found(many[:10]))) == 10
+
+
+def test_second_line_of_a_run() -> None:
+    """A run with a file of known findings says how it stands right after its first sentence; others say nothing."""
+    check = AgreementRecord(target="m.onnx", runtime="torch", outcome=Outcome.FAILED, reason="no kernel")
+    with_file = findings([check], header(), known=found([check]))
+    assert with_file[1] == "Beside the known findings: 1 new, 0 known, 0 vanished."
+    assert [with_file[0], *with_file[2:]] == findings([check], header())

@@ -1,0 +1,87 @@
+"""A faulty runtime is the real one but for the numbers of one fault."""
+
+import numpy as np
+import pytest
+
+from sdpa_onnx.core.faults import FAULTS, find_fault
+from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.oracle import attend
+from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.attention_node import build_attention_model
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.runtimes.base import LoadOptions, Supported, get_runtime
+from sdpa_onnx.runtimes.faulty import FaultyRuntime, plant_in
+from tests.graph.models import product
+
+_SPEC = AttentionSpec(
+    q_num_heads=4, kv_num_heads=2, head_dim=8, is_causal=True, has_past=True, mask=MaskKind.BOOL, softcap=4.0
+)
+_CASE = AttentionCase(spec=_SPEC, batch_size=2, q_seq_len=3, kv_seq_len=3, past_seq_len=4)
+
+
+@pytest.fixture(scope="module")
+def model() -> OnnxModel:
+    return load_model(build_attention_model(_SPEC, opset=23, dtype=Dtype.FLOAT32))
+
+
+def _run(model: OnnxModel, fault: str, inputs: AttentionInputs) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    runtime = FaultyRuntime(get_runtime("ort-cpu"), find_fault(fault), seed=4)
+    with runtime.load(model, LoadOptions()) as session:
+        return session.run(inputs.onnx_feeds())
+
+
+def test_output_is_the_fault_and_the_cache_is_right(model: OnnxModel) -> None:
+    """The planted output stands in the place of the runtime's; what the fault leaves alone is the runtime's own."""
+    inputs = draw_inputs(_CASE)
+    outputs = _run(model, "softcap-ignored", inputs)
+    wrong = AttentionSpec(**{**{name: getattr(_SPEC, name) for name in _SPEC.__slots__}, "softcap": 0.0})
+    np.testing.assert_array_equal(outputs["Y"], attend(wrong, inputs).output.astype(np.float32))
+    truth = attend(_SPEC, inputs)
+    np.testing.assert_array_equal(outputs["present_key"], truth.present_key.astype(np.float32))
+    np.testing.assert_array_equal(outputs["present_value"], truth.present_value.astype(np.float32))
+
+
+def test_cache_fault_leaves_the_output(model: OnnxModel) -> None:
+    """A fault of the cache spoils one present output alone."""
+    inputs = draw_inputs(_CASE)
+    outputs, truth = _run(model, "present-key-last-missing", inputs), attend(_SPEC, inputs)
+    assert not outputs["present_key"][:, :, -1].any()
+    np.testing.assert_allclose(outputs["Y"], truth.output, atol=1e-5)
+    np.testing.assert_array_equal(outputs["present_value"], truth.present_value.astype(np.float32))
+
+
+def test_everything_else_is_the_real_runtime(model: OnnxModel) -> None:
+    """Name, version, support and report are those of the runtime; it is never timed."""
+    real = get_runtime("ort-cpu")
+    faulty = FaultyRuntime(real, FAULTS[0])
+    assert (faulty.name, faulty.version()) == (real.name, real.version())
+    assert faulty.supports(model) == faulty.available() == Supported()
+    assert not faulty.measures_time
+    feeds = draw_inputs(_CASE).onnx_feeds()
+    with real.load(model, LoadOptions()) as right, faulty.load(model, LoadOptions()) as wrong:
+        right.run(feeds)
+        wrong.run(feeds)
+        assert wrong.ran() == right.ran()
+        wrong.bind(feeds)()
+
+
+def test_outputs_given_are_not_changed(model: OnnxModel) -> None:
+    """Substituting leaves the arrays of the real run as they are."""
+    inputs = draw_inputs(_CASE)
+    with get_runtime("ort-cpu").load(model, LoadOptions()) as session:
+        outputs = session.run(inputs.onnx_feeds())
+    before = {name: array.tobytes() for name, array in outputs.items()}
+    planted = plant_in(model.sites[0], find_fault("output-zero"), inputs.onnx_feeds(), outputs, seed=0)
+    assert {name: array.tobytes() for name, array in outputs.items()} == before
+    assert not planted["Y"].any()
+
+
+def test_only_one_attention_takes_a_fault() -> None:
+    """A model without an attention of its own is refused in words."""
+    with pytest.raises(ModelError) as refused:
+        FaultyRuntime(get_runtime("ort-cpu"), FAULTS[0]).load(load_model(product()), LoadOptions())
+    assert str(refused.value) == (
+        "A fault can be planted only in a model that is one attention and nothing around it. "
+        "Export the attention alone."
+    )

@@ -1,0 +1,99 @@
+"""A runtime that computes by the oracle, or by another reading of it: right and wrong runtimes without any kernel."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.core.oracle import HeadBlock, QkOutputMode, attend, head_blocks, softmax
+from sdpa_onnx.core.readings import find_reading
+from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Session, Supported, Unsupported
+from sdpa_onnx.runtimes.feeds import element_type
+
+Arrays = dict[str, NDArray[np.generic]]
+
+
+@dataclass
+class OracleSession:
+    """Standard Attention nodes only."""
+
+    model: OnnxModel
+    blocks: Callable[..., Iterator[HeadBlock]]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def run(self, inputs: Arrays) -> Arrays:
+        site = self.model.sites[0]
+        given = AttentionInputs(**{field: inputs[name] for field, name in site.inputs.items()})
+        return self.outputs(site.spec, given)
+
+    def outputs(self, spec: AttentionSpec, given: AttentionInputs) -> Arrays:
+        node = next(iter(self.model.ir.graph))
+        mode = node.attributes.get("qk_matmul_output_mode")
+        right = attend(spec, given, qk_mode=QkOutputMode(mode.as_int() if mode else 0))
+        output = np.zeros((*given.query.shape[:-1], right.output.shape[-1]))
+        heads_first = output
+        if spec.layout is Layout.BSH:
+            heads_first = output.reshape(*output.shape[:2], spec.q_num_heads, spec.v_head_dim).transpose(0, 2, 1, 3)
+        with np.errstate(invalid="ignore", over="ignore"):
+            for block in self.blocks(spec, given):
+                logits = block.logits(block.capped(block.scores()))
+                heads_first[block.batch, block.head, block.rows] = softmax(logits) @ block.value
+        if spec.layout is Layout.BSH:
+            output = heads_first.transpose(0, 2, 1, 3).reshape(output.shape)
+        wanted = (output, right.present_key, right.present_value, right.qk)
+        found = zip(node.outputs, wanted, strict=False)
+        return {
+            value.name: array.astype(given.query.dtype) for value, array in found if value.name and array is not None
+        }
+
+    def bind(self, inputs: Arrays) -> Callable[[], None]:
+        raise NotImplementedError
+
+    def ran(self) -> RanReport:
+        return RanReport(
+            providers={"oracle": 1}, node_counts={"Attention": 1}, precision=element_type(self.model).value
+        )
+
+
+def following(name: str) -> "OracleRuntime":
+    """A runtime that follows another reading wherever a spec can tell it."""
+    reading = find_reading(name)
+
+    def blocks(spec: AttentionSpec, inputs: AttentionInputs) -> Iterator[HeadBlock]:
+        return (reading.blocks if reading.applies(spec) else head_blocks)(spec, inputs)
+
+    return OracleRuntime(blocks)
+
+
+@dataclass
+class OracleRuntime:
+    """Takes every standard Attention."""
+
+    blocks: Callable[..., Iterator[HeadBlock]] = head_blocks
+    name: str = "oracle"
+    measures_time: bool = False
+
+    def available(self) -> Supported | Unsupported:
+        return Supported()
+
+    def version(self) -> str:
+        return "oracle 1"
+
+    def supports(self, model: OnnxModel) -> Supported | Unsupported:
+        return Supported() if model.sites else Unsupported("the oracle runs standard attentions only")
+
+    def load(self, model: OnnxModel, options: LoadOptions) -> Session:
+        return OracleSession(model, self.blocks)

@@ -1,0 +1,82 @@
+"""A real runtime whose attention has one of the core's planted faults, at every site of a model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.faults import FAULTS, Fault
+from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
+from sdpa_onnx.workflows.case_trial import output_names
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+# Output name of the operator -> name in `core.faults`.
+_FAULT_NAMES = {"Y": "output", "qk_matmul_output": "qk"}
+
+
+def fault(name: str) -> Fault:
+    return next(one for one in FAULTS if one.name == name)
+
+
+@dataclass
+class PlantedSession:
+    session: Session
+    model: OnnxModel
+    fault: Fault
+
+    def __enter__(self) -> Self:
+        self.session.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.session.__exit__(kind, error, trace)
+
+    def run(self, inputs: Arrays) -> dict[str, NDArray[np.generic]]:
+        outputs = self.session.run(inputs)
+        arrays = {**self.model.constants(), **inputs, **outputs}
+        for site in self.model.sites:
+            if site.output not in outputs or not self.fault.applies(site.spec):
+                continue
+            given = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
+            own = {_FAULT_NAMES.get(name, name): value for name, value in output_names(self.model, site).items()}
+            right = {name: outputs[value] for name, value in own.items() if value in outputs}
+            made = self.fault.plant(site.spec, given, right, np.random.default_rng(0))
+            outputs |= {own[name]: array for name, array in made.items() if own.get(name) in outputs}
+        return outputs
+
+    def bind(self, inputs: Arrays) -> Callable[[], None]:
+        return self.session.bind(inputs)
+
+    def ran(self) -> RanReport:
+        return self.session.ran()
+
+
+@dataclass
+class Planted:
+    """onnxruntime's CPU provider with a fault."""
+
+    fault: Fault
+    name: str = "ort-cpu"
+    measures_time: bool = True
+    real: Runtime = field(default_factory=lambda: get_runtime("ort-cpu"))
+
+    def available(self) -> Supported | Unsupported:
+        return Supported()
+
+    def version(self) -> str:
+        return "planted 1.0"
+
+    def supports(self, model: OnnxModel) -> Supported | Unsupported:
+        return self.real.supports(model)
+
+    def load(self, model: OnnxModel, options: LoadOptions) -> Session:
+        return PlantedSession(self.real.load(model, options), model, self.fault)
