@@ -149,7 +149,9 @@ def test_unknown_name_offers_the_nearest() -> None:
         pytest.param(
             "mistral-7b/decode", {"left_window": -1}, _STEP, id="mistral-without-window", marks=pytest.mark.slow
         ),
-        pytest.param("mistral-7b/decode", {"left_window": 4096}, _STEP, id="mistral-window-off-by-one"),
+        pytest.param(
+            "mistral-7b/decode", {"left_window": 4096}, _STEP, id="mistral-window-off-by-one", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_layer_without_its_feature_is_called_wrong(name: str, changes: dict[str, Any], sizes: dict[str, int]) -> None:

@@ -35,6 +35,7 @@ def wrong(shell: Shell) -> Shell:
     return shell
 
 
+@pytest.mark.slow
 def test_verify_with_known_findings(wrong: Shell) -> None:
     """A file that is wrong passes once each of its findings is listed, and not before."""
     bad = [record["kind"] for record in json.loads(wrong("verify", "wrong.onnx", "--json").stdout)]

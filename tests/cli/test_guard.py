@@ -62,7 +62,9 @@ def test_nothing_is_told_without_stderr(capsys: pytest.CaptureFixture[str], monk
 
 
 @pytest.mark.parametrize("stream", ["1", "2"], ids=["stdout", "stderr"])
-@pytest.mark.parametrize("form", ["", "--json"], ids=["words", "json"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("", id="words", marks=pytest.mark.slow), pytest.param("--json", id="json")]
+)
 def test_closed_stream(shell: Shell, stream: str, form: str) -> None:
     """A closed stdout or stderr is no crash."""
     line = f"exec {sys.executable} -m sdpa_onnx verify bare.onnx {form} {stream}>&-"

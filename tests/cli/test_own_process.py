@@ -62,6 +62,7 @@ def test_crash_of_a_real_runtime_is_told(shell: Shell) -> None:
     assert not Path("half.onnx").exists()
 
 
+@pytest.mark.slow
 def test_class_is_exported_in_the_type_asked_for(shell: Shell) -> None:
     """--dtype converts a class and its floating-point sample inputs; without it they stay as they are."""
     for options, element in ((["--dtype", "float16"], "FLOAT16"), ([], "FLOAT")):

@@ -24,7 +24,13 @@ def _command(arguments: list[str]) -> list[str]:
     return [sys.executable, "-m", "sdpa_onnx", *arguments]
 
 
-@pytest.mark.parametrize("arguments", _COMMANDS.values(), ids=_COMMANDS)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(words, id=name, marks=() if name == "verify" else pytest.mark.slow)
+        for name, words in _COMMANDS.items()
+    ],
+)
 def test_reader_that_goes_away(shell: Shell, arguments: list[str]) -> None:
     """A reader that closes the pipe at once, as `| head` does, is no error: no traceback, no words, exit code 0."""
     read, write = os.pipe()
@@ -36,7 +42,9 @@ def test_reader_that_goes_away(shell: Shell, arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["words", "json"])
+@pytest.mark.parametrize(
+    "form", [pytest.param([], id="words", marks=pytest.mark.slow), pytest.param(["--json"], id="json")]
+)
 def test_reader_that_goes_away_hides_no_disagreement(shell: Shell, form: list[str]) -> None:
     """What is wrong is still told by the exit code when nobody reads the words."""
     import onnx
@@ -86,6 +94,7 @@ def _on_a_terminal(arguments: list[str], folder: Path, **more: str) -> tuple[int
     return process.wait(), written
 
 
+@pytest.mark.slow
 def test_no_color_is_honoured_on_a_terminal(shell: Shell) -> None:
     """NO_COLOR takes the colours away where there would be some."""
     code, plain = _on_a_terminal(["verify", "bare.onnx"], shell.folder, NO_COLOR="1")

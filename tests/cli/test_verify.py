@@ -61,7 +61,13 @@ def test_right_file(shell: Shell, name: str) -> None:
     assert (proof["sizes_tried"], proof["baked"]) == (8, [])
 
 
-@pytest.mark.parametrize("spoil", _FAULTS.values(), ids=_FAULTS)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(spoil, id=name, marks=() if name == "scale" else pytest.mark.slow)
+        for name, spoil in _FAULTS.items()
+    ],
+)
 def test_wrong_attention_node(shell: Shell, spoil: Callable[[onnx.ModelProto], None]) -> None:
     """A node that was changed behind its metadata is called wrong, with a proof in numbers."""
     model = onnx.load("bare.onnx")
@@ -78,6 +84,7 @@ def test_wrong_attention_node(shell: Shell, spoil: Callable[[onnx.ModelProto], N
         assert record["reason"] == record["diagnosis"] != ""
 
 
+@pytest.mark.slow
 def test_wrong_scale_constant_of_a_decomposed_graph(shell: Shell) -> None:
     """The scale as a constant of a decomposed graph, off by 1 %, is called wrong at spread 1."""
     model = onnx.load("decomposed.onnx")
@@ -92,6 +99,7 @@ def test_wrong_scale_constant_of_a_decomposed_graph(shell: Shell) -> None:
     assert verdicts[1.0] == "wrong"
 
 
+@pytest.mark.slow
 def test_swapped_inputs_of_a_decomposed_graph(shell: Shell) -> None:
     """Key and value exchanged in the graph are called wrong."""
     model = onnx.load("decomposed.onnx")

@@ -139,6 +139,7 @@ def test_planted_faults_are_all_caught(shell: Shell) -> None:
     assert all(record["caught_by"] for record in planted)
 
 
+@pytest.mark.slow
 def test_flat_inputs_miss_faults(shell: Shell) -> None:
     """Given arrays that are nearly zero are judged right, and show what they would have missed."""
     _inputs(width=1e-5)

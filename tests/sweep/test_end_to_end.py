@@ -187,6 +187,7 @@ def _kill_and_go_on(folder: Path, moments: list[float]) -> None:
     _assert_complete(folder / "run", folder / "tiny.toml")
 
 
+@pytest.mark.slow
 def test_one_kill(tmp_path: Path) -> None:
     """kill -9 right after a record was written loses no finished job, and the resumed run has each once."""
     write_suite(tmp_path, _ONE_CASE)

@@ -235,6 +235,7 @@ def test_input_that_is_named_like_an_output() -> None:
     assert (model.input_names, model.output_names) == (("output",), ("output_value",))
 
 
+@pytest.mark.slow
 def test_decoder_with_the_flag_exports() -> None:
     """torch's decoder exports once it is told that its mask is causal, self and cross attention named by path."""
     module = Decoder(tgt_is_causal=True)
