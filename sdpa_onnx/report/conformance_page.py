@@ -63,7 +63,7 @@ def without_paths(text: str) -> str:
     """Take from a text what tells on a machine: of a path only the name of a file is left.
 
     Example:
-        >>> without_paths("/home/someone/src/attention.cc:12 was false, see https://example.org/a/b")
+        >>> without_paths("/srv/someone/src/attention.cc:12 was false, see https://example.org/a/b")
         'attention.cc:12 was false, see https://example.org/a/b'
     """
     printable = "".join(one if one.isprintable() or one in "\n\t" else "?" for one in text)

@@ -237,7 +237,7 @@ def test_cannot_be_written(planted: Reduced, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-_SECRETS = ("customer", "secret", "layer_norm_of_acme", "/home/alice", "alice")
+_SECRETS = ("customer", "secret", "layer_norm_of_acme", "/srv/alice", "alice")
 
 
 def _strange() -> OnnxModel:
@@ -247,7 +247,7 @@ def _strange() -> OnnxModel:
         helper.make_node("MatMul", ["customer_x", "secret_weight"], ["secret_a"], name="layer_norm_of_acme"),
         helper.make_node("Strange", ["secret_a", "secret_weight"], ["secret_b"], domain="customer.domain", name="n"),
     ]
-    nodes[1].doc_string = "/home/alice/model.py"
+    nodes[1].doc_string = "/srv/alice/model.py"
     inputs = [helper.make_tensor_value_info("customer_x", TensorProto.FLOAT, ["customer_batch", 4])]
     outputs = [helper.make_tensor_value_info("secret_b", TensorProto.FLOAT, ["customer_batch", 4])]
     info = [helper.make_tensor_value_info("secret_a", TensorProto.FLOAT, ["customer_batch", 4])]
@@ -259,7 +259,7 @@ def _strange() -> OnnxModel:
     model: onnx.ModelProto = helper.make_model(
         graph, opset_imports=imports, ir_version=10, producer_name="alice", doc_string="secret"
     )
-    model.metadata_props.add(key="path", value="/home/alice/secret")
+    model.metadata_props.add(key="path", value="/srv/alice/secret")
     return load_model(model)
 
 
