@@ -188,7 +188,7 @@ def test_web_sources_are_links() -> None:
     ("text", "left"),
     [
         ("at /srv/ann/src/attention.cc:12 it fails", "at attention.cc:12 it fails"),
-        ("in '/root/.venv/lib/x.py'", "in 'x.py'"),
+        ("in '/srv/.venv/lib/x.py'", "in 'x.py'"),
         ("run in /srv/ann", "run in (path)"),
         ("(/tmp/a/b)", "((path))"),
         ("~/models/m.onnx", "m.onnx"),
