@@ -81,11 +81,19 @@ class AxesProof:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why one size set failed; `is_number` where it ran, the shapes are right and the numbers at the end are not."""
+    """Why one size set failed.
+
+    Args:
+        evidence: In one sentence.
+        node: Where, or "".
+        is_number: It ran, the shapes are right and the numbers at the end are not.
+        is_refusal: The runtime did not run it.
+    """
 
     evidence: str
     node: str
     is_number: bool = False
+    is_refusal: bool = False
 
 
 def size_sets(axes: Sequence[str], *, count: int = _SETS, batches: Collection[str] = ()) -> list[dict[str, int]]:
@@ -195,7 +203,9 @@ def _explained(
     )
     sizes, first = failures[-1]
     if working is None:
-        return replace(proof, failure=f"It is wrong wherever it was tried, e.g. at {_words(sizes)}: {first.evidence}")
+        refused = all(failure.is_refusal for _, failure in failures)
+        what = "It runs at none of the sizes that were tried" if refused else "It is wrong wherever it was tried"
+        return replace(proof, failure=f"{what}, e.g. at {_words(sizes)}: {first.evidence}")
     start = {axis: working[axis] for axis in heads}
     fixed = _Isolation(trial=trial, working=start, batches=batch_axes(trial.model)).fixed(tried)
     baked = [axis.baked for axis in fixed if not axis.is_number]
@@ -257,7 +267,7 @@ class _Trial:
         except ProcessDiedError:
             raise
         except SessionError as error:
-            return _Failure(str(error), failing_node(str(error.__cause__ or error)) or "")
+            return _Failure(str(error), failing_node(str(error.__cause__ or error)) or "", is_refusal=True)
         except (ExportError, CaseError) as error:
             # The second: values inside that do not fit together, which only a fault of the runtime can make of ours.
             return _Failure(str(error), "")
