@@ -183,7 +183,7 @@ def score_rows(directions: BlockDirections, deviations: Float64) -> RowScores:
 
 
 def find_directions(
-    scores: Sequence[RowScores], square_sum: float, precision: Precision, shared: SharedErrors
+    scores: Sequence[RowScores], square_sum: float, precision: Precision, shared: SharedErrors | None
 ) -> tuple[Finding, ...]:
     """Which mistakes the errors show, the one that explains most first.
 
@@ -194,23 +194,24 @@ def find_directions(
         scores: Of all blocks.
         square_sum: Sum of all squared deviations of the rows judged.
         precision: The declared arithmetic: what its own roundings can do is no mistake.
-        shared: Errors that rows have in common.
+        shared: Errors that rows have in common; None = none, for a first look: what does not show then does not show.
 
     Source: METHOD A.7; docs/decisions/0004.
     """
     found = []
-    labels = np.concatenate(shared.clusters) if shared.clusters else np.zeros(0, dtype=np.int64)
+    labels = None if shared is None else np.concatenate([np.zeros(0, dtype=np.int64), *shared.clusters])
     for direction in Direction:
         estimate = _estimate(direction, scores, square_sum)
         if estimate is None:
             continue
-        error = _standard_error(estimate, labels[estimate.rows])
+        error = _standard_error(estimate, estimate.rows if labels is None else labels[estimate.rows])
         if error is None:
             continue
+        common = 0.0 if shared is None else float(shared.variances[list(Direction).index(direction)])
         finding = Finding(
             name=direction.value,
             estimate=estimate.estimate,
-            standard_error=math.hypot(error, math.sqrt(float(shared.variances[list(Direction).index(direction)]))),
+            standard_error=math.hypot(error, math.sqrt(common)),
             share=estimate.share,
         )
         if _is_significant(direction, finding, precision):

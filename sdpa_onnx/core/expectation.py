@@ -3,6 +3,7 @@
 Made once, used for every runtime that got the same inputs. Judges nothing.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ class Expectation:
         bounds: Oracle and bound of each part.
         sigmas: Spread of each part.
         directions: Score tests of each part.
-        shared: Errors that their rows have in common.
+        shared: Finds the errors that their rows have in common, at the first call.
         nans: Per part: where NaN must and may come out; empty if no input is NaN.
         may_overflow: Whether an output outside the judged queries may be infinite or NaN: a score there may
             overflow the declared format, or an input is NaN.
@@ -56,7 +57,7 @@ class Expectation:
     bounds: tuple[BlockBound, ...]
     sigmas: tuple[BlockSigma, ...]
     directions: tuple[BlockDirections, ...]
-    shared: SharedErrors
+    shared: Callable[[], SharedErrors]
     nans: tuple[NanPlaces, ...] = ()
     may_overflow: bool = False
 
@@ -85,14 +86,11 @@ def expect(
     rows = _pick_rows(inputs, spec, rows_per_head, seed)
     blocks: list[tuple[int, int, NDArray[np.int64]]] = []
     parts: list[_Part] = []
-    shared = SharedErrorsBuilder(precision=precision)
     holds_nan = hold_nan(inputs)
     for block in blocks_of(spec, inputs, rows=rows):
         for small in cut_block(block):
-            part, stages = _part(small, precision, holds_nan=holds_nan)
             blocks.append((small.batch, small.head, small.rows))
-            parts.append(part)
-            shared.add((small.batch, small.head // spec.heads_per_kv), stages, part.sigma, part.directions)
+            parts.append(_part(small, precision, holds_nan=holds_nan)[0])
     return Expectation(
         spec=spec,
         precision=precision,
@@ -102,10 +100,25 @@ def expect(
         bounds=tuple(part.bound for part in parts),
         sigmas=tuple(part.sigma for part in parts),
         directions=tuple(part.directions for part in parts),
-        shared=shared.finish(),
+        shared=functools.cache(
+            lambda: _shared_errors(blocks_of(spec, inputs, rows=rows), spec, precision, holds_nan=holds_nan)
+        ),
         nans=tuple(part.nans for part in parts if part.nans is not None),
         may_overflow=rows is not None and (holds_nan or _may_overflow(spec, inputs, precision)),
     )
+
+
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")
+def _shared_errors(
+    blocks: Iterator[HeadBlock], spec: AttentionSpec, precision: Precision, *, holds_nan: bool
+) -> SharedErrors:
+    """Go through the blocks once more: most outputs are right, and then nobody asks."""
+    shared = SharedErrorsBuilder(precision=precision)
+    for block in blocks:
+        for small in cut_block(block):
+            part, stages = _part(small, precision, holds_nan=holds_nan)
+            shared.add((small.batch, small.head // spec.heads_per_kv), stages, part.sigma, part.directions)
+    return shared.finish()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -768,11 +768,8 @@ def test_which_scale_errors_are_proven_over_the_whole_range(dtype: Dtype) -> Non
 
 
 @pytest.mark.slow
-def test_judging_costs_at_most_a_dozen_oracles() -> None:
-    """8 heads of 512 x 512 x 64: the median ratio of interleaved processor times of expectation and oracle.
-
-    METHOD A.5 measured 7 to 12 for bound and sigma; following the errors that rows share costs as much again as sigma.
-    """
+def test_judging_costs_at_most_ten_oracles() -> None:
+    """8 heads of 512 x 512 x 64: the median ratio of interleaved processor times of expectation and oracle."""
     spec = AttentionSpec(q_num_heads=8, kv_num_heads=8, head_dim=64)
     inputs = draw_inputs(AttentionCase(spec=spec, q_seq_len=512))
     actual = attend(spec, inputs).output.astype(np.float32)
@@ -783,8 +780,7 @@ def test_judging_costs_at_most_a_dozen_oracles() -> None:
         between = time.process_time()
         judge(expect(spec, inputs, precision=FLOAT32), actual)
         ratios.append((time.process_time() - between) / (between - start))
-    # 11 on a machine that does something else too; the exact figure depends on how the oracle's products are cached.
-    assert sorted(ratios)[3] < 14, ratios
+    assert sorted(ratios)[3] < 10, ratios
 
 
 @pytest.mark.slow

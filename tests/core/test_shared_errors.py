@@ -46,7 +46,7 @@ def test_a_shared_error_is_no_mistake(precision: str, kernel: str, seed: int, in
 
 
 def shared_of(inputs: AttentionInputs, spec: AttentionSpec, precision: str = "float32") -> SharedErrors:
-    return expect(spec, inputs, precision=find_precision(precision)).shared
+    return expect(spec, inputs, precision=find_precision(precision)).shared()
 
 
 SPEC = AttentionSpec(q_num_heads=2, kv_num_heads=1, head_dim=16)
