@@ -12,7 +12,7 @@ from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRul
 from sdpa_onnx.errors import CaseError, ExportError
 from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["build_attention_model", "minimum_opset", "sites_of_nodes", "usual_form"]
+__all__ = ["attributes_of", "build_attention_model", "minimum_opset", "sites_of_nodes", "usual_form"]
 
 # Where the Attention operator begins.
 _FIRST_OPSET = 23
@@ -78,7 +78,9 @@ def build_attention_model(spec: AttentionSpec, *, opset: int, dtype: Dtype) -> i
     while ordered and ordered[-1] is None:
         ordered.pop()
     output_names = ("Y", "present_key", "present_value") if spec.has_past else ("Y",)
-    node = ir.node("Attention", ordered, attributes=_attributes(spec), num_outputs=len(output_names), name="attention")
+    node = ir.node(
+        "Attention", ordered, attributes=attributes_of(spec), num_outputs=len(output_names), name="attention"
+    )
     for name, shape, value in zip(output_names, _output_shapes(spec), node.outputs, strict=False):
         value.name, value.type, value.shape = name, ir.TensorType(element), shape
     graph = ir.Graph(
@@ -179,7 +181,8 @@ def _tensor_shape(spec: AttentionSpec, num_heads: int, seq_len: str, width: int)
     return ir.Shape(["batch_size", seq_len, num_heads * width])
 
 
-def _attributes(spec: AttentionSpec) -> dict[str, int | float]:
+def attributes_of(spec: AttentionSpec) -> dict[str, int | float]:
+    """The attributes of an Attention node of this spec; what has the operator's default is left out."""
     attributes: dict[str, int | float] = {}
     if spec.is_causal:
         attributes["is_causal"] = 1

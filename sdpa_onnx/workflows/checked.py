@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +25,8 @@ __all__ = [
     "form_of",
     "site_sizes",
     "unsupported_record",
+    "with_figures",
+    "with_ran",
 ]
 
 # This runtime runs the module that a graph came from: it has no form and no opset.
@@ -89,7 +92,7 @@ class Checked:
         )
         outcome = Outcome.DISAGREES if disagrees else Outcome.FAILED if blind else Outcome.OK
         reason = (_EMPTY if is_empty else _NO_NUMBER) if blind else ""
-        return AgreementRecord(
+        plain = AgreementRecord(
             target=self.target,
             case=case_name(self.model, self.check, self.target),
             form="" if self.runtime == MODULE_RUNTIME else form_of(self.model),
@@ -102,27 +105,13 @@ class Checked:
             sizes=sizes,
             dtype=dtype_of(self.model).value,
             precision=self.ran.precision,
-            verdict=None if blind else agreement.verdict,
-            max_abs_error=agreement.max_abs_error,
-            max_bound_ratio=agreement.max_bound_ratio,
-            not_finite=agreement.not_finite,
-            max_relative_error=agreement.max_relative_error,
-            max_ulp_error=agreement.max_ulp_error,
-            cosine=agreement.cosine,
             diagnosis=reason if blind else agreement.diagnosis,
             inputs=self.step,
             spread=spread,
             seed=self.check.seed,
-            judged_rows=agreement.judged_rows,
-            total_rows=agreement.total_rows,
-            scale_error_proven=agreement.scale_error_proven if math.isfinite(agreement.scale_error_proven) else -1.0,
-            kappa=agreement.kappa,
-            max_z=agreement.max_z,
-            ran=dict(self.ran.node_counts),
-            expanded=dict(self.ran.expanded),
-            fused=dict(self.ran.fused),
-            providers=dict(self.ran.providers),
         )
+        record = with_ran(with_figures(plain, agreement), self.ran)
+        return msgspec.structs.replace(record, verdict=None) if blind else record
 
 
 def _untapped(model: OnnxModel) -> tuple[str, ...]:
@@ -138,6 +127,37 @@ def _untapped(model: OnnxModel) -> tuple[str, ...]:
     else:
         why = "it has no Attention node"
     return (f"No attention of this file could be read ({why}): only its end was compared.",)
+
+
+def with_figures(record: AgreementRecord, agreement: Agreement) -> AgreementRecord:
+    """The record with the judge's word and figures; the sentence is the caller's."""
+    proven = agreement.scale_error_proven
+    return msgspec.structs.replace(
+        record,
+        verdict=agreement.verdict,
+        max_abs_error=agreement.max_abs_error,
+        max_bound_ratio=agreement.max_bound_ratio,
+        not_finite=agreement.not_finite,
+        max_relative_error=agreement.max_relative_error,
+        max_ulp_error=agreement.max_ulp_error,
+        cosine=agreement.cosine,
+        judged_rows=agreement.judged_rows,
+        total_rows=agreement.total_rows,
+        scale_error_proven=proven if math.isfinite(proven) else -1.0,
+        kappa=agreement.kappa,
+        max_z=agreement.max_z,
+    )
+
+
+def with_ran(record: AgreementRecord, ran: RanReport) -> AgreementRecord:
+    """The record with what really ran."""
+    return msgspec.structs.replace(
+        record,
+        ran=dict(ran.node_counts),
+        expanded=dict(ran.expanded),
+        fused=dict(ran.fused),
+        providers=dict(ran.providers),
+    )
 
 
 def unsupported_record(model: OnnxModel, runtime: str, check: Check, *, target: str, reason: str) -> AgreementRecord:

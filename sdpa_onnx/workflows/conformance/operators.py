@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from onnx import inliner
 
 from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, AttentionInputs
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, ScaleRule
+from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
+from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.one_node import CONTRIB_DOMAIN, OneNode, build_one_node_model
 from sdpa_onnx.workflows.conformance.drawing import Drawn
@@ -80,19 +81,7 @@ def _posed(
 def _attention(feature: Feature, drawn: Drawn, opset: int) -> Posed:
     spec, inputs = drawn.case.spec, drawn.inputs
     feeds = inputs.onnx_feeds()
-    attributes: dict[str, int | float] = dict(feature.attributes)
-    if spec.is_causal:
-        attributes["is_causal"] = 1
-    if spec.softcap:
-        attributes["softcap"] = float(spec.softcap)
-    if spec.scale is not ScaleRule.INVERSE_SQRT:
-        attributes["scale"] = float(spec.scale_value)
-    if spec.left_window >= 0:
-        attributes["left_window_size"] = spec.left_window
-    if spec.right_window >= 0:
-        attributes["right_window_size"] = spec.right_window
-    if spec.layout is Layout.BSH:
-        attributes |= {"q_num_heads": spec.q_num_heads, "kv_num_heads": spec.kv_num_heads}
+    attributes: dict[str, int | float] = {**feature.attributes, **attributes_of(spec)}
     roles = {"output": "Y"}
     if spec.has_past:
         roles |= {"present_key": "present_key", "present_value": "present_value"}

@@ -5,7 +5,8 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, numpy_dtype
 from sdpa_onnx.core.random_cases import RandomGraph
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, ScaleRule
+from sdpa_onnx.core.spec import AttentionCase, Dtype
+from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.one_node import OneNode, build_one_node_model
 
@@ -53,20 +54,7 @@ def _typical_feeds(graph: RandomGraph) -> dict[str, NDArray[np.generic]]:
 
 
 def _attributes(graph: RandomGraph) -> dict[str, int | float]:
-    spec: AttentionSpec = graph.spec
-    attributes: dict[str, int | float] = {}
-    if spec.is_causal:
-        attributes["is_causal"] = 1
-    if spec.softcap:
-        attributes["softcap"] = float(spec.softcap)
-    if spec.scale is not ScaleRule.INVERSE_SQRT:
-        attributes["scale"] = float(spec.scale_value)
-    if spec.left_window >= 0:
-        attributes["left_window_size"] = spec.left_window
-    if spec.right_window >= 0:
-        attributes["right_window_size"] = spec.right_window
-    if spec.layout is Layout.BSH:
-        attributes |= {"q_num_heads": spec.q_num_heads, "kv_num_heads": spec.kv_num_heads}
+    attributes = attributes_of(graph.spec)
     if graph.qk_mode is not None:
         attributes["qk_matmul_output_mode"] = int(graph.qk_mode)
     if graph.softmax_precision is not None:

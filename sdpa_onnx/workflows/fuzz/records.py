@@ -1,12 +1,10 @@
 """Groups of findings as records, one each, so that `--json` and lists of known findings read them like all others."""
 
-import math
 import shlex
-
-import msgspec
 
 from sdpa_onnx.core.random_cases import draw_case
 from sdpa_onnx.core.records import AgreementRecord, Conformity, Outcome, Sizes
+from sdpa_onnx.workflows.checked import with_figures, with_ran
 from sdpa_onnx.workflows.fuzz.case import FuzzFinding
 from sdpa_onnx.workflows.fuzz.groups import FuzzGroup
 
@@ -91,28 +89,5 @@ def _spread(source: str) -> float:
 def _with_figures(record: AgreementRecord, finding: FuzzFinding) -> AgreementRecord:
     agreement, ran = finding.agreement, finding.ran
     if ran is not None:
-        record = msgspec.structs.replace(
-            record,
-            ran=dict(ran.node_counts),
-            expanded=dict(ran.expanded),
-            fused=dict(ran.fused),
-            providers=dict(ran.providers),
-        )
-    if agreement is None:
-        return record
-    proven = agreement.scale_error_proven
-    return msgspec.structs.replace(
-        record,
-        verdict=agreement.verdict,
-        max_abs_error=agreement.max_abs_error,
-        max_bound_ratio=agreement.max_bound_ratio,
-        not_finite=agreement.not_finite,
-        max_relative_error=agreement.max_relative_error,
-        max_ulp_error=agreement.max_ulp_error,
-        cosine=agreement.cosine,
-        judged_rows=agreement.judged_rows,
-        total_rows=agreement.total_rows,
-        scale_error_proven=proven if math.isfinite(proven) else -1.0,
-        kappa=agreement.kappa,
-        max_z=agreement.max_z,
-    )
+        record = with_ran(record, ran)
+    return record if agreement is None else with_figures(record, agreement)

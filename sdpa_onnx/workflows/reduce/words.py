@@ -1,12 +1,11 @@
 """A reduced case in words for a person, and as a record for a program."""
 
-import math
 from collections.abc import Iterator
 
 import msgspec
 
 from sdpa_onnx.core.records import AgreementRecord, Conformity, Outcome, Sizes
-from sdpa_onnx.workflows.checked import form_of
+from sdpa_onnx.workflows.checked import form_of, with_figures
 from sdpa_onnx.workflows.reduce.search import NothingFails, Reduced
 from sdpa_onnx.workflows.steps import GIVEN
 
@@ -96,21 +95,7 @@ def reduced_record(reduced: Reduced, *, target: str) -> AgreementRecord:
     )
     if agreement is None:
         return plain
-    proven = agreement.scale_error_proven
-    return msgspec.structs.replace(
-        plain,
-        verdict=agreement.verdict,
-        max_abs_error=agreement.max_abs_error,
-        max_bound_ratio=agreement.max_bound_ratio,
-        not_finite=agreement.not_finite,
-        max_relative_error=agreement.max_relative_error,
-        max_ulp_error=agreement.max_ulp_error,
-        cosine=agreement.cosine,
-        diagnosis=reduced.message,
-        judged_rows=agreement.judged_rows,
-        total_rows=agreement.total_rows,
-        scale_error_proven=proven if math.isfinite(proven) else -1.0,
-    )
+    return msgspec.structs.replace(with_figures(plain, agreement), diagnosis=reduced.message)
 
 
 def nothing_record(found: NothingFails, *, target: str, runtime: str) -> AgreementRecord:
