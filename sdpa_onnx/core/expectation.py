@@ -155,7 +155,7 @@ def _pick_rows(
     inputs: AttentionInputs, spec: AttentionSpec, rows_per_head: int | None, seed: int
 ) -> NDArray[np.int64] | None:
     """Queries to judge: None = all."""
-    axis = 2 if spec.layout is Layout.BNSH else 1
+    axis = spec.layout.length_axis
     batch_size, q_seq_len = inputs.query.shape[0], inputs.query.shape[axis]
     keys = inputs.key.shape[axis] + (0 if inputs.past_key is None else inputs.past_key.shape[2])
     if rows_per_head is None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from sdpa_onnx.core.baked import BakedAxis, BakedSetting
+from sdpa_onnx.core.form_records import FormRecord
 from sdpa_onnx.core.judge_records import ConformanceRecord, LocatedRecord, PlantedRecord
 from sdpa_onnx.core.record_base import SCHEMA, BaseRecord, Sizes
 from sdpa_onnx.core.spec import AttentionSpec
@@ -25,6 +26,7 @@ __all__ = [
     "ConformanceRecord",
     "Conformity",
     "ExportRecord",
+    "FormRecord",
     "LocatedRecord",
     "Measure",
     "Outcome",
@@ -187,6 +189,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         static_axes: Batch and sequence axes that the file declares fixed, each one clause.
         scale_doubt: Why the scale may belong to one length only; "" without doubt.
         sizes_tried: Size sets that were run; 0 if none was.
+        converted_to: The form that `convert` wrote it in; "" where it stayed as it was.
     """
 
     node: str = ""
@@ -197,6 +200,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     static_axes: tuple[str, ...] = ()
     scale_doubt: str = ""
     sizes_tried: int = 0
+    converted_to: str = ""
 
 
 class RuntimeRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="runtime"):
@@ -256,6 +260,7 @@ Record = (
     | LocatedRecord
     | AttentionRecord
     | RuntimeRecord
+    | FormRecord
 )
 
 

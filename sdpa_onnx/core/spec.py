@@ -38,6 +38,11 @@ class Layout(StrEnum):
     BNSH = "bnsh"
     BSH = "bsh"
 
+    @property
+    def length_axis(self) -> int:
+        """The axis of S."""
+        return 2 if self is Layout.BNSH else 1
+
 
 class Dtype(StrEnum):
     """Element type of query, key, value and output, in numpy's words."""

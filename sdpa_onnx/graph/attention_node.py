@@ -3,26 +3,23 @@
 Reads nodes of opset 23 to 25 and writes one-node models; judges nothing.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import onnx_ir as ir
 
 from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.oracle import QkOutputMode
 from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.errors import CaseError, ExportError
+from sdpa_onnx.graph.element_types import ELEMENT_TYPES, mask_kind_of
+from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["attributes_of", "build_attention_model", "minimum_opset", "sites_of_nodes", "usual_form"]
+__all__ = ["attributes_of", "build_attention_model", "give_scores", "minimum_opset", "sites_of_nodes", "usual_form"]
 
 # Where the Attention operator begins.
 _FIRST_OPSET = 23
-
-_ELEMENT_TYPES = {
-    Dtype.FLOAT64: ir.DataType.DOUBLE,
-    Dtype.FLOAT32: ir.DataType.FLOAT,
-    Dtype.FLOAT16: ir.DataType.FLOAT16,
-    Dtype.BFLOAT16: ir.DataType.BFLOAT16,
-}
 
 
 def minimum_opset(spec: AttentionSpec) -> int:
@@ -72,7 +69,7 @@ def build_attention_model(spec: AttentionSpec, *, opset: int, dtype: Dtype) -> i
             f"The Attention operator of opset {opset} cannot express this attention.",
             hint=f"Use an opset from {needed} to 25.",
         )
-    element = _ELEMENT_TYPES[dtype]
+    element = ELEMENT_TYPES[dtype]
     inputs = {name: ir.Value(name=name, type=ir.TensorType(t), shape=s) for name, t, s in _inputs(spec, element)}
     ordered = [inputs.get(name) for name in ONNX_INPUT_NAMES.values()]
     while ordered and ordered[-1] is None:
@@ -86,7 +83,30 @@ def build_attention_model(spec: AttentionSpec, *, opset: int, dtype: Dtype) -> i
     graph = ir.Graph(
         list(inputs.values()), list(node.outputs), nodes=[node], opset_imports={"": opset}, name="attention"
     )
-    return ir.Model(graph, ir_version=_ir_version(opset), producer_name="sdpa_onnx")
+    return ir.Model(graph, ir_version=lowest_ir_version(opset), producer_name="sdpa_onnx")
+
+
+def give_scores(model: ir.Model, spec: AttentionSpec, mode: QkOutputMode, *, name: str) -> ir.Value:
+    """Let a model's one Attention node give its scores too; outputs before them that it does not give have no name.
+
+    Args:
+        model: As `build_attention_model` writes it; changed in place.
+        spec: What it computes.
+        mode: The stage of the scores.
+        name: Of the new output.
+    """
+    node = model.graph.node(0)
+    made = len(node.outputs)
+    node.resize_outputs(4)
+    for left_out in node.outputs[made:3]:
+        left_out.name = ""
+    scores = node.outputs[3]
+    scores.name, scores.type = name, node.outputs[0].type
+    total = "total_seq_len" if spec.has_past else "kv_seq_len"
+    scores.shape = ir.Shape(["batch_size", spec.q_num_heads, "q_seq_len", total])
+    node.attributes["qk_matmul_output_mode"] = ir.AttrInt64("qk_matmul_output_mode", int(mode))
+    model.graph.outputs.append(scores)
+    return scores
 
 
 def sites_of_nodes(model: ir.Model) -> tuple[AttentionSite, ...]:
@@ -106,31 +126,34 @@ def sites_of_nodes(model: ir.Model) -> tuple[AttentionSite, ...]:
 
 def spec_of_node(node: ir.Node) -> AttentionSpec | None:
     """Read the spec of an Attention node, or None where heads or widths are unknown or the node is malformed."""
+    read = spec_or_reason(node)
+    return read if isinstance(read, AttentionSpec) else None
+
+
+def spec_or_reason(node: ir.Node) -> AttentionSpec | str:
+    """Read the spec of an Attention node, or say why there is none, without a full stop."""
     try:
         return _read_spec(node)
-    except (CaseError, TypeError):  # TypeError: an attribute of another type than the operator's
-        return None
+    except CaseError as error:
+        return str(error.args[0]).rstrip(".")
 
 
-def _read_spec(node: ir.Node) -> AttentionSpec | None:
+def _read_spec(node: ir.Node) -> AttentionSpec | str:
     if len(node.inputs) < 3 or not node.outputs:
-        return None
-    query, key, value = (_shape(node.inputs[position]) for position in range(3))
-    if query is None or key is None or value is None or not len(query) == len(key) == len(value):
-        return None
-    if len(query) not in (3, 4):
-        return None
-    layout = Layout.BNSH if len(query) == 4 else Layout.BSH
-    if layout is Layout.BNSH:
-        heads, kv_heads = query[1], key[1]
-        widths = (query[3], value[3])
-    else:
-        heads, kv_heads = _int(node, "q_num_heads"), _int(node, "kv_num_heads")
-        widths = (_part(query[2], heads), _part(value[2], kv_heads))
-    if heads is None or kv_heads is None or widths[0] is None or widths[1] is None:
-        return None
-    scale = node.attributes.get("scale")
-    softcap = node.attributes.get("softcap")
+        return "it has no Q, K, V or output"
+    shapes = {name: _shape(_input(node, name)) for name in ("Q", "K", "V")}
+    known = {name: shape for name, shape in shapes.items() if shape is not None}
+    if len(known) < 3:
+        return f"the shape of its {next(name for name in shapes if name not in known)} is unknown"
+    ranks = [len(shape) for shape in known.values()]
+    if ranks not in ([3, 3, 3], [4, 4, 4]):
+        return f"its Q, K and V have {ranks[0]}, {ranks[1]} and {ranks[2]} axes, expected 3 or 4 of each"
+    figures = _figures(node, known)
+    if isinstance(figures, str):
+        return figures
+    heads, kv_heads, *widths = figures
+    layout = Layout.BNSH if ranks[0] == 4 else Layout.BSH
+    scale = _number(node, "scale")
     return AttentionSpec(
         q_num_heads=heads,
         kv_num_heads=kv_heads,
@@ -140,11 +163,30 @@ def _read_spec(node: ir.Node) -> AttentionSpec | None:
         left_window=_int(node, "left_window_size", -1),
         right_window=_int(node, "right_window_size", -1),
         mask=_mask_kind(node),
-        softcap=softcap.as_float() if softcap else 0.0,
-        scale=scale.as_float() if scale else ScaleRule.INVERSE_SQRT,
+        softcap=_number(node, "softcap") or 0.0,
+        scale=ScaleRule.INVERSE_SQRT if scale is None else scale,
         has_past=_input(node, "past_key") is not None,
         layout=layout,
     )
+
+
+def _figures(node: ir.Node, shapes: Mapping[str, Sequence[int | None]]) -> tuple[int, int, int, int] | str:
+    """Heads of queries and keys, widths of keys and values; or why they are unknown."""
+    query, key, value = shapes["Q"], shapes["K"], shapes["V"]
+    is_flat = len(query) == 3
+    given = (_int(node, "q_num_heads"), _int(node, "kv_num_heads")) if is_flat else (query[1], key[1])
+    if is_flat and 0 in given:
+        return "its Q, K and V have 3 axes, and it has no q_num_heads and kv_num_heads"
+    heads, kv_heads, width, v_width = *given, query[-1], value[-1]
+    if heads is None or kv_heads is None or width is None or v_width is None:
+        needed = {"Q": (heads, width), "K": (kv_heads,), "V": (v_width,)}
+        return f"the heads or the width of its {next(n for n, sizes in needed.items() if None in sizes)} are open"
+    if not is_flat:
+        return heads, kv_heads, width, v_width
+    for name, size, count in (("Q", width, heads), ("V", v_width, kv_heads)):
+        if size % count or size == 0:
+            return f"the width of its {name} is {size}, no multiple of {count} heads"
+    return heads, kv_heads, width // heads, v_width // kv_heads
 
 
 def _inputs(spec: AttentionSpec, element: ir.DataType) -> list[tuple[str, ir.DataType, ir.Shape]]:
@@ -227,10 +269,7 @@ def _input(node: ir.Node, onnx_name: str) -> ir.Value | None:
 def _mask_kind(node: ir.Node) -> MaskKind:
     if _input(node, "nonpad_kv_seqlen") is not None:
         return MaskKind.LENGTHS
-    mask = _input(node, "attn_mask")
-    if mask is None:
-        return MaskKind.NONE
-    return MaskKind.BOOL if mask.dtype is ir.DataType.BOOL else MaskKind.FLOAT
+    return mask_kind_of(_input(node, "attn_mask"))
 
 
 def _shape(value: ir.Value | None) -> list[int | None] | None:
@@ -241,16 +280,15 @@ def _shape(value: ir.Value | None) -> list[int | None] | None:
 
 def _int(node: ir.Node, name: str, default: int = 0) -> int:
     attribute = node.attributes.get(name)
-    return attribute.as_int() if attribute else default
+    try:
+        return attribute.as_int() if attribute else default
+    except TypeError as error:
+        raise CaseError(f"its attribute {name} is no integer") from error
 
 
-def _part(width: int | None, count: int) -> int | None:
-    return width // count if width is not None and count and width % count == 0 else None
-
-
-def _ir_version(opset: int) -> int:
-    """Lowest IR version that may hold the opset.
-
-    Source: onnx.helper.OP_SET_ID_VERSION_MAP (opset 23: 11, 24: 12, 25: 13).
-    """
-    return {23: 11, 24: 12, 25: 13}[opset]
+def _number(node: ir.Node, name: str) -> float | None:
+    attribute = node.attributes.get(name)
+    try:
+        return attribute.as_float() if attribute else None
+    except TypeError as error:
+        raise CaseError(f"its attribute {name} is no number") from error

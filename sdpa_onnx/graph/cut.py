@@ -18,6 +18,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, TRACED_KEY, OnnxModel
 from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.subgraphs import subgraphs_of
 
 __all__ = ["cut_out", "cut_site"]
 
@@ -188,17 +189,9 @@ def _needed(
 def _reads(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
     """Values of the graph that a node reads, those that its subgraphs capture included."""
     read = [value for value in node.inputs if value is not None]
-    for attribute in node.attributes.values():
-        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            inner = [attribute.as_graph()] if attribute.type is ir.AttributeType.GRAPH else attribute.as_graphs()
-            read += [
-                value
-                for subgraph in inner
-                for one in subgraph.all_nodes()
-                for value in one.inputs
-                if value is not None and value.graph is graph
-            ]
-            read += [value for subgraph in inner for value in subgraph.outputs if value.graph is graph]
+    for subgraph in subgraphs_of(node):
+        inner = (value for one in subgraph.all_nodes() for value in one.inputs)
+        read += [value for value in (*inner, *subgraph.outputs) if value is not None and value.graph is graph]
     return read
 
 
@@ -241,7 +234,7 @@ def _one_input_each(graph: ir.Graph, site: AttentionSite) -> dict[str, str] | No
 
 def _name_axes(spec: AttentionSpec, values: Mapping[str, ir.Value], output: ir.Value) -> None:
     """Give every axis of the site's values a size or a usable name, the same where it is the same axis."""
-    length = 2 if spec.layout is Layout.BNSH else 1
+    length = spec.layout.length_axis
     sources = {
         "batch_size": ("query", 0),
         "q_seq_len": ("query", length),

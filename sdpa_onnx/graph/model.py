@@ -18,9 +18,15 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import sites_of_nodes
+from sdpa_onnx.graph.data_file import DataFile
+from sdpa_onnx.graph.external_data import FileTensor, attach_files, in_memory, replace_tensors, tensors_of
+from sdpa_onnx.graph.message import is_bulk, message_pieces, without_bulk
 from sdpa_onnx.graph.quiet import quiet_ir
+from sdpa_onnx.graph.saved_files import PROTOBUF_LIMIT_BYTES, Linked, fits_one_message, linked, staged
 from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.structure import check_structure
 from sdpa_onnx.graph.whole_file import write_whole
+from sdpa_onnx.graph.wire import WireError, byte_pieces, total_length
 
 __all__ = ["SITES_KEY", "SPEC_KEY", "TRACED_KEY", "OnnxModel", "load_model"]
 
@@ -31,9 +37,17 @@ TRACED_KEY = "sdpa_onnx.traced_sizes"
 GraphValue = ir.Value  # inside the class, `ir` is the field
 
 # What damaged bytes make the readers raise.
-_UNREADABLE = (DecodeError, ir.serde.SerdeError, ValueError, TypeError, KeyError, AttributeError, IndexError)
-# protobuf refuses a message above 2 GiB; larger models keep their tensors in a file beside them.
-_PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
+_UNREADABLE = (
+    DecodeError,
+    ir.serde.SerdeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    NotImplementedError,
+)
+# A file from this size on is not read whole: its large tensors are mapped.
+_MAPPED_FILE_BYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,23 +110,48 @@ class OnnxModel:
         return counts
 
     def to_bytes(self) -> bytes:
-        """Serialise to one message.
+        """Serialise to one message that stands alone: numbers in files are read into it.
 
         Raises:
             ModelError: If the model is above protobuf's 2 GiB.
         """
         try:
-            data: bytes = ir.to_proto(self.ir).SerializeToString(deterministic=True)
-            return data
+            pieces = message_pieces(self.ir)
+            if total_length(pieces) <= PROTOBUF_LIMIT_BYTES:
+                return b"".join(byte_pieces(pieces))
         except (EncodeError, ValueError) as error:
-            raise ModelError(
-                f"The model {self.path or ''} is above 2 GiB and cannot be held in one message.",
-                hint="Use a smaller model.",
-            ) from error
+            raise self._too_large() from error
+        raise self._too_large()
+
+    def _too_large(self) -> ModelError:
+        return ModelError(
+            f"The model {self.path or ''} is above 2 GiB and cannot be held in one message.",
+            hint="Use a smaller model.",
+        )
+
+    def to_proto(self) -> onnx.ModelProto:
+        """The message as an object that stands alone, of any size: numbers in files are read into it."""
+        if not any(isinstance(tensor, FileTensor) for tensor in tensors_of(self.ir)):
+            return ir.to_proto(self.ir)
+        copy = self.ir.clone()
+        replace_tensors(copy, in_memory)
+        return ir.to_proto(copy)
+
+    def linked(self) -> Linked:
+        """The graph's message for a program that reads tensor files itself; see `saved_files.linked`."""
+        return linked(self.ir)
+
+    @property
+    def fits_one_message(self) -> bool:
+        """Whether `to_bytes` can hold it; else only files can."""
+        return fits_one_message(self.ir)
 
     def content_hash(self) -> str:
-        """sha256 of the serialised graph, hex."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        """sha256 of the serialised graph, hex; the same whether numbers lie in it or in files, which are read."""
+        digest = hashlib.sha256()
+        for piece in byte_pieces(message_pieces(self.ir)):
+            digest.update(piece)
+        return digest.hexdigest()
 
     def tapped(self, names: Sequence[str] | None = None) -> "OnnxModel":
         """Return a copy whose graph also outputs every value that a site names.
@@ -123,7 +162,7 @@ class OnnxModel:
         Raises:
             ModelError: If a site names a value that is not in the graph.
         """
-        model = ir.from_proto(ir.to_proto(self.ir))
+        model = self.ir.clone()
         if names is None:
             names = [name for site in self.sites for name in (*site.inputs.values(), site.output)]
         values = {value.name: value for node in model.graph for value in node.outputs}
@@ -142,28 +181,56 @@ class OnnxModel:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model in one step: a reader sees the old file or the new one.
 
+        With tensors in files, or above 2 GiB, it is `path` and a data file
+        `path` + ".data"; numbers are copied from file to file. It may be
+        saved over the very file that it was read from.
+
         Raises:
             ModelError: If the folder does not exist or cannot be written, or the disk is full.
         """
-        return write_whole(Path(path), self.to_bytes(), failure=ModelError)
+        if not any(is_bulk(tensor) for tensor in tensors_of(self.ir)):
+            return write_whole(Path(path), self.to_bytes(), failure=ModelError)
+        with staged(self.ir, Path(path)) as draft:
+            return draft.commit()
 
 
-def load_model(source: "str | os.PathLike[str] | onnx.ModelProto | ir.Model | OnnxModel") -> OnnxModel:
+def load_model(
+    source: "str | os.PathLike[str] | onnx.ModelProto | ir.Model | OnnxModel", *, folder: Path | None = None
+) -> OnnxModel:
     """Read a model from a file or take one from memory.
 
+    Tensors in files beside the model stay there until they are used, and so do
+    the large ones inside a large file.
+
+    Args:
+        source: A path, or the model.
+        folder: Where the tensor files of a message lie.
+
     Raises:
-        ModelError: If there is no such file, or it is no ONNX model.
+        ModelError: If there is no such file, or it is no sound ONNX model, or
+            its tensors lie outside of its folder.
     """
     match source:
         case OnnxModel():
             return source
         case ir.Model():
+            attach_files(source, folder, who="Cannot read the model")
             return _with_sites(source, None)
         case onnx.ModelProto():
-            return _with_sites(ir.from_proto(source), None)
+            return _with_sites(_taken(source, folder), None)
         case _:
             path = Path(source)
             return _with_sites(_read(path), path)
+
+
+def _taken(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
+    try:
+        in_order = check_structure(proto, who="The model")
+        model = _from_proto(proto, in_order=in_order, who="The model")
+    except _UNREADABLE as error:
+        raise ModelError("The message is not an ONNX model.") from error
+    attach_files(model, folder, who="Cannot read the model")
+    return model
 
 
 def _read(path: Path) -> ir.Model:
@@ -172,11 +239,13 @@ def _read(path: Path) -> ir.Model:
     try:
         if path.stat().st_size == 0:
             raise ModelError(f"{path} is empty.", hint="Give an .onnx file.")
-        proto = onnx.load(path, format="protobuf", load_external_data=False)
+        proto, own = _message(path)
         if not proto.opset_import or not (proto.graph.node or proto.graph.output):
             raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.")
-        _read_tensors(proto, path)
-        return _from_proto(proto)
+        in_order = check_structure(proto, who=str(path))
+        model = _from_proto(proto, in_order=in_order, who=str(path))
+        attach_files(model, path.parent.absolute(), own=own, who=f"Cannot read {path}")
+        return model
     except FileNotFoundError as error:
         raise ModelError(f"Cannot read {path}: there is no such file.") from error
     except OSError as error:
@@ -185,23 +254,31 @@ def _read(path: Path) -> ir.Model:
         raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.") from error
 
 
-def _read_tensors(proto: onnx.ModelProto, path: Path) -> None:
-    """Load what lies in files beside the model; onnx refuses places outside the model's folder."""
-    for tensor in proto.graph.initializer:
-        places = [entry.value for entry in tensor.external_data if entry.key == "location"]
-        missing = [path.parent / place for place in places if not (path.parent / place).exists()]
-        if missing:
-            raise ModelError(f"Cannot read {path}: its tensor file {missing[0]} is missing.")
+def _message(path: Path) -> tuple[onnx.ModelProto, DataFile | None]:
+    """The message of a file; of a large one without its large tensors, and the file to read them from."""
+    if path.stat().st_size < _MAPPED_FILE_BYTES:
+        return onnx.ModelProto.FromString(path.read_bytes()), None
+    own = DataFile(path.resolve())
     try:
-        onnx.load_external_data_for_model(proto, str(path.parent))
-    except onnx.checker.ValidationError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"Cannot read the tensors of {path}: {reason}") from error
+        skeleton = without_bulk(own.view(0, own.size), own.path.name)
+    except WireError as error:
+        raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.") from error
+    return onnx.ModelProto.FromString(skeleton), own
 
 
-def _from_proto(proto: onnx.ModelProto) -> ir.Model:
+def _from_proto(proto: onnx.ModelProto, *, in_order: bool, who: str) -> ir.Model:
     with quiet_ir():
-        return ir.from_proto(proto)
+        model = ir.from_proto(proto)
+    if not in_order:
+        try:
+            bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+            for body in bodies:
+                body.sort()
+        except ValueError as error:
+            raise ModelError(
+                f"{who} is no sound model: its nodes wait for each other in a circle.", hint="It may be damaged."
+            ) from error
+    return model
 
 
 def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:

@@ -4,7 +4,7 @@ Between nodes that share nothing a runtime can fuse nothing, so one run of
 this model shows what each node does by itself. Runs nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.subgraphs import subgraphs_of
 
 __all__ = ["ApartModel", "captured_values", "has_subgraph", "nodes_apart"]
 
@@ -77,27 +78,19 @@ def nodes_apart(
 
 def has_subgraph(node: ir.Node) -> bool:
     """Whether it is a Loop, If, Scan or the like."""
-    return any(one.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for one in node.attributes.values())
+    return any(True for _ in subgraphs_of(node))
 
 
 def captured_values(node: ir.Node) -> list[ir.Value]:
     """Values of the main graph that the node's subgraphs read, each once."""
     found: dict[ir.Value, None] = {}
-    for graph in _subgraphs(node):
+    for graph in subgraphs_of(node):
         inner = {value for one in graph.all_nodes() for value in one.outputs}
         for part in (graph, *graph.subgraphs()):
             inner |= {*part.inputs, *part.initializers.values()}
         read = [value for one in graph.all_nodes() for value in one.inputs if value is not None]
         found |= dict.fromkeys(value for value in (*read, *graph.outputs) if value not in inner)
     return list(found)
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type is ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type is ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def _with_subgraph(

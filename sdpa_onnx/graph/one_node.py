@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import sites_of_nodes
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
+from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.model import OnnxModel
 
-__all__ = ["CONTRIB_DOMAIN", "FORMAL_INPUTS", "OneNode", "build_one_node_model"]
+__all__ = ["FORMAL_INPUTS", "OneNode", "build_one_node_model"]
 
-CONTRIB_DOMAIN = "com.microsoft"
 
 Array = NDArray[np.generic]
 Attribute = int | float | str | Sequence[int] | Sequence[float]
@@ -147,7 +148,7 @@ def build_one_node_model(
         opset_imports={"": node.opset} | ({node.domain: 1} if node.domain else {}),
         name=node.op_type.lower(),
     )
-    model = _with_shapes(ir.Model(graph, ir_version=_ir_version(node.opset), producer_name="sdpa_onnx"))
+    model = _with_shapes(ir.Model(graph, ir_version=lowest_ir_version(node.opset), producer_name="sdpa_onnx"))
     return OnnxModel(ir=model, sites=sites_of_nodes(model))
 
 
@@ -211,12 +212,6 @@ def _type_source(names: list[str], position: int) -> str:
 
 def _element(array: Array) -> ir.DataType:
     return ir.DataType.from_numpy(array.dtype)
-
-
-def _ir_version(opset: int) -> int:
-    """Lowest IR version that may hold the opset."""
-    version: int = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
-    return version
 
 
 def _with_shapes(model: ir.Model) -> ir.Model:

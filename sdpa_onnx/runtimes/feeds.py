@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.spec import Dtype, Layout
+from sdpa_onnx.core.spec import Dtype
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 
@@ -57,7 +57,7 @@ def check_sizes_fit(runtime: str, model: OnnxModel, feeds: Mapping[str, Array]) 
         if not {site.query, site.key, site.value} <= set(feeds):
             continue
         query, key, value = (feeds[name].shape for name in (site.query, site.key, site.value))
-        length = 2 if site.spec.layout is Layout.BNSH else 1
+        length = site.spec.layout.length_axis
         if not (query[0] == key[0] == value[0] and key[length] == value[length]):
             raise SessionError(
                 f"{runtime} failed: '{site.query}' {query}, '{site.key}' {key} and '{site.value}' {value} do not fit.",

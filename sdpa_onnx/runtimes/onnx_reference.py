@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.spec import Dtype
@@ -133,7 +132,7 @@ class OnnxReference:
         except ImportError as error:
             raise RuntimeUnavailableError(f"Runtime '{self.name}' cannot be imported: {error}.") from error
         try:
-            evaluator = ReferenceEvaluator(ir.to_proto(model.ir))
+            evaluator = ReferenceEvaluator(model.to_proto())
         except _FAILURES as error:
             what = " ".join(str(error).split()).rstrip(".")
             raise SessionError(f"{self.name} cannot load the model: {what}.") from error

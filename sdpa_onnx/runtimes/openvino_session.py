@@ -5,6 +5,7 @@ one is missing, and gives views that the next run overwrites; here every array
 passes `feeds`, every run has a request of its own, every result is a copy.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.saved_files import copied
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport
 from sdpa_onnx.runtimes.feeds import check_sizes_fit, checked_feeds
 from sdpa_onnx.runtimes.openvino_import import import_openvino
@@ -70,9 +72,12 @@ class OpenVinoSession:
         self._options = options
         core = import_openvino().Core()
         try:
-            self._live: CompiledModel | None = core.compile_model(
-                core.read_model(model.to_bytes()), "CPU", _configuration(options)
-            )
+            with contextlib.ExitStack() as stack:
+                # OpenVINO reads data files beside a file only; bytes are for it a file of the current folder.
+                source = model.to_bytes() if model.fits_one_message else stack.enter_context(copied(model.ir))
+                self._live: CompiledModel | None = core.compile_model(
+                    core.read_model(source), "CPU", _configuration(options)
+                )
         except _FAILURES as error:
             raise _failure(error, what="cannot load the model") from error
         self._ports = _input_ports(model, self._live)

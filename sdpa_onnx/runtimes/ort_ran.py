@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.runtimes.feeds import element_type
@@ -23,7 +24,7 @@ from sdpa_onnx.runtimes.feeds import element_type
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-__all__ = ["assigned_nodes", "count_expanded", "count_fused", "read_ran"]
+__all__ = ["assigned_nodes", "count_expanded", "count_fused", "ran_of_large", "read_ran"]
 
 # ONNX Runtime names the values of an inlined function body "_inlfunc_<operator>_...": the only trace that
 # an operator leaves once it is expanded (seen in 1.32.0; the nodes themselves have no name).
@@ -31,6 +32,11 @@ _INLINED = re.compile(r"_inlfunc_(?P<operator>[A-Za-z0-9]+)_")
 
 # ONNX Runtime computes a float16 node for which it has no kernel in float32, and marks the values (1.32.0).
 _WIDENED = "InsertedPrecisionFreeCast_"
+
+_UNREAD = (
+    "The model is above 500 MB, so the optimised graph was not read: ONNX Runtime would hold it several times. What "
+    "was fused or expanded is not known."
+)
 
 # Operators that compute shapes. ONNX Runtime keeps them on the CPU on purpose, beside a device provider.
 _SHAPE_OPERATORS = frozenset(
@@ -82,6 +88,23 @@ def read_ran(
     )
 
 
+def ran_of_large(*, session: "InferenceSession", provider: str, precision: str) -> RanReport:
+    """Say which providers took which nodes of a model too large to be loaded once more for its optimised graph.
+
+    Args:
+        session: The session that runs it.
+        provider: The provider that was asked for.
+        precision: The declared arithmetic.
+    """
+    assigned = assigned_nodes(session)
+    return RanReport(
+        providers={name: operators.total() for name, operators in sorted(assigned.items())},
+        node_counts={},
+        precision=precision,
+        warnings=(_UNREAD, *_provider_warnings(assigned, provider)),
+    )
+
+
 def assigned_nodes(session: "InferenceSession") -> dict[str, Counter[str]]:
     """Operators that each provider took, subgraphs included, before ONNX Runtime's later fusions."""
     found: dict[str, Counter[str]] = {}
@@ -127,7 +150,7 @@ def _is_cast(node: onnx.NodeProto) -> bool:
 
 def _owners(model: OnnxModel, nodes: list[onnx.NodeProto]) -> list[str | None]:
     """For each node that runs, the expanded operator that it came out of, or None."""
-    sources = [node for node in _source_nodes(model) if node.domain in ("", "ai.onnx", "com.microsoft")]
+    sources = [node for node in _source_nodes(model) if is_standard(node) or node.domain == CONTRIB_DOMAIN]
     operators = {node.op_type for node in sources}
     local = {function.name for function in model.ir.functions.values()}
     writers = {value.name: node.op_type for node in sources for value in node.outputs if value.name}

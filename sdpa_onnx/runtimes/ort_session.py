@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.spec import Dtype
 from sdpa_onnx.errors import SessionError
+from sdpa_onnx.graph.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
-from sdpa_onnx.runtimes.feeds import checked_feeds
+from sdpa_onnx.runtimes.feeds import checked_feeds, element_type
 from sdpa_onnx.runtimes.ort_errors import clean_message, failing_node, ort_exceptions
-from sdpa_onnx.runtimes.ort_ran import read_ran
+from sdpa_onnx.runtimes.ort_ran import ran_of_large, read_ran
 from sdpa_onnx.runtimes.ort_values import bind_input, read_arrays
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ Array = NDArray[np.generic]
 
 # ORT's severity "fatal": what fails is raised and worded here, not printed by ORT as well.
 _SILENT = 4
+
+# Where the tensor files of a model given as bytes lie, and a file for the tensors of an optimised model above 2 GiB.
+# Source: onnxruntime_session_options_config_keys.h (1.32.0).
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_OPTIMISED_DATA = "session.optimized_model_external_initializers_file_name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,7 @@ class OrtSession:
         self._model = model
         self._target = target
         self._options = options
+        self._linked = model.linked()  # kept: it may own a folder that ORT reads from
         self._live: InferenceSession | None = self._open(None)
 
     def __enter__(self) -> Self:
@@ -139,6 +147,10 @@ class OrtSession:
 
     @cached_property
     def _ran(self) -> RanReport:
+        # In float64 an expanded Attention changes the precision, which only the optimised graph tells.
+        if is_large(self._model.ir) and element_type(self._model) is not Dtype.FLOAT64:
+            target = self._target
+            return ran_of_large(session=self.session, provider=target.provider, precision=target.precision)
         return read_ran(
             self._model,
             session=self.session,
@@ -151,11 +163,15 @@ class OrtSession:
         import onnxruntime as ort
 
         options = _session_options(self._options)
+        if self._linked.folder is not None:
+            options.add_session_config_entry(_FOLDER, str(self._linked.folder))
         if optimised_path is not None:
             options.optimized_model_filepath = str(optimised_path)
+            if not self._model.fits_one_message:
+                options.add_session_config_entry(_OPTIMISED_DATA, f"{optimised_path.name}.data")
         provider = (self._target.provider, dict(self._target.provider_options))
         try:
-            session = ort.InferenceSession(self._model.to_bytes(), options, providers=[provider])
+            session = ort.InferenceSession(self._linked.message, options, providers=[provider])
         except ort_exceptions() as error:
             raise self._failure(error, what="cannot load the model") from error
         # ORT's own run() reopens a session whose provider failed on the CPU, for good, with a line on stdout.

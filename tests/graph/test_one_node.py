@@ -10,7 +10,8 @@ from sdpa_onnx.core.inputs import draw_inputs
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind, ScaleRule
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import minimum_opset
-from sdpa_onnx.graph.one_node import CONTRIB_DOMAIN, OneNode, build_one_node_model
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
+from sdpa_onnx.graph.one_node import OneNode, build_one_node_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 from tests.graph.models import SPECS
 

@@ -225,3 +225,18 @@ def test_bfloat16_travels_as_bits() -> None:
         bound = session.bind({"X": feeds})
         bound()
         assert np.array_equal(bound.outputs()["Y"], -feeds)
+
+
+@pytest.mark.parametrize(("dtype", "is_read"), [("float32", False), ("float64", True)])
+def test_large_model_is_not_loaded_once_more(monkeypatch: pytest.MonkeyPatch, dtype: str, *, is_read: bool) -> None:
+    """Its optimised graph stays unread, which is told; in float64 the precision hangs on it."""
+    monkeypatch.setattr("sdpa_onnx.graph.large._LARGE_BYTES", -1)
+    report = ran(decomposed(dtype=dtype))
+    assert report.precision == dtype
+    assert bool(report.node_counts) == is_read
+    assert set(report.providers) == {CPU}
+    unread = (
+        "The model is above 500 MB, so the optimised graph was not read: ONNX Runtime would hold it several times. "
+        "What was fused or expanded is not known."
+    )
+    assert report.warnings == (() if is_read else (unread,))

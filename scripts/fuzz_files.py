@@ -1,0 +1,84 @@
+"""Read damaged files and say what is no success and no error of ours; exit 1 if anything is.
+
+Run from the root of the repository: `python -m scripts.fuzz_files --seed 0 --count 2000`. It is a process of its own
+so that a crash of onnx's native parts is seen as one: the last seed printed with `--verbose` is the one that did it.
+Each file is loaded, tapped and hashed, its attentions are found, it is inspected and converted to a form in turn.
+"""
+
+import argparse
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from sdpa_onnx.core.forms import Form
+from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.graph.lift.find import find_attentions
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.workflows.convert import convert_model
+from sdpa_onnx.workflows.inspect import inspect_model
+from tests.graph.mutations import damaged
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of the first file")
+    parser.add_argument("--count", type=int, default=150)
+    parser.add_argument("--verbose", action="store_true")
+    asked = parser.parse_args()
+    outcomes: Counter[str] = Counter()
+    for seed in range(asked.seed, asked.seed + asked.count):
+        if asked.verbose:
+            print(seed, end=" ", flush=True)
+        outcome = one_file(seed)
+        outcomes[outcome.partition(":")[0]] += 1
+        if outcome.startswith("escaped") or asked.verbose:
+            print(f"seed {seed}: {outcome}", flush=True)
+    print(", ".join(f"{word} {count}" for word, count in sorted(outcomes.items())))
+    return 1 if outcomes["escaped"] else 0
+
+
+def one_file(seed: int) -> str:
+    """What became of one damaged file: "refused: ...", "read" or "escaped: ..."."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = damaged(seed, Path(folder))
+        before = sorted(Path(folder).rglob("*"))
+        try:
+            model = load_model(path)
+        except SdpaOnnxError as error:
+            outcome = f"refused: {error}"
+        except Exception:  # noqa: BLE001  # the fault that this looks for
+            return f"escaped: load\n{traceback.format_exc()}"
+        else:
+            outcome = _used(model, seed)
+        return outcome if sorted(Path(folder).rglob("*")) == before else "escaped: a file was written"
+
+
+def _used(model: OnnxModel, seed: int) -> str:
+    form = list(Form)[seed // 6 % len(Form)]
+    steps: dict[str, Callable[[], object]] = {
+        "tap": lambda: model.tapped().to_bytes(),
+        "hash": model.content_hash,
+        "link": model.linked,
+        "find": lambda: find_attentions(model.ir),
+        "inspect": lambda: inspect_model(model, target="m"),
+        f"convert {form.value}": lambda: _converted(model, form),
+    }
+    for name, step in steps.items():
+        try:
+            step()
+        except SdpaOnnxError:
+            pass
+        except Exception:  # noqa: BLE001
+            return f"escaped: {name}\n{traceback.format_exc()}"
+    return "read"
+
+
+def _converted(model: OnnxModel, form: Form) -> bytes:
+    return convert_model(model, form).model.to_bytes()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

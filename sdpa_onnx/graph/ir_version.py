@@ -1,0 +1,14 @@
+"""The version of ONNX's file format that an opset needs; nothing about what its operators do."""
+
+import onnx
+
+__all__ = ["lowest_ir_version"]
+
+
+def lowest_ir_version(opset: int) -> int:
+    """Lowest IR version that may hold an opset of the default domain.
+
+    Source: onnx.helper.OP_SET_ID_VERSION_MAP.
+    """
+    version: int = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+    return version

@@ -1,0 +1,75 @@
+"""Nodes written one after another, with the names, types and ranks that readers of the graph need; knows no form."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+__all__ = ["Nodes"]
+
+Attribute = int | float | str | Sequence[int] | ir.Graph | ir.TensorProtocol
+
+
+class Nodes:
+    """A list of nodes that grows by calling it.
+
+    Args:
+        prefix: Of every name; unique in the model.
+
+    Example:
+        >>> nodes = Nodes("attention_0")
+        >>> scores = nodes("MatMul", ir.Value(name="Q"), ir.Value(name="K"), dtype=ir.DataType.FLOAT)
+        >>> scores.name, [node.op_type for node in nodes.written]
+        ('attention_0/MatMul_0', ['MatMul'])
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.written: list[ir.Node] = []
+
+    def __call__(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        domain: str = "",
+        dtype: ir.DataType | None = None,
+        shape: ir.Shape | None = None,
+        **attributes: Attribute,
+    ) -> ir.Value:
+        """Write a node of one output; without a dtype it has that of the first input."""
+        return self.many(op_type, *inputs, outputs=1, domain=domain, dtype=dtype, shape=shape, **attributes)[0]
+
+    def many(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        outputs: int,
+        domain: str = "",
+        dtype: ir.DataType | None = None,
+        shape: ir.Shape | None = None,
+        **attributes: Attribute,
+    ) -> Sequence[ir.Value]:
+        """Write a node of several outputs, all of one dtype."""
+        name = f"{self.prefix}/{op_type}_{len(self.written)}"
+        node = ir.node(
+            op_type, list(inputs), attributes=dict(attributes), domain=domain, num_outputs=outputs, name=name
+        )
+        first = next((value for value in inputs if value is not None), None)
+        element = dtype if dtype is not None else (first.dtype if first is not None else None)
+        for position, value in enumerate(node.outputs):
+            value.name = name if outputs == 1 else f"{name}.{position}"
+            value.type = None if element is None else ir.TensorType(element)
+        if shape is not None:
+            node.outputs[0].shape = shape
+        self.written.append(node)
+        return node.outputs
+
+    def constant(self, array: "NDArray[np.generic] | int | float | Sequence[int]", dtype: ir.DataType) -> ir.Value:
+        """Write a constant."""
+        content = np.asarray(array).astype(dtype.numpy())
+        return self("Constant", dtype=dtype, shape=ir.Shape(content.shape), value=ir.tensor(content))
+
+    def integers(self, *numbers: int) -> ir.Value:
+        """Write a 1-D int64 constant, as axes and shapes are."""
+        return self.constant(list(numbers), ir.DataType.INT64)

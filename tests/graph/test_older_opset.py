@@ -1,0 +1,102 @@
+"""Opset 13 and later raised to 18 node after node: the same numbers, and all that is around stays as it was."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import numpy_helper, parser
+
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.external_data import FileTensor
+from sdpa_onnx.graph.model import load_model
+from sdpa_onnx.graph.older_opset import raise_older
+from sdpa_onnx.graph.quiet import quiet_ir
+
+_BLOCK = """
+<ir_version: 8, opset_import: ["" : %d, "com.microsoft" : 1, "own" : 1], metadata_props: ["who" : "someone"]>
+block (float[batch, 4, 6] x, bool flag) => (float[batch, 4, 3] y, float[batch, 4, 3] z, float other)
+{
+    mean = ReduceMean <axes = [-1], keepdims = 1> (x)
+    squares = ReduceL2 <axes = [1], keepdims = 1> (x)
+    whole = ReduceMax <keepdims = 0> (x)
+    plain = Sub (x, mean)
+    normed = Div (plain, squares)
+    gelu = com.microsoft.Gelu (normed)
+    weighted = MatMul (gelu, w)
+    y, kept = Split <axis = -1> (weighted)
+    z = own.halved (kept)
+    other = If (flag) <
+        then_branch = then () => (float r) { r = ReduceSumSquare <keepdims = 0> (x) },
+        else_branch = else () => (float r) { r = Identity (whole) }
+    >
+}
+<domain: "own", opset_import: ["" : %d]>
+halved (a) => (b)
+{
+    m = ReduceProd <axes = [0], keepdims = 1> (a)
+    b = Sub (a, m)
+}
+"""
+
+
+def _source(opset: int) -> onnx.ModelProto:
+    source = parser.parse_model(_BLOCK % (opset, opset))
+    weights = np.random.default_rng(3).standard_normal((6, 6)).astype(np.float32)
+    source.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    source.graph.node[0].metadata_props.add(key="from", value="layer")
+    return source
+
+
+def _outputs(model: onnx.ModelProto) -> list[np.ndarray]:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    x = np.random.default_rng(5).standard_normal((2, 4, 6)).astype(np.float32)
+    return [out for flag in (True, False) for out in session.run(None, {"x": x, "flag": np.array(flag)})]
+
+
+@pytest.mark.parametrize("opset", [13, 15, 17])
+def test_the_raised_graph_gives_the_same(opset: int) -> None:
+    """Axes and parts that became inputs or attributes, in branches and functions too."""
+    source = _source(opset)
+    model = ir.from_proto(source)
+    with quiet_ir():
+        raise_older(model, 18)
+    raised = ir.to_proto(model)
+    onnx.checker.check_model(raised)
+    assert {one.domain: one.version for one in raised.opset_import}[""] == 18
+    for before, after in zip(_outputs(source), _outputs(raised), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+def test_what_is_around_stays(tmp_path: Path) -> None:
+    """Names, metadata, nodes of other domains, and numbers in a file, which are not read."""
+    path = tmp_path / "m.onnx"
+    source = _source(17)
+    wide = numpy_helper.from_array(np.ones((600, 6), np.float32), "wide")
+    source.graph.initializer.append(wide)
+    source.graph.node.append(onnx.helper.make_node("Identity", ["wide"], ["unread"]))
+    onnx.save(source, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    model = load_model(path).ir.clone()
+    tensor = model.graph.initializers["wide"].const_value
+    assert isinstance(tensor, FileTensor)
+    names = {node.name: node.op_type for node in model.graph if node.domain != "own"}
+    raise_older(model, 18)
+    assert model.graph.initializers["wide"].const_value is tensor
+    after = {node.name: node for node in model.graph}
+    assert {name: after[name].op_type for name in names} == names
+    mean = next(node for node in model.graph if node.outputs[0].name == "mean")
+    assert mean.metadata_props["from"] == "layer"
+    assert model.metadata_props["who"] == "someone"
+    assert [value.name for value in model.graph.outputs] == ["y", "z", "other"]
+
+
+def test_an_operator_that_is_none_there_is_named() -> None:
+    """One of a later opset in a graph that says it is older."""
+    source = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) {y = Mish (x)}'
+    )
+    with pytest.raises(ModelError) as raised:
+        raise_older(ir.from_proto(source), 18)
+    assert str(raised.value) == "'Mish' is no operator of opset 17 to 18."
