@@ -1,0 +1,1 @@
+"""Attention in any dialect read into its canonical form; one dialect a file."""

@@ -1,0 +1,179 @@
+"""The canonical attention out of what was read of its two products, the scores between them and the weights."""
+
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.errors import CaseError
+from sdpa_onnx.graph.element_types import DTYPES, mask_kind_of
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lift.batch_heads import heads_seen, merged_again, split
+from sdpa_onnx.graph.lift.factors import scale_of
+from sdpa_onnx.graph.lift.masks_read import as_one_mask
+from sdpa_onnx.graph.lift.operands import as_dtype, transposed
+from sdpa_onnx.graph.lift.products import ScoresProduct, ValuesProduct
+from sdpa_onnx.graph.lift.refused import Refused
+from sdpa_onnx.graph.lift.score_chain import ScoreChain
+from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.nodes import Nodes
+
+__all__ = ["Parts", "assemble"]
+
+_Dims = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What was read of one attention.
+
+    Args:
+        scores: The product of query and key.
+        chain: What stands between it and the softmax.
+        values: The product of weights and values.
+        weights_rank: Axes of the weights as they enter it.
+    """
+
+    scores: ScoresProduct
+    chain: ScoreChain
+    values: ValuesProduct
+    weights_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Operands:
+    query: ir.Value
+    key: ir.Value
+    value: ir.Value
+    dtype: ir.DataType
+    heads: int | None  # of operands that had to be split
+
+
+def assemble(
+    search: Search, nodes: Nodes, softmax: ir.Node, parts: Parts
+) -> tuple[GraphAttention, tuple[str, ...]] | Refused:
+    """The attention with its warnings; the graph gets the nodes that were written for it.
+
+    Args:
+        search: The graph.
+        nodes: What was written for it so far; inserted only if the attention is read.
+        softmax: What it was recognised by.
+        parts: What was read.
+    """
+    operands = _operands(search, nodes, parts)
+    if isinstance(operands, Refused):
+        return operands
+    spec = _spec(search, operands, parts)
+    if isinstance(spec, Refused):
+        return spec
+    rank = 4 if spec.layout is Layout.BNSH else 3
+    mask = as_one_mask(
+        search, nodes, parts.chain.masks, dtype=operands.dtype, key=operands.key, heads=operands.heads, rank=rank
+    )
+    if isinstance(mask, Refused):
+        return mask
+    output = _output(search, nodes, parts, operands)
+    spec = replace(spec, mask=mask_kind_of(mask))
+    attention = GraphAttention(
+        name=search.attention_name(softmax),
+        spec=spec,
+        dtype=DTYPES[operands.dtype],
+        query=operands.query,
+        key=operands.key,
+        value=operands.value,
+        attn_mask=mask,
+        output=output,
+    )
+    return attention, tuple(parts.chain.warnings)
+
+
+def _operands(search: Search, nodes: Nodes, parts: Parts) -> _Operands | Refused:
+    name = search.name_of(parts.values.node)
+    dtype = parts.values.node.outputs[0].dtype
+    if dtype not in DTYPES or dtype is None:
+        return Refused(f"the element type of node {name} is {dtype.name if dtype else 'unknown'}, which is not read")
+    narrowed = [as_dtype(value, dtype) for value in (parts.scores.query, parts.scores.key)]
+    query, key, value = *narrowed, parts.values.value
+    if query is None or key is None:
+        kinds = [value.dtype.name if value.dtype else "unknown" for value in (parts.scores.query, parts.scores.key)]
+        return Refused(f"query and key are {' and '.join(kinds)}, the output is {dtype.name}: node {name}")
+    operands = _Operands(query=query, key=key, value=value, dtype=dtype, heads=None)
+    ranks = {parts.scores.rank, parts.chain.rank, parts.weights_rank}
+    if ranks == {2}:
+        query, key, value = (nodes("Unsqueeze", operand, nodes.integers(0)) for operand in (query, key, value))
+        return replace(operands, query=query, key=key, value=value)
+    heads = None if ranks == {4} else _heads(search, parts, operands)
+    if heads is None:
+        return operands
+    if parts.scores.rank == 3:
+        query, key = split(search, nodes, query, heads), split(search, nodes, key, heads)
+    if parts.weights_rank == 3:
+        value = split(search, nodes, value, heads)
+    return _Operands(query=query, key=key, value=value, dtype=dtype, heads=heads)
+
+
+def _heads(search: Search, parts: Parts, operands: _Operands) -> int | None:
+    """Heads where batch and heads share an axis on one side at least, or None if nothing shows them."""
+    for value, rank in ((operands.query, parts.scores.rank), (operands.value, parts.weights_rank)):
+        dims = search.dims_of(value)
+        if rank == 4 and dims is not None and len(dims) == 4:
+            return dims[1]
+    return parts.chain.heads or heads_seen(search, operands.query) or heads_seen(search, operands.key)
+
+
+def _spec(search: Search, operands: _Operands, parts: Parts) -> AttentionSpec | Refused:
+    name = search.name_of(parts.scores.node)
+    query, key, value = (search.dims_of(one) for one in (operands.query, operands.key, operands.value))
+    if query is None or key is None or value is None:
+        return Refused(f"the rank of query, key or value is unknown: node {name}")
+    refused = _misfit(query, key, value)
+    if refused:
+        return Refused(f"{refused}: node {name}")
+    is_split = len(query) == 4
+    head_dim = query[-1] or key[-1] or 0
+    try:
+        return AttentionSpec(
+            q_num_heads=(query[1] or 0) if is_split else 1,
+            kv_num_heads=(key[1] or 0) if is_split else 1,
+            head_dim=head_dim,
+            v_head_dim=value[-1] or 0,
+            softcap=parts.chain.softcap,
+            scale=scale_of(parts.scores.factor * parts.chain.factor, head_dim),
+            layout=Layout.BNSH if is_split else Layout.BSH,
+        )
+    except CaseError as error:
+        return Refused(f"{error.args[0].rstrip('.')}: node {name}")
+
+
+def _misfit(query: _Dims, key: _Dims, value: _Dims) -> str:
+    """Why operands of these sizes are no attention that can be read, or ""."""
+    if not len(query) == len(key) == len(value) or len(query) not in (3, 4):
+        return f"query, key and value have {len(query)}, {len(key)} and {len(value)} axes"
+    if any(1 in (query[0], other[0]) and query[0] != other[0] for other in (key, value)):
+        return "one batch of queries, keys or values serves several"
+    heads = [] if len(query) == 3 else [query[1], key[1], value[1]]
+    if None in heads or value[-1] is None or (query[-1] or key[-1]) is None:
+        return "the number or width of heads is not static"
+    return f"keys have {heads[1]} heads and values {heads[2]}" if heads and heads[1] != heads[2] else ""
+
+
+def _output(search: Search, nodes: Nodes, parts: Parts, operands: _Operands) -> ir.Value:
+    """The output in the operator's axes: the product's own, or a product written anew with the old one behind it."""
+    values, node = parts.values, parts.values.node
+    weights, value = values.weights, values.value
+    if operands.heads is not None and parts.weights_rank == 3:
+        weights = split(search, nodes, weights, operands.heads)
+        output = nodes("MatMul", weights, operands.value)
+        restored = merged_again(nodes, output)
+    elif parts.weights_rank == 2:
+        output = nodes("MatMul", nodes("Unsqueeze", weights, nodes.integers(0)), operands.value)
+        restored = nodes("Squeeze", output, nodes.integers(0))
+    elif values.order is not None:
+        output = restored = nodes("MatMul", weights, value)
+    else:
+        search.insert_before(node, nodes)
+        return node.outputs[0]
+    restored = restored if values.order is None else transposed(nodes, restored, list(values.order))
+    search.insert_before(node, nodes)
+    search.replace_output(node, restored)
+    return output

@@ -1,0 +1,258 @@
+"""Sizes of a value's axes, as far as they follow from the graph; fills what shape inference leaves open."""
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.lift.constants import Constants
+from sdpa_onnx.graph.lift.sizes import SameSizes, Size, SizeEntry
+
+__all__ = ["Axes"]
+
+_Sizes = tuple[SizeEntry, ...]
+
+# What an axis or an order that the operator does not allow makes of the rules below.
+_DAMAGED = (IndexError, KeyError, ValueError, TypeError, ZeroDivisionError, RuntimeError)
+
+# Their output has the shape of their first input.
+_SAME_SHAPE = frozenset({"Cast", "Identity", "Dropout", "Softmax", "Neg", "Not", "Tanh", "Sqrt", "LayerNormalization"})
+
+
+class Axes:
+    """Sizes by value, each computed once; also the constants that they follow from.
+
+    Args:
+        open_values: Initializers that are inputs too, which a caller may replace.
+    """
+
+    def __init__(self, open_values: Collection[ir.Value] = ()) -> None:
+        self.constants = Constants(self.of, open_values)
+        self._names = SameSizes()
+        self._known: dict[ir.Value, _Sizes | None] = {}
+
+    def of(self, value: ir.Value) -> _Sizes | None:
+        """The sizes, a `Size` where one is not static; None if the rank is unknown."""
+        if value not in self._known:
+            self._known[value] = _named(value)  # what a cycle would see
+            self._known[value] = self._complete(value)
+        sizes = self._known[value]
+        return None if sizes is None else tuple(self._names.known_as(size) for size in sizes)
+
+    def sizes_in(self, value: ir.Value | None) -> NDArray[Any] | None:
+        """An array of whole numbers, with a `Size` for each that depends on the size of an axis; None if unknown."""
+        found = self.constants.partly(value)
+        if found is None or found.dtype != object:
+            return found
+        return np.array([self._names.known_as(size) for size in found.flat], dtype=object).reshape(found.shape)
+
+    def _complete(self, value: ir.Value) -> _Sizes | None:
+        stated = _named(value)
+        if stated is not None and all(isinstance(size, int) for size in stated):
+            return stated
+        node = value.producer()
+        derive = None if node is None or not is_standard(node) else self._rule(node)
+        try:
+            derived = None if derive is None or node is None else derive(node)
+        except _DAMAGED:
+            derived = None
+        if derived is None or (stated is not None and len(stated) != len(derived)):
+            return stated
+        if stated is not None:
+            for old, new in zip(stated, derived, strict=True):
+                self._names.note(old, new)
+        return derived if stated is None else stated
+
+    def _rule(self, node: ir.Node) -> Callable[[ir.Node], _Sizes | None] | None:
+        if node.op_type in _SAME_SHAPE:
+            return self._same
+        return {
+            "Reshape": self._reshape,
+            "Transpose": self._transpose,
+            "Expand": self._expand,
+            "Tile": self._tile,
+            "Gather": self._gather,
+            "Squeeze": self._squeeze,
+            "Unsqueeze": self._unsqueeze,
+            "Concat": self._concat,
+            "Sub": self._broadcast,
+            "And": self._broadcast,
+            "Where": self._broadcast,
+            "MatMul": self._product,
+            "Mul": self._broadcast,
+            "Add": self._broadcast,
+            "Div": self._broadcast,
+        }.get(node.op_type)
+
+    def _input(self, node: ir.Node, position: int = 0) -> _Sizes | None:
+        value = node.inputs[position] if position < len(node.inputs) else None
+        return None if value is None else self.of(value)
+
+    def _same(self, node: ir.Node) -> _Sizes | None:
+        return self._input(node)
+
+    def _transpose(self, node: ir.Node) -> _Sizes | None:
+        sizes = self._input(node)
+        if sizes is None:
+            return None
+        perm = node.attributes.get("perm")
+        order = perm.as_ints() if perm else tuple(reversed(range(len(sizes))))
+        return tuple(sizes[axis] for axis in order) if len(order) == len(sizes) else None
+
+    def _target(self, node: ir.Node) -> list[SizeEntry] | None:
+        """Whole numbers of the second input: a shape, or repeats."""
+        target = self.sizes_in(node.inputs[1] if len(node.inputs) > 1 else None)
+        if target is None or target.ndim != 1:
+            return None
+        entries = target.tolist()
+        return entries if all(isinstance(entry, int | Size) for entry in entries) else None
+
+    def _reshape(self, node: ir.Node) -> _Sizes | None:
+        target, before = self._target(node), self._input(node)
+        if target is None:
+            return None
+        found: list[SizeEntry] = []
+        for axis, size in enumerate(target):
+            if size != 0:
+                found.append(size)
+            else:  # the axis of the same place
+                found.append(_place(node.outputs[0], axis) if before is None or axis >= len(before) else before[axis])
+        left = [axis for axis, size in enumerate(found) if size == -1]
+        for axis in left:
+            others = [size for size in found if size != -1]
+            rest = None if before is None or len(left) > 1 else _quotient(before, others)
+            found[axis] = _place(node.outputs[0], axis) if rest is None else rest
+        return tuple(found)
+
+    def _expand(self, node: ir.Node) -> _Sizes | None:
+        target, sizes = self._target(node), self._input(node)
+        if target is None or sizes is None:
+            return None
+        return _broadcast(sizes, tuple(target), node.outputs[0])
+
+    def _tile(self, node: ir.Node) -> _Sizes | None:
+        repeats, sizes = self._target(node), self._input(node)
+        if repeats is None or sizes is None or len(repeats) != len(sizes):
+            return None
+        return tuple(size if count == 1 else size * count for size, count in zip(sizes, repeats, strict=True))
+
+    def _gather(self, node: ir.Node) -> _Sizes | None:
+        sizes, places = self._input(node), self._input(node, 1)
+        attribute = node.attributes.get("axis")
+        axis = attribute.as_int() if attribute else 0
+        if not sizes or places is None:
+            return None
+        return (*sizes[: axis % len(sizes)], *places, *sizes[axis % len(sizes) + 1 :])
+
+    def _squeeze(self, node: ir.Node) -> _Sizes | None:
+        sizes, axes = self._input(node), self._axes(node)
+        if sizes is None or axes is None:
+            return None
+        places = {axis % len(sizes) for axis in axes}
+        return tuple(size for axis, size in enumerate(sizes) if axis not in places)
+
+    def _unsqueeze(self, node: ir.Node) -> _Sizes | None:
+        sizes, axes = self._input(node), self._axes(node)
+        if sizes is None or axes is None:
+            return None
+        rank = len(sizes) + len(axes)
+        places = {axis % rank for axis in axes}
+        kept = iter(sizes)
+        return tuple(1 if axis in places else next(kept) for axis in range(rank))
+
+    def _axes(self, node: ir.Node) -> list[int] | None:
+        """Of Squeeze and Unsqueeze: an input since opset 13, an attribute before; None if not known."""
+        attribute = node.attributes.get("axes")
+        if attribute is not None:
+            return list(attribute.as_ints())
+        axes = self.constants.of(node.inputs[1] if len(node.inputs) > 1 else None)
+        return None if axes is None else [int(axis) for axis in axes.ravel()]
+
+    def _concat(self, node: ir.Node) -> _Sizes | None:
+        parts = [self._input(node, position) for position in range(len(node.inputs))]
+        attribute = node.attributes.get("axis")
+        first = parts[0]
+        if attribute is None or first is None or not first:
+            return None
+        joined, found = attribute.as_int() % len(first), list(first)
+        for part in parts[1:]:
+            if part is None or len(part) != len(first):
+                return None
+            found = [new if isinstance(new, int) else old for old, new in zip(found, part, strict=True)]
+        lengths = [part[joined] for part in parts if part is not None]
+        found[joined] = functools.reduce(operator.add, lengths)
+        return tuple(found)
+
+    def _broadcast(self, node: ir.Node) -> _Sizes | None:
+        found: _Sizes = ()
+        for position in range(len(node.inputs)):
+            sizes = self._input(node, position)
+            if sizes is None:
+                return None
+            found = _broadcast(found, sizes, node.outputs[0])
+        return found
+
+    def _product(self, node: ir.Node) -> _Sizes | None:
+        left, right = self._input(node), self._input(node, 1)
+        if left is None or right is None or len(left) < 2 or len(right) < 2:
+            return None
+        return (*_broadcast(left[:-2], right[:-2], node.outputs[0]), left[-2], right[-1])
+
+
+def _quotient(whole: _Sizes, parts: list[SizeEntry]) -> SizeEntry | None:
+    """What the product of sizes leaves when others are divided out, or None if that is not known."""
+    left, number = list(whole), 1
+    for part in parts:
+        if part in left:
+            left.remove(part)
+        elif isinstance(part, int):
+            number *= part
+        else:
+            return None
+    numbers = math.prod(size for size in left if isinstance(size, int))
+    if number == 0 or numbers % number:
+        return None
+    sizes = [size for size in left if isinstance(size, Size)]
+    quotient = numbers // number
+    if not sizes:
+        return quotient
+    product = functools.reduce(operator.mul, sizes)
+    return product if quotient == 1 else product * quotient
+
+
+def _broadcast(left: _Sizes, right: _Sizes, output: ir.Value) -> _Sizes:
+    rank = max(len(left), len(right))
+    one: _Sizes = (1,) * (rank - len(left)) + left
+    other: _Sizes = (1,) * (rank - len(right)) + right
+    return tuple(_wider(a, b, output, axis) for axis, (a, b) in enumerate(zip(one, other, strict=True)))
+
+
+def _wider(one: SizeEntry, other: SizeEntry, output: ir.Value, axis: int) -> SizeEntry:
+    if one in (other, 1):
+        return other
+    if other == 1:
+        return one
+    # A size beside a number above 1 is that number or 1: the result is the number.
+    for size in (one, other):
+        if isinstance(size, int):
+            return size
+    return _place(output, axis)
+
+
+def _named(value: ir.Value) -> _Sizes | None:
+    if value.shape is None:
+        return None
+    return tuple(
+        size if isinstance(size, int) else Size(("axis", size.value)) if size.value else _place(value, axis)
+        for axis, size in enumerate(value.shape)
+    )
+
+
+def _place(value: ir.Value, axis: int) -> Size:
+    return Size(("axis", value.name, axis))

@@ -1,0 +1,252 @@
+"""What a value of a graph is, where that follows from constants and the sizes of axes alone.
+
+Exporters compute scales, axes and target shapes by small chains of nodes, such as
+Shape - Slice - Cast - Sqrt - Div of TorchScript's attention. Large tensors are not looked at.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.lift.sizes import Size, SizeEntry
+
+__all__ = ["Constants"]
+
+# Whole numbers that stem from sizes stand in arrays of objects: int or Size.
+Array = NDArray[Any]
+
+# A causal buffer of 2048 positions; weights of a projection are larger and are never needed.
+_MOST_ELEMENTS = 2**22
+# The longest chains that exporters write for one number or shape have about twenty nodes.
+_MOST_STEPS = 128
+# What numpy raises on a Size (TypeError, AttributeError) or on operands that do not fit.
+_UNKNOWN = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
+
+
+class Constants:
+    """Values by computing backwards from them, each once.
+
+    Args:
+        sizes_of: The sizes of a value's axes, or None if their number is unknown.
+        open_values: Initializers that are inputs too, which a caller may replace.
+    """
+
+    def __init__(
+        self, sizes_of: Callable[[ir.Value], tuple[SizeEntry, ...] | None], open_values: Collection[ir.Value] = ()
+    ) -> None:
+        self._sizes_of = sizes_of
+        self._open = frozenset(open_values)
+        self._known: dict[ir.Value, Array | None] = {}
+
+    def of(self, value: ir.Value | None) -> Array | None:
+        """The value's array, or None unless every entry is a number."""
+        found = self.partly(value)
+        if found is None or found.dtype != object:
+            return found
+        return None if any(isinstance(entry, Size) for entry in found.flat) else found.astype(np.int64)
+
+    def is_one(self, value: ir.Value) -> bool:
+        """Whether a value is constant; numbers are looked at only where nodes compute it."""
+        node = value.producer()
+        if node is None:
+            return value.const_value is not None and value not in self._open
+        return node.op_type == "Constant" or self.of(value) is not None
+
+    def partly(self, value: ir.Value | None) -> Array | None:
+        """The same with a `Size` for each size that is no number, in an array of objects."""
+        return None if value is None else self._evaluate(value, _MOST_STEPS)
+
+    def _evaluate(self, value: ir.Value, steps: int) -> Array | None:
+        if value not in self._known:
+            self._known[value] = self._compute(value, steps)
+        return self._known[value]
+
+    def _compute(self, value: ir.Value, steps: int) -> Array | None:
+        node = value.producer()
+        if node is None:
+            return None if value in self._open else _tensor(value.const_value)
+        if node.op_type == "Constant":
+            return _constant(node)
+        if not is_standard(node) or node.op_type not in _KNOWN or steps == 0:
+            return None
+        inputs = self._sizes(node) if node.op_type in ("Shape", "Size") else self._inputs(node, steps - 1)
+        if inputs is None:
+            return None
+        try:
+            with np.errstate(all="ignore"):
+                found = _apply(node, inputs)
+        except _UNKNOWN:
+            return None
+        return found if found.size <= _MOST_ELEMENTS else None
+
+    def _inputs(self, node: ir.Node, steps: int) -> list[Array] | None:
+        found: list[Array] = []
+        for value in node.inputs:
+            array = None if value is None else self._evaluate(value, steps)
+            if array is None:
+                return None
+            found.append(array)
+        return found
+
+    def _sizes(self, node: ir.Node) -> list[Array] | None:
+        value = node.inputs[0] if node.inputs else None
+        sizes = None if value is None else self._sizes_of(value)
+        return None if sizes is None else [np.array(sizes, dtype=object)]
+
+
+def _apply(node: ir.Node, inputs: list[Array]) -> Array:
+    by_node = _BY_NODE.get(node.op_type)
+    if by_node is not None:
+        return by_node(node, inputs)
+    if (
+        node.op_type in _BROADCAST
+        and math.prod(np.broadcast_shapes(*(array.shape for array in inputs))) > _MOST_ELEMENTS
+    ):
+        raise ValueError("too large")
+    return np.asarray(_BY_INPUTS[node.op_type](*inputs))
+
+
+def _tensor(tensor: ir.TensorProtocol | None) -> Array | None:
+    if tensor is None or tensor.size > _MOST_ELEMENTS:
+        return None
+    try:
+        return np.asarray(tensor.numpy())
+    except (TypeError, ValueError, OSError):  # a type without numbers, or a file that is not there
+        return None
+
+
+def _constant(node: ir.Node) -> Array | None:
+    for name, attribute in node.attributes.items():
+        match name:
+            case "value":
+                return _tensor(attribute.as_tensor())
+            case "value_int" | "value_ints":
+                return np.asarray(attribute.value, np.int64)
+            case "value_float" | "value_floats":
+                return np.asarray(attribute.value, np.float32)
+            case _:
+                continue
+    return None
+
+
+def _int(node: ir.Node, name: str, default: int) -> int:
+    attribute = node.attributes.get(name)
+    return attribute.as_int() if attribute else default
+
+
+def _shape(node: ir.Node, inputs: list[Array]) -> Array:
+    end = node.attributes.get("end")
+    return inputs[0][_int(node, "start", 0) : (end.as_int() if end else None)]
+
+
+def _size(sizes: Array) -> Array:
+    return np.asarray(math.prod(sizes.tolist()), object)
+
+
+def _cast(node: ir.Node, inputs: list[Array]) -> Array:
+    target = ir.DataType(_int(node, "to", 0)).numpy()
+    if inputs[0].dtype == object and target.kind == "i":
+        return inputs[0]
+    return inputs[0].astype(target)
+
+
+def _slice(data: Array, starts: Array, ends: Array, *rest: Array) -> Array:
+    axes = rest[0].tolist() if rest else range(starts.size)
+    steps = rest[1].tolist() if len(rest) > 1 else [1] * starts.size
+    index = [slice(None)] * data.ndim
+    for start, end, axis, step in zip(starts.tolist(), ends.tolist(), axes, steps, strict=True):
+        index[axis] = slice(start, end, step)
+    return data[tuple(index)]
+
+
+def _gather(node: ir.Node, inputs: list[Array]) -> Array:
+    return np.asarray(np.take(inputs[0], inputs[1].astype(np.int64), axis=_int(node, "axis", 0)))
+
+
+def _unsqueeze(node: ir.Node, inputs: list[Array]) -> Array:
+    return np.expand_dims(inputs[0], tuple(_axes(node, inputs)))
+
+
+def _squeeze(node: ir.Node, inputs: list[Array]) -> Array:
+    axes = _axes(node, inputs)
+    return np.squeeze(inputs[0], tuple(axes) if axes else None)
+
+
+def _axes(node: ir.Node, inputs: list[Array]) -> list[int]:
+    """Of Squeeze and Unsqueeze: an input since opset 13, an attribute before."""
+    if len(inputs) > 1:
+        return [int(axis) for axis in inputs[1].ravel()]
+    attribute = node.attributes.get("axes")
+    return list(attribute.as_ints()) if attribute else []
+
+
+def _concat(node: ir.Node, inputs: list[Array]) -> Array:
+    return np.concatenate(inputs, axis=_int(node, "axis", 0))
+
+
+def _reshape(data: Array, shape: Array) -> Array:
+    return data.reshape([int(size) for size in shape])
+
+
+def _divide(one: Array, other: Array) -> Array:
+    """Of whole numbers towards zero, as the operator's text has it; sizes are not negative."""
+    return np.asarray(one // other if one.dtype.kind in "iuO" else one / other)
+
+
+def _power(one: Array, other: Array) -> Array:
+    if object in (one.dtype, other.dtype):  # Python's whole numbers would grow without end
+        raise ValueError("not of sizes")
+    return np.asarray(np.power(one, other)).astype(one.dtype)
+
+
+def _equal(one: Array, other: Array) -> Array:
+    """A size is never negative; whether it is some other number is not known."""
+    for left, right in ((one, other), (other, one)):
+        if left.dtype == object and any(isinstance(entry, Size) for entry in left.flat) and not (right < 0).all():
+            raise ValueError("unknown")
+    return np.asarray(one == other).astype(bool)
+
+
+def _full(node: ir.Node, inputs: list[Array]) -> Array:
+    shape = [int(size) for size in inputs[0]]
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise ValueError("too large")
+    attribute = node.attributes.get("value")
+    fill = attribute.as_tensor().numpy().ravel()[0] if attribute else np.float32(0)
+    return np.full(shape, fill)
+
+
+_BY_NODE: Mapping[str, Callable[[ir.Node, list[Array]], Array]] = {
+    "Shape": _shape,
+    "Cast": _cast,
+    "Gather": _gather,
+    "Unsqueeze": _unsqueeze,
+    "Squeeze": _squeeze,
+    "Concat": _concat,
+    "ConstantOfShape": _full,
+}
+_BY_INPUTS: Mapping[str, Callable[..., Any]] = {
+    "Size": _size,
+    "Identity": lambda one: one,
+    "Slice": _slice,
+    "Reshape": _reshape,
+    "Sqrt": np.sqrt,
+    "Reciprocal": lambda one: 1 / one,
+    "Neg": np.negative,
+    "Floor": np.floor,
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": _divide,
+    "Mod": np.mod,
+    "Pow": _power,
+    "Equal": _equal,
+    "Where": np.where,
+}
+_BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Equal", "Where"))
+_KNOWN = frozenset(_BY_NODE) | frozenset(_BY_INPUTS)

@@ -1,0 +1,55 @@
+"""Find every attention of a model, in any dialect, and read it into the canonical form.
+
+Rewrites nothing: what comes back is a copy that computes the same. A dialect is one file with a
+`read(search)` that yields what it recognises; a dialect is added by a line in `READERS`.
+"""
+
+from collections.abc import Callable, Iterator
+
+import onnx_ir as ir
+
+from sdpa_onnx.graph.lift import (
+    contrib_attention,
+    contrib_gqa,
+    contrib_mha,
+    contrib_other,
+    nested,
+    standard,
+    written_out,
+)
+from sdpa_onnx.graph.lift.causality import CausalMasks
+from sdpa_onnx.graph.lift.found import Findings, FoundAttention
+from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.settle import settle
+
+__all__ = ["READERS", "find_attentions"]
+
+Reader = Callable[[Search], Iterator[FoundAttention]]
+
+READERS: tuple[Reader, ...] = (
+    standard.read,
+    contrib_mha.read,
+    contrib_gqa.read,
+    contrib_attention.read,
+    contrib_other.read,
+    written_out.read,
+    nested.read,
+)
+
+
+def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True) -> Findings:
+    """Find every attention, read or not, in graph order.
+
+    The copy shares the model's tensors; files of external data are not read.
+
+    Args:
+        model: The model; it is left as it is.
+        rows_may_be_empty: Whether padding may hide every key of a query, see `settle`.
+    """
+    search = Search(model)
+    read_ones = [attention for read in READERS for attention in read(search)]
+    causal = CausalMasks(search)
+    found = [settle(search, causal, attention, rows_may_be_empty=rows_may_be_empty) for attention in read_ones]
+    places = {node.name: place for place, node in enumerate(search.graph.all_nodes())}
+    found.sort(key=lambda attention: places.get(attention.node, len(places)))
+    return Findings(model=search.model, found=tuple(found))

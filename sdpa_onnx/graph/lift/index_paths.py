@@ -1,0 +1,328 @@
+"""Where a mask may change its ways: which of its values follow from positions, and the numbers that they meet.
+
+What is read is what comparisons of positions make: positions may be added, subtracted, negated, limited and moved,
+never multiplied, divided or rounded, so that a comparison changes only where a position passes a sum of the numbers
+beside it. Every other value counts as unknown. Then a mask that is the same everywhere up to its reach, the sum of all
+those numbers, is the same everywhere: entry (i, j) does not depend on how many queries and keys there are. Computes no
+masks.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.lift.path_kinds import PATTERN, UNKNOWN, Is, Path, added_up, either, largest, moved, picked
+from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.spans import SPAN_OPERATORS
+
+__all__ = ["EXTENTS", "IndexPaths"]
+
+# Inputs that decide only how large an output is, not what stands where in it.
+EXTENTS: Mapping[str, tuple[int, ...]] = {
+    "Reshape": (1,),
+    "Expand": (1,),
+    "Squeeze": (1,),
+    "Unsqueeze": (1,),
+    "Tile": (1,),
+    "ConstantOfShape": (0,),
+    "Range": (1,),
+    "Slice": (2,),
+}
+# Larger tables are not looked into; those of masks of 2048 queries and keys have half as many entries.
+_MOST_ENTRIES = 2**23
+# Types that hold every position; in others it wraps around or is rounded.
+_HOLDS_POSITIONS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+
+
+_Rule = Callable[["IndexPaths", ir.Node, list["Path"]], Path]
+
+
+@dataclass(slots=True)
+class IndexPaths:
+    """Judges values of one graph.
+
+    Args:
+        search: The graph.
+        batches: Names of axes that are looked at with few entries only; positions along them are unknown.
+        longest: The greatest number in a comparison that can be tried.
+    """
+
+    search: Search
+    batches: frozenset[str]
+    longest: float
+    _known: dict[ir.Value, Path] = field(default_factory=dict)
+
+    def is_unknown(self, value: ir.Value) -> bool:
+        """Whether nothing may be said of a value, whatever it is at some sizes."""
+        return self._of(value).kind is Is.UNKNOWN
+
+    def reach(self, value: ir.Value) -> float:
+        """The position from which on a value does not change its ways any more."""
+        return sum(self.thresholds(value))
+
+    def thresholds(self, value: ir.Value) -> list[float]:
+        """The single numbers of which the reach is the sum."""
+        found, seen, stack = [], {value}, [value]
+        while stack:
+            reached = stack.pop()
+            path = self._of(reached)
+            if path.kind is Is.UNKNOWN:
+                continue
+            found.append(path.threshold)
+            entered = [] if path.is_constant else _entered(reached.producer())
+            new = [one for one in dict.fromkeys(entered) if one not in seen]
+            seen.update(new)
+            stack += new
+        return [number for number in found if number]
+
+    def _of(self, goal: ir.Value) -> Path:
+        stack = [goal]  # not by recursion: a path through a deep model is longer than Python's stack
+        while stack:
+            value = stack[-1]
+            if value in self._known:
+                stack.pop()
+                continue
+            node = value.producer()
+            literal = self._literal(value)
+            if literal is not None or node is None or not _is_readable(node):
+                self._known[value] = literal or UNKNOWN
+                continue
+            entered = _entered(node)
+            missing = [one for one in entered if one not in self._known]
+            if missing:
+                stack += missing
+                continue
+            self._known[value] = self._read(node, [self._known[one] for one in entered])
+        return self._known[goal]
+
+    def _read(self, node: ir.Node, paths: list[Path]) -> Path:
+        if {Is.SAMPLE, Is.INDICES} & {path.kind for path in paths} and node.op_type not in _TAKES_SAMPLES:
+            return UNKNOWN
+        rule = _RULES.get(node.op_type, _pattern)
+        path = rule(self, node, paths)
+        number = path.number if path.kind in (Is.POSITION, Is.SAMPLE, Is.INDICES) else 0.0
+        return UNKNOWN if max(number, path.threshold) > self.longest else path
+
+    def _literal(self, value: ir.Value) -> Path | None:
+        sizes = self.search.sizes_of(value)
+        if sizes is None or math.prod(size if isinstance(size, int) else 1 for size in sizes) > _MOST_ENTRIES:
+            return None
+        array = self.search.constant_of(value)
+        if array is None:
+            known = self.search.sizes_in(value)
+            if known is None or not all(isinstance(size, int) for size in known.ravel().tolist()):
+                return None
+            array = known.astype(np.int64)
+        if array.size > _MOST_ENTRIES:
+            return None
+        size = max(array.shape, default=0) if array.size > 1 else 0
+        return Path(kind=Is.LITERAL, number=largest(array), threshold=float(size), is_constant=True)
+
+    def _range(self, node: ir.Node, paths: list[Path]) -> Path:
+        start, _ = paths
+        along = self.search.sizes_in(node.inputs[1])
+        if along is None:
+            return UNKNOWN
+        words = {word for size in along.ravel().tolist() for word in _names(size)}
+        if start.kind is not Is.LITERAL or self.search.scalar_of(node.inputs[2]) != 1:
+            return UNKNOWN
+        kind = Is.SAMPLE if words & self.batches else Is.POSITION
+        return Path(kind=kind, positions=1, number=start.number)
+
+    def _product(self, node: ir.Node, paths: list[Path]) -> Path:
+        if Is.POSITION not in {path.kind for path in paths}:
+            return PATTERN
+        for position, path in enumerate(paths):
+            if path.kind is Is.POSITION and self.search.scalar_of(node.inputs[1 - position]) in (-1, 0, 1):
+                return moved(path, 0.0)
+        return UNKNOWN
+
+    def _slice(self, node: ir.Node, paths: list[Path]) -> Path:
+        data, *numbers = paths
+        steps = self.search.scalar_of(node.inputs[4]) if len(node.inputs) > 4 else 1
+        starts = self.search.sizes_in(node.inputs[1])
+        if steps != 1 or starts is None or not all(isinstance(s, int) and s >= 0 for s in starts.ravel().tolist()):
+            return UNKNOWN
+        return moved(data, numbers[0].number)
+
+    def _gather(self, _: ir.Node, paths: list[Path]) -> Path:
+        data, index = paths
+        if index.kind is Is.LITERAL:
+            return moved(data, index.number)
+        if data.kind is Is.LITERAL:  # whatever picks it, an entry is one of the table's
+            by = index.number if index.kind is Is.POSITION else 0.0
+            return Path(kind=Is.LITERAL, number=data.number, threshold=by)
+        return picked(data, index)
+
+    def _gather_nd(self, node: ir.Node, paths: list[Path]) -> Path:
+        """By indices of which the first may be a sample, where all samples have the same entries."""
+        data, index = paths
+        written = node.inputs[1].producer() if node.inputs[1] is not None else None
+        if index.kind is not Is.INDICES or written is None or written.op_type != "Concat" or _batch_dims(node):
+            return UNKNOWN
+        parts = [self._known[one] for one in written.inputs if one is not None]
+        if Is.SAMPLE in {part.kind for part in parts[1:]}:
+            return UNKNOWN
+        if parts[0].kind is Is.SAMPLE and not self._is_spread(node.inputs[0]):
+            return UNKNOWN
+        return picked(data, index)
+
+    def _is_spread(self, goal: ir.Value | None) -> bool:
+        """Whether the first axis holds the same over and over."""
+        sizes = self.search.sizes_of(goal)
+        stack = [goal]
+        while stack and sizes is not None:
+            value = stack.pop()
+            own = self.search.sizes_of(value)
+            if value is None or own is None or len(own) > len(sizes):
+                return False
+            if len(own) < len(sizes) or own[0] == 1:
+                continue
+            node = value.producer()
+            if node is None or node.op_type not in _SPREADS or (node.op_type == "Concat" and _axis_of(node) == 0):
+                return False
+            stack += node.inputs[:1] if node.op_type in ("Expand", "Tile", "Slice", "CumSum") else node.inputs
+        return sizes is not None
+
+    def _concat(self, node: ir.Node, paths: list[Path]) -> Path:
+        """Single indices along the last axis, or pieces of which only the last is as long as it likes."""
+        axis, sizes = _axis_of(node), [self.search.sizes_of(value) for value in node.inputs]
+        kinds = {path.kind for path in paths}
+        long = [size[axis] if size is not None else None for size in sizes]
+        are_last = all(size is not None and axis in (-1, len(size) - 1) for size in sizes)
+        number = sum(path.number for path in paths)
+        if are_last and set(long) == {1} and kinds <= {Is.LITERAL, Is.POSITION, Is.SAMPLE}:
+            positions = sum(path.positions for path in paths if path.kind is Is.POSITION)
+            return Path(kind=Is.INDICES, positions=positions, number=number)
+        before = [size for size in long[:-1] if isinstance(size, int)]
+        if len(before) < len(long) - 1:
+            return UNKNOWN
+        joined = either(paths)
+        return moved(joined, float(sum(before))) if joined.kind is not Is.UNKNOWN else UNKNOWN
+
+    def _tile(self, node: ir.Node, paths: list[Path]) -> Path:
+        """Only along axes of one entry: else what stands at a place depends on the length."""
+        before, times = self.search.sizes_of(node.inputs[0]), self.search.sizes_in(node.inputs[1])
+        if before is None or times is None or len(before) != times.size:
+            return UNKNOWN
+        is_spread = all(1 in (size, time) for size, time in zip(before, times.tolist(), strict=True))
+        return moved(paths[0], 0.0) if is_spread else UNKNOWN
+
+    def _cast(self, node: ir.Node, paths: list[Path]) -> Path:
+        (path,) = paths
+        target = ir.DataType(node.attributes["to"].as_int())
+        if path.kind is not Is.POSITION:
+            return moved(path, 0.0) if path.kind is Is.LITERAL and target in _HOLDS_POSITIONS else PATTERN
+        if target is ir.DataType.BOOL:
+            return Path(kind=Is.PATTERN, threshold=path.number + 1)
+        return moved(path, 0.0) if target in _HOLDS_POSITIONS else UNKNOWN
+
+
+def _compared(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+    """Numbers of both sides together are the difference at which the answer changes."""
+    total = added_up(paths)
+    if total.kind is Is.POSITION:
+        return Path(kind=Is.PATTERN, threshold=total.number + 1)
+    return total
+
+
+def _added(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+    return added_up(paths)
+
+
+def _chosen(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+    """One of two values, by a condition."""
+    return either(paths[1:])
+
+
+def _limited(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+    """The greater or less: a comparison, and one of the two."""
+    return UNKNOWN if added_up(paths).kind is Is.UNKNOWN else either(paths)
+
+
+def _triangle(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+    data, *diagonal = paths
+    numbers = [path.number for path in diagonal if path.kind is Is.LITERAL]
+    if data.kind is Is.POSITION or len(numbers) < len(diagonal):
+        return UNKNOWN
+    return Path(kind=Is.PATTERN, threshold=sum(numbers) + 1)
+
+
+def _filled(_: IndexPaths, node: ir.Node, __: list[Path]) -> Path:
+    value = node.attributes.get("value")
+    return Path(kind=Is.LITERAL, number=largest(value.as_tensor().numpy()) if value is not None else 0.0)
+
+
+def _same(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+    (path,) = paths
+    return moved(path, 0.0)
+
+
+def _pattern(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+    """Of entries that stand at one place: what patterns make is a pattern; of positions, nothing is known."""
+    return UNKNOWN if Is.POSITION in {path.kind for path in paths} else PATTERN
+
+
+def _axis_of(node: ir.Node) -> int:
+    attribute = node.attributes.get("axis")
+    return 0 if attribute is None else attribute.as_int()
+
+
+def _batch_dims(node: ir.Node) -> int:
+    attribute = node.attributes.get("batch_dims")
+    return 0 if attribute is None else attribute.as_int()
+
+
+def _names(size: object) -> set[object]:
+    """Every word in a size, however it is computed."""
+    words = getattr(size, "words", None)
+    return {size} if words is None else {name for word in words for name in _names(word)}
+
+
+def _is_readable(node: ir.Node) -> bool:
+    if not is_standard(node) or node.op_type not in SPAN_OPERATORS:
+        return False
+    return node.op_type in _RULES or node.op_type in _POINTWISE
+
+
+def _entered(node: ir.Node | None) -> list[ir.Value]:
+    """Inputs that decide what stands where."""
+    if node is None:
+        return []
+    extents = EXTENTS.get(node.op_type, ())
+    return [one for position, one in enumerate(node.inputs) if one is not None and position not in extents]
+
+
+# Operators that give the same for every sample if their inputs are the same.
+_SPREADS = frozenset(["Expand", "Tile", "Slice", "CumSum", "Concat", "Identity", "Cast", "Add", "Sub", "Equal", "Not"])
+# Operators that move samples and indices, or pick by them.
+_TAKES_SAMPLES = frozenset(["Identity", "Expand", "Unsqueeze", "Squeeze", "Concat", "GatherND"])
+_POINTWISE = frozenset(
+    [
+        *("And", "Or", "Xor", "Not", "Div", "Mod", "Sqrt", "Reciprocal", "Pow", "Floor", "Ceil", "Round", "Exp", "Log"),
+        # Of zeros alone, see `SizeTrial`.
+        "CumSum",
+        *("Clip", "Sign", "IsInf", "IsNaN", "BitwiseAnd", "BitwiseOr", "BitwiseNot"),
+    ]
+)
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"), _compared),
+    **dict.fromkeys(("Add", "Sub"), _added),
+    **dict.fromkeys(("Min", "Max"), _limited),
+    **dict.fromkeys(("Neg", "Abs", "Identity", "Expand", "Unsqueeze", "Squeeze", "Reshape", "Transpose"), _same),
+    "ConstantOfShape": _filled,
+    "Where": _chosen,
+    "Trilu": _triangle,
+    "Range": IndexPaths._range,  # noqa: SLF001
+    "Mul": IndexPaths._product,  # noqa: SLF001
+    "Slice": IndexPaths._slice,  # noqa: SLF001
+    "GatherND": IndexPaths._gather_nd,  # noqa: SLF001
+    "Concat": IndexPaths._concat,  # noqa: SLF001
+    "Tile": IndexPaths._tile,  # noqa: SLF001
+    "Gather": IndexPaths._gather,  # noqa: SLF001
+    "Cast": IndexPaths._cast,  # noqa: SLF001
+}

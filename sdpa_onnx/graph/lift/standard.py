@@ -1,0 +1,99 @@
+"""The standard `Attention` operator, opset 23 to 28: what it says is the canonical form already.
+
+Reads what the node and inferred shapes state; the precision that a softmax is asked for is told, not kept.
+"""
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.graph.attention_node import spec_or_reason
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lift.contrib_node import ContribNode, NotReadError, Reading, dtype_of, read_each
+from sdpa_onnx.graph.lift.contrib_operands import describe
+from sdpa_onnx.graph.lift.found import FoundAttention
+from sdpa_onnx.graph.lift.search import Search
+
+__all__ = ["read"]
+
+_FORMAL = tuple(ONNX_INPUT_NAMES.values())
+_OPERANDS = _FORMAL[:3]
+_MODES = range(4)
+
+
+def read(search: Search) -> Iterator[FoundAttention]:
+    """Find every standard Attention node."""
+    yield from read_each(search, ("", "Attention"), "ONNX Attention", _FORMAL, _read)
+
+
+def _read(one: ContribNode) -> Reading:
+    query, key, value = (one.need(name) for name in _OPERANDS)
+    spec = _spec(one)
+    dtype = dtype_of(query, "Q")
+    mask = one.get("attn_mask")
+    if mask is not None and mask.dtype not in (ir.DataType.BOOL, query.dtype):
+        word = "unknown" if mask.dtype is None else mask.dtype.name
+        raise NotReadError(f"the element type of its attn_mask is {word}, neither BOOL nor that of its Q")
+    past_key, past_value = one.past()
+    mode = one.integer("qk_matmul_output_mode")
+    if mode not in _MODES:
+        raise NotReadError(f"its qk_matmul_output_mode is {mode}, it must be 0, 1, 2 or 3")
+    attention = GraphAttention(
+        name=one.search.attention_name(one.node),
+        spec=spec,
+        dtype=dtype,
+        query=query,
+        key=key,
+        value=value,
+        output=_output(one, spec),
+        attn_mask=mask,
+        past_key=past_key,
+        past_value=past_value,
+        nonpad_kv_seqlen=one.get("nonpad_kv_seqlen"),
+        present_key=one.output(1),
+        present_value=one.output(2),
+        scores=one.output(3),
+        scores_mode=mode,
+    )
+    return Reading(attention=attention, warnings=_doubts(one, query.dtype))
+
+
+def _output(one: ContribNode, spec: AttentionSpec) -> ir.Value:
+    output = one.node.outputs[0]
+    if spec.layout is Layout.BNSH:
+        return describe(output, one.need("Q").dtype, None, spec.q_num_heads, None, spec.v_head_dim)
+    return describe(output, one.need("Q").dtype, None, None, spec.q_num_heads * spec.v_head_dim)
+
+
+def _doubts(one: ContribNode, element: ir.DataType | None) -> tuple[str, ...]:
+    asked = one.integer("softmax_precision")
+    if not asked or asked == element:
+        return ()
+    return (f"Its softmax_precision, {ir.DataType(asked).name}, is not kept: a runtime's own precision decides.",)
+
+
+def _spec(one: ContribNode) -> AttentionSpec:
+    """What the node computes.
+
+    Raises:
+        NotReadError: With the first thing that is wrong or unknown.
+    """
+    spec = spec_or_reason(one.node)
+    if isinstance(spec, str):
+        raise NotReadError(spec)
+    key, value = _dims(one, "K"), _dims(one, "V")
+    is_flat = spec.layout is Layout.BSH
+    if key[-1] is None or (not is_flat and value[1] not in (None, key[1])):
+        raise NotReadError("its K and V have other heads than each other, or a width that is open")
+    if key[-1] != spec.head_dim * (spec.kv_num_heads if is_flat else 1):
+        raise NotReadError("its Q and K have heads of different width")
+    return spec
+
+
+def _dims(one: ContribNode, name: str) -> tuple[int | None, ...]:
+    dims = one.search.dims_of(one.need(name))
+    if dims is None:
+        raise NotReadError(f"the shape of its {name} is unknown")
+    return dims

@@ -1,0 +1,96 @@
+"""Attention written out as softmax(QK^T) V in standard operators, by any exporter or hand.
+
+Reads from each softmax backwards to the product with the keys and forwards to the product with
+the values. What stands between two products and cannot be read is found too, with the reason.
+"""
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lift.assemble import Parts, assemble
+from sdpa_onnx.graph.lift.found import NAN_ROWS, FoundAttention
+from sdpa_onnx.graph.lift.paths import PathNode, from_products, into_products
+from sdpa_onnx.graph.lift.products import scores_product, values_product
+from sdpa_onnx.graph.lift.refused import Refused
+from sdpa_onnx.graph.lift.score_chain import read_chain, softmax_axis
+from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.weights import is_guard, other_readers, read_weights
+from sdpa_onnx.graph.nodes import Nodes
+
+__all__ = ["read"]
+
+_DIALECT = "softmax between two products"
+
+# A product with the nodes between it and the softmax.
+_Before = tuple[ir.Node, tuple[PathNode, ...]]
+_After = tuple[PathNode, tuple[PathNode, ...]]
+
+
+def read(search: Search) -> Iterator[FoundAttention]:
+    """Each softmax between two products, read or with the reason why not."""
+    for softmax in tuple(search.graph):
+        if softmax.op_type == "Softmax" and is_standard(softmax) and softmax.inputs and softmax.inputs[0] is not None:
+            before, after = from_products(search, softmax.inputs[0]), into_products(softmax.outputs[0])
+            if before and after:
+                yield _read(search, softmax, before, after)
+
+
+def _read(search: Search, softmax: ir.Node, before: list[_Before], after: list[_After]) -> FoundAttention:
+    """By the first product behind the softmax that reads as one of query and key; the others are then masks."""
+    node = search.name_of(softmax)
+    reasons: list[str] = []
+    for way in before:
+        found = _read_one(search, softmax, way, after)
+        if not isinstance(found, Refused):
+            return found
+        reasons.append(found.reason)
+    return FoundAttention(dialect=_DIALECT, node=node, reason=reasons[0])
+
+
+def _read_one(search: Search, softmax: ir.Node, before: _Before, after: list[_After]) -> FoundAttention | Refused:
+    if len(after) > 1:
+        names = ", ".join(search.name_of(step.node) for step, _ in after)
+        return Refused(f"the weights enter several products: nodes {names}")
+    readers = other_readers(softmax, after[0][1], after[0][0].node)
+    nodes = search.nodes_for(softmax)
+    parts = _parts(search, nodes, softmax, before, after[0])
+    found = parts if isinstance(parts, Refused) else assemble(search, nodes, softmax, parts)
+    if isinstance(found, Refused):
+        search.discard(nodes)
+        return found
+    warnings = list(found[1])
+    if readers:
+        warnings.append(f"the weights are read by {', '.join(readers)} too: a form computes the output without them")
+    if _may_be_nan(found[0]) and not any(is_guard(search, softmax, step) for step in after[0][1]):
+        warnings.append(NAN_ROWS)
+    return FoundAttention(dialect=_DIALECT, node=search.name_of(softmax), attention=found[0], warnings=tuple(warnings))
+
+
+def _may_be_nan(attention: GraphAttention) -> bool:
+    """Whether a mask hides by -inf for certain, so that a row of it has no number without a guard."""
+    mask = attention.attn_mask
+    if mask is None:
+        return False
+    return mask.dtype is ir.DataType.BOOL or mask.is_graph_input()
+
+
+def _parts(search: Search, nodes: Nodes, softmax: ir.Node, before: _Before, after: _After) -> Parts | Refused:
+    scores = scores_product(search, nodes, before[0])
+    if isinstance(scores, Refused):
+        return scores
+    chain = read_chain(search, before[1], scores.rank)
+    if isinstance(chain, Refused):
+        return chain
+    axis = softmax_axis(search, softmax, chain.rank)
+    if axis != -1:
+        return Refused(f"softmax over axis {axis + chain.rank} at node {search.name_of(softmax)}")
+    rank = read_weights(search, softmax, after[1], chain.rank)
+    if isinstance(rank, Refused):
+        return rank
+    values = values_product(search, nodes, after[0])
+    if isinstance(values, Refused):
+        return values
+    return Parts(scores=scores, chain=chain, values=values, weights_rank=rank)

@@ -1,0 +1,94 @@
+"""The opset of a graph raised from 13 and later to at most 18, node after node, by onnx's own converter.
+
+Each node whose operator changed goes through the converter alone, so names, shapes, metadata, nodes of other domains
+and numbers, which may lie in files, stay as they are: the converter itself would lose some and read the others.
+"""
+
+import numpy as np
+import onnx
+import onnx.version_converter
+import onnx_ir as ir
+
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.lower.lower import free_prefix
+from sdpa_onnx.graph.nodes import Nodes
+
+__all__ = ["HIGHEST", "LOWEST", "raise_older"]
+
+# Below 13, Softmax works on another shape; from 18 up, onnxscript converts.
+LOWEST, HIGHEST = 13, 18
+# Between these opsets they only gained types; what is inside them is converted by itself.
+_HOLDERS = frozenset({"If", "Loop", "Scan"})
+
+
+def raise_older(model: ir.Model, opset: int) -> None:
+    """Raise the default domain of a model, in place.
+
+    Args:
+        model: Its own opset is 13 or higher, and below the one asked for. Functions are written out on the way.
+        opset: 14 to 18.
+
+    Raises:
+        ModelError: If a node has no equivalent there.
+    """
+    own = model.opset_imports[""]
+    if model.functions:
+        import onnx_ir.passes.common as passes
+
+        passes.InlinePass()(model)
+    nodes = Nodes(free_prefix(model, "raised"))
+    for node in list(model.graph.all_nodes()):
+        if is_standard(node) and _has_changed(node.op_type, own, opset):
+            _raise(node, nodes, own, opset)
+    model.opset_imports[""] = opset
+
+
+def _has_changed(op_type: str, own: int, opset: int) -> bool:
+    if op_type in _HOLDERS:
+        return False
+    try:
+        before, after = (onnx.defs.get_schema(op_type, version, "") for version in (own, opset))
+    except onnx.defs.SchemaError as error:
+        raise ModelError(f"'{op_type}' is no operator of opset {own} to {opset}.") from error
+    return before.since_version != after.since_version
+
+
+def _raise(node: ir.Node, nodes: Nodes, own: int, opset: int) -> None:
+    """Take over what the converter makes of a node: its attributes, and constants as further inputs."""
+    raised = ir.from_proto(onnx.version_converter.convert_version(_alone(node, own), opset)).graph
+    *before, last = raised
+    if last.op_type != node.op_type or any(one.op_type != "Constant" for one in before):
+        raise ModelError(f"Node '{node.name}' ({node.op_type}) becomes several at opset {opset}.")
+    constants = {one.outputs[0].name: one.attributes["value"].as_tensor() for one in before}
+    constants |= {name: value.const_value for name, value in raised.initializers.items() if value.const_value}
+    first = len(nodes.written)
+    for position, value in enumerate(last.inputs):
+        if value is not None and value.name in constants:
+            if position >= len(node.inputs):
+                node.resize_inputs(position + 1)
+            tensor = constants[value.name]
+            node.replace_input_with(position, nodes.constant(np.asarray(tensor.numpy()), tensor.dtype))
+    if node.graph is not None and len(nodes.written) > first:
+        node.graph.insert_before(node, nodes.written[first:])
+    for name in [name for name in node.attributes if name not in last.attributes]:
+        del node.attributes[name]
+    node.attributes.update({name: value for name, value in last.attributes.items() if name not in node.attributes})
+
+
+def _alone(node: ir.Node, own: int) -> onnx.ModelProto:
+    """A model of this node, with inputs and outputs named by their places."""
+    single = onnx.NodeProto(op_type=node.op_type, name="node")
+    single.input.extend("" if value is None else f"x{place}" for place, value in enumerate(node.inputs))
+    single.output.extend(f"y{place}" for place in range(len(node.outputs)))
+    single.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
+    inputs = [_info(f"x{place}", value) for place, value in enumerate(node.inputs) if value is not None]
+    outputs = [_info(f"y{place}", value) for place, value in enumerate(node.outputs)]
+    graph = onnx.helper.make_graph([single], "node", inputs, outputs)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", own)])
+
+
+def _info(name: str, value: ir.Value) -> onnx.ValueInfoProto:
+    kind = ir.DataType.FLOAT if value.dtype is None else value.dtype
+    sizes = None if value.shape is None else [size if isinstance(size, int) else None for size in value.shape]
+    return onnx.helper.make_tensor_value_info(name, kind.value, sizes)
