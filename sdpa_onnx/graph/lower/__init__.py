@@ -1,0 +1,1 @@
+"""The canonical attention written in a form; one form a file."""

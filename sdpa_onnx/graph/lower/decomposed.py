@@ -1,0 +1,124 @@
+"""The formula in standard operators, from opset 13 on: softmax(scale Q K^T + bias) V.
+
+Knows no runtime; every length is read from the inputs when the graph runs.
+"""
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.forms import LowerOptions, ScalePlacement
+from sdpa_onnx.core.oracle import QkOutputMode
+from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lower.built import Built
+from sdpa_onnx.graph.lower.operands import (
+    Lengths,
+    Operands,
+    element_type,
+    heads_joined,
+    is_exact,
+    join_operands,
+    roots,
+    scaled,
+)
+from sdpa_onnx.graph.lower.visible import attn_bias, may_have_empty_rows, rows_with_keys, unknown_rank
+from sdpa_onnx.graph.nodes import Nodes
+
+__all__ = ["build", "capped_scores", "needed_opset", "refusal"]
+
+
+def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # every form is asked alike
+    """13, where Softmax works on one axis; 16 in bfloat16, which Where has from there on."""
+    return 16 if attention.dtype is Dtype.BFLOAT16 else 13
+
+
+def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> str | None:  # noqa: ARG001
+    """What the form cannot do: read a mask whose rank the graph does not state."""
+    return unknown_rank(attention)
+
+
+def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> Built:
+    """Write the formula.
+
+    A row without a visible key is set to zero in the output, so that no pass
+    over the scores is needed; the rows are told by the bias alone. Query heads
+    that share a key head are rows of one matrix product: no key is repeated;
+    the reshapes for it count rows by -1, which runtimes refuse for no samples or no keys.
+
+    Source: ONNX Attention, opset 25.
+    """
+    lengths = Lengths(nodes, attention)
+    joined = join_operands(nodes, attention)
+    scores = _scores(nodes, attention, joined, options.scale_placement)
+    capped = capped_scores(nodes, scores, attention)
+    bias = attn_bias(nodes, attention, lengths)
+    logits = capped if bias is None else nodes("Add", capped, bias)
+    weights = nodes("Softmax", logits, axis=-1)
+    with_keys = None
+    if bias is not None and may_have_empty_rows(attention):
+        with_keys = rows_with_keys(nodes, attention, bias, opset=opset)
+    output = _guarded(nodes, _weighted(nodes, attention, weights, joined.value), with_keys)
+    if attention.scores is not None and attention.scores_mode == QkOutputMode.WEIGHTS:
+        weights = _guarded(nodes, weights, with_keys)
+    stages = (scores, capped, logits, weights)
+    return Built(
+        output=heads_joined(nodes, attention, output),
+        present_key=None if attention.present_key is None else joined.key,
+        present_value=None if attention.present_value is None else joined.value,
+        scores=None if attention.scores is None else stages[attention.scores_mode],
+    )
+
+
+def _scores(nodes: Nodes, attention: GraphAttention, joined: Operands, placement: ScalePlacement) -> ir.Value:
+    """Scale * Q K^T: (batch, q heads, queries, keys)."""
+    spec, dtype = attention.spec, attention.dtype
+    query, key = joined.query, joined.key
+    match placement:
+        case ScalePlacement.QUERY:
+            query = scaled(nodes, query, spec.scale_value, dtype)
+        case ScalePlacement.BOTH:
+            on_query, on_key = roots(spec.scale_value)
+            query, key = scaled(nodes, query, on_query, dtype), scaled(nodes, key, on_key, dtype)
+        case ScalePlacement.SCORES:
+            pass
+    turned = nodes("Transpose", key, perm=[0, 1, 3, 2])
+    scores = _split(nodes, attention, nodes("MatMul", _grouped(nodes, attention, query), turned))
+    return scaled(nodes, scores, spec.scale_value, dtype) if placement is ScalePlacement.SCORES else scores
+
+
+def _weighted(nodes: Nodes, attention: GraphAttention, weights: ir.Value, value: ir.Value) -> ir.Value:
+    return _split(nodes, attention, nodes("MatMul", _grouped(nodes, attention, weights), value))
+
+
+def _grouped(nodes: Nodes, attention: GraphAttention, value: ir.Value) -> ir.Value:
+    """The rows of all heads that share a key head under one another: (batch, kv heads, heads * rows, width)."""
+    spec = attention.spec
+    if spec.heads_per_kv == 1:
+        return value
+    return nodes("Reshape", value, nodes.integers(0, spec.kv_num_heads, -1, 0))
+
+
+def _split(nodes: Nodes, attention: GraphAttention, value: ir.Value) -> ir.Value:
+    """Undo `_grouped`: (batch, q heads, rows, width)."""
+    if attention.spec.heads_per_kv == 1:
+        return value
+    return nodes("Reshape", value, nodes.integers(0, attention.spec.q_num_heads, -1, 0))
+
+
+def capped_scores(nodes: Nodes, scores: ir.Value, attention: GraphAttention) -> ir.Value:
+    """Softcap * tanh(scores / softcap), in single precision where the type does not have the number."""
+    cap = attention.spec.softcap
+    if not cap:
+        return scores
+    element = element_type(attention.dtype)
+    working = element if is_exact(cap, attention.dtype) else ir.DataType.FLOAT
+    wide = scores if working is element else nodes("Cast", scores, dtype=working, to=int(working))
+    number = nodes.constant(cap, working)
+    capped = nodes("Mul", nodes("Tanh", nodes("Div", wide, number)), number)
+    return capped if working is element else nodes("Cast", capped, dtype=element, to=int(element))
+
+
+def _guarded(nodes: Nodes, rows: ir.Value, with_keys: ir.Value | None) -> ir.Value:
+    """Zero where a row has no visible key."""
+    if with_keys is None:
+        return rows
+    return nodes("Where", with_keys, rows, nodes.constant(0.0, rows.dtype or ir.DataType.FLOAT), dtype=rows.dtype)

@@ -1,0 +1,134 @@
+"""onnxruntime's GroupQueryAttention: self-attention over shared key heads, with its own causality, window and cache.
+
+Knows the operator's text, not the faults of a kernel.
+"""
+
+from typing import Any
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.forms import LowerOptions
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lower.built import Built
+from sdpa_onnx.graph.lower.contrib import (
+    bias_and_rows,
+    common_refusal,
+    finished,
+    output_shape,
+    packed_heads,
+    query_and_scale,
+)
+from sdpa_onnx.graph.lower.operands import Lengths, has_equal_lengths, stated_size
+from sdpa_onnx.graph.lower.visible import bounds_of
+from sdpa_onnx.graph.nodes import Nodes
+
+__all__ = ["build", "needed_opset", "refusal"]
+
+_OPERATOR = "GroupQueryAttention"
+# Source: onnxruntime, group_query_attention_helper.h: "head_size must be a multiple of 8".
+_WIDTH_STEP = 8
+# Places of inputs that are not given in order.
+# Source: onnxruntime docs/ContribOperators.md, com.microsoft.GroupQueryAttention, version 1.
+_BIAS_INPUT, _QUERY_LENGTHS_INPUT = 10, 16
+
+
+def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # every form is asked alike
+    """13: the operator is of a domain of its own, and masks are made with Where and ReduceMax."""
+    return 13
+
+
+def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> str | None:  # noqa: ARG001
+    """What the operator cannot do: other widths, as many keys as one likes, a cache without causality."""
+    spec = attention.spec
+    if spec.head_dim != spec.v_head_dim:
+        return f"{_OPERATOR} has values as wide as keys only: they are {spec.v_head_dim} and {spec.head_dim} wide."
+    if spec.head_dim % _WIDTH_STEP:
+        return f"{_OPERATOR} takes heads of a multiple of {_WIDTH_STEP} elements: these have {spec.head_dim}."
+    if attention.past_key is not None and not _is_causal(attention):
+        return f"{_OPERATOR} reads a cache of several samples only if it is causal."
+    return _lengths_differ(attention) or common_refusal(attention, _OPERATOR)
+
+
+def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> Built:
+    """Write the operator, its lengths and its bias; of the workarounds, a finite mask is its own.
+
+    Its window counts the query's own key. Over a cache the number of queries of
+    each sample is given, without which it takes several queries of one sample only.
+
+    Source: onnxruntime docs/ContribOperators.md, com.microsoft.GroupQueryAttention, version 1.
+    """
+    lengths, spec = Lengths(nodes, attention), attention.spec
+    query, scale = query_and_scale(nodes, attention)
+    inputs: list[ir.Value | None] = [None] * (_QUERY_LENGTHS_INPUT + 1)
+    inputs[0] = query
+    inputs[1] = packed_heads(nodes, attention, attention.key, spec.kv_num_heads, spec.head_dim)
+    inputs[2] = packed_heads(nodes, attention, attention.value, spec.kv_num_heads, spec.v_head_dim)
+    inputs[3:5] = [attention.past_key, attention.past_value]
+    inputs[5:7] = _counts(nodes, lengths)
+    rows = None
+    if not _is_causal(attention) or attention.attn_mask is not None:
+        inputs[_BIAS_INPUT], rows = bias_and_rows(nodes, attention, lengths, opset=opset, options=options)
+    if attention.past_key is not None:
+        inputs[_QUERY_LENGTHS_INPUT] = _of_each_sample(nodes, lengths, lengths.queries)
+    while inputs[-1] is None:
+        inputs.pop()
+    outputs = nodes.many(
+        _OPERATOR,
+        *inputs,
+        outputs=3,
+        domain=CONTRIB_DOMAIN,
+        shape=output_shape(attention),
+        num_heads=spec.q_num_heads,
+        kv_num_heads=spec.kv_num_heads,
+        **_attributes(attention),
+        **scale,
+    )
+    return Built(
+        output=finished(nodes, attention, outputs[0], rows),
+        present_key=outputs[1],
+        present_value=outputs[2],
+    )
+
+
+def _is_causal(attention: GraphAttention) -> bool:
+    """Whether the operator's own causality is right: lengths of the samples move its diagonal."""
+    return bounds_of(attention.spec).right == 0 and attention.nonpad_kv_seqlen is None
+
+
+def _attributes(attention: GraphAttention) -> dict[str, Any]:
+    spec = attention.spec
+    attributes: dict[str, Any] = {}
+    if not _is_causal(attention):
+        attributes["causal"] = 0
+    elif spec.left_window >= 0:
+        attributes["local_window_size"] = spec.left_window + 1
+    if spec.softcap:
+        attributes["softcap"] = spec.softcap
+    return attributes
+
+
+def _lengths_differ(attention: GraphAttention) -> str | None:
+    """Why there may be another number of new keys than queries, or None.
+
+    Where the graph does not say, the form is written: if the lengths differ
+    after all, the operator fails when it runs.
+    """
+    if has_equal_lengths(attention) is not False:
+        return None
+    axis = attention.spec.layout.length_axis
+    sizes = [stated_size(value, axis) for value in (attention.query, attention.key)]
+    queries, keys = ("any number of" if size is None else size for size in sizes)
+    return f"{_OPERATOR} needs as many new keys as queries: the graph has {queries} queries and {keys} keys."
+
+
+def _counts(nodes: Nodes, lengths: Lengths) -> tuple[ir.Value, ir.Value]:
+    """Keys less one of each sample, and the most keys of a sample."""
+    last = nodes("Sub", lengths.keys, nodes.constant(1, ir.DataType.INT64))
+    total = nodes("Cast", lengths.keys, dtype=ir.DataType.INT32, to=int(ir.DataType.INT32))
+    return _of_each_sample(nodes, lengths, last), total
+
+
+def _of_each_sample(nodes: Nodes, lengths: Lengths, count: ir.Value) -> ir.Value:
+    number = nodes("Cast", count, dtype=ir.DataType.INT32, to=int(ir.DataType.INT32))
+    return nodes("Expand", number, lengths.as_shape(lengths.batch))

@@ -1,0 +1,115 @@
+"""onnxruntime's MultiHeadAttention: every mask as a bias, the cache joined before it, no softcap.
+
+Knows the operator's text, not the faults of a kernel.
+"""
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.forms import LowerOptions
+from sdpa_onnx.core.spec import Layout
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lower.built import Built
+from sdpa_onnx.graph.lower.contrib import (
+    bias_and_rows,
+    common_refusal,
+    finished,
+    output_shape,
+    packed_heads,
+    query_and_scale,
+)
+from sdpa_onnx.graph.lower.operands import Lengths, heads_side_by_side, join_keys_and_values, same_size
+from sdpa_onnx.graph.lower.visible import bounds_of, may_have_empty_rows
+from sdpa_onnx.graph.nodes import Nodes
+
+__all__ = ["build", "needed_opset", "refusal"]
+
+_OPERATOR = "MultiHeadAttention"
+
+
+def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # every form is asked alike
+    """13: the operator is of a domain of its own, and masks are made with Where and ReduceMax."""
+    return 13
+
+
+def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> str | None:  # noqa: ARG001
+    """What the operator cannot do: a softcap, float64, the fourth output."""
+    if attention.spec.softcap:
+        return f"{_OPERATOR} has no softcap."
+    return common_refusal(attention, _OPERATOR)
+
+
+def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> Built:
+    """Write the operator; of the workarounds, a finite mask is its own.
+
+    Its own causality is used only where the graph states that there are as many
+    keys as queries: for other lengths its text names no alignment.
+
+    Source: onnxruntime docs/ContribOperators.md, com.microsoft.MultiHeadAttention, version 1.
+    """
+    lengths, spec = Lengths(nodes, attention), attention.spec
+    query, attributes = query_and_scale(nodes, attention)
+    own_key, own_value, present_key, present_value = _keys_and_values(nodes, attention)
+    bias = rows = None
+    if _is_lower_triangle(attention):
+        attributes["unidirectional"] = 1
+    else:
+        bias, rows = bias_and_rows(nodes, attention, lengths, opset=opset, options=options)
+    output = nodes(
+        _OPERATOR,
+        *[query, own_key, own_value, *([None, None, bias] if bias is not None else [])],
+        domain=CONTRIB_DOMAIN,
+        shape=output_shape(attention),
+        num_heads=spec.q_num_heads,
+        **attributes,
+    )
+    return Built(
+        output=finished(nodes, attention, output, rows if may_have_empty_rows(attention) else None),
+        present_key=present_key,
+        present_value=present_value,
+    )
+
+
+def _is_lower_triangle(attention: GraphAttention) -> bool:
+    """Causal and nothing else, with as many keys as queries."""
+    axis = attention.spec.layout.length_axis
+    given = (attention.attn_mask, attention.nonpad_kv_seqlen, attention.past_key)
+    bounds = bounds_of(attention.spec)
+    plain = bounds.right == 0 and bounds.left is None and all(value is None for value in given)
+    return plain and same_size(attention.query, axis, attention.key, axis)
+
+
+def _keys_and_values(
+    nodes: Nodes, attention: GraphAttention
+) -> tuple[ir.Value, ir.Value, ir.Value | None, ir.Value | None]:
+    """Keys and values for the operator, then the presents; past joined, heads repeated.
+
+    The operator's own cache is not used: it has no values of another width.
+    4-D keys and values it takes as they are, but only of equal width.
+    """
+    spec = attention.spec
+    wants_present = attention.present_key is not None or attention.present_value is not None
+    equal_width = spec.head_dim == spec.v_head_dim
+    as_given = attention.past_key is None and spec.heads_per_kv == 1
+    if as_given and not wants_present and (spec.layout is Layout.BSH or not equal_width):
+        key = packed_heads(nodes, attention, attention.key, spec.kv_num_heads, spec.head_dim)
+        value = packed_heads(nodes, attention, attention.value, spec.kv_num_heads, spec.v_head_dim)
+        return key, value, None, None
+    joined = join_keys_and_values(nodes, attention)
+    key = _repeated(nodes, attention, joined[0], spec.head_dim)
+    value = _repeated(nodes, attention, joined[1], spec.v_head_dim)
+    presents = joined if wants_present else (None, None)
+    if equal_width:
+        return key, value, *presents
+    key = heads_side_by_side(nodes, key, spec.q_num_heads, spec.head_dim)
+    return key, heads_side_by_side(nodes, value, spec.q_num_heads, spec.v_head_dim), *presents
+
+
+def _repeated(nodes: Nodes, attention: GraphAttention, tensor: ir.Value, width: int) -> ir.Value:
+    """(batch, q heads, keys, width): each key head as often as it has query heads."""
+    times = attention.spec.heads_per_kv
+    if times == 1:
+        return tensor
+    apart = nodes("Unsqueeze", tensor, nodes.integers(2))
+    repeated = nodes("Expand", apart, nodes.integers(1, 1, times, 1, 1))
+    return nodes("Reshape", repeated, nodes.integers(0, attention.spec.q_num_heads, -1, width))

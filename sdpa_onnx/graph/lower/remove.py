@@ -1,0 +1,45 @@
+"""Take nodes out of a graph that nothing reads any more, and those that served only them."""
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
+
+__all__ = ["remove_unread"]
+
+
+def remove_unread(candidates: Iterable[ir.Node]) -> None:
+    """Remove candidates that nothing reads, then what served only them, initializers too.
+
+    A node that is neither a candidate nor fed one stays, read or not: it was that way before.
+
+    Args:
+        candidates: Nodes of one graph.
+    """
+    waiting = list(dict.fromkeys(candidates))
+    while waiting:
+        node = waiting.pop()
+        if node.graph is None or any(value.uses() or value.is_graph_output() for value in node.outputs):
+            continue
+        sources = list(dict.fromkeys(inputs_within(node)))
+        _detach(node)
+        node.graph.remove(node)
+        for value in sources:
+            producer = value.producer()
+            if producer is not None:
+                waiting.append(producer)
+            elif not value.uses():
+                _drop_initializer(value)
+
+
+def _detach(node: ir.Node) -> None:
+    for inner in nodes_within(node):
+        for position in range(len(inner.inputs)):
+            inner.replace_input_with(position, None)
+
+
+def _drop_initializer(value: ir.Value) -> None:
+    graph = value.graph
+    if value.is_initializer() and not value.is_graph_input() and not value.is_graph_output() and graph is not None:
+        graph.initializers.pop(value.name or "", None)

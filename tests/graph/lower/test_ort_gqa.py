@@ -1,0 +1,140 @@
+"""onnxruntime's GroupQueryAttention: self-attention with its own causality, window and cache, and what it refuses."""
+
+from dataclasses import replace
+
+import onnx_ir as ir
+import pytest
+
+from sdpa_onnx.core.forms import Form, LowerOptions, Workaround
+from sdpa_onnx.core.oracle import QkOutputMode
+from sdpa_onnx.core.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.graph.lower.lower import refusal
+from tests.graph.lower.canonical import HARD_SPECS, SELF_SIZES, SQUARE, Bare, Size, Trials, all_inputs, drawn
+from tests.graph.models import SPECS
+
+_OPERATOR = "GroupQueryAttention"
+_CAUSAL_PAST = HARD_SPECS["causal-past"]
+
+
+def _node(model: ir.Model) -> ir.Node:
+    (node,) = [node for node in model.graph if node.op_type == _OPERATOR]
+    return node
+
+
+def _self(spec: AttentionSpec, **more: object) -> Bare:
+    return Bare(spec=spec, is_self=True, **more)  # type: ignore[arg-type]  # fields of Bare
+
+
+_REFUSED: dict[str, tuple[Bare, str]] = {
+    "value width": (
+        _self(SPECS["dv"]),
+        "GroupQueryAttention has values as wide as keys only: they are 3 and 8 wide.",
+    ),
+    "head width": (
+        _self(replace(SPECS["mqa"], head_dim=12, v_head_dim=12)),
+        "GroupQueryAttention takes heads of a multiple of 8 elements: these have 12.",
+    ),
+    "cache, not causal": (
+        _self(SPECS["past"]),
+        "GroupQueryAttention reads a cache of several samples only if it is causal.",
+    ),
+    "lengths": (
+        Bare(spec=SPECS["causal"]),
+        "GroupQueryAttention needs as many new keys as queries: the graph has q_seq_len queries and kv_seq_len keys.",
+    ),
+    "float64": (_self(SPECS["causal"], dtype=Dtype.FLOAT64), "GroupQueryAttention has no float64."),
+    "scores": (
+        _self(SPECS["causal"], scores_mode=QkOutputMode.SCORES),
+        "GroupQueryAttention has no output of the scores as the standard operator has it.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("bare", "reason"), _REFUSED.values(), ids=_REFUSED)
+def test_what_it_cannot_do(bare: Bare, reason: str) -> None:
+    """A refusal names the feature."""
+    assert refusal(bare.build()[1], Form.ORT_GQA, opset=18) == reason
+
+
+_LENGTHS = [
+    ("rows", "rows", True, None),
+    (5, 5, False, None),
+    (4, 5, True, "4 queries and 5 keys"),
+    ("rows", "columns", True, "rows queries and columns keys"),
+    ("rows", "unk__3", True, None),
+    ("unk__3", "unk__3", True, None),
+    ("rows", None, True, None),
+    ("rows", None, False, "rows queries and any number of keys"),
+]
+
+
+@pytest.mark.parametrize(("queries", "keys", "is_computed", "said"), _LENGTHS)
+def test_lengths_that_the_graph_states(
+    queries: int | str | None,
+    keys: int | str | None,
+    is_computed: bool,  # a column of the table
+    said: str | None,
+) -> None:
+    """Lengths that differ are refused; keys that the graph computes may be as long though no name says so."""
+    model, attention = Bare(spec=SPECS["causal"]).build()
+    if is_computed:
+        attention = replace(attention, key=ir.node("Identity", [attention.key]).outputs[0])
+    attention.query.shape, attention.key.shape = ir.Shape([1, 2, queries, 8]), ir.Shape([1, 2, keys, 8])
+    reason = None if said is None else f"GroupQueryAttention needs as many new keys as queries: the graph has {said}."
+    assert refusal(attention, Form.ORT_GQA, opset=model.opset_imports[""]) == reason
+
+
+_SAID: dict[str, tuple[AttentionSpec, dict[str, object], bool]] = {
+    "causal": (SPECS["causal"], {}, False),
+    "not causal": (SPECS["gqa"], {"causal": 0}, False),
+    "window counts its own key": (HARD_SPECS["window-past"], {"local_window_size": 3}, False),
+    "window without causality": (HARD_SPECS["left-window"], {"causal": 0}, True),
+    "lengths": (HARD_SPECS["causal-lengths"], {"causal": 0}, True),
+    "mask": (HARD_SPECS["causal-past-bool"], {}, True),
+    "softcap": (replace(SPECS["causal"], softcap=2.0), {"softcap": 2.0}, False),
+    "scale 0": (replace(SPECS["causal"], scale=0.0), {"scale": 1.0}, False),
+}
+
+
+@pytest.mark.parametrize(("spec", "attributes", "has_bias"), _SAID.values(), ids=_SAID)
+def test_what_the_node_says(spec: AttentionSpec, attributes: dict[str, object], has_bias: bool) -> None:
+    """Attributes where the operator has the feature, a bias where it has not."""
+    node = _node(_self(spec).written(Form.ORT_GQA))
+    heads = {"num_heads": spec.q_num_heads, "kv_num_heads": spec.kv_num_heads}
+    assert {name: attribute.value for name, attribute in node.attributes.items()} == heads | attributes
+    assert (len(node.inputs) > 10 and node.inputs[10] is not None) == has_bias
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [_CAUSAL_PAST, HARD_SPECS["window-past"], replace(HARD_SPECS["bsh-past"], v_head_dim=8, is_causal=True)],
+    ids=["4-D", "window", "3-D"],
+)
+def test_cache_of_several_samples(spec: AttentionSpec) -> None:
+    """Several queries of several samples over a cache, one token, and an empty cache."""
+    sizes = [*SELF_SIZES, Size(queries=9, keys=9, past=17)]
+    bare = _self(spec)
+    assert Trials(bare=bare, model=bare.written(Form.ORT_GQA)).judge(drawn(spec, sizes)) == []
+
+
+@pytest.mark.parametrize("kind", [MaskKind.BOOL, pytest.param(MaskKind.FLOAT, marks=pytest.mark.slow)])
+def test_mask_over_a_cache(kind: MaskKind) -> None:
+    """A mask as bias beside the operator's own causality; rows without a key are zero."""
+    spec = replace(_CAUSAL_PAST, mask=kind)
+    bare = _self(spec)
+    options = LowerOptions(workarounds=frozenset({Workaround.FINITE_MASK}))
+    trials = Trials(bare=bare, model=bare.written(Form.ORT_GQA, options))
+    inputs = all_inputs(spec, [SQUARE])
+    assert trials.judge({name: arrays for name, arrays in inputs.items() if "mask" in name}) == []
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_window_off_by_one_is_found(left: int) -> None:
+    """The operator's window counts the query's own key: one that does not is seen."""
+    spec = replace(SPECS["causal"], left_window=1)
+    bare = _self(spec)
+    model = bare.written(Form.ORT_GQA)
+    inputs = {name: arrays for name, arrays in all_inputs(spec, [SQUARE]).items() if "visible" in name}
+    assert Trials(bare=bare, model=model).judge(inputs) == []
+    _node(model).attributes["local_window_size"] = ir.AttrInt64("local_window_size", left + 1)
+    assert Trials(bare=bare, model=model).judge(inputs) != []
