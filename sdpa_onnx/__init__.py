@@ -3,7 +3,7 @@
 Imports nothing heavy: torch, onnx and onnxruntime are loaded when they are needed.
 """
 
-from sdpa_onnx.api import bench, export, find_attention, load, verify
+from sdpa_onnx.api import bench, convert, export, find_attention, load, verify
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.version import __version__
 
@@ -16,6 +16,7 @@ __all__ = [
     "ScaleRule",
     "__version__",
     "bench",
+    "convert",
     "export",
     "find_attention",
     "load",

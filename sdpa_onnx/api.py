@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     ModelSource = str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | OnnxModel
 
-__all__ = ["bench", "export", "find_attention", "load", "verify"]
+__all__ = ["bench", "convert", "export", "find_attention", "load", "verify"]
 
 _ATTENTION_OPSET = 23
 
@@ -86,6 +86,40 @@ def find_attention(model: "ModelSource") -> "list[AttentionRecord]":
 
     loaded = load(model)
     return inspect_model(loaded, target=str(loaded.path or "model"))
+
+
+def convert(
+    model: "ModelSource",
+    form: str = "blocked",
+    *,
+    opset: int | None = None,
+    runtime: str | None = "ort-cpu",
+    seed: int = 0,
+    rows_may_be_empty: bool = True,
+) -> "OnnxModel":
+    """Write every attention of a model in another form, and prove the result against the model.
+
+    Attentions that cannot be read or that the form cannot say stay as they are; `find_attention` lists them.
+
+    Args:
+        model: The model; it is left as it is.
+        form: "decomposed", "attention", "blocked", "ort-mha", "ort-gqa", or "auto": the fastest that is right there.
+        opset: Of the result; None = the model's own wherever the form allows.
+        runtime: Where the result is proved; None = nowhere, see `verify`.
+        seed: Seed of the inputs.
+        rows_may_be_empty: Whether padding may hide every key of a query. If not, masks that are causal but
+            for such rows become causality; the proof feeds no such mask, and the metadata of the result says so.
+
+    Raises:
+        PlanError: If there is no such form.
+        ModelError: If no attention could be converted, or the result does not compute what the model computes.
+        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is not there.
+    """
+    from sdpa_onnx.workflows.convert_memory import convert_in_memory
+
+    return convert_in_memory(
+        load(model), form, opset=opset, runtime=runtime, seed=seed, rows_may_be_empty=rows_may_be_empty
+    )
 
 
 def verify(

@@ -1,8 +1,7 @@
 """`sdpa-onnx export`: a target becomes an ONNX file, proved before it is called done."""
 
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,15 +9,33 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sdpa_onnx.cli.guard import DISAGREES, OK, guarded, pin_threads, tell
-from sdpa_onnx.cli.options import PATIENCE_SECONDS, Debug, DtypeName, Json, MaskName, Output, Seed, Timeout
+from sdpa_onnx.cli.options import (
+    AUTO_SECONDS,
+    PATIENCE_SECONDS,
+    AutoSeconds,
+    AutoSizes,
+    Debug,
+    DtypeName,
+    Json,
+    MaskName,
+    Output,
+    Seed,
+    Timeout,
+    check_auto_options,
+    parse_size_sets,
+    with_timeout_words,
+)
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_records
-from sdpa_onnx.errors import ModelError, PlanError
+from sdpa_onnx.cli.writable import check_output
+from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.spec import AttentionSpec, Dtype
     from sdpa_onnx.graph.model import OnnxModel
+    from sdpa_onnx.runtimes.base import Runtime
     from sdpa_onnx.workflows.export import Exported
+    from sdpa_onnx.workflows.export_for import Written
 
 __all__ = ["export"]
 
@@ -32,8 +49,8 @@ Target = Annotated[
         show_default=False,
     ),
 ]
-FormName = Literal["attention", "decomposed"]
-Opset = Annotated[int, typer.Option("--opset", help="18 to 25.")]
+FormName = Literal["attention", "decomposed", "blocked", "ort-mha", "ort-gqa", "auto"]
+Opset = Annotated[int | None, typer.Option("--opset", help="18 to 25. Default: 23.", show_default=False)]
 Shapes = Annotated[
     list[str], typer.Option("--shape", metavar="NAME=2x16x512", help="Sample input of a class; :dtype may follow.")
 ]
@@ -58,6 +75,9 @@ class ExportRequest:
     dtype: "Dtype | None"
     shapes: Mapping[str, tuple[tuple[int, ...], str]] | None
     dynamic_axes: Mapping[str, tuple[int, ...]] | None
+    at: tuple[Mapping[str, int], ...] = ()
+    seconds: float | None = None
+    opset_is_given: bool = True
 
     def make(self) -> "OnnxModel":
         """Do the export."""
@@ -66,11 +86,23 @@ class ExportRequest:
         return export_target(
             self.what,
             opset=self.opset,
-            form=self.form,
+            form=None if self.form == "auto" else self.form,
             dtype=self.dtype,
             shapes=self.shapes,
             dynamic_axes=self.dynamic_axes,
         )
+
+    def write(self, model: "OnnxModel", where: "Runtime", on_step: Callable[[str], None]) -> "Written":
+        """Write the export for its runtime: with workarounds, or in its fastest form."""
+        from sdpa_onnx.runtimes.base import get_runtime
+        from sdpa_onnx.workflows.auto import Budget
+        from sdpa_onnx.workflows.export_for import with_fastest_form, with_workarounds
+
+        if self.form != "auto":
+            return with_workarounds(model, where)
+        budget = Budget(seconds=AUTO_SECONDS if self.seconds is None else self.seconds)
+        opset = self.opset if self.opset_is_given else None
+        return with_fastest_form(model, get_runtime(where.name), budget, at=self.at, opset=opset, on_step=on_step)
 
 
 @guarded
@@ -78,7 +110,7 @@ def export(
     target: Target,
     output: Output,
     *,
-    opset: Opset = _ATTENTION_OPSET,
+    opset: Opset = None,
     form: Annotated[FormName | None, typer.Option("--form", help="Default: by the opset.", show_default=False)] = None,
     dtype: ElementType = None,
     q_num_heads: Annotated[int, typer.Option("--q-num-heads", help="sdpa: query heads.")] = 8,
@@ -96,6 +128,8 @@ def export(
     shape: Shapes = [],
     dynamic: DynamicAxes = [],
     runtime: Annotated[str, typer.Option("--runtime", help="Where it is proved.")] = "ort-cpu",
+    at: AutoSizes = [],
+    seconds: AutoSeconds = None,
     timeout: Timeout = PATIENCE_SECONDS,
     seed: Seed = 0,
     json: Json = False,
@@ -103,44 +137,78 @@ def export(
 ) -> int:
     """Export a target, prove its axes and numbers, and only then write it."""
     pin_threads(1)
-    _check_output(output)
-    from sdpa_onnx.catalog import entry_names, find_entry
     from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 
-    what: AttentionSpec | str = find_entry(target).spec if target in entry_names() else target
-    if target == BARE:
-        what = AttentionSpec(
-            q_num_heads=q_num_heads,
-            kv_num_heads=q_num_heads if kv_num_heads is None else kv_num_heads,
-            head_dim=head_dim,
-            v_head_dim=head_dim if v_head_dim is None else v_head_dim,
-            is_causal=causal,
-            left_window=left_window,
-            right_window=right_window,
-            mask=MaskKind(mask),
-            softcap=softcap,
-            scale=ScaleRule.INVERSE_SQRT if scale is None else scale,
-            has_past=past,
-            layout=Layout(layout),
-        )
-    _check_target(what, target, shape, dynamic)
+    what = _named(target) or AttentionSpec(
+        q_num_heads=q_num_heads,
+        kv_num_heads=q_num_heads if kv_num_heads is None else kv_num_heads,
+        head_dim=head_dim,
+        v_head_dim=head_dim if v_head_dim is None else v_head_dim,
+        is_causal=causal,
+        left_window=left_window,
+        right_window=right_window,
+        mask=MaskKind(mask),
+        softcap=softcap,
+        scale=ScaleRule.INVERSE_SQRT if scale is None else scale,
+        has_past=past,
+        layout=Layout(layout),
+    )
     request = ExportRequest(
         what=what,
-        opset=opset,
-        form=_form(what, form, opset),
+        opset=_ATTENTION_OPSET if opset is None else opset,
+        form=_form(what, form, _ATTENTION_OPSET if opset is None else opset),
         dtype=None if dtype is None else Dtype(dtype),
         shapes=parse_shapes(shape),
         dynamic_axes=parse_axes(dynamic),
+        at=parse_size_sets(at),
+        seconds=seconds,
+        opset_is_given=opset is not None,
     )
-    return _show(_export(request, target, output, runtime, seed=seed, patience_seconds=timeout), output, as_json=json)
+    exported = _export(request, target, output, runtime, seed=seed, patience_seconds=timeout)
+    return _show(exported, output, as_json=json, is_usual=form is None)
 
 
-def _show(exported: "Exported", output: Path, *, as_json: bool) -> int:
-    show_records([exported.record, *exported.agreement], as_json=as_json)
+def _named(target: str) -> "AttentionSpec | str | None":
+    """The spec that the catalogue has under a name, else the target itself; None of the one that options describe.
+
+    A misspelt target is refused before torch is loaded.
+    """
+    from sdpa_onnx.catalog import entry_names, find_entry
+    from sdpa_onnx.torch_export.target_text import check_target
+
+    if target == BARE:
+        return None
+    if target in entry_names():
+        return find_entry(target).spec
+    check_target(target)
+    return target
+
+
+def _tell_one_length(request: ExportRequest) -> None:
+    from sdpa_onnx.workflows.export import has_one_length
+
+    if has_one_length(request.what, request.form):
+        tell("query and key share one length, which GroupQueryAttention needs")
+
+
+def _show(exported: "Exported", output: Path, *, as_json: bool, is_usual: bool) -> int:
+    from sdpa_onnx.report.form_table import limits_of_chosen, told_forms
+
+    is_timed = any(form.median_seconds for form in exported.forms)
+    forms = exported.forms if as_json else told_forms(exported.forms) if is_timed else ()
+    show_records([exported.record, *exported.agreement, *forms], as_json=as_json)
+    if is_timed and not as_json:
+        for line in limits_of_chosen(exported.forms):
+            tell(f"warning: {line}")
+    if exported.forms:
+        from sdpa_onnx.workflows.export_for import workaround_words
+
+        for line in workaround_words(exported.forms):
+            tell(line)
     if not exported.is_right:
-        tell(f"{output} was not written: {_why(exported)}")
+        tell(f"{output} was not written: {with_timeout_words(_why(exported))}")
         return DISAGREES
-    tell(f"wrote {output}{_fallback_words(exported)}")
+    tell(f"wrote {output}{_fallback_words(exported) if is_usual else ''}")
     return OK
 
 
@@ -155,6 +223,10 @@ def _why(exported: "Exported") -> str:
         )
     elif record.settings or record.baked:
         advice = "Let the code follow the size, or keep that axis fixed with --dynamic."
+    elif "gave no answer in " in record.reason:
+        return record.reason
+    elif exported.forms and not exported.agreement:
+        return f"{record.reason.rstrip('.')}. Choose another form, opset or runtime."
     else:
         return f"see what disagrees above.{_older(record.opset)}"
     return f"{record.reason.rstrip('.')}. {advice}"
@@ -167,7 +239,7 @@ def _older(opset: int) -> str:
 def _fallback_words(exported: "Exported") -> str:
     """A word when an opset that has the Attention operator got the formula instead."""
     record, sites = exported.record, exported.model.sites
-    if record.form == "attention" or record.opset < _ATTENTION_OPSET or not sites:
+    if record.form != "decomposed" or record.opset < _ATTENTION_OPSET or not sites:
         return ""
     from sdpa_onnx.graph.attention_node import minimum_opset
 
@@ -180,10 +252,13 @@ def _export(
     from sdpa_onnx.workflows.export import export_and_prove
     from sdpa_onnx.workflows.survey import pick_runtimes
 
+    check_output(output)
+    check_auto_options(request.form, request.at, request.seconds)
+    _check_options(request, target)
     pick_runtimes([runtime])
     with Progress(10.0) as progress:
         progress.at(f"exporting {target}")
-        return export_and_prove(
+        exported = export_and_prove(
             request.make,
             target=target,
             runtime=runtime,
@@ -191,37 +266,24 @@ def _export(
             seed=seed,
             on_size=lambda done, of: progress.at(f"proving axes: {done} of {of} sizes"),
             patience_seconds=patience_seconds,
+            write=lambda model, where: request.write(model, where, progress.at),
         )
+    _tell_one_length(request)
+    return exported
 
 
-def _check_output(output: Path) -> None:
-    """Find out now, not after the export, that the file cannot be written."""
-    if output.is_dir():
-        raise ModelError(f"{output} is a directory.", hint="Give the name of a file.")
-    if not output.parent.is_dir():
-        raise ModelError(f"Cannot write {output}: there is no folder {output.parent}.")
-    if not os.access(output.parent, os.W_OK):
-        raise ModelError(f"Cannot write {output}: {output.parent} is not writable.")
-
-
-def _check_target(what: object, target: str, shapes: list[str], axes: list[str]) -> None:
-    """Refuse a misspelt target before torch is loaded, and options that only a class takes."""
-    if isinstance(what, str):
-        from sdpa_onnx.torch_export.target_text import check_target
-
-        check_target(what)
-    if (shapes or axes) and not isinstance(what, str):
-        option = "--shape" if shapes else "--dynamic"
+def _check_options(request: ExportRequest, target: str) -> None:
+    """Refuse options that only a class takes."""
+    if not isinstance(request.what, str) and (request.shapes or request.dynamic_axes):
+        option = "--shape" if request.shapes else "--dynamic"
         raise PlanError(f"{option} does not go with '{target}', whose inputs are known; it is for a class.")
 
 
 def _form(what: object, form: FormName | None, opset: int) -> FormName | None:
-    """The form asked for; for a module the opset decides, and another one is refused."""
-    implied = "attention" if opset >= _ATTENTION_OPSET else "decomposed"
-    if isinstance(what, str) and form not in (None, implied):
+    """The form asked for; a module cannot have the operator at an opset that does not have it."""
+    if isinstance(what, str) and form == "attention" and opset < _ATTENTION_OPSET:
         raise PlanError(
-            f"A module at opset {opset} is exported in form '{implied}', not '{form}'.",
-            hint="Use --opset 23 or higher for 'attention', 18 to 22 for 'decomposed'.",
+            f"A module at opset {opset} cannot be exported in form 'attention'.", hint="Use --opset 23 or higher."
         )
     return form
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sdpa_onnx.cli.guard import OK, guarded
-from sdpa_onnx.cli.options import Debug, Json, ModelFile, Runtimes
+from sdpa_onnx.cli.options import PATIENCE_SECONDS, Debug, Json, ModelFile, Runtimes, Timeout
 from sdpa_onnx.cli.show import print_json
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def inspect(
     *,
     runtime: Runtimes = ["ort-cpu"],
     run: Run = True,
+    timeout: Timeout = PATIENCE_SECONDS,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -32,12 +33,17 @@ def inspect(
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.workflows.inspect import inspect_model, what_runs
     from sdpa_onnx.workflows.inspect_axes import try_axes
+    from sdpa_onnx.workflows.lifted import with_lifted_sites
     from sdpa_onnx.workflows.survey import pick_runtimes
 
     names = pick_runtimes(runtime)
     loaded = load_model(model)
     records = inspect_model(loaded, target=str(model))
-    trial = try_axes(loaded, records, names[0], target=str(model)) if run else None
+    read = {record.node: record.warnings for record in records}
+    trial = None
+    if run:
+        able = with_lifted_sites(loaded)
+        trial = try_axes(able, records, names[0], target=str(model), patience_seconds=timeout)
     if trial is not None:
         records = trial.records
     if json:
@@ -46,13 +52,15 @@ def inspect(
     print(f"{model}: opset {loaded.opset}, {len(records)} attention{'s' if len(records) > 1 else ''}")
     for record in records:
         print(describe_attention(record))
+        for doubt in read[record.node]:
+            print(f"    warning: {doubt}")
     print(f"Dynamic axes: {', '.join(records[0].dynamic_axes) or 'none'}")
     for line in _doubts(records):
         print(f"  warning: {line}")
     if trial is not None:
         print(f"Axes: {trial.says}")
     for name in names:
-        print(f"On {name}: {_ran_line(what_runs(loaded, name))}")
+        print(f"On {name}: {_ran_line(what_runs(loaded, name, patience_seconds=timeout))}")
     return OK
 
 
@@ -66,7 +74,7 @@ def describe_attention(record: "AttentionRecord") -> str:
     """One attention in one line."""
     spec = record.spec
     if spec is None:
-        return f"  {record.node}: {record.dialect}; {record.reason}"
+        return f"  {record.node}: {record.dialect}; cannot be read: {record.reason}"
     words = [
         f"{spec.q_num_heads} heads"
         if spec.q_num_heads == spec.kv_num_heads

@@ -9,7 +9,20 @@ from typing import Annotated
 
 import typer
 
-from sdpa_onnx.cli import bench, conformance, export, fuzz, inspect, reduce, report, run, runtimes, saturation, verify
+from sdpa_onnx.cli import (
+    bench,
+    conformance,
+    convert,
+    export,
+    fuzz,
+    inspect,
+    reduce,
+    report,
+    run,
+    runtimes,
+    saturation,
+    verify,
+)
 from sdpa_onnx.cli.guard import INTERRUPTED, MISUSE, OK, fill_closed_streams, tell
 from sdpa_onnx.version import __version__
 
@@ -27,6 +40,7 @@ for command in (
     run.run,
     export.export,
     inspect.inspect,
+    convert.convert,
     verify.verify,
     bench.bench,
     saturation.saturation,

@@ -1,6 +1,7 @@
 """Options that several commands share, so that they read the same everywhere."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,11 +45,48 @@ Inputs = Annotated[Path | None, typer.Option("--inputs", help="Inputs by name in
 SizeOptions = Annotated[
     list[str], typer.Option("--size", metavar="AXIS=N", help="Size of a dynamic axis; repeatable, e.g. q_seq_len=128.")
 ]
+AutoSizes = Annotated[
+    list[str],
+    typer.Option("--at", metavar="AXIS=N,...", help="auto: sizes to time the forms at; repeatable. Default: a ladder."),
+]
+AutoSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds", min=0.1, help="auto: for timing the forms of an attention. Default: 20.", show_default=False
+    ),
+]
+# Enough for seven ways at three lengths up to 2048 of a usual attention.
+AUTO_SECONDS = 20.0
 MaskName = Literal["none", "bool", "float", "lengths"]
 DtypeName = Literal["float64", "float32", "float16", "bfloat16"]
 
 
-def parse_sizes(texts: list[str]) -> dict[str, int]:
+def check_auto_options(form: str | None, at: Sequence[object], seconds: float | None) -> None:
+    """Refuse what only `--form auto` takes.
+
+    Raises:
+        PlanError: If the form is another one.
+    """
+    given = "--at" if at else "--seconds" if seconds is not None else ""
+    if given and form != "auto":
+        raise PlanError(f"{given} is of --form auto, which times the forms.", hint="Leave it out, or give --form auto.")
+
+
+def with_timeout_words(text: str) -> str:
+    """A text that says, where a runtime gave no answer in time, which option gave it that time."""
+    return re.sub(r"gave no answer in [\d.e+]+ s\b", r"\g<0>, the time that --timeout allows", text)
+
+
+def parse_size_sets(texts: list[str]) -> tuple[dict[str, int], ...]:
+    """Read AXIS=N,AXIS=N options, one set of sizes each.
+
+    Raises:
+        PlanError: If one is of another form or not positive.
+    """
+    return tuple(parse_sizes(text.split(","), option="--at") for text in texts)
+
+
+def parse_sizes(texts: list[str], *, option: str = "--size") -> dict[str, int]:
     """Read AXIS=N options.
 
     Raises:
@@ -58,6 +96,6 @@ def parse_sizes(texts: list[str]) -> dict[str, int]:
     for text in texts:
         found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+)", text)
         if found is None or int(found[2]) < 1:
-            raise PlanError(f"--size {text} is not of the form AXIS=N with N at least 1.", hint="E.g. q_seq_len=128.")
+            raise PlanError(f"{option} {text} is not of the form AXIS=N with N at least 1.", hint="E.g. q_seq_len=128.")
         sizes[found[1]] = int(found[2])
     return sizes

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdpa_onnx.core.roofline import Ceilings
 
-__all__ = ["measure_ceilings"]
+__all__ = ["measure_ceilings", "one_node_call"]
 
 # Products (rows, inner, columns) of the kind that attention makes: QK^T and weights x value at d_k 64, and a square
 # one for projections. The fastest counts: a ceiling must not be passed by what it is the ceiling of.
@@ -31,9 +31,9 @@ def measure_ceilings(*, threads: int, seconds: float = 0.5) -> Ceilings:
     """
     best = 0.0
     for rows, inner, columns in _GEMM_SHAPES:
-        call = _ort_call("MatMul", {"x": (rows, inner), "z": (inner, columns)}, (rows, columns), threads)
+        call = one_node_call("MatMul", {"x": (rows, inner), "z": (inner, columns)}, (rows, columns), threads)
         best = max(best, 2.0 * rows * inner * columns / _fastest(call, threads, seconds))
-    softmax = _ort_call("Softmax", {"x": _SOFTMAX_SHAPE}, _SOFTMAX_SHAPE, threads)
+    softmax = one_node_call("Softmax", {"x": _SOFTMAX_SHAPE}, _SOFTMAX_SHAPE, threads)
     elements = _SOFTMAX_SHAPE[0] * _SOFTMAX_SHAPE[1]
     return Ceilings(gemm_flops_per_second=best, exps_per_second=elements / _fastest(softmax, threads, seconds))
 
@@ -53,7 +53,7 @@ def _fastest(call: Callable[[], object], threads: int, seconds: float) -> float:
     return float(np.percentile(cpu, 10) if threads == 1 else min(wall)) * 1e-9
 
 
-def _ort_call(
+def one_node_call(
     operator: str, inputs: Mapping[str, tuple[int, ...]], output: tuple[int, ...], threads: int
 ) -> Callable[[], object]:
     """A one-node session on bound buffers."""

@@ -18,6 +18,7 @@ from sdpa_onnx.core.records import (
 )
 from sdpa_onnx.report.comparisons import Comparison, comparisons
 from sdpa_onnx.report.figures import count, figure, median_text, ratio_text, share
+from sdpa_onnx.report.form_table import form_table
 from sdpa_onnx.report.judge_tables import located_table, planted_table
 from sdpa_onnx.report.saturation_table import prediction_table, saturation_table
 from sdpa_onnx.report.table import Column, Section, Table
@@ -58,6 +59,7 @@ def all_tables(records: Sequence[Record]) -> list[Table]:
         agreement_table(records, usual),
         planted_table(records),
         export_table(records),
+        form_table(records),
         saturation_table(saturation),
         prediction_table(saturation),
         warning_table(records),

@@ -10,6 +10,7 @@ from sdpa_onnx.core.records import (
     AttentionRecord,
     ConformanceRecord,
     ExportRecord,
+    FormRecord,
     LocatedRecord,
     Outcome,
     PlantedRecord,
@@ -49,6 +50,7 @@ def kind_noun(record: Record) -> str:
         LocatedRecord: "search for the first bad node",
         AttentionRecord: "attention",
         RuntimeRecord: "runtime",
+        FormRecord: "form",
     }
     return nouns[type(record)]
 

@@ -46,4 +46,4 @@ def _export(key: ModelKey) -> OnnxModel:
     import torch
 
     torch.manual_seed(key.seed)
-    return export_target(key.spec or key.target, opset=key.opset, form=None, dtype=key.dtype)
+    return export_target(key.spec or key.target, opset=key.opset, form=key.form, dtype=key.dtype)

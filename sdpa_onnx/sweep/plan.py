@@ -5,10 +5,11 @@ resumed and compared. Runs nothing.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from sdpa_onnx.core.forms import Form
 from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.sweep.suite import CaseKey, Measure, Suite, cases
 from sdpa_onnx.workflows.checked import MODULE_RUNTIME
@@ -18,13 +19,14 @@ __all__ = ["AgreementJob", "ExportJob", "Job", "ModelKey", "SaturationJob", "Tim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKey:
-    """One exported graph: the same for every size."""
+    """One exported graph: the same for every size; without a form, the one that its opset has by itself."""
 
     target: str
     spec: AttentionSpec | None
     dtype: Dtype
     opset: int
     seed: int
+    form: Form | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ def plan(suite: Suite) -> list[Job]:
     Agreement comes before timing: a wrong graph's speed means nothing.
     """
     found = cases(suite)
-    models = dict.fromkeys(_model_key(case, opset, suite) for case in found for opset in suite.opsets)
+    models = dict.fromkeys(key for case in found for key in _model_keys(case, suite))
     jobs: list[Job] = [ExportJob(model=model) for model in models]
     probed: set[tuple[ModelKey, str]] = set()
     for case in found:
@@ -98,7 +100,14 @@ def plan(suite: Suite) -> list[Job]:
 
 def job_id(job: Job) -> str:
     """sha256 of the job's canonical JSON, hex."""
-    return cell_id({"kind": type(job).__name__, "job": msgspec.to_builtins(job)})
+    return cell_id({"kind": type(job).__name__, "job": _said(msgspec.to_builtins(job))})
+
+
+def _said(parts: object) -> object:
+    """Without forms that are not asked for: a job without one is the job that it was before there were any."""
+    if isinstance(parts, dict):
+        return {name: _said(value) for name, value in parts.items() if name not in ("form", "forms") or value}
+    return [_said(part) for part in parts] if isinstance(parts, list | tuple) else parts
 
 
 def cell_id(parts: object) -> str:
@@ -108,6 +117,12 @@ def cell_id(parts: object) -> str:
 
 def _model_key(case: CaseKey, opset: int, suite: Suite) -> ModelKey:
     return ModelKey(target=case.target, spec=case.spec, dtype=case.dtype, opset=opset, seed=suite.seed)
+
+
+def _model_keys(case: CaseKey, suite: Suite) -> list[ModelKey]:
+    """Every graph of a case: one an opset, then the further forms at the newest."""
+    plain = [_model_key(case, opset, suite) for opset in suite.opsets]
+    return [*plain, *(replace(plain[-1], form=form) for form in case.forms)]
 
 
 def _agreement_jobs(case: CaseKey, suite: Suite, probed: set[tuple[ModelKey, str]]) -> list[Job]:
@@ -125,21 +140,27 @@ def _agreement_jobs(case: CaseKey, suite: Suite, probed: set[tuple[ModelKey, str
             once = runtime == MODULE_RUNTIME
             if once and (opset != suite.opsets[-1] or case.spec is None):
                 continue  # a module's attentions cannot be tapped in torch; it is their yardstick
-            model = _model_key(case, opset, suite)
-            asked = suite.probes and (model, runtime) not in probed
-            probed.add((model, runtime))
-            jobs.append(
-                AgreementJob(
-                    model=model,
-                    case=case,
-                    runtime=runtime,
-                    spreads=tuple(suite.spreads),
-                    probes=asked,
-                    seed=suite.seed,
-                    threads=suite.threads,
-                )
-            )
+            jobs.append(_agreement_job(case, suite, _model_key(case, opset, suite), runtime, probed))
+    timed = [runtime for runtime in suite.agreement if runtime in suite.timing and runtime != MODULE_RUNTIME]
+    others = _model_keys(case, suite)[len(suite.opsets) :]
+    jobs += [_agreement_job(case, suite, model, runtime, probed) for model in others for runtime in timed]
     return jobs
+
+
+def _agreement_job(
+    case: CaseKey, suite: Suite, model: ModelKey, runtime: str, probed: set[tuple[ModelKey, str]]
+) -> AgreementJob:
+    asked = suite.probes and (model, runtime) not in probed
+    probed.add((model, runtime))
+    return AgreementJob(
+        model=model,
+        case=case,
+        runtime=runtime,
+        spreads=tuple(suite.spreads),
+        probes=asked,
+        seed=suite.seed,
+        threads=suite.threads,
+    )
 
 
 def _saturation_jobs(suite: Suite) -> list[Job]:
@@ -165,7 +186,7 @@ def _saturation_jobs(suite: Suite) -> list[Job]:
 
 def _timing_job(case: CaseKey, suite: Suite) -> TimingJob:
     return TimingJob(
-        models=tuple(_model_key(case, opset, suite) for opset in suite.opsets),
+        models=tuple(_model_keys(case, suite)),
         case=case,
         runtimes=tuple(suite.timing),
         baseline=suite.baseline,

@@ -177,7 +177,8 @@ class Runner:
             runtime = get_runtime(name)
             available = runtime.available()
             # torch runs the module, whatever opset it was exported at: one arm.
-            for key in job.models[-1:] if name == MODULE_RUNTIME else job.models:
+            plain = [key for key in job.models if key.form is None]
+            for key in plain[-1:] if name == MODULE_RUNTIME else job.models:
                 if isinstance(available, Unsupported):
                     skipped.append(skipped_arm(job, name, Outcome.SKIPPED, available.reason))
                     break

@@ -7,7 +7,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from sdpa_onnx.catalog import entry_names, find_entry
+from sdpa_onnx.core.forms import Form
 from sdpa_onnx.core.inputs import LADDER
 from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.errors import CaseError, PlanError
@@ -59,9 +60,14 @@ class Base(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Vary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One grid: every combination of the lists; what is left out stays at the base."""
+    """One grid: every combination of the lists; what is left out stays at the base.
+
+    `forms` are further arms of every case: graph forms at the newest opset of the suite, beside those that its opsets
+    have by themselves. They are judged where they are timed.
+    """
 
     targets: tuple[str, ...]
+    forms: tuple[Form, ...] = ()
     batch_size: tuple[Count, ...] = ()
     q_seq_len: tuple[Count, ...] = ()
     kv_seq_len: tuple[Count, ...] = ()
@@ -132,6 +138,7 @@ class CaseKey:
         spec: The spec of bare attention, else None (the module decides).
         batch_size, q_seq_len, kv_seq_len, past_seq_len: Sizes.
         dtype: Element type.
+        forms: Further graph forms.
     """
 
     target: str
@@ -141,9 +148,10 @@ class CaseKey:
     kv_seq_len: int
     past_seq_len: int = 0
     dtype: Dtype
+    forms: tuple[Form, ...] = ()
 
 
-_FACTORS = tuple(name for name in Vary.__struct_fields__ if name != "targets")
+_FACTORS = tuple(name for name in Vary.__struct_fields__ if name not in ("targets", "forms"))
 # A module or a layer of the catalog has figures of its own; only its sizes vary.
 _SIZES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
 
@@ -187,12 +195,13 @@ def cases(suite: Suite) -> list[CaseKey]:
     Raises:
         PlanError: If a combination is no attention.
     """
-    found: dict[CaseKey, None] = {}
+    found: dict[CaseKey, dict[Form, None]] = {}
     for vary in suite.vary:
         for target in vary.targets:
             for chosen in _combinations(_base_of(target, suite.base, vary), vary):
-                found[_case(target, chosen)] = None
-    return list(found)
+                # A case that two grids have is one, with the forms of both.
+                found.setdefault(_case(target, chosen), {}).update(dict.fromkeys(vary.forms))
+    return [replace(case, forms=tuple(forms)) for case, forms in found.items()]
 
 
 def _base_of(target: str, base: Base, vary: Vary) -> Base:

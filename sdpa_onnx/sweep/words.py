@@ -79,7 +79,7 @@ def failed_agreement(job: AgreementJob, outcome: Outcome, reason: str) -> Agreem
     return AgreementRecord(
         target=job.case.target,
         case=case_words(job.case),
-        form=usual_form(job.model.spec, job.model.opset),
+        form=job.model.form or usual_form(job.model.spec, job.model.opset),
         opset=job.model.opset,
         runtime=job.runtime,
         dtype=job.case.dtype.value,

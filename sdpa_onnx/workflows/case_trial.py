@@ -25,7 +25,7 @@ from sdpa_onnx.core.qk_agreement import expect_qk, judge_qk
 from sdpa_onnx.core.records import Conformity, Verdict
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec
 from sdpa_onnx.errors import CaseError, SessionError
-from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset
+from sdpa_onnx.graph.attention_node import build_attention_model, give_scores, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported
@@ -274,7 +274,7 @@ def trial_model(trial: CaseTrial, inputs: AttentionInputs | None = None) -> Onnx
     if inputs is not None and inputs.attn_mask is not None:
         _shape_mask(graph, trial.case, inputs.attn_mask)
     if trial.qk_mode is not None:
-        _add_scores(graph, spec, trial.qk_mode)
+        give_scores(graph, spec, trial.qk_mode, name=QK_OUTPUT)
     return load_model(graph)
 
 
@@ -291,21 +291,6 @@ def _shape_mask(graph: ir.Model, case: AttentionCase, given: Array) -> None:
         graph.graph.inputs.append(mask)
         graph.graph.node(0).replace_input_with(3, mask)
     mask.shape = shape
-
-
-def _add_scores(graph: ir.Model, spec: AttentionSpec, mode: QkOutputMode) -> None:
-    """Let the node give its fourth output too; those before it that it does not give have no name."""
-    node = graph.graph.node(0)
-    made = len(node.outputs)
-    node.resize_outputs(4)
-    for left_out in node.outputs[made:3]:
-        left_out.name = ""
-    scores = node.outputs[3]
-    scores.name, scores.type = QK_OUTPUT, node.outputs[0].type
-    total = "total_seq_len" if spec.has_past else "kv_seq_len"
-    scores.shape = ir.Shape(["batch_size", spec.q_num_heads, "q_seq_len", total])
-    node.attributes["qk_matmul_output_mode"] = ir.AttrInt64("qk_matmul_output_mode", int(mode))
-    graph.graph.outputs.append(scores)
 
 
 def _mask_pattern(case: AttentionCase, mask: Array | None) -> tuple[bool, ...] | None:

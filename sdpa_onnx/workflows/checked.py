@@ -9,14 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.agreement import Agreement
+from sdpa_onnx.core.forms import Form
 from sdpa_onnx.core.inputs import LADDER, AttentionInputs
 from sdpa_onnx.core.records import AgreementRecord, Outcome, Sizes
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.workflows.feeds import bare_case, dtype_of
 
 __all__ = [
+    "FORM_KEY",
     "MODULE_RUNTIME",
     "Check",
     "Checked",
@@ -29,6 +32,8 @@ __all__ = [
     "with_ran",
 ]
 
+# Metadata: the form that a file was converted into.
+FORM_KEY = "sdpa_onnx.form"
 # This runtime runs the module that a graph came from: it has no form and no opset.
 MODULE_RUNTIME = "torch"
 
@@ -185,8 +190,17 @@ def _not_judged(
 
 
 def form_of(model: OnnxModel) -> str:
-    """The graph form: "attention" if an Attention node stands in it, else "decomposed"."""
-    return "attention" if "Attention" in model.node_counts() else "decomposed"
+    """The graph form: what the file says that it was converted into, else by the operators that stand in it."""
+    noted = model.ir.metadata_props.get(FORM_KEY)
+    if noted in set(Form):
+        return str(noted)
+    operators = {(node.domain, node.op_type) for node in model.ir.graph}
+    if "Attention" in {op_type for _, op_type in operators}:
+        return Form.ATTENTION.value
+    contrib = {op_type for domain, op_type in operators if domain == CONTRIB_DOMAIN}
+    if "GroupQueryAttention" in contrib:
+        return Form.ORT_GQA.value
+    return Form.ORT_MHA.value if "MultiHeadAttention" in contrib else Form.DECOMPOSED.value
 
 
 def case_name(model: OnnxModel, check: Check, target: str) -> str:

@@ -1,25 +1,37 @@
 """Export a target and call it done only when it is proved: axes, every attention, the module's end."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+import onnx_ir as ir
 
 from sdpa_onnx.catalog import entry_names, find_entry
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome
+from sdpa_onnx.core.forms import Form
+from sdpa_onnx.core.records import AgreementRecord, ExportRecord, FormRecord, Outcome
 from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.attention_node import usual_form
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.axis_links import batch_axes, follow
-from sdpa_onnx.workflows.checked import Check, form_of
+from sdpa_onnx.workflows.checked import FORM_KEY, Check, form_of
+from sdpa_onnx.workflows.convert import convert_model
+from sdpa_onnx.workflows.convert_runs import edge_sets, has_branches, long_sets
 from sdpa_onnx.workflows.dynamic_axes import AxesProof, prove_axes, size_sets, traced_sizes
 from sdpa_onnx.workflows.feeds import axis_names
 from sdpa_onnx.workflows.guarded import own_process
 from sdpa_onnx.workflows.verify import Expectations, check_model
 
-__all__ = ["Exported", "export_and_prove", "export_target"]
+if TYPE_CHECKING:
+    from sdpa_onnx.workflows.export_for import Written
+
+__all__ = ["Exported", "export_and_prove", "export_target", "has_one_length"]
+
+# What torch.onnx, or one node of ours, says by itself for a bare attention.
+_BY_TORCH: dict[str | None, Literal["attention", "decomposed"]] = {"attention": "attention", "decomposed": "decomposed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +42,13 @@ class Exported:
         model: The graph.
         record: The export, with the proof of its axes.
         agreement: Every judgement on the way.
+        forms: What was probed and timed to write it for its runtime.
     """
 
     model: OnnxModel
     record: ExportRecord
     agreement: tuple[AgreementRecord, ...]
+    forms: tuple[FormRecord, ...] = ()
 
     @property
     def is_right(self) -> bool:
@@ -46,7 +60,7 @@ def export_target(
     target: str | AttentionSpec,
     *,
     opset: int,
-    form: Literal["attention", "decomposed"] | None,
+    form: str | None,
     dtype: Dtype | None,
     shapes: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
     dynamic_axes: Mapping[str, Sequence[int]] | None = None,
@@ -56,7 +70,8 @@ def export_target(
     Args:
         target: A spec, a catalog name, one of our uses, or a user's class.
         opset: 18 to 25.
-        form: For bare attention; None = the usual one at that opset.
+        form: One of `Form`; None = the usual one at that opset. What torch.onnx does not write by itself is
+            written from its attentions, each of them. Of a spec, see `has_one_length`.
         dtype: Element type; a module and its sample inputs are converted to it. None = float32 for bare
             attention, as it is for a module.
         shapes: Sample inputs of a class, by name: sizes and element type.
@@ -64,7 +79,7 @@ def export_target(
 
     Raises:
         PlanError: If the target does not exist.
-        ExportError: If torch or onnx refuses.
+        ExportError: If torch or onnx refuses, or the form cannot say an attention at that opset.
     """
     from sdpa_onnx.torch_export.exporter import export_module, export_spec
     from sdpa_onnx.torch_export.targets import resolve_target
@@ -72,11 +87,45 @@ def export_target(
     if isinstance(target, str) and target in entry_names():
         target = find_entry(target).spec
     if isinstance(target, AttentionSpec):
-        return export_spec(target, opset=opset, form=form or usual_form(target, opset), dtype=dtype or Dtype.FLOAT32)
+        by_torch = form if form in _BY_TORCH else usual_form(target, opset)
+        made = export_spec(target, opset=opset, form=_BY_TORCH[by_torch], dtype=dtype or Dtype.FLOAT32)
+        if has_one_length(target, form):
+            made = _of_one_length(made)
+        return made if form in (None, by_torch) else _lowered(made, Form(form))
     found = resolve_target(target, shapes=shapes)
     if dtype is not None:
         found = found.converted(dtype.value)
-    return export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
+    made = export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
+    return made if form in (None, form_of(made)) else _lowered(made, Form(form))
+
+
+def has_one_length(target: str | AttentionSpec, form: str | None) -> bool:
+    """Whether query and key of an export share one axis, which they need not by the target.
+
+    Only of causal attention without a past, in a form that is for as many new keys as queries.
+    """
+    is_self = isinstance(target, AttentionSpec) and target.is_causal and not target.has_past
+    return is_self and form == Form.ORT_GQA
+
+
+def _of_one_length(model: OnnxModel) -> OnnxModel:
+    """Self-attention whose keys are as long as its queries by the names of its axes."""
+    graph = model.ir.clone()
+    graph.meta.update(model.ir.meta)
+    for value in (*graph.graph.inputs, *(value for node in graph.graph for value in node.outputs)):
+        if value.shape is not None:
+            dims = [dim if isinstance(dim, int) else str(dim.value) for dim in value.shape]
+            value.shape = ir.Shape(["q_seq_len" if dim == "kv_seq_len" else dim for dim in dims])
+    return replace(model, ir=graph)
+
+
+def _lowered(model: OnnxModel, form: Form) -> OnnxModel:
+    """Every attention of an export in another form, at its own opset."""
+    converted = convert_model(model, form, opset=model.opset)
+    if converted.refused:
+        node, reason = next(iter(converted.refused.items()))
+        raise ExportError(f"Attention '{node}' cannot be written as '{form}': {reason}", hint="Choose another form.")
+    return converted.model
 
 
 def export_and_prove(
@@ -88,6 +137,7 @@ def export_and_prove(
     seed: int = 0,
     on_size: Callable[[int, int], None] | None = None,
     patience_seconds: float | None = None,
+    write: "Callable[[OnnxModel, Runtime], Written] | None" = None,
 ) -> Exported:
     """Export, prove the dynamic axes, judge on the ladder, and save only if all is right.
 
@@ -100,6 +150,7 @@ def export_and_prove(
         on_size: Told (done, of) after each size.
         patience_seconds: Run the runtime in a process of its own, and give it up after
             this long without an answer; None = in this process, without a limit.
+        write: Writes the export for the runtime, before it is proved; None = as it is.
 
     Raises:
         ModelError: If the file cannot be written.
@@ -108,26 +159,56 @@ def export_and_prove(
     model = make()
     seconds = time.perf_counter() - start
     with own_process(get_runtime(runtime), patience_seconds) as where:
+        written = None if write is None else write(model, where)
+        if written is not None and written.reason:
+            return _refused(written, target, seconds)
+        model = model if written is None else written.model
         proof = prove_axes(model, where, target=target, traced=traced_sizes(model), seed=seed, on_size=on_size)
         judged = () if proof.reason else _ladder(model, where, target, seed, proof.links)
     exported = Exported(
         model=model,
         record=_record(model, target, proof, seconds, str(path or "")),
         agreement=(*proof.records, *judged),
+        forms=() if written is None else written.records,
     )
     if path is not None and exported.is_right:
         model.save(path)
     return exported
 
 
+def _refused(written: "Written", target: str, seconds: float) -> Exported:
+    """An export that must not be saved, whatever a proof at other inputs would say."""
+    record = ExportRecord(
+        target=target,
+        case=target,
+        form=form_of(written.model),
+        opset=written.model.opset,
+        outcome=written.outcome,
+        reason=written.reason,
+        nodes=written.model.node_counts(),
+        seconds=seconds,
+    )
+    return Exported(model=written.model, record=record, agreement=(), forms=written.records)
+
+
 def _ladder(
     model: OnnxModel, runtime: Runtime, target: str, seed: int, links: Mapping[str, str]
 ) -> tuple[AgreementRecord, ...]:
-    """All logit spreads at one size that differs from the traced one."""
-    free = [axis for axis in axis_names(model) if axis not in links]
-    sizes = follow(links, size_sets(free, count=3, batches=batch_axes(model))[-1])
-    check = Check(sizes=sizes, seed=seed)
-    return tuple(check_model(model, runtime, check, target=target, expectations=Expectations()))
+    """All logit spreads at one size that differs from the traced one, and at long ones where there are blocks."""
+    free, batches = [axis for axis in axis_names(model) if axis not in links], batch_axes(model)
+    sets = [size_sets(free, count=3, batches=batches)[-1], *_more_sets(model, free, batches)]
+    checks = [Check(sizes=follow(links, sizes), seed=seed) for sizes in sets]
+    shared = Expectations()
+    return tuple(
+        record for check in checks for record in check_model(model, runtime, check, target=target, expectations=shared)
+    )
+
+
+def _more_sets(model: OnnxModel, free: Sequence[str], batches: Collection[str]) -> list[dict[str, int]]:
+    """Lengths that blocks and branches of a form need; none for those of a module's own."""
+    if FORM_KEY not in model.ir.metadata_props or not has_branches(model):
+        return []
+    return [*edge_sets(model, free, batches), *long_sets(free, batches)]
 
 
 def _record(model: OnnxModel, target: str, proof: AxesProof, seconds: float, path: str) -> ExportRecord:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
 from sdpa_onnx.core.spec import AttentionCase, Dtype
 from sdpa_onnx.errors import ModelError, PlanError
+from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.feeds import shape_words, type_word
 
@@ -37,12 +38,6 @@ __all__ = [
 Feeds = dict[str, NDArray[np.generic]]
 Sizes = Mapping[str, int]
 
-_DTYPES = {
-    ir.DataType.DOUBLE: Dtype.FLOAT64,
-    ir.DataType.FLOAT: Dtype.FLOAT32,
-    ir.DataType.FLOAT16: Dtype.FLOAT16,
-    ir.DataType.BFLOAT16: Dtype.BFLOAT16,
-}
 # What damaged bytes make numpy and zipfile raise; RuntimeError: a member with a password.
 _UNREADABLE = (
     *(ValueError, TypeError, EOFError, AttributeError, KeyError, IndexError, SyntaxError, RuntimeError, OverflowError),
@@ -70,9 +65,11 @@ def dtype_of(model: OnnxModel) -> Dtype:
         ModelError: If the model is of a floating-point type that we do not know.
     """
     for value in model.ir.graph.inputs:
-        if value.dtype in _DTYPES:
-            return _DTYPES[value.dtype]
-        if value.dtype is not None and value.dtype.is_floating_point():
+        if value.dtype is None:
+            continue
+        if value.dtype in DTYPES:
+            return DTYPES[value.dtype]
+        if value.dtype.is_floating_point():
             raise ModelError(f"Input '{value.name}' is of type {value.dtype}, which is not supported.")
     return Dtype.FLOAT32
 
@@ -257,8 +254,9 @@ def _draw(value: ir.Value, shape: tuple[int, ...], rng: np.random.Generator, gai
         raise ModelError(f"Input '{value.name}' has no element type.")
     kind = value.dtype.numpy()
     if value.dtype is ir.DataType.BOOL:
-        mask = rng.random(shape) < 0.75
-        mask[..., :1] = True
+        mask = np.asarray(rng.random(shape) < 0.75)
+        if mask.ndim:  # a single one is a choice, not a mask
+            mask[..., :1] = True
         return mask
     if value.dtype.is_floating_point():
         return (gain * rng.standard_normal(shape, dtype=np.float32)).astype(kind)

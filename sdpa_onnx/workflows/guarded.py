@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.errors import RuntimeNotFoundError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.saved_files import Linked
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
 from sdpa_onnx.workflows.guarded_child import READY
 from sdpa_onnx.workflows.start_child import STARTING_SECONDS, child_command, ending, not_started
@@ -87,7 +88,7 @@ class GuardedRuntime:
             ProcessDiedError: If the child died or gave no answer.
             SessionError: If the runtime refuses the model.
         """
-        session = GuardedSession(self, model.to_bytes(), options)
+        session = GuardedSession(self, model.linked(), options)
         session.number()
         return session
 
@@ -95,6 +96,15 @@ class GuardedRuntime:
     def children(self) -> int:
         """How many processes were started; sessions of earlier ones are gone."""
         return self._children if self._child is not None else self._children + 1
+
+    def start(self) -> None:
+        """Start the child now and not at the first question, for who measures time.
+
+        Raises:
+            RuntimeUnavailableError: If no child starts.
+        """
+        if self._child is None:
+            self._child = self._started()
 
     def ask(self, *message: object) -> Any:
         """Send one request and wait for the answer.
@@ -154,7 +164,7 @@ class GuardedRuntime:
 class GuardedSession:
     """A model loaded in the child, again in the next one if that died; see `runtimes.base.Session`."""
 
-    def __init__(self, runtime: GuardedRuntime, model: bytes, options: LoadOptions) -> None:
+    def __init__(self, runtime: GuardedRuntime, model: Linked, options: LoadOptions) -> None:
         self._runtime = runtime
         self._model = model
         self._options = options
@@ -170,7 +180,7 @@ class GuardedSession:
 
     def _number(self) -> int:
         if self._loaded is None or self._loaded[0] != self._runtime.children:
-            number: int = self._runtime.ask("load", self._model, self._options)
+            number: int = self._runtime.ask("load", self._model.message, self._model.folder, self._options)
             self._loaded = (self._runtime.children, number)
         return self._loaded[1]
 

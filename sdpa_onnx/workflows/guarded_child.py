@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -25,7 +26,7 @@ def serve(runtime: Runtime, pipe: "Connection[Any, Any]") -> None:
     """
     sessions: dict[int, Session] = {}
     doors: dict[str, Callable[..., Any]] = {
-        "load": lambda data, options: _load(runtime, sessions, data, options),
+        "load": lambda data, folder, options: _load(runtime, sessions, data, folder, options),
         "run": lambda number, feeds: sessions[number].run(feeds),
         "ran": lambda number: sessions[number].ran(),
         "close": lambda number: sessions.pop(number).__exit__(None, None, None),
@@ -43,9 +44,11 @@ def serve(runtime: Runtime, pipe: "Connection[Any, Any]") -> None:
         pipe.send(answer)
 
 
-def _load(runtime: Runtime, sessions: dict[int, Session], data: bytes, options: LoadOptions) -> int:
+def _load(
+    runtime: Runtime, sessions: dict[int, Session], data: bytes, folder: Path | None, options: LoadOptions
+) -> int:
     number = len(sessions) and max(sessions) + 1
-    sessions[number] = runtime.load(load_model(onnx.load_from_string(data)), options).__enter__()
+    sessions[number] = runtime.load(load_model(onnx.load_from_string(data), folder=folder), options).__enter__()
     return number
 
 

@@ -14,6 +14,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
 from sdpa_onnx.workflows.dynamic_axes import AxesProof, prove_axes, traced_sizes
+from sdpa_onnx.workflows.guarded import GuardedRuntime, own_process
 
 __all__ = ["AxesTrial", "try_axes"]
 
@@ -41,6 +42,7 @@ def try_axes(
     runtime: str,
     *,
     target: str,
+    patience_seconds: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AxesTrial:
     """Run the file at a few sizes and write down what is fixed.
@@ -50,22 +52,27 @@ def try_axes(
         records: Of its attentions.
         runtime: Where to run it.
         target: Its name.
+        patience_seconds: Run it in a process of its own, so that a crash is an answer, and give
+            it up after this long; None = in this process.
         clock: Seconds.
     """
     found = get_runtime(runtime)
     for answer in (found.available(), found.supports(model)):
         if isinstance(answer, Unsupported):
             return AxesTrial(records=list(records), says=f"Axes were not tried: {answer.reason}")
-    start = clock()
     try:
-        proof = prove_axes(
-            model,
-            found,
-            target=target,
-            traced=traced_sizes(model),
-            count=_SETS,
-            is_enough=lambda: clock() - start > _SECONDS,
-        )
+        with own_process(found, patience_seconds) as apart:
+            if isinstance(apart, GuardedRuntime):
+                apart.start()
+            start = clock()
+            proof = prove_axes(
+                model,
+                apart,
+                target=target,
+                traced=traced_sizes(model),
+                count=_SETS,
+                is_enough=lambda: clock() - start > _SECONDS,
+            )
     except ModelError as error:
         return AxesTrial(records=list(records), says=f"Axes were not tried: {error}")
     doubt = (f"On {runtime}: {proof.failure}",) if proof.failure else ()

@@ -1,4 +1,4 @@
-"""The folder of exported graphs: every catalog entry at every opset that fits, with a manifest.
+"""The folder of exported graphs: every catalog entry at every opset that fits, one entry in every form, a manifest.
 
 `python -m sdpa_onnx.workflows.models_folder models/` builds it. Two builds with
 the same versions give the same bytes. Nothing is judged here; tests/models does that.
@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sdpa_onnx.catalog import CATALOG, CatalogEntry
+from sdpa_onnx.core.forms import Form
 from sdpa_onnx.core.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import FolderError, RecordFormatError, SdpaOnnxError
 from sdpa_onnx.graph.attention_node import minimum_opset, usual_form
@@ -30,6 +31,10 @@ _OPSETS = (18, 23, 25)
 _ATTENTION_OPSET = 23
 _EXPORTER_KEY = "sdpa_onnx.exporter"
 
+# The layer that is there in every form, and the forms that torch.onnx does not write.
+_IN_EVERY_FORM = "transformer-base/decoder-self"
+_OTHER_FORMS = ((18, Form.BLOCKED), (23, Form.BLOCKED), (23, Form.ORT_MHA), (23, Form.ORT_GQA))
+
 
 class ManifestRow(msgspec.Struct, frozen=True, kw_only=True):
     """One file of the folder.
@@ -40,7 +45,7 @@ class ManifestRow(msgspec.Struct, frozen=True, kw_only=True):
         sha256: Of the file, hex.
         size_bytes: Of the file.
         opset: Operator-set version of the default domain.
-        form: decomposed or attention.
+        form: See `Form`.
         exporter: What wrote the graph: torch with its version, or sdpa_onnx.
         nodes: Nodes per operator.
         spec: What it computes.
@@ -81,17 +86,19 @@ def opsets_of(spec: AttentionSpec) -> tuple[int, ...]:
     return tuple(sorted({*_OPSETS, minimum_opset(spec)}))
 
 
-def exported(spec: AttentionSpec, opset: int) -> OnnxModel | None:
-    """Export a spec decomposed below opset 23, as an Attention node from there on.
+def exported(spec: AttentionSpec, opset: int, form: Form | None = None) -> OnnxModel | None:
+    """Export a spec, without a form decomposed below opset 23 and as an Attention node from there on.
 
     Returns:
         The graph, or None where an Attention node cannot say the spec even with
         a mask computed beside it (a softcap and a window below opset 25).
     """
-    form = usual_form(spec, opset)
-    if opset >= _ATTENTION_OPSET and form == "decomposed":
+    if form is not None:
+        return export_target(spec, opset=opset, form=form, dtype=Dtype.FLOAT32)
+    usual = usual_form(spec, opset)
+    if opset >= _ATTENTION_OPSET and usual == "decomposed":
         return None
-    return export_target(spec, opset=opset, form=form, dtype=Dtype.FLOAT32)
+    return export_target(spec, opset=opset, form=usual, dtype=Dtype.FLOAT32)
 
 
 def build_models(
@@ -112,8 +119,8 @@ def build_models(
     old = read_manifest(folder) if (folder / MANIFEST).exists() else []
     rows = []
     try:
-        for entry, opset, model in _graphs(entries):
-            file = f"{entry.name}/{opset}.onnx"
+        for entry, opset, form, model in _graphs(entries):
+            file = f"{entry.name}/{opset}{'' if form is None else f'-{form}'}.onnx"
             if on_file is not None:
                 on_file(file)
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -162,13 +169,17 @@ def _tell(file: str) -> None:
     sys.stderr.write(f"{file}\n")
 
 
-def _graphs(entries: Sequence[CatalogEntry]) -> Iterator[tuple[CatalogEntry, int, OnnxModel]]:
+def _graphs(entries: Sequence[CatalogEntry]) -> Iterator[tuple[CatalogEntry, int, Form | None, OnnxModel]]:
     exports = _Exports()
     for entry in entries:
         for opset in opsets_of(entry.spec):
             model = exports.get(entry.spec, opset)
             if model is not None:
-                yield entry, opset, model
+                yield entry, opset, None, model
+        for opset, form in _OTHER_FORMS if entry.name == _IN_EVERY_FORM else ():
+            model = exported(entry.spec, opset, form)
+            if model is not None:
+                yield entry, opset, form, model
 
 
 def _write(folder: Path, file: str, entry: CatalogEntry, model: OnnxModel) -> ManifestRow:

@@ -56,13 +56,16 @@ def probe_sites(
             yield failed_record(part, runtime.name, small, target=target, reason=reason)
 
 
-def sites_alone(model: OnnxModel, runtime: Runtime, check: Check) -> Iterator[tuple[str, OnnxModel, Check]]:
+def sites_alone(
+    model: OnnxModel, runtime: Runtime, check: Check, *, arrays: Feeds | None = None
+) -> Iterator[tuple[str, OnnxModel, Check]]:
     """Every attention inside a larger model that can be cut out, with the check of its probes.
 
     Args:
         model: The whole model.
         runtime: Where it runs.
         check: Sizes of the whole model.
+        arrays: Every value around the attentions, by name, if a run gave them already.
 
     Raises:
         SessionError: If the runtime fails on the whole model.
@@ -71,7 +74,8 @@ def sites_alone(model: OnnxModel, runtime: Runtime, check: Check) -> Iterator[tu
         return
     cuts = [(site.name, _cut(model, index)) for index, site in enumerate(model.sites)]
     alone = [(name, part) for name, part in cuts if part is not None]
-    arrays = _tapped_arrays(model, runtime, check) if alone else {}
+    if arrays is None:
+        arrays = _tapped_arrays(model, runtime, check) if alone else {}
     for name, part in alone:
         sizes = _sizes(part, arrays)
         if {*axis_names(part)} <= {*sizes}:

@@ -27,7 +27,7 @@ from sdpa_onnx.workflows.feeds import Feeds, dtype_of, resolve_shape
 from sdpa_onnx.workflows.module_end import ModuleTruth
 from sdpa_onnx.workflows.steps import Step, ladder, logit_spread, probe_steps
 
-__all__ = ["Expectations", "check_model", "judge_outputs", "verify"]
+__all__ = ["Expectations", "check_model", "judge_outputs", "judge_sites", "verify"]
 
 Array = NDArray[np.generic]
 
@@ -137,7 +137,7 @@ def judge_outputs(
     """
     yield from _judge_shapes(checked, outputs)
     arrays = {**checked.model.constants(), **step.feeds, **outputs}
-    yield from _judge_sites(checked, arrays, step.spread, expectations)
+    yield from judge_sites(checked, arrays, step.spread, expectations)
     truth = expectations.truth(checked.model)
     if truth is not None:
         for name, agreement in _judge_end(truth, checked.model, step.feeds, outputs):
@@ -160,10 +160,17 @@ def _judge_shapes(checked: Checked, outputs: Feeds) -> Iterator[AgreementRecord]
             yield checked.record(wrong, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
 
 
-def _judge_sites(
+def judge_sites(
     checked: Checked, arrays: Feeds, spread: float, expectations: Expectations
 ) -> Iterator[AgreementRecord]:
-    """Judge each attention on its own tapped inputs."""
+    """Judge each attention on its own tapped inputs.
+
+    Args:
+        checked: The model, where it ran and how.
+        arrays: Constants, inputs and outputs of the run by name, tapped values included.
+        spread: Standard deviation of the logits that was asked for, or -1.
+        expectations: Oracles that other runtimes share.
+    """
     check, precision = checked.check, checked.ran.precision
     for site in checked.model.sites:
         inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})

@@ -16,6 +16,7 @@ from sdpa_onnx.workflows.feeds import axis_names
 from sdpa_onnx.workflows.file_axes import scale_doubts
 from sdpa_onnx.workflows.guarded import ProcessDiedError, own_process
 from sdpa_onnx.workflows.inspect import inspect_model
+from sdpa_onnx.workflows.lifted import with_lifted_sites
 from sdpa_onnx.workflows.locate.record import Arrays, Remember, locate
 from sdpa_onnx.workflows.site_probes import probe_sites
 from sdpa_onnx.workflows.site_proof import prove_sites
@@ -84,7 +85,8 @@ def verify_file(
 ) -> Iterator[Record]:
     """Judge a model on every runtime, then prove its axes where nothing was fixed by the caller.
 
-    Where a model of several nodes disagrees, the first bad node is looked for.
+    Attentions of a file of another maker are judged where they were read, see `lifted`. Where a model of
+    several nodes disagrees, the first bad node is looked for.
 
     Args:
         model: The model.
@@ -100,6 +102,7 @@ def verify_file(
         SessionError: If a runtime refuses given inputs.
     """
     extras = extras or Extras()
+    model = with_lifted_sites(model)
     if not model.sites and model.source is None:
         yield from _without_attention(model, runtimes, target, check, extras)
         return

@@ -263,6 +263,7 @@ def test_missing_runtime_is_listed(shell: Shell, package: str, name: str, other:
     assert not lines[other].startswith("not available")
 
 
+@pytest.mark.slow
 def test_run_without_its_proofs_makes_no_folder(shell: Shell) -> None:
     """Without onnxruntime no export can be proved, so a run does not start."""
     done = subprocess.run(

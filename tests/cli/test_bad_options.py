@@ -64,11 +64,8 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
         "Opset 26 cannot be exported. Use an opset from 18 to 25.",
     ),
     "form": (
-        ["export", "encoder-self", "-o", "x.onnx", "--opset", "23", "--form", "decomposed"],
-        (
-            "A module at opset 23 is exported in form 'attention', not 'decomposed'. "
-            "Use --opset 23 or higher for 'attention', 18 to 22 for 'decomposed'."
-        ),
+        ["export", "encoder-self", "-o", "x.onnx", "--opset", "18", "--form", "attention"],
+        "A module at opset 18 cannot be exported in form 'attention'. Use --opset 23 or higher.",
     ),
     "target": (
         ["export", "encoder-slf", "-o", "x.onnx"],

@@ -149,6 +149,7 @@ def test_crash_is_a_value_and_the_next_trial_runs(monkeypatch: pytest.MonkeyPatc
         assert run_case(trial, sessions).kind is Conformity.RIGHT
 
 
+@pytest.mark.slow
 def test_process_that_is_killed_once_is_no_finding() -> None:
     """Somebody else may have ended it: the case is asked again in a new one."""
     trial = CaseTrial(case=_case(_PLAIN))

@@ -103,6 +103,7 @@ def test_a_crash_is_one_row(misbehaving: None, monkeypatch: pytest.MonkeyPatch, 
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
+@pytest.mark.slow
 def test_a_hang_ends_at_its_time(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that does not answer is ended, and its process with it."""
     monkeypatch.setenv("MISDEED", "hang")

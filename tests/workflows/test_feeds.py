@@ -204,3 +204,9 @@ def test_read_inputs_that_lack_one(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         read_inputs(tmp_path / "i.npz", bare())
     assert str(caught.value) == (f"{tmp_path / 'i.npz'} lacks the input 'V'; it has Q, K. Name arrays as the inputs.")
+
+
+def test_a_single_bool_is_drawn() -> None:
+    """It is a choice, and no mask with a first position."""
+    (drawn,) = draw_feeds(_of([], TensorProto.BOOL), {}, spread=1.0, seed=0).values()
+    assert (drawn.shape, drawn.dtype) == ((), np.bool_)

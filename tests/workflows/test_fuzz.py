@@ -213,6 +213,7 @@ def _numbers_with(queries: int, count: int) -> list[int]:
     return [next(found) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [_numbers_with(KILLING_QUERIES, 1)[0], _numbers_with(HANGING_QUERIES, 1)[0]])
 def test_dying_runtime_is_survived(monkeypatch: pytest.MonkeyPatch, start: int) -> None:
     """A crash and a hang are findings of that case; the next number runs in a new process."""

@@ -33,12 +33,16 @@ def _in_a_function(*, called: bool = True) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize(("model", "count"), [(_in_a_subgraph(), 2), (_in_a_function(), 1)], ids=["if", "function"])
-def test_nested_attention_is_told(model: onnx.ModelProto, count: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "count", "where"),
+    [(_in_a_subgraph(), 2, "a subgraph of node choice"), (_in_a_function(), 1, "the function Attend")],
+    ids=["if", "function"],
+)
+def test_nested_attention_is_told(model: onnx.ModelProto, count: int, where: str) -> None:
     """Attention inside a branch or a function is a record that says why it is not read."""
     records = inspect_model(load_model(model), target="nested.onnx")
     assert [(record.node, record.outcome, record.reason) for record in records] == [
-        ("attend", Outcome.UNSUPPORTED, "it stands inside a subgraph or function, which is not read yet")
+        ("attend", Outcome.UNSUPPORTED, f"it stands inside {where}, which is not read")
     ] * count
 
 

@@ -50,6 +50,7 @@ def test_runtime_that_a_child_would_not_find_stays_here(own: Runtime) -> None:
         assert runtime is own
 
 
+@pytest.mark.slow
 def test_cause_of_a_refusal_comes_along() -> None:
     """What the runtime itself said, in which the failing node stands, is the same as in this process."""
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4)

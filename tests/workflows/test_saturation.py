@@ -297,6 +297,7 @@ def test_a_module_draw_is_what_the_module_computes() -> None:
         assert mine == pytest.approx(weights[0, head].numpy(), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_multihead_attention_as_it_is_initialised() -> None:
     """Spread 0.497 scaled and 3.98 unscaled at d_k 64, entropy 6.114 and 2.10: sigma^2 = 1/2, not 1."""
     plain, scaled = module_check()

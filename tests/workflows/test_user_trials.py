@@ -40,12 +40,12 @@ def test_dropout_is_no_yardstick(factor: float, right: bool) -> None:
 
 
 def test_file_that_cannot_be_judged_is_not_ok(tmp_path: Path) -> None:
-    """A softmax between two products that we did not export is refused by `verify`, not passed over."""
+    """A softmax over the wrong axis between two products is refused by `verify`, not passed over."""
     size = ["batch_size", 2, "seq_len", 8]
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 1, 3, 2]),
         helper.make_node("MatMul", ["x", "t"], ["s"]),
-        helper.make_node("Softmax", ["s"], ["w"], axis=-1),
+        helper.make_node("Softmax", ["s"], ["w"], axis=-2),
         helper.make_node("MatMul", ["w", "x"], ["y"]),
     ]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, size) for name in ("x", "y")]

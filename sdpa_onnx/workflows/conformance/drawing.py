@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs, numpy_dtype
 from sdpa_onnx.core.masks import attn_bias
 from sdpa_onnx.core.probes import probes_for
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.workflows.conformance.feature import Feature, MaskRows, Poison
 
 __all__ = ["Drawn", "draw_cases", "hidden_from_all"]
@@ -60,7 +60,7 @@ def draw_cases(feature: Feature, dtype: Dtype, *, seed: int) -> Iterator[Drawn]:
 
 def hidden_from_all(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:
     """(batch_size, kv_num_heads, total_seq_len): the keys that no query of the group sees."""
-    axis = 2 if spec.layout is Layout.BNSH else 1
+    axis = spec.layout.length_axis
     q_seq_len, new = inputs.query.shape[axis], inputs.key.shape[axis]
     total = new + (0 if inputs.past_key is None else inputs.past_key.shape[2])
     batch_size = inputs.query.shape[0]

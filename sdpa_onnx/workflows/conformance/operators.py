@@ -16,8 +16,9 @@ from onnx import inliner
 from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, AttentionInputs
 from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.graph.attention_node import attributes_of
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.graph.one_node import CONTRIB_DOMAIN, OneNode, build_one_node_model
+from sdpa_onnx.graph.one_node import OneNode, build_one_node_model
 from sdpa_onnx.workflows.conformance.drawing import Drawn
 from sdpa_onnx.workflows.conformance.feature import Feature, Operator
 

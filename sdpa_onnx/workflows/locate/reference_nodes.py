@@ -107,7 +107,7 @@ def read_names(node: ir.Node) -> list[str]:
 
 def widened(array: Array) -> Array:
     """Float64, if it is a floating-point array."""
-    return array.astype(np.float64) if format_of(array.dtype) is not None else array
+    return array.astype(np.float64, copy=False) if format_of(array.dtype) is not None else array
 
 
 def rounded(exact: Array, dtype: np.dtype[np.generic]) -> Array:

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -69,7 +68,7 @@ def generic_model(model: OnnxModel, rng: np.random.Generator) -> tuple[OnnxModel
     Returns:
         The copy, and the new name of every value by its old one.
     """
-    old = ir.to_proto(model.ir)
+    old = model.to_proto()
     names = _Names()
     local = {(one.domain, one.name, one.overload): _steering(one.node) for one in old.functions}
     proto = onnx.ModelProto(ir_version=old.ir_version)

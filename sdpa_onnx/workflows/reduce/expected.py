@@ -58,7 +58,7 @@ def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, Bounded
 
 
 def _bound(spec: AttentionSpec, inputs: AttentionInputs, precision: str) -> Float64:
-    q_seq_len = inputs.query.shape[2 if spec.layout is Layout.BNSH else 1]
+    q_seq_len = inputs.query.shape[spec.layout.length_axis]
     shape = (inputs.query.shape[0], spec.q_num_heads, q_seq_len, spec.v_head_dim)
     bound = np.zeros(shape)
     expectation = expect(spec, inputs, precision=find_precision(precision), rows_per_head=max(1, q_seq_len))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from sdpa_onnx.errors import SessionError
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes_apart import has_subgraph
 from sdpa_onnx.runtimes.base import Runtime
@@ -61,7 +62,7 @@ class Looked:
 def unread_attentions(model: OnnxModel) -> int:
     """How many attention operators, those in functions and subgraphs included, no site describes."""
     nodes = [*model.ir.graph.all_nodes(), *(node for one in model.ir.functions.values() for node in one.all_nodes())]
-    count = sum(node.op_type in _ATTENTIONS and node.domain in ("", "com.microsoft") for node in nodes)
+    count = sum(node.op_type in _ATTENTIONS and node.domain in ("", CONTRIB_DOMAIN) for node in nodes)
     return max(0, count - len(model.sites))
 
 

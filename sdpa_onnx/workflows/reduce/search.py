@@ -207,8 +207,9 @@ def _nothing(search: Search, looked: Looked) -> NothingFails:
     if not model.sites and not looked.right:
         name = str(model.path or "The model")
         found = inspect_model(model, target=name)
+        reason = next((one.reason for one in found if one.reason), "only standard nodes and files of ours are reduced")
         raise ModelError(
-            f"{name} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
+            f"{name} has {len(found)} attention(s) ({found[0].dialect}), but {reason}.",
             hint="No node of it could be judged by itself either.",
         )
     return NothingFails(

@@ -1,0 +1,58 @@
+"""How fast this machine reads memory, for working sets of the size asked for: the ceiling of decoding.
+
+One token reads the whole cache once and computes little. Measured by ONNX Runtime and numpy, on the CPU.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from sdpa_onnx.measure.ceilings import one_node_call
+
+__all__ = ["measure_bandwidth"]
+
+_FLOAT32_BYTES = 4
+# Width of a row of the matrix that a vector is multiplied with, as of one head.
+_ROW = 64
+_WARM_UP_CALLS = 3
+
+
+def measure_bandwidth(*, size_bytes: int, threads: int, seconds: float = 0.3) -> float:
+    """Measure how fast float32 numbers are read.
+
+    The fastest of several readers counts: a ceiling must not be passed by what
+    it is the ceiling of. A small working set stays in a cache of the processor.
+
+    Args:
+        size_bytes: Of the working set.
+        threads: Threads inside one operator.
+        seconds: Time spent on each reader.
+
+    Returns:
+        Bytes per second.
+    """
+    return max(size_bytes / _fastest(call, seconds) for call in _readers(size_bytes, threads))
+
+
+def _readers(size_bytes: int, threads: int) -> Iterator[Callable[[], object]]:
+    rows = max(1, size_bytes // (_FLOAT32_BYTES * _ROW))
+    yield one_node_call("MatMul", {"x": (rows, _ROW), "z": (_ROW, 1)}, (rows, 1), threads)
+    yield one_node_call("MatMul", {"x": (1, rows), "z": (rows, _ROW)}, (1, _ROW), threads)
+    yield one_node_call("ReduceMax", {"x": (rows * _ROW,)}, (1,), threads)
+    if threads == 1:
+        halves = [np.ones(rows * _ROW // 2, dtype=np.float32) for _ in range(2)]
+        yield lambda: np.dot(*halves)  # its library's own threads are pinned by the caller, as everywhere
+
+
+def _fastest(call: Callable[[], object], seconds: float) -> float:
+    """Seconds of the fastest call."""
+    for _ in range(_WARM_UP_CALLS):
+        call()
+    best = float("inf")
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+    return best
