@@ -26,6 +26,15 @@ for dtype in float32 float16; do
 done
 run export sdpa -o "$OUT/causal.onnx" --causal
 run verify "$OUT/causal.onnx" --runtime ort-cuda
+# Every form of one attention, proved on ort-cuda before it is written, and judged there again as a file. ort-gqa needs
+# as many keys as queries. A form that stays wrong on ort-cuda is refused with its evidence, which is a failure here too.
+run export sdpa -o "$OUT/plain.onnx" --dtype float16 --opset 18 --causal
+for form in decomposed attention blocked ort-mha; do
+  run convert "$OUT/plain.onnx" -o "$OUT/$form.onnx" --form "$form" --runtime ort-cuda
+  run verify "$OUT/$form.onnx" --runtime ort-cuda
+done
+run export sdpa -o "$OUT/ort-gqa.onnx" --dtype float16 --opset 18 --causal --form ort-gqa --runtime ort-cuda
+run verify "$OUT/ort-gqa.onnx" --runtime ort-cuda
 # Wrong rows are findings about the runtime, not a failure of this script.
 "$PYTHON" -m sdpa_onnx conformance --runtime ort-cuda --page "$OUT/ort-cuda.html" || true
 "$PYTHON" -m sdpa_onnx fuzz --runtime ort-cuda --cases 2000 || true

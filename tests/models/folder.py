@@ -5,6 +5,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from sdpa_onnx.core.forms import Form
 from sdpa_onnx.core.spec import AttentionSpec
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.models_folder import ManifestRow, read_manifest
@@ -42,6 +43,12 @@ def structure_of(model: OnnxModel) -> Structure:
         outputs=tuple(_value(value) for value in model.ir.graph.outputs),
         specs=tuple(site.spec for site in model.sites),
     )
+
+
+def asked_form(row: ManifestRow) -> Form | None:
+    """The form that the file is asked for by its name; None = that of its opset."""
+    name = Path(row.file).stem.partition("-")[2]
+    return Form(name) if name else None
 
 
 def is_quick(row: ManifestRow) -> bool:

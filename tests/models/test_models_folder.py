@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from sdpa_onnx.catalog import CATALOG, CatalogEntry, find_entry
+from sdpa_onnx.core.forms import Form
 from sdpa_onnx.core.spec import AttentionSpec
 from sdpa_onnx.errors import FolderError, RecordFormatError
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.workflows import models_folder
 from sdpa_onnx.workflows.checked import form_of
 from sdpa_onnx.workflows.models_folder import MANIFEST, build_models, exported, main, opsets_of, read_manifest
-from tests.models.folder import FOLDER, ROWS, is_quick, structure_of
+from tests.models.folder import FOLDER, ROWS, asked_form, is_quick, structure_of
 
 # Source: issue 3; the folder is in every clone.
 _LARGEST_FOLDER_BYTES = 2_000_000
@@ -34,7 +35,7 @@ _NATIVE = CatalogEntry(
 def test_file_has_the_structure_that_is_exported_today(name: str) -> None:
     """A change of the exporter that is not followed by `make models` is seen."""
     row = ROWS[name]
-    today = exported(find_entry(row.entry).spec, row.opset)
+    today = exported(find_entry(row.entry).spec, row.opset, asked_form(row))
     assert today is not None
     assert structure_of(load_model(FOLDER / row.file)) == structure_of(today)
 
@@ -67,6 +68,11 @@ def test_folder_holds_what_the_manifest_lists() -> None:
     assert missing == {("gemma-2-9b/local", 23), ("gemma-2-27b/local", 23)}
 
 
+def test_one_layer_is_there_in_every_form() -> None:
+    """So that each can be looked at and run."""
+    assert {row.form for row in ROWS.values() if row.entry == "transformer-base/decoder-self"} == set(Form)
+
+
 def test_folder_is_small() -> None:
     """The folder stays below 2 MB, so that nobody minds cloning it."""
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < _LARGEST_FOLDER_BYTES
@@ -89,6 +95,7 @@ def test_a_changed_graph_would_be_seen() -> None:
         assert structure_of(other) != structure_of(model)
 
 
+@pytest.mark.slow
 def test_two_builds_are_byte_equal(tmp_path: Path) -> None:
     """Building twice gives the same files, and the manifest is what was returned."""
     first, second = tmp_path / "first", tmp_path / "second"

@@ -135,6 +135,7 @@ def test_resuming_a_finished_run_does_nothing_more(finished: Path) -> None:
     assert read_run(finished / "run")[0].is_finished
 
 
+@pytest.mark.slow
 def test_starting_where_a_run_is(finished: Path) -> None:
     """Without --resume a folder with a run is refused in one sentence, and left alone."""
     records = (finished / "run" / "records.jsonl").read_bytes()
@@ -144,6 +145,7 @@ def test_starting_where_a_run_is(finished: Path) -> None:
     assert (finished / "run" / "records.jsonl").read_bytes() == records
 
 
+@pytest.mark.slow
 def test_interrupt_and_go_on(tmp_path: Path) -> None:
     """Ctrl-C in the middle ends with 130 and a report of what there is; the printed command completes the run."""
     write_suite(tmp_path, _ONE_CASE)

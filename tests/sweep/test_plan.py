@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from sdpa_onnx.core.forms import Form
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, TimingJob, job_id, plan
-from sdpa_onnx.sweep.suite import load_suite
+from sdpa_onnx.sweep.suite import Suite, load_suite
 from tests.conftest import GoldenCheck
 from tests.sweep.suites import TINY, suite_of, write_suite
 
@@ -120,3 +122,29 @@ def test_probes_are_asked_once_of_each_graph_and_runtime(tmp_path: Path) -> None
 def test_no_probes_where_none_are_wanted(tmp_path: Path) -> None:
     """`probes = false` leaves the ladder alone."""
     assert not [job for job in plan(suite_of(tmp_path)) if isinstance(job, AgreementJob) and job.probes]
+
+
+def test_forms_are_further_arms() -> None:
+    """A form is exported once, judged where it is timed and not on torch, and stands beside the usual arms."""
+    jobs = plan(msgspec.toml.decode(_FORMS, type=Suite))
+    exports = [(job.model.opset, job.model.form) for job in jobs if isinstance(job, ExportJob)]
+    assert exports == [(18, None), (23, None), (23, Form.BLOCKED)]
+    judged = {(job.model.form, job.runtime) for job in jobs if isinstance(job, AgreementJob)}
+    assert judged == {
+        (None, "ort-cpu"),
+        (None, "torch"),
+        (None, "onnx-reference"),
+        (Form.BLOCKED, "ort-cpu"),
+    }
+    (timing,) = [job for job in jobs if isinstance(job, TimingJob)]
+    assert [key.form for key in timing.models] == [None, None, Form.BLOCKED]
+
+
+_FORMS = """
+name = "forms"
+agreement = ["ort-cpu", "torch", "onnx-reference"]
+timing = ["ort-cpu", "torch"]
+[[vary]]
+targets = ["sdpa"]
+forms = ["blocked"]
+"""

@@ -102,6 +102,7 @@ def test_dtype_of_the_graph(dtype: Dtype, opset: int) -> None:
     assert types == {{"float64": "DOUBLE"}.get(dtype.value, dtype.value.upper())}
 
 
+@pytest.mark.slow
 def test_two_exports_of_a_spec_are_byte_equal() -> None:
     """Exporting a spec twice gives the same bytes."""
     spec = SPECS["window"]

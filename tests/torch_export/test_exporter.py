@@ -309,6 +309,7 @@ print(export_module(module, sample).content_hash(), export_module(module, sample
 """
 
 
+@pytest.mark.slow
 def test_two_exports_are_byte_equal() -> None:
     """Two exports in one process give the same bytes."""
     module, sample = founding_use("encoder-decoder")

@@ -66,6 +66,7 @@ def test_right_at_other_lengths(rule: str, opset: int) -> None:
     assert (model.sites[0].spec.scale == 1.0) == (rule != "constant")
 
 
+@pytest.mark.slow
 def test_half_precision_does_not_round_the_scale() -> None:
     """In float16 the query is multiplied in float32: 1/1000 itself is off by 2e-4 in float16."""
     model = export_module(_Scaled("inverse").eval(), _qkv(6, torch.float16), opset=23)
