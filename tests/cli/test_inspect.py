@@ -43,6 +43,7 @@ def test_nothing_is_run_if_not_wanted(shell: Shell) -> None:
     assert (record["baked"], record["sizes_tried"]) == ([], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "is_doubted"), [(1 / 6, True), (0.3, False), (1.0, False), (1 / 8, False)])
 def test_scale_of_one_length(shell: Shell, scale: float, *, is_doubted: bool) -> None:
     """A scale that is one over a whole length is a warning, never an error; others are silent."""

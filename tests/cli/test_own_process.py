@@ -26,6 +26,7 @@ sample_inputs = (torch.zeros(2, 5, 32),) * 3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [

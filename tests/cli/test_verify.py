@@ -154,6 +154,7 @@ def test_fixed_axis_of_a_file(shell: Shell) -> None:
     assert str(proof["reason"]).startswith("axis 'batch_size' is fixed at 'node_view' (batch_size 2 works, ")
 
 
+@pytest.mark.slow
 def test_export_writes_what_it_proved(shell: Shell) -> None:
     """A user's module becomes a file only after it was proved; stderr says where."""
     ended = shell("export", "mods.py:Right", "-o", "right.onnx", "--json")
@@ -167,6 +168,7 @@ def test_export_writes_what_it_proved(shell: Shell) -> None:
     assert any(str(record.get("site", "")).startswith("end:") for record in _records(again))
 
 
+@pytest.mark.slow
 def test_plain_attention_of_a_user(shell: Shell) -> None:
     """A module that is nothing but attention, with the user's own input names, exports and verifies."""
     ended = shell("export", "mods.py:Plain", "-o", "plain.onnx", "--json")

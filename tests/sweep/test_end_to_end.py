@@ -123,6 +123,7 @@ def test_json_is_only_json(finished: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_does_nothing_more(finished: Path) -> None:
     """Going on with a finished run runs no job, keeps the records and says the same, as JSON here."""
     records = (finished / "run" / "records.jsonl").read_bytes()

@@ -70,6 +70,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return _case(*request.param)
 
 
+@pytest.mark.slow
 def test_right_at_twenty_other_sizes(case: Case) -> None:
     """A model exported at one size agrees with float64 torch at twenty others, 1 among them."""
     module, model, draw = case

@@ -142,6 +142,7 @@ _PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rewrite", "opset"), _PAIRS)
 def test_rewritten_attention_computes_the_same(rewrite: Rewrite, opset: int) -> None:
     """At other sizes the model agrees with float64 torch, has its spec, and every tap can be read."""

@@ -90,6 +90,7 @@ def test_a_form_that_the_graph_cannot_hold_is_neither_probed_nor_timed(monkeypat
     assert choice.records[0].reason == "The form needs opset 23, and this is a graph of 18, not 23."
 
 
+@pytest.mark.slow
 def test_two_forms_stand_in_one_file_where_the_winner_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are written, at one opset, and the file is right on both sides of the length."""
     choice = _chosen(monkeypatch, attention=(1.0, 2.0), decomposed=(1.5, 1.0), decomposed_scores=(3.0, 3.0))

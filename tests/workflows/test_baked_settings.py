@@ -89,6 +89,7 @@ def test_scale_that_follows(module: Callable[[], nn.Module]) -> None:
     assert (proof.settings, proof.reason) == ((), "")
 
 
+@pytest.mark.slow
 def test_causality_of_a_length() -> None:
     """A flag that the module sets by its number of queries is named with both values."""
     proof = _proof(_exported(CausalWhenLong()), CausalWhenLong())
@@ -106,6 +107,7 @@ def test_mask_of_a_length() -> None:
     assert (setting.setting, setting.fixed, setting.own) == ("attn_mask", "none is given", "a mask is given")
 
 
+@pytest.mark.slow
 def test_another_fault_is_no_setting() -> None:
     """Where the settings agree, the failure keeps its own evidence."""
 

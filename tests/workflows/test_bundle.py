@@ -99,6 +99,7 @@ def test_wrong_runtime_is_reproduced(tmp_path: Path) -> None:
     assert [line.split(",")[0] for line in lines[1:]] == ["present_key: right", "present_value: right"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["ort-cpu", "onnx-reference", "openvino"])
 def test_right_runtime_ends_with_zero(runtime: str, tmp_path: Path) -> None:
     """A case that was wrong on a planted runtime is right on the real one: exit code 0."""
@@ -301,6 +302,7 @@ def test_no_bundle_tells_of_this_machine(planted: Reduced) -> None:
         assert not [word for word in words if word.encode() in content], name
 
 
+@pytest.mark.slow
 def test_anonymous_attention_still_fails(module_model: OnnxModel) -> None:
     """Random numbers of the same scale: the planted fault is there again, on names without meaning."""
     runtime = Planted(fault("scale-missing"))

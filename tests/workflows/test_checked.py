@@ -31,6 +31,7 @@ def module() -> nn.Module:
     return Scaled().eval()
 
 
+@pytest.mark.slow
 def test_file_without_what_can_be_read(exported: OnnxModel, module: nn.Module, tmp_path: Path) -> None:
     """Its module does call scaled_dot_product_attention: it is the file that shows none."""
     model = load_model(exported.save(tmp_path / "plain.onnx"))

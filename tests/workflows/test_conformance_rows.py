@@ -53,6 +53,7 @@ def test_the_oracle_itself_is_right(feature: Feature) -> None:
     assert record.max_bound_ratio < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _NAMED)
 def test_a_reading_that_features_name_is_caught_by_one(name: str) -> None:
     """A runtime that follows the reading is wrong in a row that says it looks for it."""

@@ -261,6 +261,7 @@ def test_runtime_that_takes_nothing() -> None:
     assert (found.kind, found.case) == (Conformity.REFUSED, "b1_hq1_hkv1_q1_kv1_d1_f32")
 
 
+@pytest.mark.slow
 def test_right_model_has_nothing_to_reduce(module_model: OnnxModel) -> None:
     """Right attentions are told with what was tried."""
     found = reduce_model(module_model, get_runtime("ort-cpu"), Check(sizes={}))
