@@ -31,7 +31,8 @@ class Blocking:
         free_rows: Queries of a block where positions hide no key: nothing is saved by cutting finer.
         tile: Scores held at once, elements, as long as one head of a block has no more: what a second-level
             cache holds of float32.
-        pair: Two heads a turn as long as they have no more scores, elements: work for a second thread.
+        pair: Two heads a turn as long as their scores, keys and values are together no more, elements: work for a
+            second thread.
         few: Up to so many queries are written in one piece, no key copied.
         whole: So are attentions whose positions hide no key and that have at most so many scores.
         pieces: Blocks of all heads that are written one after another, without a loop, where their scores are
@@ -43,7 +44,7 @@ class Blocking:
     short_keys: int = 512
     free_rows: int = 256
     tile: int = 2**18
-    pair: int = 2**20
+    pair: int = 2**21
     few: int = 64
     whole: int = 2**23
     pieces: int = 4
@@ -157,10 +158,12 @@ def _group(numbers: Numbers, spec: AttentionSpec, pairs: ir.Value, blocking: Blo
     A single head has less work for a second thread than two, and costs one thread 3 % less at 4096, 11 % at 8192.
     """
     scores = numbers.multiply(pairs, spec.heads_per_kv)
+    # Of a block of `rows` queries, a key has so many scores, and so many elements of its own.
+    of_scores = blocking.pair * blocking.rows // (blocking.rows + spec.head_dim + spec.v_head_dim)
     group = numbers.value(1)
     for heads in range(2, spec.kv_num_heads + 1):
         if spec.kv_num_heads % heads == 0:
-            most = blocking.pair if heads == 2 and bounds_of(spec) else blocking.tile  # else the blocks are larger
+            most = of_scores if heads == 2 and bounds_of(spec) else blocking.tile  # else the blocks are larger
             group = numbers.if_at_most(numbers.multiply(scores, heads), most, heads, group)
     return group
 
