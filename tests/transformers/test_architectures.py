@@ -32,10 +32,6 @@ CAUSAL = {
     ("whisper", "dynamo-18"): 2,
     ("tiny-t5", "torchscript-17"): 1,
 }
-RAISED_ONLY_FROM_18 = (
-    "The model cannot be converted from opset 17 to 23: only opset 18 to 25 can be raised. "
-    "Use a form that opset has, such as decomposed, or export it again at a newer opset."
-)
 AS_MANY_KEYS = "GroupQueryAttention needs as many new keys as queries: the graph has target queries and"
 
 
@@ -55,9 +51,6 @@ def check(source: Source, name: str, exporter: str, forms: list[Form], asked: Ru
     for form in forms:
         # The others need no workaround on this runtime, and probing takes longer than everything else.
         row = source.row(form, asked if form is Form.ATTENTION else None)
-        if form is Form.ATTENTION and exporter == "torchscript-17":
-            assert row.failure == RAISED_ONLY_FROM_18
-            continue
         refused = architecture.cross if form is Form.ORT_GQA else 0
         assert (row.failure, row.wrong, row.axes) == ("", [], source.axes), form
         assert row.converted == architecture.expected - refused, (form, row.refused)
