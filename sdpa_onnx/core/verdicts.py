@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-__all__ = ["Conformity", "Outcome", "Verdict"]
+__all__ = ["Conformity", "Outcome", "RatioVerdict", "Verdict"]
 
 
 class Outcome(StrEnum):
@@ -47,3 +47,20 @@ class Conformity(StrEnum):
     WRONG = "wrong"
     REFUSED = "refused"
     CRASHED = "crashed"
+
+
+class RatioVerdict(StrEnum):
+    """What the paired test says of one arm's time over the baseline's.
+
+    FASTER, SLOWER: the interval excludes 1 and the effect is above the smallest that counts. EQUAL: the interval lies
+    inside the margin of equivalence. INCONCLUSIVE: neither; more launches would tell. NOISY: a clone of the baseline
+    came out different from the baseline, so nothing of this table can be trusted.
+
+    Source: METHOD B.4.
+    """
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUAL = "equal"
+    INCONCLUSIVE = "inconclusive"
+    NOISY = "noisy"
