@@ -163,22 +163,25 @@ def bench(
     runtime: str = "ort-cpu",
     sizes: Mapping[str, int] | None = None,
     threads: int = 1,
-    seconds: float = 10.0,
+    seconds: float = 30.0,
 ) -> "list[TimingRecord]":
-    """Time models on a runtime in one interleaved run; ratios refer to the first.
+    """Time models on a runtime in worker processes, interleaved; ratios refer to the first.
 
     Args:
         models: Name -> model; all take the same inputs.
-        runtime: Where they run.
+        runtime: Where they run, a registered name.
         sizes: Sizes of named axes; batch 1 and length 512 where not given.
         threads: Threads inside one operator.
-        seconds: Time for the measurement.
+        seconds: Time for the measurement; a first look at four launches is taken whatever it costs.
+
+    Returns:
+        One record per model; `verdict` is the word for its ratio, and `outcome` tells where one does not run.
 
     Raises:
         PlanError: If the models cannot be compared.
-        SessionError: If one does not run.
     """
-    from sdpa_onnx.measure.visits import Plan
+    from sdpa_onnx.measure.calibration import load_calibration
+    from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.runtimes.base import get_runtime
     from sdpa_onnx.workflows.bench import Arm
     from sdpa_onnx.workflows.bench import bench as time_arms
@@ -188,7 +191,6 @@ def bench(
     loaded = {name: load(model) for name, model in models.items()}
     arms = [Arm(name=name, model=model, runtime=get_runtime(runtime)) for name, model in loaded.items()]
     check = Check(sizes=usual_sizes(arms[0].model, sizes or {}), threads=threads, spreads=(1.0,))
-    comparison = time_arms(
-        arms, check, target="models", baseline=arms[0].name, plan=Plan(blocks=80, budget_seconds=seconds)
-    )
+    plan = TimingPlan(budget_seconds=seconds, calibration=load_calibration())
+    comparison = time_arms(arms, check, target="models", baseline=arms[0].name, plan=plan)
     return list(comparison.records.values())

@@ -24,6 +24,7 @@ class RunHeader:
         seed: Of weights and inputs.
         ceilings: Measured ceilings; units stand in the names
             (gemm_flops_per_second, exps_per_second).
+        calibration: How much two processes of one model differ on this machine: between_sd, degrees.
         planned_cells: Cells in the plan; done_cells: those with a record.
     """
 
@@ -37,6 +38,7 @@ class RunHeader:
     threads: int = 1
     seed: int = 0
     ceilings: Mapping[str, float] = field(default_factory=dict)
+    calibration: Mapping[str, float] = field(default_factory=dict)
     planned_cells: int = 0
     done_cells: int = 0
 

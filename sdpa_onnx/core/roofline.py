@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.spec import AttentionCase, Dtype, MaskKind
 
-__all__ = ["Ceilings", "Work", "attention_work", "roof_seconds"]
+__all__ = ["Ceilings", "Work", "attention_work", "bound_by", "is_memory_bound", "roof_seconds"]
 
 _BYTES = {Dtype.FLOAT64: 8, Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 2}
 
@@ -40,10 +40,12 @@ class Ceilings:
     Args:
         gemm_flops_per_second: Matrix product.
         exps_per_second: Softmax.
+        bytes_per_second: Reading memory; -1 where it was not measured (runs of earlier versions).
     """
 
     gemm_flops_per_second: float
     exps_per_second: float
+    bytes_per_second: float = -1.0
 
 
 def attention_work(case: AttentionCase) -> Work:
@@ -88,12 +90,42 @@ def projection_flops(*, rows_q: int, rows_kv: int, hidden_size: int) -> int:
     return 4 * (rows_q + rows_kv) * hidden_size * hidden_size
 
 
-def roof_seconds(flops: int, exps: int, ceilings: Ceilings) -> float:
-    """Least time on one thread: products and exponentials do not overlap there.
+def roof_seconds(work: Work, ceilings: Ceilings) -> float:
+    """Least time on one thread: products and exponentials do not overlap there, and memory is read beside them.
 
     Source: METHOD C.1; roofline after Williams, Waterman and Patterson 2009.
     """
-    return flops / ceilings.gemm_flops_per_second + exps / ceilings.exps_per_second
+    return max(_compute_seconds(work, ceilings), _memory_seconds(work, ceilings))
+
+
+def is_memory_bound(work: Work, ceilings: Ceilings) -> bool:
+    """Whether reading the inputs takes longer than computing; False where memory was not measured."""
+    return _memory_seconds(work, ceilings) > _compute_seconds(work, ceilings)
+
+
+def bound_by(work: Work, ceilings: Ceilings, *, host_seconds: float = -1.0) -> str:
+    """What takes longest of one call: "products", "exponentials", "memory" or "host".
+
+    Args:
+        work: Of the call.
+        ceilings: Of the machine.
+        host_seconds: Time of the call outside kernels, -1 if unknown.
+    """
+    parts = {
+        "products": work.useful_flops / ceilings.gemm_flops_per_second,
+        "exponentials": work.exps / ceilings.exps_per_second,
+        "memory": _memory_seconds(work, ceilings),
+        "host": host_seconds,
+    }
+    return max(parts, key=lambda name: parts[name])
+
+
+def _compute_seconds(work: Work, ceilings: Ceilings) -> float:
+    return work.useful_flops / ceilings.gemm_flops_per_second + work.exps / ceilings.exps_per_second
+
+
+def _memory_seconds(work: Work, ceilings: Ceilings) -> float:
+    return work.bytes_moved / ceilings.bytes_per_second if ceilings.bytes_per_second > 0 else 0.0
 
 
 def _visible_pairs(case: AttentionCase) -> int:

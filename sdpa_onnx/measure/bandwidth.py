@@ -3,19 +3,22 @@
 One token reads the whole cache once and computes little. Measured by ONNX Runtime and numpy, on the CPU.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from sdpa_onnx.measure.ceilings import one_node_call
+from sdpa_onnx.measure.one_node import one_node_call
 
-__all__ = ["measure_bandwidth"]
+__all__ = ["measure_bandwidth", "working_set_bandwidth"]
 
 _FLOAT32_BYTES = 4
 # Width of a row of the matrix that a vector is multiplied with, as of one head.
 _ROW = 64
 _WARM_UP_CALLS = 3
+# For one case of many: the fastest call of this long is within some percent of that of three times as long.
+_SHORT_SECONDS = 0.1
 
 
 def measure_bandwidth(*, size_bytes: int, threads: int, seconds: float = 0.3) -> float:
@@ -33,6 +36,21 @@ def measure_bandwidth(*, size_bytes: int, threads: int, seconds: float = 0.3) ->
         Bytes per second.
     """
     return max(size_bytes / _fastest(call, seconds) for call in _readers(size_bytes, threads))
+
+
+def working_set_bandwidth(size_bytes: int, threads: int) -> float:
+    """`measure_bandwidth` for working sets of about this size, measured once in a process.
+
+    Args:
+        size_bytes: Of the working set; rounded to a power of two.
+        threads: Threads inside one operator.
+    """
+    return _measured_once(max(size_bytes, 1).bit_length(), threads)
+
+
+@functools.cache
+def _measured_once(bits: int, threads: int) -> float:
+    return measure_bandwidth(size_bytes=max(2**bits, _FLOAT32_BYTES * _ROW), threads=threads, seconds=_SHORT_SECONDS)
 
 
 def _readers(size_bytes: int, threads: int) -> Iterator[Callable[[], object]]:

@@ -1,16 +1,19 @@
-"""The two ceilings of this machine: matrix product and softmax, measured in the same run.
+"""The ceilings of this machine: matrix product, softmax and memory, measured in the same run.
 
 On the CPU by ONNX Runtime, with the threads of the comparison.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
 from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.measure.bandwidth import measure_bandwidth
+from sdpa_onnx.measure.caches import last_level_bytes
+from sdpa_onnx.measure.one_node import one_node_call
 
-__all__ = ["measure_ceilings", "one_node_call"]
+__all__ = ["measure_ceilings"]
 
 # Products (rows, inner, columns) of the kind that attention makes: QK^T and weights x value at d_k 64, and a square
 # one for projections. The fastest counts: a ceiling must not be passed by what it is the ceiling of.
@@ -20,14 +23,14 @@ _SOFTMAX_SHAPE = (512, 512)
 
 
 def measure_ceilings(*, threads: int, seconds: float = 0.5) -> Ceilings:
-    """Measure how fast this machine multiplies matrices and takes softmaxes.
+    """Measure how fast this machine multiplies matrices, takes softmaxes and reads memory beyond its caches.
 
     The tenth percentile of the CPU time on one thread, the smallest wall time
     on several (METHOD C.2).
 
     Args:
         threads: Threads inside one operator.
-        seconds: Time spent on each of the four measurements.
+        seconds: Time spent on each of the eight measurements.
     """
     best = 0.0
     for rows, inner, columns in _GEMM_SHAPES:
@@ -35,7 +38,11 @@ def measure_ceilings(*, threads: int, seconds: float = 0.5) -> Ceilings:
         best = max(best, 2.0 * rows * inner * columns / _fastest(call, threads, seconds))
     softmax = one_node_call("Softmax", {"x": _SOFTMAX_SHAPE}, _SOFTMAX_SHAPE, threads)
     elements = _SOFTMAX_SHAPE[0] * _SOFTMAX_SHAPE[1]
-    return Ceilings(gemm_flops_per_second=best, exps_per_second=elements / _fastest(softmax, threads, seconds))
+    return Ceilings(
+        gemm_flops_per_second=best,
+        exps_per_second=elements / _fastest(softmax, threads, seconds),
+        bytes_per_second=measure_bandwidth(size_bytes=2 * last_level_bytes(), threads=threads, seconds=seconds),
+    )
 
 
 def _fastest(call: Callable[[], object], threads: int, seconds: float) -> float:
@@ -51,25 +58,3 @@ def _fastest(call: Callable[[], object], threads: int, seconds: float) -> float:
         wall.append(time.perf_counter_ns() - wall_start)
         cpu.append(time.process_time_ns() - cpu_start)
     return float(np.percentile(cpu, 10) if threads == 1 else min(wall)) * 1e-9
-
-
-def one_node_call(
-    operator: str, inputs: Mapping[str, tuple[int, ...]], output: tuple[int, ...], threads: int
-) -> Callable[[], object]:
-    """A one-node session on bound buffers."""
-    import onnxruntime as ort
-    from onnx import TensorProto, helper
-
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name, shape in inputs.items()]
-    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, list(output))
-    graph = helper.make_graph([helper.make_node(operator, list(inputs), ["y"])], operator, values, [result])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    rng = np.random.default_rng(0)
-    for name, shape in inputs.items():
-        binding.bind_cpu_input(name, rng.standard_normal(shape, dtype=np.float32))
-    binding.bind_ortvalue_output("y", ort.OrtValue.ortvalue_from_shape_and_type(list(output), np.float32, "cpu"))
-    return lambda: session.run_with_iobinding(binding)

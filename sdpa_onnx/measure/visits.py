@@ -4,6 +4,7 @@ Knows calls, not models. Never times one arm and then the other: what disturbs
 the machine must disturb all arms alike.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,11 +13,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ArmSamples", "Clock", "Plan", "SystemClock", "visit_arms"]
+from sdpa_onnx.core.steady import WarmUp, judge_warm_up
+from sdpa_onnx.measure.samples import ArmSamples
+from sdpa_onnx.measure.timing_plan import calls_of_a_visit
 
+__all__ = ["Clock", "Plan", "SystemClock", "visit_arms"]
 
-# Within 2 % of the best so far counts as steady; a median below it by more is a new best, and counting starts anew.
-_STEADY_BELOW, _STEADY_ABOVE = 0.98, 1.02
+# Calls of a warm-up visit: a median of fewer says little, where calls are short enough for so many.
+_WARM_UP_CALLS = 5
 
 
 class Clock(Protocol):
@@ -40,7 +44,7 @@ class Plan:
 
     Args:
         blocks: Blocks; each visits every arm once, in random order.
-        visit_seconds: Aim for one visit; a visit has at least two calls.
+        visit_seconds: Aim for one visit, see `calls_of_a_visit`.
         warm_up_seconds: At most this long per arm before the first block.
         budget_seconds: Stop after the block that passes this, but never below
             `least_blocks`.
@@ -58,35 +62,11 @@ class Plan:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmSamples:
-    """Raw samples of one arm.
-
-    Args:
-        wall_seconds: (blocks, calls), wall time of every call.
-        cpu_seconds: (blocks, calls), CPU time of this process over the same call.
-        steady: Whether warm-up reached a steady state.
-    """
-
-    wall_seconds: NDArray[np.float64]
-    cpu_seconds: NDArray[np.float64]
-    steady: bool
-
-    @property
-    def disturbed(self) -> float:
-        """Share of calls whose wall time exceeds their CPU time by 3 % and 3 us.
-
-        Means something for one thread only. Source: METHOD B.4.
-        """
-        return float(np.mean(self.wall_seconds - self.cpu_seconds > 0.03 * self.cpu_seconds + 3e-6))
-
-
 def visit_arms(
     arms: Mapping[str, Callable[[], None]],
     plan: Plan,
     *,
     clock: Clock | None = None,
-    on_block: Callable[[int], None] | None = None,
 ) -> dict[str, ArmSamples]:
     """Measure all arms interleaved.
 
@@ -94,17 +74,16 @@ def visit_arms(
         arms: Name -> call that runs once on pre-bound buffers.
         plan: How much.
         clock: The clocks; None = the system's.
-        on_block: Told the number of blocks done, for progress.
 
     Returns:
-        Raw samples per arm; block k of every arm was measured in the same stretch of time.
+        Raw samples per arm, of one launch; block k of every arm was measured in the same stretch of time.
     """
     clock = clock or SystemClock()
     calls: dict[str, int] = {}
     steady: dict[str, bool] = {}
     for name, call in arms.items():
         seconds, steady[name] = _warm_up(call, plan, clock)
-        calls[name] = max(2, round(plan.visit_seconds / max(seconds, 1e-9)))
+        calls[name] = calls_of_a_visit(seconds, plan.visit_seconds)
     samples: dict[str, list[NDArray[np.int64]]] = {name: [] for name in arms}
     order = list(arms)
     rng = np.random.default_rng(plan.seed)
@@ -115,30 +94,27 @@ def visit_arms(
         rng.shuffle(order)
         for name in order:
             samples[name].append(_visit(arms[name], calls[name], clock))
-        if on_block is not None:
-            on_block(block + 1)
     return {name: _as_samples(visits, steady=steady[name]) for name, visits in samples.items()}
 
 
 def _warm_up(call: Callable[[], None], plan: Plan, clock: Clock) -> tuple[float, bool]:
-    """Run until three CPU medians in a row lie within 2 % of the best so far; give wall seconds per call.
+    """Run until the CPU medians of visits are steady; give wall seconds per call, and whether they were.
 
-    Source: METHOD B.4. A machine that never gets there is reported, not hidden.
+    Source: METHOD B.4, docs/decisions/0006. A machine that never gets there is reported, not hidden.
     """
-    deadline = clock.wall_ns() + int(plan.warm_up_seconds * 1e9)
-    best = wall = float("inf")
-    good = 0
-    for _ in range(1000):
-        visit = _visit(call, 5, clock)
-        median = max(float(np.median(visit[1])), 1.0)
-        wall = min(wall, float(visit[0].min()))
-        good = (0 if median < _STEADY_BELOW * best else good) + 1 if median <= _STEADY_ABOVE * best else 0
-        best = min(best, median)
-        if good >= 3:
-            return wall * 1e-9, True
-        if clock.wall_ns() > deadline:
-            break
-    return wall * 1e-9, False
+    start = clock.wall_ns()
+    medians: list[float] = []
+    wall, calls, count = math.inf, 0, _WARM_UP_CALLS
+    state = WarmUp.NOT_YET
+    while state is WarmUp.NOT_YET:
+        visit = _visit(call, count, clock)
+        medians.append(float(np.median(visit[1])))
+        wall = min(wall, float(visit[0].min()) * 1e-9)
+        calls += count
+        count = min(_WARM_UP_CALLS, calls_of_a_visit(wall, plan.visit_seconds))
+        seconds = (clock.wall_ns() - start) * 1e-9
+        state = judge_warm_up(medians, calls=calls, seconds=seconds, limit_seconds=plan.warm_up_seconds)
+    return wall, state is WarmUp.STEADY
 
 
 def _visit(call: Callable[[], None], count: int, clock: Clock) -> NDArray[np.int64]:
@@ -158,4 +134,4 @@ def _visit(call: Callable[[], None], count: int, clock: Clock) -> NDArray[np.int
 
 def _as_samples(visits: list[NDArray[np.int64]], *, steady: bool) -> ArmSamples:
     stacked = np.stack(visits).astype(np.float64) * 1e-9
-    return ArmSamples(wall_seconds=stacked[:, 0], cpu_seconds=stacked[:, 1], steady=steady)
+    return ArmSamples(wall_seconds=stacked[None, :, 0], cpu_seconds=stacked[None, :, 1], steady=steady)

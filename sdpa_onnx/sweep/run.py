@@ -9,15 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sdpa_onnx.core.header import RunHeader
+from sdpa_onnx.core.paired import Calibration
 from sdpa_onnx.core.records import Outcome, Record
 from sdpa_onnx.core.roofline import Ceilings
 from sdpa_onnx.errors import PlanError, RecordFormatError, RuntimeUnavailableError
+from sdpa_onnx.measure.calibration import load_calibration, machine_class
 from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.environment import environment, versions
+from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
 from sdpa_onnx.sweep.plan import Job, cell_id, job_id, plan
 from sdpa_onnx.sweep.runner import PROVING_RUNTIME, Runner
-from sdpa_onnx.sweep.store import Store, complete_records
+from sdpa_onnx.sweep.store import Store, complete_records, time_now
 from sdpa_onnx.sweep.suite import Suite, cases
 
 __all__ = ["Watcher", "open_run", "run_jobs"]
@@ -56,12 +59,13 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
     header = RunHeader(
         suite=suite.name,
         plan_hash=cell_id([job_id(job) for job in planned]),
-        started=_now(),
+        started=time_now(),
         command=command,
         environment=environment(),
         versions=versions(),
         threads=suite.threads,
         seed=suite.seed,
+        calibration=load_calibration().figures,
         planned_cells=len(planned),
     )
     if not resume:
@@ -87,10 +91,12 @@ def run_jobs(suite: Suite, store: Store, watcher: Watcher) -> None:
     if left and not store.header.ceilings and suite.timing:
         measured = measure_ceilings(threads=suite.threads)
         store.write_header(dataclasses.replace(store.header, ceilings=dataclasses.asdict(measured)))
-    ceilings = _ceilings(store.header)
-    Runner(store=store, ceilings=ceilings).run(left, on_job=watcher.on_job, on_done=watcher.on_done)
+    ceilings, calibration = _ceilings(store.header), _calibration(store.header)
+    with WorkerPool(fresh=False) as pool:
+        runner = Runner(store=store, ceilings=ceilings, pool=pool, calibration=calibration)
+        runner.run(left, on_job=watcher.on_job, on_done=watcher.on_done)
     finished = len({record.job for record in complete_records(store.folder)})
-    store.write_header(dataclasses.replace(store.header, finished=_now(), done_cells=finished))
+    store.write_header(dataclasses.replace(store.header, finished=time_now(), done_cells=finished))
 
 
 def _ceilings(header: RunHeader) -> Ceilings | None:
@@ -105,6 +111,18 @@ def _ceilings(header: RunHeader) -> Ceilings | None:
         return Ceilings(**header.ceilings)
     except TypeError as error:
         raise RecordFormatError(f"run.json: the ceilings {', '.join(header.ceilings)} are not known.") from error
+
+
+def _calibration(header: RunHeader) -> Calibration:
+    """What the run was started with, or the usual figure in runs of earlier versions.
+
+    Raises:
+        RecordFormatError: If run.json names other figures.
+    """
+    try:
+        return Calibration(**header.calibration, machine=machine_class()) if header.calibration else Calibration()
+    except TypeError as error:
+        raise RecordFormatError(f"run.json: the calibration {', '.join(header.calibration)} is not known.") from error
 
 
 def new_folder(suite_name: str, reports: Path) -> Path:
@@ -165,7 +183,3 @@ def _check_same(stored: RunHeader, now: RunHeader, *, force: bool) -> None:
             f"{', '.join(changed)} changed since the run was started, so its figures would not be comparable.",
             hint="Start a new run, or go on with --force.",
         )
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
+from sdpa_onnx.core.paired import Calibration, Look
 from sdpa_onnx.core.records import (
     AgreementRecord,
     ExportRecord,
@@ -23,17 +22,17 @@ from sdpa_onnx.core.records import (
 from sdpa_onnx.core.roofline import Ceilings
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.visits import ArmSamples, Plan
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, Unsupported, get_runtime
+from sdpa_onnx.measure.pool import WorkerPool
+from sdpa_onnx.measure.timing_plan import TimingPlan
+from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
 from sdpa_onnx.sweep.models import Models, sizes_of
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, SaturationJob, TimingJob, cell_id, job_id
 from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.sweep.suite import CaseKey
-from sdpa_onnx.sweep.words import error_words, failed_agreement, failed_record, model_words, skipped_arm
+from sdpa_onnx.sweep.words import failed_agreement, failed_record, model_words, skipped_arm
 from sdpa_onnx.workflows.bench import Arm, Comparison, bench
 from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
 from sdpa_onnx.workflows.export import export_and_prove
-from sdpa_onnx.workflows.feeds import draw_feeds
 from sdpa_onnx.workflows.saturation import SaturationPlan, module_check, saturation
 from sdpa_onnx.workflows.site_probes import check_whole
 from sdpa_onnx.workflows.verify import Expectations, check_model
@@ -42,6 +41,8 @@ __all__ = ["PROVING_RUNTIME", "Runner"]
 
 # Graphs up to this size are kept in the run folder; larger ones are made again from recipe and seed.
 _KEPT_MODEL_BYTES = 2**20
+# Of the one look that a comparison of a sweep has. Source: METHOD B.4.
+_ALPHA = 0.01
 # Where dynamic axes are proved: the only runtime that every installation has.
 PROVING_RUNTIME = "ort-cpu"
 
@@ -53,10 +54,14 @@ class Runner:
     Args:
         store: Where records go.
         ceilings: Measured in this run.
+        pool: Keeps the workers of timings over the whole run.
+        calibration: Difference between processes on this machine.
     """
 
     store: Store
     ceilings: Ceilings | None
+    pool: WorkerPool
+    calibration: Calibration = field(default_factory=Calibration)
     models: Models = field(default_factory=Models)
     expectations: Expectations = field(default_factory=Expectations)
 
@@ -128,25 +133,14 @@ class Runner:
         arms, skipped = self._arms(job)
         if not arms:
             return list(skipped)
-        comparison, failed = self._compare(job, arms)
+        comparison = self._bench(job, arms)
         timed = []
         for number, (name, record) in enumerate(comparison.records.items()):
             cell = _cell(job_id(job), number)
-            path = self.store.write_samples(cell, _arrays(comparison.samples[name]))
+            sample = comparison.samples.get(name)
+            path = self.store.write_samples(cell, sample.arrays) if sample is not None else ""
             timed.append(msgspec.structs.replace(record, cell=cell, samples=path))
-        return [*timed, *failed, *skipped]
-
-    def _compare(self, job: TimingJob, arms: Sequence[Arm]) -> tuple[Comparison, list[TimingRecord]]:
-        """Time the arms; if one of them throws, find out which, and time the others."""
-        try:
-            return self._bench(job, arms), []
-        except Exception:
-            failed = {arm.name: reason for arm in arms if (reason := self._why_not(job, arm))}
-            working = [arm for arm in arms if arm.name not in failed]
-            if not failed or not working:
-                raise
-        told = [skipped_arm(job, name, Outcome.FAILED, reason) for name, reason in failed.items()]
-        return self._bench(job, working), told
+        return [*timed, *skipped]
 
     def _bench(self, job: TimingJob, arms: Sequence[Arm]) -> Comparison:
         names = [arm.name for arm in arms]
@@ -155,19 +149,10 @@ class Runner:
             _check(arms[0].model, job.case, (1.0,), job.seed, job.threads),
             target=job.case.target,
             baseline=job.baseline if job.baseline in names else names[0],
-            plan=_plan(job),
+            plan=_plan(job, self.calibration),
             ceilings=self.ceilings,
+            pool=self.pool,
         )
-
-    def _why_not(self, job: TimingJob, arm: Arm) -> str:
-        """Why an arm does not run; "" if it does."""
-        check = _check(arm.model, job.case, (1.0,), job.seed, job.threads)
-        try:
-            with arm.runtime.load(arm.model, LoadOptions(threads=job.threads, purpose=Purpose.TIMING)) as session:
-                session.bind(draw_feeds(arm.model, check.sizes, spread=1.0, seed=job.seed))
-        except Exception as error:  # noqa: BLE001 - a runtime may throw anything; the other arms go on
-            return error_words(error)
-        return ""
 
     def _arms(self, job: TimingJob) -> tuple[list[Arm], list[TimingRecord]]:
         """Arms that can run, and records of those that cannot."""
@@ -220,16 +205,16 @@ def _check(model: OnnxModel, case: CaseKey, spreads: Sequence[float], seed: int,
     return Check(sizes=sizes_of(model, case), spreads=tuple(spreads), seed=seed, threads=threads)
 
 
-def _plan(job: TimingJob) -> Plan:
+def _plan(job: TimingJob, calibration: Calibration) -> TimingPlan:
     measure = job.measure
-    return Plan(
-        blocks=measure.blocks,
+    return TimingPlan(
+        looks=(Look(launches=measure.launches, alpha=_ALPHA),),
+        blocks=max(measure.blocks, measure.least_blocks),
+        least_blocks=measure.least_blocks,
         visit_seconds=measure.visit_seconds,
         warm_up_seconds=measure.warm_up_seconds,
         budget_seconds=measure.budget_seconds,
+        extras=False,
+        calibration=calibration,
         seed=job.seed,
     )
-
-
-def _arrays(samples: ArmSamples) -> dict[str, NDArray[np.float64]]:
-    return {"wall_seconds": samples.wall_seconds, "cpu_seconds": samples.cpu_seconds}

@@ -36,12 +36,24 @@ Seed = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much to time, see `measure.visits.Plan`."""
+    """How much to time one comparison.
 
+    A sweep has many, so each has one look: at the end, at an alpha of 1 %.
+
+    Args:
+        launches: Processes of every arm.
+        blocks: Most blocks of a launch; least_blocks: those measured whatever they cost.
+        budget_seconds: For the comparison; `blocks` are taken so that it fits.
+        visit_seconds: Aim for one visit.
+        warm_up_seconds: At most this long an arm and launch, or eight calls.
+    """
+
+    launches: Count = 3
     blocks: Blocks = 40
+    least_blocks: Blocks = 5
     budget_seconds: Positive = 3.0
     visit_seconds: Positive = 0.01
-    warm_up_seconds: Positive = 2.0
+    warm_up_seconds: Positive = 0.5
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from sdpa_onnx.core.spec import AttentionSpec
 from sdpa_onnx.core.verdicts import Outcome
 from sdpa_onnx.graph.lower.lower import needed_opset
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
 from sdpa_onnx.workflows.auto_choice import Choice, Way, named, size_words, timed_rows
 from sdpa_onnx.workflows.auto_race import Race, race
@@ -95,9 +96,8 @@ def choose_form(
     ways, refused = _probed(problem, runtime, opset, forms, cannot_hold)
     if not ways or not runtime.measures_time:
         return named(_untimed(ways, refused, runtime), runtime, site)
-    with own_process(runtime, _TRIAL_SECONDS) as where:
-        apart = None if where is runtime else where
-        track = _Track(problem=problem, runtime=runtime, apart=apart, budget=asked, on_step=on_step)
+    with WorkerPool(fresh=False, patience_seconds=_TRIAL_SECONDS) as pool:
+        track = _Track(problem=problem, runtime=runtime, pool=pool, budget=asked, on_step=on_step)
         races = track.races(ways)
         pair = _pair(problem, runtime, ways, races)
         chosen = pair if pair is not None and track.keeps(pair, races) else _single(ways, races)
@@ -208,11 +208,11 @@ def raised(problem: FormProblem, runtime: Runtime, way: Way, opset: int) -> Way 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Track:
-    """Where and how races are run; `apart` is where a crash does no harm."""
+    """Where and how races are run."""
 
     problem: FormProblem
     runtime: Runtime
-    apart: Runtime | None
+    pool: WorkerPool
     budget: Budget
     on_step: Callable[[str], None]
 
@@ -243,7 +243,8 @@ class _Track:
         """Whether the oracle agrees at the last length of the one branch and the first of the other."""
         spec = self.problem.spec
         past = {"past_seq_len": 1} if spec.has_past else {}
-        with (self.apart or self.runtime).load(written, LoadOptions(threads=self.budget.threads)) as session:
+        options = LoadOptions(threads=self.budget.threads)
+        with own_process(self.runtime, _TRIAL_SECONDS) as where, where.load(written, options) as session:
             for length in (pair.at, pair.at + 1):
                 sizes = {"batch_size": 1, "q_seq_len": length, "kv_seq_len": length, **past}
                 feeds = draw_feeds(written, sizes, spread=1.0, seed=self.budget.seed)
@@ -266,7 +267,7 @@ class _Track:
             threads=self.budget.threads,
             budget_seconds=seconds,
             seed=self.budget.seed,
-            apart=self.apart,
+            pool=self.pool,
         )
 
 

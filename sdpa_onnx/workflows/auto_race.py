@@ -1,29 +1,36 @@
 """Time the forms of one attention against each other on a runtime, at one set of sizes.
 
-One call each leaves the slow ones behind; the rest are timed interleaved and paired. Decides nothing.
+A few calls each leave the slow ones behind; the rest are timed interleaved and paired. All run in worker processes: a
+form that takes its process with it has failed. Decides nothing.
 """
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sdpa_onnx.core.form_choice import Raced
-from sdpa_onnx.errors import SessionError
+from sdpa_onnx.core.paired import Look
+from sdpa_onnx.core.verdicts import Outcome
+from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.visits import Plan
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Runtime
-from sdpa_onnx.workflows.bench import Arm, bench
+from sdpa_onnx.measure.arm_job import ArmJob
+from sdpa_onnx.measure.pool import WorkerPool
+from sdpa_onnx.measure.timing_plan import TimingPlan
+from sdpa_onnx.measure.workers import WorkerFailedError
+from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.bench import bench
+from sdpa_onnx.workflows.bench_jobs import Arm, JobFolder
 from sdpa_onnx.workflows.checked import Check
 from sdpa_onnx.workflows.feeds import draw_feeds
-from sdpa_onnx.workflows.guarded import ProcessDiedError
 
 __all__ = ["Lap", "Race", "race"]
 
 # An arm whose best of a few calls is this much slower than the best arm's cannot win: calls of one arm differ by less.
 _LEFT_BEHIND = 1.5
 _FIRST_CALLS = 3
-# Blocks that are measured whatever they cost. METHOD B.4 has 12 for a table; here a tie does no harm.
-_LEAST_BLOCKS = 8
+# Launches, and blocks of each that are measured whatever they cost. METHOD B.4 has 4 and 40 for a claim; here a tie
+# does no harm.
+_LAUNCHES, _LEAST_BLOCKS = 2, 4
+_ALPHA = 0.05
 # Longest warm-up of one arm, as a share of the time for the comparison.
 _WARM_UP_SHARE = 0.1
 
@@ -68,79 +75,55 @@ def race(
     *,
     threads: int,
     budget_seconds: float,
+    pool: WorkerPool,
     seed: int = 0,
-    on_block: Callable[[int], None] | None = None,
-    apart: Runtime | None = None,
 ) -> Race:
     """Time arms at one set of sizes.
 
     Args:
         models: By arm; all take the same inputs.
-        runtime: Where they run, in this process.
+        runtime: Where they run; found by its name in a worker process.
         sizes: Size of every named axis.
         threads: Threads inside one operator.
         budget_seconds: For the comparison; one of slow arms may take longer.
+        pool: Keeps the workers over several races.
         seed: Of the inputs and of the order.
-        on_block: Told the number of blocks done.
-        apart: The same runtime in a process of its own, where every arm runs first: one that crashes there
-            has failed, and is not run here. None = arms are taken not to crash.
     """
-    first = {
-        name: _crash(model, apart, sizes, threads, seed) or _first_calls(model, runtime, sizes, threads, seed)
-        for name, model in models.items()
-    }
+    arms = {name: Arm(name=name, model=model, runtime=runtime) for name, model in models.items()}
+    check = Check(sizes=sizes, spreads=(1.0,), seed=seed, threads=threads)
+    first = _first_calls(arms, check, pool)
     ran = {name: seconds for name, seconds in first.items() if isinstance(seconds, float)}
     laps = {name: Lap(failure=error) for name, error in first.items() if isinstance(error, str)}
     if ran:
-        laps |= _laps(
-            models,
-            ran,
-            runtime,
-            Check(sizes=sizes, spreads=(1.0,), seed=seed, threads=threads),
-            budget_seconds,
-            on_block,
-        )
+        laps |= _laps(arms, ran, check, budget_seconds, pool)
     return Race(sizes=sizes, laps={name: laps[name] for name in models})
 
 
-def _crash(model: OnnxModel, apart: Runtime | None, sizes: Mapping[str, int], threads: int, seed: int) -> str:
-    """How the runtime took a process with it, or gave no answer; "" if it did not, or is not asked."""
-    if apart is None:
-        return ""
+def _first_calls(arms: Mapping[str, Arm], check: Check, pool: WorkerPool) -> dict[str, float | str]:
+    """By arm the best of a few calls after one that warms up, seconds, or the runtime's error."""
+    found: dict[str, float | str] = {}
+    with JobFolder() as folder:
+        for name, arm in arms.items():
+            try:
+                feeds = draw_feeds(arm.model, check.sizes, spread=1.0, seed=check.seed)
+                job = folder.job(arm, feeds, threads=check.threads)
+            except ModelError as error:
+                found[name] = str(error)
+                continue
+            found[name] = _best_call(job, pool)
+    return found
+
+
+def _best_call(job: ArmJob, pool: WorkerPool) -> float | str:
     try:
-        with apart.load(model, LoadOptions(threads=threads)) as session:
-            session.run(draw_feeds(model, sizes, spread=1.0, seed=seed))
-    except ProcessDiedError as error:
+        with pool.lend(job) as worker:
+            return float(worker.visit(_FIRST_CALLS).wall_ns.min()) * 1e-9
+    except WorkerFailedError as error:
         return str(error)
-    except SessionError:
-        return ""  # the first call here will say it
-    return ""
-
-
-def _first_calls(model: OnnxModel, runtime: Runtime, sizes: Mapping[str, int], threads: int, seed: int) -> float | str:
-    """The best of a few calls after one that warms up, seconds, or the runtime's error."""
-    try:
-        with runtime.load(model, LoadOptions(threads=threads, purpose=Purpose.TIMING)) as session:
-            call = session.bind(draw_feeds(model, sizes, spread=1.0, seed=seed))
-            call()
-            return min(_timed(call) for _ in range(_FIRST_CALLS))
-    except SessionError as error:
-        return str(error)
-
-
-def _timed(call: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _laps(
-    models: Mapping[str, OnnxModel],
-    first: Mapping[str, float],
-    runtime: Runtime,
-    check: Check,
-    budget_seconds: float,
-    on_block: Callable[[int], None] | None,
+    arms: Mapping[str, Arm], first: Mapping[str, float], check: Check, budget_seconds: float, pool: WorkerPool
 ) -> dict[str, Lap]:
     """Measure to the end what is not far behind, paired with the arm that was best at first."""
     best = min(first, key=lambda name: first[name])
@@ -149,34 +132,43 @@ def _laps(
     if len(near) == 1:
         return behind | {best: Lap(seconds=first[best], ratio=1.0, ratio_low=1.0, ratio_high=1.0)}
     comparison = bench(
-        [Arm(name=name, model=models[name], runtime=runtime) for name in near],
+        [arms[name] for name in near],
         check,
         target="auto",
         baseline=best,
         plan=_plan(budget_seconds, check.seed),
-        on_block=on_block,
+        pool=pool,
     )
-    fastest = min(record.ratio for record in comparison.records.values())
-    measured = {
-        name: Lap(
-            seconds=record.median_seconds,
-            ratio=record.ratio / fastest,
-            ratio_low=record.ratio_low / fastest,
-            ratio_high=record.ratio_high / fastest,
-        )
-        for name, record in comparison.records.items()
-    }
-    return behind | measured
+    records = comparison.records
+    fastest = min((record.ratio for record in records.values() if record.outcome is Outcome.OK), default=1.0)
+    laps = {}
+    for name, record in records.items():
+        match record.outcome:
+            case Outcome.OK:
+                laps[name] = Lap(
+                    seconds=record.median_seconds,
+                    ratio=record.ratio / fastest,
+                    ratio_low=record.ratio_low / fastest,
+                    ratio_high=record.ratio_high / fastest,
+                )
+            case Outcome.SKIPPED:  # several threads on a busy machine: the first calls are all there is
+                laps[name] = _lap(first[name], first[name] / first[best])
+            case _:
+                laps[name] = Lap(failure=record.reason)
+    return behind | laps
 
 
 def _lap(seconds: float, ratio: float) -> Lap:
     return Lap(seconds=seconds, ratio=ratio, ratio_low=ratio, ratio_high=ratio, left_behind=True)
 
 
-def _plan(budget_seconds: float, seed: int) -> Plan:
-    return Plan(
+def _plan(budget_seconds: float, seed: int) -> TimingPlan:
+    return TimingPlan(
+        looks=(Look(launches=_LAUNCHES, alpha=_ALPHA),),
+        least_blocks=_LEAST_BLOCKS,
         budget_seconds=budget_seconds,
         warm_up_seconds=_WARM_UP_SHARE * budget_seconds,
-        least_blocks=_LEAST_BLOCKS,
+        clone=False,
+        extras=False,
         seed=seed,
     )

@@ -1,115 +1,67 @@
-"""Time several arms (a model on a runtime) in one interleaved run, as ratios to a baseline.
+"""Time several arms (a model on a runtime) in worker processes, as ratios to a baseline.
 
-Numbers are judged elsewhere; here every arm gets the same inputs, pre-bound.
+Every arm gets the same inputs, pre-bound. Numbers are judged elsewhere; no arm is loaded in our own process, so a
+runtime that crashes takes its arm with it and nothing else.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.records import Sizes, TimingRecord
-from sdpa_onnx.core.roofline import Ceilings, Work, roof_seconds
-from sdpa_onnx.core.statistics import bootstrap_median, bootstrap_ratio
-from sdpa_onnx.errors import ModelError, PlanError, SessionError
-from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.visits import ArmSamples, Plan, visit_arms
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport, Runtime, Unsupported
-from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, case_name, end_sizes, form_of
-from sdpa_onnx.workflows.feeds import draw_feeds, dtype_of
-from sdpa_onnx.workflows.work import model_work, site_case
+from sdpa_onnx.core.records import Outcome, TimingRecord
+from sdpa_onnx.core.roofline import Ceilings, Work, is_memory_bound
+from sdpa_onnx.errors import ModelError, PlanError
+from sdpa_onnx.measure.arm_job import ArmJob
+from sdpa_onnx.measure.bandwidth import working_set_bandwidth
+from sdpa_onnx.measure.caches import cold_copies, last_level_bytes
+from sdpa_onnx.measure.deciding import quiet_blocks
+from sdpa_onnx.measure.launch import BaselineFailedError
+from sdpa_onnx.measure.machine_load import IDLE_TOLERANCE, idle_cores
+from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
+from sdpa_onnx.measure.samples import CLONE, ArmSamples
+from sdpa_onnx.measure.schedule import Measured, Schedule
+from sdpa_onnx.measure.timing_notice import announced
+from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
+from sdpa_onnx.measure.what_ran import worker_report
+from sdpa_onnx.runtimes.base import RanReport, Unsupported
+from sdpa_onnx.workflows.bench_jobs import Arm, JobFolder, longer
+from sdpa_onnx.workflows.bench_record import Told, refused_record, timed_record
+from sdpa_onnx.workflows.checked import Check
+from sdpa_onnx.workflows.feeds import draw_feeds
+from sdpa_onnx.workflows.work import model_work
 
-__all__ = ["Arm", "Comparison", "bench"]
+__all__ = ["CLONE", "Arm", "Comparison", "bench"]
 
-# Above this share of disturbed calls wall time is a lottery, and CPU time decides (METHOD B.4).
-_DISTURBED_LIMIT = 0.10
+Feeds = Mapping[str, NDArray[np.generic]]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """One contestant.
-
-    Args:
-        name: Unique in the comparison.
-        model: What runs.
-        runtime: Where it runs.
-    """
-
-    name: str
-    model: OnnxModel
-    runtime: Runtime
-
-    @property
-    def form(self) -> str:
-        return "" if self.runtime.name == MODULE_RUNTIME else form_of(self.model)
-
-    @property
-    def opset(self) -> int:
-        return 0 if self.runtime.name == MODULE_RUNTIME else self.model.opset
+# Blocks of a launch in which nobody else used the machine, below which several threads are not compared.
+# Source: METHOD B.4.
+_QUIET_BLOCKS = 40
+# A case whose inputs fit so many times beside each other into twice the last-level cache stays in it in practice.
+_MOST_COLD_COPIES = 64
+_NOW = "Undecidable on this machine now:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a comparison gave: records and raw samples, by arm."""
+    """What a comparison gave.
+
+    Args:
+        records: By arm, in the order given.
+        samples: Raw samples of the arms that were timed, and of the baseline's clone under the name `CLONE`.
+        seconds: Wall time of everything.
+        launch_seconds: Of every launch: starts, loading, warm-up, blocks.
+    """
 
     records: Mapping[str, TimingRecord]
-    samples: Mapping[str, ArmSamples]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """A finished comparison, ready to be written down arm by arm."""
-
-    check: Check
-    target: str
-    baseline: str
-    clock: str
-    visits: Mapping[str, NDArray[np.float64]]
-    ceilings: Ceilings | None
-
-    def record(self, arm: Arm, sample: ArmSamples, ran: RanReport) -> TimingRecord:
-        """One arm's record."""
-        median = bootstrap_median(self.visits[arm.name], seed=self.check.seed)
-        ratio = bootstrap_ratio(self.visits[arm.name], self.visits[self.baseline], seed=self.check.seed)
-        work = model_work(arm.model, self.check.sizes)
-        case = case_name(arm.model, self.check, self.target)
-        return TimingRecord(
-            target=self.target,
-            case=case,
-            form=arm.form,
-            opset=arm.opset,
-            runtime=arm.runtime.name,
-            warnings=ran.warnings,
-            group=case,
-            sizes=_sizes(arm.model, self.check),
-            dtype=dtype_of(arm.model).value,
-            arm=arm.name,
-            baseline=self.baseline,
-            median_seconds=median.estimate,
-            median_low=median.low,
-            median_high=median.high,
-            wall_min_seconds=float(sample.wall_seconds.min()),
-            ratio=ratio.estimate,
-            ratio_low=ratio.low,
-            ratio_high=ratio.high,
-            clock=self.clock,
-            threads=self.check.threads,
-            disturbed=sample.disturbed,
-            calls=sample.wall_seconds.size,
-            blocks=sample.wall_seconds.shape[0],
-            steady=sample.steady,
-            useful_flops=work.useful_flops if work else 0,
-            executed_flops=work.executed_flops if work else 0,
-            exps=work.exps if work else 0,
-            bytes_moved=work.bytes_moved if work else 0,
-            roof_share=_roof_share(work, self.ceilings, median.estimate),
-            ran=dict(ran.node_counts),
-            expanded=dict(ran.expanded),
-            fused=dict(ran.fused),
-            providers=dict(ran.providers),
-        )
+    samples: Mapping[str, ArmSamples] = field(default_factory=dict)
+    seconds: float = 0.0
+    launch_seconds: tuple[float, ...] = ()
 
 
 def bench(
@@ -118,95 +70,244 @@ def bench(
     *,
     target: str,
     baseline: str,
-    plan: Plan,
+    plan: TimingPlan | None = None,
     ceilings: Ceilings | None = None,
-    on_block: Callable[[int], None] | None = None,
+    pool: WorkerPool | None = None,
+    on_progress: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Time arms interleaved.
+    """Time arms in interleaved visits of worker processes.
+
+    An arm that fails is a record with its reason, never an exception. If the baseline fails, the comparison starts
+    again with the next arm as the baseline, and every record warns of it.
 
     Args:
-        arms: At least one; all take the same inputs.
+        arms: At least one; all take the same inputs. One alone is timed up to the first look, without a ratio.
         check: Sizes, seed, threads; its first spread is used.
         target: Name for the records.
         baseline: Name of the arm that ratios refer to.
-        plan: How much to measure.
-        ceilings: Measured in the same run, for the share of the roof.
-        on_block: Told the number of blocks done.
+        plan: How much to measure; None = the usual.
+        ceilings: Measured in the same run, for the share of the roof, and for whether the caches are to be cold.
+        pool: Keeps workers over several comparisons; None = new ones for every launch.
+        on_progress: Told where it is.
 
     Raises:
-        PlanError: If two arms share a name or the baseline is not among them.
-        SessionError: If an arm does not run.
+        PlanError: If two arms share a name, the baseline is not among them, or an option is wrong.
+        FolderError: If the temporary folder cannot be written.
     """
     names = [arm.name for arm in arms]
     if len(set(names)) != len(names) or baseline not in names:
         raise PlanError(f"Arms are {', '.join(names)}, the baseline is '{baseline}'.", hint="Each arm once, please.")
-    feeds = dict(check.inputs) if check.inputs is not None else None
-    with ExitStack() as stack:
-        calls: dict[str, Callable[[], None]] = {}
-        ran: dict[str, RanReport] = {}
-        for arm in arms:
-            support = arm.runtime.supports(arm.model)
-            if isinstance(support, Unsupported):
-                raise SessionError(f"{arm.name}: {support.reason}")
-            options = LoadOptions(threads=check.threads, purpose=Purpose.TIMING)
-            session = stack.enter_context(arm.runtime.load(arm.model, options))
-            calls[arm.name] = session.bind(feeds if feeds is not None else _feeds(arm.model, check))
-            ran[arm.name] = session.ran()
-        samples = visit_arms(calls, plan, on_block=on_block)
-    clock = _choose_clock(samples, ran, check.threads)
-    measured = _Measured(
+    comparing = _Comparing(
+        arms={arm.name: arm for arm in arms},
         check=check,
         target=target,
-        baseline=baseline,
-        clock=clock,
-        visits={name: _per_visit(sample, clock) for name, sample in samples.items()},
-        ceilings=ceilings,
+        plan=plan or TimingPlan(),
+        on_progress=on_progress or (lambda _: None),
     )
-    records = {arm.name: measured.record(arm, samples[arm.name], ran[arm.name]) for arm in arms}
-    return Comparison(records=records, samples=samples)
+    return comparing.carry_out(baseline, ceilings, pool)
 
 
-def _feeds(model: OnnxModel, check: Check) -> dict[str, NDArray[np.generic]]:
-    return draw_feeds(model, check.sizes, spread=check.spreads[0], seed=check.seed)
+@dataclass(slots=True)
+class _Comparing:
+    """One comparison while it is carried out; `refused` grows by every arm that is not timed."""
+
+    arms: Mapping[str, Arm]
+    check: Check
+    target: str
+    plan: TimingPlan
+    on_progress: Callable[[str], None]
+    refused: dict[str, tuple[Outcome, str]] = field(default_factory=dict, init=False)
+    ran: dict[str, RanReport] = field(default_factory=dict, init=False)
+    start: float = field(default_factory=time.monotonic, init=False)
+
+    @property
+    def threads(self) -> int:
+        """The most of any arm."""
+        return max(arm.threads or self.check.threads for arm in self.arms.values())
+
+    def carry_out(self, baseline: str, ceilings: Ceilings | None, pool: WorkerPool | None) -> Comparison:
+        undecidable = _why_not_now(self.threads)
+        if undecidable:
+            self.refused = dict.fromkeys(self.arms, (Outcome.SKIPPED, undecidable))
+            return self._refusals(baseline)
+        with ExitStack() as stack:
+            notice = stack.enter_context(announced())
+            folder = stack.enter_context(JobFolder())
+            workers = pool or stack.enter_context(WorkerPool())
+            feeds = self._tried()
+            roof, copies = self._roof(ceilings, feeds)
+            jobs = self._jobs(folder, feeds, copies)
+            found = self._measure(jobs, baseline, workers, notice.others)
+            if found is None:
+                return self._refusals(baseline)
+            base, measured = found
+            warnings = notice.warnings()
+            if base != baseline:
+                warnings = (*warnings, f"The baseline {baseline} failed, so ratios refer to {base}.")
+            return self._comparison(base, measured, folder, roof, warnings, cache="cold" if copies > 1 else "warm")
+
+    def _measure(
+        self, jobs: dict[str, ArmJob], baseline: str, workers: WorkerPool, look_around: Callable[[], object]
+    ) -> tuple[str, Measured] | None:
+        """The arm that ratios refer to, and what was measured; None if no arm came through."""
+        while jobs:
+            base = baseline if baseline in jobs else next(iter(jobs))
+            left = max(self.plan.budget_seconds - (time.monotonic() - self.start), 0.0)
+            schedule = Schedule(
+                jobs=jobs,
+                baseline=base,
+                plan=replace(self.plan, budget_seconds=left),
+                pool=workers,
+                threads=self.threads,
+                on_progress=self.on_progress,
+                question=self._ask_what_ran,
+                after_launch=look_around,
+            )
+            try:
+                measured = schedule.measure()
+            except BaselineFailedError as error:
+                self.refused[base] = Outcome.FAILED, str(error)
+                del jobs[base]
+                continue
+            self.refused |= {name: (Outcome.FAILED, why) for name, why in measured.failures.items()}
+            return base, measured
+        return None
+
+    def _ask_what_ran(self, name: str, worker: TimedWorker) -> None:
+        if name != CLONE:
+            arm = self.arms[name]
+            threads = arm.threads or self.check.threads
+            self.ran[name] = worker_report(worker, arm.model, arm.runtime.name, threads=threads)
+
+    def _tried(self) -> dict[str, Feeds]:
+        """Inputs of the arms that can be tried."""
+        feeds = {}
+        for name, arm in self.arms.items():
+            support = arm.runtime.supports(arm.model) if arm.python is None else None
+            if isinstance(support, Unsupported):
+                self.refused[name] = Outcome.UNSUPPORTED, support.reason
+                continue
+            try:
+                feeds[name] = self._feeds(arm)
+            except ModelError as error:
+                self.refused[name] = Outcome.FAILED, str(error)
+        return feeds
+
+    def _jobs(self, folder: JobFolder, feeds: Mapping[str, Feeds], copies: int) -> dict[str, ArmJob]:
+        """Jobs of the arms whose files can be written."""
+        jobs = {}
+        for name, arrays in feeds.items():
+            arm = self.arms[name]
+            try:
+                jobs[name] = folder.job(
+                    arm, arrays, threads=self.check.threads, new_length=self._new_length(arm), copies=copies
+                )
+            except ModelError as error:
+                self.refused[name] = Outcome.FAILED, str(error)
+        return jobs
+
+    def _feeds(self, arm: Arm) -> Feeds:
+        if self.check.inputs is not None:
+            return self.check.inputs
+        return draw_feeds(arm.model, self.check.sizes, spread=self.check.spreads[0], seed=self.check.seed)
+
+    def _new_length(self, arm: Arm) -> Feeds | None:
+        """Inputs at another length, or None where there is none."""
+        sizes = longer(self.check.sizes)
+        if self.check.inputs is not None or sizes == dict(self.check.sizes):
+            return None
+        try:
+            return draw_feeds(arm.model, sizes, spread=self.check.spreads[0], seed=self.check.seed)
+        except ModelError:
+            return None
+
+    def _roof(self, ceilings: Ceilings | None, feeds: Mapping[str, Feeds]) -> tuple[Ceilings | None, int]:
+        """The ceilings for this case, and how many copies of the inputs calls take in turn."""
+        works = (model_work(self.arms[name].model, self.check.sizes) for name in feeds)
+        work = next((work for work in works if work is not None), None)
+        copies = self._copies(ceilings, feeds, work)
+        if work is None or ceilings is None:
+            return ceilings, copies
+        if copies > 1:
+            return _with_memory(ceilings, self.threads), copies
+        return replace(ceilings, bytes_per_second=working_set_bandwidth(work.bytes_moved, self.threads)), 1
+
+    def _copies(self, ceilings: Ceilings | None, feeds: Mapping[str, Feeds], work: Work | None) -> int:
+        """Above 1 where the caches are to be cold: as asked, or where memory bounds a case that is not tiny."""
+        if self.plan.cache is Cache.WARM or not feeds:
+            return 1
+        input_bytes = sum(array.nbytes for array in next(iter(feeds.values())).values())
+        copies = cold_copies(input_bytes, arms=len(feeds) + 1)
+        if self.plan.cache is Cache.COLD:
+            return copies
+        if work is None or ceilings is None or copies > _MOST_COLD_COPIES:
+            return 1
+        return copies if is_memory_bound(work, _with_memory(ceilings, self.threads)) else 1
+
+    def _comparison(
+        self,
+        base: str,
+        measured: Measured,
+        folder: JobFolder,
+        roof: Ceilings | None,
+        warnings: tuple[str, ...],
+        *,
+        cache: str,
+    ) -> Comparison:
+        decision, quiet = measured.decision, quiet_blocks(measured.samples)
+        blocks = measured.samples[base].wall_seconds.shape[1]
+        if decision is None or quiet < min(_QUIET_BLOCKS, blocks):
+            reason = f"{_NOW} others used the machine in all but {quiet:.0f} of {blocks} blocks of a launch."
+            self.refused |= dict.fromkeys(measured.samples, (Outcome.SKIPPED, reason))
+            return self._refusals(base)
+        told = Told(
+            check=self.check,
+            target=self.target,
+            baseline=base,
+            plan=self.plan,
+            measured=measured,
+            decision=decision,
+            ceilings=roof,
+            cache=cache,
+            ran=self.ran,
+            warnings=warnings,
+            model_bytes={name: folder.model_bytes(arm) for name, arm in self.arms.items()},
+        )
+        return Comparison(
+            records={name: self._record(name, told) for name in self.arms},
+            samples=measured.samples,
+            seconds=time.monotonic() - self.start,
+            launch_seconds=measured.seconds,
+        )
+
+    def _record(self, name: str, told: Told) -> TimingRecord:
+        if name in self.refused:
+            return msgspec.structs.replace(self._refusal(name, told.baseline), warnings=told.warnings)
+        return timed_record(self.arms[name], told)
+
+    def _refusals(self, baseline: str) -> Comparison:
+        records = {name: self._refusal(name, baseline) for name in self.arms}
+        return Comparison(records=records, seconds=time.monotonic() - self.start)
+
+    def _refusal(self, name: str, baseline: str) -> TimingRecord:
+        outcome, reason = self.refused[name]
+        return refused_record(self.arms[name], self.check, outcome, reason, target=self.target, baseline=baseline)
 
 
-def _choose_clock(samples: Mapping[str, ArmSamples], ran: Mapping[str, RanReport], threads: int) -> str:
-    """CPU time where one thread on a CPU was disturbed, else wall time.
-
-    Source: METHOD B.4.
-    """
-    on_device = any("CUDA" in provider for report in ran.values() for provider in report.providers)
-    if threads > 1 or on_device:
-        return "wall"
-    return "cpu" if max(sample.disturbed for sample in samples.values()) > _DISTURBED_LIMIT else "wall"
+def _with_memory(ceilings: Ceilings, threads: int) -> Ceilings:
+    """The ceilings with the bandwidth beyond the caches, measured now where the run did not."""
+    if ceilings.bytes_per_second > 0:
+        return ceilings
+    return replace(ceilings, bytes_per_second=working_set_bandwidth(2 * last_level_bytes(), threads))
 
 
-def _per_visit(sample: ArmSamples, clock: str) -> NDArray[np.float64]:
-    """One number a visit: the median CPU time, or the least wall time.
-
-    Source: METHOD B.4 ("paired blocks: median of log(visit-min ratio)" on wall).
-    """
-    if clock == "cpu":
-        return np.asarray(np.median(sample.cpu_seconds, axis=1))
-    return np.asarray(sample.wall_seconds.min(axis=1))
-
-
-def _roof_share(work: Work | None, ceilings: Ceilings | None, seconds: float) -> float:
-    if work is None or ceilings is None or not seconds:
-        return -1.0
-    return roof_seconds(work.useful_flops, work.exps, ceilings) / seconds
-
-
-def _sizes(model: OnnxModel, check: Check) -> Sizes:
-    """Sizes for charts: of the first attention, else of the named axes."""
-    try:
-        case = site_case(model, model.sites[0], check.sizes)
-    except (ModelError, IndexError):
-        return end_sizes(check)
-    return Sizes(
-        batch_size=case.batch_size,
-        q_seq_len=case.q_seq_len,
-        kv_seq_len=case.kv_seq_len,
-        head_dim=case.spec.head_dim,
-        q_num_heads=case.spec.q_num_heads,
-    )
+def _why_not_now(threads: int) -> str:
+    """Why so many threads cannot be timed at this moment; "" if they can. One thread always can, by its CPU time."""
+    if threads == 1:
+        return ""
+    idle = idle_cores()
+    if idle is None:
+        return f"{_NOW} this system does not tell how busy it is, and several threads need an idle one."
+    if threads > idle + IDLE_TOLERANCE:
+        return f"{_NOW} {threads} threads were asked for, and {idle:.1f} cores are idle."
+    return ""

@@ -25,7 +25,7 @@ _PLACES = (
     "sdpa_onnx.workflows.verify",
     "sdpa_onnx.workflows.verify_file",
     "sdpa_onnx.workflows.export",
-    "sdpa_onnx.workflows.bench_files",
+    "sdpa_onnx.workflows.bench_arms",
     "sdpa_onnx.workflows.survey",
 )
 

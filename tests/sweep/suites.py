@@ -17,6 +17,7 @@ spreads = [1.0]
 probes = false
 
 [measure]
+launches = 1
 blocks = 12
 budget_seconds = 0.3
 visit_seconds = 0.001

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sdpa_onnx.core.paired import Calibration
 from sdpa_onnx.core.records import Outcome
 from sdpa_onnx.core.roofline import Ceilings
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError
@@ -14,6 +15,7 @@ from sdpa_onnx.sweep.plan import Job, job_id, plan
 from sdpa_onnx.sweep.run import Watcher, latest_folder, new_folder, open_run, run_jobs
 from sdpa_onnx.sweep.store import Store, read_run
 from sdpa_onnx.sweep.suite import Suite
+from tests.measure.fake_workers import FakeMachine
 from tests.sweep.fakes import Throwing, plant
 from tests.sweep.suites import TINY, job_records, suite_of
 
@@ -24,9 +26,11 @@ _QUICK = TINY.replace("is_causal = [false, true]\n", "").replace("0.3", "0.02").
 
 @pytest.fixture(autouse=True)
 def _known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two seconds of measuring the machine test nothing here."""
-    known = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e8)
+    """Two seconds of measuring the machine, and real workers, test nothing here."""
+    known = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e8, bytes_per_second=1e10)
     monkeypatch.setattr(run, "measure_ceilings", lambda **_: known)
+    monkeypatch.setattr(run, "WorkerPool", FakeMachine().pool)
+    monkeypatch.setattr(run, "load_calibration", Calibration)
     monkeypatch.setattr(run, "Runner", functools.partial(run.Runner, models=_MODELS))
 
 
@@ -62,7 +66,8 @@ def test_header_tells_the_circumstances(tmp_path: Path) -> None:
     header, _ = read_run(tmp_path / "run")
     assert (header.suite, header.command, header.threads, header.seed) == ("tiny", "sdpa-onnx run tiny", 1, 0)
     assert (header.planned_cells, header.done_cells, header.is_finished) == (4, 4, True)
-    assert header.ceilings == {"gemm_flops_per_second": 1e9, "exps_per_second": 1e8}
+    assert header.ceilings == {"gemm_flops_per_second": 1e9, "exps_per_second": 1e8, "bytes_per_second": 1e10}
+    assert header.calibration == {"between_sd": Calibration().between_sd, "degrees": Calibration().degrees}
     assert header.started <= (header.finished or "")
     assert {"torch", "onnx", "onnxruntime", "numpy"} <= set(header.versions)
     assert {"cpu", "cores", "os", "python"} <= set(header.environment)
@@ -85,7 +90,7 @@ def test_only_failed_and_missing_jobs_are_done_again(tmp_path: Path, monkeypatch
         _carry_out(suite, tmp_path / "run")
     _, records = read_run(tmp_path / "run")
     assert [record.outcome for record in records][:3] == [Outcome.OK, Outcome.OK, Outcome.FAILED]
-    assert _carry_out(suite, tmp_path / "run", resume=True) == _ids(suite)[2:]
+    assert _carry_out(suite, tmp_path / "run", resume=True) == _ids(suite)[2:3]  # timings ask processes of their own
     _, records = read_run(tmp_path / "run")
     assert {record.outcome for record in records} == {Outcome.OK}
     assert sorted({record.job for record in records}) == sorted(_ids(suite))

@@ -15,6 +15,7 @@ from sdpa_onnx.sweep.plan import Job, job_id, plan
 from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, read_run
 from sdpa_onnx.sweep.suite import Suite
+from tests.measure.fake_workers import FakeArm, FakeMachine
 from tests.sweep.fakes import Absent, Faulty, Refusing, Throwing, plant
 from tests.sweep.suites import FULL_DISK_HINT, HEADER, TINY, suite_of
 
@@ -33,11 +34,13 @@ def _ignore(*told: object) -> None:
     pass
 
 
-def _run(suite: Suite, folder: Path, models: Models | None = None) -> tuple[list[Record], list[tuple[str, bool]]]:
-    """Carry out the whole plan; the stored records, and what was told after each job."""
+def _run(
+    suite: Suite, folder: Path, models: Models | None = None, machine: FakeMachine | None = None
+) -> tuple[list[Record], list[tuple[str, bool]]]:
+    """Carry out the whole plan, timings on fake workers; the stored records, and what was told after each job."""
     told: list[tuple[str, bool]] = []
-    with Store.create(folder, HEADER) as store:
-        Runner(store=store, ceilings=None, models=_MODELS if models is None else models).run(
+    with Store.create(folder, HEADER) as store, (machine or FakeMachine()).pool(fresh=False) as pool:
+        Runner(store=store, ceilings=None, pool=pool, models=_MODELS if models is None else models).run(
             plan(suite),
             on_job=_ignore,
             on_done=lambda job, well: told.append((type(job).__name__, well)),
@@ -75,7 +78,7 @@ def test_graph_and_samples_are_kept(suite: Suite, tmp_path: Path) -> None:
         if isinstance(record, TimingRecord):
             with np.load(folder / record.samples) as archive:
                 wall = archive["wall_seconds"]
-            assert (record.blocks, record.calls) == (wall.shape[0], wall.size)
+            assert (record.launches, record.blocks, record.calls) == (*wall.shape[:2], wall.size)
             assert record.wall_min_seconds == wall.min()
 
 
@@ -101,18 +104,21 @@ def test_runtime_that_throws_fails_its_jobs_alone(
         ("AgreementRecord", "ort-cpu", "ok", ""),
         ("AgreementRecord", "torch", "failed", reason),
     ]
-    assert [well for _, well in told] == [True, True, False, False]
+    assert [well for _, well in told] == [True, True, False, True]  # a timing asks a process of its own
     assert all(record.job and record.cell for record in records)
 
 
-def test_arm_that_throws_does_not_take_the_other_arms_with_it(
-    suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When one arm of a comparison fails its record says which arm and why."""
-    plant(monkeypatch, Throwing(name="torch"))
-    records, _ = _run(suite, tmp_path / "run")
-    failed = [record for record in records if isinstance(record, TimingRecord) and record.outcome is Outcome.FAILED]
-    assert [(record.runtime, record.reason) for record in failed] == [("torch", "ZeroDivisionError: boom")]
+def test_arm_that_throws_does_not_take_the_other_arms_with_it(suite: Suite, tmp_path: Path) -> None:
+    """When one arm of a comparison fails its record says which arm and why, and ratios refer to another."""
+    machine = FakeMachine(arms={"torch": FakeArm(fails=dict.fromkeys(range(99), "load"))})
+    records, told = _run(suite, tmp_path / "run", machine=machine)
+    timed = [record for record in records if isinstance(record, TimingRecord)]
+    assert [(record.runtime, record.outcome, record.reason) for record in timed] == [
+        ("ort-cpu", Outcome.OK, ""),
+        ("torch", Outcome.FAILED, "model0 crashed at load."),
+    ]
+    assert timed[0].warnings == ("The baseline torch failed, so ratios refer to ort-cpu attention 23.",)
+    assert (timed[0].samples != "", timed[1].samples, told[-1]) == (True, "", ("TimingJob", False))
 
 
 def test_absent_runtime_is_skipped(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +210,9 @@ def test_full_disk_stops_the_run(suite: Suite, tmp_path: Path, monkeypatch: pyte
     with Store.create(folder, HEADER) as store:
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(FolderError) as caught:
-            Runner(store=store, ceilings=None).run(plan(suite)[1:2], on_job=_ignore, on_done=_ignore)
+            Runner(store=store, ceilings=None, pool=FakeMachine().pool()).run(
+                plan(suite)[1:2], on_job=_ignore, on_done=_ignore
+            )
     assert str(caught.value) == f"Cannot write {folder}: No space left on device. {FULL_DISK_HINT}"
     assert read_run(folder)[1] == []
 
@@ -246,7 +254,7 @@ def test_told_before_and_after_each_job(suite: Suite, tmp_path: Path) -> None:
         heard.append(("after", job_id(job)))
 
     with Store.create(tmp_path / "run", HEADER) as store:
-        Runner(store=store, ceilings=None).run(plan(suite)[:2], on_job=before, on_done=after)
+        Runner(store=store, ceilings=None, pool=FakeMachine().pool()).run(plan(suite)[:2], on_job=before, on_done=after)
     names = [job_id(job) for job in plan(suite)[:2]]
     assert heard == [("before", names[0]), ("after", names[0]), ("before", names[1]), ("after", names[1])]
 

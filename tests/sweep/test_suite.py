@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from sdpa_onnx.core.forms import Form
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.sweep.suite import built_in_suites, cases, load_suite
 from tests.sweep.suites import TINY, suite_of, write_suite
 
 _PLAIN = 'name = "t"\nagreement = ["ort-cpu"]\n[[vary]]\ntargets = ["sdpa"]\n'
+_MEASURE = "launches, blocks, least_blocks, budget_seconds, visit_seconds, warm_up_seconds"
 _TOP = "name, opsets, agreement, timing, baseline, spreads, probes, seed, threads, measure, base, saturation, vary"
 _BASE = (
     "batch_size, q_seq_len, kv_seq_len, past_seq_len, q_num_heads, kv_num_heads, head_dim, v_head_dim, is_causal, dtype"
@@ -34,7 +36,7 @@ _UNKNOWN_KEYS = {
     "measure": (_table("measure", "block = 3"), "unknown key 'block' in measure. Did you mean 'blocks'?"),
     "measure-far": (
         _table("measure", "qqq = 3"),
-        "unknown key 'qqq' in measure. Allowed: blocks, budget_seconds, visit_seconds, warm_up_seconds.",
+        f"unknown key 'qqq' in measure. Allowed: {_MEASURE}.",
     ),
     "vary": (_PLAIN + "q_seqlen = [3]\n", "unknown key 'q_seqlen' in vary[0]. Did you mean 'q_seq_len'?"),
     "second-vary": (
@@ -249,3 +251,22 @@ def test_grid_is_every_combination_once(tmp_path: Path) -> None:
         (3, 16, True),
         (1, 8, True),
     ]
+
+
+def test_ci_has_what_a_pull_request_needs() -> None:
+    """`ci` is the three uses, bare causal attention in every form, and one decode step; nothing that takes minutes."""
+    suite = load_suite("ci")
+    assert (suite.opsets, suite.agreement, suite.timing, suite.baseline) == (
+        (18, 23),
+        ("ort-cpu",),
+        ("ort-cpu", "torch"),
+        "torch",
+    )
+    assert suite.saturation is None
+    *uses, causal, decode = cases(suite)
+    assert [case.target for case in uses] == ["encoder-self", "decoder-self", "encoder-decoder"]
+    assert set(causal.forms) == {Form.BLOCKED, Form.ORT_MHA, Form.ORT_GQA}
+    assert causal.spec is not None
+    assert causal.spec.is_causal
+    assert decode.spec is not None
+    assert (decode.q_seq_len, decode.kv_seq_len, decode.spec.q_num_heads, decode.spec.kv_num_heads) == (1, 1024, 32, 8)

@@ -1,0 +1,204 @@
+"""The schedule of a comparison: launch after launch, fixed looks, an end at a word or at the budget.
+
+The looks are fixed beforehand, each with its share of alpha: nothing here goes on "until significant".
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.paired import Look
+from sdpa_onnx.measure.arm_job import ArmJob
+from sdpa_onnx.measure.deciding import Decision, decide, quiet_blocks
+from sdpa_onnx.measure.launch import ArmLaunch, Launch
+from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
+from sdpa_onnx.measure.samples import CLONE, ArmSamples
+from sdpa_onnx.measure.timing_plan import TimingPlan, blocks_of_launch
+
+__all__ = ["Measured", "Schedule"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A comparison that came to its end.
+
+    Args:
+        samples: By arm, `CLONE` among them where there was one.
+        launches: What each launch told of each arm that came through.
+        failures: Sentence by arm that did not.
+        doubts: Sentence by arm that was timed and then failed at something beside.
+        decision: The last look; None where others used the machine all the time.
+        seconds: By launch: starts, loading, warm-up, blocks.
+    """
+
+    samples: Mapping[str, ArmSamples]
+    launches: tuple[Mapping[str, ArmLaunch], ...]
+    failures: Mapping[str, str]
+    doubts: Mapping[str, str]
+    decision: Decision | None
+    seconds: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Carries out one comparison.
+
+    The blocks of a launch are chosen once, after the first warm-up: as many as let every look fit into the budget, at
+    most `plan.blocks`; with fewer than `plan.least_blocks` the later looks are given up instead, from the last. The
+    first look is taken whatever it costs, with `plan.least_blocks` if need be: a budget that is to hold there needs a
+    small `least_blocks`.
+
+    Args:
+        jobs: By arm. A clone of the baseline is added where the plan asks for one and there is something to compare.
+        baseline: Arm that ratios refer to.
+        plan: How much is measured.
+        pool: Of the workers.
+        threads: Threads inside one operator; above 1 blocks in which others used the machine are noted.
+        on_progress: Told where it is.
+        question: Asked of every arm, with its worker, at the end of the first launch.
+        after_launch: Called after each, such as to look for other timings.
+        now, sleep: The clock, seconds.
+    """
+
+    jobs: Mapping[str, ArmJob]
+    baseline: str
+    plan: TimingPlan
+    pool: WorkerPool
+    threads: int = 1
+    on_progress: Callable[[str], None] = lambda _: None
+    question: Callable[[str, TimedWorker], object] = lambda _, __: None
+    after_launch: Callable[[], object] = lambda: None
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
+    _rng: np.random.Generator = field(init=False)
+    _calls: dict[str, int] = field(default_factory=dict, init=False)
+    _failures: dict[str, str] = field(default_factory=dict, init=False)
+    _doubts: dict[str, str] = field(default_factory=dict, init=False)
+    _launches: list[Launch] = field(default_factory=list, init=False)
+    _seconds: list[float] = field(default_factory=list, init=False)
+    _blocks: int = field(default=0, init=False)
+
+    def measure(self) -> Measured:
+        """Launch, look, and stop.
+
+        Raises:
+            BaselineFailedError: If the baseline fails in any launch.
+        """
+        self._rng = np.random.default_rng(self.plan.seed)
+        begin, decision = self.now(), None
+        for look in self.plan.looks:
+            if self._launches and not self._fits(look, self.now() - begin):
+                break
+            while len(self._launches) < look.launches:
+                self._launch(look, begin)
+            decision = self._decide(look)
+            if decision is None or decision.is_settled:
+                break
+        return self._measured(decision)
+
+    def _launch(self, look: Look, begin: float) -> None:
+        number, start = len(self._launches), self.now()
+        self.on_progress(f"launch {number + 1} of at most {self.plan.looks[-1].launches}: starting {len(self._left())}")
+        with self._new_launch(number) as launch:
+            launch.start()
+            self._blocks = self._blocks or blocks_of_launch(
+                self.plan,
+                block_seconds=launch.seconds_of_block(),
+                spent=self.now() - begin,
+                setting_up=self.now() - start,
+            )
+            launch.visit(self._blocks, watch_others=self.threads > 1, on_block=lambda block: self._told(number, block))
+            if self.plan.extras and look is self.plan.looks[0]:
+                launch.extras()
+            if number == 0:
+                launch.ask(self.question)
+        self._failures |= {name: why for name, why in launch.failures.items() if name != CLONE}
+        self._doubts = launch.doubts | self._doubts
+        self._launches.append(launch)
+        self._seconds.append(self.now() - start)
+        self.after_launch()
+
+    def _new_launch(self, number: int) -> Launch:
+        return Launch(
+            number=number,
+            jobs=self._left(),
+            baseline=self.baseline,
+            pool=self.pool,
+            plan=self.plan,
+            calls=self._calls,
+            rng=self._rng,
+            now=self.now,
+            sleep=self.sleep,
+        )
+
+    def _told(self, number: int, block: int) -> None:
+        of = self.plan.looks[-1].launches
+        self.on_progress(f"launch {number + 1} of at most {of}: block {block} of {self._blocks}")
+
+    def _left(self) -> dict[str, ArmJob]:
+        """Jobs of the arms that have not failed, and of the clone."""
+        left = {name: job for name, job in self.jobs.items() if name not in self._failures}
+        lost = any(CLONE in launch.failures for launch in self._launches)
+        if self.plan.clone and len(self.jobs) > 1 and not lost:
+            left[CLONE] = self.jobs[self.baseline]
+        return left
+
+    def _contestants(self) -> list[str]:
+        """Arms that came through every launch; the baseline is among them, or the comparison has ended."""
+        return [name for name in self._left() if all(name in launch.arms for launch in self._launches)]
+
+    def _fits(self, look: Look, spent: float) -> bool:
+        """Whether the launches of a look would end within the budget, if they take what those before took."""
+        more = look.launches - len(self._launches)
+        return spent + more * float(np.median(self._seconds)) <= self.plan.budget_seconds
+
+    def _decide(self, look: Look) -> Decision | None:
+        """What the look says, or None where others used the machine all the time."""
+        samples = self._samples()
+        if not quiet_blocks(samples):
+            return None
+        return decide(samples, self.baseline, look=look, plan=self.plan, threads=self.threads, device=self._device())
+
+    def _device(self) -> str:
+        """Of the first arm that does not run on the CPU, if there is one: CPU time says nothing of that."""
+        devices = (self._launches[0].arms[name].loaded.device for name in self._contestants())
+        return next((device for device in devices if device != "cpu"), "cpu")
+
+    def _samples(self) -> dict[str, ArmSamples]:
+        return {name: self._sample(name) for name in self._contestants()}
+
+    def _sample(self, name: str) -> ArmSamples:
+        launches = [launch.arms[name] for launch in self._launches]
+        visits = [visit for launch in launches for visit in launch.visits]
+        shape = (len(launches), self._blocks, -1)
+        return ArmSamples(
+            wall_seconds=_seconds([visit.wall_ns for visit in visits]).reshape(shape),
+            cpu_seconds=_seconds([visit.cpu_ns for visit in visits]).reshape(shape),
+            steady=all(launch.steady for launch in launches),
+            switches=_total([visit.switches for visit in visits]),
+            faults=_total([visit.faults for visit in visits]),
+            quiet=np.array([launch.quiet for launch in self._launches]) if self.threads > 1 else None,
+        )
+
+    def _measured(self, decision: Decision | None) -> Measured:
+        kept = self._contestants()
+        return Measured(
+            samples=self._samples(),
+            launches=tuple({name: launch.arms[name] for name in kept} for launch in self._launches),
+            failures=self._failures,
+            doubts=self._doubts,
+            decision=decision,
+            seconds=tuple(self._seconds),
+        )
+
+
+def _seconds(visits: list[NDArray[np.int64]]) -> NDArray[np.float64]:
+    return np.stack(visits).astype(np.float64) * 1e-9
+
+
+def _total(counts: list[int]) -> int:
+    """Their sum, or -1 where the system does not count them."""
+    return -1 if min(counts, default=-1) < 0 else sum(counts)

@@ -1,0 +1,38 @@
+"""Arrays in a folder that any Python reads: bits as .npy files, and a JSON of ONNX element types.
+
+numpy has no bfloat16 and a foreign environment no ml_dtypes: such bits travel as unsigned integers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Bits", "read_bits", "write_bits"]
+
+INDEX = "arrays.json"
+
+# An array of a type that numpy has, or of unsigned integers of the same size, and the number of its type in ONNX.
+Bits = tuple[Any, int]
+
+
+def write_bits(folder: str | Path, arrays: dict[str, Bits]) -> None:
+    """Write arrays by name into a folder, which is made."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    index = {}
+    for number, (name, (array, onnx_type)) in enumerate(arrays.items()):
+        np.save(Path(folder) / f"{number}.npy", array, allow_pickle=False)
+        index[name] = {"file": f"{number}.npy", "onnx_type": onnx_type}
+    (Path(folder) / INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+
+def read_bits(folder: str | Path) -> dict[str, Bits]:
+    """Read what `write_bits` wrote; every array in C order, in memory of its own."""
+    index = json.loads((Path(folder) / INDEX).read_text(encoding="utf-8"))
+    return {
+        name: (np.ascontiguousarray(np.load(Path(folder) / entry["file"], allow_pickle=False)), entry["onnx_type"])
+        for name, entry in index.items()
+    }

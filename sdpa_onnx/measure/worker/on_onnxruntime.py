@@ -1,0 +1,239 @@
+"""Arms on ONNX Runtime, whichever version this environment has. Words no errors; knows no model but its bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from .arrays import Bits
+from .pipe import RefusalError
+from .profile import kernel_times
+
+__all__ = ["Arms", "OrtArm"]
+
+# Of SessionOptions; all other settings are session configuration entries, which have a dot in their name.
+_NUMBERS = ("intra_op_num_threads", "inter_op_num_threads", "log_severity_level")
+_SWITCHES = ("enable_mem_pattern", "enable_mem_reuse", "enable_cpu_mem_arena", "use_deterministic_compute")
+_WORDS = {"graph_optimization_level": "GraphOptimizationLevel", "execution_mode": "ExecutionMode"}
+_ENTRIES = ("session.", "optimization.", "mlas.", "ep.", "ep_factory.")
+_PROVIDER_OPTION = "provider."
+# Source: onnxruntime_session_options_config_keys.h (1.32.0); the twins stand in runtimes/ort_session.py.
+_FOLDER = "session.model_external_initializers_file_folder_path"
+_RECORD = "session.record_ep_graph_assignment_info"
+_OPTIMISED_DATA = "session.optimized_model_external_initializers_file_name"
+
+_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+_ONNX_TYPES = {
+    "float": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "double": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "bfloat16": _BFLOAT16,
+}
+
+
+class Arms:
+    """Opens arms."""
+
+    def open(self, job: dict[str, Any]) -> OrtArm:
+        """Create the session of a job; see `arm_job.ArmJob`."""
+        if job["settings"].get("device", "cpu") == "cuda":
+            from .on_cuda import CudaArm
+
+            return CudaArm(job)
+        return OrtArm(job)
+
+
+class Prepared:
+    """Bound inputs, and outputs that ONNX Runtime allocates at the first run and that stay bound from then on."""
+
+    def __init__(self, session: Any, names: list[str], feeds: dict[str, Bits], device: str) -> None:
+        self._session = session
+        self._names = names
+        self._device = device
+        self.binding = session.io_binding()
+        # The binding holds bare pointers into these.
+        self._kept = [_bind_input(self.binding, name, bits, device) for name, bits in feeds.items()]
+        for name in names:
+            self.binding.bind_output(name, device)
+
+    def first_run(self) -> Callable[[], object]:
+        """Run once; give the call that runs again into the same outputs."""
+        self._session.run_with_iobinding(self.binding)
+        self._fix_outputs()
+        call = functools.partial(self._session.run_with_iobinding, self.binding)
+        call.prepared = self  # type: ignore[attr-defined]  # lives as long as the call
+        return call
+
+    def _fix_outputs(self) -> None:
+        self.binding.synchronize_outputs()
+        # Until 1.19 at least these are views of the binding's own values: clearing those first is a crash.
+        values = list(self.binding.get_outputs())
+        for name, value in zip(self._names, values):
+            self.binding.bind_ortvalue_output(name, value)
+        self._kept.extend(values)
+
+
+class OrtArm:
+    """A session, and its bindings."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._job = job
+        self.device: str = job["settings"].get("device", "cpu")
+        self._provider: str = job["settings"].get("provider", "CPUExecutionProvider")
+        self.session = self._open(session_options(job["settings"]))
+        self._names = [output.name for output in self.session.get_outputs()]
+        self._first: Prepared | None = None
+
+    def version(self) -> str:
+        return f"onnxruntime {ort.__version__}"
+
+    def prepare(self, feeds: dict[str, Bits]) -> Prepared:
+        """Bind inputs; nothing runs."""
+        takes = {value.name for value in self.session.get_inputs()}
+        prepared = Prepared(
+            self.session, self._names, {name: bits for name, bits in feeds.items() if name in takes}, self.device
+        )
+        self._first = self._first or prepared
+        return prepared
+
+    def wait(self) -> None:
+        """Until what was called is done: on a CPU it is."""
+
+    def outputs(self) -> dict[str, Bits]:
+        """What the bound run wrote, by output name."""
+        if self._first is None:
+            raise RefusalError("was not run yet")
+        values = self._first.binding.get_outputs()
+        return {name: _read(value) for name, value in zip(self._names, values)}
+
+    def kernel_times(self, calls: int) -> tuple[float, float]:
+        """Medians over calls: seconds inside kernels and of the whole call, by the profile of a session apart."""
+        from .arrays import read_bits
+
+        with tempfile.TemporaryDirectory() as folder:
+            options = session_options(self._job["settings"])
+            options.enable_profiling = True
+            options.profile_file_prefix = str(Path(folder) / "profile")
+            session = self._open(options)
+            call = Prepared(session, self._names, read_bits(self._job["inputs"]), self.device).first_run()
+            for _ in range(calls):
+                call()
+            return kernel_times(Path(session.end_profiling()), calls)
+
+    def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
+        """Nodes by provider and operator; the graph after optimisation in a file in the folder."""
+        optimised = None
+        if with_graph:
+            optimised = str(Path(folder) / "optimised.onnx")
+            options = session_options(self._job["settings"])
+            options.optimized_model_filepath = optimised
+            options.add_session_config_entry(_OPTIMISED_DATA, "optimised.onnx.data")
+            self._open(options)
+        return {"assigned": self._assigned(), "optimised": optimised}
+
+    def close(self) -> None:
+        """Free what is bound."""
+        self._first = None
+        self.session = None
+
+    def _assigned(self) -> dict[str, dict[str, int]]:
+        # Older versions do not tell, and none does unasked.
+        is_asked = str(self._job["settings"].get(_RECORD)) == "1"
+        if not (is_asked and hasattr(self.session, "get_provider_graph_assignment_info")):
+            return {self._provider: {}}
+        found: dict[str, Counter[str]] = {}
+        for part in self.session.get_provider_graph_assignment_info():
+            found.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
+        return {name: dict(operators) for name, operators in found.items()}
+
+    def _open(self, options: Any) -> Any:
+        model: str | bytes = self._job["model"]
+        if self._job["folder"] is not None:
+            model = Path(self._job["model"]).read_bytes()
+            options.add_session_config_entry(_FOLDER, self._job["folder"])
+        provider_options = {
+            key[len(_PROVIDER_OPTION) :]: str(value)
+            for key, value in self._job["settings"].items()
+            if key.startswith(_PROVIDER_OPTION)
+        }
+        session = ort.InferenceSession(model, options, providers=[(self._provider, provider_options)])
+        # A failing provider must fail, not be replaced by the CPU.
+        session.disable_fallback()
+        got = session.get_providers()
+        if not got or got[0] != self._provider:
+            raise RefusalError(f"asked for {self._provider} and got {', '.join(got)}")
+        return session
+
+
+def session_options(settings: dict[str, Any]) -> Any:
+    """ONNX Runtime's options for a session.
+
+    Raises:
+        RefusalError: A setting that is not known, or a value that it does not take.
+    """
+    options = ort.SessionOptions()
+    for key, value in settings.items():
+        if key in ("provider", "device") or key.startswith(_PROVIDER_OPTION):
+            continue
+        try:
+            if key in _NUMBERS:
+                setattr(options, key, int(value))
+            elif key in _SWITCHES:
+                setattr(options, key, _switch(value))
+            elif key in _WORDS:
+                setattr(options, key, getattr(getattr(ort, _WORDS[key]), value))
+            elif key.startswith(_ENTRIES):
+                options.add_session_config_entry(key, str(value))
+            else:
+                raise RefusalError(f"has no session setting '{key}'")
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RefusalError(f"does not take '{value}' for the setting '{key}'") from error
+    return options
+
+
+def _switch(value: Any) -> bool:
+    words = {"1": True, "true": True, "0": False, "false": False}
+    word = str(value).lower()
+    if word not in words:
+        raise ValueError(value)
+    return words[word]
+
+
+def _bind_input(binding: Any, name: str, bits: Bits, device: str) -> Any:
+    array, onnx_type = bits
+    value = ort.OrtValue.ortvalue_from_numpy(array, device, 0)
+    # Versions before 1.20 take types of numpy only.
+    element = onnx_type if onnx_type == _BFLOAT16 else array.dtype.type
+    binding.bind_input(name, device, 0, element, list(array.shape), value.data_ptr())
+    return value
+
+
+def _read(value: Any) -> Bits:
+    word = value.data_type()
+    onnx_type = _ONNX_TYPES.get(word[len("tensor(") : -1], 0)
+    if onnx_type != _BFLOAT16:
+        return np.array(value.numpy()), onnx_type
+    shape = value.shape()
+    count = math.prod(shape)
+    if value.device_name() != "cpu":
+        raise RefusalError("cannot read bfloat16 from the memory of a device")
+    bits = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else []
+    return np.array(bits, dtype=np.uint16).reshape(shape), onnx_type

@@ -1,0 +1,122 @@
+"""Arms on any runtime that is registered with us. Runs in our own environment only.
+
+Times what the runtime's own `bind` gives; the first run is part of that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.graph.model import load_model
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
+
+from .arrays import Bits
+from .pipe import RefusalError, ToldError
+
+__all__ = ["Arms"]
+
+
+class Arms:
+    """Opens arms."""
+
+    def import_for(self, runtime: str) -> None:
+        """Import the package of a runtime."""
+        with _Told():
+            get_runtime(runtime).version()
+
+    def open(self, job: dict[str, Any]) -> _Arm:
+        """Load a job in its runtime; see `arm_job.ArmJob`."""
+        with _Told():
+            return _Arm(job)
+
+
+class _Told:
+    """Our own errors are whole sentences already."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, SdpaOnnxError):
+            raise ToldError(str(error)) from error
+
+
+class _Prepared:
+    def __init__(self, session: Any, feeds: dict[str, Any]) -> None:
+        self.session = session
+        self.feeds = feeds
+        self.bound: Any = None
+
+    def first_run(self) -> Callable[[], object]:
+        with _Told():
+            self.bound = self.session.bind(self.feeds)
+        call: Callable[[], object] = self.bound
+        return call
+
+
+class _Arm:
+    device = "cpu"
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        if job["settings"]:
+            raise RefusalError(f"takes no setting '{min(job['settings'])}'")
+        if job["folder"] is not None:
+            import onnx
+
+            message = onnx.load_from_string(Path(job["model"]).read_bytes())
+            model = load_model(message, folder=Path(job["folder"]))
+        else:
+            model = load_model(job["model"])
+        module = Path(job["model"]).with_suffix(".pt")
+        if module.exists():  # what the graph was exported from; `workflows.bench_jobs` writes it
+            import torch
+
+            source, bind = torch.load(module, weights_only=False)
+            model = dataclasses.replace(model, source=source, bind=bind)
+        self._runtime = get_runtime(job["runtime"])
+        self._session = self._runtime.load(
+            model, LoadOptions(threads=job["threads"], purpose=Purpose.TIMING)
+        ).__enter__()
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(job["threads"])
+        self._first: _Prepared | None = None
+
+    def version(self) -> str:
+        return self._runtime.version()
+
+    def prepare(self, feeds: dict[str, Bits]) -> _Prepared:
+        from sdpa_onnx.measure.arrays import from_bits
+
+        prepared = _Prepared(self._session, from_bits(feeds))
+        self._first = self._first or prepared
+        return prepared
+
+    def wait(self) -> None:
+        """Until what was called is done: it is."""
+
+    def outputs(self) -> dict[str, Bits]:
+        """What the bound run wrote; what a run of its own gives, where the runtime's bound run does not tell."""
+        from sdpa_onnx.measure.arrays import to_bits
+
+        if self._first is None:
+            raise RefusalError("was not run yet")
+        told = getattr(self._first.bound, "outputs", None)
+        return to_bits(told() if told is not None else self._session.run(self._first.feeds))
+
+    def kernel_times(self, calls: int) -> tuple[float, float]:
+        """Not measured."""
+        return -1.0, -1.0
+
+    def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
+        """The runtime's own report."""
+        with _Told():
+            return {"assigned": {}, "optimised": None, "report": dataclasses.asdict(self._session.ran())}
+
+    def close(self) -> None:
+        """Free the session."""
+        self._first = None
+        self._session.__exit__(None, None, None)

@@ -1,0 +1,182 @@
+"""Start one worker process, and say in one sentence how it ended. Asks it nothing.
+
+Another environment must not find anything of ours: a package that is missing there would be taken from here, and the
+version that is told would be a lie. So the folder `worker` is loaded by its place, and no path of ours is handed on.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+from sdpa_onnx.measure.arm_job import Adapter
+from sdpa_onnx.measure.process_end import ending, last_line
+from sdpa_onnx.runtimes.onnxruntime_import import NO_TELEMETRY
+
+__all__ = ["WorkerProcess", "environment_of", "oom_kills", "start_worker"]
+
+# Read before anything is imported there; they cannot be changed later.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# By these our environment would leak into another one.
+_OURS_ONLY = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__")
+
+_FOLDER = Path(__file__).parent / "worker"
+_PACKAGE = "sdpa_onnx_worker"
+_OLDEST = (3, 9)
+
+# What a runtime prints is kept for its last line only.
+_MOST_PRINTED_BYTES = 2**20
+
+# Every Python since 2.6 reads this text, so that an old one can be told. The empty path is the folder that the
+# process stands in: a file named numpy.py there is not ours.
+_BOOTSTRAP = """\
+import sys
+sys.path[:] = [path for path in sys.path if path]
+if sys.version_info < {oldest!r}:
+    sys.stderr.write("{old}%d.%d\\n" % sys.version_info[:2])
+    sys.exit(1)
+sys.path += [path for path in {paths!r} if path not in sys.path]
+import importlib, importlib.util
+spec = importlib.util.spec_from_file_location({package!r}, {file!r}, submodule_search_locations=[{folder!r}])
+sys.modules[{package!r}] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+importlib.import_module({package!r} + ".main").main({adapter!r}, {descriptor!r}, {parent!r}, {runtime!r})
+"""
+_OLD = "sdpa-onnx: Python "
+_LACKS = re.compile(r"ModuleNotFoundError: No module named '(?P<module>\w+)'")
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """A process, the pipe to it, and the file that holds what it printed last."""
+
+    process: "subprocess.Popen[bytes]"
+    pipe: "Connection[Any, Any]"
+    errors: IO[bytes]
+    oom_kills_before: int
+
+    def trim(self) -> None:
+        """Drop what was printed, if it is much."""
+        if os.fstat(self.errors.fileno()).st_size > _MOST_PRINTED_BYTES:
+            os.ftruncate(self.errors.fileno(), 0)
+
+    def end(self, *, wait_seconds: float = 0.0) -> int:
+        """Close the pipe and end the process, if it did not end by itself in that time; its exit code."""
+        self.pipe.close()
+        try:
+            return self.process.wait(timeout=wait_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def not_started(self, status: int, python: Path | None) -> str:
+        """The sentence on a process that ended before it was ready."""
+        line, who = last_line(self.errors), python or "The Python that runs this"
+        if line.startswith(_OLD):
+            return f"{who} is Python {line.removeprefix(_OLD)}; a worker needs 3.9 or newer."
+        if lacks := _LACKS.match(line):
+            return f"{who} has no {lacks['module']}."
+        return f"{who} did not start as a worker: {self._ended(status)}."
+
+    def how_ended(self, status: int) -> str:
+        """A predicate without a final stop, such as "crashed: its process ended with SIGSEGV"."""
+        if status == -signal.SIGKILL:
+            if oom_kills() > self.oom_kills_before:
+                return "was killed by the system for memory (SIGKILL)"
+            return "was killed (SIGKILL) from outside, perhaps for memory"
+        if "bad_alloc" in (line := last_line(self.errors)):
+            return f"ran out of memory: {line}"
+        return f"crashed: {self._ended(status)}"
+
+    def _ended(self, status: int) -> str:
+        line = last_line(self.errors)
+        return f"its process ended with {ending(status)}{': ' + line if line else ''}"
+
+
+def start_worker(adapter: Adapter, *, python: Path | None, threads: int, runtime: str = "") -> WorkerProcess:
+    """Start a process that imports what an adapter needs and then waits.
+
+    Args:
+        adapter: How it loads models.
+        python: Interpreter of another environment; None = ours.
+        threads: Pinned by environment variables.
+        runtime: Our name of one whose package is imported too; "" where the adapter tells.
+
+    Raises:
+        OSError: If that interpreter cannot be started.
+    """
+    ours, theirs = Pipe()
+    errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - it ends with the process; appended, so that it can be trimmed
+    kills = oom_kills()
+    try:
+        process = subprocess.Popen(
+            [python or sys.executable, "-c", _bootstrap(adapter, theirs.fileno(), python, runtime)],
+            pass_fds=[theirs.fileno()],
+            env=environment_of(python) | dict.fromkeys(_THREAD_VARIABLES, str(threads)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    except OSError:
+        ours.close()
+        errors.close()
+        raise
+    finally:
+        theirs.close()
+    return WorkerProcess(process, ours, errors, kills)
+
+
+def environment_of(python: Path | None) -> dict[str, str]:
+    """Variables for an interpreter: without telemetry, and for another environment without what would lend it ours.
+
+    Args:
+        python: Interpreter of another environment; None = ours.
+    """
+    kept = {name: value for name, value in os.environ.items() if python is None or name not in _OURS_ONLY}
+    return dict([NO_TELEMETRY]) | kept
+
+
+def oom_kills() -> int:
+    """Processes of our control group, or else of this system, that were ended for memory so far; 0 where untold."""
+    files = [path for path in _group_files() if path.exists()]
+    return sum(_counter(path) for path in files or [Path("/proc/vmstat")])
+
+
+def _bootstrap(adapter: Adapter, descriptor: int, python: Path | None, runtime: str) -> str:
+    paths = [] if python is not None else [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is the current folder
+    return _BOOTSTRAP.format(
+        oldest=_OLDEST,
+        old=_OLD,
+        paths=paths,
+        package=_PACKAGE,
+        file=str(_FOLDER / "__init__.py"),
+        folder=str(_FOLDER),
+        adapter=str(adapter),
+        descriptor=descriptor,
+        parent=os.getpid(),
+        runtime=runtime,
+    )
+
+
+def _group_files() -> list[Path]:
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    groups = [line.split(":", 2)[2].lstrip("/") for line in lines if line.startswith("0::")]
+    return [Path("/sys/fs/cgroup") / group / "memory.events" for group in groups]
+
+
+def _counter(path: Path) -> int:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

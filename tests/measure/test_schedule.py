@@ -1,0 +1,280 @@
+"""Launches, looks and budgets, on workers whose times are known."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from sdpa_onnx.core.paired import LOOKS, Look
+from sdpa_onnx.core.verdicts import RatioVerdict
+from sdpa_onnx.measure.arm_job import ArmJob
+from sdpa_onnx.measure.deciding import CLONE
+from sdpa_onnx.measure.launch import BaselineFailedError
+from sdpa_onnx.measure.schedule import Measured, Schedule
+from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit
+from tests.measure.fake_workers import MILLISECOND, FakeArm, FakeMachine, job, visits_of
+
+PLAN = TimingPlan(blocks=40, budget_seconds=1e9, extras=False)
+
+
+def _times(milliseconds: float) -> Callable[[int], float]:
+    return lambda _: milliseconds * MILLISECOND
+
+
+def _jobs(*names: str) -> dict[str, ArmJob]:
+    """A clone has the file of its baseline, so that it takes what that takes."""
+    return {name: job(name) for name in names}
+
+
+def _schedule(machine: FakeMachine, plan: TimingPlan = PLAN, *, names: str = "ab", **more: object) -> Schedule:
+    return Schedule(
+        jobs=_jobs(*names), baseline="a", plan=plan, pool=machine.pool(), now=machine.now, sleep=machine.sleep, **more
+    )
+
+
+def _measure(machine: FakeMachine, plan: TimingPlan = PLAN, *, names: str = "ab") -> Measured:
+    with machine.pool() as pool:
+        schedule = _schedule(machine, plan, names=names)
+        schedule.pool = pool
+        return schedule.measure()
+
+
+def _noisy(ratio: float, noise: float = 0.01) -> dict[str, FakeArm]:
+    return {"a": FakeArm(noise=noise), "b": FakeArm(wall_ns=_times(ratio), noise=noise)}
+
+
+def _open(ratio: float = 1.015, spread: float = 0.02) -> dict[str, FakeArm]:
+    """An arm whose processes are by turns slower and faster than its ratio; as it stands, never decided."""
+    return {"a": FakeArm(), "b": FakeArm(wall_ns=lambda process: ratio * (1 + spread * (-1) ** process) * MILLISECOND)}
+
+
+def test_every_block_visits_every_arm_once_in_random_order() -> None:
+    """Never one arm and then the other: every order of three arms occurs, and each block has each arm once."""
+    machine = FakeMachine()
+    plan = TimingPlan(blocks=60, budget_seconds=1e9, extras=False, clone=False, looks=(Look(launches=1, alpha=0.01),))
+    _measure(machine, plan, names="abc")
+    measured = list(visits_of(machine.told))[-180:]
+    blocks = [tuple(measured[at : at + 3]) for at in range(0, 180, 3)]
+    assert set(blocks) == set(itertools.permutations("abc"))
+    firsts = [block[0] for block in blocks]
+    assert all(firsts.count(name) >= 10 for name in "abc")
+
+
+def test_every_launch_has_processes_of_its_own() -> None:
+    """Two arms and the clone, four launches: twelve processes, each started before any is loaded, and all stopped."""
+    machine = FakeMachine(arms={"b": FakeArm(wall_ns=_times(2.0))})
+    found = _measure(machine)
+    assert (len(machine.processes), machine.alive, len(found.seconds)) == (12, 0, 4)
+    assert {name: sample.wall_seconds.shape for name, sample in found.samples.items()} == {
+        "a": (4, 40, 10),
+        "b": (4, 40, 5),
+        CLONE: (4, 40, 10),
+    }
+    assert np.allclose(found.samples["b"].wall_seconds, 2e-3)
+
+
+def test_kept_processes_serve_the_next_comparison() -> None:
+    """A pool that keeps its workers starts no more for a second comparison, whose launches are still apart."""
+    machine = FakeMachine()
+    with machine.pool(fresh=False) as pool:
+        for names in ("ab", "cd"):
+            schedule = Schedule(jobs=_jobs(*names), baseline=names[0], plan=PLAN, pool=pool, now=machine.now)
+            schedule.measure()
+        assert (len(machine.processes), machine.alive) == (12, 12)
+        loaded = [worker.name for worker in machine.processes]
+        assert (loaded.count("c"), loaded.count("d")) == (8, 4)
+    assert machine.alive == 0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "launches", "word"),
+    [
+        (1.05, 0.0, 4, RatioVerdict.SLOWER),
+        (0.95, 0.0, 4, RatioVerdict.FASTER),
+        (1.0, 0.0, 4, RatioVerdict.EQUAL),
+        (1.015, 0.01, 6, RatioVerdict.SLOWER),
+        (1.015, 0.02, 8, RatioVerdict.INCONCLUSIVE),
+    ],
+)
+def test_looks_stop_at_a_word(ratio: float, spread: float, launches: int, word: RatioVerdict) -> None:
+    """At the first look with a word, or at the last: processes that differ by 1 % take six launches for 1.5 %."""
+    found = _measure(FakeMachine(arms=_open(ratio, spread)))
+    assert found.decision is not None
+    assert (found.decision.verdicts["b"], len(found.seconds)) == (word, launches)
+    assert found.decision.look in LOOKS
+
+
+def test_a_margin_keeps_looking() -> None:
+    """A gate at 5 % wants to know more of a slow-down of 5 % than that it is one."""
+    gate = TimingPlan(blocks=40, budget_seconds=1e9, extras=False, margin=0.05)
+    found = _measure(FakeMachine(arms=_noisy(1.05, 0.001)), gate)
+    assert found.decision is not None
+    assert (found.decision.verdicts["b"], len(found.seconds)) == (RatioVerdict.SLOWER, 8)
+
+
+def test_a_clone_that_differs_makes_the_table_noisy() -> None:
+    """A second process of the baseline that takes 3 % longer in every launch: nothing here can be trusted."""
+    # Odd processes of the baseline's model are slow: by launch one of the two is, in turn or not.
+    slow = {process for process in range(16) if process % 2}
+    machine = FakeMachine(arms={"a": FakeArm(wall_ns=lambda process: (1.03 if process in slow else 1.0) * MILLISECOND)})
+    schedule = _schedule(machine)
+    schedule.plan = TimingPlan(blocks=40, budget_seconds=1e9, extras=False, looks=LOOKS[:1])
+    # Which of the two is loaded first is drawn; keep seeds where the clone is second in every launch of the look.
+    for seed in range(200):
+        machine = FakeMachine(arms=machine.arms)
+        plan = TimingPlan(blocks=40, budget_seconds=1e9, extras=False, looks=LOOKS[:1], seed=seed)
+        found = _measure(machine, plan)
+        if np.ptp(np.median(found.samples[CLONE].wall_seconds, axis=(1, 2))) == 0:
+            break
+    assert found.decision is not None
+    assert found.decision.verdicts == {"b": RatioVerdict.NOISY}
+    assert not found.decision.is_settled
+
+
+def test_no_look_begins_that_does_not_fit() -> None:
+    """Launches of 2.4 s and more: eight want 20 s, six 15 s; a budget of 17 s ends an open question at six."""
+    machine = FakeMachine(arms=_open(), starting_seconds=0.4)
+    plan = TimingPlan(blocks=40, least_blocks=40, budget_seconds=17.0, extras=False)
+    found = _measure(machine, plan)
+    assert len(found.seconds) == 6
+    assert machine.seconds <= 17.0
+    assert found.decision is not None
+    assert found.decision.look == LOOKS[1]
+
+
+def test_blocks_are_taken_so_that_all_looks_fit() -> None:
+    """Three arms of 10 ms a visit, eight launches of 1.2 s setting up: 30 s leave 8 times 2.5 s."""
+    machine = FakeMachine(arms=_open(), starting_seconds=0.4)
+    found = _measure(machine, TimingPlan(budget_seconds=30.0, extras=False))
+    blocks = found.samples["a"].wall_seconds.shape[1]
+    assert 70 <= blocks < 80
+    assert len(found.seconds) == 8
+    assert machine.seconds <= 30.0
+
+
+def test_the_first_look_is_taken_whatever_it_costs() -> None:
+    """With the least blocks, since there would be no number at all."""
+    found = _measure(FakeMachine(arms=_open()), TimingPlan(budget_seconds=0.1, least_blocks=7, extras=False))
+    assert found.samples["a"].wall_seconds.shape == (4, 7, 10)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls"), [(1e-6, 10_000), (1e-3, 10), (6e-3, 2), (0.0199, 2), (0.0201, 1), (3.0, 1)]
+)
+def test_calls_of_a_visit(seconds: float, calls: int) -> None:
+    """About 10 ms and at least two, but one where a single call is long."""
+    assert calls_of_a_visit(seconds, 0.01) == calls
+
+
+@pytest.mark.parametrize(("disturbed", "clock"), [(0.0999, "wall"), (0.1001, "cpu")])
+def test_clock_on_either_side_of_the_limit(disturbed: float, clock: str) -> None:
+    """CPU time decides where more than a tenth of the calls of any arm lost time."""
+    from sdpa_onnx.measure.deciding import clock_of
+    from sdpa_onnx.measure.samples import ArmSamples
+
+    wall = np.full((1, 100, 100), 1e-3)
+    cpu = wall.copy()
+    lost = round(disturbed * 10_000)
+    cpu.reshape(-1)[:lost] *= 0.9
+    samples = {
+        "a": ArmSamples(wall_seconds=wall, cpu_seconds=cpu),
+        "b": ArmSamples(wall_seconds=wall, cpu_seconds=wall),
+    }
+    assert clock_of(samples, threads=1) == clock
+    assert clock_of(samples, threads=2) == clock_of(samples, threads=1, device="cuda") == "wall"
+
+
+def test_disturbed_arms_are_compared_by_cpu_time() -> None:
+    """Wall times that say 4 and CPU times that say 2: the CPU's count."""
+    arms = {"a": FakeArm(), "b": FakeArm(wall_ns=_times(4.0), cpu_share=0.5)}
+    decision = _measure(FakeMachine(arms=arms)).decision
+    assert decision is not None
+    assert (decision.clock, decision.estimates["b"].ratio) == ("cpu", pytest.approx(2.0))
+
+
+def test_an_arm_on_a_gpu_makes_wall_time_decide() -> None:
+    """Though the baseline on the CPU was disturbed: the host's time is no CPU time of the GPU's arm."""
+    arms = {"a": FakeArm(cpu_share=0.5), "b": FakeArm(wall_ns=_times(4.0), device="cuda")}
+    decision = _measure(FakeMachine(arms=arms)).decision
+    assert decision is not None
+    assert (decision.clock, decision.estimates["b"].ratio) == ("wall", pytest.approx(4.0))
+
+
+@pytest.mark.parametrize("stage", ["load", "visit"])
+def test_an_arm_that_dies_in_a_later_launch(stage: str) -> None:
+    """Its sentence is told, its samples are gone, and the others come to their end."""
+    machine = FakeMachine(arms={**_noisy(1.1, 0.001), "c": FakeArm(fails={1: stage})})
+    found = _measure(machine, names="abc")
+    assert found.failures == {"c": f"c crashed at {stage}."}
+    assert sorted(found.samples) == ["a", "b", CLONE]
+    assert found.samples["b"].wall_seconds.shape[0] == 4
+    assert machine.alive == 0
+
+
+def test_a_baseline_that_dies_ends_the_comparison() -> None:
+    """Nothing is left to compare with; whoever asked starts again without it. No worker stays."""
+    machine = FakeMachine(arms={"a": FakeArm(fails={2: "visit", 3: "visit"})})  # of the second launch, the clone's too
+    with pytest.raises(BaselineFailedError) as caught:
+        _measure(machine)
+    assert str(caught.value) == "a crashed at visit."
+    assert machine.alive == 0
+
+
+def test_a_failing_extra_costs_nothing_but_itself() -> None:
+    """An arm whose run after idling fails was timed all the same, and the doubt is told."""
+    machine = FakeMachine(arms={**_noisy(1.1, 0.001), "b": FakeArm(fails={0: "idle"})})
+    found = _measure(machine, TimingPlan(blocks=40, budget_seconds=1e9))
+    assert (found.failures, found.doubts) == ({}, {"b": "b crashed at idle."})
+    assert [launch["b"].idle_seconds for launch in found.launches][:2] == [-1.0, 0.75]
+
+
+def test_no_steady_state_is_told() -> None:
+    """Times that only ever grow reach none."""
+    machine = FakeMachine(arms={"a": FakeArm(), "b": FakeArm(growing=0.05, wall_ns=_times(0.01))})
+    plan = TimingPlan(blocks=2, least_blocks=2, visit_seconds=0.0001, warm_up_seconds=0.02, extras=False)
+    found = _measure(machine, plan)
+    assert (found.samples["a"].steady, found.samples["b"].steady) == (True, False)
+
+
+def test_a_ratio_that_moves_is_told() -> None:
+    """Steady by its warm-up, and 8 % longer at the end of every launch; the others are not named."""
+    machine = FakeMachine(arms={"a": FakeArm(), "b": FakeArm(growing=0.0002, wall_ns=_times(2.0)), "c": FakeArm()})
+    decision = _measure(machine, names="abc").decision
+    assert decision is not None
+    assert decision.moving == {"b"}
+
+
+def test_one_arm_alone_has_no_clone_and_one_look() -> None:
+    """There is nothing to compare."""
+    found = _measure(FakeMachine(), names="a")
+    assert (list(found.samples), len(found.seconds)) == (["a"], 4)
+
+
+def test_ctrl_c_leaves_no_worker() -> None:
+    """In the midst of a launch."""
+    machine = FakeMachine()
+
+    def interrupt(_: str) -> None:
+        if machine.seconds > 1.0:
+            raise KeyboardInterrupt
+
+    with machine.pool() as pool:
+        schedule = _schedule(machine, on_progress=interrupt)
+        schedule.pool = pool
+        with pytest.raises(KeyboardInterrupt):
+            schedule.measure()
+    assert machine.processes
+    assert machine.alive == 0
+
+
+def test_the_order_repeats_with_the_seed() -> None:
+    """The same seed visits alike, another one differently."""
+    orders = []
+    for seed in (1, 1, 2):
+        machine = FakeMachine()
+        _measure(
+            machine, TimingPlan(blocks=20, least_blocks=20, budget_seconds=1e9, extras=False, seed=seed), names="abc"
+        )
+        orders.append(list(visits_of(machine.told)))
+    assert orders[0] == orders[1] != orders[2]
