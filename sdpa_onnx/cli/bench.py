@@ -1,61 +1,271 @@
-"""`sdpa-onnx bench`: time files on runtimes, interleaved, as ratios to a baseline."""
+"""`sdpa-onnx bench`: compare files, forms, runtimes, settings, threads and environments in one interleaved run."""
 
+import contextlib
+import shlex
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.guard import OK, guarded, pin_threads
-from sdpa_onnx.cli.options import Debug, Inputs, Json, Runtimes, Seed, SizeOptions, Threads, parse_sizes
+from sdpa_onnx.cli.bench_calibrate import check_alone, run_calibration
+from sdpa_onnx.cli.expect import exit_code
+from sdpa_onnx.cli.guard import INTERRUPTED, guarded, pin_threads, tell
+from sdpa_onnx.cli.options import (
+    PATIENCE_SECONDS,
+    Debug,
+    Inputs,
+    Json,
+    Runtimes,
+    Seed,
+    SizeOptions,
+    Timeout,
+    parse_settings,
+    parse_size_sets,
+    parse_sizes,
+)
 from sdpa_onnx.cli.progress import Progress
-from sdpa_onnx.cli.show import show_records
+from sdpa_onnx.cli.writable import check_output
+from sdpa_onnx.core.forms import Form
+from sdpa_onnx.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sdpa_onnx.core.records import Record
+    from sdpa_onnx.measure.timing_plan import TimingPlan
+    from sdpa_onnx.sweep.bench_run import BenchRun
+    from sdpa_onnx.workflows.bench_arms import ArmChoice
+    from sdpa_onnx.workflows.bench_files import Benched, BenchTask, Prepared
+    from sdpa_onnx.workflows.checked import Check
 
 __all__ = ["bench"]
 
-Files = Annotated[list[Path], typer.Argument(metavar="F.onnx [G.onnx ...]", help="Models.", show_default=False)]
+# Twin of the first: `workflows.bench_arms.AS_IS`.
+_FORMS = ("as-is", *Form)
+CacheName = Literal["auto", "warm", "cold"]
+
+Files = Annotated[
+    list[Path], typer.Argument(metavar="F.onnx [G.onnx ...]", help="Models with the same inputs.", show_default=False)
+]
+Forms = Annotated[list[str], typer.Option("--form", help="Bring every file into this form, or 'as-is'; repeatable.")]
+Settings = Annotated[
+    list[str],
+    typer.Option("--option", metavar="KEY=VALUE,...", help="Settings of the runtime as one more arm; repeatable."),
+]
+ThreadCounts = Annotated[
+    list[int], typer.Option("--threads", min=1, help="Threads inside one operator; repeatable. Default: 1.")
+]
+Pythons = Annotated[
+    list[Path],
+    typer.Option("--python", metavar="PATH", help="Interpreter of an environment with another version; repeatable."),
+]
+AtSizes = Annotated[
+    list[str],
+    typer.Option("--at", metavar="AXIS=N,...", help="A comparison at these sizes; repeatable. Keys are as queries."),
+]
 Baseline = Annotated[
-    str | None, typer.Option("--baseline", help="Arm that ratios refer to; default torch, else the first.")
+    str | None,
+    typer.Option("--baseline", help="Arm, or a word of it, that ratios refer to; default torch, else the first."),
+]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Time for one comparison.")]
+Blocks = Annotated[int, typer.Option("--blocks", min=12, help="At most so many blocks of visits a launch.")]
+Cache = Annotated[CacheName, typer.Option("--cache", help="Whether calls find their inputs in the caches.")]
+Margin = Annotated[
+    float | None,
+    typer.Option("--margin", min=0.1, metavar="PERCENT", help="Measure on until slower by so much is yes or no."),
+]
+OutFolder = Annotated[
+    Path | None, typer.Option("--out", metavar="RUN", help="Also write a run folder with its report.")
+]
+Chart = Annotated[Path | None, typer.Option("--chart", metavar="F.svg|F.html", help="Also draw a chart.")]
+Calibrate = Annotated[
+    bool, typer.Option("--calibrate", help="Measure how much processes differ on this quiet machine, and keep it.")
 ]
 
 
 @guarded
 def bench(
-    models: Files,
+    models: Files = [],
     *,
+    form: Forms = [],
     runtime: Runtimes = [],
-    baseline: Baseline = None,
+    option: Settings = [],
+    threads: ThreadCounts = [],
+    python: Pythons = [],
+    at: AtSizes = [],
     size: SizeOptions = [],
     inputs: Inputs = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time for the measurement.")] = 10.0,
-    blocks: Annotated[int, typer.Option("--blocks", min=12, help="At most so many blocks of visits.")] = 80,
-    threads: Threads = 1,
+    baseline: Baseline = None,
+    seconds: Seconds = 30.0,
+    blocks: Blocks = 80,
+    cache: Cache = "auto",
+    margin: Margin = None,
+    timeout: Timeout = PATIENCE_SECONDS,
+    out: OutFolder = None,
+    chart: Chart = None,
+    calibrate: Calibrate = False,
     seed: Seed = 0,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Time models on runtimes in one interleaved run."""
-    pin_threads(threads)
-    from sdpa_onnx.graph.model import load_model
-    from sdpa_onnx.measure.visits import Plan
-    from sdpa_onnx.workflows.bench_files import bench_files
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.feeds import read_inputs
+    """Compare the time of models, forms, runtimes, settings and versions, interleaved."""
+    counts = tuple(dict.fromkeys(threads)) or (1,)
+    pin_threads(max(counts))
+    if calibrate:
+        check_alone(
+            models, form=form, runtime=runtime, option=option, python=python, at=at, size=size, out=out, chart=chart
+        )
+        return run_calibration(counts[0], seconds, timeout, seed, as_json=json)
+    _check_files(models, inputs, [*at, *size], chart)
+    fixed, options = parse_sizes(size), parse_settings(option)
+    sizes = tuple({**fixed, **one} for one in parse_size_sets(at)) or (fixed,)
+    from sdpa_onnx.workflows.bench_files import BenchTask
+
+    task = BenchTask(
+        paths=models,
+        choice=_choice(form, runtime, options, counts, python, timeout),
+        check=_check(inputs, models, seed),
+        sizes=sizes,
+        at=bool(at),
+        baseline=baseline,
+        plan=_plan(seconds, blocks, margin, cache, seed),
+        patience_seconds=timeout,
+    )
+    return _carry_out(task, out, chart, as_json=json)
+
+
+def _check_files(models: list[Path], inputs: Path | None, sizes: list[str], chart: Path | None) -> None:
+    """Find out about misuse before anything is read."""
+    if not models:
+        raise PlanError("There is no model to time.", hint="Give .onnx files; --calibrate alone needs none.")
+    if inputs is not None and sizes:
+        raise PlanError("--inputs have sizes of their own.", hint="Leave out --at and --size.")
+    if chart is not None:
+        if chart.suffix not in (".svg", ".html"):
+            raise PlanError(f"--chart {chart} is of no kind that can be drawn.", hint="Give F.svg or F.html.")
+        check_output(chart)
+
+
+def _choice(
+    forms: list[str],
+    runtimes: list[str],
+    options: "tuple[dict[str, str], ...]",
+    threads: tuple[int, ...],
+    pythons: list[Path],
+    timeout: float,
+) -> "ArmChoice":
+    unknown = next((form for form in forms if form not in _FORMS), None)
+    if unknown is not None:
+        raise PlanError(f"There is no form '{unknown}'.", hint=f"Known: {', '.join(_FORMS)}.")
+    from sdpa_onnx.workflows.bench_arms import ArmChoice
     from sdpa_onnx.workflows.survey import pick_runtimes
 
-    plan = Plan(blocks=blocks, budget_seconds=seconds, seed=seed)
-    with Progress(seconds) as progress:
-        comparison = bench_files(
-            models,
-            pick_runtimes(runtime) if runtime else None,
-            Check(
-                sizes=parse_sizes(size),
-                seed=seed,
-                threads=threads,
-                inputs=read_inputs(inputs, load_model(models[0])) if inputs is not None else None,
-            ),
-            baseline=baseline,
-            plan=plan,
-            on_block=lambda done: progress.at(f"block {done} of at most {blocks}"),
-        )
-    show_records(comparison, as_json=json)
-    return OK
+    return ArmChoice(
+        runtimes=pick_runtimes(runtimes) if runtimes else (),
+        forms=tuple(dict.fromkeys(forms)),
+        options=options,
+        threads=threads,
+        pythons=tuple(dict.fromkeys(pythons)),
+        patience_seconds=timeout,
+    )
+
+
+def _check(inputs: Path | None, models: list[Path], seed: int) -> "Check":
+    from sdpa_onnx.graph.model import load_model
+    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.feeds import read_inputs
+
+    given = read_inputs(inputs, load_model(models[0])) if inputs is not None else None
+    return Check(sizes={}, seed=seed, inputs=given)
+
+
+def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, seed: int) -> "TimingPlan":
+    from sdpa_onnx.measure.calibration import load_calibration
+    from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
+
+    return TimingPlan(
+        blocks=blocks,
+        least_blocks=min(blocks, TimingPlan().least_blocks),
+        budget_seconds=seconds,
+        margin=None if margin is None else margin / 100,
+        cache=Cache(cache),
+        calibration=load_calibration(),
+        seed=seed,
+    )
+
+
+def _carry_out(task: "BenchTask", out: Path | None, chart: Path | None, *, as_json: bool) -> int:
+    """Time, write and show; what has ended when the user stops is kept."""
+    from sdpa_onnx.workflows.bench_files import prepare
+
+    seconds = task.plan.budget_seconds
+    with Progress(seconds * len(task.sizes)) as progress, contextlib.ExitStack() as stack:
+        prepared = prepare(task, on_step=progress.at)
+        run = None if out is None else stack.enter_context(_open_run(out, prepared))
+        results: list[Benched] = []
+        interrupted = not _time(prepared, run, results, progress)
+    records = _records(prepared, results)
+    if chart is not None:
+        _draw(results, chart)
+    _show(prepared, results, as_json=as_json)
+    if run is not None:
+        _render(run.folder)
+    if interrupted:
+        tell(f"interrupted after {len(results)} of {len(prepared.checks)} comparisons")
+        return INTERRUPTED
+    return exit_code(records, None)
+
+
+def _time(prepared: "Prepared", run: "BenchRun | None", results: "list[Benched]", progress: Progress) -> bool:
+    """Fill in the comparisons as they end; False if the user stopped."""
+    from sdpa_onnx.workflows.bench_files import time_all
+
+    try:
+        for benched in time_all(prepared, on_step=progress.at):
+            results.append(benched)
+            if run is not None:
+                run.add(benched)
+            progress.advance(prepared.task.plan.budget_seconds)
+        if run is not None:
+            run.finish()
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def _open_run(folder: Path, prepared: "Prepared") -> "BenchRun":
+    from sdpa_onnx.sweep.bench_run import BenchRun
+
+    run = BenchRun(folder, prepared, command=shlex.join(["sdpa-onnx", *sys.argv[1:]]))
+    tell(f"writing {folder}")
+    return run
+
+
+def _records(prepared: "Prepared", results: "Sequence[Benched]") -> "list[Record]":
+    found: list[Record] = list(prepared.contest.refused)
+    for one in results:
+        found += [*one.records, *one.numbers.records]
+    return found
+
+
+def _show(prepared: "Prepared", results: "Sequence[Benched]", *, as_json: bool) -> None:
+    from sdpa_onnx.cli.show import show_bench
+
+    show_bench(results, prepared.contest.refused, _records(prepared, results), as_json=as_json)
+
+
+def _draw(results: "Sequence[Benched]", chart: Path) -> None:
+    from sdpa_onnx.report.bench_chart import write_chart
+
+    if not write_chart(results, chart):
+        tell(f"nothing has a time, so {chart} is not drawn")
+
+
+def _render(folder: Path) -> None:
+    """The report of the run folder, made from the folder alone."""
+    from sdpa_onnx.report.render import render
+    from sdpa_onnx.sweep.store import read_run
+
+    header, records = read_run(folder)
+    tell(f"report: {render(records, header, folder)[0]}")

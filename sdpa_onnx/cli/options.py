@@ -22,6 +22,7 @@ __all__ = [
     "SizeOptions",
     "Threads",
     "Timeout",
+    "parse_settings",
     "parse_sizes",
 ]
 
@@ -84,6 +85,28 @@ def parse_size_sets(texts: list[str]) -> tuple[dict[str, int], ...]:
         PlanError: If one is of another form or not positive.
     """
     return tuple(parse_sizes(text.split(","), option="--at") for text in texts)
+
+
+def parse_settings(texts: list[str]) -> tuple[dict[str, str], ...]:
+    """Read KEY=VALUE,KEY=VALUE options, one set of settings each; a comma that no KEY= follows is of the value.
+
+    Raises:
+        PlanError: If one is of another form, or two are the same.
+    """
+    found: list[dict[str, str]] = []
+    for text in texts:
+        settings: dict[str, str] = {}
+        for part in re.split(r",(?=[A-Za-z_][\w.]*=)", text):
+            key, equals, value = part.partition("=")
+            if not (equals and value and re.fullmatch(r"[A-Za-z_][\w.]*", key)) or key in settings:
+                raise PlanError(
+                    f"--option {text} is not of the form KEY=VALUE.", hint="E.g. session.disable_prepacking=1."
+                )
+            settings[key] = value
+        if settings in found:
+            raise PlanError(f"--option {text} is given twice.", hint="Each set of settings is an arm of its own.")
+        found.append(settings)
+    return tuple(found)
 
 
 def parse_sizes(texts: list[str], *, option: str = "--size") -> dict[str, int]:

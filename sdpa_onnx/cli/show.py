@@ -14,11 +14,24 @@ from sdpa_onnx.core.records import Record, RuntimeRecord
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sdpa_onnx.core.history import History
+    from sdpa_onnx.core.records import TimingRecord
     from sdpa_onnx.report.conformance_run import ConformanceRun
+    from sdpa_onnx.report.gate_report import GateReport
+    from sdpa_onnx.workflows.bench_files import Benched
     from sdpa_onnx.workflows.conformance.feature import Feature
     from sdpa_onnx.workflows.expected import Sorted
 
-__all__ = ["print_json", "show_conformance", "show_features", "show_records", "show_report"]
+__all__ = [
+    "print_json",
+    "show_bench",
+    "show_conformance",
+    "show_features",
+    "show_gates",
+    "show_history",
+    "show_records",
+    "show_report",
+]
 
 _FEATURE_WORDS = ("slug", "group", "operator", "title", "source")
 
@@ -51,6 +64,37 @@ def show_report(
         print(f"\nReport: {summary}")
 
 
+def show_history(history: "History", page: Path, *, as_json: bool) -> None:
+    """Print what a folder of runs says, and where its report is."""
+    with _while_read():
+        if as_json:
+            from sdpa_onnx.report.history import history_data
+
+            _print(msgspec.json.encode(history_data(history)))
+            return
+        from sdpa_onnx.report.history_words import history_sentences, history_tables
+        from sdpa_onnx.report.terminal import print_findings_and_tables
+
+        print_findings_and_tables(history_sentences(history), history_tables(history), _console())
+        print(f"\nReport: {page}")
+
+
+def show_bench(
+    results: "Sequence[Benched]", refused: "Sequence[TimingRecord]", records: Sequence[Record], *, as_json: bool
+) -> None:
+    """Print the comparisons of `bench` for a program or a person."""
+    with _while_read():
+        if as_json:
+            print_json(records)
+            return
+        from sdpa_onnx.report.bench_table import BENCH_WIDTH, bench_lines
+        from sdpa_onnx.report.terminal import print_lines
+
+        console = _console()
+        width = console.width if console.is_terminal else BENCH_WIDTH
+        print_lines(bench_lines(results, refused, width=width), console)
+
+
 def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:
     """Print the rows of `conformance` for a program or a person."""
     with _while_read():
@@ -62,14 +106,24 @@ def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:
         print_conformance(run, _console())
 
 
+def show_gates(report: "GateReport", *, as_json: bool) -> None:
+    """Print what `compare` found, for a program or a person."""
+    with _while_read():
+        if as_json:
+            print_json(report.rows)
+            return
+        from sdpa_onnx.report.gate_terminal import print_gates
+
+        print_gates(report, _console())
+
+
 def show_features(features: "Sequence[Feature]", *, as_json: bool) -> None:
     """List what `conformance` can ask."""
     plain = [{name: str(getattr(one, name)) for name in _FEATURE_WORDS} for one in features]
     with _while_read():
-        stream = results()
-        if as_json and stream is not None:
-            stream.write(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n")
-        elif not as_json:
+        if as_json:
+            _print(msgspec.json.encode(plain))
+        else:
             width = max(len(one["slug"]) for one in plain)
             for one in plain:
                 print(f"{one['slug']:{width}}  {one['operator']}: {one['title']}")
@@ -77,10 +131,13 @@ def show_features(features: "Sequence[Feature]", *, as_json: bool) -> None:
 
 def print_json(records: Sequence[Record]) -> None:
     """A JSON array of records."""
-    data = msgspec.json.format(msgspec.json.encode(list(records), order="sorted"), indent=2)
+    _print(msgspec.json.encode(list(records), order="sorted"))
+
+
+def _print(data: bytes) -> None:
     stream = results()
     if stream is not None:
-        stream.write(data.decode() + "\n")
+        stream.write(msgspec.json.format(data, indent=2).decode() + "\n")
 
 
 @contextlib.contextmanager

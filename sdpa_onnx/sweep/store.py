@@ -6,6 +6,7 @@ kill loses at most the job that was running. Everything rendered is made from it
 
 import contextlib
 import dataclasses
+import datetime as dt
 import errno
 import io
 import itertools
@@ -24,7 +25,7 @@ from sdpa_onnx.core.records import Record, decode_record, encode_record
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
 from sdpa_onnx.graph.whole_file import FULL_DISK_HINT, write_whole
 
-__all__ = ["Store", "read_run"]
+__all__ = ["Store", "is_run", "read_run", "time_now"]
 
 _HEADER = "run.json"
 _RECORDS = "records.jsonl"
@@ -142,6 +143,16 @@ class Store:
         """Replace run.json."""
         self.header = header
         replace_file(self.folder / _HEADER, msgspec.json.format(msgspec.json.encode(header), indent=2) + b"\n")
+
+
+def time_now() -> str:
+    """For a header: ISO 8601 in UTC, to the second."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, readable or not."""
+    return (folder / _HEADER).exists()
 
 
 def read_run(folder: Path) -> tuple[RunHeader, list[Record]]:

@@ -1,112 +1,177 @@
-"""Time files as a user would ask it: every file on every runtime that takes it, one comparison."""
+"""Time files as a user asks it: which arms, at which sizes, against which baseline; one comparison for each sizes.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+Judges the numbers of what it times; writes and shows nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sdpa_onnx.core.records import Outcome, TimingRecord
+import msgspec
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.records import TimingRecord
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.measure.ceilings import measure_ceilings
-from sdpa_onnx.measure.visits import Plan
-from sdpa_onnx.runtimes.base import Unsupported, get_runtime
-from sdpa_onnx.workflows.bench import Arm, bench
-from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
+from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool
+from sdpa_onnx.measure.samples import ArmSamples
+from sdpa_onnx.measure.timing_plan import TimingPlan
+from sdpa_onnx.workflows.bench import bench
+from sdpa_onnx.workflows.bench_arms import ArmChoice, Contest, find_baseline, make_contest
+from sdpa_onnx.workflows.bench_numbers import Numbers, judge_numbers
+from sdpa_onnx.workflows.checked import Check
 from sdpa_onnx.workflows.feeds import axis_names
+from sdpa_onnx.workflows.file_feeds import named_axes
 
-__all__ = ["bench_files", "usual_sizes"]
+__all__ = ["CEILING_SECONDS", "BenchTask", "Benched", "Prepared", "prepare", "time_all", "usual_sizes"]
 
-# Runtimes where the caller names none.
-_USUAL = ("ort-cpu", MODULE_RUNTIME)
 # Sizes of axes that the caller does not fix.
 _BATCH_SIZE, _SEQ_LEN = 1, 512
+# Time for each part of the ceilings, seconds.
+CEILING_SECONDS = 0.3
 
 
-def bench_files(
-    paths: Sequence[Path],
-    runtimes: Sequence[str] | None,
-    check: Check,
-    *,
-    baseline: str | None,
-    plan: Plan,
-    on_block: Callable[[int], None] | None = None,
-) -> list[TimingRecord]:
-    """Time files on runtimes, interleaved.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchTask:
+    """What a user asks.
 
     Args:
         paths: Files with the same inputs.
-        runtimes: Names of available runtimes; None = ort-cpu, beside torch where it knows the attention.
-        check: Sizes that the caller fixes (the others are chosen), inputs, threads, seed.
-        baseline: Arm or runtime that ratios refer to; None = torch, else the first.
-        plan: How much to measure.
-        on_block: Told the number of blocks done.
+        choice: What is compared.
+        check: Given inputs, seed; sizes and threads are set here.
+        sizes: Sizes that the caller fixes, one comparison for each; the others are chosen.
+        at: Whether keys are as many as queries where only these are named.
+        baseline: Arm, or a word of it, that ratios refer to; None = torch, else the first.
+        plan: How much one comparison measures.
+        patience_seconds: Longest wait for one answer of a runtime.
+    """
 
-    Returns:
-        A record per arm; an arm that cannot run is a record with its reason.
+    paths: Sequence[Path]
+    choice: ArmChoice
+    check: Check
+    sizes: Sequence[Mapping[str, int]] = ({},)
+    at: bool = False
+    baseline: str | None = None
+    plan: TimingPlan = field(default_factory=TimingPlan)
+    patience_seconds: float = PATIENCE_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A task that can be carried out.
+
+    Args:
+        task: The task.
+        contest: Its arms.
+        checks: What is fed, one comparison for each.
+        baseline: Name of an arm.
+        target: Name for the records.
+    """
+
+    task: BenchTask
+    contest: Contest
+    checks: tuple[Check, ...]
+    baseline: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benched:
+    """One comparison.
+
+    Args:
+        sizes: Of every axis.
+        records: One an arm.
+        numbers: What was found about the numbers of the arms.
+        samples: By arm, the clone of the baseline among them.
+    """
+
+    sizes: Mapping[str, int]
+    records: tuple[TimingRecord, ...]
+    numbers: Numbers
+    samples: Mapping[str, ArmSamples]
+
+
+def prepare(task: BenchTask, *, on_step: Callable[[str], None] = lambda _: None) -> Prepared:
+    """Read the files, choose sizes and make the arms; nothing is timed.
+
+    Args:
+        task: What is asked.
+        on_step: Told what is being done.
 
     Raises:
         ModelError: If a file is no model.
-        PlanError: If the files have different inputs, or a name is wrong.
-        SessionError: If an arm fails.
+        PlanError: If the files cannot be compared, a name is wrong, or nothing can be timed.
+        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
     """
-    if len({path.resolve() for path in paths}) < len(paths):
+    if len({path.resolve() for path in task.paths}) < len(task.paths):
         raise PlanError("The same file is given twice.")
-    models = {path: load_model(path) for path in paths}
+    models = {path: named_axes(load_model(path)) for path in task.paths}
     _check_comparable(models)
     first = next(iter(models.values()))
-    whole = replace(check, sizes=usual_sizes(first, check.sizes), spreads=(1.0,))
-    arms, refused = _arms(models, runtimes or _USUAL)
-    if runtimes is None:
-        refused = [record for record in refused if record.runtime != MODULE_RUNTIME]
-    if not arms:
-        raise PlanError(f"No runtime takes these models: {refused[0].reason}")
-    target = paths[0].stem if len(paths) == 1 else "files"
+    checks = tuple(_check(first, task, sizes) for sizes in task.sizes)
+    contest = make_contest(models, task.choice, on_step=on_step)
+    return Prepared(
+        task=task,
+        contest=contest,
+        checks=checks,
+        baseline=find_baseline(contest.arms, task.baseline),
+        target=task.paths[0].stem if len(task.paths) == 1 else "files",
+    )
+
+
+def time_all(prepared: Prepared, *, on_step: Callable[[str], None] = lambda _: None) -> Iterator[Benched]:
+    """Carry out the comparisons one after the other.
+
+    Args:
+        prepared: The task.
+        on_step: Told what is being done.
+
+    Returns:
+        Each comparison as it ends; an arm that fails is a record with its reason.
+    """
+    with WorkerPool(fresh=True, patience_seconds=prepared.task.patience_seconds) as pool:
+        for check in prepared.checks:
+            yield _time_one(prepared, check, pool, on_step)
+
+
+def _time_one(prepared: Prepared, check: Check, pool: WorkerPool, on_step: Callable[[str], None]) -> Benched:
+    arms, task = prepared.contest.arms, prepared.task
+    on_step("checking the numbers")
+    numbers = judge_numbers(arms, check, target=prepared.target, patience_seconds=task.patience_seconds)
     comparison = bench(
         arms,
-        whole,
-        target=target,
-        baseline=_baseline(arms, baseline),
-        plan=plan,
-        ceilings=measure_ceilings(threads=check.threads, seconds=0.3),
-        on_block=on_block,
+        check,
+        target=prepared.target,
+        baseline=prepared.baseline,
+        plan=task.plan,
+        ceilings=measure_ceilings(threads=check.threads, seconds=CEILING_SECONDS),
+        pool=pool,
+        on_progress=on_step,
     )
-    return [*comparison.records.values(), *refused]
+    case = comparison.records[prepared.baseline].case
+    records = tuple(
+        _told(record, case, (*prepared.contest.warnings.get(name, ()), *numbers.warnings.get(name, ())))
+        for name, record in comparison.records.items()
+    )
+    return Benched(sizes=check.sizes, records=records, numbers=numbers, samples=comparison.samples)
 
 
-def _arms(models: Mapping[Path, OnnxModel], runtimes: Sequence[str]) -> tuple[list[Arm], list[TimingRecord]]:
-    arms: list[Arm] = []
-    refused: list[TimingRecord] = []
-    for name in runtimes:
-        runtime = get_runtime(name)
-        if not runtime.measures_time:
-            raise PlanError(f"Runtime '{name}' is for agreement only.", hint="Time another one.")
-        for path, model in models.items():
-            support = runtime.supports(model)
-            arm = name if name == MODULE_RUNTIME else f"{name} {form_of(model)} {model.opset}"
-            if len(models) > 1 and name != MODULE_RUNTIME:
-                same_name = sum(other.name == path.name for other in models) > 1
-                arm = f"{name} {path if same_name else path.name}"
-            if isinstance(support, Unsupported):
-                refused.append(
-                    TimingRecord(
-                        case=str(path), arm=arm, runtime=name, outcome=Outcome.UNSUPPORTED, reason=support.reason
-                    )
-                )
-            else:
-                arms.append(Arm(name=arm, model=model, runtime=runtime))
-            if name == MODULE_RUNTIME:
-                break  # the same attention, whatever the file's form
-    return arms, refused
+def _told(record: TimingRecord, case: str, warnings: Sequence[str]) -> TimingRecord:
+    """The record with what is known of its model."""
+    return msgspec.structs.replace(record, case=case, group=case, warnings=(*record.warnings, *warnings))
 
 
-def _baseline(arms: Sequence[Arm], asked: str | None) -> str:
-    names = [arm.name for arm in arms]
-    if asked is None:
-        return MODULE_RUNTIME if MODULE_RUNTIME in names else names[0]
-    found = [name for name in names if name == asked or name.partition(" ")[0] == asked]
-    if not found:
-        raise PlanError(f"There is no arm '{asked}' to be the baseline.", hint=f"Arms: {', '.join(names)}.")
-    return found[0]
+def _check(model: OnnxModel, task: BenchTask, given: Mapping[str, int]) -> Check:
+    threads = task.choice.threads[0]
+    if task.check.inputs is not None:
+        return replace(task.check, sizes=_given_sizes(model, task.check.inputs), spreads=(1.0,), threads=threads)
+    if task.at and "q_seq_len" in given:
+        given = {"kv_seq_len": given["q_seq_len"], **given} if "kv_seq_len" in axis_names(model) else given
+    return replace(task.check, sizes=usual_sizes(model, given), spreads=(1.0,), threads=threads)
 
 
 def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
@@ -120,6 +185,18 @@ def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
     if unknown:
         raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
     return {axis: given.get(axis, _BATCH_SIZE if axis.startswith("batch") else _SEQ_LEN) for axis in axes}
+
+
+def _given_sizes(model: OnnxModel, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, int]:
+    """The sizes of named axes, read off given arrays."""
+    axes = axis_names(model)
+    found = {
+        str(axis.value): size
+        for value in model.ir.graph.inputs
+        for axis, size in zip(value.shape or (), inputs[value.name or ""].shape, strict=True)
+        if isinstance(axis, ir.SymbolicDim)
+    }
+    return {axis: found[axis] for axis in axes if axis in found}
 
 
 def _check_comparable(models: Mapping[Path, OnnxModel]) -> None:

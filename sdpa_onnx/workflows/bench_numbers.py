@@ -1,0 +1,120 @@
+"""Whether what is timed is right: the outputs of every arm at the timed sizes, judged against the float64 oracle.
+
+Runs each arm once as it will be timed (runtime, settings, threads, environment), with the values around its attentions
+as further outputs. Times nothing.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sdpa_onnx.core.records import AgreementRecord, Verdict
+from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.arrays import read_arrays
+from sdpa_onnx.measure.pool import StartsWorkers, WorkerPool
+from sdpa_onnx.measure.what_ran import worker_report
+from sdpa_onnx.measure.workers import Worker
+from sdpa_onnx.workflows.bench_jobs import Arm, JobFolder
+from sdpa_onnx.workflows.checked import Check, Checked
+from sdpa_onnx.workflows.feeds import Feeds, draw_feeds
+from sdpa_onnx.workflows.lifted import with_lifted_sites
+from sdpa_onnx.workflows.steps import GIVEN, Step
+from sdpa_onnx.workflows.verify import Expectations, judge_outputs
+
+__all__ = ["Numbers", "judge_numbers"]
+
+_NOT_READ = "no attention of it could be read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What was found about the numbers of all arms.
+
+    Args:
+        records: Every judgement.
+        warnings: By arm whose numbers are not right, the sentence for its record.
+        unjudged: By arm that was not judged, why, as a clause.
+    """
+
+    records: tuple[AgreementRecord, ...] = ()
+    warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+
+
+def judge_numbers(
+    arms: Sequence[Arm], check: Check, *, target: str, patience_seconds: float, start: StartsWorkers = Worker
+) -> Numbers:
+    """Judge the numbers of arms.
+
+    An arm that does not run is left to the timing, which says so.
+
+    Args:
+        arms: All of a comparison.
+        check: Sizes and inputs that will be timed; its first spread is used.
+        target: Name for the records.
+        patience_seconds: Longest wait for one answer of a runtime.
+        start: How a process is started; a parameter for tests.
+    """
+    records: list[AgreementRecord] = []
+    warnings: dict[str, tuple[str, ...]] = {}
+    unjudged: dict[str, str] = {}
+    expectations = Expectations()
+    with WorkerPool(fresh=False, patience_seconds=patience_seconds, start=start) as pool, JobFolder() as folder:
+        for arm in arms:
+            model = with_lifted_sites(arm.model)
+            if not model.sites:
+                unjudged[arm.name] = _NOT_READ
+                continue
+            try:
+                found = _judged(arm, model, check, pool, folder, expectations, target=target)
+            except (SessionError, ModelError) as error:
+                unjudged[arm.name] = str(error)
+                continue
+            records += found
+            if bad := _warnings(found):
+                warnings[arm.name] = bad
+    return Numbers(records=tuple(records), warnings=warnings, unjudged=unjudged)
+
+
+def _judged(
+    arm: Arm,
+    model: OnnxModel,
+    check: Check,
+    pool: WorkerPool,
+    folder: JobFolder,
+    expectations: Expectations,
+    *,
+    target: str,
+) -> list[AgreementRecord]:
+    tapped = model if model.is_bare_attention else model.tapped()
+    step = _step(model, check)
+    job = folder.job(arm, step.feeds, threads=check.threads, model=tapped)
+    with tempfile.TemporaryDirectory() as name:
+        with pool.lend(job) as worker:
+            worker.visit(1)  # some runtimes have outputs, and choose their kernels, only then
+            ran = worker_report(worker, tapped, job.runtime, threads=job.threads)
+            worker.outputs(Path(name))
+        outputs = read_arrays(Path(name))
+    checked = Checked(
+        model=model, runtime=job.runtime, ran=ran, check=check, step=step.word, target=f"{target}, {arm.name}"
+    )
+    return list(judge_outputs(checked, step, outputs, expectations))
+
+
+def _step(model: OnnxModel, check: Check) -> Step:
+    if check.inputs is not None:
+        return Step(word=GIVEN, spread=-1.0, check=check, feeds=dict(check.inputs))
+    spread = check.spreads[0]
+    feeds: Feeds = draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
+    return Step(word=f"spread {spread:g}", spread=spread if model.is_bare_attention else -1.0, check=check, feeds=feeds)
+
+
+def _warnings(found: Sequence[AgreementRecord]) -> tuple[str, ...]:
+    """One sentence for the worst judgement that is not right."""
+    bad = [record for record in found if record.verdict is not None and not record.verdict.is_right]
+    worst = next((record for record in bad if record.verdict is Verdict.WRONG), next(iter(bad), None))
+    if worst is None:
+        return ()
+    return (f"Numbers {worst.verdict}: {worst.diagnosis}",)

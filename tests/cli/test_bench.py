@@ -1,0 +1,316 @@
+"""`bench` on the command line: what it prints, writes and answers; most comparisons here are made up."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sdpa_onnx.cli.options import parse_settings
+from sdpa_onnx.core.paired import Calibration
+from sdpa_onnx.core.process_spread import ProcessSpread
+from sdpa_onnx.core.records import AgreementRecord, Outcome, TimingRecord
+from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
+from sdpa_onnx.sweep.store import read_run
+from sdpa_onnx.workflows import bench_files, calibrate
+from sdpa_onnx.workflows.bench import Comparison
+from sdpa_onnx.workflows.bench_jobs import Arm
+from sdpa_onnx.workflows.bench_numbers import Numbers
+from sdpa_onnx.workflows.calibrate import Calibrated
+from sdpa_onnx.workflows.checked import Check
+from tests.cli.invoke import Shell
+from tests.measure.environments import NUMPY, ONNXRUNTIME, environment
+from tests.report.synthetic_bench import benched, timing
+
+_RATIOS = {64: 1.3, 128: 1.2, 256: 0.8}
+
+
+class FakeBench:
+    """Comparisons that time nothing: the baseline takes 1 ms, the others by length.
+
+    `stops` is the number of comparisons after which the user stops; `wrong` the arms whose numbers are.
+    """
+
+    def __init__(self) -> None:
+        self.plans: list[TimingPlan] = []
+        self.stops = 100
+        self.wrong: tuple[str, ...] = ()
+
+    def __call__(
+        self, arms: Sequence[Arm], check: Check, *, baseline: str, target: str, plan: TimingPlan, **_: object
+    ) -> Comparison:
+        if len(self.plans) == self.stops:
+            raise KeyboardInterrupt
+        self.plans.append(plan)
+        length = check.sizes["kv_seq_len"]
+        records = {
+            arm.name: msgspec.structs.replace(
+                timing(arm.name, 1.0 if arm.name == baseline else _RATIOS.get(length, 0.9), length=length),
+                baseline=baseline,
+                target=target,
+                options=dict(arm.options),
+                threads=arm.threads or 1,
+            )
+            for arm in arms
+        }
+        return Comparison(records=records, samples=benched(*records.values()).samples)
+
+    def judge(self, arms: Sequence[Arm], check: Check, *, target: str, patience_seconds: float) -> Numbers:
+        found = [
+            AgreementRecord(
+                target=f"{target}, {arm.name}", outcome=Outcome.DISAGREES if arm.name in self.wrong else Outcome.OK
+            )
+            for arm in arms
+        ]
+        return Numbers(records=tuple(found), warnings=dict.fromkeys(self.wrong, ("Numbers wrong: so.",)))
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBench:
+    made = FakeBench()
+    monkeypatch.setattr(bench_files, "bench", made)
+    monkeypatch.setattr(bench_files, "judge_numbers", made.judge)
+    ceilings = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e9)
+    monkeypatch.setattr(bench_files, "measure_ceilings", lambda **_: ceilings)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return made
+
+
+def _records(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
+
+
+def test_table(shell: Shell, fake: FakeBench) -> None:
+    """A line an arm on stdout, nothing on stderr, exit code 0."""
+    ended = shell("bench", "bare.onnx", "decomposed.onnx", "--runtime", "ort-cpu", "--size", "kv_seq_len=256")
+    assert (ended.code, ended.stderr) == (0, "")
+    lines = ended.stdout.splitlines()
+    assert "batch_size=1, q_seq_len=512, kv_seq_len=256:" in lines
+    assert any(line.split()[:3] == ["decomposed.onnx", "800", "µs"] and "faster" in line for line in lines)
+
+
+def test_lengths_with_their_crossover(shell: Shell, fake: FakeBench) -> None:
+    """One comparison a length, a table of ratios, and where the order changes."""
+    at = [word for length in _RATIOS for word in ("--at", f"q_seq_len={length}")]
+    ended = shell("bench", "bare.onnx", *at)
+    assert ended.code == 0
+    assert "Ratio to torch over kv_seq_len" in ended.stdout
+    assert "- ort-cpu overtakes torch at kv_seq_len of about 175: proven slower at 128" in ended.stdout
+
+
+def test_json(shell: Shell, fake: FakeBench) -> None:
+    """Times and judgements as records, nothing else on stdout."""
+    ended = shell("bench", "bare.onnx", "--json", "--option", "session.disable_prepacking=1")
+    assert (ended.code, ended.stderr) == (0, "")
+    timings = [one for one in _records(ended.stdout) if one["kind"] == "timing"]
+    assert [(one["arm"], one["baseline"], one["options"]) for one in timings] == [
+        ("ort-cpu", "torch", {}),
+        ("ort-cpu disable_prepacking=1", "torch", {"session.disable_prepacking": "1"}),
+        ("torch", "torch", {}),
+    ]
+    assert sum(one["kind"] == "agreement" for one in _records(ended.stdout)) == 3
+
+
+def test_wrong_numbers_fail_the_command(shell: Shell, fake: FakeBench) -> None:
+    """A fast arm that is wrong is told in its line, and the exit code is that of a disagreement."""
+    fake.wrong = ("ort-cpu",)
+    ended = shell("bench", "bare.onnx")
+    assert ended.code == 1
+    assert "numbers wrong" in ended.stdout
+    assert "[1] Numbers wrong: so." in ended.stdout
+
+
+def test_options_reach_the_plan(shell: Shell, fake: FakeBench) -> None:
+    """What the user allows is what is measured."""
+    shell(
+        "bench", "bare.onnx", "--seconds", "7", "--blocks", "20", "--margin", "5", "--cache", "cold", "--seed", "3"
+    )  # fmt: skip
+    (plan,) = fake.plans
+    assert (plan.budget_seconds, plan.blocks, plan.least_blocks) == (7.0, 20, 20)
+    assert (plan.margin, plan.cache, plan.seed) == (0.05, Cache.COLD, 3)
+    assert plan.calibration == Calibration()
+
+
+def test_run_folder_and_chart(shell: Shell, fake: FakeBench) -> None:
+    """Records, samples, report and chart are written, and the report can be made again from the folder."""
+    ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--out", "run", "--chart", "c.svg")
+    assert ended.code == 0
+    assert ended.stderr.splitlines() == ["sdpa-onnx: writing run", "sdpa-onnx: report: run/summary.md"]
+    header, records = read_run(Path("run"))
+    assert header.command == "sdpa-onnx bench bare.onnx --at q_seq_len=64 --out run --chart c.svg"
+    assert header.is_finished
+    assert {type(record) for record in records} == {TimingRecord, AgreementRecord}
+    assert Path("c.svg").read_text().startswith("<svg")
+    assert shell("report", "run").code == 0
+
+
+def test_stop_keeps_what_has_ended(shell: Shell, fake: FakeBench) -> None:
+    """Ctrl-C in the second comparison leaves the first, shown and written."""
+    fake.stops = 1
+    ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--at", "q_seq_len=128", "--out", "run")
+    assert ended.code == 130
+    assert ended.stderr.splitlines()[-1] == "sdpa-onnx: interrupted after 1 of 2 comparisons"
+    assert "kv_seq_len=64:" in ended.stdout
+    assert "kv_seq_len=128:" not in ended.stdout
+    header, records = read_run(Path("run"))
+    assert not header.is_finished
+    assert len(records) == 4
+
+
+_MISUSE: dict[str, tuple[list[str], str]] = {
+    "no-file": ([], "There is no model to time. Give .onnx files; --calibrate alone needs none."),
+    "calibrate-file": (["bare.onnx", "--calibrate"], "--calibrate times attentions of its own. Leave out the files."),
+    "calibrate-out": (["--calibrate", "--out", "run"], "--out means nothing beside --calibrate. Leave out --out."),
+    "form": (
+        ["bare.onnx", "--form", "blokked"],
+        "There is no form 'blokked'. Known: as-is, decomposed, attention, blocked, ort-mha, ort-gqa.",
+    ),
+    "option": (
+        ["bare.onnx", "--option", "prepacking"],
+        "--option prepacking is not of the form KEY=VALUE. E.g. session.disable_prepacking=1.",
+    ),
+    "option-empty": (
+        ["bare.onnx", "--option", "a="],
+        "--option a= is not of the form KEY=VALUE. E.g. session.disable_prepacking=1.",
+    ),
+    "option-twice": (
+        ["bare.onnx", "--option", "a=1", "--option", "a=1"],
+        "--option a=1 is given twice. Each set of settings is an arm of its own.",
+    ),
+    "option-threads": (
+        ["bare.onnx", "--option", "intra_op_num_threads=2"],
+        "'intra_op_num_threads' is no option of an arm. Name the runtime and the threads instead.",
+    ),
+    "option-torch": (
+        ["bare.onnx", "--runtime", "torch", "--option", "a=1"],
+        "--option is of ort-cpu, ort-cuda and openvino. Time one of them too.",
+    ),
+    "python": (
+        ["bare.onnx", "--python", "none/python"],
+        "--python none/python: there is no such file. Give an environment's interpreter, such as old/bin/python.",
+    ),
+    "at": (
+        ["bare.onnx", "--at", "q_seq_len"],
+        "--at q_seq_len is not of the form AXIS=N with N at least 1. E.g. q_seq_len=128.",
+    ),
+    "at-axis": (
+        ["bare.onnx", "--at", "seq=3"],
+        "The model has no axis 'seq'. It has batch_size, q_seq_len, kv_seq_len.",
+    ),
+    "inputs-at": (
+        ["bare.onnx", "--inputs", "x.npz", "--at", "q_seq_len=4"],
+        "--inputs have sizes of their own. Leave out --at and --size.",
+    ),
+    "chart": (
+        ["bare.onnx", "--chart", "c.png"],
+        "--chart c.png is of no kind that can be drawn. Give F.svg or F.html.",
+    ),
+    "chart-folder": (["bare.onnx", "--chart", "no/c.svg"], "Cannot write no/c.svg: there is no folder no."),
+    "arms": (
+        ["bare.onnx", *(word for n in range(12) for word in ("--option", f"a={n}"))],
+        "These are 14 arms; one comparison takes at most 12. Compare fewer things at once.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), _MISUSE.values(), ids=_MISUSE)
+def test_misuse(shell: Shell, arguments: list[str], sentence: str) -> None:
+    """One sentence that says what is wrong and what would be right, before anything is timed."""
+    assert shell.refusal("bench", *arguments) == sentence
+
+
+def test_commas_of_settings() -> None:
+    """A comma parts settings only where another KEY= follows; the rest is of the value."""
+    assert parse_settings(["a=1,b.c=2;3,4,d=x=y", "e=5"]) == ({"a": "1", "b.c": "2;3,4", "d": "x=y"}, {"e": "5"})
+
+
+@pytest.mark.parametrize("option", [("--threads", "0"), ("--seconds", "0"), ("--blocks", "3"), ("--cache", "hot")])
+def test_values_out_of_range(shell: Shell, option: tuple[str, str]) -> None:
+    """What the parser refuses is one line too."""
+    shell.refusal("bench", "bare.onnx", *option)
+
+
+def test_folder_that_holds_a_run(shell: Shell, fake: FakeBench) -> None:
+    """Nothing is timed and nothing written over where a run is."""
+    assert shell("bench", "bare.onnx", "--out", "run").code == 0
+    assert shell.refusal("bench", "bare.onnx", "--out", "run").startswith("run holds a run already.")
+    assert len(fake.plans) == 1
+
+
+@pytest.fixture
+def calibrated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes `--calibrate` find something."""
+
+    def find(**more: object) -> None:
+        spread = ProcessSpread(between_sd=0.0031, degrees=33.0, sampling_sd=0.001)
+        found = {"before": Calibration(between_sd=0.0057, degrees=4.0), "machine": "box, 2 cores", "spread": spread}
+        facts = {"idle": 1.93, "cores": 2, "disturbed": 0.03, **more}
+        monkeypatch.setattr(calibrate, "calibrate", lambda **_: Calibrated(**found, **facts))  # type: ignore[arg-type]
+
+    return find
+
+
+def test_calibration_is_told(shell: Shell, calibrated: Callable[..., None]) -> None:
+    """The load, the figure before and after, and where it is kept."""
+    calibrated(path=Path("kept.json"))
+    ended = shell("bench", "--calibrate")
+    assert ended.code == 0
+    assert ended.stdout.splitlines() == [
+        "The machine was quiet: 1.9 of 2 cores idle before the start; 3 % of the calls lost time to others.",
+        "Before: two processes of one model differ by 0.57 %, worth 4 degrees of freedom (the usual figure).",
+        (
+            "Measured: two processes of one model differ by 0.31 %, worth 33 degrees of freedom; sampling error of a "
+            "pair 0.1 %, taken out."
+        ),
+        "Kept for box, 2 cores in kept.json; comparisons use it from now on.",
+    ]
+
+
+def test_refused_calibration(shell: Shell, calibrated: Callable[..., None]) -> None:
+    """A busy machine's figure is shown, not kept, and the exit code says so; as JSON too."""
+    calibrated(refusal="Not kept: busy.", idle=0.4)
+    ended = shell("bench", "--calibrate")
+    assert ended.code == 1
+    assert ended.stdout.startswith("The machine was not quiet: 0.4 of 2 cores idle")
+    assert ended.stdout.splitlines()[-1] == "Not kept: busy."
+    found = json.loads(shell("bench", "--calibrate", "--json").stdout)
+    assert (found["kept"], found["refusal"], found["measured"]["between_sd"]) == (False, "Not kept: busy.", 0.0031)
+
+
+@pytest.mark.slow
+def test_two_environments_for_real(shell: Shell, tmp_path: Path) -> None:
+    """A second environment that has numpy and onnxruntime alone is an arm: loaded, judged and timed there."""
+    python = environment(tmp_path / "old", [*NUMPY, *ONNXRUNTIME])
+    ended = shell(
+        "bench", "bare.onnx", "--runtime", "ort-cpu", "--python", python, "--at", "q_seq_len=64", "--blocks", "12",
+        "--seconds", "5", "--json",
+    )  # fmt: skip
+    assert ended.code == 0
+    records = _records(ended.stdout)
+    ours, old = (one for one in records if one["kind"] == "timing")
+    assert (ours["python"], ours["outcome"], old["outcome"]) == ("", "ok", "ok")
+    assert old["arm"].endswith("(old)")
+    assert old["arm"] == f"ort-cpu {old['python']}"
+    assert old["runtime_version"] == ours["runtime_version"]
+    assert [one["verdict"] for one in records if one["kind"] == "agreement"] == ["ok", "ok"]
+
+
+@pytest.mark.slow
+def test_wrong_file_for_real(shell: Shell) -> None:
+    """A file whose description is not what it computes is timed, told as wrong, and fails the command."""
+    import onnx
+
+    model = onnx.load("bare.onnx")
+    for entry in model.metadata_props:
+        entry.value = entry.value.replace('"is_causal":false', '"is_causal":true')
+    onnx.save(model, "wrong.onnx")
+    ended = shell(
+        "bench", "wrong.onnx", "--runtime", "ort-cpu", "--size", "q_seq_len=16", "--size", "kv_seq_len=16",
+        "--blocks", "12", "--seconds", "3",
+    )  # fmt: skip
+    assert ended.code == 1
+    assert "Numbers wrong: " in ended.stdout
