@@ -5,7 +5,8 @@ The same words for every kind of record and every command.
 
 from collections.abc import Sequence
 
-from sdpa_onnx.core.records import ConformanceRecord, Record
+from sdpa_onnx.core.records import ConformanceRecord, GateRecord, Record
+from sdpa_onnx.report.gate_report import place
 from sdpa_onnx.report.tally import reason_of
 from sdpa_onnx.report.words import Usual, plain, where_in_words
 from sdpa_onnx.workflows.expected import Known, Sorted
@@ -57,6 +58,8 @@ def _record_words(record: Record) -> str:
     if isinstance(record, ConformanceRecord):
         what = f"{record.runtime} {record.operator} {record.opset} {record.dtype} {record.feature}"
         said = f"{record.verdict}. {record.diagnosis or record.reason}"
+    elif isinstance(record, GateRecord):
+        what, said = f"{record.gate}, {place(record)}", record.reason
     else:
         what, said = where_in_words(record, Usual()), reason_of(record)
     return f"{what}: {plain(said, _REASON_LIMIT)}"

@@ -38,6 +38,7 @@ _NAMES_A_ROW = frozenset(
     (
         *("kind", "schema", "cell", "job", "parts", "case", "target", "form", "opset", "runtime", "version", "site"),
         *("dtype", "precision", "inputs", "spread", "seed", "group", "arm", "baseline", "clock", "threads", "model"),
+        "gate",
         *("node", "dialect", "feature", "title", "operator", "repeat", "scale_rule", "head_dim", "kv_seq_len", "sigma"),
     )
 )

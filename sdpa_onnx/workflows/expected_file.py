@@ -6,7 +6,7 @@ Text only; whoever asks for it writes the file. Twin: expected.py, which reads i
 import json
 from collections.abc import Sequence
 
-from sdpa_onnx.core.records import ConformanceRecord, Record
+from sdpa_onnx.core.records import ConformanceRecord, GateRecord, Record
 from sdpa_onnx.workflows.expected import Expected, is_bad
 
 __all__ = ["write_known"]
@@ -15,25 +15,31 @@ _HEAD = """\
 # Known findings: what is listed here does not fail `--expect`, what is not does, and what has gone is told.
 # Every field but `why` must be equal; `*` in a text stands for any text.
 """
-_FIELDS = ("runtime", "operator", "feature", "opset", "dtype", "verdict", "observed")
+# What names a row, in the order of the file, and what came out.
+_FIELDS: dict[type[Record], tuple[tuple[str, ...], tuple[str, ...]]] = {
+    ConformanceRecord: (("runtime", "operator", "feature", "opset", "dtype"), ("verdict", "observed")),
+    GateRecord: (("gate", "runtime", "target", "case", "form", "arm", "site", "inputs"), ("word",)),
+}
 
 
 def write_known(records: Sequence[Record], *, known: Expected) -> str:
-    """Write an entry for each bad conformance row, in the order of runtime, operator, feature, opset and dtype.
+    """Write an entry for each bad row, in the order of what names it.
 
     Args:
-        records: What was found.
+        records: What was found by `conformance` or `compare`; other kinds are left out.
         known: Entries so far; a row that one of them matches keeps its `why`.
     """
-    bad = [record for record in records if isinstance(record, ConformanceRecord) and is_bad(record)]
-    ordered = sorted(bad, key=lambda row: (row.runtime, row.operator, row.feature, row.opset, row.dtype))
+    bad = [record for record in records if type(record) in _FIELDS and is_bad(record)]
+    ordered = sorted(bad, key=lambda row: [getattr(row, name) for name in _FIELDS[type(row)][0]])
     return "\n".join([_HEAD, *(_entry(record, known) for record in ordered)])
 
 
-def _entry(record: ConformanceRecord, known: Expected) -> str:
+def _entry(record: Record, known: Expected) -> str:
     entry = known.find(record)
-    said = entry.why if entry else record.diagnosis or record.reason or "No reason was recorded."
-    values = {"kind": "conformance"} | {name: getattr(record, name) for name in _FIELDS if getattr(record, name)}
+    said = entry.why if entry else getattr(record, "diagnosis", "") or record.reason or "No reason was recorded."
+    kind = str(record.__struct_config__.tag)
+    names, came_out = _FIELDS[type(record)]
+    values = {"kind": kind} | {name: value for name in (*names, *came_out) if (value := getattr(record, name))}
     values["why"] = " ".join(said.split())
     lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
     return "\n".join(["[[known]]", *lines, ""])

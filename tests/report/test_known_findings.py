@@ -2,6 +2,7 @@
 
 import pytest
 
+from sdpa_onnx.core.gate_records import Gate, GateRecord
 from sdpa_onnx.core.records import AgreementRecord, Outcome, Record
 from sdpa_onnx.core.verdicts import Conformity
 from sdpa_onnx.report.findings import findings
@@ -49,6 +50,14 @@ def test_details() -> None:
         "changed: k.toml, entry 3 (feature plain, verdict crashed; see there): what is bad there now is not this.",
         "unused: k.toml, entry 4 (feature gone; see there): no row of it ran, or not all.",
     ]
+
+
+def test_a_new_finding_of_a_comparison_names_its_gate() -> None:
+    """Two gates may speak of the same case."""
+    worse = GateRecord(
+        gate=Gate.TIME, runtime="ort-cpu", case="m.onnx", outcome=Outcome.DISAGREES, evidence="Slow.", reason="Slow."
+    )
+    assert new_lines(found([worse])) == ["new: time, ort-cpu, m.onnx: Slow."]
 
 
 def test_many_entries_without_a_row_are_counted() -> None:

@@ -163,7 +163,7 @@ _FIELDS_WHY = 'kind = "conformance"\nwhy = "seen"\n'
             '[[known]]\nwhy = "seen"\nopset = 23',
             (
                 "known.toml, entry 1: 'kind' is missing. Allowed: agreement, timing, export, saturation, conformance, "
-                "planted, located, attention, runtime, form."
+                "planted, located, attention, runtime, form, gate."
             ),
         ),
         (

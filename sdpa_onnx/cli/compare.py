@@ -1,0 +1,264 @@
+"""`sdpa-onnx compare`: BASE beside HEAD in agreement, graph, memory and time; fails only on what is proven worse."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sdpa_onnx.cli.compare_files import (
+    STDOUT,
+    Kind,
+    check_outputs,
+    compare_stored_files,
+    kind_of,
+    write_known_file,
+    write_results,
+)
+from sdpa_onnx.cli.expect import exit_code, read_known, tell_known
+from sdpa_onnx.cli.guard import OK, guarded, pin_threads
+from sdpa_onnx.cli.options import (
+    PATIENCE_SECONDS,
+    Debug,
+    Expect,
+    Inputs,
+    Json,
+    Runtimes,
+    Seed,
+    SizeOptions,
+    Threads,
+    Timeout,
+    parse_size_sets,
+    parse_sizes,
+)
+from sdpa_onnx.cli.progress import Progress
+from sdpa_onnx.cli.show import show_gates
+from sdpa_onnx.errors import PlanError
+
+if TYPE_CHECKING:
+    from sdpa_onnx.core.gate_limits import Limits
+    from sdpa_onnx.core.gate_records import Gate, GateRecord
+    from sdpa_onnx.workflows.compare_models import ModelsAsked
+
+__all__ = ["compare"]
+
+Base = Annotated[Path, typer.Argument(metavar="BASE", help="Before: a run folder, a model or a benchmark JSON.")]
+Head = Annotated[Path, typer.Argument(metavar="HEAD", help="Now: another of the same kind.")]
+Python = Annotated[Path | None, typer.Option(metavar="P", help="Interpreter of another environment, for models.")]
+At = Annotated[
+    list[str], typer.Option("--at", metavar="AXIS=N,...", help="Sizes to time models at; repeatable: a table.")
+]
+Seconds = Annotated[float, typer.Option("--seconds", min=1.0, help="For each timing of two models.")]
+Margin = Annotated[float, typer.Option("--margin", min=0.1, metavar="PERCENT", help="Slow-down that is allowed.")]
+MoreNodes = Annotated[
+    float, typer.Option("--more-nodes", min=0.0, metavar="PERCENT", help="More nodes that run, allowed.")
+]
+LargerFile = Annotated[
+    float, typer.Option("--larger-file", min=0.0, metavar="PERCENT", help="Larger file, allowed; so is 1 MiB.")
+]
+MoreMemory = Annotated[
+    float, typer.Option("--more-memory", min=0.0, metavar="PERCENT", help="Higher peak, allowed; so are 4 MiB.")
+]
+Gates = Annotated[
+    list[str], typer.Option(metavar="GATE", help="agreement, graph, memory or time: told, but never fails; repeatable.")
+]
+Skipped = Annotated[list[str], typer.Option("--skip", metavar="GATE", help="Do not ask this gate; repeatable.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail also on what is undecided, not comparable or gone.")]
+Pinned = Annotated[
+    str | None, typer.Option("--pinned", metavar="ARM", help="Arm of stored runs that did not change. Default: torch.")
+]
+Markdown = Annotated[
+    Path | None, typer.Option("--markdown", metavar="F.md", help="Write a comment for a pull request; - = stdout.")
+]
+Junit = Annotated[Path | None, typer.Option("--junit", metavar="F.xml", help="Write JUnit XML.")]
+WriteExpected = Annotated[
+    Path | None,
+    typer.Option("--write-expected", metavar="F.toml", help="Write the present findings as known ones; then exit 0."),
+]
+
+
+@guarded
+def compare(
+    base: Base,
+    head: Head,
+    *,
+    runtime: Runtimes = ["ort-cpu"],
+    base_python: Python = None,
+    head_python: Python = None,
+    size: SizeOptions = [],
+    at: At = [],
+    inputs: Inputs = None,
+    seconds: Seconds = 30.0,
+    timeout: Timeout = PATIENCE_SECONDS,
+    margin: Margin = 5.0,
+    more_nodes: MoreNodes = 10.0,
+    larger_file: LargerFile = 10.0,
+    more_memory: MoreMemory = 10.0,
+    allow: Gates = [],
+    skip: Skipped = [],
+    strict: Strict = False,
+    pinned: Pinned = None,
+    expect: Expect = None,
+    write_expected: WriteExpected = None,
+    markdown: Markdown = None,
+    junit: Junit = None,
+    threads: Threads = 1,
+    seed: Seed = 0,
+    json: Json = False,
+    debug: Debug = False,
+) -> int:
+    """Compare two runs, models or environments, and fail on what became worse."""
+    pin_threads(threads)
+    kind = kind_of(base, head)
+    check_outputs(markdown, junit, write_expected, as_json=json)
+    from sdpa_onnx.report.gate_report import GateReport
+
+    expected = read_known(expect)
+    limits = _limits((margin, more_nodes, larger_file, more_memory), allow, skip, strict=strict)
+    if kind is Kind.MODELS:
+        _refuse(kind, pinned=pinned)
+        asked = _asked(limits, runtime, (base_python, head_python), timeout)
+        asked = _sized(asked, base, size, at, inputs, seconds, threads=threads, seed=seed)
+        rows = _models(base, head, asked)
+    else:
+        _refuse(kind, base_python=base_python, head_python=head_python, at=at, size=size, inputs=inputs)
+        rows = compare_stored_files(kind, base, head, limits, pinned)
+    _require_common(base, head, rows)
+    known = expected.sort(rows) if expected is not None else None
+    names = [_named(base, base_python), _named(head, head_python)]
+    report = GateReport(rows=rows, base=names[0], head=names[1], how=kind.words, command=_command(), known=known)
+    if markdown != STDOUT:
+        show_gates(report, as_json=json)
+    write_results(report, markdown, junit)
+    if known is not None:
+        tell_known(known)
+    if write_expected is not None:
+        write_known_file(write_expected, rows, expected)
+        return OK
+    return exit_code(rows, known)
+
+
+def _require_common(base: Path, head: Path, rows: "list[GateRecord]") -> None:
+    """Refuse to call it a pass where nothing was compared.
+
+    Raises:
+        PlanError: If there is nothing that both have.
+    """
+    from sdpa_onnx.core.gate_records import GateWord
+
+    if all(row.word in (GateWord.APPEARED, GateWord.DISAPPEARED) for row in rows):
+        raise PlanError(f"{base} and {head} have nothing in common that could be compared.", hint="Were they mixed up?")
+
+
+def _named(path: Path, python: Path | None) -> str:
+    return f"{path} with {python}" if python else str(path)
+
+
+def _command() -> str:
+    return f"sdpa-onnx {shlex.join(sys.argv[1:])}"
+
+
+def _refuse(kind: Kind, **options: object) -> None:
+    """Refuse options that mean nothing for what is compared.
+
+    Raises:
+        PlanError: If one is given.
+    """
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        option = f"--{given.replace('_', '-')}"
+        other = "stored runs" if kind is Kind.MODELS else "models that are run now"
+        raise PlanError(f"{option} is of {other}.", hint=f"Leave out {option}.")
+
+
+def _limits(percents: tuple[float, ...], allow: list[str], skip: list[str], *, strict: bool) -> "Limits":
+    from sdpa_onnx.core.gate_limits import Limits
+
+    margin, more_nodes, larger_file, more_memory = (percent / 100 for percent in percents)
+    return Limits(
+        margin=margin,
+        more_nodes=more_nodes,
+        larger_file=larger_file,
+        more_memory=more_memory,
+        allowed=_gates("--allow", allow),
+        skipped=_gates("--skip", skip),
+        strict=strict,
+    )
+
+
+def _gates(option: str, names: list[str]) -> "frozenset[Gate]":
+    from sdpa_onnx.core.gate_records import Gate
+
+    unknown = next((name for name in names if name not in {*Gate}), None)
+    if unknown is not None:
+        raise PlanError(f"{option} {unknown}: there is no such gate.", hint=f"Gates: {', '.join(Gate)}.")
+    gates = frozenset(map(Gate, names))
+    if option == "--skip" and len(gates) == len(Gate):
+        raise PlanError("--skip names every gate, so nothing is left to ask.", hint="Leave one out.")
+    return gates
+
+
+def _asked(
+    limits: "Limits", runtime: list[str], pythons: tuple[Path | None, Path | None], timeout: float
+) -> "ModelsAsked":
+    from sdpa_onnx.workflows.checked import MODULE_RUNTIME
+    from sdpa_onnx.workflows.compare_models import ModelsAsked
+    from sdpa_onnx.workflows.survey import pick_runtimes
+
+    names = pick_runtimes(runtime)
+    if MODULE_RUNTIME in runtime:
+        raise PlanError(
+            f"{MODULE_RUNTIME} runs the module of a file, whatever the file is.", hint="Compare on another runtime."
+        )
+    return ModelsAsked(
+        runtimes=[name for name in names if name != MODULE_RUNTIME],
+        limits=limits,
+        pythons=pythons,
+        patience_seconds=timeout,
+    )
+
+
+def _sized(
+    asked: "ModelsAsked",
+    base: Path,
+    size: list[str],
+    at: list[str],
+    inputs: Path | None,
+    seconds: float,
+    *,
+    threads: int,
+    seed: int,
+) -> "ModelsAsked":
+    from dataclasses import replace
+
+    from sdpa_onnx.graph.model import load_model
+    from sdpa_onnx.measure.calibration import load_calibration
+    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.feeds import read_inputs
+
+    if inputs is not None and (size or at):
+        raise PlanError("--inputs have sizes of their own.", hint="Leave out --at and --size.")
+    arrays = read_inputs(inputs, load_model(base)) if inputs is not None else None
+    return replace(
+        asked,
+        sizes=parse_size_sets(at),
+        check=Check(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays),
+        plan=replace(asked.plan, budget_seconds=seconds, seed=seed, extras=False, calibration=load_calibration()),
+    )
+
+
+def _models(base: Path, head: Path, asked: "ModelsAsked") -> "list[GateRecord]":
+    from dataclasses import replace
+
+    from sdpa_onnx.workflows.compare_models import compare_models
+
+    parts = len(asked.runtimes) * (1 + max(1, len(asked.sizes)))
+    left = iter([0.0, *([1.0] * parts)])  # judging and each timing take about as long
+    with Progress(parts) as progress:
+
+        def told(words: str) -> None:
+            progress.advance(next(left, 0.0))
+            progress.at(words)
+
+        return compare_models(base, head, replace(asked, on_progress=told))

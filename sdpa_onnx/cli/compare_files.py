@@ -1,0 +1,153 @@
+"""The files of `compare`: what BASE and HEAD are, reading stored ones, and writing the results."""
+
+import importlib
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.cli.guard import results, tell
+from sdpa_onnx.errors import PlanError
+
+if TYPE_CHECKING:
+    from sdpa_onnx.core.gate_limits import Limits
+    from sdpa_onnx.core.gate_records import GateRecord
+    from sdpa_onnx.core.gates import Side
+    from sdpa_onnx.report.gate_report import GateReport
+    from sdpa_onnx.workflows.expected import Expected
+
+__all__ = [
+    "STDOUT",
+    "Kind",
+    "check_outputs",
+    "compare_stored_files",
+    "kind_of",
+    "write_known_file",
+    "write_results",
+]
+
+# Name of a file that stands for stdout.
+STDOUT = Path("-")
+
+
+class Kind(Enum):
+    """What is compared."""
+
+    RUNS = "run folders"
+    MODELS = "models"
+    BENCHMARKS = "benchmark files"
+
+    @property
+    def words(self) -> str:
+        """How such are compared, one sentence."""
+        if self is Kind.MODELS:
+            return "Both were judged, and timed interleaved on one machine."
+        return "Stored results; time by the ratio of the ratios to their common pinned baseline."
+
+
+def kind_of(base: Path, head: Path) -> Kind:
+    """What BASE and HEAD are.
+
+    Raises:
+        PlanError: If one does not exist, or they are not of the same kind.
+    """
+    kinds = []
+    for path in (base, head):
+        if not path.exists():
+            raise PlanError(f"There is no {path}.", hint="Give run folders, .onnx files or benchmark .json files.")
+        kinds.append(Kind.RUNS if path.is_dir() else Kind.BENCHMARKS if path.suffix == ".json" else Kind.MODELS)
+    if kinds[0] is not kinds[1]:
+        raise PlanError(
+            f"{base} and {head} cannot be compared: {kinds[0].value} beside {kinds[1].value}.",
+            hint="Give two of one kind.",
+        )
+    return kinds[0]
+
+
+def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Path | None, *, as_json: bool) -> None:
+    """Find out before any work that a file cannot be written.
+
+    Raises:
+        PlanError: If one cannot, if known findings are there already, or if two things want stdout.
+        ModuleNotFoundError: If a package is missing.
+    """
+    from sdpa_onnx.graph.whole_file import check_target
+
+    if markdown == STDOUT and as_json:
+        raise PlanError("--markdown - and --json both write to stdout.", hint="Give --markdown a file.")
+    for path in (markdown, junit, write_expected):
+        if path is None or (path is markdown and path == STDOUT):
+            continue
+        if path.is_dir():
+            raise PlanError(f"{path} is a folder.", hint="Give the name of a file.")
+        check_target(path, failure=PlanError)
+    if write_expected is not None and write_expected.exists():
+        raise PlanError(
+            f"{write_expected} is there already, and known findings are not overwritten.",
+            hint="Give another name; with --expect of the old file its reasons are kept.",
+        )
+    if not as_json:
+        importlib.import_module("rich")
+
+
+def compare_stored_files(
+    kind: Kind, base: Path, head: Path, limits: "Limits", pinned: str | None
+) -> "list[GateRecord]":
+    """Compare what is stored; nothing runs.
+
+    Raises:
+        PlanError: If a folder holds no run. RecordFormatError: If something in it cannot be read.
+    """
+    from sdpa_onnx.core.gate_effects import PINNED
+    from sdpa_onnx.core.gates import compare_stored
+    from sdpa_onnx.workflows.compare_benchmarks import compare_benchmarks
+
+    if kind is Kind.BENCHMARKS:
+        return compare_benchmarks(base, head, limits, pinned=pinned or PINNED)
+    return compare_stored(_side(base), _side(head), limits, pinned=pinned or PINNED)
+
+
+def _side(folder: Path) -> "Side":
+    from sdpa_onnx.core.gate_effects import Machine
+    from sdpa_onnx.core.gates import Side
+    from sdpa_onnx.sweep.store import read_run
+
+    header, records = read_run(folder)
+    if not header.is_finished:
+        tell(f"{folder} is not finished: {header.done_cells} of {header.planned_cells} cells.")
+    return Side(records=records, machine=Machine(environment=header.environment, versions=header.versions))
+
+
+def write_results(report: "GateReport", markdown: Path | None, junit: Path | None) -> None:
+    """Write what was asked for.
+
+    Raises:
+        FolderError: If a file cannot be written.
+    """
+    from sdpa_onnx.report.gate_junit import render_junit
+    from sdpa_onnx.report.gate_markdown import render_gates
+    from sdpa_onnx.sweep.store import replace_file
+
+    stream = results()
+    if markdown == STDOUT and stream is not None:
+        stream.write(render_gates(report))
+    elif markdown is not None and markdown != STDOUT:
+        replace_file(markdown, render_gates(report).encode())
+        tell(f"wrote {markdown}")
+    if junit is not None:
+        replace_file(junit, render_junit(report))
+        tell(f"wrote {junit}")
+
+
+def write_known_file(path: Path, rows: "Sequence[GateRecord]", expected: "Expected | None") -> None:
+    """Write the present findings as known ones; that no file is there was found out before.
+
+    Raises:
+        FolderError: If it cannot be written.
+    """
+    from sdpa_onnx.sweep.store import replace_file
+    from sdpa_onnx.workflows.expected import Expected, is_bad
+    from sdpa_onnx.workflows.expected_file import write_known
+
+    replace_file(path, write_known(rows, known=expected or Expected()).encode())
+    tell(f"wrote {path}: {sum(map(is_bad, rows))} known findings")

@@ -1,0 +1,156 @@
+"""Compare two models, or two environments, on this machine now: judged by the oracle, then timed interleaved.
+
+Both get the same inputs. What is found becomes the records that the gates read, named alike on both sides; the gates
+themselves are `core.gates`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sdpa_onnx.core.gate_limits import Limits
+from sdpa_onnx.core.gate_records import Gate, GateRecord
+from sdpa_onnx.core.gate_row import settled
+from sdpa_onnx.core.gates import compare_paired
+from sdpa_onnx.core.records import Record, TimingRecord
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.measure.ceilings import measure_ceilings
+from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool
+from sdpa_onnx.measure.timing_plan import TimingPlan
+from sdpa_onnx.runtimes.base import Runtime, get_runtime
+from sdpa_onnx.workflows.bench import Arm, bench
+from sdpa_onnx.workflows.bench_files import CEILING_SECONDS, usual_sizes
+from sdpa_onnx.workflows.checked import Check
+from sdpa_onnx.workflows.compare_judge import judge_both
+from sdpa_onnx.workflows.compare_sides import (
+    BASE,
+    HEAD,
+    Sides,
+    aligned_timing,
+    graph_facts,
+    not_compared,
+    require_comparable,
+)
+
+__all__ = ["ModelsAsked", "compare_models"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelsAsked:
+    """How two models are compared.
+
+    Args:
+        runtimes: Names of available runtimes.
+        sizes: Sets of sizes to time at, axes that are not named being chosen; () = one set, as chosen.
+        check: Sizes that are judged, threads, seed and given inputs.
+        plan: How much to time; its margin is that of the limits.
+        limits: What is allowed, and which gates are skipped.
+        pythons: Interpreters of BASE and of HEAD; None = ours.
+        patience_seconds: Longest wait for one answer of a runtime; None = judge in this process, without a limit.
+        on_progress: Told what is being done.
+    """
+
+    runtimes: Sequence[str]
+    sizes: Sequence[Mapping[str, int]] = ()
+    check: Check = field(default_factory=lambda: Check(sizes={}))
+    plan: TimingPlan = field(default_factory=TimingPlan)
+    limits: Limits = field(default_factory=Limits)
+    pythons: tuple[Path | None, Path | None] = (None, None)
+    patience_seconds: float | None = PATIENCE_SECONDS
+    on_progress: Callable[[str], None] | None = None
+
+    def at(self, words: str) -> None:
+        """Tell what is being done."""
+        if self.on_progress is not None:
+            self.on_progress(words)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Found:
+    """What was seen so far; private and short-lived."""
+
+    base: list[Record] = field(default_factory=list)
+    head: list[Record] = field(default_factory=list)
+    timed: list[tuple[TimingRecord, TimingRecord]] = field(default_factory=list)
+    notes: list[GateRecord] = field(default_factory=list)
+
+    def take(self, sides: Sides) -> None:
+        self.base += sides.base
+        self.head += sides.head
+        self.notes += sides.notes
+
+
+def compare_models(base: Path, head: Path, asked: ModelsAsked) -> list[GateRecord]:
+    """Judge, inspect and time BASE and HEAD, and ask the gates.
+
+    Args:
+        base, head: Files with the same inputs and outputs; the same file where only the environments differ.
+        asked: How.
+
+    Raises:
+        ModelError: If one is no model.
+        PlanError: If they cannot be compared: other inputs or outputs, or nothing differs.
+    """
+    models = load_model(base), load_model(head)
+    require_comparable((base, head), models, asked.pythons)
+    found = _Found()
+    for name in asked.runtimes:
+        runtime = get_runtime(name)
+        if Gate.AGREEMENT not in asked.limits.skipped:
+            asked.at(f"judging on {name}")
+            found.take(
+                judge_both(
+                    models,
+                    runtime,
+                    asked.check,
+                    target=head.name,
+                    pythons=asked.pythons,
+                    patience_seconds=asked.patience_seconds,
+                )
+            )
+        _look_and_time(models, runtime, head.name, asked, found)
+    notes = [settled(note, asked.limits) for note in found.notes]
+    return [*compare_paired(found.base, found.head, found.timed, asked.limits), *notes]
+
+
+def _look_and_time(
+    models: tuple[OnnxModel, OnnxModel], runtime: Runtime, target: str, asked: ModelsAsked, found: _Found
+) -> None:
+    """Time at every set of sizes, or only look at the graphs where nothing is to be timed."""
+    is_timed = not {Gate.TIME, Gate.MEMORY} <= asked.limits.skipped
+    if is_timed and runtime.measures_time:
+        for number, given in enumerate(asked.sizes or [{}], 1):
+            asked.at(f"timing on {runtime.name}, sizes {number} of {len(asked.sizes) or 1}")
+            _time(models, runtime, target, given, asked, found)
+        return
+    if Gate.GRAPH not in asked.limits.skipped:
+        facts = [graph_facts(model, runtime, target, asked.patience_seconds) for model in models]
+        found.take(Sides(base=[aligned_timing(facts[0], facts[1])], head=[facts[1]]))
+    if is_timed:
+        found.notes.append(
+            not_compared(Gate.TIME, runtime.name, target, f"{runtime.name} is for agreement only: it is not timed.")
+        )
+
+
+def _time(
+    models: tuple[OnnxModel, OnnxModel],
+    runtime: Runtime,
+    target: str,
+    given: Mapping[str, int],
+    asked: ModelsAsked,
+    found: _Found,
+) -> None:
+    """One interleaved comparison of the two at one set of sizes."""
+    check = replace(asked.check, sizes=usual_sizes(models[1], {**asked.check.sizes, **given}), spreads=(1.0,))
+    arms = [
+        Arm(name=name, model=model, runtime=runtime, python=python, environment=str(python or ""))
+        for name, model, python in zip((BASE, HEAD), models, asked.pythons, strict=True)
+    ]
+    plan = replace(asked.plan, margin=asked.limits.margin)
+    patience = PATIENCE_SECONDS if asked.patience_seconds is None else asked.patience_seconds
+    ceilings = measure_ceilings(threads=check.threads, seconds=CEILING_SECONDS)
+    with WorkerPool(fresh=True, patience_seconds=patience) as pool:
+        timed = bench(arms, check, target=target, baseline=BASE, plan=plan, ceilings=ceilings, pool=pool).records
+    found.base.append(aligned_timing(timed[BASE], timed[HEAD]))
+    found.head.append(timed[HEAD])
+    found.timed.append((timed[BASE], timed[HEAD]))

@@ -1,0 +1,207 @@
+"""`sdpa-onnx compare` on stored runs and benchmark files: exit codes, files, known findings, refusals."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+
+from sdpa_onnx.core.gate_records import GateRecord
+from sdpa_onnx.core.header import RunHeader
+from sdpa_onnx.core.paired import Calibration
+from sdpa_onnx.core.records import Record
+from sdpa_onnx.core.verdicts import Outcome, Verdict
+from sdpa_onnx.measure import calibration
+from sdpa_onnx.sweep.store import Store
+from sdpa_onnx.workflows import compare_models
+from sdpa_onnx.workflows.compare_models import ModelsAsked
+from tests.cli.invoke import Shell
+from tests.core.gate_problems import MACHINE, TORCH, agreed, timed
+
+_WRONG = agreed(verdict=Verdict.WRONG, outcome=Outcome.DISAGREES, diagnosis="Off by one.")
+
+
+def write_run(name: str, *records: Record) -> None:
+    header = RunHeader(
+        suite="ci",
+        started="2026-01-01T00:00:00+00:00",
+        finished="2026-01-01T00:01:00+00:00",
+        command="sdpa-onnx run ci",
+        environment=MACHINE.environment,
+        versions=MACHINE.versions,
+        planned_cells=1,
+    )
+    with Store.create(Path(name), header) as store:
+        numbered = [
+            msgspec.structs.replace(record, cell=str(number), job="job", parts=len(records))
+            for number, record in enumerate(records)
+        ]
+        store.append(numbered)
+
+
+@pytest.fixture
+def runs(shell: Shell) -> Shell:
+    """BASE; `same`, `worse` (wrong and 20 % slower) and `other` (nothing in common) beside it."""
+    write_run("base", agreed(), timed(), TORCH)
+    write_run("same", agreed(), timed(), TORCH)
+    write_run("worse", _WRONG, timed(ratio=1.2), TORCH)
+    return shell
+
+
+def test_no_change_is_exit_0(runs: Shell) -> None:
+    """The sentence is the first line."""
+    ended = runs("compare", "base", "same")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("No regression in 4 checks: 4 the same.\n")
+
+
+def test_a_regression_is_exit_1_and_in_every_file(runs: Shell) -> None:
+    """Terminal, Markdown, JUnit and JSON say the same."""
+    ended = runs("compare", "base", "worse", "--markdown", "c.md", "--junit", "c.xml")
+    assert ended.code == 1
+    assert ended.stdout.startswith("2 regressions in 4 checks (1 of agreement and 1 of time), the first: agreement")
+    assert ended.stderr == "sdpa-onnx: wrote c.md\nsdpa-onnx: wrote c.xml\n"
+    assert "## \u274c Attention: 2 regressions\n" in Path("c.md").read_text()
+    assert "sdpa-onnx compare base worse --markdown c.md --junit c.xml\n" in Path("c.md").read_text()
+    root = ET.fromstring(Path("c.xml").read_bytes())  # noqa: S314 - our own text
+    assert (root.get("tests"), root.get("failures")) == ("4", "2")
+    rows = json.loads(runs("compare", "base", "worse", "--json").stdout)
+    assert [row["gate"] for row in rows if row["word"] == "regression"] == ["agreement", "time"]
+
+
+def test_markdown_to_stdout_is_only_that(runs: Shell) -> None:
+    """`--markdown -` is for a pipe into the step summary."""
+    ended = runs("compare", "base", "worse", "--markdown", "-")
+    assert ended.code == 1
+    assert ended.stdout.startswith("## \u274c Attention: 2 regressions\n")
+    assert ended.stdout.endswith("</details>\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (["--allow", "agreement"], 1),
+        (["--allow", "agreement", "--allow", "time"], 0),
+        (["--skip", "agreement", "--margin", "25"], 0),
+        (["--skip", "agreement", "--margin", "10"], 1),
+        (["--skip", "agreement", "--skip", "time", "--strict"], 0),
+    ],
+)
+def test_gates_and_limits(runs: Shell, options: list[str], code: int) -> None:
+    """What is allowed or not asked fails nothing."""
+    assert runs("compare", "base", "worse", *options).code == code
+
+
+def test_known_findings(runs: Shell) -> None:
+    """Written, then expected: exit 0; once they are gone they are told; a new one fails again."""
+    written = runs("compare", "base", "worse", "--write-expected", "k.toml")
+    assert (written.code, written.stderr) == (0, "sdpa-onnx: wrote k.toml: 2 known findings\n")
+    ended = runs("compare", "base", "worse", "--expect", "k.toml")
+    assert ended.code == 0
+    assert ended.stdout.startswith("No regression in 4 checks: 2 the same and 2 known.\n")
+    assert ended.stderr == "sdpa-onnx: Beside the known findings: 0 new, 2 known, 0 vanished.\n"
+    gone = runs("compare", "base", "same", "--expect", "k.toml")
+    assert gone.code == 0
+    assert "Beside the known findings: 0 new, 0 known, 2 vanished." in gone.stderr
+    Path("k.toml").write_text(Path("k.toml").read_text().partition("[[known]]")[0])
+    assert runs("compare", "base", "worse", "--expect", "k.toml").code == 1
+
+
+def test_what_is_gone_is_told(runs: Shell) -> None:
+    """A judgement that HEAD lacks: exit 0, with --strict 1."""
+    write_run("fewer", timed(), TORCH)
+    ended = runs("compare", "base", "fewer")
+    assert ended.code == 0
+    assert "agreement, disappeared: ort-cpu, sdpa" in " ".join(ended.stdout.split())
+    assert runs("compare", "base", "fewer", "--strict").code == 1
+
+
+def test_an_unfinished_run_is_told(runs: Shell) -> None:
+    """A run that was cut short is compared as far as it goes."""
+    header = Path("same/run.json")
+    header.write_text(header.read_text().replace('"planned_cells": 1', '"planned_cells": 2'))
+    assert runs("compare", "base", "same").stderr == "sdpa-onnx: same is not finished: 1 of 2 cells.\n"
+
+
+def test_benchmark_files_of_another_tool_are_told_and_not_gated(shell: Shell) -> None:
+    """Twice as slow, and exit 0: two moments of a machine prove nothing."""
+    for name, seconds in (("a", 1.0), ("b", 2.0), ("none", 0.0)):
+        stats = {"median": seconds, "rounds": 5, "min": seconds, "max": seconds, "mean": seconds}
+        entry = {"fullname": "t.py::test_x", "name": "test_x", "group": None, "stats": stats, "extra_info": {}}
+        Path(f"{name}.json").write_text(json.dumps({"benchmarks": [entry], "machine_info": {}, "version": "5.2.3"}))
+    ended = shell("compare", "a.json", "b.json")
+    assert ended.code == 0
+    assert (
+        "its median is 2.000 times that of BASE, but the two were timed alone, at two moments of a noisy machine."
+        in " ".join(ended.stdout.split())
+    )
+    assert shell("compare", "a.json", "b.json", "--strict").code == 1
+    assert shell("compare", "none.json", "b.json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["base", "gone"], "There is no gone. Give run folders, .onnx files or benchmark .json files."),
+        (
+            ["base", "a.onnx"],
+            "base and a.onnx cannot be compared: run folders beside models. Give two of one kind.",
+        ),
+        (["base", "empty"], "empty holds no run. A run folder has a run.json."),
+        (["base", "other"], "base and other have nothing in common that could be compared. Were they mixed up?"),
+        (
+            ["base", "same", "--allow", "tim"],
+            "--allow tim: there is no such gate. Gates: agreement, graph, memory, time.",
+        ),
+        (
+            ["base", "same", *(word for gate in ("agreement", "graph", "memory", "time") for word in ("--skip", gate))],
+            "--skip names every gate, so nothing is left to ask. Leave one out.",
+        ),
+        (["base", "same", "--markdown", "."], ". is a folder. Give the name of a file."),
+        (
+            ["base", "same", "--markdown", "-", "--json"],
+            "--markdown - and --json both write to stdout. Give --markdown a file.",
+        ),
+        (
+            ["base", "same", "--base-python", "p"],
+            "--base-python is of models that are run now. Leave out --base-python.",
+        ),
+        (["base", "same", "--at", "q=1"], "--at is of models that are run now. Leave out --at."),
+        (["a.onnx", "a.onnx", "--pinned", "x"], "--pinned is of stored runs. Leave out --pinned."),
+        (["a.json", "a.json"], None),
+    ],
+)
+def test_misuse_is_one_sentence(runs: Shell, arguments: list[str], sentence: str | None) -> None:
+    """Exit code 2, nothing written."""
+    Path("empty").mkdir()
+    write_run("other", agreed(case="another"))
+    Path("a.onnx").write_bytes(b"")
+    Path("a.json").write_bytes(b"{")
+    said = runs.refusal("compare", *arguments)
+    assert sentence is None or said == sentence
+
+
+def test_known_findings_are_not_overwritten(runs: Shell) -> None:
+    """Somebody's reasons stand in them."""
+    Path("k.toml").write_text("")
+    assert runs.refusal("compare", "base", "same", "--write-expected", "k.toml") == (
+        "k.toml is there already, and known findings are not overwritten. Give another name; with --expect of the old "
+        "file its reasons are kept."
+    )
+
+
+def test_two_models_are_timed_as_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds, margin and the calibration that is kept for this machine reach the comparison."""
+    asked: list[ModelsAsked] = []
+
+    def compared(_base: Path, _head: Path, one: ModelsAsked) -> list[GateRecord]:
+        asked.append(one)
+        return [GateRecord()]
+
+    own = Calibration(between_sd=0.0031, degrees=33.0, machine="box")
+    monkeypatch.setattr(compare_models, "compare_models", compared)
+    monkeypatch.setattr(calibration, "load_calibration", lambda: own)
+    assert shell("compare", "bare.onnx", "decomposed.onnx", "--seconds", "7", "--margin", "3").code == 0
+    (one,) = asked
+    assert (one.plan.calibration, one.plan.budget_seconds, one.limits.margin) == (own, 7.0, 0.03)
