@@ -5,7 +5,7 @@
 #   make test-slow   the slow ones
 #   make lint types imports   style, types, the one-way imports
 #   make models      export every layer of the catalog into models/ again
-#   make bench       time exported graphs with pytest-benchmark; BENCH=FILE keeps the figures there
+#   make bench       time exported graphs and compare their forms, about 90 s; BENCH=FILE keeps the figures there
 #   make clean       remove the environment and what tools left behind
 #
 # PYTHON=python3.12 chooses the interpreter, VENV=folder where the environment goes (no spaces).
@@ -52,8 +52,8 @@ models: $(STAMP)
 
 bench: $(STAMP)
 	@mkdir -p $(dir $(BENCH))
-	@$(BIN)/python -m pytest tests/benchmarks/bench_attention.py --benchmark-only --benchmark-warmup=on \
-	  --benchmark-max-time=0.5 --benchmark-json=$(BENCH)
+	@$(BIN)/python -m pytest tests/benchmarks/bench_attention.py tests/benchmarks/bench_forms.py \
+	  --benchmark-warmup=on --benchmark-max-time=0.5 --benchmark-json=$(BENCH)
 	@echo "$(BENCH)"
 
 clean:

@@ -1,0 +1,93 @@
+"""The pytest plugin: a fixture that asserts agreement and compares callables and models paired.
+
+Loads nothing heavy and does nothing until a test asks for the fixture `sdpa`; what that can do stands in `fixture`.
+With pytest-benchmark beside it, comparisons join its table and its JSON.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdpa_onnx.pytest_plugin.collected import COLLECTED, Collected
+from sdpa_onnx.pytest_plugin.fixture import Sdpa
+from sdpa_onnx.pytest_plugin.result import PairedResult
+
+__all__ = ["PairedResult", "Sdpa"]
+
+_OPTION = "sdpa_json"
+
+
+@pytest.fixture
+def sdpa(request: pytest.FixtureRequest) -> Sdpa:
+    """Assert that a model agrees with the oracle, and compare callables or models interleaved."""
+    return Sdpa(item=request.node)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("sdpa-onnx", "models and callables compared by sdpa_onnx")
+    group.addoption(
+        "--sdpa-json",
+        dest=_OPTION,
+        type=Path,
+        metavar="FILE",
+        help="write the comparisons of the fixture `sdpa` into FILE, in the format of pytest-benchmark",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a file that cannot be written before any test runs."""
+    config.stash[COLLECTED] = Collected()
+    path = config.getoption(_OPTION)
+    if path is None or hasattr(config, "workerinput"):
+        return
+    from sdpa_onnx.errors import FolderError
+    from sdpa_onnx.graph.whole_file import check_target
+
+    path = config.invocation_params.dir / path
+    try:
+        target = check_target(path)
+    except FolderError as error:
+        raise pytest.UsageError(f"--sdpa-json: {error}") from error
+    if not target.parent.is_dir():
+        raise pytest.UsageError(f"--sdpa-json: Cannot write {path}: its folder does not exist.")
+    config.stash[COLLECTED].path = path
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the file, also where tests failed."""
+    collected = session.config.stash[COLLECTED]
+    if collected.path is None or session.config.getoption("collectonly"):
+        return
+    from sdpa_onnx.errors import FolderError
+    from sdpa_onnx.pytest_plugin.json_file import write_json
+
+    try:
+        write_json(collected.path, collected.entries, root=session.config.rootpath)
+        collected.told = f"{len(collected.results)} comparison(s) written to {collected.path}"
+    except FolderError as error:
+        collected.told = str(error)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
+    collected = config.stash[COLLECTED]
+    if not collected.results and not collected.told:
+        return
+    terminalreporter.section("sdpa-onnx: paired comparisons")
+    for result in collected.results:
+        terminalreporter.write_line(f"{result.test}: {result.describe()}")
+        for warning in result.warnings:
+            terminalreporter.write_line(f"  {warning}")
+    if collected.told:
+        terminalreporter.write_line(collected.told)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
+    """Say in pytest-benchmark's JSON on what machine and with which versions our comparisons were made."""
+    if config.stash[COLLECTED].entries:
+        from sdpa_onnx.core.benchmark_json import OURS
+        from sdpa_onnx.pytest_plugin.json_file import our_run
+
+        output_json[OURS] = our_run()

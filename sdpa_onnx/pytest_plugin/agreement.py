@@ -1,0 +1,141 @@
+"""A model judged by the float64 oracle for a test: the judgements of `sdpa-onnx verify`, and what a failure says."""
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdpa_onnx.core.records import AgreementRecord, Outcome, Record
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from sdpa_onnx.api import ModelSource
+    from sdpa_onnx.graph.model import OnnxModel
+
+__all__ = ["find_disagreement"]
+
+# Findings that a failure shows; the others are counted.
+_SHOWN = 5
+
+
+def find_disagreement(
+    model: "ModelSource",
+    runtime: str,
+    *,
+    sizes: Mapping[str, int],
+    inputs: "Mapping[str, NDArray[Any]] | str | os.PathLike[str] | None",
+    seed: int,
+) -> str | None:
+    """Judge a model on a runtime.
+
+    Args:
+        model: File, `ModelProto`, `onnx_ir.Model` or `OnnxModel`.
+        runtime: Its name.
+        sizes: Sizes of named axes; the others are chosen.
+        inputs: Arrays by input name, or an .npz file of them, in place of drawn ones.
+        seed: Of drawn inputs.
+
+    Returns:
+        Why the model does not agree, with the evidence; None if it does.
+
+    Raises:
+        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is not there.
+        ModelError: If nothing in the model can be judged.
+        PlanError: If a size or an input is wrong.
+        SessionError: If the runtime refuses given inputs.
+    """
+    from sdpa_onnx.graph.model import load_model
+    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.survey import pick_runtimes
+    from sdpa_onnx.workflows.verify_file import verify_file
+
+    names = pick_runtimes([runtime])
+    loaded = load_model(model)
+    target = str(loaded.path or "the model")
+    check = Check(sizes=dict(sizes), seed=seed, inputs=_arrays(inputs, loaded))
+    records = list(verify_file(loaded, names, check, target=target))
+    bad = [record for record in records if record.outcome in (Outcome.DISAGREES, Outcome.FAILED)]
+    judged = sum(isinstance(record, AgreementRecord) and record.verdict is not None for record in records)
+    if not bad:
+        return None if judged else _nothing_judged(records, target, runtime)
+    again = _command(loaded, runtime, sizes, inputs, seed)
+    return "\n".join([_header(bad, judged, target, runtime), *_findings(bad), f"Again: {again}"])
+
+
+def _arrays(
+    inputs: "Mapping[str, NDArray[Any]] | str | os.PathLike[str] | None", model: "OnnxModel"
+) -> "Mapping[str, NDArray[Any]] | None":
+    if inputs is None:
+        return None
+    from sdpa_onnx.errors import PlanError
+    from sdpa_onnx.workflows.feeds import read_inputs
+
+    if isinstance(inputs, str | os.PathLike):
+        return read_inputs(Path(inputs), model)
+    missing = [name for name in model.input_names if name not in inputs]
+    if missing:
+        raise PlanError(
+            f"The inputs lack '{missing[0]}'; they have {', '.join(inputs) or 'nothing'}.",
+            hint="Name arrays as the inputs of the model.",
+        )
+    return {name: inputs[name] for name in model.input_names}
+
+
+def _header(bad: Sequence[Record], judged: int, target: str, runtime: str) -> str:
+    wrong = [one for one in bad if one.outcome is Outcome.DISAGREES]
+    of_those = sum(isinstance(one, AgreementRecord) for one in wrong)
+    if wrong:
+        return f"{target} disagrees with the float64 oracle on {runtime} ({of_those} of {judged} judgements):"
+    return f"{target} could not be judged on {runtime}:"
+
+
+def _findings(bad: Sequence[Record]) -> list[str]:
+    """The first few, each with its figures."""
+    # Wrong ones first: what merely failed may be a consequence.
+    ordered = sorted(bad, key=lambda record: record.outcome is not Outcome.DISAGREES)
+    lines = [line for record in ordered[:_SHOWN] for line in _finding(record)]
+    left = len(bad) - _SHOWN
+    return [*lines, f"- and {left} more"] if left > 0 else lines
+
+
+def _finding(record: Record) -> list[str]:
+    if not isinstance(record, AgreementRecord):
+        return [f"- {record.reason}"]
+    if record.verdict is None:
+        return [f"- {record.site or record.case}: {record.reason}"]
+    sizes = record.sizes
+    shape = f"{sizes.batch_size} x {sizes.q_num_heads} heads x {sizes.q_seq_len} queries, {sizes.kv_seq_len} keys"
+    figures = (
+        f"greatest absolute error {record.max_abs_error:.3g}, relative {record.max_relative_error:.3g}, "
+        f"{record.max_ulp_error:.3g} ulp; error over its bound {record.max_bound_ratio:.3g}; "
+        f"cosine {record.cosine:.6f}; {record.not_finite} not finite"
+    )
+    return [
+        f"- {record.site}, {record.inputs} ({record.dtype}, {shape}, seed {record.seed}) {record.verdict}: "
+        + record.reason,
+        f"  {figures}",
+    ]
+
+
+def _nothing_judged(records: Sequence[Record], target: str, runtime: str) -> str:
+    reasons = [record.reason for record in records if record.reason]
+    why = f" {reasons[0]}" if reasons else ""
+    return f"Nothing of {target} was judged on {runtime}, so nothing is shown to agree.{why}"
+
+
+def _command(
+    model: "OnnxModel",
+    runtime: str,
+    sizes: Mapping[str, int],
+    inputs: "Mapping[str, NDArray[Any]] | str | os.PathLike[str] | None",
+    seed: int,
+) -> str:
+    """What repeats the judgement at a prompt."""
+    words = ["sdpa-onnx", "verify", str(model.path or "FILE"), "--runtime", runtime]
+    words += [word for axis, size in sizes.items() for word in ("--size", f"{axis}={size}")]
+    if inputs is not None:
+        words += ["--inputs", str(inputs) if isinstance(inputs, str | os.PathLike) else "FILE.npz"]
+    saved = "" if model.path else ", once the model is saved as FILE"
+    return shlex.join([*words, "--seed", str(seed)]) + saved

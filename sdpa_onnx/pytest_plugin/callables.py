@@ -1,0 +1,271 @@
+"""Two callables timed interleaved in this process, beside the baseline once more; knows calls, not models.
+
+The rule is that of METHOD B.4 with one launch: what two processes of one program differ by goes into the interval.
+"""
+
+import dataclasses
+import math
+import platform
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import repeat
+
+import numpy as np
+from msgspec.structs import replace
+
+from sdpa_onnx.core.paired import Calibration, Look, RatioEstimate
+from sdpa_onnx.core.records import TimingRecord
+from sdpa_onnx.core.statistics import bootstrap_median
+from sdpa_onnx.core.verdicts import RatioVerdict
+from sdpa_onnx.errors import CaseError
+from sdpa_onnx.measure.calibration import load_calibration
+from sdpa_onnx.measure.deciding import CLONE, Decision, decide, ratio
+from sdpa_onnx.measure.samples import ArmSamples
+from sdpa_onnx.measure.timing_notice import announced
+from sdpa_onnx.measure.timing_plan import TimingPlan
+from sdpa_onnx.measure.visits import Clock, Plan, SystemClock, visit_arms
+from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair
+
+__all__ = ["BASELINE", "CANDIDATE", "judge_pair", "time_callables"]
+
+BASELINE, CANDIDATE = "baseline", "candidate"
+
+# What runs a callable, as far as we know.
+_RUNTIME = "python"
+# One look; the share of wrong words that METHOD B.4 allows.
+_LOOK = Look(launches=1, alpha=0.01)
+# Most blocks of a launch, and the fewest for which METHOD B.3 found the share of wrong words near what it should be.
+_MOST_BLOCKS, _LEAST_BLOCKS = 160, 20
+_VISIT_SECONDS = 0.01
+_LONGEST_WARM_UP_SECONDS = 2.0
+# What is timed at a stroke takes at least this long: the two readings of the clock, about 0.1 us, are then 0.2 % of it.
+_STROKE_SECONDS = 50e-6
+# No call of Python takes less; a clock may see nothing of it.
+_SHORTEST_SECONDS = 1e-8
+_TRIAL_CALLS = 5
+# CPU time above wall time by this much is that of other threads. Mirrors the rule for disturbed calls, METHOD B.4.
+_THREADS_SHARE, _THREADS_SECONDS = 0.03, 3e-6
+# The two clocks disagree by more than this share: something waits, or faults. Source: METHOD B.4.
+_CLOCKS_DIFFER = 0.015
+
+
+def time_callables(
+    baseline: Callable[[], object],
+    candidate: Callable[[], object],
+    *,
+    seconds: float,
+    seed: int = 0,
+    clock: Clock | None = None,
+) -> TimedPair:
+    """Time two callables in random blocks, the baseline a second time as an arm that must come out equal.
+
+    What either raises is passed on. Tracing and profiling (coverage) are off meanwhile.
+
+    Args:
+        baseline, candidate: Called without arguments; what they return is dropped.
+        seconds: For the blocks; at least 20 are measured whatever they cost. Warm-up takes at most as long again.
+        seed: Of the order of visits.
+        clock: None = the system's.
+    """
+    clock = clock or SystemClock()
+    with announced() as notice, _undisturbed():
+        calls = {BASELINE: baseline, CANDIDATE: candidate, CLONE: baseline}
+        trials = {name: _trial(calls[name], clock) for name in (BASELINE, CANDIDATE)}
+        counts = {
+            name: math.ceil(_STROKE_SECONDS / max(least, _SHORTEST_SECONDS)) for name, (least, _) in trials.items()
+        }
+        counts[CLONE] = counts[BASELINE]
+        plan = Plan(
+            blocks=_MOST_BLOCKS,
+            least_blocks=_LEAST_BLOCKS,
+            visit_seconds=_VISIT_SECONDS,
+            warm_up_seconds=min(_LONGEST_WARM_UP_SECONDS, seconds / 3.0),
+            budget_seconds=seconds,
+            seed=seed,
+        )
+        visits = visit_arms({name: _stroke(call, counts[name]) for name, call in calls.items()}, plan, clock=clock)
+        others = notice.warnings()
+    samples = {
+        name: dataclasses.replace(
+            sample,
+            wall_seconds=sample.wall_seconds / counts[name],
+            cpu_seconds=sample.cpu_seconds / counts[name],
+        )
+        for name, sample in visits.items()
+    }
+    return judge_pair(
+        samples,
+        counts=counts,
+        waits=any(waits for _, waits in trials.values()),
+        calibration=load_calibration(),
+        doubts=others,
+        seed=seed,
+    )
+
+
+def judge_pair(
+    samples: Mapping[str, ArmSamples],
+    *,
+    counts: Mapping[str, int],
+    waits: bool,
+    calibration: Calibration,
+    doubts: tuple[str, ...] = (),
+    seed: int = 0,
+) -> TimedPair:
+    """The records of both arms from samples of one launch.
+
+    Args:
+        samples: Of the baseline, the candidate and the clone.
+        counts: Calls of each arm that were timed at a stroke.
+        waits: Whether a callable waits by itself (sleeps, reads): its wall time counts then, never its CPU time.
+        calibration: Difference between processes.
+        doubts: What is known already to speak against the samples, each one sentence.
+        seed: Of the bootstrap.
+    """
+    arms = samples.values()
+    one_thread = not waits and all(_has_cpu_time(arm) and not _several_threads(arm) for arm in arms)
+    plan = TimingPlan(looks=(_LOOK,), calibration=calibration, seed=seed)
+    decision = decide(samples, BASELINE, look=_LOOK, plan=plan, threads=1 if one_thread else 2)
+    by_clock = {name: _ratio(samples, name, calibration) for name in ("wall", "cpu")}
+    warnings = (*doubts, *_warnings(samples, decision, by_clock if one_thread else {}))
+    timed = [
+        TimedArm(
+            record=replace(
+                _record(name, samples[name], decision, by_clock, calibration, warnings),
+                calls=samples[name].wall_seconds.size * counts[name],
+            ),
+            rounds=samples[name].wall_seconds[0].mean(axis=1).tolist(),
+            iterations=samples[name].wall_seconds.shape[2] * counts[name],
+        )
+        for name in (BASELINE, CANDIDATE)
+    ]
+    return TimedPair(baseline=timed[0], candidate=timed[1])
+
+
+def _record(
+    name: str,
+    sample: ArmSamples,
+    decision: Decision,
+    by_clock: Mapping[str, RatioEstimate | None],
+    calibration: Calibration,
+    warnings: tuple[str, ...],
+) -> TimingRecord:
+    """One arm; the ratio stands with the candidate."""
+    median = bootstrap_median(sample.per_visit(decision.clock)[0])
+    plain = TimingRecord(
+        arm=name,
+        baseline=BASELINE,
+        runtime=_RUNTIME,
+        runtime_version=platform.python_version(),
+        warnings=warnings,
+        median_seconds=median.estimate,
+        median_low=median.low,
+        median_high=median.high,
+        wall_min_seconds=float(sample.wall_seconds.min()),
+        clock=decision.clock,
+        disturbed=sample.disturbed,
+        blocks=sample.wall_seconds.shape[1],
+        steady=sample.steady,
+        confidence=1.0 - decision.look.alpha,
+    )
+    if name == BASELINE:
+        return plain
+    estimate = decision.estimates[name]
+    low, high = estimate.interval(decision.look.alpha)
+    return replace(
+        plain,
+        ratio=estimate.ratio,
+        ratio_low=low,
+        ratio_high=high,
+        verdict=decision.verdicts[name],
+        log_ratio_se=estimate.standard_error,
+        degrees=estimate.degrees,
+        between_sd=calibration.between_sd,
+        detectable=estimate.detectable(decision.look.alpha),
+        ratio_wall=_or_unknown(by_clock["wall"]),
+        ratio_cpu=_or_unknown(by_clock["cpu"]),
+    )
+
+
+def _ratio(samples: Mapping[str, ArmSamples], clock: str, calibration: Calibration) -> RatioEstimate | None:
+    """The ratio by one clock, or None where it saw no time."""
+    try:
+        return ratio(samples[CANDIDATE], samples[BASELINE], clock, calibration)
+    except CaseError:
+        return None
+
+
+def _or_unknown(estimate: RatioEstimate | None) -> float:
+    return -1.0 if estimate is None else estimate.ratio
+
+
+def _warnings(
+    samples: Mapping[str, ArmSamples], decision: Decision, by_clock: Mapping[str, RatioEstimate | None]
+) -> Iterator[str]:
+    for name, sample in samples.items():
+        if not sample.steady and name != CLONE:
+            yield f"The {name} reached no steady state while it was warmed up."
+    if decision.clone is not None and decision.verdicts[CANDIDATE] is RatioVerdict.NOISY:
+        low, high = decision.clone.interval(decision.look.alpha)
+        yield (
+            f"The baseline timed a second time came out at {decision.clone.ratio:.3f} [{low:.3f}, {high:.3f}] times "
+            "itself: nothing can be said here now."
+        )
+    wall, cpu = by_clock.get("wall"), by_clock.get("cpu")
+    if wall is None or cpu is None or abs(wall.log_ratio - cpu.log_ratio) <= _CLOCKS_DIFFER:
+        return
+    low, high = wall.interval(decision.look.alpha)
+    if not low <= cpu.ratio <= high:
+        ratios = f"{wall.ratio:.3f} by wall time and {cpu.ratio:.3f} by CPU time"
+        yield f"The ratio is {ratios}: one arm waits for something."
+
+
+def _has_cpu_time(sample: ArmSamples) -> bool:
+    """Whether the CPU clock saw something of a call: not if another process does the work, or a device."""
+    return float(np.median(sample.cpu_seconds)) > 0.0
+
+
+def _several_threads(sample: ArmSamples) -> bool:
+    """Whether a call has more CPU time than one thread can have."""
+    wall, cpu = float(np.median(sample.wall_seconds)), float(np.median(sample.cpu_seconds))
+    return cpu > (1.0 + _THREADS_SHARE) * wall + _THREADS_SECONDS
+
+
+def _trial(call: Callable[[], object], clock: Clock) -> tuple[float, bool]:
+    """Least wall seconds of a few calls after the first, and whether the thread gave up its core by itself in them."""
+    call()
+    least, switches = math.inf, _voluntary_switches()
+    for _ in range(_TRIAL_CALLS):
+        start = clock.wall_ns()
+        call()
+        least = min(least, (clock.wall_ns() - start) * 1e-9)
+    return least, 2 * (_voluntary_switches() - switches) > _TRIAL_CALLS
+
+
+def _voluntary_switches() -> int:
+    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw
+
+
+def _stroke(call: Callable[[], object], count: int) -> Callable[[], None]:
+    """So many calls as one."""
+
+    def stroke() -> None:
+        for _ in repeat(None, count):
+            call()
+
+    return stroke
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Without a tracer or profiler of this thread: coverage slows Python down, and not every arm alike."""
+    tracer, profiler = sys.gettrace(), sys.getprofile()
+    sys.settrace(None)
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
+        sys.setprofile(profiler)

@@ -1,0 +1,86 @@
+"""Two models timed interleaved in worker processes, for a test; the timing is `workflows.bench`'s."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.core.records import Outcome
+from sdpa_onnx.errors import SessionError
+from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair
+
+if TYPE_CHECKING:
+    from sdpa_onnx.api import ModelSource
+    from sdpa_onnx.workflows.bench import Comparison
+
+__all__ = ["time_models"]
+
+_BASE, _HEAD = "base", "head"
+
+
+def time_models(
+    base: "ModelSource",
+    head: "ModelSource",
+    *,
+    runtime: str,
+    sizes: Mapping[str, int],
+    threads: int,
+    seconds: float,
+    margin: float,
+) -> TimedPair | str:
+    """Time two models on a runtime.
+
+    Args:
+        base, head: Models that take the same inputs.
+        runtime: Where both run.
+        sizes: Sizes of named axes; batch 1 and length 512 where not given.
+        threads: Threads inside one operator.
+        seconds: For the whole comparison.
+        margin: Slow-down that is asked about, as a share: launches go on while it is open.
+
+    Returns:
+        Both arms, or why nothing can be said on this machine now.
+
+    Raises:
+        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is not there.
+        PlanError, ModelError: If the models cannot be compared.
+        SessionError: If one does not run.
+    """
+    from sdpa_onnx.graph.model import load_model
+    from sdpa_onnx.measure.calibration import load_calibration
+    from sdpa_onnx.measure.timing_plan import TimingPlan
+    from sdpa_onnx.runtimes.base import get_runtime
+    from sdpa_onnx.workflows.bench import Arm, bench
+    from sdpa_onnx.workflows.bench_files import usual_sizes
+    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.survey import pick_runtimes
+
+    name = pick_runtimes([runtime])[0]
+    models = {_BASE: load_model(base), _HEAD: load_model(head)}
+    _check_inputs(models[_BASE].input_names, models[_HEAD].input_names)
+    check = Check(sizes=usual_sizes(models[_BASE], sizes), spreads=(1.0,), threads=threads)
+    plan = TimingPlan(budget_seconds=seconds, margin=margin, calibration=load_calibration(), extras=False)
+    arms = [Arm(name=arm, model=model, runtime=get_runtime(name)) for arm, model in models.items()]
+    comparison = bench(arms, check, target="models", baseline=_BASE, plan=plan)
+    for arm in models:
+        record = comparison.records[arm]
+        if record.outcome is Outcome.SKIPPED:
+            return record.reason
+        if record.outcome is not Outcome.OK:
+            raise SessionError(f"The {arm} model does not run on {name}: {record.reason}")
+    return TimedPair(baseline=_timed(comparison, _BASE), candidate=_timed(comparison, _HEAD))
+
+
+def _check_inputs(base: Sequence[str], head: Sequence[str]) -> None:
+    from sdpa_onnx.errors import PlanError
+
+    if base != head:
+        raise PlanError(
+            f"The base model has inputs {', '.join(base)}, the head model {', '.join(head)}.",
+            hint="Only models with the same inputs can be compared.",
+        )
+
+
+def _timed(comparison: "Comparison", arm: str) -> TimedArm:
+    wall = comparison.samples[arm].wall_seconds
+    return TimedArm(
+        record=comparison.records[arm], rounds=wall.mean(axis=-1).ravel().tolist(), iterations=wall.shape[-1]
+    )

@@ -1,0 +1,126 @@
+"""What a paired comparison gave: the timed arms, and the result that a test sees. Measures nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.core.verdicts import RatioVerdict
+
+if TYPE_CHECKING:
+    from sdpa_onnx.core.records import TimingRecord
+
+__all__ = ["PairedResult", "TimedArm", "TimedPair", "paired_result"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedArm:
+    """One arm: its record; the mean wall time of a call, one number a visit (seconds); and the calls of a visit."""
+
+    record: "TimingRecord"
+    rounds: Sequence[float]
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedPair:
+    """The two arms of a comparison."""
+
+    baseline: TimedArm
+    candidate: TimedArm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedResult:
+    """The candidate's time over the baseline's, with its interval and its word.
+
+    Args:
+        test: Node id of the test; name: of the comparison, "" if it has none; arms: "candidate / baseline".
+        ratio: Candidate over baseline, below 1 = faster; ratio_low, ratio_high: its interval.
+        verdict: FASTER, SLOWER, EQUAL, INCONCLUSIVE or NOISY.
+        clock: "wall" (least time of a visit) or "cpu" (median of a visit): what the ratio is of.
+        confidence: Of the interval.
+        baseline_seconds, candidate_seconds: Median over visits by that clock, seconds a call.
+        blocks: Blocks measured in a launch; launches: processes of each arm, 1 = this one.
+        disturbed: Share of calls that lost time to other processes, of the arm that lost more.
+        margin: Slow-down that counts, as a share.
+        warnings: Doubts, each one sentence.
+    """
+
+    test: str
+    name: str
+    arms: str
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    verdict: RatioVerdict
+    clock: str
+    confidence: float
+    baseline_seconds: float
+    candidate_seconds: float
+    blocks: int
+    launches: int
+    disturbed: float
+    margin: float
+    warnings: tuple[str, ...]
+
+    def describe(self) -> str:
+        """The comparison in one line."""
+        name = f"{self.name}: " if self.name else ""
+        launches = f" x {self.launches} launches" if self.launches > 1 else ""
+        return (
+            f"{name}{self.arms} {self.ratio:.3f} [{self.ratio_low:.3f}, {self.ratio_high:.3f}] "
+            f"{self.verdict.value.upper()} (medians {_shown(self.candidate_seconds)} and "
+            f"{_shown(self.baseline_seconds)}, {self.clock}, {self.blocks} blocks{launches})"
+        )
+
+    def assert_not_slower(self, *, strict: bool = False) -> None:
+        """Fail if the candidate is slower by more than the margin.
+
+        An interval that holds 1 + margin decides nothing and passes, as does a noisy measurement: both are told in the
+        summary.
+
+        Args:
+            strict: Fail as well unless the interval shows that the slow-down is below the margin.
+
+        Raises:
+            AssertionError: With the ratio, its interval and both medians.
+        """
+        __tracebackhide__ = True
+        limit, noisy = 1.0 + self.margin, self.verdict is RatioVerdict.NOISY
+        if self.ratio_low > limit and not noisy:
+            raise AssertionError(f"Slower by more than {self.margin:.3g} of the baseline's time: {self.describe()}.")
+        if strict and (noisy or self.ratio_high >= limit):
+            raise AssertionError(
+                f"Not shown to be slower by less than {self.margin:.3g} of the baseline's time: {self.describe()}."
+            )
+
+
+def paired_result(pair: TimedPair, *, test: str, name: str, margin: float) -> PairedResult:
+    """What a test sees of two timed arms."""
+    record, baseline = pair.candidate.record, pair.baseline.record
+    return PairedResult(
+        test=test,
+        name=name,
+        arms=f"{record.arm} / {baseline.arm}",
+        ratio=record.ratio,
+        ratio_low=record.ratio_low,
+        ratio_high=record.ratio_high,
+        verdict=record.verdict or RatioVerdict.INCONCLUSIVE,
+        clock=record.clock,
+        confidence=record.confidence,
+        baseline_seconds=baseline.median_seconds,
+        candidate_seconds=record.median_seconds,
+        blocks=record.blocks,
+        launches=record.launches,
+        disturbed=max(record.disturbed, baseline.disturbed),
+        margin=margin,
+        warnings=record.warnings,
+    )
+
+
+def _shown(seconds: float) -> str:
+    """Three digits with a unit that fits."""
+    for limit, unit, scale in ((1e-6, "ns", 1e9), (1e-3, "us", 1e6), (1.0, "ms", 1e3)):
+        if seconds < limit:
+            return f"{seconds * scale:.3g} {unit}"
+    return f"{seconds:.3g} s"
