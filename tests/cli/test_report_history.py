@@ -1,0 +1,68 @@
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sdpa_onnx.core.history import StoredRun
+from sdpa_onnx.core.records import encode_record
+from tests.cli.invoke import Shell
+from tests.report.synthetic_history import stored, upgraded
+
+
+def _store(run: StoredRun, folder: Path) -> None:
+    """Write a run as the store does; each record is a job of its own."""
+    folder.mkdir(parents=True)
+    header = dataclasses.replace(run.header, planned_cells=len(run.records))
+    (folder / "run.json").write_bytes(msgspec.json.encode(header))
+    named = [msgspec.structs.replace(one, job=str(number), cell=str(number)) for number, one in enumerate(run.records)]
+    (folder / "records.jsonl").write_bytes(b"".join(encode_record(record) + b"\n" for record in named))
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
+    """A command line beside a folder of runs: ten that can be read, one that was stopped, one that is broken."""
+    for run in upgraded():
+        _store(run, tmp_path / "runs" / run.name)
+    _store(stored(11, finished=None), tmp_path / "runs" / "stopped")
+    _store(stored(12), tmp_path / "runs" / "broken")
+    (tmp_path / "runs" / "broken" / "run.json").write_text("{")
+    (tmp_path / "runs" / "notes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path, capfd)
+
+
+def test_a_folder_of_runs_gives_their_history(command: Shell) -> None:
+    """Findings and tables are printed, the files lie beside the runs, and a second call does not count them as runs."""
+    ended = command("report", "runs")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("10 runs, 4 series: 2 changes of level.\n")
+    assert "broken is skipped: runs/broken/run.json: Input data was truncated." in ended.stdout
+    assert "stopped is skipped: it was not finished (6 of 6 cells)." in ended.stdout
+    assert "notes" not in ended.stdout
+    assert ended.stdout.endswith("\nReport: runs/history.md\n")
+    assert (command.folder / "runs" / "history.html").exists()
+    assert command("report", "runs").stdout == ended.stdout
+
+
+def test_json_has_every_point(command: Shell) -> None:
+    """Nothing but the data is printed."""
+    ended = command("report", "runs", "--json")
+    assert ended.code == 0
+    data = msgspec.json.decode(ended.stdout)
+    assert [(len(one["points"]), len(one["changes"])) for one in data] == [(10, 0), (10, 1), (10, 0), (10, 1)]
+
+
+def test_a_folder_whose_runs_are_all_broken_is_refused(command: Shell) -> None:
+    """One sentence says why, and nothing is written."""
+    for number, header in enumerate(sorted((command.folder / "runs").glob("*/run.json"))):
+        header.write_text("{") if number else header.unlink()
+    sentence = command.refusal("report", "runs")
+    assert sentence.startswith("No run in runs can be read. ")
+    assert sentence.count("Input data was truncated.") == 11
+
+
+def test_a_folder_without_runs_is_no_run(command: Shell) -> None:
+    """The sentence is that of a missing run."""
+    expected = "runs/notes holds no run. A run folder has a run.json."
+    assert command.refusal("report", Path("runs") / "notes") == expected
