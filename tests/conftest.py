@@ -7,7 +7,7 @@ for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", 
     os.environ.setdefault(_variable, "1")
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -61,3 +61,12 @@ def golden(request: pytest.FixtureRequest) -> GoldenCheck:
         check_golden(folder, name, text)
 
     return check
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _timings_of_this_run_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Timings beside the tests, such as those of another test run on this machine, add no warning here."""
+    folder = tmp_path_factory.mktemp("timings")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sdpa_onnx.measure.timing_notice.notice_folder", lambda: folder)
+        yield

@@ -21,8 +21,8 @@ def _commands() -> list[str]:
 
 
 @pytest.mark.slow
-def test_commands_run_as_printed(tmp_path: Path) -> None:
-    """Every console command of the README ends with exit code 0, in the order of the page."""
+def test_commands_and_tests_run_as_printed(tmp_path: Path) -> None:
+    """Every console command of the README ends with exit code 0, in the order of the page; then its tests pass."""
     module = next(block for block in _blocks("python") if "class Block" in block)
     (tmp_path / "mymodel.py").write_text(module, encoding="utf-8")
     for command in _commands():
@@ -32,6 +32,17 @@ def test_commands_run_as_printed(tmp_path: Path) -> None:
             [sys.executable, "-m", "sdpa_onnx", *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    tests = next(block for block in _blocks("python") if "def test_" in block)
+    (tmp_path / "test_models.py").write_text(tests, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "test_models.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import typer
 
 from sdpa_onnx.cli import (
     bench,
+    compare,
     conformance,
     convert,
     export,
@@ -43,6 +44,7 @@ for command in (
     convert.convert,
     verify.verify,
     bench.bench,
+    compare.compare,
     saturation.saturation,
     conformance.conformance,
     fuzz.fuzz,

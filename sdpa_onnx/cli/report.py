@@ -1,4 +1,4 @@
-"""`sdpa-onnx report`: render a stored run again."""
+"""`sdpa-onnx report`: render a stored run again, or the history that a folder of runs makes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,21 @@ __all__ = ["report"]
 
 @guarded
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN|FOLDER", help="A run folder, or a folder of runs.", show_default=False)
+    ],
     *,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Write summary.md and the charts of a run again, and print it."""
+    """Write the report of a run again, or the history of a folder of runs, and print it."""
+    from sdpa_onnx.sweep.history import is_history
+
+    return _history(run, as_json=json) if is_history(run) else _run(run, as_json=json)
+
+
+def _run(run: Path, *, as_json: bool) -> int:
+    """summary.md and the charts of one run."""
     from sdpa_onnx.cli.expect import kept_known
     from sdpa_onnx.cli.show import show_report
     from sdpa_onnx.report.render import render
@@ -28,5 +37,19 @@ def report(
     expected = kept_known(run)
     known = expected.sort(records) if expected is not None else None
     written = render(records, header, run, known=known)
-    show_report(records, header, written[0], as_json=json, known=known)
+    show_report(records, header, written[0], as_json=as_json, known=known)
+    return OK
+
+
+def _history(folder: Path, *, as_json: bool) -> int:
+    """history.md, history.html and the charts of a folder of runs."""
+    from sdpa_onnx.cli.show import show_history
+    from sdpa_onnx.core.history import history_of
+    from sdpa_onnx.report.history import render_history
+    from sdpa_onnx.sweep.history import read_runs
+
+    stored = read_runs(folder)
+    history = history_of(stored.runs, stored.skipped)
+    written = render_history(history, folder)
+    show_history(history, written[0], as_json=as_json)
     return OK

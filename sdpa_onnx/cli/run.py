@@ -25,7 +25,7 @@ OnlyRuntimes = Annotated[list[str], typer.Option("--runtime", help="Only these o
 
 @guarded
 def run(
-    suite: Annotated[str, typer.Argument(help="Name of a suite, or a .toml file.")] = "quick",
+    suite: Annotated[str, typer.Argument(help="quick, full, ci, or a .toml file of yours.")] = "quick",
     *,
     out: Out = None,
     resume: Resume = False,

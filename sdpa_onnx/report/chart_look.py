@@ -1,12 +1,14 @@
 """What all charts have in common: palette, shapes, background, title and type sizes; draws no data."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import altair as alt
 
-__all__ = ["PALETTE", "SHAPES", "side_by_side"]
+Joined = TypeVar("Joined", "alt.HConcatChart", "alt.ConcatChart")
+
+__all__ = ["PALETTE", "SHAPES", "in_rows", "side_by_side"]
 
 # Source: Okabe and Ito 2008, "Color universal design", without the yellow that white swallows; black for the baseline.
 PALETTE = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -21,13 +23,27 @@ def side_by_side(panels: Sequence["alt.LayerChart"], *, title: str, subtitle: Se
     """
     import altair as alt  # late: 0.5 s
 
+    return _dressed(alt.hconcat(*panels, spacing=36), title, subtitle)
+
+
+def in_rows(
+    panels: Sequence["alt.LayerChart"], *, columns: int, title: str, subtitle: Sequence[str]
+) -> "alt.ConcatChart":
+    """Put panels in rows of so many under one title."""
+    import altair as alt
+
+    return _dressed(alt.concat(*panels, columns=columns, spacing=30), title, subtitle)
+
+
+def _dressed(chart: Joined, title: str, subtitle: Sequence[str]) -> Joined:
+    import altair as alt
+
     heading = alt.TitleParams(title, subtitle=list(subtitle), anchor="start", offset=14)
-    joined: alt.HConcatChart = (
-        alt.hconcat(*panels, spacing=36)
-        .properties(title=heading, background="white", padding=12)
+    dressed: Joined = (
+        chart.properties(title=heading, background="white", padding=12)
         .configure_title(fontSize=15, subtitleFontSize=12, color="#1a1a1a", subtitleColor="#555555")
         .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e6e6")
         .configure_legend(labelFontSize=12, labelLimit=0, symbolSize=90)
         .configure_view(stroke="#bbbbbb")
     )
-    return joined
+    return dressed

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sdpa_onnx.core.records import AgreementRecord, Outcome, Record, TimingRecord
 from sdpa_onnx.report.chart_words import ChartKind, ChartName
+from sdpa_onnx.report.comparisons import comparisons
 from sdpa_onnx.report.figures import count, time_unit
 from sdpa_onnx.report.slices import Slice, axis_value, slices_along
 from sdpa_onnx.report.tally import bound_ratio
@@ -75,11 +76,15 @@ def _timing_series(kind: ChartKind, along: Slice[TimingRecord], usual: Usual) ->
     shortest = min(record.median_seconds for record in along.records)
     size, unit = time_unit(math.sqrt(longest * shortest))
     first = along.records[0]
+    found = comparisons(along.records)
+    ratios = [arm for one in found if not one.is_noisy for arm in one.contenders]
+    left_out = sum(len(one.contenders) for one in found if one.is_noisy)
+    note = [f"{count(left_out, 'noisy ratio')} not drawn"] if left_out else []
     return Series(
         name=ChartName(kind=kind, target=along.target),
-        fixed=", ".join((_fixed(along, usual), count(first.threads, "thread"), clock_in_words(first.clock))),
+        fixed=", ".join((_fixed(along, usual), count(first.threads, "thread"), clock_in_words(first.clock), *note)),
         absolute=tuple(_time_point(record, along.axis, size) for record in along.records),
-        relative=tuple(_ratio_point(record, along.axis) for record in along.records if record.arm != record.baseline),
+        relative=tuple(_ratio_point(record, along.axis) for record in ratios),
         baseline=first.baseline,
         unit=unit,
     )

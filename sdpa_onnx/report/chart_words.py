@@ -32,9 +32,11 @@ _TITLES = {
     ChartKind.SATURATION_OVER_HEAD_DIM: "Saturation over d_k",
     ChartKind.SATURATION_OVER_LENGTH: "Saturation over length",
 }
+# Of the interval of a median, and of ratios in records of earlier versions.
+_USUAL_CONFIDENCE = "95 %"
 _TIME_READING = (
     "Left: the median time of one call, both axes logarithmic. Right: the same as a ratio to the baseline; below the "
-    "line at 1 is faster. The bars are 95 % intervals: where one crosses 1, nothing is claimed."
+    "line at 1 is faster. The bars are {bars}: where one crosses 1, nothing is claimed."
 )
 _SATURATION_READING = (
     "From left to right: entropy of the weights over its largest value ln S, 1 where all keys weigh the same; rows "
@@ -74,9 +76,17 @@ def chart_title(name: str) -> str:
     return f"{_TITLES[kind]}: {target}" if target else _TITLES[kind]
 
 
-def how_to_read(name: str) -> str:
-    """How to read a chart, one or two sentences."""
-    return _READINGS[_kind(name)]
+def how_to_read(name: str, *, ratio_confidence: str = "") -> str:
+    """How to read a chart, one or two sentences.
+
+    Args:
+        ratio_confidence: Of the intervals of its ratios, in words; "" for the usual one.
+    """
+    is_usual = ratio_confidence in ("", _USUAL_CONFIDENCE)
+    bars = f"{_USUAL_CONFIDENCE} intervals"
+    if not is_usual:
+        bars = f"intervals, {_USUAL_CONFIDENCE} on the left and {ratio_confidence} on the right"
+    return _READINGS[_kind(name)].replace("{bars}", bars)
 
 
 def is_saturation_chart(name: str) -> bool:

@@ -35,7 +35,7 @@ def charts(records: Sequence[Record]) -> dict[str, "alt.HConcatChart"]:
     return drawn | saturation_charts(records)
 
 
-def to_svg(chart: "alt.HConcatChart") -> str:
+def to_svg(chart: "alt.HConcatChart | alt.ConcatChart") -> str:
     """Draw a chart; the same chart gives the same text.
 
     That holds while no mark is clipped: Vega numbers its clip paths on through

@@ -1,7 +1,7 @@
 """The circumstances of a run as rows of text, shared by terminal and Markdown; reads no machine."""
 
 from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.report.figures import figure, figures_per_second
+from sdpa_onnx.report.figures import figure, figures_per_second, percent
 
 __all__ = ["environment_rows"]
 
@@ -9,6 +9,7 @@ __all__ = ["environment_rows"]
 _CEILINGS = {
     "gemm_flops_per_second": ("ceiling, matrix products", "FLOP/s"),
     "exps_per_second": ("ceiling, exponentials", "exp/s"),
+    "bytes_per_second": ("ceiling, memory", "B/s"),
 }
 
 
@@ -22,8 +23,15 @@ def environment_rows(header: RunHeader) -> list[tuple[str, str]]:
         *sorted(header.environment.items()),
         ("threads", str(header.threads)),
         ("versions", ", ".join(f"{name} {version}" for name, version in sorted(header.versions.items())) or "unknown"),
-        *(_ceiling(name, value) for name, value in sorted(header.ceilings.items())),
+        *(_ceiling(name, value) for name, value in sorted(header.ceilings.items()) if value > 0),
+        *_calibration(header),
     ]
+
+
+def _calibration(header: RunHeader) -> list[tuple[str, str]]:
+    """How much two processes of one model are taken to differ; no row in runs of earlier versions."""
+    spread = header.calibration.get("between_sd", 0.0)
+    return [("two processes of one model differ by", percent(spread))] if spread > 0 else []
 
 
 def _ceiling(name: str, value: float) -> tuple[str, str]:

@@ -5,9 +5,22 @@ Decides nothing; three significant digits unless an interval needs more.
 
 import math
 
-__all__ = ["count", "duration", "figure", "figures_per_second", "median_text", "ratio_text", "share", "time_unit"]
+__all__ = [
+    "bytes_text",
+    "confidence_text",
+    "count",
+    "duration",
+    "figure",
+    "figures_per_second",
+    "median_text",
+    "percent",
+    "ratio_text",
+    "share",
+    "time_unit",
+]
 
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTE_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _RATE_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1.0, ""))
 
 # Below this width two decimals would print an interval as one number.
@@ -87,15 +100,46 @@ def share(value: float) -> str:
     return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{float(f'{percent:.0e}'):g} %"
 
 
+def percent(value: float) -> str:
+    """Write a small part of 1 as per cent with two significant digits.
+
+    Example:
+        >>> percent(0.0214), percent(0.004), percent(0.31)
+        ('2.1 %', '0.4 %', '31 %')
+    """
+    return f"{float(f'{100 * value:.1e}'):g} %"
+
+
+def confidence_text(value: float) -> str:
+    """Write the confidence of an interval, with the digits that it has.
+
+    Example:
+        >>> confidence_text(0.95), confidence_text(0.995)
+        ('95 %', '99.5 %')
+    """
+    return f"{100 * value:.6g} %"
+
+
+def bytes_text(number: int) -> str:
+    """Write an amount of memory.
+
+    Example:
+        >>> bytes_text(12_900_000), bytes_text(512)
+        ('12.3 MiB', '512 B')
+    """
+    size, name = next(((size, name) for size, name in _BYTE_UNITS if number >= size), (1, "B"))
+    return f"{figure(number / size)} {name}" if size > 1 else f"{number} {name}"
+
+
 def figures_per_second(value: float, unit: str) -> str:
     """Write a rate with its prefix: 9.8e10, "FLOP/s" -> "98.0 GFLOP/s"."""
     size, prefix = next(((size, name) for size, name in _RATE_UNITS if value >= size), _RATE_UNITS[-1])
     return f"{figure(value / size)} {prefix}{unit}"
 
 
-def count(number: int, noun: str) -> str:
-    """Write a number of things: 1 check, 2 checks."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Write a number of things: 1 check, 2 checks; 2 launches with their own plural."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
 
 
 def _decimals_beside_one(end: float, decimals: int) -> int:

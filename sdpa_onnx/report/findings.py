@@ -13,6 +13,7 @@ from sdpa_onnx.report.figures import count, figure, share
 from sdpa_onnx.report.known_findings import known_summary
 from sdpa_onnx.report.saturation_findings import saturation_findings, saturation_records
 from sdpa_onnx.report.tally import NotOk, bound_ratio, kind_noun, not_ok, outcome_of
+from sdpa_onnx.report.timing_alarms import is_told_as_alarm
 from sdpa_onnx.report.timing_findings import timing_findings
 from sdpa_onnx.report.words import Usual, is_module_end, join_words, plain, series_name, usual_factors, where_in_words
 from sdpa_onnx.workflows.expected import Sorted
@@ -187,11 +188,12 @@ def _export_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _warning_lines(records: Sequence[Record], usual: Usual) -> list[str]:
-    """Doubts, each once, with how many records carry it."""
+    """Doubts, each once, with how many records carry it; those on timings that stand above are not repeated."""
     doubted: dict[str, list[Record]] = {}
     for record in records:
         for warning in dict.fromkeys(record.warnings):
-            doubted.setdefault(plain(warning), []).append(record)
+            if not (isinstance(record, TimingRecord) and is_told_as_alarm(warning)):
+                doubted.setdefault(plain(warning), []).append(record)
     groups = sorted(doubted.items(), key=lambda group: -len(group[1]))
     lines = [_warning_line(warning, members, usual) for warning, members in groups[:_MOST_LINES]]
     if len(groups) > _MOST_LINES:

@@ -9,12 +9,17 @@ from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import Record, SaturationRecord
 from sdpa_onnx.core.saturation_claims import claims
 from sdpa_onnx.report.chart_words import chart_title, how_to_read, is_saturation_chart
+from sdpa_onnx.report.comparisons import comparisons
 from sdpa_onnx.report.environment import environment_rows
 from sdpa_onnx.report.findings import findings
+from sdpa_onnx.report.markdown_parts import escaped, table_block, table_row
 from sdpa_onnx.report.saturation_findings import saturation_records, with_deviation
 from sdpa_onnx.report.saturation_table import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.table import Table
 from sdpa_onnx.report.tables import all_tables
+from sdpa_onnx.report.timing_tables import TIMING_TITLE
+from sdpa_onnx.report.verdict_words import confidences
+from sdpa_onnx.report.words import join_words
 from sdpa_onnx.workflows.expected import Sorted
 
 __all__ = ["CHART_FOLDER", "render_summary"]
@@ -22,7 +27,7 @@ __all__ = ["CHART_FOLDER", "render_summary"]
 CHART_FOLDER = "charts"
 
 # The tables that stand before the charts; the others after.
-_BEFORE_CHARTS = ("Not ok", "Time of a call")
+_BEFORE_CHARTS = ("Not ok", TIMING_TITLE)
 _OF_SATURATION = (SATURATION_TITLE, PREDICTION_TITLE)
 
 
@@ -35,20 +40,21 @@ def render_summary(
         charts: Names of the charts that lie in `charts/` beside it.
         known: The records beside the known findings, if there is a file of them.
     """
-    tables = all_tables(records)
+    tables = all_tables(records, header.ceilings)
     names = list(charts)
+    confidence = join_words(confidences(comparisons(records)))
     elsewhere = (*_BEFORE_CHARTS, *_OF_SATURATION)
     blocks = [
-        f"# Attention: suite {_escaped(header.suite)}, {_escaped(header.started)}",
+        f"# Attention: suite {escaped(header.suite)}, {escaped(header.started)}",
         _findings(findings(records, header, known=known)),
-        *(_table(table) for table in tables if table.title in _BEFORE_CHARTS),
-        *_charts([name for name in names if not is_saturation_chart(name)]),
+        *(table_block(table) for table in tables if table.title in _BEFORE_CHARTS),
+        *_charts([name for name in names if not is_saturation_chart(name)], confidence),
         *_saturation(
             saturation_records(records),
             [name for name in names if is_saturation_chart(name)],
             [table for table in tables if table.title in _OF_SATURATION],
         ),
-        *(_table(table) for table in tables if table.title not in elsewhere),
+        *(table_block(table) for table in tables if table.title not in elsewhere),
         _environment(header),
         _repeat(header),
     ]
@@ -56,7 +62,7 @@ def render_summary(
 
 
 def _findings(lines: Sequence[str]) -> str:
-    first, *others = [_escaped(line) for line in lines]
+    first, *others = [escaped(line) for line in lines]
     return "\n".join([f"**{first}**", *([""] if others else []), *(f"- {line}" for line in others)])
 
 
@@ -67,49 +73,25 @@ def _saturation(cells: Sequence[SaturationRecord], names: Sequence[str], tables:
     said = with_deviation(cells, claims(cells))
     return [
         "## What dividing by sqrt(d_k) does",
-        "\n".join(f"- {_escaped(line)}" for line in said),
+        "\n".join(f"- {escaped(line)}" for line in said),
         *(_chart(name) for name in names),
-        *(_table(table, level=3) for table in tables),
+        *(table_block(table, level=3) for table in tables),
     ]
 
 
-def _table(table: Table, *, level: int = 2) -> str:
-    heads = ([table.heading] if table.heading else []) + [column.head for column in table.columns]
-    rules = (["---"] if table.heading else []) + ["---:" if column.is_number else "---" for column in table.columns]
-    lines = [_row([_escaped(head) for head in heads]), _row(rules)]
-    for section in table.sections:
-        for index, row in enumerate(section.rows):
-            heading = [section.heading if index == 0 else ""] if table.heading else []
-            lines.append(_row([_escaped(cell) for cell in (*heading, *row)]))
-    note = ["", _escaped(table.note)] if table.note else []
-    footnotes = [f"- [{number}] {_escaped(footnote)}" for number, footnote in enumerate(table.footnotes, 1)]
-    return "\n".join([f"{'#' * level} {table.title}", "", *lines, *note, *([""] if footnotes else []), *footnotes])
+def _charts(names: Sequence[str], confidence: str) -> list[str]:
+    return ["## Charts", *(_chart(name, confidence) for name in names)] if names else []
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _charts(names: Sequence[str]) -> list[str]:
-    return ["## Charts", *(_chart(name) for name in names)] if names else []
-
-
-def _chart(name: str) -> str:
-    return f"![{_escaped(chart_title(name))}]({CHART_FOLDER}/{name}.svg)\n\n{_escaped(how_to_read(name))}"
+def _chart(name: str, confidence: str = "") -> str:
+    reading = how_to_read(name, ratio_confidence=confidence)
+    return f"![{escaped(chart_title(name))}]({CHART_FOLDER}/{name}.svg)\n\n{escaped(reading)}"
 
 
 def _environment(header: RunHeader) -> str:
-    rows = [_row([_escaped(name), _escaped(value)]) for name, value in environment_rows(header)]
-    return "\n".join(["## Environment", "", _row(["what", "value"]), _row(["---", "---"]), *rows])
+    rows = [table_row([escaped(name), escaped(value)]) for name, value in environment_rows(header)]
+    return "\n".join(["## Environment", "", table_row(["what", "value"]), table_row(["---", "---"]), *rows])
 
 
 def _repeat(header: RunHeader) -> str:
     return f"## How to repeat\n\n```sh\n{header.command}\n```"
-
-
-def _escaped(text: str) -> str:
-    """Keep Markdown and HTML out of a reason or a name."""
-    line = " ".join(text.split())
-    for mark, safe in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("`", "\\`")):
-        line = line.replace(mark, safe)
-    return line

@@ -1,7 +1,7 @@
 """The tables of a report as text cells, shared by terminal and Markdown.
 
 Knows nothing of widths, colours or markup. The tables of saturation are in
-saturation_table.py.
+saturation_table.py, those of timing in timing_tables.py and cost_tables.py.
 """
 
 from collections import Counter
@@ -13,22 +13,20 @@ from sdpa_onnx.core.records import (
     Outcome,
     Record,
     SaturationRecord,
-    TimingRecord,
     Verdict,
 )
-from sdpa_onnx.report.comparisons import Comparison, comparisons
-from sdpa_onnx.report.figures import count, figure, median_text, ratio_text, share
+from sdpa_onnx.report.cost_tables import circumstances_table, cost_table, work_table
+from sdpa_onnx.report.figures import count, figure, share
 from sdpa_onnx.report.form_table import form_table
 from sdpa_onnx.report.judge_tables import located_table, planted_table
 from sdpa_onnx.report.saturation_table import prediction_table, saturation_table
 from sdpa_onnx.report.table import Column, Section, Table
 from sdpa_onnx.report.tally import baked_words, bound_ratio, not_ok, outcome_of, reason_of
+from sdpa_onnx.report.timing_tables import timing_table
 from sdpa_onnx.report.words import (
     Usual,
     case_in_words,
-    clock_in_words,
     is_module_end,
-    join_words,
     plain,
     series_name,
     usual_factors,
@@ -48,14 +46,21 @@ _OUTCOME_HEADS = {
 }
 
 
-def all_tables(records: Sequence[Record]) -> list[Table]:
-    """Build every table that has a row, in the order of a report."""
+def all_tables(records: Sequence[Record], ceilings: Mapping[str, float] | None = None) -> list[Table]:
+    """Build every table that has a row, in the order of a report.
+
+    Args:
+        ceilings: Measured in the same run, as in `RunHeader`; None = not known.
+    """
     usual = usual_factors(records)
     saturation = [record for record in records if isinstance(record, SaturationRecord)]
     tables = [
         not_ok_table(records, usual),
         located_table(records),
         timing_table(records, usual),
+        cost_table(records, usual),
+        work_table(records, usual, ceilings or {}),
+        circumstances_table(records),
         agreement_table(records, usual),
         planted_table(records),
         export_table(records),
@@ -65,55 +70,6 @@ def all_tables(records: Sequence[Record]) -> list[Table]:
         warning_table(records),
     ]
     return [table for table in tables if table.rows]
-
-
-def timing_table(records: Sequence[Record], usual: Usual) -> Table:
-    """Median, ratio and roof of every arm, one section a case; what was asked and did not run is marked."""
-    found = comparisons(records)
-    arms = [arm for one in found for arm in one.arms]
-    footnotes = tuple(dict.fromkeys(plain(warning) for arm in arms for warning in arm.warnings))
-    heads = ("median [95 %]", "ratio [95 %]", "useful GFLOP/s", "roof", "nodes run")
-    return Table(
-        title="Time of a call",
-        heading="case",
-        columns=(Column(head="arm"), *(Column(head=head, is_number=True) for head in heads)),
-        sections=tuple(_timing_section(one, usual, footnotes) for one in found),
-        note=_timing_note(arms, usual),
-        footnotes=footnotes,
-    )
-
-
-def _timing_section(one: Comparison, usual: Usual, footnotes: Sequence[str]) -> Section:
-    case = ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
-    return Section(heading=case, rows=tuple(_timing_row(arm, footnotes) for arm in one.arms))
-
-
-def _timing_row(arm: TimingRecord, footnotes: Sequence[str]) -> tuple[str, ...]:
-    is_baseline = arm.arm == arm.baseline
-    marks = [f"[{footnotes.index(plain(warning)) + 1}]" for warning in dict.fromkeys(arm.warnings)]
-    return (
-        " ".join([series_name(arm), *marks]),
-        median_text(arm.median_seconds, arm.median_low, arm.median_high),
-        "baseline" if is_baseline else ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high),
-        figure(arm.useful_flops / arm.median_seconds / 1e9) if arm.useful_flops else _NONE,
-        share(arm.roof_share) if arm.roof_share >= 0 else _NONE,
-        str(sum(arm.ran.values())) if arm.ran else _NONE,
-    )
-
-
-def _timing_note(arms: Sequence[TimingRecord], usual: Usual) -> str:
-    baselines = join_words(sorted({arm.baseline for arm in arms if arm.baseline}))
-    threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
-    clock = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
-    shared = ", ".join(word for word in (usual.words, threads, clock) if word)
-    contenders = sum(arm.arm != arm.baseline for arm in arms)
-    return (
-        f"{shared}, unless the case says otherwise. Ratio: time over that of {baselines or 'the baseline'} in the same "
-        "interleaved run, below 1 = faster; where its interval contains 1, nothing is claimed. Useful: masked pairs "
-        "are not counted. Roof: share of the bound from measured matrix products and exponentials. Nodes run: after "
-        f"the runtime's own optimisation. Of {count(contenders, 'interval')} of 95 %, {0.05 * contenders:.2g} are "
-        "expected to miss the truth by chance."
-    )
 
 
 def agreement_table(records: Sequence[Record], usual: Usual) -> Table:

@@ -11,14 +11,19 @@ from rich.text import Text
 
 from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.records import Outcome, Record
+from sdpa_onnx.report.cost_tables import COST_TITLE, WORK_TITLE
 from sdpa_onnx.report.environment import environment_rows
 from sdpa_onnx.report.findings import findings
 from sdpa_onnx.report.layout import Line, Tone, bullet, paragraph, table_lines
+from sdpa_onnx.report.table import Table
 from sdpa_onnx.report.tables import all_tables
 from sdpa_onnx.report.tally import outcome_of
 from sdpa_onnx.workflows.expected import Sorted
 
-__all__ = ["print_lines", "print_report", "print_tables"]
+__all__ = ["print_findings_and_tables", "print_lines", "print_report", "print_tables"]
+
+# Cases up to which the tables of what a call costs and of its rates are printed; summary.md has them always.
+_MOST_DETAILED_CASES = 4
 
 _STYLES = {Tone.TITLE: "bold", Tone.HEAD: "dim", Tone.SECTION: "cyan", Tone.ROW: "", Tone.NOTE: "dim"}
 
@@ -29,17 +34,36 @@ def print_report(
     """Print the whole report."""
     _print_findings(records, header, console, known)
     _print(console, Line(text="", tone=Tone.ROW))
-    print_tables(records, console)
+    shown = [table for table in all_tables(records, header.ceilings) if not _is_left_to_summary(table)]
+    _print_tables(shown, console)
     _print_environment(header, console)
 
 
 def print_tables(records: Sequence[Record], console: Console) -> None:
     """Print the tables alone, for a command that is not a whole run."""
-    for number, table in enumerate(all_tables(records)):
+    _print_tables(all_tables(records), console)
+
+
+def _is_left_to_summary(table: Table) -> bool:
+    """Whether a table of details is so long that it would push the others off the screen."""
+    return table.title in (COST_TITLE, WORK_TITLE) and len(table.sections) > _MOST_DETAILED_CASES
+
+
+def _print_tables(tables: Sequence[Table], console: Console) -> None:
+    for number, table in enumerate(tables):
         if number:
             _print(console, Line(text="", tone=Tone.ROW))
         for line in table_lines(table, console.width):
             _print(console, line)
+
+
+def print_findings_and_tables(sentences: Sequence[str], tables: Sequence[Table], console: Console) -> None:
+    """Print sentences, the first as it is and the others as a list, and tables below them."""
+    first, *others = sentences
+    lines = [*paragraph(first, console.width), *(text for one in others for text in bullet(one, console.width))]
+    print_lines((Line(text=text, tone=Tone.ROW) for text in lines), console)
+    for table in tables:
+        print_lines([Line(text="", tone=Tone.ROW), *table_lines(table, console.width)], console)
 
 
 def print_lines(lines: Iterable[Line], console: Console) -> None:

@@ -1,6 +1,6 @@
 """The timing sentences: who is faster, where it changes, how near the roof, how noisy.
 
-Never says faster or slower while an interval contains 1 (comparisons.judge).
+Never says faster or slower while an interval contains 1, or of a noisy comparison (comparisons.Comparison).
 """
 
 from collections import Counter
@@ -8,24 +8,18 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from sdpa_onnx.core.records import Record, TimingRecord
-from sdpa_onnx.report.comparisons import (
-    Comparison,
-    Ratio,
-    RatioVerdict,
-    central,
-    comparisons,
-    fastest,
-    judge,
-    ratio_of,
-)
-from sdpa_onnx.report.figures import count, figures_per_second, ratio_text, share
+from sdpa_onnx.core.verdicts import RatioVerdict
+from sdpa_onnx.report.comparisons import Comparison, Judged, central, comparisons, fastest
+from sdpa_onnx.report.figures import count, figures_per_second, share
 from sdpa_onnx.report.slices import Slice, axis_value, slices_along
+from sdpa_onnx.report.timing_alarms import alarm_lines
+from sdpa_onnx.report.verdict_words import judged_in_words, ratio_in_words, verdict_counts
 from sdpa_onnx.report.words import Axis, Usual, arm_in_words, case_in_words, join_words, series_name
 
 __all__ = ["timing_findings"]
 
 # Share of disturbed calls above which the CPU clock decides. Source: METHOD B.4.
-NOISY_SHARE = 0.10
+_BUSY_SHARE = 0.10
 
 _MOST_CASES = 3
 _DECOMPOSED = "decomposed"
@@ -37,6 +31,7 @@ def timing_findings(records: Sequence[Record], usual: Usual) -> list[str]:
     if not found:
         return []
     return [
+        *alarm_lines(found, usual),
         *_central_lines(found, usual),
         *_other_target_lines(found),
         *_against_lines(found, usual),
@@ -57,11 +52,13 @@ def _main_target(found: Sequence[Comparison]) -> list[Comparison]:
 def _central_lines(found: Sequence[Comparison], usual: Usual) -> list[str]:
     middle = central(_main_target(found))
     where = f"{middle.first.target}, {case_in_words(middle.first, usual)}"
-    return [
-        f"{_capital(arm_in_words(arm))} takes {_ratio_words(ratio_of(arm))} the time of {arm.baseline} "
-        f"in {where}: {judge(ratio_of(arm))}."
-        for arm in middle.contenders
-    ]
+    return [_central_line(_name(middle, arm), arm, middle.judged(arm), where) for arm in middle.contenders]
+
+
+def _central_line(name: str, arm: TimingRecord, judged: Judged, where: str) -> str:
+    mark = ";" if judged.verdict is RatioVerdict.NOISY else ":"
+    taken = f"{_capital(name)} takes {ratio_in_words(judged)} the time of {arm.baseline} in {where}"
+    return f"{taken}{mark} {judged_in_words(judged)}."
 
 
 def _other_target_lines(found: Sequence[Comparison]) -> list[str]:
@@ -72,40 +69,55 @@ def _other_target_lines(found: Sequence[Comparison]) -> list[str]:
         if target != main:
             middle = central([one for one in found if one.first.target == target])
             for arm in middle.contenders:
-                ratio = f"{target} {_ratio_words(ratio_of(arm))}, {judge(ratio_of(arm))}"
-                told.setdefault(f"{_capital(arm_in_words(arm))} over {arm.baseline}", []).append(ratio)
+                judged = middle.judged(arm)
+                ratio = f"{target} {ratio_in_words(judged)}, {judged_in_words(judged)}"
+                told.setdefault(f"{_capital(_name(middle, arm))} over {arm.baseline}", []).append(ratio)
     return [f"{arm} elsewhere: {'; '.join(ratios)}." for arm, ratios in told.items()]
 
 
 def _against_lines(found: Sequence[Comparison], usual: Usual) -> list[str]:
     """Each arm over its baseline, then each form over the decomposed graph on its runtime."""
-    pairs: dict[tuple[str, str], list[tuple[Comparison, Ratio]]] = {}
+    pairs: dict[tuple[str, str], list[tuple[Comparison, Judged]]] = {}
     for one in found:
         for arm in one.contenders:
-            pairs.setdefault((arm_in_words(arm), arm.baseline), []).append((one, ratio_of(arm)))
+            pairs.setdefault((_name(one, arm), arm.baseline), []).append((one, one.judged(arm)))
     for one in found:
-        decomposed = {arm.runtime: arm for arm in one.arms if arm.form == _DECOMPOSED}
-        for arm in one.arms:
-            other = decomposed.get(arm.runtime)
-            if other is not None and arm.form not in ("", _DECOMPOSED):
-                names = (arm_in_words(arm), arm_in_words(other))
-                pairs.setdefault(names, []).append((one, ratio_of(arm).over(ratio_of(other))))
-    return [_against_line(names, ratios, usual) for names, ratios in pairs.items() if len(found) > 1 or len(pairs) > 2]
+        decomposed = {_circumstances(arm): arm for arm in one.arms if arm.form == _DECOMPOSED}
+        for arm in one.contenders:
+            other = decomposed.get(_circumstances(arm))
+            if other is not None and other in one.contenders and arm.form not in ("", _DECOMPOSED):
+                names = (_name(one, arm), _name(one, other))
+                pairs.setdefault(names, []).append((one, one.between(arm, other)))
+    return [_against_line(names, told, usual) for names, told in pairs.items() if len(found) > 1 or len(pairs) > 2]
 
 
-def _against_line(names: tuple[str, str], pairs: Sequence[tuple[Comparison, Ratio]], usual: Usual) -> str:
-    counted = _verdict_counts([ratio for _, ratio in pairs])
+def _circumstances(arm: TimingRecord) -> tuple[object, ...]:
+    """What two arms must share for their forms to be compared."""
+    return (arm.runtime, arm.python, tuple(sorted(arm.options.items())), arm.threads)
+
+
+def _name(one: Comparison, arm: TimingRecord) -> str:
+    """The arm in words; by its own name where the words fit another arm too (two files, two versions of a runtime)."""
+    words = arm_in_words(arm)
+    return words if sum(arm_in_words(other) == words for other in one.arms) == 1 else series_name(arm)
+
+
+def _against_line(names: tuple[str, str], pairs: Sequence[tuple[Comparison, Judged]], usual: Usual) -> str:
+    counted = verdict_counts([judged for _, judged in pairs])
     line = f"{_capital(names[0])} against {names[1]}: {counted}."
-    slower = [(one, ratio) for one, ratio in pairs if judge(ratio) is RatioVerdict.SLOWER]
-    if not slower:
+    slower = [(one, judged) for one, judged in pairs if judged.verdict is RatioVerdict.SLOWER]
+    if slower:
+        slower.sort(key=lambda pair: -pair[1].ratio.value)
+        cases = [
+            f"{one.first.target}, {case_in_words(one.first, usual)} ({ratio_in_words(judged)})"
+            for one, judged in slower[:_MOST_CASES]
+        ]
+        more = f"; and {count(len(slower) - _MOST_CASES, 'more case')}" if len(slower) > _MOST_CASES else ""
+        line = f"{line} Slower at {'; '.join(cases)}{more}."
+    if all(judged.ratio.is_paired for _, judged in pairs):
         return line
-    slower.sort(key=lambda pair: -pair[1].value)
-    cases = [
-        f"{one.first.target}, {case_in_words(one.first, usual)} ({_ratio_words(ratio)})"
-        for one, ratio in slower[:_MOST_CASES]
-    ]
-    more = f"; and {count(len(slower) - _MOST_CASES, 'more case')}" if len(slower) > _MOST_CASES else ""
-    return f"{line} Slower at {'; '.join(cases)}{more}."
+    baselines = join_words(sorted({one.first.baseline for one, _ in pairs}))
+    return f"{line} Both were paired with {baselines}, not with each other, so the intervals are wider."
 
 
 def _winner_lines(found: Sequence[Comparison], axis: Axis, usual: Usual) -> list[str]:
@@ -126,7 +138,7 @@ def _winner_line(along: Slice[TimingRecord], usual: Usual) -> str:
     if len(runs) == 1:
         name = runs[0][0]
         return f"{name} is fastest {everywhere}." if name else f"No arm is clearly fastest {everywhere}."
-    told = "; ".join(f"{name or RatioVerdict.UNDECIDED} {_values_in_words(values)}" for name, values in runs)
+    told = "; ".join(f"{name or 'no clear winner'} {_values_in_words(values)}" for name, values in runs)
     changes = len({name for name, _ in runs if name}) > 1
     start = f"The fastest arm changes with {along.axis}" if changes else f"Fastest arm by {along.axis}"
     return f"{start} {where}: {told}."
@@ -158,33 +170,19 @@ def _noise_lines(found: Sequence[Comparison]) -> list[str]:
     arms = [arm for one in found for arm in one.arms]
     calls = sum(arm.calls for arm in arms)
     disturbed = sum(arm.disturbed * (arm.calls / calls if calls else 1 / len(arms)) for arm in arms)
-    undecided = [arm for one in found for arm in one.contenders if judge(ratio_of(arm)) is RatioVerdict.UNDECIDED]
+    verdicts = Counter(one.judged(arm).verdict for one in found for arm in one.contenders)
+    undecided = verdicts[RatioVerdict.INCONCLUSIVE]
     restless = sum(not arm.steady for arm in arms)
     lines = []
-    if disturbed > NOISY_SHARE:
+    if disturbed > _BUSY_SHARE:
         clock = " The times are CPU time, not wall time." if {arm.clock for arm in arms} == {"cpu"} else ""
-        noisy = (
-            f"; {count(len(undecided), 'ratio')} too noisy to call" if undecided else "; every ratio could be called"
-        )
-        lines.append(f"The machine was noisy: {share(disturbed)} of calls were disturbed{noisy}.{clock}")
+        is_called = not undecided and not verdicts[RatioVerdict.NOISY]
+        open_ratios = f"; {count(undecided, 'ratio')} inconclusive" if undecided else ""
+        rest = "; every ratio could be called" if is_called else open_ratios
+        lines.append(f"The machine was busy: {share(disturbed)} of calls were disturbed{rest}.{clock}")
     if restless:
         lines.append(f"{count(restless, 'timing')} of {len(arms)} never reached a steady state in the warm-up.")
     return lines
-
-
-def _verdict_counts(ratios: Sequence[Ratio]) -> str:
-    """Count the verdicts: faster in 9, slower in 2 and too noisy to call in 5 of 16 cases."""
-    counts = Counter(judge(ratio) for ratio in ratios)
-    if len(ratios) == 1:
-        return f"{judge(ratios[0])} in the one case"
-    if len(counts) == 1:
-        return f"{judge(ratios[0])} in all {len(ratios)} cases"
-    told = [f"{verdict} in {counts[verdict]}" for verdict in RatioVerdict if counts[verdict]]
-    return f"{join_words(told)} of {len(ratios)} cases"
-
-
-def _ratio_words(ratio: Ratio) -> str:
-    return ratio_text(ratio.value, ratio.low, ratio.high, times=" x")
 
 
 def _capital(text: str) -> str:

@@ -20,7 +20,7 @@ from sdpa_onnx.runtimes.feeds import element_type
 if TYPE_CHECKING:
     from openvino import CompiledModel
 
-__all__ = ["ExecutionNode", "count_expanded", "precision_of", "read_ran"]
+__all__ = ["ExecutionNode", "count_expanded", "execution_node", "precision_of", "read_ran", "report_of"]
 
 # Stand in the graph and compute nothing.
 _STORED = frozenset({"Input", "Output", "Const"})
@@ -54,10 +54,30 @@ def read_ran(model: OnnxModel, compiled: "CompiledModel", *, threads: int) -> Ra
         compiled: What runs it.
         threads: As asked for; OpenVINO takes no more than the machine has cores.
     """
-    graph = _execution_graph(compiled)
+    return report_of(
+        model,
+        graph=_execution_graph(compiled),
+        hint=str(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()),
+        used_threads=int(compiled.get_property("INFERENCE_NUM_THREADS")),
+        threads=threads,
+    )
+
+
+def report_of(
+    model: OnnxModel, *, graph: Mapping[str, ExecutionNode], hint: str, used_threads: int, threads: int
+) -> RanReport:
+    """The same from facts that are at hand, such as those of a worker process.
+
+    Args:
+        model: The model as it was asked for.
+        graph: The execution graph, by name of node.
+        hint: The effective precision, OpenVINO's word.
+        used_threads: As OpenVINO took them.
+        threads: As asked for.
+    """
     working = [node for node in graph.values() if node.layer not in _STORED]
     expanded = count_expanded(model, graph)
-    precision, warnings = precision_of(element_type(model), _effective_hint(compiled))
+    precision, warnings = precision_of(element_type(model), hint)
     fused = Counter(node.layer for node in working if len(node.names) > 1)
     return RanReport(
         providers={"CPU": len(working)},
@@ -65,7 +85,7 @@ def read_ran(model: OnnxModel, compiled: "CompiledModel", *, threads: int) -> Ra
         expanded=expanded,
         fused=dict(sorted(fused.items())),
         precision=precision,
-        warnings=(*_expansion_warnings(model, expanded), *warnings, *_thread_warnings(compiled, threads)),
+        warnings=(*_expansion_warnings(model, expanded), *warnings, *_thread_warnings(used_threads, threads)),
     )
 
 
@@ -141,14 +161,9 @@ def _expansion_warnings(model: OnnxModel, expanded: Mapping[str, int]) -> Iterab
         yield f"{asked[operator]} {operator} nodes were {into}" if asked[operator] > 1 else f"{operator} was {into}"
 
 
-def _thread_warnings(compiled: "CompiledModel", asked: int) -> Iterable[str]:
-    used = int(compiled.get_property("INFERENCE_NUM_THREADS"))
+def _thread_warnings(used: int, asked: int) -> Iterable[str]:
     if used != asked:
         yield f"OpenVINO used {used} thread{'s' * (used != 1)}, not {asked} as asked."
-
-
-def _effective_hint(compiled: "CompiledModel") -> str:
-    return str(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
 
 
 def _execution_graph(compiled: "CompiledModel") -> dict[str, ExecutionNode]:
@@ -156,10 +171,17 @@ def _execution_graph(compiled: "CompiledModel") -> dict[str, ExecutionNode]:
     for node in compiled.get_runtime_model().get_ordered_ops():
         notes = node.get_rt_info()
         name = node.get_friendly_name()
-        original = notes["originalLayersNames"].astype(str).split(",")
-        graph[name] = ExecutionNode(
+        graph[name] = execution_node(
+            name,
             layer=notes["layerType"].astype(str),
-            names=tuple(part for part in original if part) or (name,),
-            sources=tuple(port.get_source_output().get_node().get_friendly_name() for port in node.inputs()),
+            originals=notes["originalLayersNames"].astype(str),
+            sources=[port.get_source_output().get_node().get_friendly_name() for port in node.inputs()],
         )
     return graph
+
+
+def execution_node(name: str, *, layer: str, originals: str, sources: Iterable[str]) -> ExecutionNode:
+    """One node in OpenVINO's own words: `originals` are the names of what it was made of, between commas."""
+    return ExecutionNode(
+        layer=layer, names=tuple(part for part in originals.split(",") if part) or (name,), sources=tuple(sources)
+    )

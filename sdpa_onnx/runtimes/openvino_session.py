@@ -26,7 +26,7 @@ from sdpa_onnx.runtimes.openvino_ran import read_ran
 if TYPE_CHECKING:
     from openvino import CompiledModel, InferRequest, Tensor
 
-__all__ = ["RUNTIME", "OpenVinoBoundRun", "OpenVinoSession", "clean_message"]
+__all__ = ["RUNTIME", "OpenVinoBoundRun", "OpenVinoSession", "clean_message", "configuration"]
 
 RUNTIME = "openvino"
 
@@ -36,6 +36,7 @@ Array = NDArray[np.generic]
 _FAILURES = (RuntimeError, TypeError, ValueError, KeyError)
 # Places in OpenVINO's source, headings and advertisements around the sentence that says what is wrong.
 _NOISE = re.compile(r"^(?:Exception from \S+:|FrontEnd API failed with \w+:|Summary:|To facilitate .*)$")
+_UNREAD = re.compile(r'^Unable to read the model: "[^"]*"\.?')
 _CHECK = re.compile(r"^Check '(?P<condition>.*)' failed at \S+?:?$")
 
 
@@ -76,7 +77,7 @@ class OpenVinoSession:
                 # OpenVINO reads data files beside a file only; bytes are for it a file of the current folder.
                 source = model.to_bytes() if model.fits_one_message else stack.enter_context(copied(model.ir))
                 self._live: CompiledModel | None = core.compile_model(
-                    core.read_model(source), "CPU", _configuration(options)
+                    core.read_model(source), "CPU", configuration(options)
                 )
         except _FAILURES as error:
             raise _failure(error, what="cannot load the model") from error
@@ -145,14 +146,18 @@ class OpenVinoSession:
 
 
 def clean_message(message: str) -> str:
-    r"""The sentence in an OpenVINO error text: no places in its source, one line, no final stop.
+    r"""The sentence in an OpenVINO error text: no places in its source or of the model, one line, no final stop.
 
     Example:
         >>> clean_message("Exception from src/inference/src/cpp/core.cpp:105:\nUnable to read the model.\n\n")
         'Unable to read the model'
     """
     lines = [line.strip() for line in message.splitlines()]
-    sentences = [line for line in lines if line and not _NOISE.match(line) and not _CHECK.match(line)]
+    sentences = [
+        _UNREAD.sub("Unable to read the model.", line)
+        for line in lines
+        if line and not _NOISE.match(line) and not _CHECK.match(line)
+    ]
     conditions = [found["condition"] for line in lines if (found := _CHECK.match(line))]
     return " ".join(sentences or [f"not true: {condition}" for condition in conditions[-1:]]).rstrip(".")
 
@@ -161,7 +166,7 @@ def _failure(error: Exception, *, what: str = "failed") -> SessionError:
     return SessionError(f"{RUNTIME} {what}: {clean_message(str(error)) or type(error).__name__}.")
 
 
-def _configuration(options: LoadOptions) -> dict[str, Any]:
+def configuration(options: LoadOptions) -> dict[str, Any]:
     """OpenVINO's properties.
 
     Left alone, OpenVINO computes float32 models in bfloat16 on CPUs that have

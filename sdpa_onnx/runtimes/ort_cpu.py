@@ -12,9 +12,10 @@ from sdpa_onnx.errors import RuntimeUnavailableError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Supported, Unsupported
 from sdpa_onnx.runtimes.feeds import element_type
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.runtimes.ort_session import OrtSession, OrtTarget
 
-__all__ = ["OrtCpu"]
+__all__ = ["OrtCpu", "target_of"]
 
 # Without these there is no attention; the provider has no bfloat16 kernel of either (onnxruntime 1.32.0).
 _NO_BFLOAT16 = frozenset({"Attention", "MatMul", "Softmax"})
@@ -29,16 +30,14 @@ class OrtCpu:
     def available(self) -> Supported | Unsupported:
         """Whether onnxruntime can be imported."""
         try:
-            import onnxruntime  # noqa: F401  # only whether it is there
+            import_onnxruntime()
         except ImportError:
             return Unsupported("onnxruntime is missing: pip install onnxruntime")
         return Supported()
 
     def version(self) -> str:
         """Such as "onnxruntime 1.32.0"."""
-        import onnxruntime
-
-        return f"onnxruntime {onnxruntime.__version__}"
+        return f"onnxruntime {import_onnxruntime().__version__}"
 
     def supports(self, model: OnnxModel) -> Supported | Unsupported:
         """Refuse bfloat16 where the provider has no kernel for it."""
@@ -55,14 +54,18 @@ class OrtCpu:
                 raise RuntimeUnavailableError(f"Runtime '{self.name}' is not available: {reason}.")
             case Supported():
                 pass
-        target = OrtTarget(
-            runtime=self.name,
-            provider="CPUExecutionProvider",
-            provider_options={},
-            device="cpu",
-            precision=_precision(element_type(model)),
-        )
-        return OrtSession(model, target, options)
+        return OrtSession(model, target_of(model), options)
+
+
+def target_of(model: OnnxModel) -> OrtTarget:
+    """What a session of this runtime is opened for."""
+    return OrtTarget(
+        runtime=OrtCpu.name,
+        provider="CPUExecutionProvider",
+        provider_options={},
+        device="cpu",
+        precision=_precision(element_type(model)),
+    )
 
 
 def _precision(dtype: Dtype) -> str:

@@ -14,10 +14,11 @@ from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, Unsupported
 from sdpa_onnx.runtimes.feeds import element_type
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.runtimes.ort_ran import assigned_nodes
 from sdpa_onnx.runtimes.ort_session import OrtSession, OrtTarget
 
-__all__ = ["OrtCuda", "cuda_device_count"]
+__all__ = ["OrtCuda", "cuda_device_count", "target_of"]
 
 _PROVIDER = "CUDAExecutionProvider"
 _MISSING = "onnxruntime has no CUDA provider here: pip install onnxruntime-gpu, and an NVIDIA GPU"
@@ -32,7 +33,7 @@ class OrtCuda:
     def available(self) -> Supported | Unsupported:
         """Whether onnxruntime was built with CUDA and the driver has a GPU."""
         try:
-            import onnxruntime as ort
+            ort = import_onnxruntime()
         except ImportError:
             return Unsupported(_MISSING)
         if _PROVIDER not in ort.get_available_providers() or cuda_device_count() == 0:
@@ -41,9 +42,7 @@ class OrtCuda:
 
     def version(self) -> str:
         """Such as "onnxruntime 1.31.1"."""
-        import onnxruntime
-
-        return f"onnxruntime {onnxruntime.__version__}"
+        return f"onnxruntime {import_onnxruntime().__version__}"
 
     def supports(self, model: OnnxModel) -> Supported | Unsupported:
         """Every model is tried: what CUDA has no kernel for is told by `ran`, or refused at load."""
@@ -61,7 +60,7 @@ class OrtCuda:
             case Supported():
                 pass
         complaint = _preload_libraries()
-        session = OrtSession(model, _target(model, options), options)
+        session = OrtSession(model, target_of(model, options), options)
         _require_cuda(session, complaint)
         return session
 
@@ -84,15 +83,14 @@ def _preload_libraries() -> str:
 
     onnxruntime prints what it does not find on stdout, which is ours for results.
     """
-    import onnxruntime as ort
-
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        ort.preload_dlls()
+        import_onnxruntime().preload_dlls()
     return next(iter(printed.getvalue().splitlines()), "").rstrip(".")
 
 
-def _target(model: OnnxModel, options: LoadOptions) -> OrtTarget:
+def target_of(model: OnnxModel, options: LoadOptions) -> OrtTarget:
+    """What a session of this runtime is opened for."""
     # TF32 rounds float32 operands to 11 bits: what a user ships, but no float32 arithmetic to judge.
     is_timing = options.purpose is Purpose.TIMING
     dtype = element_type(model)

@@ -5,7 +5,9 @@ Knows the texts of onnxruntime 1.31 and 1.32 only; an unknown text passes throug
 
 import re
 
-__all__ = ["clean_message", "failing_node", "ort_exceptions"]
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+
+__all__ = ["clean_message", "failing_node", "failure_text", "ort_exceptions"]
 
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : |^Error in execution: ")
 _RUNNING = re.compile(r"Non-zero status code returned while running \w+ node\. Name:'[^']*' Status Message: ")
@@ -13,6 +15,8 @@ _RUNNING = re.compile(r"Non-zero status code returned while running \w+ node\. N
 _LOCATION = re.compile(r"(?:\S*/)?[\w.]+\.(?:h|cc|cu|cuh|cpp|hpp):\d+ ")
 _SIGNATURE = re.compile(r"[^()]*::[~\w]+(?:<[^()]*>)?\(")
 _WITH_NAME = re.compile(r" with name '[^']*'")
+# What comes of a file names it, and a reason of that kind may stand in another.
+_LOADING = re.compile(r"^(?:Load model (?:from )?.*? failed[:.] *)+")
 # An invalid model: the node as a tuple, its inputs and outputs with their types, then the fault.
 _INVALID = re.compile(r"This is an invalid model\. (?:In Node, .*? , Error )?", re.DOTALL)
 _NAMED = re.compile(
@@ -36,24 +40,34 @@ def failing_node(message: str) -> str | None:
 
 
 def clean_message(message: str) -> str:
-    """The text without codes, node names, source paths and C++ signatures, one line, no final stop.
+    """The text without codes, node names, paths of the model and of sources, C++ signatures, one line, no final stop.
 
     Example:
         >>> clean_message("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Invalid input name: X")
         'Invalid input name: X'
     """
-    text = _INVALID.sub("", _RUNNING.sub("", _PREFIX.sub("", message.strip()))).removeprefix(
-        "Exception during initialization: "
-    )
+    text = _LOADING.sub("", _PREFIX.sub("", message.strip()))
+    text = _INVALID.sub("", _RUNNING.sub("", text)).removeprefix("Exception during initialization: ")
     while location := _LOCATION.search(text):
         text = text[: location.start()] + _after_signature(text[location.end() :])
     return " ".join(_WITH_NAME.sub("", text).split()).rstrip(".")
 
 
+def failure_text(runtime: str, message: str, *, what: str = "failed") -> str:
+    """The sentence for an ONNX Runtime error text.
+
+    Example:
+        >>> failure_text("ort-cpu", "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Invalid input name: X")
+        'ort-cpu failed: Invalid input name: X.'
+    """
+    node = failing_node(message)
+    where = f" at node '{node}'" if node else ""
+    return f"{runtime} {what}{where}: {clean_message(message)}."
+
+
 def ort_exceptions() -> tuple[type[Exception], ...]:
     """Every class that ONNX Runtime raises; they share no base of their own."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
     own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
     return (*own, RuntimeError, ValueError, TypeError)
 

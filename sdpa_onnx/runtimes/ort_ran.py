@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.spec import Dtype
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
+from sdpa_onnx.graph.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.runtimes.feeds import element_type
@@ -24,7 +25,7 @@ from sdpa_onnx.runtimes.feeds import element_type
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
-__all__ = ["assigned_nodes", "count_expanded", "count_fused", "ran_of_large", "read_ran"]
+__all__ = ["assigned_nodes", "count_expanded", "count_fused", "is_unread", "read_ran", "report_of", "report_of_large"]
 
 # ONNX Runtime names the values of an inlined function body "_inlfunc_<operator>_...": the only trace that
 # an operator leaves once it is expanded (seen in 1.32.0; the nodes themselves have no name).
@@ -66,9 +67,29 @@ def read_ran(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimised.onnx"
         reload(path)
-        graph = onnx.load(path, load_external_data=False).graph
-    nodes = list(_nodes(graph))
-    assigned = assigned_nodes(session)
+        return report_of(
+            model, optimised=path, assigned=assigned_nodes(session), provider=provider, precision=precision
+        )
+
+
+def report_of(
+    model: OnnxModel,
+    *,
+    optimised: Path,
+    assigned: Mapping[str, Counter[str]],
+    provider: str,
+    precision: str,
+) -> RanReport:
+    """The same from facts that are at hand, such as those of a worker process.
+
+    Args:
+        model: The model as it was asked for.
+        optimised: File of the graph after optimisation.
+        assigned: Operators that each provider took; no operators where the version does not tell.
+        provider: The provider that was asked for.
+        precision: The declared arithmetic where no operator is expanded.
+    """
+    nodes = list(_nodes(onnx.load(optimised, load_external_data=False).graph))
     expanded = count_expanded(model, nodes)
     warnings = [
         *_expansion_warnings(model, nodes, expanded),
@@ -88,15 +109,20 @@ def read_ran(
     )
 
 
-def ran_of_large(*, session: "InferenceSession", provider: str, precision: str) -> RanReport:
-    """Say which providers took which nodes of a model too large to be loaded once more for its optimised graph.
+def is_unread(model: OnnxModel) -> bool:
+    """Whether a model is too large to be loaded once more for its optimised graph."""
+    # In float64 an expanded Attention changes the precision, which only the optimised graph tells.
+    return is_large(model.ir) and element_type(model) is not Dtype.FLOAT64
+
+
+def report_of_large(*, assigned: Mapping[str, Counter[str]], provider: str, precision: str) -> RanReport:
+    """Say which providers took which nodes of a model that `is_unread`.
 
     Args:
-        session: The session that runs it.
+        assigned: Operators that each provider took.
         provider: The provider that was asked for.
         precision: The declared arithmetic.
     """
-    assigned = assigned_nodes(session)
     return RanReport(
         providers={name: operators.total() for name, operators in sorted(assigned.items())},
         node_counts={},

@@ -15,25 +15,26 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.spec import Dtype
 from sdpa_onnx.errors import SessionError
-from sdpa_onnx.graph.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
-from sdpa_onnx.runtimes.feeds import checked_feeds, element_type
-from sdpa_onnx.runtimes.ort_errors import clean_message, failing_node, ort_exceptions
-from sdpa_onnx.runtimes.ort_ran import ran_of_large, read_ran
+from sdpa_onnx.runtimes.feeds import checked_feeds
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+from sdpa_onnx.runtimes.ort_errors import failure_text, ort_exceptions
+from sdpa_onnx.runtimes.ort_ran import assigned_nodes, is_unread, read_ran, report_of_large
 from sdpa_onnx.runtimes.ort_values import bind_input, read_arrays
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, SessionOptions
 
-__all__ = ["OrtBoundRun", "OrtSession", "OrtTarget"]
+__all__ = ["OrtBoundRun", "OrtSession", "OrtTarget", "session_settings"]
 
 Array = NDArray[np.generic]
 
 # ORT's severity "fatal": what fails is raised and worded here, not printed by ORT as well.
 _SILENT = 4
+
+_PROVIDER_OPTION = "provider."
 
 # Where the tensor files of a model given as bytes lie, and a file for the tensors of an optimised model above 2 GiB.
 # Source: onnxruntime_session_options_config_keys.h (1.32.0).
@@ -147,10 +148,11 @@ class OrtSession:
 
     @cached_property
     def _ran(self) -> RanReport:
-        # In float64 an expanded Attention changes the precision, which only the optimised graph tells.
-        if is_large(self._model.ir) and element_type(self._model) is not Dtype.FLOAT64:
+        if is_unread(self._model):
             target = self._target
-            return ran_of_large(session=self.session, provider=target.provider, precision=target.precision)
+            return report_of_large(
+                assigned=assigned_nodes(self.session), provider=target.provider, precision=target.precision
+            )
         return read_ran(
             self._model,
             session=self.session,
@@ -160,9 +162,8 @@ class OrtSession:
         )
 
     def _open(self, optimised_path: Path | None) -> "InferenceSession":
-        import onnxruntime as ort
-
-        options = _session_options(self._options)
+        ort = import_onnxruntime()
+        options = _session_options(session_settings(self._target, self._options))
         if self._linked.folder is not None:
             options.add_session_config_entry(_FOLDER, str(self._linked.folder))
         if optimised_path is not None:
@@ -171,7 +172,7 @@ class OrtSession:
                 options.add_session_config_entry(_OPTIMISED_DATA, f"{optimised_path.name}.data")
         provider = (self._target.provider, dict(self._target.provider_options))
         try:
-            session = ort.InferenceSession(self._linked.message, options, providers=[provider])
+            session: InferenceSession = ort.InferenceSession(self._linked.message, options, providers=[provider])
         except ort_exceptions() as error:
             raise self._failure(error, what="cannot load the model") from error
         # ORT's own run() reopens a session whose provider failed on the CPU, for good, with a line on stdout.
@@ -194,21 +195,40 @@ class OrtSession:
             raise self._failure(error) from error
 
     def _failure(self, error: Exception, *, what: str = "failed") -> SessionError:
-        node = failing_node(str(error))
-        where = f" at node '{node}'" if node else ""
-        return SessionError(f"{self._target.runtime} {what}{where}: {clean_message(str(error))}.")
+        return SessionError(failure_text(self._target.runtime, str(error), what=what))
 
 
-def _session_options(load: LoadOptions) -> "SessionOptions":
-    import onnxruntime as ort
+def session_settings(target: OrtTarget, load: LoadOptions) -> dict[str, str | int]:
+    """All that ONNX Runtime is told about a session, in plain words; a worker process is told the same.
 
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = load.threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = _SILENT
-    level = ort.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if load.optimise else level.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    Returns:
+        Attributes of SessionOptions by name, session configuration entries by their name (with a dot), "provider",
+        its options as "provider.NAME", and "device".
+    """
+    settings: dict[str, str | int] = {
+        "provider": target.provider,
+        "device": target.device,
+        "intra_op_num_threads": load.threads,
+        "inter_op_num_threads": 1,
+        "log_severity_level": _SILENT,
+        "graph_optimization_level": "ORT_ENABLE_ALL" if load.optimise else "ORT_DISABLE_ALL",
+        "session.record_ep_graph_assignment_info": "1",
+    }
     if load.threads == 1:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        settings["session.intra_op.allow_spinning"] = "0"
+    return settings | {f"{_PROVIDER_OPTION}{name}": value for name, value in target.provider_options.items()}
+
+
+def _session_options(settings: Mapping[str, str | int]) -> "SessionOptions":
+    ort = import_onnxruntime()
+    options = ort.SessionOptions()
+    for key, value in settings.items():
+        if key in ("provider", "device") or key.startswith(_PROVIDER_OPTION):
+            continue
+        if key == "graph_optimization_level":
+            options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, str(value))
+        elif "." in key:
+            options.add_session_config_entry(key, str(value))
+        else:
+            setattr(options, key, value)
     return options

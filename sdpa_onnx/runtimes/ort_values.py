@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import SessionError
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 
 if TYPE_CHECKING:
     from onnxruntime import IOBinding, OrtValue
@@ -29,11 +30,10 @@ def bind_input(binding: "IOBinding", name: str, array: Array, *, device: str) ->
         The memory that the binding points into; it must outlive the binding.
     """
     import onnx_ir as ir
-    import onnxruntime as ort
 
     element = ir.DataType.from_numpy(array.dtype)
     bits = array.view(np.uint16) if element is ir.DataType.BFLOAT16 else array
-    value = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(bits), device, 0)
+    value: OrtValue = import_onnxruntime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(bits), device, 0)
     binding.bind_input(name, device, 0, element.value, list(array.shape), value.data_ptr())
     return value
 

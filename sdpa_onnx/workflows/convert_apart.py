@@ -15,12 +15,13 @@ from sdpa_onnx.core.records import AgreementRecord
 from sdpa_onnx.errors import ModelError, SdpaOnnxError
 from sdpa_onnx.graph.large import is_large, number_bytes
 from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.measure.process_end import ending
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.checked import Check, failed_record
 from sdpa_onnx.workflows.convert_proof import Proof, prove_conversion
 from sdpa_onnx.workflows.convert_runs import Effort
 from sdpa_onnx.workflows.lifted import lift
-from sdpa_onnx.workflows.start_child import child_command, ending
+from sdpa_onnx.workflows.start_child import child_command
 
 __all__ = ["prove_apart"]
 

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from sdpa_onnx.errors import RuntimeNotFoundError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.saved_files import Linked
+from sdpa_onnx.measure.process_end import ending
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
 from sdpa_onnx.workflows.guarded_child import READY
-from sdpa_onnx.workflows.start_child import STARTING_SECONDS, child_command, ending, not_started
+from sdpa_onnx.workflows.start_child import STARTING_SECONDS, child_command, not_started
 
 __all__ = ["GuardedRuntime", "ProcessDiedError", "guarded_runtime", "own_process"]
 

@@ -5,18 +5,16 @@ stand in before anything else: a file named onnx.py there is not ours. Asks a ch
 """
 
 import os
-import signal
 import sys
 from typing import IO
 
 from sdpa_onnx.errors import RuntimeUnavailableError
+from sdpa_onnx.measure.process_end import ending, last_line
 
-__all__ = ["STARTING_SECONDS", "child_command", "ending", "not_started", "quieten"]
+__all__ = ["STARTING_SECONDS", "child_command", "not_started", "quieten"]
 
 # A loaded machine imports onnx and numpy in this time.
 STARTING_SECONDS = 120.0
-
-_TAIL_BYTES = 4096
 
 
 def child_command(module: str, *arguments: str) -> list[str]:
@@ -51,28 +49,9 @@ def not_started(what: str, status: int | None, errors: IO[bytes] | None) -> Runt
         errors: Its standard error.
     """
     why = f"said nothing for {STARTING_SECONDS:g} s" if status is None else f"ended with {ending(status)}"
-    line = _last_line(errors)
-    said = f": {line.rstrip('.')}" if line else ""
+    line = last_line(errors) if errors is not None else ""
+    said = f": {line}" if line else ""
     return RuntimeUnavailableError(
         f"{what} did not start, it {why}{said}.",
         hint="This is no fault of the runtime; see whether `sdpa-onnx runtimes` works.",
     )
-
-
-def ending(status: int) -> str:
-    """How a process ended: the name of the signal, or its exit code."""
-    if status >= 0:
-        return f"exit code {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
-
-
-def _last_line(errors: IO[bytes] | None) -> str:
-    if errors is None:
-        return ""
-    size = errors.seek(0, os.SEEK_END)
-    errors.seek(max(0, size - _TAIL_BYTES))
-    lines = errors.read().decode(errors="replace").strip().splitlines()
-    return " ".join(lines[-1].split()) if lines else ""

@@ -153,7 +153,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "bench-baseline": (
         ["bench", "bare.onnx", "--baseline", "openvino"],
-        "There is no arm 'openvino' to be the baseline. Arms: ort-cpu attention 23, torch.",
+        "There is no arm 'openvino' to be the baseline. Arms: ort-cpu, torch.",
     ),
     "bench-different": (
         ["bench", "bare.onnx", "causal.onnx"],

@@ -202,15 +202,3 @@ def test_inspect_says_what_stands_in_a_file(shell: Shell) -> None:
         "Axes: Every attention is right at 4 sizes on ort-cpu.",
         "On ort-cpu: 1 node (1 Attention), float32.",
     ]
-
-
-def test_bench_as_json(shell: Shell) -> None:
-    """A short comparison: an arm a record, ratios to torch, nothing but JSON on stdout."""
-    ended = shell("bench", "bare.onnx", "--size", "q_seq_len=8", "--seconds", "0.1", "--blocks", "12", "--json")
-    assert (ended.code, ended.stderr) == (0, "")
-    records = _records(ended)
-    assert [(record["arm"], record["baseline"]) for record in records] == [
-        ("ort-cpu attention 23", "torch"),
-        ("torch", "torch"),
-    ]
-    assert records[1]["ratio"] == 1.0

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.roofline import Ceilings, Work, attention_work, projection_flops, roof_seconds
+from sdpa_onnx.core.roofline import (
+    Ceilings,
+    Work,
+    attention_work,
+    bound_by,
+    is_memory_bound,
+    projection_flops,
+    roof_seconds,
+)
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
 from tests.core.loops import is_visible
 
@@ -106,7 +114,37 @@ def test_projections_of_self_attention() -> None:
     assert projection_flops(rows_q=10, rows_kv=30, hidden_size=16) == (4 * 10 + 4 * 30) * 16**2
 
 
+# A second of products, half of one of exponentials, and a second and a half of memory.
+_WORK = Work(useful_flops=10**9, executed_flops=10**9, exps=500_000, bytes_moved=1500)
+
+
+def _ceilings(bytes_per_second: float) -> Ceilings:
+    return Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e6, bytes_per_second=bytes_per_second)
+
+
 def test_the_roof_adds_products_and_exponentials() -> None:
-    """On one thread they do not overlap."""
-    ceilings = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e6)
-    assert roof_seconds(2_000_000_000, 500_000, ceilings) == 2.5
+    """On one thread they do not overlap; memory is read beside them, and counts where it takes longer."""
+    assert roof_seconds(_WORK, Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e6)) == 1.5
+    assert roof_seconds(_WORK, _ceilings(1e4)) == 1.5
+    assert roof_seconds(_WORK, _ceilings(1e2)) == 15.0
+
+
+@pytest.mark.parametrize(("bytes_per_second", "is_bound"), [(1001.0, False), (999.0, True), (-1.0, False)])
+def test_memory_bound_on_either_side(bytes_per_second: float, is_bound: bool) -> None:
+    """Memory bounds where it takes longer than all computing; what was not measured bounds nothing."""
+    assert is_memory_bound(_WORK, _ceilings(bytes_per_second)) is is_bound
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "host_seconds", "word"),
+    [(1e9, -1.0, "products"), (1e3, 0.1, "memory"), (1e9, 1.01, "host"), (-1.0, 0.99, "products")],
+)
+def test_what_bounds_a_case(bytes_per_second: float, host_seconds: float, word: str) -> None:
+    """The largest of the four."""
+    assert bound_by(_WORK, _ceilings(bytes_per_second), host_seconds=host_seconds) == word
+
+
+def test_exponentials_may_bound() -> None:
+    """Where the softmax takes longer than the products."""
+    slow = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e5)
+    assert bound_by(_WORK, slow) == "exponentials"

@@ -37,8 +37,8 @@ def test_a_heavy_import_would_be_seen() -> None:
     assert heavy_modules_after("import sdpa_onnx", "import vl_convert") == {"vl_convert"}
 
 
-def _openvino_imports(text: str) -> list[int]:
-    """Lines that import openvino when they run: not those for type checkers only."""
+def _imports(package: str, text: str) -> list[int]:
+    """Lines that import a package when they run: not those for type checkers only."""
     tree = ast.parse(text)
     unreached = {
         id(inner)
@@ -57,23 +57,32 @@ def _openvino_imports(text: str) -> list[int]:
                 modules = [str(getattr(first, "value", ""))]
             case _:
                 continue
-        if id(node) not in unreached and any(name.split(".")[0] == "openvino" for name in modules):
+        if id(node) not in unreached and any(name.split(".")[0] == package for name in modules):
             found.append(node.lineno)
     return found
 
 
-def test_openvino_is_imported_in_one_place() -> None:
-    """A plain import of openvino sends an event to a web service: only the module that prevents it may do it."""
+# Modules of worker processes have nothing of ours to import; what they need is in their environment.
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [
+        ("openvino", {"openvino_import.py", "on_openvino.py"}),
+        ("onnxruntime", {"onnxruntime_import.py", "on_onnxruntime.py", "on_cuda.py"}),
+    ],
+)
+def test_runtimes_are_imported_where_nothing_is_sent(package: str, expected: set[str]) -> None:
+    """A plain import of either sends events to a web service: only modules that prevent it may do it."""
     files = [*PACKAGE.rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
-    found = {path.name for path in files if _openvino_imports(path.read_text(encoding="utf-8"))}
-    assert found == {"openvino_import.py"}
+    texts = [(path.name, path.read_text(encoding="utf-8")) for path in files]
+    assert {name for name, text in texts if package in text and _imports(package, text)} == expected
 
 
 @pytest.mark.parametrize(
     "text",
     ["import openvino as ov", "from openvino.tools import ovc", 'importlib.import_module("openvino")'],
 )
-def test_a_second_import_of_openvino_would_be_seen(text: str) -> None:
+def test_a_second_import_would_be_seen(text: str) -> None:
     """The check finds each way to write it, inside a function too, and passes over type checking."""
-    assert _openvino_imports(f"def load():\n    {text}\n") == [2]
-    assert _openvino_imports(f"if TYPE_CHECKING:\n    {text}\n") == []
+    assert _imports("openvino", f"def load():\n    {text}\n") == [2]
+    assert _imports("openvino", f"if TYPE_CHECKING:\n    {text}\n") == []
+    assert _imports("onnxruntime", f"def load():\n    {text}\n") == []

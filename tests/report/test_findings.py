@@ -213,12 +213,12 @@ def test_speed_of_one_comparison() -> None:
     ("ratio", "word"),
     [
         ((0.90, 0.80, 0.999), "faster"),
-        ((0.90, 0.80, 1.0), "too noisy to call"),
+        ((0.90, 0.80, 1.0), "inconclusive"),
         ((1.10, 1.001, 1.20), "slower"),
-        ((1.10, 1.0, 1.20), "too noisy to call"),
-        ((1.00, 0.98, 1.02), "the same within 2 %"),
-        ((1.00, 0.979, 1.02), "too noisy to call"),
-        ((0.995, 0.99, 0.999), "the same within 2 %"),
+        ((1.10, 1.0, 1.20), "inconclusive"),
+        ((1.00, 0.98, 1.02), "equal within 2 %"),
+        ((1.00, 0.979, 1.02), "inconclusive"),
+        ((0.995, 0.99, 0.999), "equal within 2 %"),
     ],
 )
 def test_nothing_is_claimed_while_the_interval_holds_one(ratio: tuple[float, float, float], word: str) -> None:
@@ -241,7 +241,7 @@ def test_overlapping_intervals_decide_nothing() -> None:
     """Two arms over one baseline are compared by the quotient of their intervals."""
     ratios = {FUSED: (0.90, 0.85, 0.95), DECOMPOSED: (0.93, 0.90, 0.97)}
     lines = tell([*with_ratios(comparison(), ratios)])
-    assert one_with("against the decomposed graph", lines).endswith("too noisy to call in the one case.")
+    assert one_with("against the decomposed graph", lines).endswith("inconclusive in the one case.")
 
 
 def test_winner_changes_with_length() -> None:
@@ -253,7 +253,7 @@ def test_winner_changes_with_length() -> None:
     records = [record for length, ratios in plan.items() for record in with_ratios(comparison(seq_len=length), ratios)]
     assert one_with("fastest arm", tell([*records])) == (
         "The fastest arm changes with length (sdpa, batch 1, d_k 64): torch at 32 and 64; "
-        "too noisy to call at 128; ort-cpu attention 23 from 256 to 1024."
+        "no clear winner at 128; ort-cpu attention 23 from 256 to 1024."
     )
 
 
@@ -267,8 +267,8 @@ def test_no_winner_anywhere() -> None:
 def test_noise_is_told_above_its_limit(disturbed: float, told: bool) -> None:
     """Above 10 % of disturbed calls the reader is warned, with what it cost."""
     records = [msgspec.structs.replace(one, disturbed=disturbed) for one in comparison(noise=0.3)]
-    lines = [line for line in tell([*records]) if "noisy:" in line]
-    text = "The machine was noisy: 11 % of calls were disturbed; 2 ratios too noisy to call."
+    lines = [line for line in tell([*records]) if "busy:" in line]
+    text = "The machine was busy: 11 % of calls were disturbed; 2 ratios inconclusive."
     assert lines == ([f"{text} The times are CPU time, not wall time."] if told else [])
 
 

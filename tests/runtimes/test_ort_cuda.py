@@ -123,7 +123,7 @@ def test_tf32_is_off_for_agreement_and_declared_for_timing(
 ) -> None:
     """What a verdict is relative to is what was asked of the provider."""
     options = LoadOptions(purpose=purpose)
-    target = ort_cuda._target(model(Problem(dtype=dtype)), options)
+    target = ort_cuda.target_of(model(Problem(dtype=dtype)), options)
     assert target.precision == precision
     ort_session.OrtSession(model(Problem(dtype=dtype)), target, options)
     assert opened == [(CUDA, {"device_id": "0", "use_tf32": use_tf32})]

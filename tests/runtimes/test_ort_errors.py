@@ -27,6 +27,15 @@ INVALID = (
     '("Q": tensor(float),"K": tensor(float),) -> ("Y": tensor(float),) , '
     "Error Unrecognized attribute: left_window_size for operator Attention"
 )
+FROM_FILE = "[ONNXRuntimeError] : {} : Load model from /tmp/a b/model1.onnx failed:"
+INVALID_NODE = (
+    'This is an invalid model. In Node, ("n", Foo, "", -1) : ("x": tensor(float),) -> ("y": tensor(float),) , Error '
+    "No Op registered for Foo with domain_version of 18"
+)
+IR_VERSION = (
+    "/onnxruntime_src/onnxruntime/core/graph/model.cc:256 onnxruntime::Model::Model(onnx::ModelProto&&, const "
+    "onnxruntime::ModelOptions&) Unsupported model IR version: 99, max supported IR version: 14\n"
+)
 NO_KERNEL = "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for {}"
 TEXTS = {
     "kernel": (KERNEL, "attend", "K->Shape()[2] == V->Shape()[2] was false. inconsistent kv_sequence_length"),
@@ -41,6 +50,26 @@ TEXTS = {
         NO_KERNEL.format("Expand(13) node with name ''"),
         None,
         "Could not find an implementation for Expand(13) node",
+    ),
+    "no-model": (
+        FROM_FILE.format("7 : INVALID_PROTOBUF") + "Protobuf parsing failed.",
+        None,
+        "Protobuf parsing failed",
+    ),
+    "no-file": (
+        FROM_FILE.format("3 : NO_SUCHFILE") + "Load model /tmp/a b/model1.onnx failed. File doesn't exist",
+        None,
+        "File doesn't exist",
+    ),
+    "no-operator": (
+        FROM_FILE.format("10 : INVALID_GRAPH") + INVALID_NODE,
+        "n",
+        "No Op registered for Foo with domain_version of 18",
+    ),
+    "ir-version": (
+        FROM_FILE.format("1 : FAIL") + IR_VERSION,
+        None,
+        "Unsupported model IR version: 99, max supported IR version: 14",
     ),
     "binding": ("Error in execution: At least one output.", None, "At least one output"),
     "slashes": ("while running Add node. Name:'/layer/Add' Status", "/layer/Add", None),

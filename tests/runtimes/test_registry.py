@@ -70,7 +70,7 @@ def test_a_plug_in_that_cannot_be_imported_is_named(plant: list[EntryPoint]) -> 
     "module",
     [
         *("base", "ort_cpu", "ort_cuda", "ort_errors", "ort_session", "torch_baseline", "torch_ran", "onnx_reference"),
-        *("openvino", "openvino_import", "openvino_ran", "openvino_session"),
+        *("openvino", "openvino_import", "openvino_ran", "openvino_session", "onnxruntime_import"),
     ],
 )
 def test_importing_a_runtime_loads_no_framework(module: str) -> None:

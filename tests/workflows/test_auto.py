@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,15 +13,15 @@ from sdpa_onnx.core.inputs import draw_inputs
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, MaskKind
 from sdpa_onnx.core.verdicts import Outcome
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
-from sdpa_onnx.workflows import auto, guarded
+from sdpa_onnx.workflows import auto
 from sdpa_onnx.workflows.auto import Budget, choose_form, default_sizes
 from sdpa_onnx.workflows.auto_choice import Choice
 from sdpa_onnx.workflows.auto_race import Lap, Race, race
 from sdpa_onnx.workflows.case_trial import judge_attention
 from sdpa_onnx.workflows.form_trial import FormProblem, bare_attention, form_model, set_opset
-from sdpa_onnx.workflows.guarded import own_process
-from tests.workflows.dying_child import KILLING_QUERIES, start_dying
+from tests.measure.fake_workers import MILLISECOND, FakeArm, FakeMachine
 from tests.workflows.node_runtime import NodeRuntime
 
 _SPEC = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True)
@@ -178,25 +179,36 @@ def test_a_race_measures_what_is_near_and_leaves_the_rest_behind() -> None:
     models = {form.value: form_model(_PROBLEM, form, opset=23, options=LowerOptions()) for form in _TWO}
     broken = FormProblem(spec=AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True, scale=0.0))
     models["broken"] = form_model(broken, Form.ATTENTION, opset=23, options=LowerOptions())
-    found = race(models, get_runtime("ort-cpu"), _SHORT, threads=1, budget_seconds=0.05)
+    with WorkerPool(fresh=False) as pool:
+        found = race(models, get_runtime("ort-cpu"), _SHORT, threads=1, budget_seconds=0.05, pool=pool)
     assert [one.arm for one in found.raced] == ["attention", "decomposed"]
     assert min(one.ratio for one in found.raced) == 1.0
     assert "scale must be greater than 0" in found.laps["broken"].failure
     assert all(found.laps[form].seconds > 0 for form in _TWO)
 
 
-@pytest.mark.slow
-def test_an_arm_that_crashes_takes_nobody_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs in a process of its own first; how that ended is its failure, and it never runs here."""
-    monkeypatch.setattr(guarded, "_start", start_dying)
+@pytest.mark.parametrize("process", [0, 1], ids=["first-calls", "timing"])
+def test_an_arm_that_crashes_takes_nobody_with_it(process: int) -> None:
+    """At its first calls or when it is timed: how its process ended is its failure, and the others are raced."""
     arm = form_model(_PROBLEM, Form.ATTENTION, opset=23, options=LowerOptions())
-    unlucky = {"batch_size": 1, "q_seq_len": KILLING_QUERIES, "kv_seq_len": 8}
-    with own_process(get_runtime("ort-cpu"), 60.0) as apart:
-        runtime = get_runtime("ort-cpu")
-        bad = race({"arm": arm}, runtime, unlucky, threads=1, budget_seconds=0.05, apart=apart)
-        good = race({"arm": arm}, runtime, _SHORT, threads=1, budget_seconds=0.05, apart=apart)
-    assert bad.laps["arm"].failure == "ort-cpu crashed: its process ended with SIGKILL."
-    assert (bad.raced, good.laps["arm"].failure) == ((), "")
+    models = {"good": arm, "bad": replace(arm), "fine": replace(arm)}
+    machine = FakeMachine(arms={"model1": FakeArm(fails={process: "visit"})})
+    with machine.pool(fresh=False) as pool:
+        found = race(models, get_runtime("ort-cpu"), _SHORT, threads=1, budget_seconds=0.05, pool=pool)
+    assert [one.arm for one in found.raced] == ["good", "fine"]
+    assert found.laps["bad"].failure == "model1 crashed at visit."
+
+
+def test_several_threads_on_a_busy_machine_are_raced_by_their_first_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice is still made, since a file is wanted and not a claim."""
+    monkeypatch.setattr("sdpa_onnx.workflows.bench.idle_cores", lambda: 0.5)
+    arm = form_model(_PROBLEM, Form.ATTENTION, opset=23, options=LowerOptions())
+    machine = FakeMachine(arms={"model1": FakeArm(wall_ns=lambda _: 1.25 * MILLISECOND)})
+    with machine.pool(fresh=False) as pool:
+        laps = race(
+            {"one": arm, "two": replace(arm)}, get_runtime("ort-cpu"), _SHORT, threads=2, budget_seconds=0.05, pool=pool
+        ).laps
+    assert [(lap.ratio, lap.left_behind, lap.failure) for lap in laps.values()] == [(1.0, True, ""), (1.25, True, "")]
 
 
 def test_default_sizes_are_a_ladder_or_a_prompt_and_a_token() -> None:

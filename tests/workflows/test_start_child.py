@@ -11,12 +11,13 @@ import pytest
 from sdpa_onnx.core.records import Conformity
 from sdpa_onnx.core.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError
+from sdpa_onnx.measure.process_end import ending
 from sdpa_onnx.runtimes.base import LoadOptions
 from sdpa_onnx.workflows import guarded, start_child
 from sdpa_onnx.workflows.conformance import conformance, runner
 from sdpa_onnx.workflows.export import export_target
 from sdpa_onnx.workflows.guarded import ProcessDiedError, guarded_runtime
-from sdpa_onnx.workflows.start_child import child_command, ending
+from sdpa_onnx.workflows.start_child import child_command
 from tests.workflows.dying_child import start_dying
 
 _BARE = export_target(

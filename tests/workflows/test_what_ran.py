@@ -2,9 +2,10 @@
 
 import pytest
 
+from sdpa_onnx.core.paired import Look
 from sdpa_onnx.core.records import AgreementRecord, TimingRecord
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.visits import Plan
+from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
 from sdpa_onnx.runtimes.ort_cpu import OrtCpu
 from sdpa_onnx.workflows.bench import Arm, bench
@@ -31,7 +32,9 @@ def timed(loaded: OnnxModel) -> TimingRecord:
         CHECK,
         target="test",
         baseline="arm",
-        plan=Plan(blocks=2, visit_seconds=0.001, warm_up_seconds=0.001, budget_seconds=0.1, least_blocks=2),
+        plan=TimingPlan(
+            looks=(Look(launches=1, alpha=0.01),), blocks=2, visit_seconds=0.001, least_blocks=2, extras=False
+        ),
     )
     return comparison.records["arm"]
 

@@ -13,12 +13,13 @@ import msgspec
 
 from sdpa_onnx.core.records import ConformanceRecord, decode_record
 from sdpa_onnx.errors import RuntimeUnavailableError, SdpaOnnxError
+from sdpa_onnx.measure.process_end import ending
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
 from sdpa_onnx.workflows.conformance.feature import Operator
 from sdpa_onnx.workflows.conformance.row import crashed_record
 from sdpa_onnx.workflows.conformance.table import Row, select
 from sdpa_onnx.workflows.conformance.worker import READY, Failure, Request, answer
-from sdpa_onnx.workflows.start_child import STARTING_SECONDS, child_command, ending, not_started
+from sdpa_onnx.workflows.start_child import STARTING_SECONDS, child_command, not_started
 
 __all__ = ["conformance"]
 
