@@ -20,21 +20,25 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.agreement import expect, judge
 from sdpa_onnx.core.forms import Form, LowerOptions
 from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.paired import Calibration
 from sdpa_onnx.core.precision import find_precision
 from sdpa_onnx.core.spec import AttentionCase, AttentionSpec
-from sdpa_onnx.core.statistics import bootstrap_median, bootstrap_ratio
+from sdpa_onnx.core.statistics import bootstrap_median
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.measure.bandwidth import measure_bandwidth
+from sdpa_onnx.measure.deciding import clock_of, ratio
 from sdpa_onnx.measure.environment import load_average
-from sdpa_onnx.measure.visits import ArmSamples, Plan, visit_arms
+from sdpa_onnx.measure.samples import ArmSamples
+from sdpa_onnx.measure.visits import Plan, visit_arms
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.workflows.form_trial import FormProblem, form_model
 
 Array = NDArray[np.generic]
 
-# Above this share of disturbed calls CPU time decides on one thread (METHOD B.4).
-_DISTURBED_LIMIT = 0.10
 _BASELINE = "attention 23"
+# Of the intervals of ratios.
+_ALPHA = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,24 +103,19 @@ def _show(
     bandwidth: float,
     threads: int,
 ) -> None:
-    disturbed = max(one.disturbed for one in samples.values())
-    uses_cpu = threads == 1 and disturbed > _DISTURBED_LIMIT
-    visits = {
-        name: np.median(one.cpu_seconds, axis=1) if uses_cpu else one.wall_seconds.min(axis=1)
-        for name, one in samples.items()
-    }
+    clock = clock_of(samples, threads=threads)
     for name, step in steps.items():
-        median = bootstrap_median(visits[name]).estimate
-        ratio = bootstrap_ratio(visits[name], visits[_BASELINE])
+        median = bootstrap_median(samples[name].per_visit(clock)[0]).estimate
+        found = ratio(samples[name], samples[_BASELINE], clock, Calibration())
+        low, high = found.interval(_ALPHA)
         rate = _cache_bytes(case) / median
         figures = (
             f"{median * 1e6:.1f}{wrong[name]}",
-            f"{ratio.estimate:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]",
+            f"{found.ratio:.3f} [{low:.3f}, {high:.3f}]",
             f"{rate / 1e9:.1f}",
             f"{100 * rate / bandwidth:.0f} %",
         )
         print(f"| {_where(case)} | {name} | {step.copies} | {' | '.join(figures)} |", flush=True)
-    clock = "CPU" if uses_cpu else "wall"
     print(
         f"| {_where(case)} | reading alone | - | {1e6 * _cache_bytes(case) / bandwidth:.1f} | - "
         f"| {bandwidth / 1e9:.1f} | 100 % ({clock} clock) |",
@@ -311,8 +310,7 @@ def _one_buffer(
     case: AttentionCase,
 ) -> Step:
     """Bind past and present to the same memory."""
-    import onnxruntime as ort
-
+    ort = import_onnxruntime()
     info = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         list(nodes),

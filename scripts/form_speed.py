@@ -5,32 +5,36 @@
     python -m scripts.form_speed --lengths 256 1024 4096 --no-mask
     python -m scripts.form_speed --lengths 8192 --memory
 
-Every length is one paired, interleaved run of all arms on the same inputs. A ratio is the time of the other arm over
-that of `blocked` (above 1: blocked is faster) with its 95 % interval. The roof is products plus exponentials at the
-speeds measured before each length. `--memory` runs each arm once in a fresh process and prints how far its resident
-memory rose above what it was with inputs and outputs in place. With a window, `attention` is the operator with a mask.
+Every length is one comparison of all arms on the same inputs, each in four worker processes, visited in random order. A
+ratio is the time of the other arm over that of `blocked` (above 1: blocked is faster) with its 99 % interval. The roof
+is products plus exponentials at the speeds measured before each length. `--memory` runs each arm once in a fresh
+process and prints how far its resident memory rose above what it was with inputs and outputs in place. With a window,
+`attention` is the operator with a mask.
 """
 
 import argparse
 import multiprocessing
 import resource
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from sdpa_onnx.core.forms import Form
+from sdpa_onnx.core.paired import Look
 from sdpa_onnx.core.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.lower import lower, refusal
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.measure.calibration import load_calibration
 from sdpa_onnx.measure.ceilings import measure_ceilings
-from sdpa_onnx.measure.visits import Plan
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Runtime, Session, Supported, Unsupported, get_runtime
+from sdpa_onnx.measure.timing_plan import TimingPlan
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Unsupported, get_runtime
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.workflows.bench import Arm, Comparison, bench
 from sdpa_onnx.workflows.checked import Check
 from sdpa_onnx.workflows.feeds import draw_feeds
@@ -41,28 +45,8 @@ _OPSET = 23
 _MIB = 2**20
 
 
-@dataclass(frozen=True, kw_only=True)
-class InSingle:
-    """A runtime that is asked for float32 itself: openvino would choose bfloat16 where the processor has it."""
-
-    inner: Runtime
-    measures_time: bool = True
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    def available(self) -> Supported | Unsupported:
-        return self.inner.available()
-
-    def version(self) -> str:
-        return self.inner.version()
-
-    def supports(self, model: OnnxModel) -> Supported | Unsupported:
-        return self.inner.supports(model)
-
-    def load(self, model: OnnxModel, options: LoadOptions) -> Session:
-        return self.inner.load(model, replace(options, purpose=Purpose.AGREEMENT))
+# openvino is asked for float32 itself: it would choose bfloat16 where the processor has it.
+_OPTIONS = {"openvino": {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}}
 
 
 def main() -> None:
@@ -82,7 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=30.0, help="for each length, after the warm-up")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for each length")
     parser.add_argument("--arms", nargs="+", default=[*_ORT_FORMS, *_OTHERS])
     parser.add_argument("--memory", action="store_true")
     masks = parser.add_mutually_exclusive_group()
@@ -104,11 +88,18 @@ def _spec(chosen: argparse.Namespace) -> AttentionSpec:
 
 def _print_times(spec: AttentionSpec, sizes: Sequence[dict[str, int]], chosen: argparse.Namespace) -> None:
     arms = list(_arms(spec, chosen.arms))
-    print("| length | arm | ms | clock | ratio to blocked [95 %] | share of roof | disturbed |")
+    print("| length | arm | ms | clock | ratio to blocked [99 %] | share of roof | disturbed |")
     print("|---|---|---|---|---|---|---|")
     for size in sizes:
         ceilings = measure_ceilings(threads=chosen.threads)
-        plan = Plan(blocks=200, visit_seconds=0.05, budget_seconds=chosen.seconds, least_blocks=8)
+        plan = TimingPlan(
+            looks=(Look(launches=4, alpha=0.01),),
+            visit_seconds=0.05,
+            budget_seconds=chosen.seconds,
+            least_blocks=8,
+            extras=False,
+            calibration=load_calibration(),
+        )
         check = Check(sizes=size, spreads=(1.0,), threads=chosen.threads)
         found = bench(arms, check, target="form-speed", baseline=Form.BLOCKED, plan=plan, ceilings=ceilings)
         _print_rows(size["q_seq_len"], found)
@@ -149,7 +140,7 @@ def _arm(name: str, model: OnnxModel | str, runtime: str) -> Iterator[Arm]:
         if isinstance(answer, Unsupported):
             print(f"<!-- {name}: {answer.reason} -->")
             return
-    yield Arm(name=name, model=model, runtime=InSingle(inner=found))
+    yield Arm(name=name, model=model, runtime=found, options=_OPTIONS.get(runtime, {}))
 
 
 def _written(spec: AttentionSpec, form: Form) -> OnnxModel | str:
@@ -204,8 +195,7 @@ def _print_memory(spec: AttentionSpec, sizes: Sequence[dict[str, int]], threads:
 
 def _memory_rise(spec: AttentionSpec, form: Form, size: dict[str, int], threads: int) -> int:
     """Bytes by which one call raises the resident memory, inputs and outputs being there already."""
-    import onnxruntime as ort
-
+    ort = import_onnxruntime()
     model = _written(spec, form)
     if isinstance(model, str):
         raise SystemExit(model)

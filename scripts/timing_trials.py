@@ -1,0 +1,155 @@
+"""How often the paired timing is wrong, and what it finds: recorded on this machine, then judged as the product does.
+
+    python -m scripts.timing_trials record FOLDER --setting quiet-512 --sessions 10
+    python -m scripts.timing_trials table FOLDER
+    python -m scripts.timing_trials plot FOLDER -o docs/timing-power.svg
+
+A session is one comparison from fresh processes, as `bench` makes it, that runs to the last look whatever it says: the
+decomposed attention, two more processes of it, and three copies with extra work (without those: `--equal-only`).
+`record` goes on where it stopped.
+`table` stops each where the product would have: A/A over the equal arms of every session and over launches drawn
+from all sessions, power over the planted ones, and what other ways of comparing say of the same seconds.
+"""
+
+import argparse
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import sdpa_onnx
+from scripts.planted_work import with_extra_work
+from scripts.timing_table import print_tables, write_plot
+from sdpa_onnx.core.paired import Look
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.timing_plan import TimingPlan
+from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.workflows.bench import Arm, Comparison, bench
+from sdpa_onnx.workflows.checked import Check
+
+__all__ = ["PLANTS", "SETTINGS"]
+
+# Rows of extra work that make a call about 2, 5 and 10 % slower, by length; what they really make is in the table.
+PLANTS = {128: (1, 5, 24), 512: (8, 40, 130), 1024: (40, 120, 220)}
+SETTINGS = tuple(f"{load}-{length}" for load in ("quiet", "loaded") for length in PLANTS)
+# A loop that never sleeps and moves memory about, one for each core.
+_BUSY = "import numpy as np\na = np.ones((400, 400), dtype=np.float32)\nwhile True:\n    a = a @ a * 0 + 1\n"
+_CORES = 2
+_EVERY_LAUNCH = 8
+_LONG_SECONDS = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How long the attention is, and whether other processes want every core."""
+
+    name: str
+
+    @property
+    def length(self) -> int:
+        return int(self.name.partition("-")[2])
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.name.startswith("loaded")
+
+
+def main() -> None:
+    """Record sessions, or tell what the recorded ones say."""
+    chosen = _arguments()
+    match chosen.action:
+        case "record":
+            for name in chosen.setting or SETTINGS:
+                models = _models(Setting(name=name).length, with_plants=not chosen.equal_only)
+                _record(Setting(name=name), models, chosen.folder, sessions=chosen.sessions, blocks=chosen.blocks)
+        case "table":
+            print_tables(chosen.folder, SETTINGS)
+        case _:
+            write_plot(chosen.folder, SETTINGS, chosen.output)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("action", choices=["record", "table", "plot"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--setting", choices=SETTINGS, action="append")
+    parser.add_argument("--sessions", type=int, default=10)
+    parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--equal-only", action="store_true", help="record: leave the planted copies out")
+    parser.add_argument("-o", "--output", type=Path, default=Path("timing-power.svg"))
+    return parser.parse_args()
+
+
+def _record(setting: Setting, models: dict[str, OnnxModel], folder: Path, *, sessions: int, blocks: int) -> None:
+    """Record what is missing of a setting."""
+    target = folder / setting.name
+    target.mkdir(parents=True, exist_ok=True)
+    for number in range(sessions):
+        path = target / f"{number:03}.npz"
+        if path.exists():
+            continue
+        with _load(setting):
+            comparison = _session(models, setting.length, seed=number, blocks=blocks)
+        _save(comparison, path)
+        print(f"{setting.name} {number}: {comparison.seconds:.0f} s", flush=True)
+
+
+def _models(length: int, *, with_plants: bool) -> dict[str, OnnxModel]:
+    spec = sdpa_onnx.AttentionSpec(q_num_heads=8, kv_num_heads=8, head_dim=64)
+    base = sdpa_onnx.export(spec, opset=18)
+    planted = enumerate(PLANTS[length] if with_plants else ())
+    return {"base": base, "same": base} | {
+        f"plant {number}": with_extra_work(base, rows=rows) for number, rows in planted
+    }
+
+
+def _session(models: dict[str, OnnxModel], length: int, *, seed: int, blocks: int) -> Comparison:
+    plan = TimingPlan(
+        looks=(Look(launches=_EVERY_LAUNCH, alpha=0.01),),
+        blocks=blocks,
+        least_blocks=blocks,
+        budget_seconds=_LONG_SECONDS,
+        extras=False,
+        seed=seed,
+    )
+    runtime = get_runtime("ort-cpu")
+    return bench(
+        [Arm(name=name, model=model, runtime=runtime) for name, model in models.items()],
+        Check(sizes={"batch_size": 1, "q_seq_len": length, "kv_seq_len": length}, spreads=(1.0,), seed=seed),
+        target="trial",
+        baseline="base",
+        plan=plan,
+    )
+
+
+@contextlib.contextmanager
+def _load(setting: Setting) -> Iterator[None]:
+    """Keep every core wanted by another process, if the setting says so."""
+    busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(_CORES if setting.is_loaded else 0)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def _save(comparison: Comparison, path: Path) -> None:
+    """All or nothing: a session that was stopped is recorded again."""
+    arrays = {
+        f"{name}/{clock}": np.asarray(getattr(samples, f"{clock}_seconds"), dtype=np.float32)
+        for name, samples in comparison.samples.items()
+        for clock in ("wall", "cpu")
+    }
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+        np.savez_compressed(file, allow_pickle=False, seconds=np.array(comparison.launch_seconds), **arrays)
+    Path(file.name).replace(path)
+
+
+if __name__ == "__main__":
+    main()
