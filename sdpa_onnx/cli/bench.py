@@ -10,7 +10,7 @@ import typer
 
 from sdpa_onnx.cli.bench_calibrate import check_alone, run_calibration
 from sdpa_onnx.cli.expect import exit_code
-from sdpa_onnx.cli.guard import INTERRUPTED, guarded, pin_threads, tell
+from sdpa_onnx.cli.guard import DISAGREES, INTERRUPTED, guarded, pin_threads, tell
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
     Debug,
@@ -25,12 +25,12 @@ from sdpa_onnx.cli.options import (
     parse_sizes,
 )
 from sdpa_onnx.cli.progress import Progress
-from sdpa_onnx.cli.writable import check_output
+from sdpa_onnx.cli.writable import check_output, require_apart
 from sdpa_onnx.core.forms import Form
-from sdpa_onnx.errors import PlanError
+from sdpa_onnx.errors import FolderError, PlanError, SdpaOnnxError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sdpa_onnx.core.records import Record
     from sdpa_onnx.measure.timing_plan import TimingPlan
@@ -43,6 +43,8 @@ __all__ = ["bench"]
 
 # Twin of the first: `workflows.bench_arms.AS_IS`.
 _FORMS = ("as-is", *Form)
+# Default of --blocks.
+_BLOCKS = 80
 CacheName = Literal["auto", "warm", "cold"]
 
 Files = Annotated[
@@ -98,7 +100,7 @@ def bench(
     inputs: Inputs = None,
     baseline: Baseline = None,
     seconds: Seconds = 30.0,
-    blocks: Blocks = 80,
+    blocks: Blocks = _BLOCKS,
     cache: Cache = "auto",
     margin: Margin = None,
     timeout: Timeout = PATIENCE_SECONDS,
@@ -114,19 +116,31 @@ def bench(
     pin_threads(max(counts))
     if calibrate:
         check_alone(
-            models, form=form, runtime=runtime, option=option, python=python, at=at, size=size, out=out, chart=chart
+            models,
+            form=form,
+            runtime=runtime,
+            option=option,
+            python=python,
+            at=at,
+            size=size,
+            inputs=inputs,
+            baseline=baseline,
+            margin=margin,
+            out=out,
+            chart=chart,
+            blocks=blocks != _BLOCKS,
+            cache=cache != "auto",
         )
         return run_calibration(counts[0], seconds, timeout, seed, as_json=json)
-    _check_files(models, inputs, [*at, *size], chart)
+    _check_files(models, inputs, [*at, *size], out, chart)
     fixed, options = parse_sizes(size), parse_settings(option)
-    sizes = tuple({**fixed, **one} for one in parse_size_sets(at)) or (fixed,)
     from sdpa_onnx.workflows.bench_files import BenchTask
 
     task = BenchTask(
         paths=models,
         choice=_choice(form, runtime, options, counts, python, timeout),
         check=_check(inputs, models, seed),
-        sizes=sizes,
+        sizes=tuple({**fixed, **one} for one in parse_size_sets(at)) or (fixed,),
         at=bool(at),
         baseline=baseline,
         plan=_plan(seconds, blocks, margin, cache, seed),
@@ -135,8 +149,11 @@ def bench(
     return _carry_out(task, out, chart, as_json=json)
 
 
-def _check_files(models: list[Path], inputs: Path | None, sizes: list[str], chart: Path | None) -> None:
+def _check_files(
+    models: list[Path], inputs: Path | None, sizes: list[str], out: Path | None, chart: Path | None
+) -> None:
     """Find out about misuse before anything is read."""
+    require_apart({"--out": out, "--chart": chart}, [*models, inputs])
     if not models:
         raise PlanError("There is no model to time.", hint="Give .onnx files; --calibrate alone needs none.")
     if inputs is not None and sizes:
@@ -166,7 +183,7 @@ def _choice(
         forms=tuple(dict.fromkeys(forms)),
         options=options,
         threads=threads,
-        pythons=tuple(dict.fromkeys(pythons)),
+        pythons=tuple(dict.fromkeys(path.absolute() for path in pythons)),
         patience_seconds=timeout,
     )
 
@@ -196,7 +213,7 @@ def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, s
 
 
 def _carry_out(task: "BenchTask", out: Path | None, chart: Path | None, *, as_json: bool) -> int:
-    """Time, write and show; what has ended when the user stops is kept."""
+    """Time, write and show; what has ended when the user stops, or something breaks, is kept."""
     from sdpa_onnx.workflows.bench_files import prepare
 
     seconds = task.plan.budget_seconds
@@ -204,40 +221,68 @@ def _carry_out(task: "BenchTask", out: Path | None, chart: Path | None, *, as_js
         prepared = prepare(task, on_step=progress.at)
         run = None if out is None else stack.enter_context(_open_run(out, prepared))
         results: list[Benched] = []
-        interrupted = not _time(prepared, run, results, progress)
-    records = _records(prepared, results)
-    if chart is not None:
-        _draw(results, chart)
-    _show(prepared, results, as_json=as_json)
-    if run is not None:
-        _render(run.folder)
-    if interrupted:
+        stopped = _time(prepared, run, results, progress)
+    if results or not isinstance(stopped, Exception):
+        _show(prepared, results, as_json=as_json)
+    if isinstance(stopped, Exception):
+        raise stopped
+    with _told_as_shown():
+        if chart is not None:
+            _draw(results, chart)
+        if run is not None:
+            _render(run.folder)
+    if stopped is not None:
         tell(f"interrupted after {len(results)} of {len(prepared.checks)} comparisons")
         return INTERRUPTED
-    return exit_code(records, None)
+    if not _any_timed(results):
+        tell("nothing was timed")
+        return DISAGREES
+    return exit_code(_records(prepared, results), None)
 
 
-def _time(prepared: "Prepared", run: "BenchRun | None", results: "list[Benched]", progress: Progress) -> bool:
-    """Fill in the comparisons as they end; False if the user stopped."""
+def _any_timed(results: "Sequence[Benched]") -> bool:
+    from sdpa_onnx.core.records import Outcome
+
+    return any(record.outcome is Outcome.OK for one in results for record in one.records)
+
+
+@contextlib.contextmanager
+def _told_as_shown() -> "Iterator[None]":
+    """Say of a file that cannot be written what is left: the results, on stdout."""
+    try:
+        yield
+    except FolderError as error:
+        raise FolderError(error.args[0], hint="What has ended is shown on stdout; time again where it fits.") from error
+
+
+def _time(
+    prepared: "Prepared", run: "BenchRun | None", results: "list[Benched]", progress: Progress
+) -> BaseException | None:
+    """Fill in the comparisons as they end; what stopped them, or None."""
     from sdpa_onnx.workflows.bench_files import time_all
 
     try:
-        for benched in time_all(prepared, on_step=progress.at):
+        for benched in time_all(prepared, on_step=progress.at, on_note=progress.note):
             results.append(benched)
-            if run is not None:
-                run.add(benched)
+            with _told_as_shown():
+                if run is not None:
+                    run.add(benched)
             progress.advance(prepared.task.plan.budget_seconds)
-        if run is not None:
-            run.finish()
-    except KeyboardInterrupt:
-        return False
-    return True
+        with _told_as_shown():
+            if run is not None:
+                run.finish()
+    except (KeyboardInterrupt, MemoryError, OSError, SdpaOnnxError) as stopped:
+        return stopped
+    return None
 
 
 def _open_run(folder: Path, prepared: "Prepared") -> "BenchRun":
     from sdpa_onnx.sweep.bench_run import BenchRun
 
-    run = BenchRun(folder, prepared, command=shlex.join(["sdpa-onnx", *sys.argv[1:]]))
+    try:
+        run = BenchRun(folder, prepared, command=shlex.join(["sdpa-onnx", *sys.argv[1:]]))
+    except (FolderError, PlanError) as error:  # their hint may be of `run`, which can go on
+        raise type(error)(error.args[0], hint="Choose another --out.") from error
     tell(f"writing {folder}")
     return run
 

@@ -34,6 +34,7 @@ from sdpa_onnx.cli.options import (
 )
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_gates
+from sdpa_onnx.cli.writable import require_apart
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
@@ -45,7 +46,17 @@ __all__ = ["compare"]
 
 Base = Annotated[Path, typer.Argument(metavar="BASE", help="Before: a run folder, a model or a benchmark JSON.")]
 Head = Annotated[Path, typer.Argument(metavar="HEAD", help="Now: another of the same kind.")]
-Python = Annotated[Path | None, typer.Option(metavar="P", help="Interpreter of another environment, for models.")]
+
+
+def _absolute(path: Path | None) -> Path | None:
+    """Not resolved: the interpreter of an environment is a link."""
+    return path and path.absolute()
+
+
+Python = Annotated[
+    Path | None,
+    typer.Option(metavar="P", help="Interpreter of another environment, for models.", callback=_absolute),
+]
 At = Annotated[
     list[str], typer.Option("--at", metavar="AXIS=N,...", help="Sizes to time models at; repeatable: a table.")
 ]
@@ -111,6 +122,7 @@ def compare(
     """Compare two runs, models or environments, and fail on what became worse."""
     pin_threads(threads)
     kind = kind_of(base, head)
+    require_apart(_outputs(markdown, junit, write_expected), [base, head, inputs, expect])
     check_outputs(markdown, junit, write_expected, as_json=json)
     from sdpa_onnx.report.gate_report import GateReport
 
@@ -127,7 +139,8 @@ def compare(
     _require_common(base, head, rows)
     known = expected.sort(rows) if expected is not None else None
     names = [_named(base, base_python), _named(head, head_python)]
-    report = GateReport(rows=rows, base=names[0], head=names[1], how=kind.words, command=_command(), known=known)
+    how = kind.words(limits.skipped)
+    report = GateReport(rows=rows, base=names[0], head=names[1], how=how, command=_command(), known=known)
     if markdown != STDOUT:
         show_gates(report, as_json=json)
     write_results(report, markdown, junit)
@@ -137,6 +150,15 @@ def compare(
         write_known_file(write_expected, rows, expected)
         return OK
     return exit_code(rows, known)
+
+
+def _outputs(markdown: Path | None, junit: Path | None, write_expected: Path | None) -> dict[str, Path | None]:
+    """Files that are written, by option."""
+    return {
+        "--markdown": None if markdown == STDOUT else markdown,
+        "--junit": junit,
+        "--write-expected": write_expected,
+    }
 
 
 def _require_common(base: Path, head: Path, rows: "list[GateRecord]") -> None:

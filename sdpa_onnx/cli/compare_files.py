@@ -11,7 +11,7 @@ from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.gate_limits import Limits
-    from sdpa_onnx.core.gate_records import GateRecord
+    from sdpa_onnx.core.gate_records import Gate, GateRecord
     from sdpa_onnx.core.gates import Side
     from sdpa_onnx.report.gate_report import GateReport
     from sdpa_onnx.workflows.expected import Expected
@@ -30,6 +30,15 @@ __all__ = [
 STDOUT = Path("-")
 
 
+# Whether the numbers were judged, and whether the models were timed.
+_MODELS_WORDS = {
+    (True, True): "Both were judged, and timed interleaved on one machine.",
+    (True, False): "Both were judged; they were not timed.",
+    (False, True): "Both were timed interleaved on one machine; their numbers were not judged.",
+    (False, False): "Only their graphs were compared; nothing was judged or timed.",
+}
+
+
 class Kind(Enum):
     """What is compared."""
 
@@ -37,11 +46,18 @@ class Kind(Enum):
     MODELS = "models"
     BENCHMARKS = "benchmark files"
 
-    @property
-    def words(self) -> str:
-        """How such are compared, one sentence."""
+    def words(self, skipped: "frozenset[Gate]") -> str:
+        """How such are compared, one sentence.
+
+        Args:
+            skipped: Gates that are not asked.
+        """
+        from sdpa_onnx.core.gate_records import Gate
+
         if self is Kind.MODELS:
-            return "Both were judged, and timed interleaved on one machine."
+            return _MODELS_WORDS[Gate.AGREEMENT not in skipped, not {Gate.TIME, Gate.MEMORY} <= skipped]
+        if Gate.TIME in skipped:
+            return "Stored results."
         return "Stored results; time by the ratio of the ratios to their common pinned baseline."
 
 

@@ -6,10 +6,12 @@ missing package, unwritable folder; 130 Ctrl-C.
 
 import contextlib
 import functools
+import io
+import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec, TextIO
@@ -26,6 +28,7 @@ __all__ = [
     "flush_results",
     "guarded",
     "pin_threads",
+    "replace_unsayable",
     "results",
     "tell",
 ]
@@ -51,6 +54,7 @@ def guarded(command: Callable[Parameters, int]) -> Callable[Parameters, None]:
     def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
         try:
             with _prints_apart(as_json=bool(options.get("json"))):
+                _require_finite(options)
                 code = command(*arguments, **options)
                 flush_results()
         except KeyboardInterrupt:
@@ -79,7 +83,19 @@ def guarded(command: Callable[Parameters, int]) -> Callable[Parameters, None]:
 def tell(text: str) -> None:
     """Say something to the person, not to the pipe, in one line."""
     if sys.stderr is not None:  # print(file=None) would write to stdout
-        print(f"sdpa-onnx: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # a terminal that was closed
+            print(f"sdpa-onnx: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def _require_finite(options: Mapping[str, object]) -> None:
+    """Refuse `inf` and `nan`, which the parser takes for numbers within any limits.
+
+    Raises:
+        PlanError: If an option is one of them.
+    """
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise PlanError(f"--{name.replace('_', '-')} {value} is no finite number.")
 
 
 def results() -> TextIO | None:
@@ -106,6 +122,13 @@ def fill_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
+def replace_unsayable() -> None:
+    """Let stdout and stderr write an escape for what their encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager

@@ -1,9 +1,11 @@
 """The entry point: collects the commands. Imports nothing heavy, so that `--help` is quick."""
 
 import contextlib
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Annotated
 
@@ -24,7 +26,7 @@ from sdpa_onnx.cli import (
     saturation,
     verify,
 )
-from sdpa_onnx.cli.guard import INTERRUPTED, MISUSE, OK, fill_closed_streams, tell
+from sdpa_onnx.cli.guard import INTERRUPTED, MISUSE, OK, fill_closed_streams, replace_unsayable, tell
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]
@@ -74,6 +76,8 @@ def _options(
 def main() -> None:
     """Run the command line; what the parser refuses, and a stop before the command, are told like every error."""
     fill_closed_streams()
+    replace_unsayable()
+    _require_text(sys.argv[1:])
     with _terminated_like_ctrl_c():
         try:
             code = app(standalone_mode=False, prog_name="sdpa-onnx")
@@ -90,17 +94,38 @@ def main() -> None:
         raise SystemExit(code or OK)
 
 
+def _require_text(arguments: Sequence[str]) -> None:
+    """Refuse names that no record could hold; Python gives bytes that are no UTF-8 as lone surrogates."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            tell(_why_no_text(argument))
+            raise SystemExit(MISUSE)
+
+
+def _why_no_text(argument: str) -> str:
+    said = argument.encode(errors="backslashreplace").decode()
+    try:
+        os.fsencode(argument).decode()
+    except UnicodeError:
+        return f"{said} is not UTF-8, as the names in records and reports are. Rename the file."
+    return f"{said} cannot be read in this locale, which is not UTF-8. Set PYTHONUTF8=1."
+
+
 @contextlib.contextmanager
 def _terminated_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does: one sentence, no half file, exit code 130."""
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: one sentence, no half file, exit code 130."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup, which must go on
+            signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -82,9 +82,15 @@ def parse_size_sets(texts: list[str]) -> tuple[dict[str, int], ...]:
     """Read AXIS=N,AXIS=N options, one set of sizes each.
 
     Raises:
-        PlanError: If one is of another form or not positive.
+        PlanError: If one is of another form or not positive, or is there twice.
     """
-    return tuple(parse_sizes(text.split(","), option="--at") for text in texts)
+    found: list[dict[str, int]] = []
+    for text in texts:
+        sizes = parse_sizes(text.split(","), option="--at")
+        if sizes in found:
+            raise PlanError(f"--at {text} is given twice.", hint="Each set of sizes is a comparison of its own.")
+        found.append(sizes)
+    return tuple(found)
 
 
 def parse_settings(texts: list[str]) -> tuple[dict[str, str], ...]:
@@ -113,12 +119,14 @@ def parse_sizes(texts: list[str], *, option: str = "--size") -> dict[str, int]:
     """Read AXIS=N options.
 
     Raises:
-        PlanError: If one is of another form or not positive.
+        PlanError: If one is of another form or not positive, or an axis is named twice.
     """
     sizes: dict[str, int] = {}
     for text in texts:
         found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+)", text)
         if found is None or int(found[2]) < 1:
             raise PlanError(f"{option} {text} is not of the form AXIS=N with N at least 1.", hint="E.g. q_seq_len=128.")
+        if found[1] in sizes:
+            raise PlanError(f"{option} {text} gives {found[1]} a second size.", hint="Give each axis one size.")
         sizes[found[1]] = int(found[2])
     return sizes

@@ -1,9 +1,10 @@
 """Records on stdout: as JSON, or as the report's own tables. A reader that goes away (`| head`) is no error."""
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
@@ -137,7 +138,17 @@ def print_json(records: Sequence[Record]) -> None:
 def _print(data: bytes) -> None:
     stream = results()
     if stream is not None:
-        stream.write(msgspec.json.format(data, indent=2).decode() + "\n")
+        text = msgspec.json.format(data, indent=2).decode()
+        stream.write(f"{text if _can_say(stream, text) else json.dumps(json.loads(text), indent=2)}\n")
+
+
+def _can_say(stream: TextIO, text: str) -> bool:
+    """Whether the stream's encoding has every character; the escapes that stand for others are no JSON."""
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import msgspec
 
 from sdpa_onnx.core.benchmark_stats import round_stats
 from sdpa_onnx.core.records import SCHEMA, TimingRecord
+from sdpa_onnx.core.timing_limits import impossible
 from sdpa_onnx.errors import RecordFormatError
 
 __all__ = [
@@ -56,7 +57,7 @@ class BenchmarkEntry:
         fullname: The same with the file; unique in the JSON, the same in every run.
         group: What stands in one table: the comparison.
         record: What we found.
-        rounds: Mean wall time of a call, one number a visit, seconds.
+        rounds: Mean time of a call by the clock that decided, one number a visit, seconds.
         iterations: Calls of a visit.
         param: Id of the parameters of the test, or None; params: the parameters themselves.
     """
@@ -193,6 +194,9 @@ def read_benchmark_json(data: bytes, *, where: str) -> BenchmarkJson:
             f"{where}: a record has schema {newer}, this version reads {SCHEMA}.",
             hint="Read it with the version of sdpa_onnx that wrote it.",
         )
+    for place, record in found:
+        if fault := impossible(record):
+            raise RecordFormatError(f"{where}: in {place}, {fault}.")
     return BenchmarkJson(
         records=tuple(record for _, record in found),
         places=tuple(place for place, _ in found),

@@ -3,7 +3,10 @@
 Judges no arrays: the verdicts are those of the oracle, made when BASE and HEAD ran.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from sdpa_onnx.core.gate_match import Match, RecordT, match_records
 from sdpa_onnx.core.gate_records import Gate, GateRecord, GateWord
@@ -88,9 +91,16 @@ def _compared(match: Match[RecordT]) -> GateRecord:
     was, is_now = _standing(before), _standing(now)
     word = _word(was, is_now)
     renamed = _renamed(before, now)
-    return gate_record(
+    row = gate_record(
         Gate.AGREEMENT, word, now, base=was, head=is_now, evidence=_evidence(word, was, is_now, now) + renamed
     )
+    return msgspec.structs.replace(row, amount=_amount(now))
+
+
+def _amount(record: BaseRecord) -> float:
+    """The largest error over what is allowed; -1 where nothing was judged, or the error is no number."""
+    found = record.max_bound_ratio if isinstance(record, AgreementRecord) else -1.0
+    return found if math.isfinite(found) and found > 0.0 else -1.0
 
 
 def _word(was: str, now: str) -> GateWord:

@@ -137,7 +137,8 @@ def _unlike(
     """Why two stored ratios are not of the same thing; "" if they are."""
     found = [pin for pin in pins if pin is not None and pinned in (pin.runtime, pin.arm)]
     if len(found) < len(pins):
-        return f"the runs have no common pinned baseline ({pinned}): raw seconds of two moments say nothing."
+        none = f"the runs have no common pinned baseline ({pinned}): raw seconds of two moments say nothing."
+        return f"{none} {_other_pin(base, head, pinned)}".rstrip()
     facts = {
         **{name: tuple(machine.environment.get(name, "") for machine in machines) for name in _MACHINE},
         f"the version of {pinned}": tuple(map(_version, found, machines)),
@@ -153,6 +154,16 @@ def _unlike(
     if base.clock != head.clock and min(base.ratio_cpu, head.ratio_cpu) <= 0:
         return f"clock differs: {base.clock}, now {head.clock}, and a ratio by CPU time is not known of both runs."
     return ""
+
+
+def _other_pin(base: TimingRecord, head: TimingRecord, pinned: str) -> str:
+    """What could be pinned instead: the arm that the ratios of both runs refer to."""
+    if base.baseline != head.baseline:
+        told = f"BASE refers to '{base.baseline}' and HEAD to '{head.baseline}'"
+        return f"{told}: time both with one baseline (bench --baseline ARM) and name it with --pinned ARM."
+    if base.baseline == pinned:
+        return f"Both refer to '{pinned}', which was not timed with as many threads in both."
+    return f"Both refer to '{base.baseline}': if that did not change, give --pinned '{base.baseline}'."
 
 
 def _version(pin: TimingRecord, machine: Machine) -> str:

@@ -89,8 +89,14 @@ def _compared(of: BaseRecord, before: _Facts, now: _Facts, limits: Limits) -> Ga
     evidence = " ".join([*worse, *told]) or "The same nodes stand in the file and run."
     row = gate_record(Gate.GRAPH, word, of, base=_summary(before), head=_summary(now), evidence=evidence)
     return msgspec.structs.replace(
-        row, case="", sizes=Sizes(), inputs="", site="", threads=0
+        row, case="", sizes=Sizes(), inputs="", site="", threads=0, amount=_amount(before, now)
     )  # it holds for all of them
+
+
+def _amount(before: _Facts, now: _Facts) -> float:
+    """Nodes that run, or bytes of the file, over those before, whichever is more; -1 where neither is known."""
+    ran = sum(before.ran.values()), sum(now.ran.values())
+    return max((after / was for was, after in (ran, (before.model_bytes, now.model_bytes)) if was > 0), default=-1.0)
 
 
 def _worse(before: _Facts, now: _Facts, limits: Limits) -> Iterator[str]:

@@ -58,6 +58,8 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
         p_value: Of a ratio of 1 + margin, all comparisons of the table counted; -1 where there is none.
         base_seconds, head_seconds: Median of a call, where both were timed interleaved; -1 where they were not.
         base_bytes, head_bytes: Peak memory above the loaded state; -1 where it is not known.
+        amount: How much is wrong, in one number: of agreement the largest error over what is allowed, of a graph its
+            nodes that run or the bytes of its file over BASE's, whichever is more; -1 where it is not known.
     """
 
     gate: Gate = Gate.AGREEMENT
@@ -81,6 +83,7 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
     head_seconds: float = -1.0
     base_bytes: int = -1
     head_bytes: int = -1
+    amount: float = -1.0
 
     @property
     def fails(self) -> bool:

@@ -42,6 +42,8 @@ _POWER_QUANTILE = 0.84
 _LEAST_DRIFTS, _DRIFT_ALPHA = 3, 0.01
 # `launches_needed` looks no further: the machine, not the number of launches, is then the trouble.
 _MOST_LAUNCHES = 1000
+# Ends of an interval stay numbers: e to this power is near the largest that a double holds.
+_MOST_LOG = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,9 @@ class RatioEstimate:
     def interval(self, alpha: float) -> tuple[float, float]:
         """Ends of the two-sided 1 - alpha interval of the ratio."""
         half = self.half_width(alpha)
-        return math.exp(self.log_ratio - half), math.exp(self.log_ratio + half)
+        ends = (self.log_ratio - half, self.log_ratio + half)
+        low, high = (math.exp(min(max(end, -_MOST_LOG), _MOST_LOG)) for end in ends)
+        return low, high
 
     def half_width(self, alpha: float) -> float:
         """Half of the two-sided 1 - alpha interval of the log ratio."""

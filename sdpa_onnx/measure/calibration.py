@@ -14,7 +14,13 @@ from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.whole_file import write_whole
 from sdpa_onnx.measure.environment import environment
 
-__all__ = ["calibration_file", "load_calibration", "machine_class", "store_calibration"]
+__all__ = ["calibration_file", "is_believable", "load_calibration", "machine_class", "store_calibration"]
+
+# What two processes of one model may differ by, as a share: less is below what any machine was seen to do, more is no
+# machine to time on. Source: docs/decisions/0006-timing.md (0.57 % where it was measured).
+_LEAST_BETWEEN_SD, _MOST_BETWEEN_SD = 0.0005, 0.2
+# What the figure may be worth: a calibration of some minutes gives tens of pairs of processes, never thousands.
+_LEAST_DEGREES, _MOST_DEGREES = 1.0, 1000.0
 
 
 class _Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +53,14 @@ def load_calibration() -> Calibration:
     """The figure for this class of machine, or the usual one where none is kept."""
     machine = machine_class()
     found = _read(calibration_file()).get(machine)
-    if found is None or not (0 < found.between_sd < 1 and found.degrees > 0):
+    if found is None or not is_believable(found.between_sd, found.degrees):
         return Calibration()
     return Calibration(between_sd=found.between_sd, degrees=found.degrees, machine=machine)
+
+
+def is_believable(between_sd: float, degrees: float) -> bool:
+    """Whether a figure can have been measured; what cannot is as good as none."""
+    return _LEAST_BETWEEN_SD <= between_sd <= _MOST_BETWEEN_SD and _LEAST_DEGREES <= degrees <= _MOST_DEGREES
 
 
 def store_calibration(calibration: Calibration) -> Path:

@@ -17,8 +17,21 @@ from sdpa_onnx.measure.launch import ArmLaunch, Launch
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
 from sdpa_onnx.measure.samples import CLONE, ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan, blocks_of_launch
+from sdpa_onnx.measure.workers import WorkerFailedError
 
-__all__ = ["Measured", "Schedule"]
+__all__ = ["AloneError", "Measured", "Schedule"]
+
+
+class AloneError(WorkerFailedError):
+    """All arms but one failed to load, and that one is not to be timed alone.
+
+    Args:
+        failures: Sentence by arm.
+    """
+
+    def __init__(self, failures: Mapping[str, str]) -> None:
+        super().__init__(" ".join(failures.values()))
+        self.failures = failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +71,10 @@ class Schedule:
         pool: Of the workers.
         threads: Threads inside one operator; above 1 blocks in which others used the machine are noted.
         on_progress: Told where it is.
+        on_note: Told, in the first launch, about how long everything takes at least.
         question: Asked of every arm, with its worker, at the end of the first launch.
         after_launch: Called after each, such as to look for other timings.
+        times_survivor: Whether the only arm that did not fail to load is timed.
         now, sleep: The clock, seconds.
     """
 
@@ -69,8 +84,10 @@ class Schedule:
     pool: WorkerPool
     threads: int = 1
     on_progress: Callable[[str], None] = lambda _: None
+    on_note: Callable[[str], None] = lambda _: None
     question: Callable[[str, TimedWorker], object] = lambda _, __: None
     after_launch: Callable[[], object] = lambda: None
+    times_survivor: bool = True
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
     _rng: np.random.Generator = field(init=False)
@@ -86,6 +103,7 @@ class Schedule:
 
         Raises:
             BaselineFailedError: If the baseline fails in any launch.
+            AloneError: If the others fail to load and the baseline is not to be timed alone.
         """
         self._rng = np.random.default_rng(self.plan.seed)
         begin, decision = self.now(), None
@@ -104,12 +122,9 @@ class Schedule:
         self.on_progress(f"launch {number + 1} of at most {self.plan.looks[-1].launches}: starting {len(self._left())}")
         with self._new_launch(number) as launch:
             launch.start()
-            self._blocks = self._blocks or blocks_of_launch(
-                self.plan,
-                block_seconds=launch.seconds_of_block(),
-                spent=self.now() - begin,
-                setting_up=self.now() - start,
-            )
+            if number == 0:
+                self._check_company(launch)
+                self._choose_blocks(launch.seconds_of_block(), spent=self.now() - begin, setting_up=self.now() - start)
             launch.visit(self._blocks, watch_others=self.threads > 1, on_block=lambda block: self._told(number, block))
             if self.plan.extras and look is self.plan.looks[0]:
                 launch.extras()
@@ -120,6 +135,19 @@ class Schedule:
         self._launches.append(launch)
         self._seconds.append(self.now() - start)
         self.after_launch()
+
+    def _check_company(self, launch: Launch) -> None:
+        """Stop where failures have left one arm, unless that is to be timed alone."""
+        failures = {name: why for name, why in launch.failures.items() if name != CLONE}
+        if failures and not self.times_survivor and len(failures) == len(self.jobs) - 1:
+            raise AloneError(failures)
+
+    def _choose_blocks(self, block_seconds: float, *, spent: float, setting_up: float) -> None:
+        """Blocks of every launch, and what the least will take: the first look is taken whatever it costs."""
+        self._blocks = blocks_of_launch(self.plan, block_seconds=block_seconds, spent=spent, setting_up=setting_up)
+        launches = self.plan.looks[0].launches
+        least = spent + (launches - 1) * setting_up + launches * self._blocks * block_seconds
+        self.on_note(f"at least about {least:.0f} s: {launches} launches of {self._blocks} blocks")
 
     def _new_launch(self, number: int) -> Launch:
         return Launch(

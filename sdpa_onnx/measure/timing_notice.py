@@ -57,10 +57,12 @@ class TimingNotice:
         return tuple(sorted(self._met))
 
     def warnings(self) -> tuple[str, ...]:
-        """One sentence for each of them."""
-        return tuple(
-            f"Another timing of sdpa_onnx (process {process}) ran at the same time." for process in self.others()
-        )
+        """One sentence for all of them; none if there are none."""
+        others = self.others()
+        if not others:
+            return ()
+        who = f"process {others[0]}" if len(others) == 1 else f"{len(others)} processes"
+        return (f"Another timing of sdpa_onnx ({who}) ran at the same time.",)
 
     def _is_held(self, path: Path) -> bool:
         """Whether its process lives; it is told of us then, and its file is taken away otherwise."""

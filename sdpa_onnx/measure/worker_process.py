@@ -18,9 +18,10 @@ from typing import IO, Any
 
 from sdpa_onnx.measure.arm_job import Adapter
 from sdpa_onnx.measure.process_end import ending, last_line
+from sdpa_onnx.measure.worker.orphan import OTHER_PARENT
 from sdpa_onnx.runtimes.onnxruntime_import import NO_TELEMETRY
 
-__all__ = ["WorkerProcess", "environment_of", "oom_kills", "start_worker"]
+__all__ = ["WorkerProcess", "cannot_import", "oom_kills", "start_worker"]
 
 # Read before anything is imported there; they cannot be changed later.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -47,10 +48,21 @@ import importlib, importlib.util
 spec = importlib.util.spec_from_file_location({package!r}, {file!r}, submodule_search_locations=[{folder!r}])
 sys.modules[{package!r}] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-importlib.import_module({package!r} + ".main").main({adapter!r}, {descriptor!r}, {parent!r}, {runtime!r})
+try:
+    main = importlib.import_module({package!r} + ".main").main
+except Exception as error:
+    sys.stderr.write("{cannot}%s: %s\\n" % (type(error).__name__, (str(error).strip().splitlines() or [""])[0]))
+    sys.exit(1)
+main({adapter!r}, {descriptor!r}, {parent!r}, {runtime!r})
 """
 _OLD = "sdpa-onnx: Python "
+_CANNOT = "sdpa-onnx: cannot import: "
 _LACKS = re.compile(r"ModuleNotFoundError: No module named '(?P<module>\w+)'")
+# So much of a line of the text above tells that a program only quotes it.
+_QUOTED_CHARACTERS = 12
+
+_INSTALL = "Install what is missing there, or name another Python."
+_ANOTHER = "Name another Python, such as env/bin/python."
 
 
 @dataclass(slots=True)
@@ -58,6 +70,7 @@ class WorkerProcess:
     """A process, the pipe to it, and the file that holds what it printed last."""
 
     process: "subprocess.Popen[bytes]"
+    command: list[str]
     pipe: "Connection[Any, Any]"
     errors: IO[bytes]
     oom_kills_before: int
@@ -76,14 +89,18 @@ class WorkerProcess:
             self.process.kill()
             return self.process.wait()
 
-    def not_started(self, status: int, python: Path | None) -> str:
-        """The sentence on a process that ended before it was ready."""
-        line, who = last_line(self.errors), python or "The Python that runs this"
+    def not_started(self, status: int, python: Path | None) -> tuple[str, str]:
+        """The sentence on a process that ended before it was ready, and a hint."""
+        line, who = last_line(self.errors), _who(python)
         if line.startswith(_OLD):
-            return f"{who} is Python {line.removeprefix(_OLD)}; a worker needs 3.9 or newer."
-        if lacks := _LACKS.match(line):
-            return f"{who} has no {lacks['module']}."
-        return f"{who} did not start as a worker: {self._ended(status)}."
+            return f"A worker needs Python 3.9 or newer, and {who} is {line.removeprefix(_OLD)}.", _ANOTHER
+        if line == OTHER_PARENT:
+            sentence = f"{who} is not the interpreter itself: it starts Python as one more process."
+            return sentence, "Name the interpreter, or start it with exec."
+        if line.startswith(_CANNOT):
+            return cannot_import(python, line.removeprefix(_CANNOT))
+        ended = f"its process ended with {ending(status)}" if self._is_quoted(line) else self._ended(status)
+        return f"{who} did not start as a worker: {ended}.", _ANOTHER
 
     def how_ended(self, status: int) -> str:
         """A predicate without a final stop, such as "crashed: its process ended with SIGSEGV"."""
@@ -94,6 +111,12 @@ class WorkerProcess:
         if "bad_alloc" in (line := last_line(self.errors)):
             return f"ran out of memory: {line}"
         return f"crashed: {self._ended(status)}"
+
+    def _is_quoted(self, line: str) -> bool:
+        """Whether a program that is no Python says our own text back."""
+        *_, code = self.command
+        starts = (part.strip()[:_QUOTED_CHARACTERS] for part in code.splitlines())
+        return any(start in line for start in starts if len(start) == _QUOTED_CHARACTERS)
 
     def _ended(self, status: int) -> str:
         line = last_line(self.errors)
@@ -113,13 +136,16 @@ def start_worker(adapter: Adapter, *, python: Path | None, threads: int, runtime
         OSError: If that interpreter cannot be started.
     """
     ours, theirs = Pipe()
+    # Absolute, since a name without a folder would be looked up in PATH; not resolved, since links are environments.
+    interpreter = sys.executable if python is None else str(python.absolute())
+    command = [interpreter, "-c", _bootstrap(adapter, theirs.fileno(), python, runtime)]
     errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - it ends with the process; appended, so that it can be trimmed
     kills = oom_kills()
     try:
         process = subprocess.Popen(
-            [python or sys.executable, "-c", _bootstrap(adapter, theirs.fileno(), python, runtime)],
+            command,
             pass_fds=[theirs.fileno()],
-            env=environment_of(python) | dict.fromkeys(_THREAD_VARIABLES, str(threads)),
+            env=_environment_of(python) | dict.fromkeys(_THREAD_VARIABLES, str(threads)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
@@ -130,15 +156,27 @@ def start_worker(adapter: Adapter, *, python: Path | None, threads: int, runtime
         raise
     finally:
         theirs.close()
-    return WorkerProcess(process, ours, errors, kills)
+    return WorkerProcess(process, command, ours, errors, kills)
 
 
-def environment_of(python: Path | None) -> dict[str, str]:
-    """Variables for an interpreter: without telemetry, and for another environment without what would lend it ours.
+def cannot_import(python: Path | None, text: str) -> tuple[str, str]:
+    """The sentence on what cannot be imported, and a hint.
 
     Args:
         python: Interpreter of another environment; None = ours.
+        text: Type and first line of the exception, as a traceback ends with.
     """
+    if lacks := _LACKS.fullmatch(text):
+        return f"{_who(python)} has no {lacks['module']}.", _INSTALL
+    return f"{_who(python)} cannot import what it needs: {' '.join(text.split()).rstrip('.:')}.", _INSTALL
+
+
+def _who(python: Path | None) -> str:
+    return str(python or "The Python that runs this")
+
+
+def _environment_of(python: Path | None) -> dict[str, str]:
+    """Variables: without telemetry, and for another environment without what would lend it ours."""
     kept = {name: value for name, value in os.environ.items() if python is None or name not in _OURS_ONLY}
     return dict([NO_TELEMETRY]) | kept
 
@@ -154,6 +192,7 @@ def _bootstrap(adapter: Adapter, descriptor: int, python: Path | None, runtime: 
     return _BOOTSTRAP.format(
         oldest=_OLDEST,
         old=_OLD,
+        cannot=_CANNOT,
         paths=paths,
         package=_PACKAGE,
         file=str(_FOLDER / "__init__.py"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, Loaded, RanFacts, Visit
 from sdpa_onnx.measure.worker.pipe import receive, send
-from sdpa_onnx.measure.worker_process import WorkerProcess, start_worker
+from sdpa_onnx.measure.worker_process import WorkerProcess, cannot_import, start_worker
 
 __all__ = ["Worker", "WorkerFailedError"]
 
@@ -22,8 +22,6 @@ _LEAVING_SECONDS = 1.0
 _LOOK_SECONDS = 1.0
 # A loaded machine imports any runtime in this time.
 _STARTING_SECONDS = 120.0
-
-_OTHER_PYTHON = "Install what is missing there, or name another Python."
 
 _Arrays = Mapping[str, NDArray[np.int64]]
 
@@ -53,6 +51,7 @@ class Worker:
         self._patience_seconds = patience_seconds
         self._runtime = adapter.value
         self._ready = False
+        self._version = ""
         self._cpu_seconds = 0.0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if python is not None and adapter is Adapter.SDPA_ONNX:
@@ -85,8 +84,16 @@ class Worker:
             return
         header, _ = self._answer(max(self._patience_seconds, _STARTING_SECONDS))
         if header.get("failed") == "import":
-            raise self._lacks(header)
+            self.stop()
+            sentence, hint = cannot_import(self._python, header["text"])
+            raise WorkerFailedError(sentence, hint=hint)
+        self._version = header["version"]
         self._ready = True
+
+    @property
+    def version(self) -> str:
+        """Of the package that its adapter imported; "" before it is ready, and where that adapter has many."""
+        return self._version
 
     def load(self, job: ArmJob) -> Loaded:
         """Load an arm, run it for the first time, at another length too, and bind it; what was there is freed."""
@@ -207,21 +214,10 @@ class Worker:
     def _died(self) -> WorkerFailedError:
         live = self._live()
         status = live.end(wait_seconds=_LEAVING_SECONDS)
-        error = (
-            WorkerFailedError(f"{self._who} {live.how_ended(status)}.")
-            if self._ready
-            else WorkerFailedError(live.not_started(status, self._python), hint=_OTHER_PYTHON)
-        )
+        sentence, hint = live.not_started(status, self._python) if not self._ready else (None, None)
+        sentence = sentence or f"{self._who} {live.how_ended(status)}."
         self.stop()
-        return error
-
-    def _lacks(self, header: Mapping[str, Any]) -> WorkerFailedError:
-        self.stop()
-        python, module = self._python or "This Python", header["module"]
-        if header["text"] == f"No module named '{module}'":
-            return WorkerFailedError(f"{python} has no {module}.", hint=_OTHER_PYTHON)
-        text = " ".join(header["text"].split()).rstrip(".")
-        return WorkerFailedError(f"{python} cannot import what it needs: {text}.", hint=_OTHER_PYTHON)
+        return WorkerFailedError(sentence, hint=hint)
 
     def _refused(self, header: Mapping[str, Any]) -> WorkerFailedError:
         self.stop()

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from sdpa_onnx.core.paired import Calibration, Look, RatioEstimate
 from sdpa_onnx.core.records import TimingRecord
 from sdpa_onnx.core.statistics import bootstrap_median
-from sdpa_onnx.core.verdicts import RatioVerdict
+from sdpa_onnx.core.verdicts import Outcome, RatioVerdict
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.measure.calibration import load_calibration
 from sdpa_onnx.measure.deciding import CLONE, Decision, decide, ratio
@@ -26,7 +26,8 @@ from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_notice import announced
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.measure.visits import Clock, Plan, SystemClock, visit_arms
-from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair
+from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair, rounds_of
+from sdpa_onnx.pytest_plugin.threads_used import ThreadsUsed, ThreadsWatch
 
 __all__ = ["BASELINE", "CANDIDATE", "judge_pair", "time_callables"]
 
@@ -65,7 +66,8 @@ def time_callables(
 
     Args:
         baseline, candidate: Called without arguments; what they return is dropped.
-        seconds: For the blocks; at least 20 are measured whatever they cost. Warm-up takes at most as long again.
+        seconds: For the blocks; at least 20 are measured whatever they cost. Warm-up takes at most as long again,
+            unless five calls of each arm take longer.
         seed: Of the order of visits.
         clock: None = the system's.
     """
@@ -85,7 +87,9 @@ def time_callables(
             budget_seconds=seconds,
             seed=seed,
         )
+        watch = ThreadsWatch()
         visits = visit_arms({name: _stroke(call, counts[name]) for name, call in calls.items()}, plan, clock=clock)
+        used = watch.used()
         others = notice.warnings()
     samples = {
         name: dataclasses.replace(
@@ -99,6 +103,7 @@ def time_callables(
         samples,
         counts=counts,
         waits=any(waits for _, waits in trials.values()),
+        used=used,
         calibration=load_calibration(),
         doubts=others,
         seed=seed,
@@ -110,6 +115,7 @@ def judge_pair(
     *,
     counts: Mapping[str, int],
     waits: bool,
+    used: ThreadsUsed | None = None,
     calibration: Calibration,
     doubts: tuple[str, ...] = (),
     seed: int = 0,
@@ -120,23 +126,30 @@ def judge_pair(
         samples: Of the baseline, the candidate and the clone.
         counts: Calls of each arm that were timed at a stroke.
         waits: Whether a callable waits by itself (sleeps, reads): its wall time counts then, never its CPU time.
+        used: The threads that worked while it was measured; None = what the samples tell.
         calibration: Difference between processes.
         doubts: What is known already to speak against the samples, each one sentence.
         seed: Of the bootstrap.
     """
     arms = samples.values()
-    one_thread = not waits and all(_has_cpu_time(arm) and not _several_threads(arm) for arm in arms)
+    helped = used is not None and used.several
+    one_thread = not waits and not helped and all(_has_cpu_time(arm) and not _several_threads(arm) for arm in arms)
     plan = TimingPlan(looks=(_LOOK,), calibration=calibration, seed=seed)
     decision = decide(samples, BASELINE, look=_LOOK, plan=plan, threads=1 if one_thread else 2)
     by_clock = {name: _ratio(samples, name, calibration) for name in ("wall", "cpu")}
-    warnings = (*doubts, *_warnings(samples, decision, by_clock if one_thread else {}))
+    undecidable = used.undecidable if used is not None else ""
+    found = (*doubts, *_warnings(samples, decision, by_clock if one_thread else {}))
+    warnings = (undecidable, *doubts) if undecidable else found
     timed = [
         TimedArm(
             record=replace(
-                _record(name, samples[name], decision, by_clock, calibration, warnings),
+                _plain(name, samples[name], decision, warnings)
+                if undecidable
+                else _record(name, samples[name], decision, by_clock, calibration, warnings),
                 calls=samples[name].wall_seconds.size * counts[name],
+                **({"outcome": Outcome.SKIPPED, "reason": undecidable} if undecidable and name == CANDIDATE else {}),
             ),
-            rounds=samples[name].wall_seconds[0].mean(axis=1).tolist(),
+            rounds=rounds_of(samples[name], decision.clock),
             iterations=samples[name].wall_seconds.shape[2] * counts[name],
         )
         for name in (BASELINE, CANDIDATE)
@@ -144,17 +157,10 @@ def judge_pair(
     return TimedPair(baseline=timed[0], candidate=timed[1])
 
 
-def _record(
-    name: str,
-    sample: ArmSamples,
-    decision: Decision,
-    by_clock: Mapping[str, RatioEstimate | None],
-    calibration: Calibration,
-    warnings: tuple[str, ...],
-) -> TimingRecord:
-    """One arm; the ratio stands with the candidate."""
+def _plain(name: str, sample: ArmSamples, decision: Decision, warnings: tuple[str, ...]) -> TimingRecord:
+    """One arm by itself: no ratio, no word."""
     median = bootstrap_median(sample.per_visit(decision.clock)[0])
-    plain = TimingRecord(
+    return TimingRecord(
         arm=name,
         baseline=BASELINE,
         runtime=_RUNTIME,
@@ -170,6 +176,18 @@ def _record(
         steady=sample.steady,
         confidence=1.0 - decision.look.alpha,
     )
+
+
+def _record(
+    name: str,
+    sample: ArmSamples,
+    decision: Decision,
+    by_clock: Mapping[str, RatioEstimate | None],
+    calibration: Calibration,
+    warnings: tuple[str, ...],
+) -> TimingRecord:
+    """One arm; the ratio stands with the candidate."""
+    plain = _plain(name, sample, decision, warnings)
     if name == BASELINE:
         return plain
     estimate = decision.estimates[name]

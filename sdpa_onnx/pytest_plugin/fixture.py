@@ -98,7 +98,8 @@ class Sdpa:
         Args:
             baseline, candidate: Called without arguments, many times; what they return is dropped.
             name: Of the comparison, where a test makes several.
-            seconds: For the measurement; 20 blocks are measured in any case, and warm-up comes on top.
+            seconds: For the measurement; 20 blocks are measured in any case, and warm-up comes on top: twice as long in
+                all, but never less than about 90 calls take.
             margin: Slow-down that `assert_not_slower` allows, as a share.
             seed: Of the order of visits.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.records import Outcome
 from sdpa_onnx.errors import SessionError
-from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair
+from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair, rounds_of
 
 if TYPE_CHECKING:
     from sdpa_onnx.api import ModelSource
@@ -80,7 +80,5 @@ def _check_inputs(base: Sequence[str], head: Sequence[str]) -> None:
 
 
 def _timed(comparison: "Comparison", arm: str) -> TimedArm:
-    wall = comparison.samples[arm].wall_seconds
-    return TimedArm(
-        record=comparison.records[arm], rounds=wall.mean(axis=-1).ravel().tolist(), iterations=wall.shape[-1]
-    )
+    record, sample = comparison.records[arm], comparison.samples[arm]
+    return TimedArm(record=record, rounds=rounds_of(sample, record.clock), iterations=sample.wall_seconds.shape[-1])

@@ -4,17 +4,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.core.verdicts import RatioVerdict
+from sdpa_onnx.core.verdicts import Outcome, RatioVerdict
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.records import TimingRecord
+    from sdpa_onnx.measure.samples import ArmSamples
 
-__all__ = ["PairedResult", "TimedArm", "TimedPair", "paired_result"]
+__all__ = ["PairedResult", "TimedArm", "TimedPair", "paired_result", "rounds_of"]
+
+# An interval whose ends differ by more than this factor leaves open even what is twice as slow: it says nothing.
+_NO_ANSWER = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedArm:
-    """One arm: its record; the mean wall time of a call, one number a visit (seconds); and the calls of a visit."""
+    """One arm.
+
+    Args:
+        record: Of the arm.
+        rounds: Mean time of a call by the clock that decided, one number a visit, seconds.
+        iterations: Calls of a visit.
+    """
 
     record: "TimingRecord"
     rounds: Sequence[float]
@@ -44,6 +54,7 @@ class PairedResult:
         disturbed: Share of calls that lost time to other processes, of the arm that lost more.
         margin: Slow-down that counts, as a share.
         warnings: Doubts, each one sentence.
+        undecidable: Whether nothing can be said on this machine now: the first doubt says why, and the ratio is none.
     """
 
     test: str
@@ -62,16 +73,27 @@ class PairedResult:
     disturbed: float
     margin: float
     warnings: tuple[str, ...]
+    undecidable: bool = False
 
     def describe(self) -> str:
         """The comparison in one line."""
         name = f"{self.name}: " if self.name else ""
         launches = f" x {self.launches} launches" if self.launches > 1 else ""
+        word = f"{self.verdict.value.upper()}{self._why_open()}"
         return (
-            f"{name}{self.arms} {self.ratio:.3f} [{self.ratio_low:.3f}, {self.ratio_high:.3f}] "
-            f"{self.verdict.value.upper()} (medians {_shown(self.candidate_seconds)} and "
+            f"{name}{self.arms} {self._ratio_words()}{word} (medians {_shown(self.candidate_seconds)} and "
             f"{_shown(self.baseline_seconds)}, {self.clock}, {self.blocks} blocks{launches})"
         )
+
+    def _ratio_words(self) -> str:
+        return "" if self.undecidable else f"{self.ratio:.3f} [{self.ratio_low:.3f}, {self.ratio_high:.3f}] "
+
+    def _why_open(self) -> str:
+        if self.undecidable:
+            return ": undecidable on this machine now"
+        is_open = self.verdict in (RatioVerdict.INCONCLUSIVE, RatioVerdict.NOISY)
+        is_wide = self.ratio_high > _NO_ANSWER * self.ratio_low
+        return ": no answer, too disturbed" if is_open and is_wide else ""
 
     def assert_not_slower(self, *, strict: bool = False) -> None:
         """Fail if the candidate is slower by more than the margin.
@@ -86,13 +108,21 @@ class PairedResult:
             AssertionError: With the ratio, its interval and both medians.
         """
         __tracebackhide__ = True
-        limit, noisy = 1.0 + self.margin, self.verdict is RatioVerdict.NOISY
+        limit = 1.0 + self.margin
+        noisy = self.undecidable or self.verdict is RatioVerdict.NOISY
         if self.ratio_low > limit and not noisy:
             raise AssertionError(f"Slower by more than {self.margin:.3g} of the baseline's time: {self.describe()}.")
         if strict and (noisy or self.ratio_high >= limit):
             raise AssertionError(
                 f"Not shown to be slower by less than {self.margin:.3g} of the baseline's time: {self.describe()}."
             )
+
+
+def rounds_of(sample: "ArmSamples", clock: str) -> list[float]:
+    """The mean time of a call by the clock that decided, seconds, one number a visit, launch after launch."""
+    seconds = sample.cpu_seconds if clock == "cpu" else sample.wall_seconds
+    rounds: list[float] = seconds.mean(axis=-1).ravel().tolist()
+    return rounds
 
 
 def paired_result(pair: TimedPair, *, test: str, name: str, margin: float) -> PairedResult:
@@ -115,6 +145,7 @@ def paired_result(pair: TimedPair, *, test: str, name: str, margin: float) -> Pa
         disturbed=max(record.disturbed, baseline.disturbed),
         margin=margin,
         warnings=record.warnings,
+        undecidable=record.outcome is Outcome.SKIPPED,
     )
 
 

@@ -46,7 +46,9 @@ def _to_html(chart: "alt.HConcatChart") -> str:
     """A page with the chart and all that draws it."""
     import vl_convert  # late: loads a JavaScript engine
 
-    page: str = vl_convert.vegalite_to_html(chart.to_json(), bundle=True)
+    # The definition stands inside <script>, written as it is: a name must not end that.
+    told = chart.to_json().replace("</", "<\\u200b/").replace("<!", "<\\u200b!")
+    page: str = vl_convert.vegalite_to_html(told, bundle=True)
     return page
 
 

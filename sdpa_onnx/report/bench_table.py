@@ -195,7 +195,7 @@ def _numbers(results: Sequence[Benched]) -> Iterator[str]:
     parts = [
         *([f"right for {join_words(right)}"] if right else []),
         *([f"not right for {join_words(sorted(wrong))}"] if wrong else []),
-        *(f"not judged for {name}, {why.rstrip('.')}" for name, why in unjudged.items()),
+        *(f"not judged for {name}: {why.rstrip('.')}" for name, why in unjudged.items()),
     ]
     if parts:
         yield f"Numbers at these sizes, by the float64 oracle: {'; '.join(parts)}."

@@ -5,6 +5,7 @@ for every arm; the numbers come from chart_points.py. Those of saturation are
 in saturation_chart.py.
 """
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from sdpa_onnx.report.chart_points import Point, Series, chart_series, series_na
 from sdpa_onnx.report.chart_words import ChartKind, chart_title
 from sdpa_onnx.report.saturation_chart import saturation_charts
 from sdpa_onnx.report.ticks import ticks
+from sdpa_onnx.report.visible import visible_throughout
 from sdpa_onnx.report.words import Axis
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ def to_svg(chart: "alt.HConcatChart | alt.ConcatChart") -> str:
     """
     import vl_convert  # late: loads a JavaScript engine
 
-    svg: str = vl_convert.vegalite_to_svg(chart.to_json())
+    # A control character in a name would abort the process in there, not raise.
+    svg: str = vl_convert.vegalite_to_svg(json.dumps(visible_throughout(json.loads(chart.to_json()))))
     return svg + "\n"
 
 

@@ -3,7 +3,6 @@
 Reads no clock and no file: the same rows give the same bytes. What a name holds can never become markup.
 """
 
-import re
 from collections.abc import Sequence
 
 from sdpa_onnx.report.gate_report import (
@@ -15,7 +14,7 @@ from sdpa_onnx.report.gate_report import (
     summary,
     tally_table,
 )
-from sdpa_onnx.report.markdown_parts import escaped, table_row
+from sdpa_onnx.report.markdown_parts import code_span, fenced, inert, table_row
 from sdpa_onnx.report.table import Column, Table
 
 __all__ = ["MOST_BYTES", "render_gates"]
@@ -25,12 +24,8 @@ MOST_BYTES = 60_000
 _MOST_ROWS = 40
 _MOST_EVIDENCE = 160
 _FEWEST = 5
-# What else could become markup: links, emphasis, mentions, references to issues.
-_MARKS = re.compile(r"([\[\]_~])")
-_MENTION = re.compile(r"([@#])(?=\w)")
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _WHOLE = ("word", "BASE", "HEAD", "ratio")
-_ZERO_WIDTH = "\N{ZERO WIDTH SPACE}"
 
 
 def render_gates(report: GateReport) -> str:
@@ -49,13 +44,13 @@ def _rendered(report: GateReport, most_rows: int, evidence: Sequence[tuple[str, 
     mark = mark or "\N{WHITE HEAVY CHECK MARK}"
     blocks = [
         f"## {mark} Attention: {headline(report)}",
-        f"**{_safe(summary(report))}**",
-        *(f"**{_safe(line)}**" for line in alarms(report)),
-        f"BASE {_code(report.base)}, HEAD {_code(report.head)}. {_safe(report.how)}",
+        f"**{inert(summary(report))}**",
+        *(f"**{inert(line)}**" for line in alarms(report)),
+        f"BASE {code_span(report.base)}, HEAD {code_span(report.head)}. {inert(report.how)}",
         *([] if table is None else [_table(table)]),
         *_evidence(evidence, most),
         _folded(f"All {len(report.rows)} checks", _table(tally_table(report))),
-        _folded("How to repeat it", _fenced(report.command)),
+        _folded("How to repeat it", fenced(report.command)),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -63,7 +58,7 @@ def _rendered(report: GateReport, most_rows: int, evidence: Sequence[tuple[str, 
 def _evidence(lines: Sequence[tuple[str, str]], most: int) -> list[str]:
     if not lines:
         return []
-    told = [f"- **{_safe(label)}**: {_safe(text)}" for label, text in lines[:most]]
+    told = [f"- **{inert(label)}**: {inert(text)}" for label, text in lines[:most]]
     left = len(lines) - len(told)
     return [_folded("Evidence", "\n".join([*told, *([f"- {left} more are not shown."] if left else [])]))]
 
@@ -74,38 +69,15 @@ def _folded(title: str, body: str) -> str:
 
 def _table(table: Table) -> str:
     lines = [
-        table_row([_safe(column.head) for column in table.columns]),
+        table_row([inert(column.head) for column in table.columns]),
         table_row(["---:" if column.is_number else "---" for column in table.columns]),
         *(table_row(list(map(_cell, row, table.columns))) for section in table.sections for row in section.rows),
     ]
-    return "\n".join([*lines, *(["", _safe(table.note)] if table.note else [])])
+    return "\n".join([*lines, *(["", inert(table.note)] if table.note else [])])
 
 
 def _cell(text: str, column: Column) -> str:
     """A cell; the word that fails stands out, and figures are not broken."""
     if column.head == "word" and text == "regression":
         return f"**{text}**"
-    return _safe(text).replace(" ", _NO_BREAK) if column.head in _WHOLE else _safe(text)
-
-
-def _safe(text: str) -> str:
-    """Text that stays text."""
-    return _MENTION.sub(rf"\1{_ZERO_WIDTH}", _MARKS.sub(r"\\\1", escaped(text)))
-
-
-def _code(text: str) -> str:
-    """Text in a code span that its own backticks cannot end."""
-    line = " ".join(text.split())
-    ticks = "`" * (_longest(line) + 1)
-    space = " " if line.startswith("`") or line.endswith("`") else ""
-    return f"{ticks}{space}{line}{space}{ticks}"
-
-
-def _fenced(text: str) -> str:
-    fence = "`" * max(3, _longest(text) + 1)
-    return f"{fence}sh\n{text}\n{fence}"
-
-
-def _longest(text: str) -> int:
-    """Length of the longest run of backticks."""
-    return max((len(run) for run in re.findall("`+", text)), default=0)
+    return inert(text).replace(" ", _NO_BREAK) if column.head in _WHOLE else inert(text)

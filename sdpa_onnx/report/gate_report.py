@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sdpa_onnx.core.gate_records import Gate, GateRecord, GateWord
+from sdpa_onnx.core.gate_row import percent
 from sdpa_onnx.core.records import TimingRecord
 from sdpa_onnx.report.figures import count, duration, ratio_text
 from sdpa_onnx.report.table import Column, Section, Table
@@ -36,6 +37,12 @@ _WORDS = {
     GateWord.WORSE: "worse, allowed",
     GateWord.NOT_COMPARABLE: "not comparable",
 }
+# Of a time, where nothing had to be allowed for it.
+_WITHIN = "slower within the margin"
+# So many findings of one gate and word are told in full; of more the worst alone, for they may have one cause.
+_MOST_ALIKE = 3
+# Verdicts from bad to worst.
+_BAD = ("crashed", "failed", "disagrees", "suspicious", "wrong")
 # In the evidence of core/gate_time.py.
 _NOISY = "NOISY"
 # So many times are told also where they are the same as before.
@@ -121,7 +128,7 @@ def place(row: GateRecord, usual: Usual = _NOTHING_USUAL) -> str:
     runs = row.arm if row.arm not in ("", "HEAD") else row.runtime
     opset = f"opset {row.opset}" if row.opset and not row.arm else ""
     threads = f"{row.threads} threads" if row.threads > 1 else ""
-    site = row.site.replace("end:", "output ")
+    site = f"output '{row.site[4:]}'" if row.site.startswith("end:") else row.site
     case = case_in_words(_sized(row), usual)
     parts = (runs, row.target, case, row.form if not row.arm else "", opset, site, row.inputs, threads)
     return plain(", ".join(dict.fromkeys(part for part in parts if part)))
@@ -148,6 +155,8 @@ def headline(report: GateReport) -> str:
 def summary(report: GateReport) -> str:
     """The comparison in one sentence."""
     checks = count(len(report.rows), "check")
+    tally = Counter(gate_words(report, row) for row in report.rows)
+    margin = f" of {percent(max((row.margin for row in report.rows), default=0.0))}"
     failing = report.failing
     if failing:
         first = failing[0]
@@ -156,9 +165,9 @@ def summary(report: GateReport) -> str:
         which = f" ({gates}), the first" if len(failing) > 1 else ""
         said = first.evidence.split(". ")[0].rstrip(".")
         where = place(first, _usual_of(report))
-        return f"{headline(report).capitalize()} in {checks}{which}: {first.gate}, {where}: {plain(said)}."
-    tally = Counter(gate_words(report, row) for row in report.rows)
-    parts = [f"{tally[word]} {word}" for word in _printed(report)]
+        slower = f" Beside that {tally[_WITHIN]} {_WITHIN}{margin}." if tally[_WITHIN] else ""
+        return f"{headline(report).capitalize()} in {checks}{which}: {first.gate}, {where}: {plain(said)}.{slower}"
+    parts = [f"{tally[word]} {word}{margin if word == _WITHIN else ''}" for word in _printed(report)]
     return f"No regression in {checks}: {join_words(parts)}."
 
 
@@ -189,7 +198,8 @@ def gate_words(report: GateReport, row: GateRecord) -> str:
     """The word of a row as it is printed."""
     if row.fails and report.why(row) is not None:
         return "known"
-    word = _WORDS.get(row.word, row.word.value)
+    within = row.gate is Gate.TIME and row.word is GateWord.WORSE and 0 < row.ratio_high <= 1 + row.margin
+    word = _WITHIN if within else _WORDS.get(row.word, row.word.value)
     return f"{word} (strict)" if row.fails and row.word is not GateWord.REGRESSION else word
 
 
@@ -244,18 +254,33 @@ def tally_table(report: GateReport) -> Table:
 
 
 def evidence_lines(report: GateReport) -> list[tuple[str, str]]:
-    """Every group: what it is of, and its evidence in sentences."""
-    lines, usual = [], _usual_of(report)
+    """Findings: what each is of, and its evidence in sentences. Of many of one kind the worst, and how many more."""
+    usual = _usual_of(report)
+    kinds: dict[tuple[object, ...], list[_Group]] = {}
     for group in _groups(report):
-        if group.first.word is GateWord.SAME:
+        row = group.first
+        if row.word is not GateWord.SAME:
+            kinds.setdefault((row.gate, gate_words(report, row), id(report.why(row))), []).append(group)
+    lines = []
+    for groups in kinds.values():
+        if len(groups) <= _MOST_ALIKE or groups[0].first.gate is Gate.TIME:
+            lines += [_evidence(report, group, usual) for group in groups]
             continue
-        entry = report.why(group.first)
-        known = f" Known: {plain(entry.why)} ({entry.place})." if entry is not None else ""
-        doubts = "".join(f" Doubt: {plain(text)}" for text in group.first.warnings)
-        word = gate_words(report, group.first)
-        label = f"{group.first.gate}, {word}"
-        lines.append((label, f"{group.where(usual)}: {plain(group.first.evidence)}{known}{doubts}"))
+        label, text = _evidence(report, max(groups, key=_badness), usual)
+        lines.append((label, f"{text} This is the worst; {len(groups) - 1} more like it have rows in the table."))
     return lines
+
+
+def _badness(group: _Group) -> int:
+    return _BAD.index(group.first.head) if group.first.head in _BAD else -1
+
+
+def _evidence(report: GateReport, group: _Group, usual: Usual) -> tuple[str, str]:
+    entry = report.why(group.first)
+    known = f" Known: {plain(entry.why)} ({entry.place})." if entry is not None else ""
+    doubts = "".join(f" Doubt: {plain(text)}" for text in group.first.warnings)
+    label = f"{group.first.gate}, {gate_words(report, group.first)}"
+    return label, f"{group.where(usual)}: {plain(group.first.evidence)}{known}{doubts}"
 
 
 def _before_and_now(row: GateRecord) -> tuple[str, str, str]:

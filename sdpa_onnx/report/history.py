@@ -13,8 +13,9 @@ from sdpa_onnx.report.charts import to_svg
 from sdpa_onnx.report.history_chart import history_charts
 from sdpa_onnx.report.history_words import history_sentences, history_tables
 from sdpa_onnx.report.markdown import CHART_FOLDER
-from sdpa_onnx.report.markdown_parts import escaped, table_block
+from sdpa_onnx.report.markdown_parts import inert, table_block
 from sdpa_onnx.report.table import Table
+from sdpa_onnx.report.visible import visible
 
 __all__ = ["history_data", "history_markdown", "history_page", "render_history"]
 
@@ -44,13 +45,13 @@ def render_history(history: History, folder: Path) -> list[Path]:
 
 def history_markdown(history: History, drawn: Mapping[str, str]) -> str:
     """Write the history as Markdown; charts are referred to by relative path."""
-    first, *others = [escaped(sentence) for sentence in history_sentences(history)]
+    first, *others = [inert(sentence) for sentence in history_sentences(history)]
     blocks = [
         f"# {_TITLE}",
         f"**{first}**",
         "\n".join(f"- {sentence}" for sentence in others),
         *(f"![Ratios over the runs]({CHART_FOLDER}/{name}.svg)" for name in drawn),
-        *(table_block(table) for table in history_tables(history)),
+        *(table_block(table, safe=inert) for table in history_tables(history)),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -69,7 +70,10 @@ def history_page(history: History, drawn: Mapping[str, str]) -> str:
     pages = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     tables = [{"table": table, "rows": _rows(table)} for table in history_tables(history)]
     page: str = pages.from_string(text).render(
-        title=_TITLE, sentences=history_sentences(history), charts=list(drawn.values()), tables=tables
+        title=_TITLE,
+        sentences=[visible(one) for one in history_sentences(history)],
+        charts=list(drawn.values()),
+        tables=tables,
     )
     return page.lstrip() + "\n"
 
@@ -113,4 +117,5 @@ def history_data(history: History) -> list[dict[str, Any]]:
 
 def _rows(table: Table) -> list[list[str]]:
     """Rows with the heading of their section in front, where sections have one."""
-    return [[*([section.heading] if table.heading else []), *row] for section in table.sections for row in section.rows]
+    rows = [(section.heading, row) for section in table.sections for row in section.rows]
+    return [[visible(cell) for cell in ([heading] if table.heading else []) + list(row)] for heading, row in rows]

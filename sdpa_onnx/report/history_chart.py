@@ -9,6 +9,7 @@ from sdpa_onnx.core.history import Group, History, Series
 from sdpa_onnx.report.chart_look import PALETTE, SHAPES, in_rows
 from sdpa_onnx.report.history_words import case_words, group_words, marks
 from sdpa_onnx.report.ticks import ticks
+from sdpa_onnx.report.visible import visible
 from sdpa_onnx.report.words import series_name
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _quoted(name: str) -> str:
     """A text of Vega's expression language, which is JSON's."""
     import msgspec
 
-    return msgspec.json.encode(name).decode()
+    return msgspec.json.encode(visible(name)).decode()
 
 
 def _rules(group: Group) -> "list[alt.Chart]":

@@ -31,7 +31,7 @@ def known_summary(found: Sorted) -> str:
 
 def new_lines(found: Sorted) -> list[str]:
     """Each new finding, the first ones in words."""
-    lines = [f"new: {_record_words(record)}" for record in found.new[:_MOST_LINES]]
+    lines = [f"new: {_record_words(record)}{_beyond(record, found)}" for record in found.new[:_MOST_LINES]]
     left = len(found.new) - len(lines)
     return [*lines, *([f"new: {left} more."] if left > 0 else [])]
 
@@ -39,10 +39,26 @@ def new_lines(found: Sorted) -> list[str]:
 def known_details(found: Sorted) -> list[str]:
     """What of the file is out of date: gone, of another kind now, or about nothing that ran."""
     lines = [f"vanished: {_entry_words(entry)}: {_all(rows)} well now. Take it out." for entry, rows in found.vanished]
-    lines += [f"changed: {_entry_words(entry)}: what is bad there now is not this." for entry, _ in found.changed]
+    lines += [
+        f"changed: {_entry_words(entry)}: what is bad there now is {_how(entry, rows)}."
+        for entry, rows in found.changed
+    ]
     if len(found.unused) > _MOST_UNUSED:  # only some rows were asked for
         return [*lines, f"unused: {len(found.unused)} entries: no row of them ran, or not all."]
     return lines + [f"unused: {_entry_words(entry)}: no row of it ran, or not all." for entry in found.unused]
+
+
+def _beyond(record: Record, found: Sorted) -> str:
+    """What an entry would have allowed of this finding, "" if none is of it."""
+    entries = (entry for entry, _ in (*found.known, *found.changed) if entry.is_exceeded_by(record))
+    entry = next(entries, None)
+    return "" if entry is None else f" It is worse than the entry allows ({entry.place}: at most {entry.at_most:g})."
+
+
+def _how(entry: Known, rows: Sequence[Record]) -> str:
+    if any(entry.is_exceeded_by(row) for row in rows):
+        return f"worse than the entry allows (at most {entry.at_most:g})"
+    return "not this"
 
 
 def _all(rows: Sequence[Record]) -> str:

@@ -12,7 +12,7 @@ from sdpa_onnx.report.chart_words import chart_title, how_to_read, is_saturation
 from sdpa_onnx.report.comparisons import comparisons
 from sdpa_onnx.report.environment import environment_rows
 from sdpa_onnx.report.findings import findings
-from sdpa_onnx.report.markdown_parts import escaped, table_block, table_row
+from sdpa_onnx.report.markdown_parts import escaped, fenced, table_block, table_row
 from sdpa_onnx.report.saturation_findings import saturation_records, with_deviation
 from sdpa_onnx.report.saturation_table import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.table import Table
@@ -94,4 +94,4 @@ def _environment(header: RunHeader) -> str:
 
 
 def _repeat(header: RunHeader) -> str:
-    return f"## How to repeat\n\n```sh\n{header.command}\n```"
+    return f"## How to repeat\n\n{fenced(header.command)}"

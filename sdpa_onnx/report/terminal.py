@@ -18,6 +18,7 @@ from sdpa_onnx.report.layout import Line, Tone, bullet, paragraph, table_lines
 from sdpa_onnx.report.table import Table
 from sdpa_onnx.report.tables import all_tables
 from sdpa_onnx.report.tally import outcome_of
+from sdpa_onnx.report.visible import visible
 from sdpa_onnx.workflows.expected import Sorted
 
 __all__ = ["print_findings_and_tables", "print_lines", "print_report", "print_tables"]
@@ -101,7 +102,7 @@ def _print_environment(header: RunHeader, console: Console) -> None:
 
 def _print(console: Console, line: Line, *, style: str | None = None) -> None:
     """Print one line as it is: no markup, no highlighting, nothing cut at the width."""
-    text = Text(_printable(line.text, console.encoding), style=_STYLES[line.tone] if style is None else style)
+    text = Text(_printable(visible(line.text), console.encoding), style=_STYLES[line.tone] if style is None else style)
     console.print(text, soft_wrap=True, highlight=False)
 
 

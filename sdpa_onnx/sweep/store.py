@@ -180,8 +180,10 @@ def read_header(folder: Path) -> RunHeader:
         return msgspec.json.decode(path.read_bytes(), type=RunHeader)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PlanError(f"{folder} holds no run.", hint=f"A run folder has a {_HEADER}.") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # older msgspec lets the second through
         raise RecordFormatError(f"{path}: {error}.") from error
+    except RecursionError as error:
+        raise RecordFormatError(f"{path}: it is nested too deeply.") from error
 
 
 def complete_records(folder: Path) -> list[Record]:

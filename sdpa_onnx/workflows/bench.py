@@ -24,7 +24,7 @@ from sdpa_onnx.measure.launch import BaselineFailedError
 from sdpa_onnx.measure.machine_load import IDLE_TOLERANCE, idle_cores
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
 from sdpa_onnx.measure.samples import CLONE, ArmSamples
-from sdpa_onnx.measure.schedule import Measured, Schedule
+from sdpa_onnx.measure.schedule import AloneError, Measured, Schedule
 from sdpa_onnx.measure.timing_notice import announced
 from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
 from sdpa_onnx.measure.what_ran import worker_report
@@ -35,7 +35,7 @@ from sdpa_onnx.workflows.checked import Check
 from sdpa_onnx.workflows.feeds import draw_feeds
 from sdpa_onnx.workflows.work import model_work
 
-__all__ = ["CLONE", "Arm", "Comparison", "bench"]
+__all__ = ["CLONE", "Arm", "Comparison", "bench", "require_free_names"]
 
 Feeds = Mapping[str, NDArray[np.generic]]
 
@@ -64,7 +64,7 @@ class Comparison:
     launch_seconds: tuple[float, ...] = ()
 
 
-def bench(
+def bench(  # noqa: PLR0913  # what a caller may choose
     arms: Sequence[Arm],
     check: Check,
     *,
@@ -74,11 +74,14 @@ def bench(
     ceilings: Ceilings | None = None,
     pool: WorkerPool | None = None,
     on_progress: Callable[[str], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
+    times_survivor: bool = True,
 ) -> Comparison:
     """Time arms in interleaved visits of worker processes.
 
     An arm that fails is a record with its reason, never an exception. If the baseline fails, the comparison starts
-    again with the next arm as the baseline, and every record warns of it.
+    again with the next arm as the baseline, and every record warns of it. An arm with more threads than idle cores is
+    skipped by itself; where others use the machine meanwhile, the arms of one thread are timed again alone.
 
     Args:
         arms: At least one; all take the same inputs. One alone is timed up to the first look, without a ratio.
@@ -89,12 +92,15 @@ def bench(
         ceilings: Measured in the same run, for the share of the roof, and for whether the caches are to be cold.
         pool: Keeps workers over several comparisons; None = new ones for every launch.
         on_progress: Told where it is.
+        on_note: Told, once the first launch is known, about how long the least takes.
+        times_survivor: Whether the only arm that did not fail to load is timed; otherwise it is skipped.
 
     Raises:
-        PlanError: If two arms share a name, the baseline is not among them, or an option is wrong.
+        PlanError: If two arms share a name, one has the clone's, the baseline is not among them, or an option is wrong.
         FolderError: If the temporary folder cannot be written.
     """
     names = [arm.name for arm in arms]
+    require_free_names(names)
     if len(set(names)) != len(names) or baseline not in names:
         raise PlanError(f"Arms are {', '.join(names)}, the baseline is '{baseline}'.", hint="Each arm once, please.")
     comparing = _Comparing(
@@ -103,8 +109,20 @@ def bench(
         target=target,
         plan=plan or TimingPlan(),
         on_progress=on_progress or (lambda _: None),
+        on_note=on_note or (lambda _: None),
+        times_survivor=times_survivor,
     )
     return comparing.carry_out(baseline, ceilings, pool)
+
+
+def require_free_names(names: Sequence[str]) -> None:
+    """Refuse the name that the baseline's clone has.
+
+    Raises:
+        PlanError: If an arm has it.
+    """
+    if CLONE in names:
+        raise PlanError(f"No arm can be called '{CLONE}': every comparison has one.", hint="Give it another name.")
 
 
 @dataclass(slots=True)
@@ -116,19 +134,23 @@ class _Comparing:
     target: str
     plan: TimingPlan
     on_progress: Callable[[str], None]
+    on_note: Callable[[str], None]
+    times_survivor: bool
     refused: dict[str, tuple[Outcome, str]] = field(default_factory=dict, init=False)
     ran: dict[str, RanReport] = field(default_factory=dict, init=False)
     start: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def threads(self) -> int:
-        """The most of any arm."""
-        return max(arm.threads or self.check.threads for arm in self.arms.values())
+        """The most of any arm that is not refused."""
+        return max((self._threads(name) for name in self.arms if name not in self.refused), default=1)
+
+    def _threads(self, name: str) -> int:
+        return self.arms[name].threads or self.check.threads
 
     def carry_out(self, baseline: str, ceilings: Ceilings | None, pool: WorkerPool | None) -> Comparison:
-        undecidable = _why_not_now(self.threads)
-        if undecidable:
-            self.refused = dict.fromkeys(self.arms, (Outcome.SKIPPED, undecidable))
+        self.refused |= _too_many_threads({name: self._threads(name) for name in self.arms})
+        if len(self.refused) == len(self.arms):
             return self._refusals(baseline)
         with ExitStack() as stack:
             notice = stack.enter_context(announced())
@@ -143,46 +165,78 @@ class _Comparing:
             base, measured = found
             warnings = notice.warnings()
             if base != baseline:
-                warnings = (*warnings, f"The baseline {baseline} failed, so ratios refer to {base}.")
+                happened = "was skipped" if self.refused[baseline][0] is Outcome.SKIPPED else "failed"
+                warnings = (*warnings, f"The baseline {baseline} {happened}, so ratios refer to {base}.")
             return self._comparison(base, measured, folder, roof, warnings, cache="cold" if copies > 1 else "warm")
 
     def _measure(
         self, jobs: dict[str, ArmJob], baseline: str, workers: WorkerPool, look_around: Callable[[], object]
     ) -> tuple[str, Measured] | None:
         """The arm that ratios refer to, and what was measured; None if no arm came through."""
-        while jobs:
+        while jobs and not self._is_alone(jobs):
             base = baseline if baseline in jobs else next(iter(jobs))
-            left = max(self.plan.budget_seconds - (time.monotonic() - self.start), 0.0)
-            schedule = Schedule(
-                jobs=jobs,
-                baseline=base,
-                plan=replace(self.plan, budget_seconds=left),
-                pool=workers,
-                threads=self.threads,
-                on_progress=self.on_progress,
-                question=self._ask_what_ran,
-                after_launch=look_around,
-            )
             try:
-                measured = schedule.measure()
+                measured = self._schedule(jobs, base, workers, look_around).measure()
             except BaselineFailedError as error:
                 self.refused[base] = Outcome.FAILED, str(error)
-                del jobs[base]
-                continue
-            self.refused |= {name: (Outcome.FAILED, why) for name, why in measured.failures.items()}
-            return base, measured
+            except AloneError as error:
+                self._fail(error.failures)
+            else:
+                self._fail(measured.failures)
+                if _is_quiet(measured, base):
+                    return base, measured
+                self._skip_threads(measured, base)
+            jobs = {name: job for name, job in jobs.items() if name not in self.refused}
         return None
+
+    def _schedule(
+        self, jobs: Mapping[str, ArmJob], base: str, workers: WorkerPool, look_around: Callable[[], object]
+    ) -> Schedule:
+        left = max(self.plan.budget_seconds - (time.monotonic() - self.start), 0.0)
+        return Schedule(
+            jobs=jobs,
+            baseline=base,
+            plan=replace(self.plan, budget_seconds=left),
+            pool=workers,
+            threads=self.threads,
+            on_progress=self.on_progress,
+            on_note=self.on_note,
+            question=self._ask_what_ran,
+            after_launch=look_around,
+            times_survivor=self.times_survivor,
+        )
+
+    def _fail(self, failures: Mapping[str, str]) -> None:
+        self.refused |= {name: (Outcome.FAILED, why) for name, why in failures.items()}
+
+    def _is_alone(self, jobs: Mapping[str, ArmJob]) -> bool:
+        """Whether failures have left one arm that is not to be timed alone; it is refused then."""
+        failed = [name for name, (outcome, _) in self.refused.items() if outcome is Outcome.FAILED]
+        if self.times_survivor or len(jobs) > 1 or not failed:
+            return False
+        reason = f"nothing to compare with: {' and '.join(failed)} failed."
+        self.refused |= dict.fromkeys(jobs, (Outcome.SKIPPED, reason))
+        return True
+
+    def _skip_threads(self, measured: Measured, base: str) -> None:
+        """Refuse the arms of several threads, among which there are too few blocks without others."""
+        blocks = measured.samples[base].wall_seconds.shape[1]
+        quiet = quiet_blocks(measured.samples)
+        reason = f"{_NOW} others used the machine in all but {quiet:.0f} of {blocks} blocks of a launch."
+        several = [name for name in measured.samples if name != CLONE and self._threads(name) > 1]
+        self.refused |= dict.fromkeys(several, (Outcome.SKIPPED, reason))
 
     def _ask_what_ran(self, name: str, worker: TimedWorker) -> None:
         if name != CLONE:
             arm = self.arms[name]
-            threads = arm.threads or self.check.threads
-            self.ran[name] = worker_report(worker, arm.model, arm.runtime.name, threads=threads)
+            self.ran[name] = worker_report(worker, arm.model, arm.runtime.name, threads=self._threads(name))
 
     def _tried(self) -> dict[str, Feeds]:
         """Inputs of the arms that can be tried."""
         feeds = {}
         for name, arm in self.arms.items():
+            if name in self.refused:
+                continue
             support = arm.runtime.supports(arm.model) if arm.python is None else None
             if isinstance(support, Unsupported):
                 self.refused[name] = Outcome.UNSUPPORTED, support.reason
@@ -254,11 +308,8 @@ class _Comparing:
         *,
         cache: str,
     ) -> Comparison:
-        decision, quiet = measured.decision, quiet_blocks(measured.samples)
-        blocks = measured.samples[base].wall_seconds.shape[1]
-        if decision is None or quiet < min(_QUIET_BLOCKS, blocks):
-            reason = f"{_NOW} others used the machine in all but {quiet:.0f} of {blocks} blocks of a launch."
-            self.refused |= dict.fromkeys(measured.samples, (Outcome.SKIPPED, reason))
+        decision = measured.decision
+        if decision is None:  # `_is_quiet` let it through
             return self._refusals(base)
         told = Told(
             check=self.check,
@@ -301,13 +352,21 @@ def _with_memory(ceilings: Ceilings, threads: int) -> Ceilings:
     return replace(ceilings, bytes_per_second=working_set_bandwidth(2 * last_level_bytes(), threads))
 
 
-def _why_not_now(threads: int) -> str:
-    """Why so many threads cannot be timed at this moment; "" if they can. One thread always can, by its CPU time."""
-    if threads == 1:
-        return ""
-    idle = idle_cores()
+def _is_quiet(measured: Measured, base: str) -> bool:
+    """Whether enough blocks were without others; of one thread all are taken, by their CPU time."""
+    blocks = measured.samples[base].wall_seconds.shape[1]
+    return measured.decision is not None and quiet_blocks(measured.samples) >= min(_QUIET_BLOCKS, blocks)
+
+
+def _too_many_threads(threads: Mapping[str, int]) -> dict[str, tuple[Outcome, str]]:
+    """Arms that cannot be timed at this moment, by why. One thread always can, by its CPU time."""
+    several = {name: count for name, count in threads.items() if count > 1}
+    idle = idle_cores() if several else None
     if idle is None:
-        return f"{_NOW} this system does not tell how busy it is, and several threads need an idle one."
-    if threads > idle + IDLE_TOLERANCE:
-        return f"{_NOW} {threads} threads were asked for, and {idle:.1f} cores are idle."
-    return ""
+        reason = f"{_NOW} this system does not tell how busy it is, and several threads need an idle one."
+        return dict.fromkeys(several, (Outcome.SKIPPED, reason))
+    return {
+        name: (Outcome.SKIPPED, f"{_NOW} {count} threads were asked for, and {idle:.1f} cores are idle.")
+        for name, count in several.items()
+        if count > idle + IDLE_TOLERANCE
+    }

@@ -180,16 +180,17 @@ def _check_settings(runtimes: Sequence[Runtime], model: OnnxModel, choice: ArmCh
 def _entries(
     runtime: Runtime, models: Mapping[Path, OnnxModel], choice: ArmChoice, on_step: Callable[[str], None]
 ) -> Iterator[_Entry]:
+    is_own = adapter_of(runtime.name) is Adapter.SDPA_ONNX  # knows neither settings nor other environments
+    environments = [] if is_own else _environments(runtime, choice.pythons)  # before work is done in vain
     if runtime.name == MODULE_RUNTIME:  # the same attention, whatever the file and its form
         path, model = next(iter(models.items()))
         ways = [_supported(runtime, _Way(path=path, form="", model=model))]
     else:
         ways = [_way(runtime, path, model, form, choice, on_step) for path, model, form in _asked(models, choice)]
-    if adapter_of(runtime.name) is Adapter.SDPA_ONNX:  # knows neither settings nor other environments
+    if is_own:
         yield from (_Entry(runtime=runtime, way=way, threads=threads) for way, threads in product(ways, choice.threads))
         return
     settings = ({}, *choice.options)
-    environments = _environments(runtime, choice.pythons)
     for way, options, threads, (python, version) in product(ways, settings, choice.threads, environments):
         yield _Entry(runtime=runtime, way=way, threads=threads, options=options, python=python, version=version)
 
@@ -204,8 +205,8 @@ def _environments(runtime: Runtime, pythons: Sequence[Path]) -> list[tuple[Path 
     if not pythons:
         return [(None, "")]
     own = runtime.version().rpartition(" ")[2]
-    package = adapter_of(runtime.name).value
-    versions = [package_version(python, package) for python in pythons]
+    adapter = adapter_of(runtime.name)
+    versions = [package_version(python, adapter) for python in pythons]
     return [(None, own), *zip(pythons, environment_labels(pythons, versions, own), strict=True)]
 
 

@@ -1,68 +1,60 @@
 """Other Python environments for an arm: whether a runtime is there, and in which version.
 
-Starts the interpreter once and asks; times nothing.
+Starts a worker there and asks; times nothing.
 """
 
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sdpa_onnx.errors import PlanError
-from sdpa_onnx.measure.worker_process import environment_of
+from sdpa_onnx.measure.arm_job import Adapter
+from sdpa_onnx.measure.arm_settings import adapter_of
+from sdpa_onnx.measure.workers import Worker, WorkerFailedError
 
-__all__ = ["environment_labels", "package_version"]
+__all__ = ["environment_labels", "package_version", "require_environments"]
 
 # Longest wait for an import, seconds: far above that of a cold disk.
 _PATIENCE_SECONDS = 60.0
-# The worker needs numpy beside the runtime; as there, no telemetry is sent and the current folder lends nothing.
-# What stands behind a hyphen is a build.
-_ASK = """\
-import sys
-sys.path[:] = [path for path in sys.path if path]
-sys.modules.setdefault("openvino_telemetry", None)
-import importlib, numpy
-print(importlib.import_module(sys.argv[1]).__version__.split("-")[0])
-"""
 
 
-def package_version(python: Path, package: str) -> str:
-    """Version of a package as an interpreter imports it.
+def package_version(python: Path, adapter: Adapter, *, option: str = "--python") -> str:
+    """Version of the package that an adapter imports, told by a worker, so that one starts there.
 
     Args:
         python: Interpreter of the environment.
-        package: Name to import.
+        adapter: What is imported there.
+        option: By which the user named it.
 
     Raises:
-        PlanError: If it is no interpreter, or cannot import the package and numpy.
+        PlanError: If it is no interpreter, or cannot import what a worker needs.
     """
     if not python.is_file():
         raise PlanError(
-            f"--python {python}: there is no such file.",
+            f"{option} {python}: there is no such file.",
             hint="Give an environment's interpreter, such as old/bin/python.",
         )
     try:
-        done = subprocess.run(
-            [python.absolute(), "-c", _ASK, package],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment_of(python),
-            stdin=subprocess.DEVNULL,
-            timeout=_PATIENCE_SECONDS,
-            check=False,
-        )
-    except OSError as error:
-        raise PlanError(f"--python {python} cannot be started: {error.strerror or error}.") from error
-    except subprocess.TimeoutExpired as error:
-        raise PlanError(f"--python {python} gave no answer in {_PATIENCE_SECONDS:g} s.") from error
-    version = done.stdout.strip().rpartition("\n")[2]
-    if done.returncode or not version:
-        why = (done.stderr.strip().rpartition("\n")[2] or f"it ended with status {done.returncode}").rstrip(".")
-        raise PlanError(
-            f"--python {python} cannot run {package}: {why}.",
-            hint=f"Install it there, with numpy: pip install {package}.",
-        )
-    return version
+        with Worker(adapter, python=python, threads=1, patience_seconds=_PATIENCE_SECONDS) as worker:
+            worker.wait_ready()
+            return worker.version
+    except WorkerFailedError as error:
+        raise PlanError(f"{option}: {error}") from error
+
+
+def require_environments(runtimes: Sequence[str], pythons: Mapping[str, Path | None]) -> None:
+    """Refuse interpreters in which a worker cannot start.
+
+    Args:
+        runtimes: Names of the runtimes that are needed in each.
+        pythons: Interpreters by the option that names them; None = ours.
+
+    Raises:
+        PlanError: If one is no interpreter, or cannot import what a worker needs.
+    """
+    for option, python in pythons.items():
+        if python is not None:
+            for adapter in dict.fromkeys(map(adapter_of, runtimes)):
+                package_version(python, adapter, option=option)
 
 
 def environment_labels(pythons: Sequence[Path], versions: Sequence[str], own: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool
 from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan
-from sdpa_onnx.workflows.bench import bench
+from sdpa_onnx.workflows.bench import bench, require_free_names
 from sdpa_onnx.workflows.bench_arms import ArmChoice, Contest, find_baseline, make_contest
 from sdpa_onnx.workflows.bench_numbers import Numbers, judge_numbers
 from sdpa_onnx.workflows.checked import Check
@@ -113,7 +113,9 @@ def prepare(task: BenchTask, *, on_step: Callable[[str], None] = lambda _: None)
     _check_comparable(models)
     first = next(iter(models.values()))
     checks = tuple(_check(first, task, sizes) for sizes in task.sizes)
+    _require_different(checks)
     contest = make_contest(models, task.choice, on_step=on_step)
+    require_free_names([arm.name for arm in contest.arms])
     return Prepared(
         task=task,
         contest=contest,
@@ -123,22 +125,34 @@ def prepare(task: BenchTask, *, on_step: Callable[[str], None] = lambda _: None)
     )
 
 
-def time_all(prepared: Prepared, *, on_step: Callable[[str], None] = lambda _: None) -> Iterator[Benched]:
+def time_all(
+    prepared: Prepared,
+    *,
+    on_step: Callable[[str], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> Iterator[Benched]:
     """Carry out the comparisons one after the other.
 
     Args:
         prepared: The task.
         on_step: Told what is being done.
+        on_note: Told about how long each takes at least.
 
     Returns:
         Each comparison as it ends; an arm that fails is a record with its reason.
     """
     with WorkerPool(fresh=True, patience_seconds=prepared.task.patience_seconds) as pool:
         for check in prepared.checks:
-            yield _time_one(prepared, check, pool, on_step)
+            yield _time_one(prepared, check, pool, on_step, on_note)
 
 
-def _time_one(prepared: Prepared, check: Check, pool: WorkerPool, on_step: Callable[[str], None]) -> Benched:
+def _time_one(
+    prepared: Prepared,
+    check: Check,
+    pool: WorkerPool,
+    on_step: Callable[[str], None],
+    on_note: Callable[[str], None],
+) -> Benched:
     arms, task = prepared.contest.arms, prepared.task
     on_step("checking the numbers")
     numbers = judge_numbers(arms, check, target=prepared.target, patience_seconds=task.patience_seconds)
@@ -151,6 +165,8 @@ def _time_one(prepared: Prepared, check: Check, pool: WorkerPool, on_step: Calla
         ceilings=measure_ceilings(threads=check.threads, seconds=CEILING_SECONDS),
         pool=pool,
         on_progress=on_step,
+        on_note=on_note,
+        times_survivor=False,
     )
     case = comparison.records[prepared.baseline].case
     records = tuple(
@@ -163,6 +179,13 @@ def _time_one(prepared: Prepared, check: Check, pool: WorkerPool, on_step: Calla
 def _told(record: TimingRecord, case: str, warnings: Sequence[str]) -> TimingRecord:
     """The record with what is known of its model."""
     return msgspec.structs.replace(record, case=case, group=case, warnings=(*record.warnings, *warnings))
+
+
+def _require_different(checks: Sequence[Check]) -> None:
+    for number, check in enumerate(checks):
+        if any(check.sizes == other.sizes for other in checks[:number]):
+            sizes = ", ".join(f"{axis}={size}" for axis, size in check.sizes.items())
+            raise PlanError(f"Two comparisons would be at the same sizes, {sizes}.", hint="Leave one --at out.")
 
 
 def _check(model: OnnxModel, task: BenchTask, given: Mapping[str, int]) -> Check:

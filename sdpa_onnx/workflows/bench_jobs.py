@@ -3,6 +3,7 @@
 Starts no process; see `measure.schedule`.
 """
 
+import errno
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ __all__ = ["Arm", "JobFolder", "longer"]
 
 Feeds = Mapping[str, NDArray[np.generic]]
 _PREFIX = "sdpa-onnx-bench-"
+_FULL_HINT = "Free some space, or name another folder in the environment variable TMPDIR."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,8 @@ class JobFolder:
             inputs = self._arrays(feeds)
             longer_inputs = None if new_length is None else self._arrays(new_length)
         except OSError as error:
-            raise FolderError(f"Cannot write {self._folder.name}: {error.strerror or error}.") from error
+            hint = _FULL_HINT if error.errno == errno.ENOSPC else None
+            raise FolderError(f"Cannot write {self._folder.name}: {error.strerror or error}.", hint=hint) from error
         return ArmJob(
             runtime=arm.runtime.name,
             adapter=adapter,

@@ -75,6 +75,8 @@ def judge_numbers(
             records += found
             if bad := _warnings(found):
                 warnings[arm.name] = bad
+            elif (reason := _why_not(found)) is not None:
+                unjudged[arm.name] = reason
     return Numbers(records=tuple(records), warnings=warnings, unjudged=unjudged)
 
 
@@ -109,6 +111,11 @@ def _step(model: OnnxModel, check: Check) -> Step:
     spread = check.spreads[0]
     feeds: Feeds = draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
     return Step(word=f"spread {spread:g}", spread=spread if model.is_bare_attention else -1.0, check=check, feeds=feeds)
+
+
+def _why_not(found: Sequence[AgreementRecord]) -> str | None:
+    """Why something of an arm has no judgement, or None where all of it has one."""
+    return next((record.reason for record in found if record.verdict is None), None)
 
 
 def _warnings(found: Sequence[AgreementRecord]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from sdpa_onnx.core.paired import Calibration, Look
 from sdpa_onnx.core.process_spread import ProcessSpread, process_spread
 from sdpa_onnx.core.records import Outcome
 from sdpa_onnx.core.spec import AttentionSpec, Dtype
-from sdpa_onnx.measure.calibration import load_calibration, machine_class, store_calibration
+from sdpa_onnx.measure.calibration import is_believable, load_calibration, machine_class, store_calibration
 from sdpa_onnx.measure.deciding import DISTURBED_LIMIT, clock_of
 from sdpa_onnx.measure.machine_load import idle_cores, usable_cores
 from sdpa_onnx.measure.pool import WorkerPool
@@ -134,6 +134,8 @@ def _refusal(spread: ProcessSpread, others: int, disturbed: float) -> str:
             f"Not kept: the figure is worth {spread.degrees:.1f} degrees of freedom, at least {_LEAST_DEGREES:g} are "
             "needed. Give more --seconds."
         )
+    if not is_believable(spread.between_sd, spread.degrees):
+        return f"Not kept: that processes differ by {spread.between_sd:.3%} cannot be believed. Repeat it later."
     return ""
 
 

@@ -16,6 +16,9 @@ from sdpa_onnx.workflows.benchmark_file import read_benchmarks
 
 __all__ = ["compare_benchmarks"]
 
+# Above it a number of a foreign file says nothing but that the file is spoilt.
+_MOST_RATIO = 1e6
+
 
 def compare_benchmarks(base: Path, head: Path, limits: Limits, *, pinned: str) -> list[GateRecord]:
     """Compare two files.
@@ -45,7 +48,8 @@ def _others(base: Sequence[OtherBenchmark], head: Sequence[OtherBenchmark]) -> I
             yield _row(name, GateWord.DISAPPEARED, "Only in BASE.")
         else:
             was, is_now = before[name].median_seconds, now[name].median_seconds
-            ratio = f"its median is {is_now / was:.3f} times that of BASE, but " if was > 0 else ""
+            is_sane = was > 0 and is_now / was < _MOST_RATIO
+            ratio = f"its median is {is_now / was:.3f} times that of BASE, but " if is_sane else ""
             yield _row(
                 name,
                 GateWord.NOT_COMPARABLE,

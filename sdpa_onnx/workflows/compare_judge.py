@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from sdpa_onnx.core.gate_records import Gate, GateRecord
+from sdpa_onnx.core.gate_records import Gate, GateRecord, GateWord
 from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Record
+from sdpa_onnx.core.spec_changes import spec_changes
+from sdpa_onnx.core.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS
@@ -130,7 +132,27 @@ def _outputs(
     except (ModelError, SessionError) as error:
         return Sides(notes=[not_compared(Gate.AGREEMENT, runtime.name, target, f"Outputs were not compared: {error}")])
     ends = [_ends(records) for records in (proof.source, proof.records)]
-    return Sides(base=aligned(by_sizes(ends[0]), ends[1]), head=by_sizes(ends[1]))
+    changes = " ".join(spec_changes(*([one.spec for one in lift(model).read] for model in models)))
+    head = [_with_cause(record, changes) for record in by_sizes(ends[1])]
+    notes = [] if not changes or any(map(_is_bad, head)) else [_changed(runtime.name, target, changes)]
+    return Sides(base=aligned(by_sizes(ends[0]), ends[1]), head=head, notes=notes)
+
+
+def _changed(runtime: str, target: str, changes: str) -> GateRecord:
+    """A row that says what the files say differs, although no output does."""
+    note = not_compared(Gate.AGREEMENT, runtime, target, changes)
+    return msgspec.structs.replace(note, word=GateWord.CHANGED)
+
+
+def _with_cause(record: Record, changes: str) -> Record:
+    """The judgement, of what differs with what the files say of why."""
+    if not isinstance(record, AgreementRecord) or not changes or not _is_bad(record):
+        return record
+    return msgspec.structs.replace(record, diagnosis=f"{changes} {record.diagnosis or record.reason}".rstrip())
+
+
+def _is_bad(record: Record) -> bool:
+    return isinstance(record, AgreementRecord) and record.verdict in (Verdict.SUSPICIOUS, Verdict.WRONG)
 
 
 def _ends(records: tuple[AgreementRecord, ...]) -> list[Record]:

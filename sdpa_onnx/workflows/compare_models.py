@@ -19,6 +19,7 @@ from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.bench import Arm, bench
+from sdpa_onnx.workflows.bench_environments import require_environments
 from sdpa_onnx.workflows.bench_files import CEILING_SECONDS, usual_sizes
 from sdpa_onnx.workflows.checked import Check
 from sdpa_onnx.workflows.compare_judge import judge_both
@@ -89,10 +90,12 @@ def compare_models(base: Path, head: Path, asked: ModelsAsked) -> list[GateRecor
 
     Raises:
         ModelError: If one is no model.
-        PlanError: If they cannot be compared: other inputs or outputs, or nothing differs.
+        PlanError: If they cannot be compared: other inputs or outputs, or nothing differs; or if an interpreter is
+            none that can run them.
     """
     models = load_model(base), load_model(head)
     require_comparable((base, head), models, asked.pythons)
+    require_environments(asked.runtimes, dict(zip(("--base-python", "--head-python"), asked.pythons, strict=True)))
     found = _Found()
     for name in asked.runtimes:
         runtime = get_runtime(name)
@@ -123,7 +126,10 @@ def _look_and_time(
             asked.at(f"timing on {runtime.name}, sizes {number} of {len(asked.sizes) or 1}")
             _time(models, runtime, target, given, asked, found)
         return
-    if Gate.GRAPH not in asked.limits.skipped:
+    if Gate.GRAPH not in asked.limits.skipped and asked.pythons != (None, None):
+        reason = "What another environment runs is seen only where it is timed."
+        found.notes.append(not_compared(Gate.GRAPH, runtime.name, target, reason))
+    elif Gate.GRAPH not in asked.limits.skipped:
         facts = [graph_facts(model, runtime, target, asked.patience_seconds) for model in models]
         found.take(Sides(base=[aligned_timing(facts[0], facts[1])], head=[facts[1]]))
     if is_timed:

@@ -13,10 +13,12 @@ A file is TOML (or the same as JSON), one table a finding:
     why = "https://..., or a sentence"
 
 Every field but `why` is a field of the record and must be equal; in a string `*`
-stands for any text.
+stands for any text. An entry of kind "gate" may say how large its finding may be,
+`at_most`; a larger one is new. Without it, any size is allowed.
 """
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +27,15 @@ from typing import Any, get_args
 
 import msgspec
 
-from sdpa_onnx.core.records import ConformanceRecord, Outcome, Record
+from sdpa_onnx.core.records import ConformanceRecord, GateRecord, Outcome, Record
 from sdpa_onnx.errors import PlanError
+from sdpa_onnx.workflows.expected_amount import is_within
 
 __all__ = ["Expected", "Known", "Sorted", "is_bad", "read_expected"]
 
 _KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Record)}
+
+_AT_MOST = "at_most"
 
 # Fields that say which row a record is of; the others say what came out. An entry has vanished if the rows
 # that these name are all well.
@@ -51,16 +56,24 @@ class Known:
     Args:
         fields: Field of a record -> its value, `kind` among them.
         why: A link or a sentence.
+        at_most: How large a finding of a gate may be, see `expected_amount`; None = whatever its size.
         place: File and number, for people: `known.toml, entry 3`.
     """
 
     fields: Mapping[str, str | int | float | bool]
     why: str
     place: str
+    at_most: float | None = None
 
     def matches(self, record: Record) -> bool:
-        """Whether every field is that of the record."""
-        return self._agrees(record, self.fields)
+        """Whether every field is that of the record, and the finding no larger than is allowed."""
+        return self._agrees(record, self.fields) and not self.is_exceeded_by(record)
+
+    def is_exceeded_by(self, record: Record) -> bool:
+        """Whether the record is the finding of this entry, and larger than it allows."""
+        if self.at_most is None or not self._agrees(record, self.fields):
+            return False
+        return not is_within(record, self.at_most)
 
     def is_about(self, record: Record) -> bool:
         """Whether the record is of a row that the entry names, whatever came out."""
@@ -165,7 +178,7 @@ def _entry(entry: object, place: str) -> Known:
     """
     if not isinstance(entry, dict):
         raise PlanError(f"{place}: this is no table of fields.", hint="Each begins with [[known]].")
-    fields = {name: value for name, value in entry.items() if name != "why"}
+    fields = {name: value for name, value in entry.items() if name not in ("why", _AT_MOST)}
     kind = _kind(fields.get("kind"), place)
     why = entry.get("why")
     if not isinstance(why, str) or not why.strip():
@@ -178,7 +191,17 @@ def _entry(entry: object, place: str) -> Known:
     for name, value in fields.items():
         if name != "kind":
             _check_field(name, value, kind, place)
-    return Known(fields=fields, why=why, place=place)
+    return Known(fields=fields, why=why, place=place, at_most=_at_most(entry.get(_AT_MOST), kind, place))
+
+
+def _at_most(value: object, kind: type[Record], place: str) -> float | None:
+    if value is None:
+        return None
+    if kind is not GateRecord:
+        raise PlanError(f"{place}: '{_AT_MOST}' is for kind 'gate' alone.", hint="Take it out.")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 < value < math.inf:
+        raise PlanError(f"{place}: '{_AT_MOST}' is {value!r}; it must be a number above 0.")
+    return float(value)
 
 
 def _kind(kind: object, place: str) -> type[Record]:

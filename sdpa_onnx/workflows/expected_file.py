@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 from sdpa_onnx.core.records import ConformanceRecord, GateRecord, Record
 from sdpa_onnx.workflows.expected import Expected, is_bad
+from sdpa_onnx.workflows.expected_amount import allowance
 
 __all__ = ["write_known"]
 
 _HEAD = """\
 # Known findings: what is listed here does not fail `--expect`, what is not does, and what has gone is told.
-# Every field but `why` must be equal; `*` in a text stands for any text.
+# Every field but `why` must be equal; `*` in a text stands for any text. Beyond `at_most` it is new.
 """
 # What names a row, in the order of the file, and what came out.
 _FIELDS: dict[type[Record], tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -40,6 +41,8 @@ def _entry(record: Record, known: Expected) -> str:
     kind = str(record.__struct_config__.tag)
     names, came_out = _FIELDS[type(record)]
     values = {"kind": kind} | {name: value for name in (*names, *came_out) if (value := getattr(record, name))}
+    at_most = allowance(record)
+    values |= {} if at_most is None else {"at_most": at_most}
     values["why"] = " ".join(said.split())
     lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
     return "\n".join(["[[known]]", *lines, ""])
@@ -47,7 +50,7 @@ def _entry(record: Record, known: Expected) -> str:
 
 def _toml(value: object) -> str:
     """A number, or a basic string; JSON's escapes are TOML's, but for DEL and what UTF-8 cannot hold."""
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, int | float):
+        return repr(value)
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

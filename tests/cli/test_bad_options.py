@@ -39,7 +39,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
         ["export", "sdpa", "-o", "x.onnx", "--softcap", "-1"],
         "softcap is -1.0; it must be 0 (off) or more.",
     ),
-    "scale": (["export", "sdpa", "-o", "x.onnx", "--scale", "nan"], "scale is nan; it must be a finite number."),
+    "scale": (["export", "sdpa", "-o", "x.onnx", "--scale", "nan"], "--scale nan is no finite number."),
     "lengths-and-past": (
         ["export", "sdpa", "-o", "x.onnx", "--mask", "lengths", "--past", "--opset", "24"],
         (

@@ -13,7 +13,10 @@ from sdpa_onnx.core.paired import Calibration
 from sdpa_onnx.core.process_spread import ProcessSpread
 from sdpa_onnx.core.records import AgreementRecord, Outcome, TimingRecord
 from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.errors import FolderError
 from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
+from sdpa_onnx.report import bench_chart
+from sdpa_onnx.sweep.bench_run import BenchRun
 from sdpa_onnx.sweep.store import read_run
 from sdpa_onnx.workflows import bench_files, calibrate
 from sdpa_onnx.workflows.bench import Comparison
@@ -124,6 +127,22 @@ def test_wrong_numbers_fail_the_command(shell: Shell, fake: FakeBench) -> None:
     assert "[1] Numbers wrong: so." in ended.stdout
 
 
+def test_nothing_was_timed(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every arm skipped: the table says why, and no CI job takes it for a pass."""
+
+    def skipped(arms: Sequence[Arm], check: Check, **more: Any) -> Comparison:
+        records = {
+            name: msgspec.structs.replace(one, outcome=Outcome.SKIPPED, reason="Undecidable: busy.")
+            for name, one in fake(arms, check, **more).records.items()
+        }
+        return Comparison(records=records)
+
+    monkeypatch.setattr(bench_files, "bench", skipped)
+    ended = shell("bench", "bare.onnx", "decomposed.onnx", "--runtime", "ort-cpu")
+    assert (ended.code, ended.stderr) == (1, "sdpa-onnx: nothing was timed\n")
+    assert "Undecidable: busy." in ended.stdout
+
+
 def test_options_reach_the_plan(shell: Shell, fake: FakeBench) -> None:
     """What the user allows is what is measured."""
     shell(
@@ -161,10 +180,101 @@ def test_stop_keeps_what_has_ended(shell: Shell, fake: FakeBench) -> None:
     assert len(records) == 4
 
 
+class FullDisk:
+    """A disk on which one kind of write fails."""
+
+    def __call__(self, *_: object, **__: object) -> None:
+        raise FolderError("Cannot write it: No space left on device.", hint="Go on with --resume.")
+
+
+_FULL = (
+    "sdpa-onnx: Cannot write it: No space left on device. What has ended is shown on stdout; time again where it fits."
+)
+
+
+@pytest.mark.parametrize("at", ["add", "finish"])
+def test_full_disk_keeps_what_has_ended(
+    shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """What was measured is shown before the error, whose hint fits."""
+    monkeypatch.setattr(BenchRun, at, FullDisk())
+    ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--at", "q_seq_len=128", "--out", "run")
+    assert ended.code == 2
+    assert ended.stderr.splitlines() == ["sdpa-onnx: writing run", _FULL]
+    assert "kv_seq_len=64:" in ended.stdout
+    assert ("kv_seq_len=128:" in ended.stdout) == (at == "finish")
+
+
+def test_chart_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table comes before the chart."""
+    monkeypatch.setattr(bench_chart, "write_chart", FullDisk())
+    ended = shell("bench", "bare.onnx", "--size", "kv_seq_len=64", "--chart", "c.svg")
+    assert (ended.code, ended.stderr) == (2, f"{_FULL}\n")
+    assert "kv_seq_len=64:" in ended.stdout
+
+
+def test_worker_folder_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the second comparison leaves the first shown, and one of the first nothing."""
+
+    def broken(arms: Sequence[Arm], check: Check, **more: Any) -> Comparison:
+        if len(fake.plans) == fake.stops:
+            raise FolderError("No room.")
+        return fake(arms, check, **more)
+
+    monkeypatch.setattr(bench_files, "bench", broken)
+    fake.stops = 1
+    ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--at", "q_seq_len=128")
+    assert (ended.code, ended.stderr) == (2, "sdpa-onnx: No room.\n")
+    assert "kv_seq_len=64:" in ended.stdout
+    fake.stops = 1  # what has run already
+    assert shell.refusal("bench", "bare.onnx") == "No room."
+
+
 _MISUSE: dict[str, tuple[list[str], str]] = {
     "no-file": ([], "There is no model to time. Give .onnx files; --calibrate alone needs none."),
     "calibrate-file": (["bare.onnx", "--calibrate"], "--calibrate times attentions of its own. Leave out the files."),
     "calibrate-out": (["--calibrate", "--out", "run"], "--out means nothing beside --calibrate. Leave out --out."),
+    "calibrate-inputs": (
+        ["--calibrate", "--inputs", "x.npz"],
+        "--inputs means nothing beside --calibrate. Leave out --inputs.",
+    ),
+    "calibrate-baseline": (
+        ["--calibrate", "--baseline", "x"],
+        "--baseline means nothing beside --calibrate. Leave out --baseline.",
+    ),
+    "calibrate-margin": (
+        ["--calibrate", "--margin", "5"],
+        "--margin means nothing beside --calibrate. Leave out --margin.",
+    ),
+    "calibrate-blocks": (
+        ["--calibrate", "--blocks", "20"],
+        "--blocks means nothing beside --calibrate. Leave out --blocks.",
+    ),
+    "calibrate-cache": (
+        ["--calibrate", "--cache", "cold"],
+        "--cache means nothing beside --calibrate. Leave out --cache.",
+    ),
+    "seconds": (["bare.onnx", "--seconds", "inf"], "--seconds inf is no finite number."),
+    "at-twice": (
+        ["bare.onnx", "--at", "q_seq_len=8", "--at", "q_seq_len=8"],
+        "--at q_seq_len=8 is given twice. Each set of sizes is a comparison of its own.",
+    ),
+    "at-axis-twice": (
+        ["bare.onnx", "--at", "q_seq_len=4,q_seq_len=5"],
+        "--at q_seq_len=5 gives q_seq_len a second size. Give each axis one size.",
+    ),
+    "size-twice": (
+        ["bare.onnx", "--size", "q_seq_len=4", "--size", "q_seq_len=5"],
+        "--size q_seq_len=5 gives q_seq_len a second size. Give each axis one size.",
+    ),
+    "out-input": (
+        ["bare.onnx", "--out", "bare.onnx"],
+        "--out bare.onnx would overwrite what is read. Give another name.",
+    ),
+    "chart-input": (
+        ["bare.onnx", "--inputs", "x.svg", "--chart", "x.svg"],
+        "--chart x.svg would overwrite what is read. Give another name.",
+    ),
     "form": (
         ["bare.onnx", "--form", "blokked"],
         "There is no form 'blokked'. Known: as-is, decomposed, attention, blocked, ort-mha, ort-gqa.",
@@ -188,10 +298,6 @@ _MISUSE: dict[str, tuple[list[str], str]] = {
     "option-torch": (
         ["bare.onnx", "--runtime", "torch", "--option", "a=1"],
         "--option is of ort-cpu, ort-cuda and openvino. Time one of them too.",
-    ),
-    "python": (
-        ["bare.onnx", "--python", "none/python"],
-        "--python none/python: there is no such file. Give an environment's interpreter, such as old/bin/python.",
     ),
     "at": (
         ["bare.onnx", "--at", "q_seq_len"],
@@ -237,7 +343,7 @@ def test_values_out_of_range(shell: Shell, option: tuple[str, str]) -> None:
 def test_folder_that_holds_a_run(shell: Shell, fake: FakeBench) -> None:
     """Nothing is timed and nothing written over where a run is."""
     assert shell("bench", "bare.onnx", "--out", "run").code == 0
-    assert shell.refusal("bench", "bare.onnx", "--out", "run").startswith("run holds a run already.")
+    assert shell.refusal("bench", "bare.onnx", "--out", "run") == "run holds a run already. Choose another --out."
     assert len(fake.plans) == 1
 
 

@@ -7,7 +7,8 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from sdpa_onnx.core.gate_records import GateRecord
+from sdpa_onnx.cli.compare_files import Kind
+from sdpa_onnx.core.gate_records import Gate, GateRecord
 from sdpa_onnx.core.header import RunHeader
 from sdpa_onnx.core.paired import Calibration
 from sdpa_onnx.core.records import Record
@@ -180,6 +181,46 @@ def test_misuse_is_one_sentence(runs: Shell, arguments: list[str], sentence: str
     Path("a.json").write_bytes(b"{")
     said = runs.refusal("compare", *arguments)
     assert sentence is None or said == sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["a.onnx", "b.onnx", "--markdown", "./a.onnx"], "--markdown a.onnx would overwrite what is read."),
+        (["a.onnx", "b.onnx", "--junit", "link"], "--junit link would overwrite what is read."),
+        (["a.onnx", "b.onnx", "--inputs", "x", "--junit", "x"], "--junit x would overwrite what is read."),
+        (["a.onnx", "b.onnx", "--write-expected", "b.onnx"], "--write-expected b.onnx would overwrite what is read."),
+        (["base", "same", "--expect", "k.toml", "--junit", "k.toml"], "--junit k.toml would overwrite what is read."),
+        (["base", "same", "--markdown", "c", "--junit", "./c"], "--markdown and --junit both name c."),
+    ],
+)
+def test_nothing_is_overwritten_twice(runs: Shell, arguments: list[str], sentence: str) -> None:
+    """An output that is an input, or another output, is refused before anything runs."""
+    for name in ("a.onnx", "b.onnx", "x", "k.toml"):
+        Path(name).write_bytes(b"")
+    Path("link").symlink_to("a.onnx")
+    assert runs.refusal("compare", *arguments).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "sentence"),
+    [
+        ([], "Both were judged, and timed interleaved on one machine."),
+        (["agreement"], "Both were timed interleaved on one machine; their numbers were not judged."),
+        (["time"], "Both were judged, and timed interleaved on one machine."),
+        (["time", "memory"], "Both were judged; they were not timed."),
+        (["time", "memory", "agreement"], "Only their graphs were compared; nothing was judged or timed."),
+    ],
+)
+def test_how_two_models_were_compared(skipped: list[str], sentence: str) -> None:
+    """Only what was done is said; memory is found by timing."""
+    assert Kind.MODELS.words(frozenset(map(Gate, skipped))) == sentence
+
+
+def test_stored_times_that_are_skipped_are_not_told(runs: Shell) -> None:
+    """The sentence follows the gates that the user skips."""
+    assert "Stored results; time by the ratio" in " ".join(runs("compare", "base", "same").stdout.split())
+    assert "Stored results;" not in runs("compare", "base", "same", "--skip", "time").stdout
 
 
 def test_known_findings_are_not_overwritten(runs: Shell) -> None:

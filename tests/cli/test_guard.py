@@ -1,5 +1,6 @@
 """What stands between a command and the shell: closed streams, foreign prints and exits, stops, memory."""
 
+import io
 import json
 import os
 import signal
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from sdpa_onnx.cli import main as entry
-from sdpa_onnx.cli.guard import guarded, tell
+from sdpa_onnx.cli.guard import guarded, replace_unsayable, tell
+from sdpa_onnx.cli.show import print_json
+from sdpa_onnx.core.records import RuntimeRecord
 from tests.cli.invoke import Shell
 from tests.sweep.process import environment
 
@@ -82,19 +85,70 @@ def test_prints_of_a_module_are_no_json(shell: Shell) -> None:
     assert "noise\n" not in ended.stdout
 
 
-def test_sigterm_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """SIGTERM, and Ctrl-C while the command line is read, give one sentence and exit code 130."""
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_like_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    """SIGTERM, a closed terminal, and Ctrl-C while the command line is read, give one sentence and exit code 130."""
+    before = signal.getsignal(number)
 
     def stopped(**_: object) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
     monkeypatch.setattr(entry, "app", stopped)
     with pytest.raises(SystemExit) as ended:
         entry.main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == "sdpa-onnx: Interrupted.\n"
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
+
+
+def test_hang_up_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under nohup a command goes on when its terminal is closed."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    monkeypatch.setattr(entry, "app", lambda **_: os.kill(os.getpid(), signal.SIGHUP))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            entry.main()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+def test_numbers_that_are_none(shell: Shell, number: str) -> None:
+    """The parser takes them as within any limits; no option means them."""
+    wanted = f"--sigma {number} is no finite number."
+    assert shell.refusal("saturation", "--sigma", number) == wanted
+
+
+@pytest.mark.parametrize("command", ["bench", "compare", "inspect"])
+def test_name_that_is_not_utf8(shell: Shell, command: str) -> None:
+    """Bytes that no record could hold are refused before anything runs."""
+    name = os.fsdecode(b"caf\xe9.onnx")
+    assert shell.refusal(command, name) == (
+        "caf\\udce9.onnx is not UTF-8, as the names in records and reports are. Rename the file."
+    )
+
+
+def test_name_that_the_locale_lacks(shell: Shell) -> None:
+    """A name that Python read byte by byte, although it is UTF-8, is not what is to be changed."""
+    assert shell.refusal("inspect", "caf\udcc3\udca9.onnx") == (
+        "caf\\udcc3\\udca9.onnx cannot be read in this locale, which is not UTF-8. Set PYTHONUTF8=1."
+    )
+
+
+def test_stdout_that_lacks_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an encoding lacks is escaped in words; in JSON by JSON's own escapes."""
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    replace_unsayable()
+    sys.stdout.write("1 \u00b5s \u274c\n")
+    assert raw.getvalue() == b"1 \\xb5s \\u274c\n"
+    raw.seek(0)
+    raw.truncate()
+    print_json([RuntimeRecord(runtime="\u00b5 \U0001f600")])
+    assert json.loads(raw.getvalue())[0]["runtime"] == "\u00b5 \U0001f600"
 
 
 @pytest.mark.parametrize("target", ["sdpa", "gpt2/self"])

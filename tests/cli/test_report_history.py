@@ -66,3 +66,15 @@ def test_a_folder_without_runs_is_no_run(command: Shell) -> None:
     """The sentence is that of a missing run."""
     expected = "runs/notes holds no run. A run folder has a run.json."
     assert command.refusal("report", Path("runs") / "notes") == expected
+
+
+def test_one_spoilt_run_is_named_and_the_others_go_on(command: Shell) -> None:
+    """A figure that cannot be, in one run."""
+    run = stored(13)
+    spoilt = [msgspec.structs.replace(one, ratio=0.0) for one in run.records]  # type: ignore[call-arg]
+    _store(dataclasses.replace(run, records=spoilt), command.folder / "runs" / "spoilt")
+    ended = command("report", "runs")
+    assert (ended.code, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("10 runs, 4 series: 2 changes of level.\n")
+    told = " ".join(ended.stdout.split())
+    assert "spoilt is skipped: runs/spoilt/records.jsonl:1: the ratio 0 is not between 1e-06 and 1e+06." in told

@@ -30,6 +30,13 @@ def test_every_step(base: int, head: int) -> None:
     assert (row.word, row.fails) == (word, word is GateWord.REGRESSION)
 
 
+@pytest.mark.parametrize(("ratio", "amount"), [(17.5, 17.5), (0.0, -1.0), (float("inf"), -1.0), (float("nan"), -1.0)])
+def test_how_wrong_it_is(ratio: float, amount: float) -> None:
+    """The largest error over what is allowed, where it is a number."""
+    (row,) = stored([agreed()], [agreed(**_STEPS[5], max_bound_ratio=ratio)], Gate.AGREEMENT)
+    assert row.amount == amount
+
+
 def test_the_evidence_says_what_was_found() -> None:
     """Word, word before, and the diagnosis of the judge."""
     (row,) = stored([agreed()], [agreed(**_STEPS[5])], Gate.AGREEMENT)

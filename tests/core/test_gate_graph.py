@@ -107,3 +107,17 @@ def test_many_operators_are_counted() -> None:
     (row,) = stored([timed()], [timed(ran=head)], Gate.GRAPH)
     assert "What runs: Attention 10 to 0, Op11 0 to 12, " in row.evidence
     assert row.evidence.endswith(" and 5 more.")
+
+
+@pytest.mark.parametrize(
+    ("head", "amount"),
+    [
+        ({"ran": {"Attention": 15}}, 1.5),
+        ({"ran": {"Attention": 15}, "model_bytes": 80 * _MIB}, 4.0),
+        ({"ran": {"Attention": 15}, "model_bytes": -1}, 1.5),
+    ],
+)
+def test_how_much_larger_it_is(head: dict[str, object], amount: float) -> None:
+    """Nodes that run or bytes of the file over BASE's, whichever is more."""
+    (row,) = stored([timed()], [timed(**head)], Gate.GRAPH)
+    assert row.amount == amount

@@ -190,6 +190,26 @@ def test_stored_records_that_are_not_comparable(
     assert row.evidence.startswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("baselines", "sentence"),
+    [
+        (("ort-cpu", "ort-cpu"), "Both refer to 'ort-cpu': if that did not change, give --pinned 'ort-cpu'."),
+        (
+            ("a", "b"),
+            (
+                "BASE refers to 'a' and HEAD to 'b': time both with one baseline (bench --baseline ARM) and name it "
+                "with --pinned ARM."
+            ),
+        ),
+    ],
+)
+def test_what_could_be_pinned_is_told(baselines: tuple[str, str], sentence: str) -> None:
+    """Runs without torch: the arm that both refer to, or that there is none."""
+    row = ratio_of_runs(1.0, 1.5, {"baseline": baselines[0]}, {"baseline": baselines[1]})
+    none = "Not comparable: the runs have no common pinned baseline (torch): raw seconds of two moments say nothing."
+    assert row.evidence == f"{none} {sentence}"
+
+
 def test_stored_runs_that_different_clocks_decided() -> None:
     """By CPU time, which both know; by how much the two clocks of a run differ is an error, and never a regression."""
     busy = {"clock": "cpu", "ratio_cpu": 1.3}

@@ -339,3 +339,11 @@ def words_at_the_end(rng: np.random.Generator, ratio: float) -> RatioVerdict:
         if settled(estimates, words, alpha=look.alpha):
             break
     return words["a"]
+
+
+def test_an_interval_without_measure_stays_a_number() -> None:
+    """An estimate that knows nothing has ends that can be compared and printed, not an overflow."""
+    estimate = RatioEstimate(log_ratio=0.0, standard_error=10.0, degrees=1.0, launches=2)
+    low, high = estimate.interval(1e-6)
+    assert 0 < low < 1e-300
+    assert 1e300 < high < math.inf

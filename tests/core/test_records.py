@@ -263,6 +263,7 @@ FULL: dict[str, Record] = {
         head_seconds=0.12,
         base_bytes=10,
         head_bytes=11,
+        amount=17.0,
     ),
     "runtime": RuntimeRecord(outcome=Outcome.SKIPPED, reason="no GPU", version="1.2", measures_time=False),
 }

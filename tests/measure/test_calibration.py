@@ -69,3 +69,20 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(FolderError) as caught:
         store_calibration(Calibration(machine="m"))
     assert str(caught.value) == f"Cannot write {calibration_file()}: File exists."
+
+
+@pytest.mark.parametrize(
+    ("between_sd", "degrees"), [(1e-12, 8.0), (4.9e-4, 8.0), (0.21, 8.0), (0.0057, 0.9), (0.0057, 1e12)]
+)
+def test_a_figure_that_cannot_be_is_none(between_sd: float, degrees: float) -> None:
+    """As good as a damaged file: it would turn noise into proofs, or proofs into noise."""
+    store_calibration(Calibration(between_sd=between_sd, degrees=degrees, machine=machine_class()))
+    assert load_calibration() == Calibration()
+
+
+@pytest.mark.parametrize(("between_sd", "degrees"), [(5e-4, 1.0), (0.2, 1000.0)])
+def test_the_ends_of_what_can_be_are_taken(between_sd: float, degrees: float) -> None:
+    """A very quiet machine and a very loud one."""
+    kept = Calibration(between_sd=between_sd, degrees=degrees, machine=machine_class())
+    store_calibration(kept)
+    assert load_calibration() == kept

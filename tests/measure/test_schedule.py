@@ -1,6 +1,7 @@
 """Launches, looks and budgets, on workers whose times are known."""
 
 import itertools
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -151,6 +152,20 @@ def test_blocks_are_taken_so_that_all_looks_fit() -> None:
     assert 70 <= blocks < 80
     assert len(found.seconds) == 8
     assert machine.seconds <= 30.0
+
+
+def test_what_the_least_takes_is_told_in_the_first_launch() -> None:
+    """Once, and about what it then takes, be the budget smaller: starts, loading and blocks of the first look."""
+    machine, notes = FakeMachine(arms=_open(ratio=1.2, spread=0.0), starting_seconds=5.0), list[str]()
+    with machine.pool() as pool:
+        schedule = _schedule(machine, TimingPlan(budget_seconds=8.0, extras=False), on_note=notes.append)
+        schedule.pool = pool
+        assert len(schedule.measure().seconds) == 4
+    (note,) = notes
+    told, launches = re.fullmatch(r"at least about (\d+) s: (4 launches of 40 blocks)", note).groups()  # type: ignore[union-attr]
+    assert launches == "4 launches of 40 blocks"
+    assert machine.seconds == pytest.approx(float(told), rel=0.05)
+    assert machine.seconds > 60.0
 
 
 def test_the_first_look_is_taken_whatever_it_costs() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.measure.timing_notice import announced, notice_folder
+from sdpa_onnx.measure.timing_notice import TimingNotice, announced, notice_folder
 
 _OTHER = """
 import sys
@@ -52,6 +52,13 @@ def test_two_processes_hear_of_each_other(tmp_path: Path) -> None:
         assert process.wait(10) == 0
         assert notice.warnings() == (f"Another timing of sdpa_onnx (process {process.pid}) ran at the same time.",)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_many_timings_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their number, not each of them."""
+    monkeypatch.setattr(TimingNotice, "others", lambda _: (7, 8, 9))
+    told = ("Another timing of sdpa_onnx (3 processes) ran at the same time.",)
+    assert TimingNotice(folder=Path()).warnings() == told
 
 
 def test_a_killed_process_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from sdpa_onnx.measure import worker_process
 from sdpa_onnx.measure.arm_job import Adapter, ArmJob
 from sdpa_onnx.measure.worker.on_onnxruntime import session_options
-from sdpa_onnx.measure.worker.orphan import die_with
+from sdpa_onnx.measure.worker.orphan import OTHER_PARENT, die_with
 from sdpa_onnx.measure.worker.pipe import RefusalError
 from sdpa_onnx.measure.workers import Worker, WorkerFailedError
 from tests.measure.environments import NUMPY, environment
@@ -234,22 +234,33 @@ def _script(path: Path, text: str) -> Path:
     return path
 
 
+_ANOTHER = "Name another Python, such as env/bin/python."
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         (f'exec {sys.executable} -c "import sys; sys.version_info = (3, 8, 1); exec(sys.argv[1])" "$2"',
-         "is Python 3.8; a worker needs 3.9 or newer."),
-        ("exit 0", "did not start as a worker: its process ended with exit code 0."),
+         f"A worker needs Python 3.9 or newer, and P is 3.8. {_ANOTHER}"),
+        ("exit 0", f"P did not start as a worker: its process ended with exit code 0. {_ANOTHER}"),
         ("echo nonsense.; echo no such option. >&2; exit 2",
-         "did not start as a worker: its process ended with exit code 2: no such option."),
+         f"P did not start as a worker: its process ended with exit code 2: no such option. {_ANOTHER}"),
+        ('echo "bad option: $2" >&2; exit 2',
+         f"P did not start as a worker: its process ended with exit code 2. {_ANOTHER}"),
+        ('echo "bad option: $2" | tr "\\n" " " >&2; exit 2',
+         f"P did not start as a worker: its process ended with exit code 2. {_ANOTHER}"),
+        (f'{sys.executable} "$@"',
+         ("P is not the interpreter itself: it starts Python as one more process. "
+          "Name the interpreter, or start it with exec.")),
     ],
+    ids=["old", "silent", "speaks", "quotes us", "quotes us in a line", "wraps"],
 )  # fmt: skip
 def test_an_interpreter_that_is_none(text: str, sentence: str, tmp_path: Path) -> None:
-    """An old Python, and programs that are no Python, are told from one that only lacks a package."""
-    python = _script(tmp_path / "python", text)
+    """An old Python, one in a script, and programs that are no Python, are told from one that only lacks a package."""
+    python = _script(tmp_path / "python", f"{text}\nexit $?")
     with start(python) as worker, pytest.raises(WorkerFailedError) as caught:
         worker.wait_ready()
-    assert str(caught.value) == f"{python} {sentence} Install what is missing there, or name another Python."
+    assert str(caught.value).replace(str(python), "P") == sentence
 
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
@@ -262,16 +273,25 @@ def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
         )
 
 
-def test_a_broken_package(tmp_path: Path) -> None:
-    """A package that is there and cannot be imported is not told as missing."""
-    python = environment(tmp_path / "env", NUMPY)
+@pytest.mark.parametrize(
+    ("package", "raised", "told"),
+    [
+        ("onnxruntime", "ImportError('libstdc++.so.6: cannot open.\\nTry again.')",
+         "ImportError: libstdc++.so.6: cannot open"),
+        ("onnxruntime", "RuntimeError('built for\\nanother CPU')", "RuntimeError: built for"),
+        ("numpy", "ImportError('\\n\\nIMPORTANT: read\\nthis.')", "ImportError: IMPORTANT: read"),
+        ("numpy", "OSError()", "OSError"),
+    ],
+)  # fmt: skip
+def test_a_broken_package(package: str, raised: str, told: str, tmp_path: Path) -> None:
+    """A package that is there and cannot be imported is not told as missing; the first line of the error says why."""
+    python = environment(tmp_path / "env", NUMPY if package != "numpy" else ())
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
-    (site / "onnxruntime.py").write_text("raise ImportError('libstdc++.so.6: cannot open\\nshared object.')\n")
+    (site / f"{package}.py").write_text(f"raise {raised}\n")
     with start(python) as worker, pytest.raises(WorkerFailedError) as caught:
         worker.wait_ready()
     assert str(caught.value) == (
-        f"{python} cannot import what it needs: libstdc++.so.6: cannot open shared object. "
-        "Install what is missing there, or name another Python."
+        f"{python} cannot import what it needs: {told}. Install what is missing there, or name another Python."
     )
 
 
@@ -281,9 +301,11 @@ def test_openvino_is_imported_without_telemetry(tmp_path: Path) -> None:
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     sent = tmp_path / "sent"
     (site / "openvino_telemetry.py").write_text(f"open({str(sent)!r}, 'w').close()\n")
-    (site / "openvino.py").write_text("try:\n    import openvino_telemetry\nexcept ImportError:\n    pass\n")
+    tries = "try:\n    import openvino_telemetry\nexcept ImportError:\n    __version__ = '1-2'\n"
+    (site / "openvino.py").write_text(tries)
     with start(python, adapter=Adapter.OPENVINO) as worker:
         worker.wait_ready()
+        assert worker.version == "1"
     assert not sent.exists()
 
 
@@ -297,15 +319,17 @@ def test_our_runtimes_are_not_in_another_environment(faulty_python: Path) -> Non
     )
 
 
-def test_a_process_whose_parent_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_parent_is_gone_ends(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The parent may end between the start of a worker and its request to end with it."""
     ended: list[int] = []
     monkeypatch.setattr("sdpa_onnx.measure.worker.orphan.ctypes.CDLL", lambda *_, **__: _NoSystem())
     monkeypatch.setattr("sdpa_onnx.measure.worker.orphan.os._exit", ended.append)
     die_with(os.getppid())
-    assert ended == []
+    assert (ended, capfd.readouterr().err) == ([], "")
     die_with(os.getppid() + 1)
-    assert ended == [1]
+    assert (ended, capfd.readouterr().err) == ([1], f"{OTHER_PARENT}\n")
 
 
 class _NoSystem:

@@ -1,9 +1,11 @@
 """The parts of a worker by themselves: its loop, its reading of a profile, its files."""
 
 import ast
+import errno
 import gc
 import json
 import platform
+import resource
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from sdpa_onnx.measure import worker
 from sdpa_onnx.measure.worker import memory
+from sdpa_onnx.measure.worker.arrays import read_bits, write_bits
 from sdpa_onnx.measure.worker.profile import kernel_times
 from sdpa_onnx.measure.worker.visit import Turns, visit
 
@@ -129,3 +132,24 @@ def test_files_run_in_other_environments(path: Path) -> None:
     has_annotations = any(isinstance(node, ast.FunctionDef) for node in tree.body) or path.stem == "main"
     futures = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     assert bool(futures) or not has_annotations
+
+
+def test_arrays_of_every_layout_come_back(tmp_path: Path) -> None:
+    """Also transposed ones and those of no or one element."""
+    arrays = {"t": np.arange(6.0).reshape(2, 3).T, "s": np.float16(3), "e": np.zeros((0, 2), dtype=np.int8)}
+    write_bits(tmp_path / "bits", {name: (np.asarray(array), 1) for name, array in arrays.items()})
+    found = read_bits(tmp_path / "bits")
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name][0], array, strict=name != "s")
+
+
+def test_an_array_that_finds_no_room(tmp_path: Path) -> None:
+    """The system's reason reaches us; numpy by itself tells only how much was written."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            write_bits(tmp_path / "bits", {"x": (np.zeros(4096), 11)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.errno == errno.EFBIG

@@ -1,25 +1,32 @@
 """Two callables on a clock that only they advance, and synthetic samples: ratio, clock, word, doubts."""
 
+import hashlib
 import platform
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.records import RatioVerdict
+from sdpa_onnx.core.records import Outcome, RatioVerdict
 from sdpa_onnx.measure.deciding import CLONE
 from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.pytest_plugin import callables
 from sdpa_onnx.pytest_plugin.callables import BASELINE, CANDIDATE, judge_pair, time_callables
 from sdpa_onnx.pytest_plugin.result import TimedPair
+from sdpa_onnx.pytest_plugin.threads_used import ThreadsUsed, ThreadsWatch
 from tests.measure.test_visits import FakeClock
 
 # Pinned here, so that what these tests say does not move with the usual figure.
 _CALIBRATION = Calibration(between_sd=0.0057, degrees=8.0)
 _MILLISECOND = 1_000_000
+# For a hash, outside Python's lock.
+_WORK = bytes(1 << 20)
 
 
 @pytest.fixture
@@ -148,7 +155,7 @@ def _arm(wall: float, cpu: float, *, steady: bool = True) -> ArmSamples:
     return ArmSamples(wall_seconds=np.full((1, 30, 4), wall), cpu_seconds=np.full((1, 30, 4), cpu), steady=steady)
 
 
-def _judged(baseline: ArmSamples, candidate: ArmSamples, clone: ArmSamples | None = None, **changes: bool) -> TimedPair:
+def _judged(baseline: ArmSamples, candidate: ArmSamples, clone: ArmSamples | None = None, **changes: Any) -> TimedPair:
     samples = {BASELINE: baseline, CANDIDATE: candidate, CLONE: baseline if clone is None else clone}
     return judge_pair(
         samples, counts=dict.fromkeys(samples, 1), calibration=_CALIBRATION, **{"waits": False, **changes}
@@ -172,11 +179,59 @@ def test_the_clock(baseline: ArmSamples, candidate: ArmSamples, waits: bool, clo
     assert (record.clock, record.ratio) == (clock, pytest.approx(ratio))
 
 
-def test_rounds_are_wall_time_whatever_decides() -> None:
-    """So that figures of different runs mean the same."""
+def test_rounds_are_of_the_clock_that_decided() -> None:
+    """What pytest-benchmark shows beside our line agrees with it."""
     pair = _judged(_arm(2.0, 1.0), _arm(3.0, 1.2))
     assert pair.candidate.record.clock == "cpu"
-    assert pair.candidate.rounds == pytest.approx([3.0] * 30)
+    assert pair.candidate.rounds == pytest.approx([1.2] * 30)
+
+
+def _used(idle: float | None, beyond: float = 0.45) -> ThreadsUsed:
+    return ThreadsUsed(beyond=beyond, cores=0.9, idle=idle)
+
+
+@pytest.mark.parametrize(("beyond", "clock"), [(0.45, "wall"), (0.04, "cpu")])
+def test_threads_that_take_turns_are_threads(beyond: float, clock: str) -> None:
+    """On a busy machine two threads have no more CPU time than wall time; the calling thread's own share tells."""
+    record = _judged(_arm(2.0, 1.0), _arm(3.0, 1.2), used=_used(None, beyond)).candidate.record
+    assert record.clock == clock
+
+
+def test_threads_without_cores_get_no_ratio() -> None:
+    """Equal code came out FASTER so: no interval, no word that claims anything, and the way out."""
+    told = (
+        "Undecidable on this machine now: the callables use several threads, and others left them 0.5 idle cores; set "
+        "OPENBLAS_NUM_THREADS=1, or the like of your library, before Python starts."
+    )
+    pair = _judged(_arm(2.0, 1.0), _arm(3.0, 1.2), used=_used(0.5))
+    record = pair.candidate.record
+    assert (record.outcome, record.reason, record.warnings) == (Outcome.SKIPPED, told, (told,))
+    assert (record.ratio, record.verdict, record.log_ratio_se) == (1.0, None, -1.0)
+    assert (pair.baseline.record.outcome, pair.baseline.record.warnings) == (Outcome.OK, (told,))
+
+
+@pytest.mark.parametrize("used", [_used(2.0), _used(1.9), _used(0.5, 0.04)])
+def test_a_machine_with_cores_decides(used: ThreadsUsed) -> None:
+    """Two idle cores, nearly, or one thread on a busy machine: the ratio stands."""
+    record = _judged(_arm(2.0, 1.0), _arm(3.0, 1.2), used=used).candidate.record
+    assert (record.outcome, record.verdict) == (Outcome.OK, RatioVerdict.SLOWER)
+
+
+def _helped() -> None:
+    """Half of the work in a second thread."""
+    thread = threading.Thread(target=hashlib.sha256, args=(_WORK,))
+    thread.start()
+    hashlib.sha256(_WORK)
+    thread.join()
+
+
+@pytest.mark.parametrize(("call", "several"), [(_helped, True), (lambda: hashlib.sha256(_WORK), False)])
+def test_helpers_are_seen_whatever_the_load(call: Callable[[], object], several: bool) -> None:
+    """The system's CPU clocks of process and thread, without a figure of time."""
+    watch = ThreadsWatch()
+    for _ in range(5):
+        call()
+    assert watch.used().several is several
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.018, RatioVerdict.SLOWER), (1.021, RatioVerdict.NOISY)])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sdpa_onnx.core.records import RatioVerdict, TimingRecord
+from sdpa_onnx.core.records import Outcome, RatioVerdict, TimingRecord
 from sdpa_onnx.pytest_plugin.result import PairedResult, TimedArm, TimedPair, paired_result
 
 _LINE = "name: candidate / baseline 1.200 [1.100, 1.300] SLOWER (medians 1.2 ms and 1 ms, cpu, 80 blocks)"
@@ -30,6 +30,34 @@ def _result(low: float, high: float, verdict: RatioVerdict = RatioVerdict.SLOWER
         candidate=TimedArm(record=record, rounds=[1.0], iterations=1),
     )
     return paired_result(pair, **{"test": "t", "name": "name", "margin": 0.05, **changes})
+
+
+def test_an_interval_that_says_nothing_is_no_answer() -> None:
+    """Ends a factor of two apart; a word that claims something stands as it is."""
+    shown = "name: candidate / baseline 1.200 [0.130, 7.600] INCONCLUSIVE: no answer, too disturbed (medians "
+    assert _result(0.13, 7.6, RatioVerdict.INCONCLUSIVE).describe().startswith(shown)
+    assert "no answer" not in _result(0.8, 1.6, RatioVerdict.INCONCLUSIVE).describe()
+    assert "no answer" not in _result(1.5, 4.0).describe()
+
+
+def test_undecidable_has_no_ratio() -> None:
+    """It passes, and does not where a slow-down must be ruled out."""
+    record = TimingRecord(
+        arm="candidate", outcome=Outcome.SKIPPED, reason="why", median_seconds=1.2e-3, clock="wall", blocks=20
+    )
+    timed = [
+        TimedArm(record=one, rounds=[1.0], iterations=1)
+        for one in (TimingRecord(arm="baseline", median_seconds=1e-3), record)
+    ]
+    result = paired_result(TimedPair(baseline=timed[0], candidate=timed[1]), test="t", name="", margin=0.05)
+    shown = (
+        "candidate / baseline INCONCLUSIVE: undecidable on this machine now (medians 1.2 ms and 1 ms, wall, 20 blocks)"
+    )
+    assert result.describe() == shown
+    result.assert_not_slower()
+    with pytest.raises(AssertionError) as caught:
+        result.assert_not_slower(strict=True)
+    assert str(caught.value) == f"Not shown to be slower by less than 0.05 of the baseline's time: {shown}."
 
 
 def test_one_line() -> None:

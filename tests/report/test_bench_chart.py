@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import pytest
+import vl_convert
 
 from sdpa_onnx.errors import FolderError
-from sdpa_onnx.report.bench_chart import bench_chart, write_chart
+from sdpa_onnx.report.bench_chart import _to_html, bench_chart, write_chart
 from sdpa_onnx.workflows.bench_files import Benched
 from tests.report.synthetic_bench import BASELINE, benched, failed, over_lengths, timing
 
@@ -88,3 +90,18 @@ def test_folder_that_is_not_there(tmp_path: Path) -> None:
     """A chart that cannot be written is an error, not a half file."""
     with pytest.raises((FolderError, OSError)):
         write_chart([benched(timing(BASELINE))], tmp_path / "none" / "c.svg")
+
+
+def test_a_name_does_not_end_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page holds the definition inside <script>, as the drawing library writes it."""
+
+    def written(told: str, *, bundle: bool) -> str:
+        assert bundle
+        return json.dumps(json.loads(told), ensure_ascii=False)
+
+    monkeypatch.setattr(vl_convert, "vegalite_to_html", written)
+    values = alt.InlineData(values=[{"arm": "</script><!--<script>alert(1)"}])
+    page = _to_html(alt.hconcat(alt.Chart(values).mark_point().encode(x="arm:N")))
+    assert "</" not in page
+    assert "<!" not in page
+    assert "alert(1)" in page

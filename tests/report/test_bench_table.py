@@ -89,7 +89,7 @@ def test_numbers_that_nobody_could_judge() -> None:
     numbers = Numbers(unjudged={"ort-cpu": "no attention of it could be read"})
     text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8), numbers=numbers))
     assert text.splitlines()[-2:] == [
-        "- Numbers at these sizes, by the float64 oracle: right for torch; not judged for ort-cpu, no attention of it",
+        "- Numbers at these sizes, by the float64 oracle: right for torch; not judged for ort-cpu: no attention of it",
         "  could be read.",
     ]
 

@@ -1,11 +1,13 @@
 """What `compare` prints and writes: golden texts, hostile names, and files that others must be able to read."""
 
+import io
 import re
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
 from markdown_it import MarkdownIt
+from rich.console import Console
 
 from sdpa_onnx.core.gate_limits import Limits
 from sdpa_onnx.core.gate_records import Gate, GateRecord, GateWord
@@ -15,7 +17,7 @@ from sdpa_onnx.core.verdicts import Outcome, RatioVerdict, Verdict
 from sdpa_onnx.report.gate_junit import render_junit
 from sdpa_onnx.report.gate_markdown import MOST_BYTES, render_gates
 from sdpa_onnx.report.gate_report import GateReport, evidence_lines, place, summary
-from sdpa_onnx.report.gate_terminal import gate_lines
+from sdpa_onnx.report.gate_terminal import gate_lines, print_gates
 from sdpa_onnx.workflows.expected import Expected, Known
 from tests.conftest import GoldenCheck
 from tests.core.gate_problems import MACHINE, TORCH, agreed, beside, timed
@@ -188,3 +190,80 @@ def test_place_names_what_there_is() -> None:
     assert place(row) == (
         "ort-cpu, sdpa, batch 1, length 512, d_k 64, 8 heads, float32, attention, opset 23, attention_0, probe mask"
     )
+
+
+def test_an_output_is_quoted() -> None:
+    """The output of the name "output" would read oddly without."""
+    row = compare_paired([agreed()], [agreed(site="end:output", case="x")], [], Limits())[0]
+    assert ", output 'output', spread 1" in place(row)
+
+
+def test_slower_within_the_margin_is_in_the_sentence() -> None:
+    """A pass, and nobody may read it as the same."""
+    found = report(compare_paired([], [], [beside(1.0), beside(1.02)], Limits()))
+    assert summary(found) == "No regression in 2 checks: 1 the same and 1 slower within the margin of 5 %."
+    allowed = report(compare_paired([], [], [beside(1.2)], Limits(allowed=frozenset({Gate.TIME}))))
+    assert summary(allowed) == "No regression in 1 check: 1 worse, allowed."
+    assert summary(report(mixed())).endswith(": Off by one. Beside that 1 slower within the margin of 5 %.")
+
+
+def test_many_findings_of_one_cause_are_told_once() -> None:
+    """The worst in full; each of the others is a row of the table. Three are told one by one."""
+    base = [agreed(inputs=f"spread {n}") for n in range(6)]
+    head = [
+        agreed(
+            inputs=f"spread {n}",
+            verdict=Verdict.WRONG if n == 4 else Verdict.SUSPICIOUS,
+            outcome=Outcome.DISAGREES,
+            diagnosis=f"Off by {n}.",
+        )
+        for n in range(6)
+    ]
+    ((label, sentence),) = evidence_lines(report(compare_paired(base, head, [], Limits())))
+    assert label == "agreement, regression"
+    assert sentence.endswith("Off by 4. This is the worst; 5 more like it have rows in the table.")
+    found = report(compare_paired(base, head, [], Limits()))
+    for printed in (text(found), render_gates(found)):
+        assert printed.count("Off by 4.") == 1
+        assert "Off by 1." not in printed
+    assert len(evidence_lines(report(compare_paired(base[:3], head[:3], [], Limits())))) == 3
+
+
+def test_junit_of_many_foreign_benchmarks_is_short() -> None:
+    """Thousands that were timed alone differ in their figures only: one case with their number, without failures."""
+    rows = [
+        GateRecord(
+            gate=Gate.TIME,
+            word=GateWord.NOT_COMPARABLE,
+            outcome=Outcome.SKIPPED,
+            case=f"f.py::t{n}",
+            evidence=f"Not comparable: its median is {1 + n / 1000:.3f} times that of BASE.",
+        )
+        for n in range(2000)
+    ]
+    strict = msgspec.structs.replace(rows[0], outcome=Outcome.DISAGREES)
+    root = read(render_junit(report([*rows, strict, *mixed()])))
+    names = [str(one.get("name")) for one in root.iter("testcase")]
+    assert names.count("2000 cases, such as f.py::t0") == 1
+    assert len(names) == 2 + len(mixed())
+    assert root.get("tests") == str(len(names))
+    assert len(list(root.iter("failure"))) == int(root.get("failures", "0"))
+    few = read(render_junit(report(rows[:20])))
+    assert len(list(few.iter("testcase"))) == 20
+
+
+def test_hostile_names_act_nowhere() -> None:
+    """No escape, bell or turned line in any of the three outputs; no formula and no bare link in Markdown."""
+    name = "a\x1b[2J\x07\u202eb$x$ https://evil.example www.evil.example"
+    rows = [msgspec.structs.replace(row, case=name, target=name, evidence=name) for row in mixed()]
+    found = GateReport(rows=rows, base=name, head=name, how="x", command=f"sdpa-onnx compare {name}")
+    page = render_gates(found)
+    console = Console(file=io.StringIO(), width=100)
+    print_gates(found, console)
+    for shown in (page, render_junit(found).decode(), console.file.getvalue()):  # type: ignore[attr-defined]
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown)
+    outside = re.sub(r"(?s)<code.*?</code>", "", MarkdownIt("commonmark").enable("table").render(page))
+    assert "$x$" in outside
+    assert "$" not in re.sub(r"(?s)```.*?```|`[^`]*`", "", page)
+    assert "://" not in outside
+    assert "www." not in outside

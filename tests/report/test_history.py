@@ -1,11 +1,15 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 
 from sdpa_onnx.core.history import History, StoredRun, history_of
+from sdpa_onnx.report.charts import to_svg
 from sdpa_onnx.report.history import history_data, history_markdown, history_page, render_history
+from sdpa_onnx.report.history_chart import history_charts
 from sdpa_onnx.report.history_words import history_sentences
 from tests.conftest import GoldenCheck
 from tests.report.synthetic_history import run_header, stored, upgraded
@@ -80,3 +84,24 @@ def test_data_has_every_point(history: History) -> None:
     assert len(series["points"]) == 10
     assert [change["run"] for change in series["changes"]] == ["2026-07-06"]
     assert series["reference_version"] == "2.13.0"
+
+
+def test_hostile_names_stay_text() -> None:
+    """No link, mention or formula comes of a folder's name, and nothing that acts, in Markdown and on the page."""
+    name = "[l](http://evil.example) @all #12 $x$ <b> \x1b[2J\u202e"
+    found = history_of(upgraded(), {name: "it is broken"})
+    text, page = history_markdown(found, {}), history_page(found, {})
+    assert not {"\x1b", "\u202e", "$"} & set(text)
+    assert not {"\x1b", "\u202e"} & set(page)
+    assert not [mark for mark in ("[l](", "://", "@all", "#12", "<b>") if mark in text]
+
+
+def test_a_chart_of_hostile_names_is_drawn() -> None:
+    """The drawing library aborts the whole process at a control character."""
+    name = "a\x1b[2J\x00\u202e\uffff<b>"
+    runs = [replace(run, name=f"{name}{index}") for index, run in enumerate(upgraded())]
+    spoilt = [msgspec.structs.replace(one, target=name) for one in runs[0].records]  # type: ignore[call-arg]
+    (chart,) = history_charts(history_of([replace(runs[0], records=spoilt), *runs[1:]])).values()
+    svg = to_svg(chart)
+    assert ET.fromstring(svg).tag.endswith("svg")  # noqa: S314 - our own text
+    assert not {"\x1b", "\u202e"} & set(svg)

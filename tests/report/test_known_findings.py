@@ -52,6 +52,18 @@ def test_details() -> None:
     ]
 
 
+def test_a_larger_finding_than_an_entry_allows() -> None:
+    """It is new, and both lines say what was allowed."""
+    entry = Known(fields={"kind": "gate", "gate": "agreement"}, why="see there", place="k.toml, entry 1", at_most=4.0)
+    worse = GateRecord(case="m.onnx", outcome=Outcome.DISAGREES, reason="Off.", amount=17.0)
+    sorted_ = Expected(entries=(entry,)).sort([worse])
+    assert new_lines(sorted_) == [
+        "new: agreement, m.onnx: Off. It is worse than the entry allows (k.toml, entry 1: at most 4)."
+    ]
+    words = "what is bad there now is worse than the entry allows (at most 4)."
+    assert known_details(sorted_) == [f"changed: k.toml, entry 1 (gate agreement; see there): {words}"]
+
+
 def test_a_new_finding_of_a_comparison_names_its_gate() -> None:
     """Two gates may speak of the same case."""
     worse = GateRecord(

@@ -259,6 +259,76 @@ def test_more_threads_than_idle_cores(bare_model: OnnxModel, monkeypatch: pytest
     assert machine.processes == []
 
 
+def _bench_threads(
+    model: OnnxModel, threads: Mapping[str, int], machine: FakeMachine, *, lone: bool = True
+) -> Comparison:
+    """Arms of several threads beside each other, the first one being the baseline."""
+    with machine.pool() as pool:
+        return bench(
+            [Arm(name=name, model=model, runtime=Faulty(name=name), threads=of) for name, of in threads.items()],
+            Check(sizes=_SIZES, spreads=(1.0,), threads=1),
+            target="t",
+            baseline=next(iter(threads)),
+            plan=_PLAN,
+            pool=pool,
+            times_survivor=lone,
+        )
+
+
+def test_one_thread_is_timed_where_two_are_not(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arm of two threads is skipped by itself; the others have a baseline of one thread, and are told so."""
+    monkeypatch.setattr(bench_module, "idle_cores", lambda: 1.1)
+    machine = FakeMachine(arms={"slow": _arm(2.0)})
+    found = _bench_threads(bare_model, {"two": 2, "one": 1, "slow": 1}, machine).records
+    assert found["two"].outcome is Outcome.SKIPPED
+    assert found["two"].reason == "Undecidable on this machine now: 2 threads were asked for, and 1.1 cores are idle."
+    assert (found["slow"].verdict, found["slow"].baseline) == (RatioVerdict.SLOWER, "one")
+    assert found["one"].warnings == ("The baseline two was skipped, so ratios refer to one.",)
+    alone = _bench_threads(bare_model, {"one": 1, "two": 2}, FakeMachine(), lone=False).records
+    assert [one.outcome for one in alone.values()] == [Outcome.OK, Outcome.SKIPPED]
+
+
+def test_one_thread_is_timed_again_where_others_came(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cores were idle at the start and not afterwards: arms of one thread do not need them."""
+    monkeypatch.setattr(bench_module, "idle_cores", lambda: 2.0)
+    monkeypatch.setattr("sdpa_onnx.measure.machine_load.OthersLoad.share", lambda _: 0.3)
+    found = _bench_threads(bare_model, {"one": 1, "two": 2, "more": 1}, FakeMachine()).records
+    assert [one.outcome for one in found.values()] == [Outcome.OK, Outcome.SKIPPED, Outcome.OK]
+    assert found["two"].reason == (
+        "Undecidable on this machine now: others used the machine in all but 0 of 6 blocks of a launch."
+    )
+    assert found["more"].blocks == 6
+
+
+@pytest.mark.parametrize("bad", ["a", "b"])
+def test_a_lone_survivor_is_not_timed(bare_model: OnnxModel, bad: str) -> None:
+    """Where a comparison was asked for and one arm of two does not load, be it the baseline, seconds are enough."""
+    machine = FakeMachine(arms={bad: FakeArm(fails=_ALL)})
+    found = _bench_threads(bare_model, {"a": 1, "b": 1}, machine, lone=False).records
+    good = found["b" if bad == "a" else "a"]
+    assert (found[bad].outcome, found[bad].reason) == (Outcome.FAILED, "model0 crashed at load.")
+    assert (good.outcome, good.reason) == (Outcome.SKIPPED, f"nothing to compare with: {bad} failed.")
+    assert len(machine.processes) <= 3
+    assert machine.alive == 0
+    assert _bench_threads(bare_model, {"a": 1}, FakeMachine(), lone=False).records["a"].outcome is Outcome.OK
+
+
+def test_the_least_is_told_once(bare_model: OnnxModel) -> None:
+    """As soon as the first launch is known: 4 launches of 6 blocks, in which 3 processes are visited for 4 ms each."""
+    notes: list[str] = []
+    with FakeMachine().pool() as pool:
+        bench(
+            [Arm(name=name, model=bare_model, runtime=Faulty(name=name)) for name in "ab"],
+            Check(sizes=_SIZES, spreads=(1.0,)),
+            target="t",
+            baseline="a",
+            plan=_PLAN,
+            pool=pool,
+            on_note=notes.append,
+        )
+    assert notes == ["at least about 0 s: 4 launches of 6 blocks"]
+
+
 @pytest.mark.parametrize(("share", "outcome"), [(0.049, Outcome.OK), (0.051, Outcome.SKIPPED)])
 def test_others_use_the_machine_meanwhile(
     bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch, share: float, outcome: Outcome
@@ -334,6 +404,13 @@ def test_names_that_do_not_fit(bare_model: OnnxModel, names: str, baseline: str)
     with pytest.raises(PlanError) as caught:
         _bench(bare_model, *(Faulty(name=name) for name in names), baseline=baseline)
     assert str(caught.value) == f"Arms are {', '.join(names)}, the baseline is '{baseline}'. Each arm once, please."
+
+
+def test_name_of_the_clone(bare_model: OnnxModel) -> None:
+    """An arm of its name would be taken for it."""
+    with pytest.raises(PlanError) as caught:
+        _bench(bare_model, Faulty(name="a"), Faulty(name=CLONE), baseline="a")
+    assert str(caught.value) == f"No arm can be called '{CLONE}': every comparison has one. Give it another name."
 
 
 def _written_out(*, softmaxes: int = 1) -> OnnxModel:

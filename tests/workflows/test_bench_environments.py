@@ -1,18 +1,23 @@
 """Other environments: their versions, their names, and interpreters that are none."""
 
-import json
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 from sdpa_onnx.errors import PlanError
-from sdpa_onnx.workflows.bench_environments import environment_labels, package_version
+from sdpa_onnx.measure.arm_job import Adapter
+from sdpa_onnx.workflows.bench_environments import environment_labels, package_version, require_environments
+from tests.measure.environments import NUMPY, environment
+
+_INSTALL = "Install what is missing there, or name another Python."
+_ANOTHER = "Name another Python, such as env/bin/python."
 
 
-def test_version_as_the_interpreter_imports_it() -> None:
-    """The other interpreter is asked, not our own packages' metadata."""
-    assert package_version(Path(sys.executable), "json") == json.__version__
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with numpy and an ONNX Runtime that is a file of a few lines, version 0.0.1."""
+    return environment(tmp_path_factory.mktemp("environment") / "old", NUMPY, faulty=True)
 
 
 def _script(folder: Path, text: str) -> Path:
@@ -22,29 +27,26 @@ def _script(folder: Path, text: str) -> Path:
     return path
 
 
-def test_what_an_import_prints_is_no_version(tmp_path: Path) -> None:
-    """Only the last line counts."""
-    assert package_version(_script(tmp_path, "echo hello; echo 1.2.3"), "json") == "1.2.3"
-
-
-def test_our_packages_are_not_lent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PYTHONPATH of ours would make the other environment our own; telemetry is off there too."""
-    monkeypatch.setenv("PYTHONPATH", "ours")
-    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
-    asked = _script(tmp_path, 'echo "path [$PYTHONPATH], telemetry off $ORT_DISABLE_TELEMETRY"')
-    assert package_version(asked, "json") == "path [], telemetry off 1"
-
-
-def test_a_file_of_the_current_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker does not see it either."""
-    (tmp_path / "json.py").write_text("__version__ = 'planted'")
+def test_version_as_the_interpreter_imports_it(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other interpreter is asked; neither our packages, PYTHONPATH nor files where the user stands are imported."""
+    for name in ("numpy", "onnxruntime", "json"):
+        (tmp_path / f"{name}.py").write_text("__version__ = 'planted'")
     monkeypatch.chdir(tmp_path)
-    assert package_version(Path(sys.executable), "json") == json.__version__
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert package_version(python, Adapter.ONNXRUNTIME) == "0.0.1"
 
 
-def _refused(python: Path, package: str = "json") -> str:
+def test_a_name_without_a_folder_is_a_file_here(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of that name in PATH is never started instead."""
+    monkeypatch.chdir(python.parent)
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("PATH", f"{_script(tmp_path / 'other', 'exit 3').parent}:{os.environ['PATH']}")
+    assert package_version(Path("python"), Adapter.ONNXRUNTIME) == "0.0.1"
+
+
+def _refused(python: Path) -> str:
     with pytest.raises(PlanError) as caught:
-        package_version(python, package)
+        package_version(python, Adapter.ONNXRUNTIME)
     return str(caught.value).replace(str(python), "P")
 
 
@@ -55,17 +57,34 @@ def test_interpreters_that_are_none(tmp_path: Path) -> None:
     assert _refused(tmp_path) == missing
     text = tmp_path / "text"
     text.write_text("no program")
-    assert _refused(text) == "--python P cannot be started: Permission denied."
+    assert _refused(text) == (
+        "--python: P cannot be started: Permission denied. "
+        "Give the path of a Python interpreter, such as env/bin/python."
+    )
     assert _refused(_script(tmp_path, "exit 0")) == (
-        "--python P cannot run json: it ended with status 0. Install it there, with numpy: pip install json."
+        f"--python: P did not start as a worker: its process ended with exit code 0. {_ANOTHER}"
     )
 
 
 def test_missing_package(tmp_path: Path) -> None:
-    """The last line of the error says which import failed."""
-    error = "ModuleNotFoundError: No module named 'onnxruntime'"
-    assert _refused(_script(tmp_path, f'echo Traceback >&2; echo "{error}" >&2; exit 1'), "onnxruntime") == (
-        f"--python P cannot run onnxruntime: {error}. Install it there, with numpy: pip install onnxruntime."
+    """What is missing is told, and what to do."""
+    assert _refused(environment(tmp_path / "bare", NUMPY)) == f"--python: P has no onnxruntime. {_INSTALL}"
+
+
+def test_both_sides_are_required(python: Path, tmp_path: Path) -> None:
+    """The option that names the wrong one is told; our own environment is not asked, and no other runtime fits."""
+    none = _script(tmp_path, "exit 3")
+    require_environments(["ort-cpu", "ort-cuda"], {"--base-python": None, "--head-python": python})
+    with pytest.raises(PlanError) as caught:
+        require_environments(["ort-cpu"], {"--base-python": python, "--head-python": none})
+    assert str(caught.value) == (
+        f"--head-python: {none} did not start as a worker: its process ended with exit code 3. {_ANOTHER}"
+    )
+    with pytest.raises(PlanError) as caught:
+        require_environments(["ort-cpu", "torch"], {"--base-python": python, "--head-python": None})
+    assert str(caught.value) == (
+        f"--base-python: {python} cannot be used: only ONNX Runtime and OpenVINO run in another environment. "
+        "Give the Python for an arm on ort-cpu, ort-cuda or openvino."
     )
 
 

@@ -11,7 +11,7 @@ from sdpa_onnx.core.roofline import Ceilings
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows import bench_files
-from sdpa_onnx.workflows.bench import Comparison
+from sdpa_onnx.workflows.bench import CLONE, Comparison
 from sdpa_onnx.workflows.bench_arms import ArmChoice
 from sdpa_onnx.workflows.bench_files import Benched, BenchTask, prepare, time_all, usual_sizes
 from sdpa_onnx.workflows.bench_jobs import Arm
@@ -48,6 +48,24 @@ def test_sizes_of_given_inputs_are_theirs(files: list[Path]) -> None:
     given = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     (check,) = prepare(_task(files[:1], check=Check(sizes={}, inputs=given))).checks
     assert check.sizes == {"batch_size": 2, "q_seq_len": 3, "kv_seq_len": 7}
+
+
+def test_comparisons_at_the_same_sizes(files: list[Path]) -> None:
+    """Sizes that come to the same only once the others are chosen are refused too."""
+    same = ({"q_seq_len": 4}, {"q_seq_len": 4, "kv_seq_len": 4})
+    with pytest.raises(PlanError) as caught:
+        prepare(_task(files[:1], sizes=same, at=True))
+    assert str(caught.value) == (
+        "Two comparisons would be at the same sizes, batch_size=1, q_seq_len=4, kv_seq_len=4. Leave one --at out."
+    )
+
+
+def test_file_that_is_called_like_the_clone(files: list[Path]) -> None:
+    """Its name is taken, which is told before anything is judged or timed."""
+    files[1] = files[1].rename(files[1].with_name(CLONE))
+    with pytest.raises(PlanError) as caught:
+        prepare(_task(files))
+    assert str(caught.value) == f"No arm can be called '{CLONE}': every comparison has one. Give it another name."
 
 
 def test_axis_that_is_not_there(bare_model: OnnxModel) -> None:

@@ -68,6 +68,16 @@ def judged() -> Callable[..., Numbers]:
     return judge
 
 
+def test_inputs_without_a_number(judged: Callable[..., Numbers], bare_model: OnnxModel) -> None:
+    """Where the oracle itself has no number, the arm is not judged, and never right."""
+    shapes = {"Q": (1, 4, 3, 8), "K": (1, 2, 3, 8), "V": (1, 2, 3, 6)}
+    given = {name: np.full(shape, np.nan, np.float32) for name, shape in shapes.items()}
+    found = judged(bare_model, check=Check(sizes={}, inputs=given))
+    assert {one.outcome for one in found.records} == {Outcome.FAILED}
+    reason = "Nothing could be judged: the oracle itself has no finite number here."
+    assert (found.warnings, found.unjudged) == ({}, {"arm 0": reason})
+
+
 def test_right_numbers(judged: Callable[..., Numbers], bare_model: OnnxModel, decomposed_model: OnnxModel) -> None:
     """Every arm has a judgement at the timed sizes, and no warning; arms that start alike share a process."""
     found = judged(bare_model, decomposed_model)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -13,11 +14,14 @@ from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Sizes
 from sdpa_onnx.core.spec import Dtype
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.measure.timing_plan import TimingPlan
+from sdpa_onnx.workflows import compare_judge
 from sdpa_onnx.workflows.compare_models import ModelsAsked, compare_models
 from sdpa_onnx.workflows.compare_sides import aligned, aligned_timing, by_sizes, not_compared, refused_alike
 from tests.graph.models import SPECS, bare
+from tests.measure.environments import NUMPY, environment
 
 _UNTIMED = Limits(skipped=frozenset({Gate.TIME, Gate.MEMORY}))
+_JUDGED_ALONE = Limits(skipped=frozenset({Gate.TIME, Gate.MEMORY, Gate.GRAPH}))
 _GRAPH_ALONE = Limits(skipped=frozenset({Gate.TIME, Gate.MEMORY, Gate.AGREEMENT}))
 
 
@@ -74,6 +78,15 @@ def test_what_cannot_be_compared(folder: Path, base: str, head: str, sentence: s
     with pytest.raises(PlanError) as caught:
         compare_models(*paths, ModelsAsked(runtimes=["ort-cpu"]))
     assert str(caught.value) == sentence.format(base=paths[0], head=paths[1])
+
+
+def test_graphs_of_another_environment(folder: Path, tmp_path: Path) -> None:
+    """Without timing nothing is known of what runs there, so nothing is called the same."""
+    python = environment(tmp_path / "old", NUMPY, faulty=True)
+    asked = ModelsAsked(runtimes=["ort-cpu"], limits=_GRAPH_ALONE, pythons=(None, python))
+    (row,) = compare_models(folder / "attention.onnx", folder / "attention.onnx", asked)
+    assert (row.gate, row.word) == (Gate.GRAPH, GateWord.NOT_COMPARABLE)
+    assert row.evidence == "What another environment runs is seen only where it is timed."
 
 
 def test_names_of_base_follow_head() -> None:
@@ -145,6 +158,26 @@ def test_a_planted_fault_fails(folder: Path) -> None:
     failing = [row for row in rows if row.fails]
     assert {row.gate for row in failing} == {Gate.AGREEMENT}
     assert {row.site for row in failing} == {"end:Y"}
+    assert all("The scale was 0.3536 and is 0.4." in row.evidence for row in failing)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.SUSPICIOUS])
+def test_a_changed_scale_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
+    """First of what is told of an output that differs; a row that passes where none does."""
+    end = AgreementRecord(site="end:Y", verdict=Verdict.OK)
+    proof = SimpleNamespace(
+        source=(end,), records=(msgspec.structs.replace(end, verdict=verdict, diagnosis="The error is 0.1."),)
+    )
+    monkeypatch.setattr(compare_judge, "verify_file", lambda *_, **__: [])
+    monkeypatch.setattr(compare_judge, "prove_conversion", lambda *_, **__: proof)
+    asked = ModelsAsked(runtimes=["ort-cpu"], limits=_JUDGED_ALONE, patience_seconds=None)
+    rows = compare_models(folder / "attention.onnx", folder / "wrong.onnx", asked)
+    told = [(row.word, row.evidence) for row in rows if "scale" in row.evidence]
+    if verdict is Verdict.OK:
+        assert told == [(GateWord.CHANGED, "The scale was 0.3536 and is 0.4.")]
+    else:
+        sentence = "suspicious, before ok: The scale was 0.3536 and is 0.4. The error is 0.1."
+        assert told == [(GateWord.REGRESSION, sentence)]
 
 
 @pytest.mark.slow

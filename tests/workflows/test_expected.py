@@ -256,7 +256,7 @@ def test_text_of_the_file(tmp_path: Path) -> None:
     """One entry whole, as a person will edit it."""
     assert write_known([row(observed="zero", diagnosis="A row is zero.")], known=Expected()).splitlines() == [
         "# Known findings: what is listed here does not fail `--expect`, what is not does, and what has gone is told.",
-        "# Every field but `why` must be equal; `*` in a text stands for any text.",
+        "# Every field but `why` must be equal; `*` in a text stands for any text. Beyond `at_most` it is new.",
         "",
         "[[known]]",
         'kind = "conformance"',

@@ -24,7 +24,9 @@ def write_bits(folder: str | Path, arrays: dict[str, Bits]) -> None:
     Path(folder).mkdir(parents=True, exist_ok=True)
     index = {}
     for number, (name, (array, onnx_type)) in enumerate(arrays.items()):
-        np.save(Path(folder) / f"{number}.npy", array, allow_pickle=False)
+        # Not "wb": into such a file numpy writes by itself, and loses the reason of what goes wrong.
+        with (Path(folder) / f"{number}.npy").open("w+b") as file:
+            np.save(file, array, allow_pickle=False)
         index[name] = {"file": f"{number}.npy", "onnx_type": onnx_type}
     (Path(folder) / INDEX).write_text(json.dumps(index), encoding="utf-8")
 

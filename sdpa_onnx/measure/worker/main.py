@@ -39,13 +39,15 @@ def main(adapter: str, descriptor: int, parent: int, runtime: str = "") -> None:
     pipe: Connection[Any, Any] = Connection(descriptor)
     try:
         arms = importlib.import_module(f".on_{adapter}", __package__).Arms()
-    except ImportError as error:
-        send(pipe, {"failed": "import", "text": str(error), "module": error.name or ""})
+        version = arms.version()
+    except Exception as error:  # a package may raise anything
+        first = (str(error).strip().splitlines() or [""])[0]
+        send(pipe, {"failed": "import", "text": f"{type(error).__name__}: {first}"})
         return
     if runtime:
         with contextlib.suppress(Exception):  # `load` tries again, and tells
             arms.import_for(runtime)
-    send(pipe, {"ready": True})
+    send(pipe, {"ready": True, "version": version})
     _Worker(arms).serve(pipe)
 
 

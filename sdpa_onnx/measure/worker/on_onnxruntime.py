@@ -52,6 +52,9 @@ _ONNX_TYPES = {
 class Arms:
     """Opens arms."""
 
+    def version(self) -> str:
+        return str(ort.__version__)
+
     def open(self, job: dict[str, Any]) -> OrtArm:
         """Create the session of a job; see `arm_job.ArmJob`."""
         if job["settings"].get("device", "cpu") == "cuda":

@@ -43,6 +43,9 @@ _ONNX_TYPES = {
 class Arms:
     """Opens arms."""
 
+    def version(self) -> str:
+        return str(ov.__version__).split("-")[0]  # a build stands behind the hyphen
+
     def open(self, job: dict[str, Any]) -> _Arm:
         """Compile the model of a job; see `arm_job.ArmJob`."""
         return _Arm(job)
@@ -85,7 +88,7 @@ class _Arm:
         self._first: _Prepared | None = None
 
     def version(self) -> str:
-        return f"openvino {ov.__version__.split('-')[0]}"
+        return f"openvino {Arms().version()}"
 
     def prepare(self, feeds: dict[str, Bits]) -> _Prepared:
         """Lend the arrays to a request; nothing runs."""

@@ -24,6 +24,9 @@ __all__ = ["Arms"]
 class Arms:
     """Opens arms."""
 
+    def version(self) -> str:
+        return ""  # that of the runtime, which no arm named yet
+
     def import_for(self, runtime: str) -> None:
         """Import the package of a runtime."""
         with _Told():

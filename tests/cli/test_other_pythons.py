@@ -1,0 +1,78 @@
+"""Interpreters that the user names: by files, wherever they stand, and refused before anything runs."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sdpa_onnx.core.gate_records import GateRecord
+from sdpa_onnx.errors import PlanError
+from sdpa_onnx.workflows import compare_models
+from sdpa_onnx.workflows.compare_models import ModelsAsked
+from tests.cli.invoke import Shell
+
+_COMPARE = ("compare", "bare.onnx", "bare.onnx")
+_ANOTHER = "Name another Python, such as env/bin/python."
+
+
+@pytest.fixture
+def standing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """A file `python` that is none where the user stands, another in PATH, and work that must not begin."""
+    for folder, status in ((".", 3), ("bin", 4)):
+        Path(folder).mkdir(exist_ok=True)
+        path = Path(folder) / "python"
+        path.write_text(f"#!/bin/sh\nexit {status}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Path.cwd() / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    for work in ("judge_both", "bench", "graph_facts"):
+        monkeypatch.setattr(compare_models, work, None)
+    return shell
+
+
+@pytest.mark.parametrize("python", ["python", "./python"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "bare.onnx", "--runtime", "ort-cpu", "--python"),
+        (*_COMPARE, "--head-python"),
+        (*_COMPARE, "--skip", "agreement", "--base-python"),
+        (*_COMPARE, "--skip", "time", "--skip", "memory", "--head-python"),
+    ],
+    ids=["bench", "head", "base", "untimed"],
+)
+def test_one_that_does_not_start(standing: Shell, command: tuple[str, ...], python: str) -> None:
+    """The file where the user stands is started, not that of PATH; one sentence, exit code 2, and no work."""
+    assert standing.refusal(*command, python) == (
+        f"{command[-1]}: {Path.cwd() / 'python'} did not start as a worker: its process ended with exit code 3. "
+        f"{_ANOTHER}"
+    )
+
+
+@pytest.mark.parametrize("command", [("bench", "bare.onnx", "--python"), (*_COMPARE, "--head-python")])
+def test_one_that_is_not_there(standing: Shell, command: tuple[str, ...]) -> None:
+    """The whole path is told."""
+    assert standing.refusal(*command, "none/python") == (
+        f"{command[-1]} {Path.cwd() / 'none/python'}: there is no such file. "
+        "Give an environment's interpreter, such as old/bin/python."
+    )
+
+
+def test_a_program_that_quotes_its_arguments(standing: Shell) -> None:
+    """What we asked it to run is not the user's to read."""
+    assert standing.refusal(*_COMPARE, "--head-python", "/bin/ls") == (
+        f"--head-python: /bin/ls did not start as a worker: its process ended with exit code 2. {_ANOTHER}"
+    )
+
+
+def test_links_are_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter of an environment is a link, and where it leads to is another environment."""
+    asked: list[ModelsAsked] = []
+
+    def compared(_base: Path, _head: Path, one: ModelsAsked) -> list[GateRecord]:
+        asked.append(one)
+        raise PlanError("Enough.")
+
+    monkeypatch.setattr(compare_models, "compare_models", compared)
+    Path("python").symlink_to("/bin/ls")
+    assert shell.refusal(*_COMPARE, "--head-python", "./python") == "Enough."
+    assert asked[0].pythons == (None, Path.cwd() / "python")
