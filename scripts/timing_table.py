@@ -90,7 +90,8 @@ def outcome(samples: Mapping[str, ArmSamples], *, starting_seconds: float, seed:
     launch_seconds = setting_up + blocks * block_seconds
     last = None
     for look in plan.looks:
-        if last is not None and look.launches * launch_seconds > budget:
+        recorded = samples["base"].launches
+        if last is not None and (look.launches > recorded or look.launches * launch_seconds > budget):
             break
         last = decide(cut, "base", look=look, plan=plan, threads=1)
         if last.is_settled:

@@ -25,7 +25,7 @@ import numpy as np
 import sdpa_onnx
 from scripts.planted_work import with_extra_work
 from scripts.timing_table import print_tables, write_plot
-from sdpa_onnx.core.paired import Look
+from sdpa_onnx.core.paired import LOOKS, Look
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import get_runtime
@@ -40,7 +40,6 @@ SETTINGS = tuple(f"{load}-{length}" for load in ("quiet", "loaded") for length i
 # A loop that never sleeps and moves memory about, one for each core.
 _BUSY = "import numpy as np\na = np.ones((400, 400), dtype=np.float32)\nwhile True:\n    a = a @ a * 0 + 1\n"
 _CORES = 2
-_EVERY_LAUNCH = 8
 _LONG_SECONDS = 1e6
 
 
@@ -66,7 +65,7 @@ def main() -> None:
         case "record":
             for name in chosen.setting or SETTINGS:
                 models = _models(Setting(name=name).length, with_plants=not chosen.equal_only)
-                _record(Setting(name=name), models, chosen.folder, sessions=chosen.sessions, blocks=chosen.blocks)
+                _record(Setting(name=name), models, chosen)
         case "table":
             print_tables(chosen.folder, SETTINGS)
         case _:
@@ -80,21 +79,22 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--setting", choices=SETTINGS, action="append")
     parser.add_argument("--sessions", type=int, default=10)
     parser.add_argument("--blocks", type=int, default=60)
+    parser.add_argument("--launches", type=int, default=LOOKS[-1].launches)
     parser.add_argument("--equal-only", action="store_true", help="record: leave the planted copies out")
     parser.add_argument("-o", "--output", type=Path, default=Path("timing-power.svg"))
     return parser.parse_args()
 
 
-def _record(setting: Setting, models: dict[str, OnnxModel], folder: Path, *, sessions: int, blocks: int) -> None:
+def _record(setting: Setting, models: dict[str, OnnxModel], chosen: argparse.Namespace) -> None:
     """Record what is missing of a setting."""
-    target = folder / setting.name
+    target = chosen.folder / setting.name
     target.mkdir(parents=True, exist_ok=True)
-    for number in range(sessions):
+    for number in range(chosen.sessions):
         path = target / f"{number:03}.npz"
         if path.exists():
             continue
         with _load(setting):
-            comparison = _session(models, setting.length, seed=number, blocks=blocks)
+            comparison = _session(models, setting.length, chosen, seed=number)
         _save(comparison, path)
         print(f"{setting.name} {number}: {comparison.seconds:.0f} s", flush=True)
 
@@ -108,11 +108,11 @@ def _models(length: int, *, with_plants: bool) -> dict[str, OnnxModel]:
     }
 
 
-def _session(models: dict[str, OnnxModel], length: int, *, seed: int, blocks: int) -> Comparison:
+def _session(models: dict[str, OnnxModel], length: int, chosen: argparse.Namespace, *, seed: int) -> Comparison:
     plan = TimingPlan(
-        looks=(Look(launches=_EVERY_LAUNCH, alpha=0.01),),
-        blocks=blocks,
-        least_blocks=blocks,
+        looks=(Look(launches=chosen.launches, alpha=0.01),),
+        blocks=chosen.blocks,
+        least_blocks=chosen.blocks,
         budget_seconds=_LONG_SECONDS,
         extras=False,
         seed=seed,
