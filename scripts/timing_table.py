@@ -200,7 +200,9 @@ def _print_rivals(sessions: Mapping[str, Sequence[Session]]) -> None:
     for rule, says_slower in RIVALS.items():
         for name, every in sessions.items():
             found, shares = _with_plants(every), list[str]()
-            for head in ("same", *_PLANTS) if found else ():
+            if not found:
+                continue
+            for head in ("same", *_PLANTS):
                 said = [
                     says_slower(session.samples["base"].wall_seconds, session.samples[head].wall_seconds)
                     for session in found
