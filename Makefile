@@ -48,7 +48,7 @@ imports: $(STAMP)
 	@$(BIN)/lint-imports
 
 models: $(STAMP)
-	@$(BIN)/python -m sdpa_onnx.workflows.models_folder models
+	@$(BIN)/python -m sdpa_onnx.workflows.export.models_folder models
 
 bench: $(STAMP)
 	@mkdir -p $(dir $(BENCH))

@@ -11,10 +11,10 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from sdpa_onnx.core.forms import Form
+from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.guarded import own_process
-from sdpa_onnx.workflows.workarounds import PATIENCE_SECONDS
+from sdpa_onnx.workflows.choose_form.workarounds import PATIENCE_SECONDS
+from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 from tests.transformers.architectures import ARCHITECTURES, EXPORT_FAILS, PAIRS, export
 from tests.transformers.conversion import RUNTIME, Row, Source, sizes_for
 

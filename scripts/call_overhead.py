@@ -16,7 +16,7 @@ import numpy as np
 
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.measure.arm_settings import arm_settings
-from sdpa_onnx.measure.worker.on_onnxruntime import Arms
+from sdpa_onnx.measure.worker.on_onnxruntime import OrtArms
 from sdpa_onnx.measure.worker.visit import Turns, visit
 
 # run_with_iobinding and what it takes.
@@ -65,7 +65,7 @@ def _bound_calls(folder: Path, copies: int) -> list[Call]:
     path = folder / "one_node.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
     settings = arm_settings("ort-cpu", load_model(path), threads=1)
-    arm = Arms().open({"model": str(path), "folder": None, "settings": settings})
+    arm = OrtArms().open({"model": str(path), "folder": None, "settings": settings})
     made = [arm.prepare({"x": (np.ones(8, np.float32), 1)}).first_run() for _ in range(copies)]
     return [call for call in made if isinstance(call, partial)]
 

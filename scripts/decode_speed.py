@@ -17,22 +17,22 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import expect, judge
-from sdpa_onnx.core.forms import Form, LowerOptions
-from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
-from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec
-from sdpa_onnx.core.statistics import bootstrap_median
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.timing.paired import Calibration
+from sdpa_onnx.core.timing.statistics import bootstrap_median
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.measure.bandwidth import measure_bandwidth
-from sdpa_onnx.measure.deciding import clock_of, ratio
 from sdpa_onnx.measure.environment import load_average
 from sdpa_onnx.measure.samples import ArmSamples
-from sdpa_onnx.measure.visits import Plan, visit_arms
+from sdpa_onnx.measure.verdict_rule import clock_of, ratio
+from sdpa_onnx.measure.visits import VisitPlan, visit_arms
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
 from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
-from sdpa_onnx.workflows.form_trial import FormProblem, form_model
+from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, form_model
 
 Array = NDArray[np.generic]
 
@@ -89,7 +89,7 @@ def _time_case(case: AttentionCase, threads: int, seconds: float) -> None:
         wrong = {name: _wrong(case, inputs, step) for name, step in steps.items()}
         samples = visit_arms(
             {name: step.call for name, step in steps.items()},
-            Plan(budget_seconds=seconds, warm_up_seconds=0.3, visit_seconds=0.005),
+            VisitPlan(budget_seconds=seconds, warm_up_seconds=0.3, visit_seconds=0.005),
         )
     bandwidth = measure_bandwidth(size_bytes=_cache_bytes(case), threads=threads)
     _show(case, steps, samples, wrong, bandwidth, threads)

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scripts.problems import RANGES, Drawn, draw
-from sdpa_onnx.core.agreement import Agreement, Expectation, expect, judge
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype
+from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect, judge
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import CaseError, SdpaOnnxError
 from tests.core.kernels import ARITHMETICS, KERNELS, run_kernel
 
@@ -135,7 +135,7 @@ def _visible(case: AttentionCase, inputs: AttentionInputs) -> NDArray[np.bool_]:
 
 
 def _attention(runtime: str, case: AttentionCase, inputs: AttentionInputs) -> Array:
-    from sdpa_onnx.workflows.feeds import axis_names, feeds_of
+    from sdpa_onnx.workflows.check.feeds import axis_names, feeds_of
 
     session, model = _attention_session(runtime, case.spec, case.dtype)
     sizes = {

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import Form
-from sdpa_onnx.core.paired import Look
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.timing.paired import StoppingLook
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.lower import lower, refusal
@@ -35,9 +35,9 @@ from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Unsupported, get_runtime
 from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
-from sdpa_onnx.workflows.bench import Arm, Comparison, bench
-from sdpa_onnx.workflows.checked import Check
-from sdpa_onnx.workflows.feeds import draw_feeds
+from sdpa_onnx.workflows.check.feeds import draw_feeds
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
 
 _ORT_FORMS = (Form.ATTENTION, Form.DECOMPOSED, Form.BLOCKED, Form.ORT_MHA, Form.ORT_GQA)
 _OTHERS = ("openvino", "torch")
@@ -93,19 +93,19 @@ def _print_times(spec: AttentionSpec, sizes: Sequence[dict[str, int]], chosen: a
     for size in sizes:
         ceilings = measure_ceilings(threads=chosen.threads)
         plan = TimingPlan(
-            looks=(Look(launches=4, alpha=0.01),),
+            looks=(StoppingLook(launches=4, alpha=0.01),),
             visit_seconds=0.05,
             budget_seconds=chosen.seconds,
             least_blocks=8,
             extras=False,
             calibration=load_calibration(),
         )
-        check = Check(sizes=size, spreads=(1.0,), threads=chosen.threads)
+        check = CheckOptions(sizes=size, spreads=(1.0,), threads=chosen.threads)
         found = bench(arms, check, target="form-speed", baseline=Form.BLOCKED, plan=plan, ceilings=ceilings)
         _print_rows(size["q_seq_len"], found)
 
 
-def _print_rows(length: int, found: Comparison) -> None:
+def _print_rows(length: int, found: TimedComparison) -> None:
     best = min(
         (arm for arm in found.records if arm not in (Form.ATTENTION, Form.BLOCKED)),
         key=lambda arm: found.records[arm].median_seconds,

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from sdpa_onnx.core.forms import Form
+from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.lift.find import find_attentions
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.workflows.convert import convert_model
-from sdpa_onnx.workflows.inspect import inspect_model
+from sdpa_onnx.workflows.convert.convert_model import convert_model
+from sdpa_onnx.workflows.verify.inspect_file import inspect_model
 from tests.graph.mutations import damaged
 
 

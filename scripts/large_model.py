@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from sdpa_onnx.core.forms import Form
+from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.graph.model import load_model
 
 HIDDEN, HEADS, HEAD_DIM, WIDTH = 4096, 32, 128, 11008
@@ -192,7 +192,7 @@ def _save(source: Path, target: Path, form: Form) -> None:  # noqa: ARG001  # as
 
 
 def _convert(source: Path, target: Path, form: Form) -> None:
-    from sdpa_onnx.workflows.convert import convert_model
+    from sdpa_onnx.workflows.convert.convert_model import convert_model
 
     converted = convert_model(load_model(source), form)
     if converted.refused or not converted.converted:
@@ -201,7 +201,7 @@ def _convert(source: Path, target: Path, form: Form) -> None:
 
 
 def _prove(source: Path, target: Path, form: Form) -> None:
-    from sdpa_onnx.workflows.convert_file import ProofOptions, convert_and_prove
+    from sdpa_onnx.workflows.convert.convert_file import ProofOptions, convert_and_prove
 
     found = convert_and_prove(source, target, form, proof=ProofOptions(patience_seconds=_PATIENCE_SECONDS))
     if found.proof is None or not found.is_right:

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scripts.mistakes import narrow_sums, not_shifted, secret_storage, secret_weights
-from sdpa_onnx.core.agreement import Expectation, expect, judge
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.oracle import attend
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.spec import AttentionSpec, MaskKind
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind
+from sdpa_onnx.core.judge.agreement import Expectation, expect, judge
+from sdpa_onnx.core.records.verdicts import Verdict
 from tests.core.kernels import ARITHMETICS, KERNELS, Kernel, fused_scale, run_kernel
 
 Array = NDArray[np.generic]

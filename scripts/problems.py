@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import AttentionInputs, numpy_dtype
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.inputs import AttentionInputs, numpy_dtype
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]

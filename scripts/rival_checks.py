@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import expect, judge
-from sdpa_onnx.core.faults import FAULTS, Fault
-from sdpa_onnx.core.inputs import LADDER, AttentionInputs, draw_inputs, numpy_dtype
-from sdpa_onnx.core.oracle import QkOutputMode, attend
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.probes import probes_for
-from sdpa_onnx.core.records import Verdict
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs, draw_inputs, numpy_dtype
+from sdpa_onnx.core.attention.oracle import QkOutputMode, attend
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.probes import probes_for
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.core.faults.planted_faults import FAULTS, Fault
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.records.records import Verdict
 
 Array = NDArray[np.generic]
 Outputs = dict[str, Array]

@@ -14,25 +14,25 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.paired import (
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.core.timing.paired import (
     LOOKS,
     Calibration,
     LaunchPair,
-    Look,
     RatioEstimate,
+    StoppingLook,
     judge_table,
     launch_pair,
     moved,
     random_effects,
     settled,
 )
-from sdpa_onnx.core.steady import WarmUp, judge_warm_up
-from sdpa_onnx.core.verdicts import RatioVerdict
+from sdpa_onnx.core.timing.steady import WarmUp, judge_warm_up
 
 Float64 = NDArray[np.float64]
 Offsets = Callable[[np.random.Generator, int], Float64]
 
-_SINGLE = (Look(launches=3, alpha=0.01),)
+_SINGLE = (StoppingLook(launches=3, alpha=0.01),)
 _ARMS = 6
 
 
@@ -93,7 +93,7 @@ class Rule:
     """What is simulated: blocks a launch, looks, and what is known of the machine."""
 
     blocks: int
-    looks: tuple[Look, ...]
+    looks: tuple[StoppingLook, ...]
     calibration: Calibration
 
 

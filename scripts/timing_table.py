@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from scripts.timing_rivals import RIVALS
-from sdpa_onnx.core.verdicts import RatioVerdict
-from sdpa_onnx.measure.deciding import CLONE, clock_of, decide, ratio
+from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan, blocks_of_launch
+from sdpa_onnx.measure.verdict_rule import CLONE, clock_of, decide, ratio
 
 __all__ = ["print_tables", "write_plot"]
 

@@ -25,12 +25,12 @@ import numpy as np
 import sdpa_onnx
 from scripts.planted_work import with_extra_work
 from scripts.timing_table import print_tables, write_plot
-from sdpa_onnx.core.paired import LOOKS, Look
+from sdpa_onnx.core.timing.paired import LOOKS, StoppingLook
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.bench import Arm, Comparison, bench
-from sdpa_onnx.workflows.checked import Check
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
 
 __all__ = ["PLANTS", "SETTINGS"]
 
@@ -108,9 +108,9 @@ def _models(length: int, *, with_plants: bool) -> dict[str, OnnxModel]:
     }
 
 
-def _session(models: dict[str, OnnxModel], length: int, chosen: argparse.Namespace, *, seed: int) -> Comparison:
+def _session(models: dict[str, OnnxModel], length: int, chosen: argparse.Namespace, *, seed: int) -> TimedComparison:
     plan = TimingPlan(
-        looks=(Look(launches=chosen.launches, alpha=0.01),),
+        looks=(StoppingLook(launches=chosen.launches, alpha=0.01),),
         blocks=chosen.blocks,
         least_blocks=chosen.blocks,
         budget_seconds=_LONG_SECONDS,
@@ -120,7 +120,7 @@ def _session(models: dict[str, OnnxModel], length: int, chosen: argparse.Namespa
     runtime = get_runtime("ort-cpu")
     return bench(
         [Arm(name=name, model=model, runtime=runtime) for name, model in models.items()],
-        Check(sizes={"batch_size": 1, "q_seq_len": length, "kv_seq_len": length}, spreads=(1.0,), seed=seed),
+        CheckOptions(sizes={"batch_size": 1, "q_seq_len": length, "kv_seq_len": length}, spreads=(1.0,), seed=seed),
         target="trial",
         baseline="base",
         plan=plan,
@@ -139,7 +139,7 @@ def _load(setting: Setting) -> Iterator[None]:
             process.wait()
 
 
-def _save(comparison: Comparison, path: Path) -> None:
+def _save(comparison: TimedComparison, path: Path) -> None:
     """All or nothing: a session that was stopped is recorded again."""
     arrays = {
         f"{name}/{clock}": np.asarray(getattr(samples, f"{clock}_seconds"), dtype=np.float32)

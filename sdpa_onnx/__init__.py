@@ -4,7 +4,7 @@ Imports nothing heavy: torch, onnx and onnxruntime are loaded when they are need
 """
 
 from sdpa_onnx.api import bench, convert, export, find_attention, load, verify
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.version import __version__
 
 __all__ = [

@@ -7,7 +7,7 @@ stays quick. The command line goes the same ways.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import ExportError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir
 
-    from sdpa_onnx.core.records import AttentionRecord, Record, TimingRecord
+    from sdpa_onnx.core.records.records import AttentionRecord, Record, TimingRecord
     from sdpa_onnx.graph.model import OnnxModel
 
     ModelSource = str | os.PathLike[str] | onnx.ModelProto | onnx_ir.Model | OnnxModel
@@ -59,7 +59,7 @@ def export(
         PlanError: If there is no such target.
     """
     if isinstance(target, AttentionSpec | str):
-        from sdpa_onnx.workflows.export import export_target
+        from sdpa_onnx.workflows.export.export_target import export_target
 
         return export_target(target, opset=opset, form=None, dtype=dtype, dynamic_axes=dynamic_axes)
     import torch
@@ -82,7 +82,7 @@ def find_attention(model: "ModelSource") -> "list[AttentionRecord]":
     Raises:
         ModelError: If there is none.
     """
-    from sdpa_onnx.workflows.inspect import inspect_model
+    from sdpa_onnx.workflows.verify.inspect_file import inspect_model
 
     loaded = load(model)
     return inspect_model(loaded, target=str(loaded.path or "model"))
@@ -115,7 +115,7 @@ def convert(
         ModelError: If no attention could be converted, or the result does not compute what the model computes.
         RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is not there.
     """
-    from sdpa_onnx.workflows.convert_memory import convert_in_memory
+    from sdpa_onnx.workflows.convert.convert_in_memory import convert_in_memory
 
     return convert_in_memory(
         load(model), form, opset=opset, runtime=runtime, seed=seed, rows_may_be_empty=rows_may_be_empty
@@ -147,14 +147,14 @@ def verify(
         RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
         ModelError: If nothing in the model can be judged.
     """
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.survey import pick_runtimes
-    from sdpa_onnx.workflows.verify_file import Extras, verify_file
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, verify_file
 
     loaded = load(model)
-    check = Check(sizes=dict(sizes or {}), seed=seed)
+    check = CheckOptions(sizes=dict(sizes or {}), seed=seed)
     names = pick_runtimes(list(runtimes))
-    return list(verify_file(loaded, names, check, target=str(loaded.path or "model"), extras=Extras(prove=prove)))
+    return list(verify_file(loaded, names, check, target=str(loaded.path or "model"), extras=VerifyExtras(prove=prove)))
 
 
 def bench(
@@ -183,14 +183,14 @@ def bench(
     from sdpa_onnx.measure.calibration import load_calibration
     from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.runtimes.base import get_runtime
-    from sdpa_onnx.workflows.bench import Arm
-    from sdpa_onnx.workflows.bench import bench as time_arms
-    from sdpa_onnx.workflows.bench_files import usual_sizes
-    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.bench.bench_files import usual_sizes
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.timing.comparison import Arm
+    from sdpa_onnx.workflows.timing.comparison import bench as time_arms
 
     loaded = {name: load(model) for name, model in models.items()}
     arms = [Arm(name=name, model=model, runtime=get_runtime(runtime)) for name, model in loaded.items()]
-    check = Check(sizes=usual_sizes(arms[0].model, sizes or {}), threads=threads, spreads=(1.0,))
+    check = CheckOptions(sizes=usual_sizes(arms[0].model, sizes or {}), threads=threads, spreads=(1.0,))
     plan = TimingPlan(budget_seconds=seconds, calibration=load_calibration())
     comparison = time_arms(arms, check, target="models", baseline=arms[0].name, plan=plan)
     return list(comparison.records.values())

@@ -7,7 +7,7 @@ position, no weights. Exports nothing and runs nothing.
 import difflib
 from dataclasses import dataclass
 
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind, ScaleRule
 from sdpa_onnx.errors import PlanError
 
 __all__ = ["CATALOG", "CatalogEntry", "entry_names", "find_entry"]

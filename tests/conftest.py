@@ -54,8 +54,9 @@ def check_golden(folder: Path, name: str, text: str) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> GoldenCheck:
-    """`golden(name, text)` compares with `golden/NAME` in the folder of the test."""
-    folder = request.path.parent / "golden"
+    """`golden(name, text)` compares with `golden/NAME` in the room of the test, such as tests/report/golden."""
+    here = Path(__file__).parent
+    folder = here / request.path.relative_to(here).parts[0] / "golden"
 
     def check(name: str, text: str) -> None:
         check_golden(folder, name, text)

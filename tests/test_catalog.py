@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.catalog import CATALOG, CatalogEntry, entry_names, find_entry
-from sdpa_onnx.core.agreement import expect, judge
-from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.records import AgreementRecord, Outcome, Verdict
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.inputs import draw_inputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, MaskKind, ScaleRule
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Verdict
 from sdpa_onnx.errors import CaseError, PlanError
 from sdpa_onnx.graph.attention_node import minimum_opset
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 from sdpa_onnx.torch_export.exporter import export_spec
 from sdpa_onnx.torch_export.modules import FOUNDING_USES
-from sdpa_onnx.workflows.checked import Check
-from sdpa_onnx.workflows.verify import verify
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.verify.verify_model import verify
 
 # name -> what stands in the source: query heads, key/value heads, d_k, d_v, then what differs from plain attention.
 _FIGURES: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
@@ -66,7 +66,7 @@ _SPREADS = (1.0, 4.0)
 
 
 def judged(model: OnnxModel, sizes: dict[str, int]) -> list[AgreementRecord]:
-    return list(verify(model, ["ort-cpu"], [Check(sizes=sizes, spreads=_SPREADS)]))
+    return list(verify(model, ["ort-cpu"], [CheckOptions(sizes=sizes, spreads=_SPREADS)]))
 
 
 def mistaken(spec: AttentionSpec, **changes: Any) -> OnnxModel:

@@ -59,7 +59,7 @@ def test_inspect_output_is_the_real_one(tmp_path: Path) -> None:
     """What the README prints under `inspect` is what the command prints."""
     from sdpa_onnx import export
     from sdpa_onnx.cli.inspect import describe_attention
-    from sdpa_onnx.workflows.inspect import inspect_model
+    from sdpa_onnx.workflows.verify.inspect_file import inspect_model
 
     module = next(block for block in _blocks("python") if "class Block" in block)
     names: dict[str, object] = {}

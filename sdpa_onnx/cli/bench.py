@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sdpa_onnx.cli.bench_calibrate import check_alone, run_calibration
+from sdpa_onnx.cli.error_boundary import DISAGREES, INTERRUPTED, guarded, pin_threads, tell
 from sdpa_onnx.cli.expect import exit_code
-from sdpa_onnx.cli.guard import DISAGREES, INTERRUPTED, guarded, pin_threads, tell
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
     Debug,
@@ -24,24 +24,24 @@ from sdpa_onnx.cli.options import (
     parse_size_sets,
     parse_sizes,
 )
+from sdpa_onnx.cli.output_checks import check_output, require_apart
 from sdpa_onnx.cli.progress import Progress
-from sdpa_onnx.cli.writable import check_output, require_apart
-from sdpa_onnx.core.forms import Form
+from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.errors import FolderError, PlanError, SdpaOnnxError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sdpa_onnx.core.records import Record
+    from sdpa_onnx.core.records.records import Record
     from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.sweep.bench_run import BenchRun
-    from sdpa_onnx.workflows.bench_arms import ArmChoice
-    from sdpa_onnx.workflows.bench_files import Benched, BenchTask, Prepared
-    from sdpa_onnx.workflows.checked import Check
+    from sdpa_onnx.workflows.bench.arms import ArmChoice
+    from sdpa_onnx.workflows.bench.bench_files import BenchResult, BenchTask, PreparedBench
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
 
 __all__ = ["bench"]
 
-# Twin of the first: `workflows.bench_arms.AS_IS`.
+# Twin of the first: `workflows.bench.arms.AS_IS`.
 _FORMS = ("as-is", *Form)
 # Default of --blocks.
 _BLOCKS = 80
@@ -134,7 +134,7 @@ def bench(
         return run_calibration(counts[0], seconds, timeout, seed, as_json=json)
     _check_files(models, inputs, [*at, *size], out, chart)
     fixed, options = parse_sizes(size), parse_settings(option)
-    from sdpa_onnx.workflows.bench_files import BenchTask
+    from sdpa_onnx.workflows.bench.bench_files import BenchTask
 
     task = BenchTask(
         paths=models,
@@ -175,8 +175,8 @@ def _choice(
     unknown = next((form for form in forms if form not in _FORMS), None)
     if unknown is not None:
         raise PlanError(f"There is no form '{unknown}'.", hint=f"Known: {', '.join(_FORMS)}.")
-    from sdpa_onnx.workflows.bench_arms import ArmChoice
-    from sdpa_onnx.workflows.survey import pick_runtimes
+    from sdpa_onnx.workflows.bench.arms import ArmChoice
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
 
     return ArmChoice(
         runtimes=pick_runtimes(runtimes) if runtimes else (),
@@ -188,13 +188,13 @@ def _choice(
     )
 
 
-def _check(inputs: Path | None, models: list[Path], seed: int) -> "Check":
+def _check(inputs: Path | None, models: list[Path], seed: int) -> "CheckOptions":
     from sdpa_onnx.graph.model import load_model
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.feeds import read_inputs
+    from sdpa_onnx.workflows.check.feeds import read_inputs
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
 
     given = read_inputs(inputs, load_model(models[0])) if inputs is not None else None
-    return Check(sizes={}, seed=seed, inputs=given)
+    return CheckOptions(sizes={}, seed=seed, inputs=given)
 
 
 def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, seed: int) -> "TimingPlan":
@@ -214,13 +214,13 @@ def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, s
 
 def _carry_out(task: "BenchTask", out: Path | None, chart: Path | None, *, as_json: bool) -> int:
     """Time, write and show; what has ended when the user stops, or something breaks, is kept."""
-    from sdpa_onnx.workflows.bench_files import prepare
+    from sdpa_onnx.workflows.bench.bench_files import prepare
 
     seconds = task.plan.budget_seconds
     with Progress(seconds * len(task.sizes)) as progress, contextlib.ExitStack() as stack:
         prepared = prepare(task, on_step=progress.at)
         run = None if out is None else stack.enter_context(_open_run(out, prepared))
-        results: list[Benched] = []
+        results: list[BenchResult] = []
         stopped = _time(prepared, run, results, progress)
     if results or not isinstance(stopped, Exception):
         _show(prepared, results, as_json=as_json)
@@ -240,8 +240,8 @@ def _carry_out(task: "BenchTask", out: Path | None, chart: Path | None, *, as_js
     return exit_code(_records(prepared, results), None)
 
 
-def _any_timed(results: "Sequence[Benched]") -> bool:
-    from sdpa_onnx.core.records import Outcome
+def _any_timed(results: "Sequence[BenchResult]") -> bool:
+    from sdpa_onnx.core.records.records import Outcome
 
     return any(record.outcome is Outcome.OK for one in results for record in one.records)
 
@@ -256,10 +256,10 @@ def _told_as_shown() -> "Iterator[None]":
 
 
 def _time(
-    prepared: "Prepared", run: "BenchRun | None", results: "list[Benched]", progress: Progress
+    prepared: "PreparedBench", run: "BenchRun | None", results: "list[BenchResult]", progress: Progress
 ) -> BaseException | None:
     """Fill in the comparisons as they end; what stopped them, or None."""
-    from sdpa_onnx.workflows.bench_files import time_all
+    from sdpa_onnx.workflows.bench.bench_files import time_all
 
     try:
         for benched in time_all(prepared, on_step=progress.at, on_note=progress.note):
@@ -276,7 +276,7 @@ def _time(
     return None
 
 
-def _open_run(folder: Path, prepared: "Prepared") -> "BenchRun":
+def _open_run(folder: Path, prepared: "PreparedBench") -> "BenchRun":
     from sdpa_onnx.sweep.bench_run import BenchRun
 
     try:
@@ -287,21 +287,21 @@ def _open_run(folder: Path, prepared: "Prepared") -> "BenchRun":
     return run
 
 
-def _records(prepared: "Prepared", results: "Sequence[Benched]") -> "list[Record]":
+def _records(prepared: "PreparedBench", results: "Sequence[BenchResult]") -> "list[Record]":
     found: list[Record] = list(prepared.contest.refused)
     for one in results:
         found += [*one.records, *one.numbers.records]
     return found
 
 
-def _show(prepared: "Prepared", results: "Sequence[Benched]", *, as_json: bool) -> None:
+def _show(prepared: "PreparedBench", results: "Sequence[BenchResult]", *, as_json: bool) -> None:
     from sdpa_onnx.cli.show import show_bench
 
     show_bench(results, prepared.contest.refused, _records(prepared, results), as_json=as_json)
 
 
-def _draw(results: "Sequence[Benched]", chart: Path) -> None:
-    from sdpa_onnx.report.bench_chart import write_chart
+def _draw(results: "Sequence[BenchResult]", chart: Path) -> None:
+    from sdpa_onnx.report.timing.bench_chart import write_chart
 
     if not write_chart(results, chart):
         tell(f"nothing has a time, so {chart} is not drawn")
@@ -309,7 +309,7 @@ def _draw(results: "Sequence[Benched]", chart: Path) -> None:
 
 def _render(folder: Path) -> None:
     """The report of the run folder, made from the folder alone."""
-    from sdpa_onnx.report.render import render
+    from sdpa_onnx.report.run.render import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.cli.guard import DISAGREES, OK, results, tell
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, results, tell
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.workflows.calibrate import Calibrated
+    from sdpa_onnx.workflows.bench.calibrate import CalibrationResult
 
 __all__ = ["check_alone", "run_calibration"]
 
@@ -31,7 +31,7 @@ def check_alone(models: list[Path], **options: object) -> None:
 
 def run_calibration(threads: int, seconds: float, timeout: float, seed: int, *, as_json: bool) -> int:
     """Calibrate, and tell what was found; DISAGREES where nothing is kept."""
-    from sdpa_onnx.workflows.calibrate import calibrate
+    from sdpa_onnx.workflows.bench.calibrate import calibrate
 
     tell("calibrating: leave this machine alone until it is done")
     with Progress(_PARTS * seconds) as progress:
@@ -42,8 +42,8 @@ def run_calibration(threads: int, seconds: float, timeout: float, seed: int, *, 
     return DISAGREES if done.refusal else OK
 
 
-def _show(done: "Calibrated", *, as_json: bool) -> None:
-    from sdpa_onnx.report.calibration_text import calibration_json, calibration_lines
+def _show(done: "CalibrationResult", *, as_json: bool) -> None:
+    from sdpa_onnx.report.timing.calibration_text import calibration_json, calibration_lines
 
     stream = results()
     if stream is not None:

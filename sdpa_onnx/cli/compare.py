@@ -9,15 +9,15 @@ import typer
 
 from sdpa_onnx.cli.compare_files import (
     STDOUT,
-    Kind,
+    ComparisonKind,
     check_outputs,
     compare_stored_files,
     kind_of,
     write_known_file,
     write_results,
 )
+from sdpa_onnx.cli.error_boundary import OK, guarded, pin_threads
 from sdpa_onnx.cli.expect import exit_code, read_known, tell_known
-from sdpa_onnx.cli.guard import OK, guarded, pin_threads
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
     Debug,
@@ -32,15 +32,15 @@ from sdpa_onnx.cli.options import (
     parse_size_sets,
     parse_sizes,
 )
+from sdpa_onnx.cli.output_checks import require_apart
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_gates
-from sdpa_onnx.cli.writable import require_apart
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.gate_limits import Limits
-    from sdpa_onnx.core.gate_records import Gate, GateRecord
-    from sdpa_onnx.workflows.compare_models import ModelsAsked
+    from sdpa_onnx.core.compare.gate_limits import GateLimits
+    from sdpa_onnx.core.records.gate_records import Gate, GateRecord
+    from sdpa_onnx.workflows.compare.models import CompareOptions
 
 __all__ = ["compare"]
 
@@ -124,11 +124,11 @@ def compare(
     kind = kind_of(base, head)
     require_apart(_outputs(markdown, junit, write_expected), [base, head, inputs, expect])
     check_outputs(markdown, junit, write_expected, as_json=json)
-    from sdpa_onnx.report.gate_report import GateReport
+    from sdpa_onnx.report.compare.gate_report import GateReport
 
     expected = read_known(expect)
     limits = _limits((margin, more_nodes, larger_file, more_memory), allow, skip, strict=strict)
-    if kind is Kind.MODELS:
+    if kind is ComparisonKind.MODELS:
         _refuse(kind, pinned=pinned)
         asked = _asked(limits, runtime, (base_python, head_python), timeout)
         asked = _sized(asked, base, size, at, inputs, seconds, threads=threads, seed=seed)
@@ -167,9 +167,9 @@ def _require_common(base: Path, head: Path, rows: "list[GateRecord]") -> None:
     Raises:
         PlanError: If there is nothing that both have.
     """
-    from sdpa_onnx.core.gate_records import GateWord
+    from sdpa_onnx.core.records.gate_records import GateVerdict
 
-    if all(row.word in (GateWord.APPEARED, GateWord.DISAPPEARED) for row in rows):
+    if all(row.word in (GateVerdict.APPEARED, GateVerdict.DISAPPEARED) for row in rows):
         raise PlanError(f"{base} and {head} have nothing in common that could be compared.", hint="Were they mixed up?")
 
 
@@ -181,7 +181,7 @@ def _command() -> str:
     return f"sdpa-onnx {shlex.join(sys.argv[1:])}"
 
 
-def _refuse(kind: Kind, **options: object) -> None:
+def _refuse(kind: ComparisonKind, **options: object) -> None:
     """Refuse options that mean nothing for what is compared.
 
     Raises:
@@ -190,15 +190,15 @@ def _refuse(kind: Kind, **options: object) -> None:
     given = next((name for name, value in options.items() if value), None)
     if given is not None:
         option = f"--{given.replace('_', '-')}"
-        other = "stored runs" if kind is Kind.MODELS else "models that are run now"
+        other = "stored runs" if kind is ComparisonKind.MODELS else "models that are run now"
         raise PlanError(f"{option} is of {other}.", hint=f"Leave out {option}.")
 
 
-def _limits(percents: tuple[float, ...], allow: list[str], skip: list[str], *, strict: bool) -> "Limits":
-    from sdpa_onnx.core.gate_limits import Limits
+def _limits(percents: tuple[float, ...], allow: list[str], skip: list[str], *, strict: bool) -> "GateLimits":
+    from sdpa_onnx.core.compare.gate_limits import GateLimits
 
     margin, more_nodes, larger_file, more_memory = (percent / 100 for percent in percents)
-    return Limits(
+    return GateLimits(
         margin=margin,
         more_nodes=more_nodes,
         larger_file=larger_file,
@@ -210,7 +210,7 @@ def _limits(percents: tuple[float, ...], allow: list[str], skip: list[str], *, s
 
 
 def _gates(option: str, names: list[str]) -> "frozenset[Gate]":
-    from sdpa_onnx.core.gate_records import Gate
+    from sdpa_onnx.core.records.gate_records import Gate
 
     unknown = next((name for name in names if name not in {*Gate}), None)
     if unknown is not None:
@@ -222,18 +222,18 @@ def _gates(option: str, names: list[str]) -> "frozenset[Gate]":
 
 
 def _asked(
-    limits: "Limits", runtime: list[str], pythons: tuple[Path | None, Path | None], timeout: float
-) -> "ModelsAsked":
-    from sdpa_onnx.workflows.checked import MODULE_RUNTIME
-    from sdpa_onnx.workflows.compare_models import ModelsAsked
-    from sdpa_onnx.workflows.survey import pick_runtimes
+    limits: "GateLimits", runtime: list[str], pythons: tuple[Path | None, Path | None], timeout: float
+) -> "CompareOptions":
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
+    from sdpa_onnx.workflows.compare.models import CompareOptions
 
     names = pick_runtimes(runtime)
     if MODULE_RUNTIME in runtime:
         raise PlanError(
             f"{MODULE_RUNTIME} runs the module of a file, whatever the file is.", hint="Compare on another runtime."
         )
-    return ModelsAsked(
+    return CompareOptions(
         runtimes=[name for name in names if name != MODULE_RUNTIME],
         limits=limits,
         pythons=pythons,
@@ -242,7 +242,7 @@ def _asked(
 
 
 def _sized(
-    asked: "ModelsAsked",
+    asked: "CompareOptions",
     base: Path,
     size: list[str],
     at: list[str],
@@ -251,13 +251,13 @@ def _sized(
     *,
     threads: int,
     seed: int,
-) -> "ModelsAsked":
+) -> "CompareOptions":
     from dataclasses import replace
 
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.measure.calibration import load_calibration
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.feeds import read_inputs
+    from sdpa_onnx.workflows.check.feeds import read_inputs
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
 
     if inputs is not None and (size or at):
         raise PlanError("--inputs have sizes of their own.", hint="Leave out --at and --size.")
@@ -265,15 +265,15 @@ def _sized(
     return replace(
         asked,
         sizes=parse_size_sets(at),
-        check=Check(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays),
+        check=CheckOptions(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays),
         plan=replace(asked.plan, budget_seconds=seconds, seed=seed, extras=False, calibration=load_calibration()),
     )
 
 
-def _models(base: Path, head: Path, asked: "ModelsAsked") -> "list[GateRecord]":
+def _models(base: Path, head: Path, asked: "CompareOptions") -> "list[GateRecord]":
     from dataclasses import replace
 
-    from sdpa_onnx.workflows.compare_models import compare_models
+    from sdpa_onnx.workflows.compare.models import compare_models
 
     parts = len(asked.runtimes) * (1 + max(1, len(asked.sizes)))
     left = iter([0.0, *([1.0] * parts)])  # judging and each timing take about as long

@@ -6,19 +6,19 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.cli.guard import results, tell
+from sdpa_onnx.cli.error_boundary import results, tell
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.gate_limits import Limits
-    from sdpa_onnx.core.gate_records import Gate, GateRecord
-    from sdpa_onnx.core.gates import Side
-    from sdpa_onnx.report.gate_report import GateReport
-    from sdpa_onnx.workflows.expected import Expected
+    from sdpa_onnx.core.compare.gate_limits import GateLimits
+    from sdpa_onnx.core.compare.gates import RunSide
+    from sdpa_onnx.core.records.gate_records import Gate, GateRecord
+    from sdpa_onnx.report.compare.gate_report import GateReport
+    from sdpa_onnx.workflows.expected.known_findings import KnownFindings
 
 __all__ = [
     "STDOUT",
-    "Kind",
+    "ComparisonKind",
     "check_outputs",
     "compare_stored_files",
     "kind_of",
@@ -39,7 +39,7 @@ _MODELS_WORDS = {
 }
 
 
-class Kind(Enum):
+class ComparisonKind(Enum):
     """What is compared."""
 
     RUNS = "run folders"
@@ -52,16 +52,16 @@ class Kind(Enum):
         Args:
             skipped: Gates that are not asked.
         """
-        from sdpa_onnx.core.gate_records import Gate
+        from sdpa_onnx.core.records.gate_records import Gate
 
-        if self is Kind.MODELS:
+        if self is ComparisonKind.MODELS:
             return _MODELS_WORDS[Gate.AGREEMENT not in skipped, not {Gate.TIME, Gate.MEMORY} <= skipped]
         if Gate.TIME in skipped:
             return "Stored results."
         return "Stored results; time by the ratio of the ratios to their common pinned baseline."
 
 
-def kind_of(base: Path, head: Path) -> Kind:
+def kind_of(base: Path, head: Path) -> ComparisonKind:
     """What BASE and HEAD are.
 
     Raises:
@@ -71,7 +71,13 @@ def kind_of(base: Path, head: Path) -> Kind:
     for path in (base, head):
         if not path.exists():
             raise PlanError(f"There is no {path}.", hint="Give run folders, .onnx files or benchmark .json files.")
-        kinds.append(Kind.RUNS if path.is_dir() else Kind.BENCHMARKS if path.suffix == ".json" else Kind.MODELS)
+        kinds.append(
+            ComparisonKind.RUNS
+            if path.is_dir()
+            else ComparisonKind.BENCHMARKS
+            if path.suffix == ".json"
+            else ComparisonKind.MODELS
+        )
     if kinds[0] is not kinds[1]:
         raise PlanError(
             f"{base} and {head} cannot be compared: {kinds[0].value} beside {kinds[1].value}.",
@@ -87,7 +93,7 @@ def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Pat
         PlanError: If one cannot, if known findings are there already, or if two things want stdout.
         ModuleNotFoundError: If a package is missing.
     """
-    from sdpa_onnx.graph.whole_file import check_target
+    from sdpa_onnx.graph.files.whole_file import check_target
 
     if markdown == STDOUT and as_json:
         raise PlanError("--markdown - and --json both write to stdout.", hint="Give --markdown a file.")
@@ -107,31 +113,31 @@ def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Pat
 
 
 def compare_stored_files(
-    kind: Kind, base: Path, head: Path, limits: "Limits", pinned: str | None
+    kind: ComparisonKind, base: Path, head: Path, limits: "GateLimits", pinned: str | None
 ) -> "list[GateRecord]":
     """Compare what is stored; nothing runs.
 
     Raises:
         PlanError: If a folder holds no run. RecordFormatError: If something in it cannot be read.
     """
-    from sdpa_onnx.core.gate_effects import PINNED
-    from sdpa_onnx.core.gates import compare_stored
-    from sdpa_onnx.workflows.compare_benchmarks import compare_benchmarks
+    from sdpa_onnx.core.compare.gate_effects import PINNED
+    from sdpa_onnx.core.compare.gates import compare_stored
+    from sdpa_onnx.workflows.compare.benchmarks import compare_benchmarks
 
-    if kind is Kind.BENCHMARKS:
+    if kind is ComparisonKind.BENCHMARKS:
         return compare_benchmarks(base, head, limits, pinned=pinned or PINNED)
     return compare_stored(_side(base), _side(head), limits, pinned=pinned or PINNED)
 
 
-def _side(folder: Path) -> "Side":
-    from sdpa_onnx.core.gate_effects import Machine
-    from sdpa_onnx.core.gates import Side
+def _side(folder: Path) -> "RunSide":
+    from sdpa_onnx.core.compare.gate_effects import Machine
+    from sdpa_onnx.core.compare.gates import RunSide
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)
     if not header.is_finished:
         tell(f"{folder} is not finished: {header.done_cells} of {header.planned_cells} cells.")
-    return Side(records=records, machine=Machine(environment=header.environment, versions=header.versions))
+    return RunSide(records=records, machine=Machine(environment=header.environment, versions=header.versions))
 
 
 def write_results(report: "GateReport", markdown: Path | None, junit: Path | None) -> None:
@@ -140,8 +146,8 @@ def write_results(report: "GateReport", markdown: Path | None, junit: Path | Non
     Raises:
         FolderError: If a file cannot be written.
     """
-    from sdpa_onnx.report.gate_junit import render_junit
-    from sdpa_onnx.report.gate_markdown import render_gates
+    from sdpa_onnx.report.compare.junit import render_junit
+    from sdpa_onnx.report.compare.markdown import render_gates
     from sdpa_onnx.sweep.store import replace_file
 
     stream = results()
@@ -155,15 +161,15 @@ def write_results(report: "GateReport", markdown: Path | None, junit: Path | Non
         tell(f"wrote {junit}")
 
 
-def write_known_file(path: Path, rows: "Sequence[GateRecord]", expected: "Expected | None") -> None:
+def write_known_file(path: Path, rows: "Sequence[GateRecord]", expected: "KnownFindings | None") -> None:
     """Write the present findings as known ones; that no file is there was found out before.
 
     Raises:
         FolderError: If it cannot be written.
     """
     from sdpa_onnx.sweep.store import replace_file
-    from sdpa_onnx.workflows.expected import Expected, is_bad
-    from sdpa_onnx.workflows.expected_file import write_known
+    from sdpa_onnx.workflows.expected.known_findings import KnownFindings, is_bad
+    from sdpa_onnx.workflows.expected.write_file import write_known
 
-    replace_file(path, write_known(rows, known=expected or Expected()).encode())
+    replace_file(path, write_known(rows, known=expected or KnownFindings()).encode())
     tell(f"wrote {path}: {sum(map(is_bad, rows))} known findings")

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from sdpa_onnx.cli.error_boundary import INTERRUPTED, OK, guarded, pin_threads, tell
 from sdpa_onnx.cli.expect import exit_code, read_known, tell_known
-from sdpa_onnx.cli.guard import INTERRUPTED, OK, guarded, pin_threads, tell
 from sdpa_onnx.cli.options import Debug, DtypeName, Expect, Json, Runtimes, Seed, Threads, Timeout
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.records import ConformanceRecord
-    from sdpa_onnx.report.conformance_run import ConformanceRun
-    from sdpa_onnx.workflows.expected import Expected, Sorted
+    from sdpa_onnx.core.records.records import ConformanceRecord
+    from sdpa_onnx.report.conformance.run import ConformanceRun
+    from sdpa_onnx.workflows.expected.known_findings import KnownFindings, SortedFindings
 
 __all__ = ["conformance"]
 
@@ -73,7 +73,7 @@ def conformance(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ConformanceOptions:
     """What the command line asks for; an empty list means all."""
 
     runtimes: tuple[str, ...]
@@ -113,14 +113,14 @@ def _asked(
     seed: int,
     threads: int,
     timeout: float,
-) -> Asked:
+) -> ConformanceOptions:
     """Turn words into names that there are, before anything runs."""
     from sdpa_onnx.cli.conformance_choice import pick_features, pick_names
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.conformance import features
-    from sdpa_onnx.workflows.survey import pick_runtimes
 
     known = features()
-    return Asked(
+    return ConformanceOptions(
         runtimes=tuple(pick_runtimes(runtimes)),
         only=pick_features(only, {feature.slug: feature.group for feature in known}),
         operators=pick_names("operator", operators, (str(feature.operator) for feature in known)),
@@ -139,7 +139,7 @@ def _check_files(page: Path | None, write_expected: Path | None, *, as_json: boo
         PlanError: If a file cannot be written, or known findings are there already.
         ModuleNotFoundError: If a package is missing.
     """
-    from sdpa_onnx.graph.whole_file import check_target
+    from sdpa_onnx.graph.files.whole_file import check_target
 
     for path in (page, write_expected):
         if path is not None and path.is_dir():
@@ -157,7 +157,7 @@ def _check_files(page: Path | None, write_expected: Path | None, *, as_json: boo
         importlib.import_module("rich")
 
 
-def _ask(asked: Asked) -> "tuple[list[ConformanceRecord], bool]":
+def _ask(asked: ConformanceOptions) -> "tuple[list[ConformanceRecord], bool]":
     """The rows, and whether all of them came; what was done is kept when the user stops it."""
     from sdpa_onnx.cli.progress import Progress
     from sdpa_onnx.workflows.conformance import conformance as ask
@@ -187,12 +187,16 @@ def _ask(asked: Asked) -> "tuple[list[ConformanceRecord], bool]":
 
 
 def _as_run(
-    asked: Asked, records: "list[ConformanceRecord]", expected: "Expected | None", *, is_finished: bool
+    asked: ConformanceOptions,
+    records: "list[ConformanceRecord]",
+    expected: "KnownFindings | None",
+    *,
+    is_finished: bool,
 ) -> "ConformanceRun":
     """The rows with all that a report says of them."""
     import datetime as dt
 
-    from sdpa_onnx.report.conformance_run import ConformanceRun
+    from sdpa_onnx.report.conformance.run import ConformanceRun
     from sdpa_onnx.runtimes.base import get_runtime
     from sdpa_onnx.workflows.conformance import features
 
@@ -208,7 +212,9 @@ def _as_run(
     )
 
 
-def _beside(expected: "Expected | None", records: "list[ConformanceRecord]", *, is_finished: bool) -> "Sorted | None":
+def _beside(
+    expected: "KnownFindings | None", records: "list[ConformanceRecord]", *, is_finished: bool
+) -> "SortedFindings | None":
     """The rows beside the known findings; of half a run nothing can be said to have vanished."""
     if expected is None:
         return None
@@ -216,7 +222,7 @@ def _beside(expected: "Expected | None", records: "list[ConformanceRecord]", *, 
     return found if is_finished else replace(found, vanished=(), unused=())
 
 
-def _facts(asked: Asked) -> dict[str, str]:
+def _facts(asked: ConformanceOptions) -> dict[str, str]:
     """What a page may tell of this machine: no name of it, of its user, of its kernel's build or of a folder."""
     import platform
 
@@ -241,19 +247,19 @@ def _show(run: "ConformanceRun", page: Path | None, *, as_json: bool) -> None:
     if run.known is not None:
         tell_known(run.known, with_summary=as_json)
     if page is not None:
-        from sdpa_onnx.report.conformance_page import render_page
+        from sdpa_onnx.report.conformance.page import render_page
         from sdpa_onnx.sweep.store import replace_file
 
         replace_file(page, render_page(run).encode())
         tell(f"wrote {page}")
 
 
-def _write_expected(path: Path, records: "list[ConformanceRecord]", expected: "Expected | None") -> None:
+def _write_expected(path: Path, records: "list[ConformanceRecord]", expected: "KnownFindings | None") -> None:
     """Write the findings; that no file is there was found out before."""
     from sdpa_onnx.sweep.store import replace_file
-    from sdpa_onnx.workflows.expected import Expected, is_bad
-    from sdpa_onnx.workflows.expected_file import write_known
+    from sdpa_onnx.workflows.expected.known_findings import KnownFindings, is_bad
+    from sdpa_onnx.workflows.expected.write_file import write_known
 
-    data = write_known(records, known=expected or Expected()).encode()
+    data = write_known(records, known=expected or KnownFindings()).encode()
     replace_file(path, data)
     tell(f"wrote {path}: {sum(map(is_bad, records))} known findings")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.guard import DISAGREES, OK, guarded, pin_threads, tell
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, guarded, pin_threads, tell
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,
@@ -22,18 +22,18 @@ from sdpa_onnx.cli.options import (
     parse_size_sets,
     with_timeout_words,
 )
+from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import print_json, show_records
-from sdpa_onnx.cli.writable import check_output
-from sdpa_onnx.core.forms import Form, LowerOptions, ScalePlacement
+from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sdpa_onnx.core.records import AgreementRecord, AttentionRecord, FormRecord
-    from sdpa_onnx.workflows.convert_file import Conversion
-    from sdpa_onnx.workflows.convert_proof import Proof
+    from sdpa_onnx.core.records.records import AgreementRecord, AttentionRecord, FormRecord
+    from sdpa_onnx.workflows.convert.convert_file import Conversion
+    from sdpa_onnx.workflows.convert.proof import ConversionProof
 
 __all__ = ["convert"]
 
@@ -84,10 +84,10 @@ def convert(
     check_auto_options(form, at, seconds)
     options = _options(form, scale_placement, inner)
     asked = parse_size_sets(at)
-    from sdpa_onnx.workflows.auto import Budget
-    from sdpa_onnx.workflows.convert_file import ProofOptions
-    from sdpa_onnx.workflows.convert_for import Task, convert_fastest, convert_for
-    from sdpa_onnx.workflows.survey import pick_runtimes
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.choose_form.choose import RaceBudget
+    from sdpa_onnx.workflows.convert.convert_file import ProofOptions
+    from sdpa_onnx.workflows.convert.convert_for_runtime import ConversionTask, convert_fastest, convert_for
 
     pick_runtimes([runtime])
     with Progress(10.0) as progress:
@@ -99,9 +99,11 @@ def convert(
             patience_seconds=timeout,
             on_size=lambda size, of: progress.at(f"proving: {size} of {of} sizes"),
         )
-        task = Task(path=model, output=output, opset=opset, proof=proof, rows_may_be_empty=not no_empty_rows)
+        task = ConversionTask(path=model, output=output, opset=opset, proof=proof, rows_may_be_empty=not no_empty_rows)
         if form == "auto":
-            done, forms = convert_fastest(task, Budget(seconds=seconds or AUTO_SECONDS), at=asked, on_step=progress.at)
+            done, forms = convert_fastest(
+                task, RaceBudget(seconds=seconds or AUTO_SECONDS), at=asked, on_step=progress.at
+            )
         else:
             again = no_empty_rows or any(value is not None for value in (opset, scale_placement, inner))
             done, forms = convert_for(task, Form(form), options, again=again)
@@ -120,7 +122,7 @@ def _options(form: FormName, scale_placement: Placement | None, inner: Inner | N
 
 
 def _show(done: "Conversion", forms: "Sequence[FormRecord]", output: Path, *, as_json: bool, opset: int | None) -> int:
-    from sdpa_onnx.workflows.export_for import workaround_words
+    from sdpa_onnx.workflows.export.export_for_runtime import workaround_words
 
     if as_json:
         seen = () if done.proof is None else (*done.proof.records, *done.proof.source)
@@ -138,7 +140,7 @@ def _show(done: "Conversion", forms: "Sequence[FormRecord]", output: Path, *, as
 
 def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None) -> None:
     """What was found and seen, for a person."""
-    from sdpa_onnx.report.form_table import attentions_alike, limits_of_chosen, told_forms
+    from sdpa_onnx.report.run.form_table import attentions_alike, limits_of_chosen, told_forms
 
     said: set[str] = set()
     lines = {record.node: f"{_figures(record)}; {_fate(record, done.converted.form)}" for record in done.attentions}
@@ -186,7 +188,7 @@ def _raised(done: "Conversion", opset: int | None) -> list[str]:
     return [f"The whole graph was converted from opset {before} to {after}, {why}."]
 
 
-def _seen(proof: "Proof", fixed: "Sequence[str]") -> list[str]:
+def _seen(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     """What the proof saw, for a person."""
     judged = [record for record in proof.records if record.verdict is not None]
     bad = [record for record in proof.records if record.outcome != "ok"]
@@ -213,7 +215,7 @@ def _seen(proof: "Proof", fixed: "Sequence[str]") -> list[str]:
     return lines
 
 
-def _size_words(proof: "Proof") -> str:
+def _size_words(proof: "ConversionProof") -> str:
     count = f"{proof.sizes_tried} size{'s' if proof.sizes_tried > 1 else ''}"
     sets = [", ".join(f"{axis} {size}" for axis, size in sizes.items()) for sizes in proof.sizes]
     named = "; ".join(words for words in sets if words)

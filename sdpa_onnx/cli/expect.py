@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.cli.guard import DISAGREES, OK, tell
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, tell
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.records import Record
-    from sdpa_onnx.workflows.expected import Expected, Sorted
+    from sdpa_onnx.core.records.records import Record
+    from sdpa_onnx.workflows.expected.known_findings import KnownFindings, SortedFindings
 
 __all__ = ["conclude", "exit_code", "keep_known", "kept_known", "read_known", "tell_known"]
 
@@ -16,7 +16,7 @@ __all__ = ["conclude", "exit_code", "keep_known", "kept_known", "read_known", "t
 _KEPT = ("expected.toml", "expected.json")
 
 
-def read_known(path: Path | None) -> "Expected | None":
+def read_known(path: Path | None) -> "KnownFindings | None":
     """Read the file before any work is done, so that a mistake in it is told at once.
 
     Raises:
@@ -24,7 +24,7 @@ def read_known(path: Path | None) -> "Expected | None":
     """
     if path is None:
         return None
-    from sdpa_onnx.workflows.expected import read_expected
+    from sdpa_onnx.workflows.expected.known_findings import read_expected
 
     return read_expected(path)
 
@@ -42,7 +42,7 @@ def keep_known(path: Path, folder: Path) -> None:
     replace_file(folder / _KEPT[path.suffix == ".json"], path.read_bytes())
 
 
-def kept_known(folder: Path) -> "Expected | None":
+def kept_known(folder: Path) -> "KnownFindings | None":
     """The known findings that a run was made with, if any.
 
     Raises:
@@ -51,9 +51,9 @@ def kept_known(folder: Path) -> "Expected | None":
     return next((read_known(folder / name) for name in _KEPT if (folder / name).exists()), None)
 
 
-def exit_code(records: "Sequence[Record]", found: "Sorted | None") -> int:
+def exit_code(records: "Sequence[Record]", found: "SortedFindings | None") -> int:
     """DISAGREES for a new finding; without a file, for any record that disagrees or failed."""
-    from sdpa_onnx.core.records import Outcome
+    from sdpa_onnx.core.records.records import Outcome
 
     if found is not None:
         return DISAGREES if found.new else OK
@@ -61,7 +61,7 @@ def exit_code(records: "Sequence[Record]", found: "Sorted | None") -> int:
     return DISAGREES if any(record.outcome in bad for record in records) else OK
 
 
-def conclude(records: "Sequence[Record]", expected: "Expected | None") -> int:
+def conclude(records: "Sequence[Record]", expected: "KnownFindings | None") -> int:
     """The exit code of a command, once it has told how its records stand beside the known findings."""
     found = expected.sort(records) if expected is not None else None
     if found is not None:
@@ -69,13 +69,14 @@ def conclude(records: "Sequence[Record]", expected: "Expected | None") -> int:
     return exit_code(records, found)
 
 
-def tell_known(found: "Sorted", *, with_summary: bool = True) -> None:
+def tell_known(found: "SortedFindings", *, with_summary: bool = True) -> None:
     """Tell on stderr what is new and what of the file is out of date.
 
     Args:
         with_summary: False where the report has said it already.
     """
-    from sdpa_onnx.report.known_findings import known_details, known_summary, new_lines
+    from sdpa_onnx.report.run.known_findings import known_details, new_lines
+    from sdpa_onnx.report.text.known_summary import known_summary
 
     for line in [*([known_summary(found)] if with_summary else []), *new_lines(found), *known_details(found)]:
         tell(line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.guard import DISAGREES, OK, guarded, pin_threads, tell
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, guarded, pin_threads, tell
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,
@@ -25,17 +25,17 @@ from sdpa_onnx.cli.options import (
     parse_size_sets,
     with_timeout_words,
 )
+from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_records
-from sdpa_onnx.cli.writable import check_output
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.spec import AttentionSpec, Dtype
+    from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
     from sdpa_onnx.graph.model import OnnxModel
     from sdpa_onnx.runtimes.base import Runtime
-    from sdpa_onnx.workflows.export import Exported
-    from sdpa_onnx.workflows.export_for import Written
+    from sdpa_onnx.workflows.export.export_for_runtime import WrittenExport
+    from sdpa_onnx.workflows.export.export_target import ExportResult
 
 __all__ = ["export"]
 
@@ -81,7 +81,7 @@ class ExportRequest:
 
     def make(self) -> "OnnxModel":
         """Do the export."""
-        from sdpa_onnx.workflows.export import export_target
+        from sdpa_onnx.workflows.export.export_target import export_target
 
         return export_target(
             self.what,
@@ -92,15 +92,15 @@ class ExportRequest:
             dynamic_axes=self.dynamic_axes,
         )
 
-    def write(self, model: "OnnxModel", where: "Runtime", on_step: Callable[[str], None]) -> "Written":
+    def write(self, model: "OnnxModel", where: "Runtime", on_step: Callable[[str], None]) -> "WrittenExport":
         """Write the export for its runtime: with workarounds, or in its fastest form."""
         from sdpa_onnx.runtimes.base import get_runtime
-        from sdpa_onnx.workflows.auto import Budget
-        from sdpa_onnx.workflows.export_for import with_fastest_form, with_workarounds
+        from sdpa_onnx.workflows.choose_form.choose import RaceBudget
+        from sdpa_onnx.workflows.export.export_for_runtime import with_fastest_form, with_workarounds
 
         if self.form != "auto":
             return with_workarounds(model, where)
-        budget = Budget(seconds=AUTO_SECONDS if self.seconds is None else self.seconds)
+        budget = RaceBudget(seconds=AUTO_SECONDS if self.seconds is None else self.seconds)
         opset = self.opset if self.opset_is_given else None
         return with_fastest_form(model, get_runtime(where.name), budget, at=self.at, opset=opset, on_step=on_step)
 
@@ -137,7 +137,7 @@ def export(
 ) -> int:
     """Export a target, prove its axes and numbers, and only then write it."""
     pin_threads(1)
-    from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
+    from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 
     what = _named(target) or AttentionSpec(
         q_num_heads=q_num_heads,
@@ -185,14 +185,14 @@ def _named(target: str) -> "AttentionSpec | str | None":
 
 
 def _tell_one_length(request: ExportRequest) -> None:
-    from sdpa_onnx.workflows.export import has_one_length
+    from sdpa_onnx.workflows.export.export_target import has_one_length
 
     if has_one_length(request.what, request.form):
         tell("query and key share one length, which GroupQueryAttention needs")
 
 
-def _show(exported: "Exported", output: Path, *, as_json: bool, is_usual: bool) -> int:
-    from sdpa_onnx.report.form_table import limits_of_chosen, told_forms
+def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bool) -> int:
+    from sdpa_onnx.report.run.form_table import limits_of_chosen, told_forms
 
     is_timed = any(form.median_seconds for form in exported.forms)
     forms = exported.forms if as_json else told_forms(exported.forms) if is_timed else ()
@@ -201,7 +201,7 @@ def _show(exported: "Exported", output: Path, *, as_json: bool, is_usual: bool) 
         for line in limits_of_chosen(exported.forms):
             tell(f"warning: {line}")
     if exported.forms:
-        from sdpa_onnx.workflows.export_for import workaround_words
+        from sdpa_onnx.workflows.export.export_for_runtime import workaround_words
 
         for line in workaround_words(exported.forms):
             tell(line)
@@ -212,7 +212,7 @@ def _show(exported: "Exported", output: Path, *, as_json: bool, is_usual: bool) 
     return OK
 
 
-def _why(exported: "Exported") -> str:
+def _why(exported: "ExportResult") -> str:
     """The reason and what to do about it."""
     record = exported.record
     if any(setting.setting == "scale" for setting in record.settings):
@@ -236,7 +236,7 @@ def _older(opset: int) -> str:
     return " On this runtime --opset 18 may be right." if opset >= _ATTENTION_OPSET else ""
 
 
-def _fallback_words(exported: "Exported") -> str:
+def _fallback_words(exported: "ExportResult") -> str:
     """A word when an opset that has the Attention operator got the formula instead."""
     record, sites = exported.record, exported.model.sites
     if record.form != "decomposed" or record.opset < _ATTENTION_OPSET or not sites:
@@ -248,9 +248,9 @@ def _fallback_words(exported: "Exported") -> str:
 
 def _export(
     request: ExportRequest, target: str, output: Path, runtime: str, *, seed: int, patience_seconds: float
-) -> "Exported":
-    from sdpa_onnx.workflows.export import export_and_prove
-    from sdpa_onnx.workflows.survey import pick_runtimes
+) -> "ExportResult":
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.export.export_target import export_and_prove
 
     check_output(output)
     check_auto_options(request.form, request.at, request.seconds)

@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdpa_onnx.cli.error_boundary import (
+    DISAGREES,
+    INTERRUPTED,
+    OK,
+    drop_results,
+    flush_results,
+    guarded,
+    pin_threads,
+    tell,
+)
 from sdpa_onnx.cli.expect import conclude, read_known
-from sdpa_onnx.cli.guard import DISAGREES, INTERRUPTED, OK, drop_results, flush_results, guarded, pin_threads, tell
 from sdpa_onnx.cli.options import Debug, Expect, Json, Seed, Threads, Timeout
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.records import Record
-    from sdpa_onnx.report.fuzz_text import FuzzStory
+    from sdpa_onnx.core.records.records import Record
+    from sdpa_onnx.report.run.fuzz_text import FuzzStory
     from sdpa_onnx.workflows.fuzz.run import FuzzRun
-    from sdpa_onnx.workflows.guarded import GuardedRuntime
+    from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime
 
 __all__ = ["fuzz"]
 
@@ -63,7 +72,7 @@ def fuzz(
 
     from sdpa_onnx.workflows.fuzz.records import group_record
     from sdpa_onnx.workflows.fuzz.run import FuzzRun
-    from sdpa_onnx.workflows.guarded import GuardedRuntime
+    from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime
 
     where = GuardedRuntime(name, patience_seconds=timeout)
     run = FuzzRun(runtime=where, seed=seed, start=start, cases=cases, seconds=seconds, threads=threads)
@@ -94,7 +103,7 @@ def _picked(runtime: str) -> str:
     Raises:
         PlanError: If more than one is asked for.
     """
-    from sdpa_onnx.workflows.survey import pick_runtimes
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
 
     names = pick_runtimes([runtime])
     if len(names) != 1:
@@ -108,7 +117,7 @@ def _check_folder(keep: Path | None, *, reduces: bool) -> None:
         return
     if not reduces:
         raise PlanError("--keep writes the smallest cases, and --no-reduce looks for none.", hint="Give one of them.")
-    from sdpa_onnx.graph.whole_file import check_target
+    from sdpa_onnx.graph.files.whole_file import check_target
 
     if keep.exists() and not keep.is_dir():
         raise PlanError(f"{keep} is no folder.", hint="Give another name.")
@@ -163,7 +172,7 @@ def _make_smaller(run: "FuzzRun", where: "GuardedRuntime") -> bool:
 
 
 def _story(run: "FuzzRun", where: "GuardedRuntime", core_seconds: float) -> "FuzzStory":
-    from sdpa_onnx.report.fuzz_text import FuzzStory
+    from sdpa_onnx.report.run.fuzz_text import FuzzStory
 
     return FuzzStory(
         runtime=where.name,
@@ -181,7 +190,7 @@ def _story(run: "FuzzRun", where: "GuardedRuntime", core_seconds: float) -> "Fuz
 
 def _show(story: "FuzzStory", records: "Sequence[Record]", *, as_json: bool) -> None:
     """Print what was found; with --json the summary goes to the person."""
-    from sdpa_onnx.report.fuzz_text import fuzz_lines, fuzz_summary
+    from sdpa_onnx.report.run.fuzz_text import fuzz_lines, fuzz_summary
 
     if as_json:
         from sdpa_onnx.cli.show import show_records

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.guard import OK, guarded
+from sdpa_onnx.cli.error_boundary import OK, guarded
 from sdpa_onnx.cli.options import PATIENCE_SECONDS, Debug, Json, ModelFile, Runtimes, Timeout
 from sdpa_onnx.cli.show import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sdpa_onnx.core.records import AttentionRecord
+    from sdpa_onnx.core.records.records import AttentionRecord
     from sdpa_onnx.runtimes.base import RanReport
 
 __all__ = ["describe_attention", "inspect"]
@@ -31,10 +31,10 @@ def inspect(
 ) -> int:
     """List each attention of a file: form, heads, widths, mask, scale, axes free or fixed, and what really runs."""
     from sdpa_onnx.graph.model import load_model
-    from sdpa_onnx.workflows.inspect import inspect_model, what_runs
-    from sdpa_onnx.workflows.inspect_axes import try_axes
-    from sdpa_onnx.workflows.lifted import with_lifted_sites
-    from sdpa_onnx.workflows.survey import pick_runtimes
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
+    from sdpa_onnx.workflows.verify.inspect_axes import try_axes
+    from sdpa_onnx.workflows.verify.inspect_file import inspect_model, what_runs
 
     names = pick_runtimes(runtime)
     loaded = load_model(model)

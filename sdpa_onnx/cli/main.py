@@ -26,7 +26,7 @@ from sdpa_onnx.cli import (
     saturation,
     verify,
 )
-from sdpa_onnx.cli.guard import INTERRUPTED, MISUSE, OK, fill_closed_streams, replace_unsayable, tell
+from sdpa_onnx.cli.error_boundary import INTERRUPTED, MISUSE, OK, fill_closed_streams, replace_unsayable, tell
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.guard import DISAGREES, OK, drop_results, flush_results, guarded, pin_threads
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, drop_results, flush_results, guarded, pin_threads
 from sdpa_onnx.cli.options import Debug, Inputs, Json, ModelFile, Seed, SizeOptions, Threads, parse_sizes
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_records
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.records import Record
+    from sdpa_onnx.core.records.records import Record
     from sdpa_onnx.runtimes.base import Runtime
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.reduce.search import Reduced
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.reduce.search import ReducedCase
 
 __all__ = ["reduce"]
 
@@ -50,13 +50,13 @@ def reduce(
     pin_threads(threads)
     from sdpa_onnx.errors import PlanError
     from sdpa_onnx.graph.model import load_model
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.feeds import read_inputs
-    from sdpa_onnx.workflows.guarded import guarded_runtime
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.check.feeds import read_inputs
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.isolate.isolated_runtime import guarded_runtime
     from sdpa_onnx.workflows.reduce.bundle import require_writable
     from sdpa_onnx.workflows.reduce.search import NothingFails, reduce_model
-    from sdpa_onnx.workflows.reduce.words import nothing_record, nothing_sentence, reduced_record, sentences
-    from sdpa_onnx.workflows.survey import pick_runtimes
+    from sdpa_onnx.workflows.reduce.text import nothing_record, nothing_sentence, reduced_record, sentences
 
     for path in (output, bundle):
         if path is not None:
@@ -66,7 +66,7 @@ def reduce(
         raise PlanError("A case is made smaller on one runtime, not on all.", hint="Name the runtime that fails.")
     name = pick_runtimes([runtime])[0]
     arrays = read_inputs(inputs, loaded) if inputs is not None else None
-    check = Check(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
+    check = CheckOptions(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
     with guarded_runtime(name) as where, Progress(seconds) as progress:
         progress.at(f"looking for what fails on {name}")
         found = reduce_model(loaded, where, check, seconds=seconds)
@@ -83,7 +83,7 @@ def reduce(
     return DISAGREES
 
 
-def _anonymous(found: "Reduced", runtime: "Runtime", check: "Check", *, force: bool) -> "Reduced":
+def _anonymous(found: "ReducedCase", runtime: "Runtime", check: "CheckOptions", *, force: bool) -> "ReducedCase":
     from sdpa_onnx.errors import PlanError
     from sdpa_onnx.workflows.reduce.anonymous import anonymise
 
@@ -96,7 +96,7 @@ def _anonymous(found: "Reduced", runtime: "Runtime", check: "Check", *, force: b
     return made.reduced
 
 
-def _write(found: "Reduced", output: Path | None, bundle: Path | None, threads: int) -> list[Path]:
+def _write(found: "ReducedCase", output: Path | None, bundle: Path | None, threads: int) -> list[Path]:
     """What was asked for, and where it is."""
     from sdpa_onnx.workflows.reduce.bundle import write_bundle
 

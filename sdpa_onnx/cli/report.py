@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sdpa_onnx.cli.guard import OK, guarded
+from sdpa_onnx.cli.error_boundary import OK, guarded
 from sdpa_onnx.cli.options import Debug, Json
 
 __all__ = ["report"]
@@ -30,7 +30,7 @@ def _run(run: Path, *, as_json: bool) -> int:
     """summary.md and the charts of one run."""
     from sdpa_onnx.cli.expect import kept_known
     from sdpa_onnx.cli.show import show_report
-    from sdpa_onnx.report.render import render
+    from sdpa_onnx.report.run.render import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(run)
@@ -44,8 +44,8 @@ def _run(run: Path, *, as_json: bool) -> int:
 def _history(folder: Path, *, as_json: bool) -> int:
     """history.md, history.html and the charts of a folder of runs."""
     from sdpa_onnx.cli.show import show_history
-    from sdpa_onnx.core.history import history_of
-    from sdpa_onnx.report.history import render_history
+    from sdpa_onnx.core.compare.history import history_of
+    from sdpa_onnx.report.compare.history import render_history
     from sdpa_onnx.sweep.history import read_runs
 
     stored = read_runs(folder)

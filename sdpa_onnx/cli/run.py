@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdpa_onnx.cli.error_boundary import INTERRUPTED, guarded, pin_threads, tell
 from sdpa_onnx.cli.expect import exit_code, keep_known, kept_known, read_known, tell_known
-from sdpa_onnx.cli.guard import INTERRUPTED, guarded, pin_threads, tell
 from sdpa_onnx.cli.options import Debug, Expect, Json
 from sdpa_onnx.errors import PlanError
 
@@ -96,10 +96,10 @@ def _open(plan: "Suite", name: str, out: Path | None, command: list[str], *, res
 def _carry_out(plan: "Suite", store: "Store") -> bool:
     """Run what is left; False if the user stopped it."""
     from sdpa_onnx.cli.progress import Progress
+    from sdpa_onnx.sweep.job_text import job_seconds, job_words
     from sdpa_onnx.sweep.plan import Job
     from sdpa_onnx.sweep.plan import plan as plan_jobs
-    from sdpa_onnx.sweep.run import Watcher, run_jobs
-    from sdpa_onnx.sweep.words import job_seconds, job_words
+    from sdpa_onnx.sweep.run import RunObserver, run_jobs
 
     with Progress(sum(map(job_seconds, plan_jobs(plan)))) as progress:
 
@@ -112,7 +112,9 @@ def _carry_out(plan: "Suite", store: "Store") -> bool:
                 progress.note(f"not well: {job_words(job)}")
 
         try:
-            run_jobs(plan, store, Watcher(on_start=start, on_job=lambda job: progress.at(job_words(job)), on_done=done))
+            run_jobs(
+                plan, store, RunObserver(on_start=start, on_job=lambda job: progress.at(job_words(job)), on_done=done)
+            )
         except KeyboardInterrupt:
             return False
     return True
@@ -120,7 +122,7 @@ def _carry_out(plan: "Suite", store: "Store") -> bool:
 
 def _report(folder: Path, command: list[str], *, as_json: bool, interrupted: bool) -> int:
     from sdpa_onnx.cli.show import show_report
-    from sdpa_onnx.report.render import render
+    from sdpa_onnx.report.run.render import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.guard import DISAGREES, OK, guarded, pin_threads
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, guarded, pin_threads
 from sdpa_onnx.cli.options import Debug, Json, Seed, Threads
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import print_json
-from sdpa_onnx.core.spec import Dtype, ScaleRule
+from sdpa_onnx.core.attention.spec import Dtype, ScaleRule
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.records import SaturationRecord
+    from sdpa_onnx.core.records.records import SaturationRecord
 
 __all__ = ["saturation"]
 
@@ -49,9 +49,9 @@ def saturation(
     pin_threads(threads)
     import torch
 
-    from sdpa_onnx.core.records import Outcome
-    from sdpa_onnx.workflows.saturation import SaturationPlan, module_check
-    from sdpa_onnx.workflows.saturation import saturation as measure
+    from sdpa_onnx.core.records.records import Outcome
+    from sdpa_onnx.workflows.saturation.measure import SaturationPlan, module_check
+    from sdpa_onnx.workflows.saturation.measure import saturation as measure
 
     torch.set_num_threads(threads)
     plan = SaturationPlan(
@@ -85,9 +85,9 @@ def saturation(
 
 def _print(records: "Sequence[SaturationRecord]") -> None:
     """The table, then what follows from it."""
-    from sdpa_onnx.core.saturation_claims import claims
-    from sdpa_onnx.report.layout import bullet, table_lines
-    from sdpa_onnx.report.saturation_table import prediction_table, saturation_table
+    from sdpa_onnx.core.saturation.claims import claims
+    from sdpa_onnx.report.saturation.tables import prediction_table, saturation_table
+    from sdpa_onnx.report.text.layout import bullet, table_lines
 
     width = shutil.get_terminal_size((120, 24)).columns
     for table in (saturation_table(records), prediction_table(records)):

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
-from sdpa_onnx.cli.guard import drop_results, flush_results, results
-from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.core.records import Record, RuntimeRecord
+from sdpa_onnx.cli.error_boundary import drop_results, flush_results, results
+from sdpa_onnx.core.records.records import Record, RuntimeRecord
+from sdpa_onnx.core.records.run_header import RunHeader
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sdpa_onnx.core.history import History
-    from sdpa_onnx.core.records import TimingRecord
-    from sdpa_onnx.report.conformance_run import ConformanceRun
-    from sdpa_onnx.report.gate_report import GateReport
-    from sdpa_onnx.workflows.bench_files import Benched
+    from sdpa_onnx.core.compare.history import History
+    from sdpa_onnx.core.records.records import TimingRecord
+    from sdpa_onnx.report.compare.gate_report import GateReport
+    from sdpa_onnx.report.conformance.run import ConformanceRun
+    from sdpa_onnx.workflows.bench.bench_files import BenchResult
     from sdpa_onnx.workflows.conformance.feature import Feature
-    from sdpa_onnx.workflows.expected import Sorted
+    from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 __all__ = [
     "print_json",
@@ -46,20 +46,20 @@ def show_records(records: Sequence[Record], *, as_json: bool) -> None:
             for record in records:
                 print(_runtime_line(record))
         else:
-            from sdpa_onnx.report.terminal import print_tables
+            from sdpa_onnx.report.run.terminal import print_tables
 
             print_tables(records, _console())
 
 
 def show_report(
-    records: Sequence[Record], header: RunHeader, summary: Path, *, as_json: bool, known: "Sorted | None" = None
+    records: Sequence[Record], header: RunHeader, summary: Path, *, as_json: bool, known: "SortedFindings | None" = None
 ) -> None:
     """Print a whole run, and where its report is."""
     with _while_read():
         if as_json:
             print_json(records)
             return
-        from sdpa_onnx.report.terminal import print_report
+        from sdpa_onnx.report.run.terminal import print_report
 
         print_report(records, header, _console(), known=known)
         print(f"\nReport: {summary}")
@@ -69,27 +69,27 @@ def show_history(history: "History", page: Path, *, as_json: bool) -> None:
     """Print what a folder of runs says, and where its report is."""
     with _while_read():
         if as_json:
-            from sdpa_onnx.report.history import history_data
+            from sdpa_onnx.report.compare.history import history_data
 
             _print(msgspec.json.encode(history_data(history)))
             return
-        from sdpa_onnx.report.history_words import history_sentences, history_tables
-        from sdpa_onnx.report.terminal import print_findings_and_tables
+        from sdpa_onnx.report.compare.history_text import history_sentences, history_tables
+        from sdpa_onnx.report.run.terminal import print_findings_and_tables
 
         print_findings_and_tables(history_sentences(history), history_tables(history), _console())
         print(f"\nReport: {page}")
 
 
 def show_bench(
-    results: "Sequence[Benched]", refused: "Sequence[TimingRecord]", records: Sequence[Record], *, as_json: bool
+    results: "Sequence[BenchResult]", refused: "Sequence[TimingRecord]", records: Sequence[Record], *, as_json: bool
 ) -> None:
     """Print the comparisons of `bench` for a program or a person."""
     with _while_read():
         if as_json:
             print_json(records)
             return
-        from sdpa_onnx.report.bench_table import BENCH_WIDTH, bench_lines
-        from sdpa_onnx.report.terminal import print_lines
+        from sdpa_onnx.report.text.print_lines import print_lines
+        from sdpa_onnx.report.timing.bench_table import BENCH_WIDTH, bench_lines
 
         console = _console()
         width = console.width if console.is_terminal else BENCH_WIDTH
@@ -102,7 +102,7 @@ def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:
         if as_json:
             print_json(run.records)
             return
-        from sdpa_onnx.report.conformance_terminal import print_conformance
+        from sdpa_onnx.report.conformance.terminal import print_conformance
 
         print_conformance(run, _console())
 
@@ -113,7 +113,7 @@ def show_gates(report: "GateReport", *, as_json: bool) -> None:
         if as_json:
             print_json(report.rows)
             return
-        from sdpa_onnx.report.gate_terminal import print_gates
+        from sdpa_onnx.report.compare.terminal import print_gates
 
         print_gates(report, _console())
 

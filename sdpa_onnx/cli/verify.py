@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdpa_onnx.cli.error_boundary import guarded, pin_threads
 from sdpa_onnx.cli.expect import conclude, read_known
-from sdpa_onnx.cli.guard import guarded, pin_threads
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
     Debug,
@@ -26,9 +26,9 @@ from sdpa_onnx.cli.show import show_records
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.records import Record
+    from sdpa_onnx.core.records.records import Record
     from sdpa_onnx.graph.model import OnnxModel
-    from sdpa_onnx.workflows.feeds import Feeds
+    from sdpa_onnx.workflows.check.feeds import Feeds
 
 __all__ = ["verify"]
 
@@ -73,11 +73,11 @@ def verify(
 ) -> int:
     """Judge every attention of a file on runtimes, and prove that its axes may change."""
     pin_threads(threads)
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.feeds import read_inputs
-    from sdpa_onnx.workflows.stored import Keep
-    from sdpa_onnx.workflows.survey import pick_runtimes
-    from sdpa_onnx.workflows.verify_file import Extras, load_against, verify_file
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.check.feeds import read_inputs
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.verify.stored_outputs import OutputKeeper
+    from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, load_against, verify_file
 
     expected = read_known(expect)
     loaded = load_against(model, against)
@@ -89,8 +89,10 @@ def verify(
         records = _judge_stored(loaded, arrays, outputs, precision, str(model))
     else:
         names = pick_runtimes(runtime)
-        check = Check(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
-        extras = Extras(keep=None if keep is None else Keep(folder=keep), prove=prove, patience_seconds=timeout)
+        check = CheckOptions(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
+        extras = VerifyExtras(
+            keep=None if keep is None else OutputKeeper(folder=keep), prove=prove, patience_seconds=timeout
+        )
         records = []
         with Progress(3.0 * len(names)) as progress:
             for record in verify_file(loaded, names, check, target=str(model), extras=extras):
@@ -104,7 +106,7 @@ def _judge_stored(
     model: "OnnxModel", inputs: "Feeds | None", outputs: Path | None, precision: str | None, target: str
 ) -> "list[Record]":
     """Judge stored outputs; nothing runs."""
-    from sdpa_onnx.workflows.stored import judge_stored
+    from sdpa_onnx.workflows.verify.stored_outputs import judge_stored
 
     if outputs is None:
         raise PlanError("--precision is of --outputs, which is not given.", hint="A runtime declares its own.")

@@ -1,1 +1,5 @@
-"""The pure core: arrays in, arrays and records out; no files, clock, torch or onnx."""
+"""The pure core: arrays in, arrays and records out.
+
+One folder for each question: attention, judge, faults, timing, saturation, compare, records.
+No files, clock, randomness without a seed, printing, torch or onnx.
+"""

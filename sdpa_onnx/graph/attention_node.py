@@ -8,9 +8,9 @@ from typing import Literal
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.errors import CaseError, ExportError
 from sdpa_onnx.graph.element_types import ELEMENT_TYPES, mask_kind_of
 from sdpa_onnx.graph.ir_version import lowest_ir_version

@@ -12,8 +12,8 @@ import msgspec
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, TRACED_KEY, OnnxModel
 from sdpa_onnx.graph.quiet import quiet_ir

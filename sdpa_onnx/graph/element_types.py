@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.spec import Dtype, MaskKind
+from sdpa_onnx.core.attention.spec import Dtype, MaskKind
 
 __all__ = ["DTYPES", "ELEMENT_TYPES", "mask_kind_of"]
 

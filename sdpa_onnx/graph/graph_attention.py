@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.site import AttentionSite
 
 __all__ = ["GraphAttention"]

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import sites_of_nodes
-from sdpa_onnx.graph.data_file import DataFile
-from sdpa_onnx.graph.external_data import FileTensor, attach_files, in_memory, replace_tensors, tensors_of
-from sdpa_onnx.graph.message import is_bulk, message_pieces, without_bulk
+from sdpa_onnx.graph.files.data_file import DataFile
+from sdpa_onnx.graph.files.external_data import FileTensor, attach_files, in_memory, replace_tensors, tensors_of
+from sdpa_onnx.graph.files.message import is_bulk, message_pieces, without_bulk
+from sdpa_onnx.graph.files.saved_files import PROTOBUF_LIMIT_BYTES, LinkedFiles, fits_one_message, linked, staged
+from sdpa_onnx.graph.files.whole_file import write_whole
+from sdpa_onnx.graph.files.wire import WireError, byte_pieces, total_length
 from sdpa_onnx.graph.quiet import quiet_ir
-from sdpa_onnx.graph.saved_files import PROTOBUF_LIMIT_BYTES, Linked, fits_one_message, linked, staged
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.structure import check_structure
-from sdpa_onnx.graph.whole_file import write_whole
-from sdpa_onnx.graph.wire import WireError, byte_pieces, total_length
 
 __all__ = ["SITES_KEY", "SPEC_KEY", "TRACED_KEY", "OnnxModel", "load_model"]
 
@@ -137,7 +137,7 @@ class OnnxModel:
         replace_tensors(copy, in_memory)
         return ir.to_proto(copy)
 
-    def linked(self) -> Linked:
+    def linked(self) -> LinkedFiles:
         """The graph's message for a program that reads tensor files itself; see `saved_files.linked`."""
         return linked(self.ir)
 

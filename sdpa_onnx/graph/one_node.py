@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import sites_of_nodes
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.core.attention.spec import AttentionSpec
 
 __all__ = ["AttentionSite"]
 

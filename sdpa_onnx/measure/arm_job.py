@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Adapter", "ArmJob", "KernelTimes", "Loaded", "RanFacts", "Visit"]
+__all__ = ["Adapter", "ArmJob", "KernelTimes", "LoadTimes", "RanFacts", "Visit"]
 
 
 class Adapter(StrEnum):
@@ -52,7 +52,7 @@ class ArmJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadTimes:
     """What loading took, once in this process, seconds of wall time; -1 where it was not measured.
 
     Args:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from sdpa_onnx.core.paired import Calibration
+from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import FolderError
-from sdpa_onnx.graph.whole_file import write_whole
+from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.measure.environment import environment
 
 __all__ = ["calibration_file", "is_believable", "load_calibration", "machine_class", "store_calibration"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.core.attention.roofline import Ceilings
 from sdpa_onnx.measure.bandwidth import measure_bandwidth
 from sdpa_onnx.measure.caches import last_level_bytes
 from sdpa_onnx.measure.one_node import one_node_call

@@ -12,8 +12,8 @@ from typing import Self
 
 import numpy as np
 
-from sdpa_onnx.core.steady import WarmUp, judge_warm_up
-from sdpa_onnx.measure.arm_job import ArmJob, KernelTimes, Loaded, Visit
+from sdpa_onnx.core.timing.steady import WarmUp, judge_warm_up
+from sdpa_onnx.measure.arm_job import ArmJob, KernelTimes, LoadTimes, Visit
 from sdpa_onnx.measure.machine_load import OthersLoad
 from sdpa_onnx.measure.pool import TimedWorker, WorkerKey, WorkerPool, worker_keys
 from sdpa_onnx.measure.samples import CLONE
@@ -50,7 +50,7 @@ class ArmLaunch:
         kernels: Time inside kernels, and of the calls that it was measured in.
     """
 
-    loaded: Loaded
+    loaded: LoadTimes
     steady: bool = True
     visits: list[Visit] = field(default_factory=list)
     idle_seconds: float = -1.0

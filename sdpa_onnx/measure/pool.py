@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, Loaded, RanFacts, Visit
+from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.measure.workers import Worker, WorkerFailedError
 
-__all__ = ["PATIENCE_SECONDS", "StartsWorkers", "TimedWorker", "WorkerKey", "WorkerPool", "worker_keys"]
+__all__ = ["PATIENCE_SECONDS", "TimedWorker", "WorkerFactory", "WorkerKey", "WorkerPool", "worker_keys"]
 
 # Longest wait for one answer: above one call of the slowest attention that anybody times.
 PATIENCE_SECONDS = 600.0
@@ -23,7 +23,7 @@ class TimedWorker(Protocol):
     """What is asked of a worker; see `workers.Worker`."""
 
     def wait_ready(self) -> None: ...
-    def load(self, job: ArmJob) -> Loaded: ...
+    def load(self, job: ArmJob) -> LoadTimes: ...
     def visit(self, calls: int) -> Visit: ...
     def after_idle(self) -> float: ...
     def kernel_times(self, calls: int) -> KernelTimes: ...
@@ -35,7 +35,7 @@ class TimedWorker(Protocol):
     def stop(self) -> None: ...
 
 
-class StartsWorkers(Protocol):
+class WorkerFactory(Protocol):
     """Starts one process and returns at once, as the class `Worker` does."""
 
     def __call__(
@@ -80,7 +80,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self, *, fresh: bool = True, patience_seconds: float = PATIENCE_SECONDS, start: StartsWorkers = Worker
+        self, *, fresh: bool = True, patience_seconds: float = PATIENCE_SECONDS, start: WorkerFactory = Worker
     ) -> None:
         self.is_fresh = fresh
         self._patience_seconds = patience_seconds

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.paired import Look
+from sdpa_onnx.core.timing.paired import StoppingLook
 from sdpa_onnx.measure.arm_job import ArmJob
-from sdpa_onnx.measure.deciding import Decision, decide, quiet_blocks
 from sdpa_onnx.measure.launch import ArmLaunch, Launch
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
 from sdpa_onnx.measure.samples import CLONE, ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan, blocks_of_launch
+from sdpa_onnx.measure.verdict_rule import Decision, decide, quiet_blocks
 from sdpa_onnx.measure.workers import WorkerFailedError
 
-__all__ = ["AloneError", "Measured", "Schedule"]
+__all__ = ["LoneArmError", "Schedule", "ScheduleResult"]
 
 
-class AloneError(WorkerFailedError):
+class LoneArmError(WorkerFailedError):
     """All arms but one failed to load, and that one is not to be timed alone.
 
     Args:
@@ -35,7 +35,7 @@ class AloneError(WorkerFailedError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class ScheduleResult:
     """A comparison that came to its end.
 
     Args:
@@ -98,7 +98,7 @@ class Schedule:
     _seconds: list[float] = field(default_factory=list, init=False)
     _blocks: int = field(default=0, init=False)
 
-    def measure(self) -> Measured:
+    def measure(self) -> ScheduleResult:
         """Launch, look, and stop.
 
         Raises:
@@ -117,7 +117,7 @@ class Schedule:
                 break
         return self._measured(decision)
 
-    def _launch(self, look: Look, begin: float) -> None:
+    def _launch(self, look: StoppingLook, begin: float) -> None:
         number, start = len(self._launches), self.now()
         self.on_progress(f"launch {number + 1} of at most {self.plan.looks[-1].launches}: starting {len(self._left())}")
         with self._new_launch(number) as launch:
@@ -140,7 +140,7 @@ class Schedule:
         """Stop where failures have left one arm, unless that is to be timed alone."""
         failures = {name: why for name, why in launch.failures.items() if name != CLONE}
         if failures and not self.times_survivor and len(failures) == len(self.jobs) - 1:
-            raise AloneError(failures)
+            raise LoneArmError(failures)
 
     def _choose_blocks(self, block_seconds: float, *, spent: float, setting_up: float) -> None:
         """Blocks of every launch, and what the least will take: the first look is taken whatever it costs."""
@@ -178,12 +178,12 @@ class Schedule:
         """Arms that came through every launch; the baseline is among them, or the comparison has ended."""
         return [name for name in self._left() if all(name in launch.arms for launch in self._launches)]
 
-    def _fits(self, look: Look, spent: float) -> bool:
+    def _fits(self, look: StoppingLook, spent: float) -> bool:
         """Whether the launches of a look would end within the budget, if they take what those before took."""
         more = look.launches - len(self._launches)
         return spent + more * float(np.median(self._seconds)) <= self.plan.budget_seconds
 
-    def _decide(self, look: Look) -> Decision | None:
+    def _decide(self, look: StoppingLook) -> Decision | None:
         """What the look says, or None where others used the machine all the time."""
         samples = self._samples()
         if not quiet_blocks(samples):
@@ -211,9 +211,9 @@ class Schedule:
             quiet=np.array([launch.quiet for launch in self._launches]) if self.threads > 1 else None,
         )
 
-    def _measured(self, decision: Decision | None) -> Measured:
+    def _measured(self, decision: Decision | None) -> ScheduleResult:
         kept = self._contestants()
-        return Measured(
+        return ScheduleResult(
             samples=self._samples(),
             launches=tuple({name: launch.arms[name] for name in kept} for launch in self._launches),
             failures=self._failures,

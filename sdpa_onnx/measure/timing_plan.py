@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sdpa_onnx.core.paired import LOOKS, Calibration, Look
+from sdpa_onnx.core.timing.paired import LOOKS, Calibration, StoppingLook
 
 __all__ = ["Cache", "TimingPlan", "blocks_of_launch", "calls_of_a_visit"]
 
@@ -43,7 +43,7 @@ class TimingPlan:
     Source: METHOD B.4.
     """
 
-    looks: tuple[Look, ...] = LOOKS
+    looks: tuple[StoppingLook, ...] = LOOKS
     blocks: int = 80
     least_blocks: int = 40
     visit_seconds: float = 0.01

@@ -12,11 +12,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.steady import WarmUp, judge_warm_up
+from sdpa_onnx.core.timing.steady import WarmUp, judge_warm_up
 from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_plan import calls_of_a_visit
 
-__all__ = ["Clock", "Plan", "SystemClock", "visit_arms"]
+__all__ = ["Clock", "SystemClock", "VisitPlan", "visit_arms"]
 
 # Calls of a warm-up visit: a median of fewer says little, where calls are short enough for so many.
 _WARM_UP_CALLS = 5
@@ -38,7 +38,7 @@ class SystemClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class VisitPlan:
     """How much to measure.
 
     Args:
@@ -63,7 +63,7 @@ class Plan:
 
 def visit_arms(
     arms: Mapping[str, Callable[[], None]],
-    plan: Plan,
+    plan: VisitPlan,
     *,
     clock: Clock | None = None,
 ) -> dict[str, ArmSamples]:
@@ -96,7 +96,7 @@ def visit_arms(
     return {name: _as_samples(visits, steady=steady[name]) for name, visits in samples.items()}
 
 
-def _warm_up(call: Callable[[], None], plan: Plan, clock: Clock) -> tuple[float, bool]:
+def _warm_up(call: Callable[[], None], plan: VisitPlan, clock: Clock) -> tuple[float, bool]:
     """Run until the CPU medians of visits are steady; give wall seconds per call, and whether they were.
 
     The seconds are the mean over the last third of the visits: on a busy machine the least call is far below what a

@@ -9,16 +9,16 @@ from sdpa_onnx.measure.arm_job import RanFacts
 from sdpa_onnx.measure.arm_settings import ort_target
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport
 
-__all__ = ["TellsWhatRan", "worker_report"]
+__all__ = ["RanReporter", "worker_report"]
 
 
-class TellsWhatRan(Protocol):
+class RanReporter(Protocol):
     """What is asked of a worker here; see `workers.Worker`."""
 
     def ran(self, *, with_graph: bool = True) -> RanFacts: ...
 
 
-def worker_report(worker: TellsWhatRan, model: OnnxModel, runtime: str, *, threads: int) -> RanReport:
+def worker_report(worker: RanReporter, model: OnnxModel, runtime: str, *, threads: int) -> RanReport:
     """Ask a worker what ran; while the model is loaded there, and before it is stopped.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import SessionError
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, Loaded, RanFacts, Visit
+from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.measure.worker.pipe import receive, send
 from sdpa_onnx.measure.worker_process import WorkerProcess, cannot_import, start_worker
 
@@ -95,7 +95,7 @@ class Worker:
         """Of the package that its adapter imported; "" before it is ready, and where that adapter has many."""
         return self._version
 
-    def load(self, job: ArmJob) -> Loaded:
+    def load(self, job: ArmJob) -> LoadTimes:
         """Load an arm, run it for the first time, at another length too, and bind it; what was there is freed."""
         self._runtime = job.runtime
         header, _ = self._ask(
@@ -109,8 +109,8 @@ class Worker:
             settings=dict(job.settings),
             copies=job.copies,
         )
-        known = {name: header[name] for name in Loaded.__slots__}
-        return Loaded(**{**known, "warnings": tuple(header["warnings"])})
+        known = {name: header[name] for name in LoadTimes.__slots__}
+        return LoadTimes(**{**known, "warnings": tuple(header["warnings"])})
 
     def visit(self, calls: int) -> Visit:
         """Call it so many times."""

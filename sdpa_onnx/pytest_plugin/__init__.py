@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sdpa_onnx.pytest_plugin.collected import COLLECTED, Collected
+from sdpa_onnx.pytest_plugin.collected import COLLECTED, SessionComparisons
 from sdpa_onnx.pytest_plugin.fixture import Sdpa
 from sdpa_onnx.pytest_plugin.result import PairedResult
 
@@ -37,12 +37,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a file that cannot be written before any test runs."""
-    config.stash[COLLECTED] = Collected()
+    config.stash[COLLECTED] = SessionComparisons()
     path = config.getoption(_OPTION)
     if path is None or hasattr(config, "workerinput"):
         return
     from sdpa_onnx.errors import FolderError
-    from sdpa_onnx.graph.whole_file import check_target
+    from sdpa_onnx.graph.files.whole_file import check_target
 
     path = config.invocation_params.dir / path
     try:
@@ -87,7 +87,7 @@ def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config:
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
     """Say in pytest-benchmark's JSON on what machine and with which versions our comparisons were made."""
     if config.stash[COLLECTED].entries:
-        from sdpa_onnx.core.benchmark_json import OURS
+        from sdpa_onnx.core.compare.benchmark_json import OURS
         from sdpa_onnx.pytest_plugin.json_file import our_run
 
         output_json[OURS] = our_run()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdpa_onnx.core.records import AgreementRecord, Outcome, Record
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,14 +47,14 @@ def find_disagreement(
         SessionError: If the runtime refuses given inputs.
     """
     from sdpa_onnx.graph.model import load_model
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.survey import pick_runtimes
-    from sdpa_onnx.workflows.verify_file import verify_file
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.verify.verify_file import verify_file
 
     names = pick_runtimes([runtime])
     loaded = load_model(model)
     target = str(loaded.path or "the model")
-    check = Check(sizes=dict(sizes), seed=seed, inputs=_arrays(inputs, loaded))
+    check = CheckOptions(sizes=dict(sizes), seed=seed, inputs=_arrays(inputs, loaded))
     records = list(verify_file(loaded, names, check, target=target))
     bad = [record for record in records if record.outcome in (Outcome.DISAGREES, Outcome.FAILED)]
     judged = sum(isinstance(record, AgreementRecord) and record.verdict is not None for record in records)
@@ -70,7 +70,7 @@ def _arrays(
     if inputs is None:
         return None
     from sdpa_onnx.errors import PlanError
-    from sdpa_onnx.workflows.feeds import read_inputs
+    from sdpa_onnx.workflows.check.feeds import read_inputs
 
     if isinstance(inputs, str | os.PathLike):
         return read_inputs(Path(inputs), model)

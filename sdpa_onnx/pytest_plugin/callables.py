@@ -15,17 +15,17 @@ from itertools import repeat
 import numpy as np
 from msgspec.structs import replace
 
-from sdpa_onnx.core.paired import Calibration, Look, RatioEstimate
-from sdpa_onnx.core.records import TimingRecord
-from sdpa_onnx.core.statistics import bootstrap_median
-from sdpa_onnx.core.verdicts import Outcome, RatioVerdict
+from sdpa_onnx.core.records.records import TimingRecord
+from sdpa_onnx.core.records.verdicts import Outcome, RatioVerdict
+from sdpa_onnx.core.timing.paired import Calibration, RatioEstimate, StoppingLook
+from sdpa_onnx.core.timing.statistics import bootstrap_median
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.measure.calibration import load_calibration
-from sdpa_onnx.measure.deciding import CLONE, Decision, decide, ratio
 from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_notice import announced
 from sdpa_onnx.measure.timing_plan import TimingPlan
-from sdpa_onnx.measure.visits import Clock, Plan, SystemClock, visit_arms
+from sdpa_onnx.measure.verdict_rule import CLONE, Decision, decide, ratio
+from sdpa_onnx.measure.visits import Clock, SystemClock, VisitPlan, visit_arms
 from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair, rounds_of
 from sdpa_onnx.pytest_plugin.threads_used import ThreadsUsed, ThreadsWatch
 
@@ -36,7 +36,7 @@ BASELINE, CANDIDATE = "baseline", "candidate"
 # What runs a callable, as far as we know.
 _RUNTIME = "python"
 # One look; the share of wrong words that METHOD B.4 allows.
-_LOOK = Look(launches=1, alpha=0.01)
+_LOOK = StoppingLook(launches=1, alpha=0.01)
 # Most blocks of a launch, and the fewest for which METHOD B.3 found the share of wrong words near what it should be.
 _MOST_BLOCKS, _LEAST_BLOCKS = 160, 20
 _VISIT_SECONDS = 0.01
@@ -79,7 +79,7 @@ def time_callables(
             name: math.ceil(_STROKE_SECONDS / max(least, _SHORTEST_SECONDS)) for name, (least, _) in trials.items()
         }
         counts[CLONE] = counts[BASELINE]
-        plan = Plan(
+        plan = VisitPlan(
             blocks=_MOST_BLOCKS,
             least_blocks=_LEAST_BLOCKS,
             visit_seconds=_VISIT_SECONDS,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.benchmark_json import BenchmarkEntry
+    from sdpa_onnx.core.compare.benchmark_json import BenchmarkEntry
     from sdpa_onnx.pytest_plugin.result import PairedResult, TimedPair
 
-__all__ = ["COLLECTED", "Collected", "keep"]
+__all__ = ["COLLECTED", "SessionComparisons", "keep"]
 
 
 @dataclass(slots=True)
-class Collected:
+class SessionComparisons:
     """The comparisons of a session, in the order in which they were made.
 
     Args:
@@ -40,7 +40,7 @@ class Collected:
         return label
 
 
-COLLECTED = pytest.StashKey[Collected]()
+COLLECTED = pytest.StashKey[SessionComparisons]()
 
 
 def keep(item: pytest.Item, pair: "TimedPair", *, name: str | None, margin: float) -> "PairedResult":
@@ -62,7 +62,7 @@ def _entries(item: pytest.Item, pair: "TimedPair", label: str) -> list["Benchmar
     """Both arms; parameters stand in the test's own name, which has them in brackets."""
     from msgspec.structs import replace
 
-    from sdpa_onnx.core.benchmark_json import BenchmarkEntry
+    from sdpa_onnx.core.compare.benchmark_json import BenchmarkEntry
 
     call = getattr(item, "callspec", None)
     group = " ".join(filter(None, (item.name, label)))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sdpa_onnx.core.benchmark_json import extra_info
+from sdpa_onnx.core.compare.benchmark_json import extra_info
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.benchmark_json import BenchmarkEntry
+    from sdpa_onnx.core.compare.benchmark_json import BenchmarkEntry
 
 __all__ = ["join_benchmark", "why_not_timed"]
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sdpa_onnx.core.benchmark_json import BenchmarkEntry, encode_benchmarks
-from sdpa_onnx.graph.whole_file import write_whole
+from sdpa_onnx.core.compare.benchmark_json import BenchmarkEntry, encode_benchmarks
+from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.measure.environment import environment, versions
 from sdpa_onnx.version import __version__
 

@@ -1,15 +1,15 @@
-"""Two models timed interleaved in worker processes, for a test; the timing is `workflows.bench`'s."""
+"""Two models timed interleaved in worker processes, for a test; the timing is `workflows.timing.comparison`'s."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.core.records import Outcome
+from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair, rounds_of
 
 if TYPE_CHECKING:
     from sdpa_onnx.api import ModelSource
-    from sdpa_onnx.workflows.bench import Comparison
+    from sdpa_onnx.workflows.timing.comparison import TimedComparison
 
 __all__ = ["time_models"]
 
@@ -48,15 +48,15 @@ def time_models(
     from sdpa_onnx.measure.calibration import load_calibration
     from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.runtimes.base import get_runtime
-    from sdpa_onnx.workflows.bench import Arm, bench
-    from sdpa_onnx.workflows.bench_files import usual_sizes
-    from sdpa_onnx.workflows.checked import Check
-    from sdpa_onnx.workflows.survey import pick_runtimes
+    from sdpa_onnx.workflows.bench.bench_files import usual_sizes
+    from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
+    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.timing.comparison import Arm, bench
 
     name = pick_runtimes([runtime])[0]
     models = {_BASE: load_model(base), _HEAD: load_model(head)}
     _check_inputs(models[_BASE].input_names, models[_HEAD].input_names)
-    check = Check(sizes=usual_sizes(models[_BASE], sizes), spreads=(1.0,), threads=threads)
+    check = CheckOptions(sizes=usual_sizes(models[_BASE], sizes), spreads=(1.0,), threads=threads)
     plan = TimingPlan(budget_seconds=seconds, margin=margin, calibration=load_calibration(), extras=False)
     arms = [Arm(name=arm, model=model, runtime=get_runtime(name)) for arm, model in models.items()]
     comparison = bench(arms, check, target="models", baseline=_BASE, plan=plan)
@@ -79,6 +79,6 @@ def _check_inputs(base: Sequence[str], head: Sequence[str]) -> None:
         )
 
 
-def _timed(comparison: "Comparison", arm: str) -> TimedArm:
+def _timed(comparison: "TimedComparison", arm: str) -> TimedArm:
     record, sample = comparison.records[arm], comparison.samples[arm]
     return TimedArm(record=record, rounds=rounds_of(sample, record.clock), iterations=sample.wall_seconds.shape[-1])

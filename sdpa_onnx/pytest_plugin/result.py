@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.core.verdicts import Outcome, RatioVerdict
+from sdpa_onnx.core.records.verdicts import Outcome, RatioVerdict
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.records import TimingRecord
+    from sdpa_onnx.core.records.records import TimingRecord
     from sdpa_onnx.measure.samples import ArmSamples
 
 __all__ = ["PairedResult", "TimedArm", "TimedPair", "paired_result", "rounds_of"]

@@ -87,7 +87,7 @@ class RanReport:
             function body: operator -> nodes that came out of it.
         fused: Operators that run and do not stand in the model nor in a body that was
             expanded: operator -> nodes.
-        precision: The declared arithmetic, a key of `core.precision.PRECISIONS`.
+        precision: The declared arithmetic, a key of `core.attention.precision.PRECISIONS`.
         warnings: A disagreement between what was asked and what ran.
     """
 

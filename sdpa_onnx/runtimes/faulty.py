@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.fault_kind import Fault, Outputs
-from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.faults.fault_kind import Fault, Outputs
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported
 

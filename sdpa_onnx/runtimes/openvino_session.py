@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import SessionError
+from sdpa_onnx.graph.files.saved_files import copied
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.graph.saved_files import copied
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport
 from sdpa_onnx.runtimes.feeds import check_sizes_fit, checked_feeds
 from sdpa_onnx.runtimes.openvino_import import import_openvino

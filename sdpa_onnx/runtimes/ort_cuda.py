@@ -9,7 +9,7 @@ import ctypes
 import io
 import sys
 
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, Unsupported

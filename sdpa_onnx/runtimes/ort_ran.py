@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
-from sdpa_onnx.graph.large import is_large
+from sdpa_onnx.graph.files.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.runtimes.feeds import element_type

@@ -51,7 +51,7 @@ class OrtTarget:
         provider: Name of the execution provider.
         provider_options: Its options.
         device: Where bound inputs and outputs live: "cpu" or "cuda".
-        precision: The declared arithmetic, a key of `core.precision.PRECISIONS`.
+        precision: The declared arithmetic, a key of `core.attention.precision.PRECISIONS`.
     """
 
     runtime: str

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.runtimes.base import RanReport
 
 __all__ = ["recorded_kernels", "report_of"]

@@ -11,13 +11,13 @@ from typing import Self
 
 import msgspec
 
-from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.core.records import AgreementRecord, Record, TimingRecord, require_finite
+from sdpa_onnx.core.records.records import AgreementRecord, Record, TimingRecord, require_finite
+from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.measure.environment import environment, versions
 from sdpa_onnx.sweep.plan import cell_id
 from sdpa_onnx.sweep.store import Store, time_now
-from sdpa_onnx.workflows.bench_files import Benched, Prepared
-from sdpa_onnx.workflows.bench_jobs import Arm
+from sdpa_onnx.workflows.bench.bench_files import BenchResult, PreparedBench
+from sdpa_onnx.workflows.timing.job_folder import Arm
 
 __all__ = ["BenchRun"]
 
@@ -37,7 +37,7 @@ class BenchRun:
         FolderError: If it cannot be written.
     """
 
-    def __init__(self, folder: Path, prepared: Prepared, *, command: str) -> None:
+    def __init__(self, folder: Path, prepared: PreparedBench, *, command: str) -> None:
         refused = prepared.contest.refused
         self._seed = prepared.task.check.seed
         self._arms = [_arm_parts(arm) for arm in prepared.contest.arms]
@@ -70,7 +70,7 @@ class BenchRun:
     ) -> None:
         self._store.close()
 
-    def add(self, benched: Benched) -> None:
+    def add(self, benched: BenchResult) -> None:
         """Write one comparison: records, the judgements of its numbers, raw samples.
 
         Raises:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from sdpa_onnx.core.history import StoredRun
+from sdpa_onnx.core.compare.history import StoredRun
 from sdpa_onnx.errors import PlanError, SdpaOnnxError
 from sdpa_onnx.sweep.store import is_run, read_run
 

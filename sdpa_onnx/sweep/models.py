@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.sweep.plan import ModelKey
 from sdpa_onnx.sweep.suite import CaseKey
-from sdpa_onnx.workflows.export import export_target
-from sdpa_onnx.workflows.feeds import axis_names
+from sdpa_onnx.workflows.check.feeds import axis_names
+from sdpa_onnx.workflows.export.export_target import export_target
 
-__all__ = ["Models", "sizes_of"]
+__all__ = ["ModelCache", "sizes_of"]
 
 
 @dataclass(slots=True)
-class Models:
+class ModelCache:
     """Exported graphs by what they were made from."""
 
     made: dict[ModelKey, OnnxModel] = field(default_factory=dict)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from sdpa_onnx.core.forms import Form
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
-from sdpa_onnx.sweep.suite import CaseKey, Measure, Suite, cases
-from sdpa_onnx.workflows.checked import MODULE_RUNTIME
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, ScaleRule
+from sdpa_onnx.sweep.suite import CaseKey, Suite, TimingBudget, cases
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 
 __all__ = ["AgreementJob", "ExportJob", "Job", "ModelKey", "SaturationJob", "TimingJob", "cell_id", "job_id", "plan"]
 
@@ -57,7 +57,7 @@ class TimingJob:
     case: CaseKey
     runtimes: tuple[str, ...]
     baseline: str
-    measure: Measure
+    measure: TimingBudget
     seed: int
     threads: int
 

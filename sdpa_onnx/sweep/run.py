@@ -8,10 +8,10 @@ import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 
-from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.records import Outcome, Record
-from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.core.attention.roofline import Ceilings
+from sdpa_onnx.core.records.records import Outcome, Record
+from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import PlanError, RecordFormatError, RuntimeUnavailableError
 from sdpa_onnx.measure.calibration import load_calibration, machine_class
 from sdpa_onnx.measure.ceilings import measure_ceilings
@@ -23,14 +23,14 @@ from sdpa_onnx.sweep.runner import PROVING_RUNTIME, Runner
 from sdpa_onnx.sweep.store import Store, complete_records, time_now
 from sdpa_onnx.sweep.suite import Suite, cases
 
-__all__ = ["Watcher", "open_run", "run_jobs"]
+__all__ = ["RunObserver", "open_run", "run_jobs"]
 
 # What must be the same for a run to be gone on with: other versions are another run.
 _COMPARED = ("cpu", "cores", "os", "python")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Watcher:
+class RunObserver:
     """Who is told how a run goes: the jobs left at the start, then each before and after."""
 
     on_start: Callable[[list[Job]], None]
@@ -79,7 +79,7 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
     return store
 
 
-def run_jobs(suite: Suite, store: Store, watcher: Watcher) -> None:
+def run_jobs(suite: Suite, store: Store, watcher: RunObserver) -> None:
     """Carry out what is left of a run.
 
     Raises:

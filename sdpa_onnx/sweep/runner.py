@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sdpa_onnx.core.paired import Calibration, Look
-from sdpa_onnx.core.records import (
+from sdpa_onnx.core.attention.roofline import Ceilings
+from sdpa_onnx.core.records.records import (
     AgreementRecord,
     ExportRecord,
     Outcome,
@@ -19,23 +19,23 @@ from sdpa_onnx.core.records import (
     TimingRecord,
     require_finite,
 )
-from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.core.timing.paired import Calibration, StoppingLook
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
-from sdpa_onnx.sweep.models import Models, sizes_of
+from sdpa_onnx.sweep.job_text import failed_agreement, failed_record, model_words, skipped_arm
+from sdpa_onnx.sweep.models import ModelCache, sizes_of
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, SaturationJob, TimingJob, cell_id, job_id
 from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.sweep.suite import CaseKey
-from sdpa_onnx.sweep.words import failed_agreement, failed_record, model_words, skipped_arm
-from sdpa_onnx.workflows.bench import Arm, Comparison, bench
-from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
-from sdpa_onnx.workflows.export import export_and_prove
-from sdpa_onnx.workflows.saturation import SaturationPlan, module_check, saturation
-from sdpa_onnx.workflows.site_probes import check_whole
-from sdpa_onnx.workflows.verify import Expectations, check_model
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, form_of
+from sdpa_onnx.workflows.export.export_target import export_and_prove
+from sdpa_onnx.workflows.saturation.measure import SaturationPlan, module_check, saturation
+from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
+from sdpa_onnx.workflows.verify.site_probes import check_whole
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
 __all__ = ["PROVING_RUNTIME", "Runner"]
 
@@ -62,8 +62,8 @@ class Runner:
     ceilings: Ceilings | None
     pool: WorkerPool
     calibration: Calibration = field(default_factory=Calibration)
-    models: Models = field(default_factory=Models)
-    expectations: Expectations = field(default_factory=Expectations)
+    models: ModelCache = field(default_factory=ModelCache)
+    expectations: ExpectationCache = field(default_factory=ExpectationCache)
 
     def run(self, jobs: Sequence[Job], *, on_job: Callable[[Job], None], on_done: Callable[[Job, bool], None]) -> None:
         """Carry out jobs in order.
@@ -142,7 +142,7 @@ class Runner:
             timed.append(msgspec.structs.replace(record, cell=cell, samples=path))
         return [*timed, *skipped]
 
-    def _bench(self, job: TimingJob, arms: Sequence[Arm]) -> Comparison:
+    def _bench(self, job: TimingJob, arms: Sequence[Arm]) -> TimedComparison:
         names = [arm.name for arm in arms]
         return bench(
             arms,
@@ -201,14 +201,14 @@ def _cell(job: str, number: int) -> str:
     return cell_id({"job": job, "record": number})
 
 
-def _check(model: OnnxModel, case: CaseKey, spreads: Sequence[float], seed: int, threads: int) -> Check:
-    return Check(sizes=sizes_of(model, case), spreads=tuple(spreads), seed=seed, threads=threads)
+def _check(model: OnnxModel, case: CaseKey, spreads: Sequence[float], seed: int, threads: int) -> CheckOptions:
+    return CheckOptions(sizes=sizes_of(model, case), spreads=tuple(spreads), seed=seed, threads=threads)
 
 
 def _plan(job: TimingJob, calibration: Calibration) -> TimingPlan:
     measure = job.measure
     return TimingPlan(
-        looks=(Look(launches=measure.launches, alpha=_ALPHA),),
+        looks=(StoppingLook(launches=measure.launches, alpha=_ALPHA),),
         blocks=max(measure.blocks, measure.least_blocks),
         least_blocks=measure.least_blocks,
         visit_seconds=measure.visit_seconds,

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.core.records import Record, decode_record, encode_record
+from sdpa_onnx.core.records.records import Record, decode_record, encode_record
+from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
-from sdpa_onnx.graph.whole_file import FULL_DISK_HINT, write_whole
+from sdpa_onnx.graph.files.whole_file import FULL_DISK_HINT, write_whole
 
 __all__ = ["Store", "is_run", "read_run", "time_now"]
 

@@ -15,12 +15,12 @@ from typing import Annotated
 import msgspec
 
 from sdpa_onnx.catalog import entry_names, find_entry
-from sdpa_onnx.core.forms import Form
-from sdpa_onnx.core.inputs import LADDER
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.inputs import LADDER
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.errors import CaseError, PlanError
 
-__all__ = ["BARE_TARGET", "CaseKey", "Measure", "Saturation", "Suite", "built_in_suites", "load_suite"]
+__all__ = ["BARE_TARGET", "CaseKey", "SaturationGrid", "Suite", "TimingBudget", "built_in_suites", "load_suite"]
 
 # The target of bare attention: inputs Q, K, V and masks, output Y.
 BARE_TARGET = "sdpa"
@@ -35,7 +35,7 @@ Blocks = Annotated[int, msgspec.Meta(ge=2)]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TimingBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much to time one comparison.
 
     A sweep has many, so each has one look: at the end, at an alpha of 1 %.
@@ -56,7 +56,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     warm_up_seconds: Positive = 0.5
 
 
-class Base(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SuiteBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The point around which factors are varied; None = as the case's own default."""
 
     batch_size: Count = 1
@@ -71,7 +71,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     dtype: Dtype = Dtype.FLOAT32
 
 
-class Vary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SuiteGrid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One grid: every combination of the lists; what is left out stays at the base.
 
     `forms` are further arms of every case: graph forms at the newest opset of the suite, beside those that its opsets
@@ -92,8 +92,8 @@ class Vary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     dtype: tuple[Dtype, ...] = ()
 
 
-class Saturation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Cells of `workflows.saturation`: every combination of width, length and rule.
+class SaturationGrid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cells of `workflows.saturation.measure`: every combination of width, length and rule.
 
     Args:
         head_dim, kv_seq_len, scale_rule: What is combined.
@@ -135,10 +135,10 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     probes: bool = True
     seed: Seed = 0
     threads: Count = 1
-    measure: Measure = Measure()
-    base: Base = Base()
-    saturation: Saturation | None = None
-    vary: tuple[Vary, ...]
+    measure: TimingBudget = TimingBudget()
+    base: SuiteBase = SuiteBase()
+    saturation: SaturationGrid | None = None
+    vary: tuple[SuiteGrid, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class CaseKey:
     forms: tuple[Form, ...] = ()
 
 
-_FACTORS = tuple(name for name in Vary.__struct_fields__ if name not in ("targets", "forms"))
+_FACTORS = tuple(name for name in SuiteGrid.__struct_fields__ if name not in ("targets", "forms"))
 # A module or a layer of the catalog has figures of its own; only its sizes vary.
 _SIZES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
 
@@ -216,7 +216,7 @@ def cases(suite: Suite) -> list[CaseKey]:
     return [replace(case, forms=tuple(forms)) for case, forms in found.items()]
 
 
-def _base_of(target: str, base: Base, vary: Vary) -> Base:
+def _base_of(target: str, base: SuiteBase, vary: SuiteGrid) -> SuiteBase:
     """The point to vary around: a layer of the catalog has usual sizes of its own."""
     if target not in entry_names():
         return base
@@ -231,14 +231,14 @@ def _base_of(target: str, base: Base, vary: Vary) -> Base:
     )
 
 
-def _combinations(base: Base, vary: Vary) -> Iterator[dict[str, object]]:
+def _combinations(base: SuiteBase, vary: SuiteGrid) -> Iterator[dict[str, object]]:
     values = [getattr(vary, name) or [getattr(base, name)] for name in _FACTORS]
     for combination in itertools.product(*values):
         yield dict(zip(_FACTORS, combination, strict=True))
 
 
 def _case(target: str, chosen: dict[str, object]) -> CaseKey:
-    factors = msgspec.convert(chosen, Base)
+    factors = msgspec.convert(chosen, SuiteBase)
     spec = find_entry(target).spec if target in entry_names() else None
     try:
         if target == BARE_TARGET:
@@ -289,7 +289,7 @@ def _check(suite: Suite, where: str) -> None:
 
 
 # Tables of a suite, by the word that stands in msgspec's place of an error.
-_TABLES = {"vary": Vary, "measure": Measure, "base": Base, "saturation": Saturation}
+_TABLES = {"vary": SuiteGrid, "measure": TimingBudget, "base": SuiteBase, "saturation": SaturationGrid}
 
 
 def _in_words(error: str) -> str:

@@ -16,13 +16,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sdpa_onnx.torch_export.source_line import SourceLine, innermost_user_line
 
-__all__ = ["BakedAxis", "BakedSizes", "listen"]
+__all__ = ["BakedSizes", "TracedBakedAxis", "listen"]
 
 _AXIS = re.compile(r"L\['(?P<parameter>\w+)'\](?P<path>(?:\[[^\]]+\])*)\.size\(\)\[(?P<axis>\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BakedAxis:
+class TracedBakedAxis:
     """An axis that was to stay dynamic and got a fixed size.
 
     Args:
@@ -60,13 +60,13 @@ class BakedSizes:
         self.lines.clear()
         self.numbers.clear()
 
-    def axis(self, source: str, size: int) -> BakedAxis | None:
+    def axis(self, source: str, size: int) -> TracedBakedAxis | None:
         """Read torch's name of a size, "L['x'].size()[1]"; None if it is no such name."""
         found = _AXIS.search(source)
         if found is None:
             return None
         steps = re.findall(r"\['?([^\]']+)'?\]", found["path"])
-        return BakedAxis(
+        return TracedBakedAxis(
             parameter="_".join([found["parameter"], *steps]),
             axis=int(found["axis"]),
             size=size,

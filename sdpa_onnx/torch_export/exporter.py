@@ -12,8 +12,8 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset, usual_form
 from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel

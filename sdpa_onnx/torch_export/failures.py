@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from sdpa_onnx.errors import ExportError
-from sdpa_onnx.torch_export.baked import BakedAxis, BakedSizes
+from sdpa_onnx.torch_export.baked import BakedSizes, TracedBakedAxis
 from sdpa_onnx.torch_export.source_line import innermost_user_line
 
 __all__ = ["baked_axes", "baked_error", "forward_error", "number_error", "trace_error", "translation_error"]
@@ -17,7 +17,7 @@ _INFERRED = re.compile(r"inferred a static shape of (\d+) for dimension inputs\[
 _OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>")
 
 
-def baked_axes(error: BaseException, heard: BakedSizes) -> tuple[BakedAxis, ...]:
+def baked_axes(error: BaseException, heard: BakedSizes) -> tuple[TracedBakedAxis, ...]:
     """Read the axes that torch.export complains about; empty if it complains about something else."""
     text = str(error)
     found = [heard.axis(source, int(size)) for source, size in _SPECIALISED.findall(text)]
@@ -26,7 +26,7 @@ def baked_axes(error: BaseException, heard: BakedSizes) -> tuple[BakedAxis, ...]
     return tuple(dict.fromkeys(axis for axis in found if axis is not None))
 
 
-def baked_error(baked: tuple[BakedAxis, ...], axes: Mapping[str, tuple[int, ...]]) -> ExportError:
+def baked_error(baked: tuple[TracedBakedAxis, ...], axes: Mapping[str, tuple[int, ...]]) -> ExportError:
     """Name each fixed axis, the line, and the dynamic_axes that leave it out."""
     remaining = {axis.parameter: axes.get(axis.parameter, ()) for axis in baked}
     for axis in baked:

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, Tens
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from sdpa_onnx.core.spec import AttentionSpec, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind, ScaleRule
 from sdpa_onnx.torch_export.fx_normalise import NormalAttention, normalise, shape
 
 __all__ = ["Taps", "TracedAttention", "normalise_attentions", "tap"]

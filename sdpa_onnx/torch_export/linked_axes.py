@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from sdpa_onnx.core.axis_links import find_links
+from sdpa_onnx.core.attention.axis_links import find_links
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs
 from sdpa_onnx.torch_export.capture import evaluating
 from sdpa_onnx.torch_export.quiet import quiet

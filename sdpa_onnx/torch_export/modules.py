@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.torch_export.target_text import FOUNDING_USES
 

@@ -6,7 +6,7 @@ For measuring the softmax inside a runtime; it has no mask and one head a sample
 import torch
 from torch import Tensor, nn
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.torch_export.exporter import LOWEST_OPSET, export_module
 

@@ -8,9 +8,9 @@ figures of one arm at a time; the ratio of two forms is `bench_forms`'.
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from sdpa_onnx.core.roofline import attention_work
+from sdpa_onnx.core.attention.roofline import attention_work
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.checked import form_of
+from sdpa_onnx.workflows.check.run_context import form_of
 from tests.benchmarks.judged import RUNTIME, THREADS, Judged, exported, judged
 
 # 25 is the same node, which onnxruntime 1.32 expands.

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
-from sdpa_onnx.core.agreement import Agreement, expect, judge
-from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.records import Verdict
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.records.records import Verdict
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport, Session, get_runtime
-from sdpa_onnx.workflows.export import export_target
+from sdpa_onnx.workflows.export.export_target import export_target
 
 RUNTIME = "ort-cpu"
 THREADS = 1

@@ -6,8 +6,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
-from sdpa_onnx.workflows.export import export_target
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.workflows.export.export_target import export_target
 from tests.cli.invoke import Shell
 from tests.graph.models import fixed_batch, product
 

@@ -294,7 +294,7 @@ def test_fault_of_ours_is_told_as_such(shell: Shell, monkeypatch: pytest.MonkeyP
     def fail(*arguments: object) -> None:
         raise KeyError("two\nlines")
 
-    monkeypatch.setattr("sdpa_onnx.workflows.inspect.inspect_model", fail)
+    monkeypatch.setattr("sdpa_onnx.workflows.verify.inspect_file.inspect_model", fail)
     monkeypatch.setattr("sdpa_onnx.graph.model.load_model", fail)
     assert shell.refusal("inspect", "bare.onnx") == (
         "Unexpected KeyError: 'two\\nlines'. This is a fault of sdpa-onnx; run again with --debug and report it."

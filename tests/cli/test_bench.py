@@ -9,21 +9,21 @@ import msgspec
 import pytest
 
 from sdpa_onnx.cli.options import parse_settings
-from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.process_spread import ProcessSpread
-from sdpa_onnx.core.records import AgreementRecord, Outcome, TimingRecord
-from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.core.attention.roofline import Ceilings
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, TimingRecord
+from sdpa_onnx.core.timing.paired import Calibration
+from sdpa_onnx.core.timing.process_spread import ProcessSpread
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
-from sdpa_onnx.report import bench_chart
+from sdpa_onnx.report.timing import bench_chart
 from sdpa_onnx.sweep.bench_run import BenchRun
 from sdpa_onnx.sweep.store import read_run
-from sdpa_onnx.workflows import bench_files, calibrate
-from sdpa_onnx.workflows.bench import Comparison
-from sdpa_onnx.workflows.bench_jobs import Arm
-from sdpa_onnx.workflows.bench_numbers import Numbers
-from sdpa_onnx.workflows.calibrate import Calibrated
-from sdpa_onnx.workflows.checked import Check
+from sdpa_onnx.workflows.bench import bench_files, calibrate
+from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
+from sdpa_onnx.workflows.bench.calibrate import CalibrationResult
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.timing.comparison import TimedComparison
+from sdpa_onnx.workflows.timing.job_folder import Arm
 from tests.cli.invoke import Shell
 from tests.measure.environments import NUMPY, ONNXRUNTIME, environment
 from tests.report.synthetic_bench import benched, timing
@@ -43,8 +43,8 @@ class FakeBench:
         self.wrong: tuple[str, ...] = ()
 
     def __call__(
-        self, arms: Sequence[Arm], check: Check, *, baseline: str, target: str, plan: TimingPlan, **_: object
-    ) -> Comparison:
+        self, arms: Sequence[Arm], check: CheckOptions, *, baseline: str, target: str, plan: TimingPlan, **_: object
+    ) -> TimedComparison:
         if len(self.plans) == self.stops:
             raise KeyboardInterrupt
         self.plans.append(plan)
@@ -59,16 +59,16 @@ class FakeBench:
             )
             for arm in arms
         }
-        return Comparison(records=records, samples=benched(*records.values()).samples)
+        return TimedComparison(records=records, samples=benched(*records.values()).samples)
 
-    def judge(self, arms: Sequence[Arm], check: Check, *, target: str, patience_seconds: float) -> Numbers:
+    def judge(self, arms: Sequence[Arm], check: CheckOptions, *, target: str, patience_seconds: float) -> ArmAgreement:
         found = [
             AgreementRecord(
                 target=f"{target}, {arm.name}", outcome=Outcome.DISAGREES if arm.name in self.wrong else Outcome.OK
             )
             for arm in arms
         ]
-        return Numbers(records=tuple(found), warnings=dict.fromkeys(self.wrong, ("Numbers wrong: so.",)))
+        return ArmAgreement(records=tuple(found), warnings=dict.fromkeys(self.wrong, ("Numbers wrong: so.",)))
 
 
 @pytest.fixture
@@ -130,12 +130,12 @@ def test_wrong_numbers_fail_the_command(shell: Shell, fake: FakeBench) -> None:
 def test_nothing_was_timed(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every arm skipped: the table says why, and no CI job takes it for a pass."""
 
-    def skipped(arms: Sequence[Arm], check: Check, **more: Any) -> Comparison:
+    def skipped(arms: Sequence[Arm], check: CheckOptions, **more: Any) -> TimedComparison:
         records = {
             name: msgspec.structs.replace(one, outcome=Outcome.SKIPPED, reason="Undecidable: busy.")
             for name, one in fake(arms, check, **more).records.items()
         }
-        return Comparison(records=records)
+        return TimedComparison(records=records)
 
     monkeypatch.setattr(bench_files, "bench", skipped)
     ended = shell("bench", "bare.onnx", "decomposed.onnx", "--runtime", "ort-cpu")
@@ -216,7 +216,7 @@ def test_chart_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch: pytest
 def test_worker_folder_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the second comparison leaves the first shown, and one of the first nothing."""
 
-    def broken(arms: Sequence[Arm], check: Check, **more: Any) -> Comparison:
+    def broken(arms: Sequence[Arm], check: CheckOptions, **more: Any) -> TimedComparison:
         if len(fake.plans) == fake.stops:
             raise FolderError("No room.")
         return fake(arms, check, **more)
@@ -355,7 +355,7 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         spread = ProcessSpread(between_sd=0.0031, degrees=33.0, sampling_sd=0.001)
         found = {"before": Calibration(between_sd=0.0057, degrees=4.0), "machine": "box, 2 cores", "spread": spread}
         facts = {"idle": 1.93, "cores": 2, "disturbed": 0.03, **more}
-        monkeypatch.setattr(calibrate, "calibrate", lambda **_: Calibrated(**found, **facts))  # type: ignore[arg-type]
+        monkeypatch.setattr(calibrate, "calibrate", lambda **_: CalibrationResult(**found, **facts))  # type: ignore[arg-type]
 
     return find
 

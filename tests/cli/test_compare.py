@@ -7,16 +7,16 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from sdpa_onnx.cli.compare_files import Kind
-from sdpa_onnx.core.gate_records import Gate, GateRecord
-from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.records import Record
-from sdpa_onnx.core.verdicts import Outcome, Verdict
+from sdpa_onnx.cli.compare_files import ComparisonKind
+from sdpa_onnx.core.records.gate_records import Gate, GateRecord
+from sdpa_onnx.core.records.records import Record
+from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.core.records.verdicts import Outcome, Verdict
+from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.measure import calibration
 from sdpa_onnx.sweep.store import Store
-from sdpa_onnx.workflows import compare_models
-from sdpa_onnx.workflows.compare_models import ModelsAsked
+from sdpa_onnx.workflows.compare import models as compare_models
+from sdpa_onnx.workflows.compare.models import CompareOptions
 from tests.cli.invoke import Shell
 from tests.core.gate_problems import MACHINE, TORCH, agreed, timed
 
@@ -214,7 +214,7 @@ def test_nothing_is_overwritten_twice(runs: Shell, arguments: list[str], sentenc
 )
 def test_how_two_models_were_compared(skipped: list[str], sentence: str) -> None:
     """Only what was done is said; memory is found by timing."""
-    assert Kind.MODELS.words(frozenset(map(Gate, skipped))) == sentence
+    assert ComparisonKind.MODELS.words(frozenset(map(Gate, skipped))) == sentence
 
 
 def test_stored_times_that_are_skipped_are_not_told(runs: Shell) -> None:
@@ -234,9 +234,9 @@ def test_known_findings_are_not_overwritten(runs: Shell) -> None:
 
 def test_two_models_are_timed_as_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds, margin and the calibration that is kept for this machine reach the comparison."""
-    asked: list[ModelsAsked] = []
+    asked: list[CompareOptions] = []
 
-    def compared(_base: Path, _head: Path, one: ModelsAsked) -> list[GateRecord]:
+    def compared(_base: Path, _head: Path, one: CompareOptions) -> list[GateRecord]:
         asked.append(one)
         return [GateRecord()]
 

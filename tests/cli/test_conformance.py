@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from sdpa_onnx.core.records import ConformanceRecord
-from sdpa_onnx.core.verdicts import Conformity
+from sdpa_onnx.core.records.records import ConformanceRecord
+from sdpa_onnx.core.records.verdicts import Conformity
 from tests.cli.invoke import Shell
 from tests.report.synthetic_conformance import row
 

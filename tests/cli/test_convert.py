@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from sdpa_onnx.cli.options import with_timeout_words
-from sdpa_onnx.core.forms import Form, LowerOptions
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import NAN_ROWS
@@ -52,7 +52,7 @@ def test_convert_tells_and_writes(shell: Shell, foreign: Path) -> None:
 def test_wrong_rewrite_exits_1(shell: Shell, foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The evidence is printed, for people and for programs, and nothing is written."""
 
-    monkeypatch.setattr("sdpa_onnx.workflows.writing.lower", _twice)
+    monkeypatch.setattr("sdpa_onnx.workflows.choose_form.form_strategy.lower", _twice)
     ended = shell("convert", "foreign.onnx", "-o", "mha.onnx", "--form", "ort-mha")
     assert ended.code == 1
     assert ended.stderr == (
@@ -66,7 +66,7 @@ def test_wrong_rewrite_exits_1(shell: Shell, foreign: Path, monkeypatch: pytest.
 @pytest.mark.slow
 def test_wrong_rewrite_as_json(shell: Shell, foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The evidence as records."""
-    monkeypatch.setattr("sdpa_onnx.workflows.writing.lower", _twice)
+    monkeypatch.setattr("sdpa_onnx.workflows.choose_form.form_strategy.lower", _twice)
     listed = shell("convert", "foreign.onnx", "-o", "mha.onnx", "--form", "ort-mha", "--json")
     records = json.loads(listed.stdout)
     assert listed.code == 1

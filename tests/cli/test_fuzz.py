@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.core.random_cases import CASES_PER_GRAPH, RandomCase, RandomGraph, draw_case, draw_graph
-from sdpa_onnx.core.records import Conformity, Verdict
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.random_cases import CASES_PER_GRAPH, RandomCase, RandomGraph, draw_case, draw_graph
+from sdpa_onnx.core.attention.spec import Dtype
+from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.workflows.fuzz.case import CaseOutcome, FuzzFinding, OpenGraphs
 from tests.cli.invoke import Shell
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.core.gate_records import GateRecord
+from sdpa_onnx.core.records.gate_records import GateRecord
 from sdpa_onnx.errors import PlanError
-from sdpa_onnx.workflows import compare_models
-from sdpa_onnx.workflows.compare_models import ModelsAsked
+from sdpa_onnx.workflows.compare import models as compare_models
+from sdpa_onnx.workflows.compare.models import CompareOptions
 from tests.cli.invoke import Shell
 
 _COMPARE = ("compare", "bare.onnx", "bare.onnx")
@@ -66,9 +66,9 @@ def test_a_program_that_quotes_its_arguments(standing: Shell) -> None:
 
 def test_links_are_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter of an environment is a link, and where it leads to is another environment."""
-    asked: list[ModelsAsked] = []
+    asked: list[CompareOptions] = []
 
-    def compared(_base: Path, _head: Path, one: ModelsAsked) -> list[GateRecord]:
+    def compared(_base: Path, _head: Path, one: CompareOptions) -> list[GateRecord]:
         asked.append(one)
         raise PlanError("Enough.")
 

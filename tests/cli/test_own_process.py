@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from sdpa_onnx.workflows import guarded
+from sdpa_onnx.workflows.isolate import isolated_runtime as guarded
 from tests.cli.invoke import Shell
 
 _HAS_THE_FAULT = pytest.mark.skipif(version("onnxruntime") != "1.32.0", reason="the fault of onnxruntime 1.32.0")

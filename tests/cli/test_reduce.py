@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import load_model
 from tests.cli.invoke import Shell

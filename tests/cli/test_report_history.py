@@ -4,8 +4,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sdpa_onnx.core.history import StoredRun
-from sdpa_onnx.core.records import encode_record
+from sdpa_onnx.core.compare.history import StoredRun
+from sdpa_onnx.core.records.records import encode_record
 from tests.cli.invoke import Shell
 from tests.report.synthetic_history import stored, upgraded
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sdpa_onnx import verify
-from sdpa_onnx.workflows import guarded
+from sdpa_onnx.workflows.isolate import isolated_runtime as guarded
 from tests.cli.invoke import Ended, Shell
 from tests.workflows.dying_child import start_dying
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec
 
 
 def case(sizes: str = "2x5x9", past: int = 0, **spec: Any) -> AttentionCase:

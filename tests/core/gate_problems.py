@@ -4,12 +4,12 @@ import math
 
 import msgspec
 
-from sdpa_onnx.core.gate_effects import Machine
-from sdpa_onnx.core.gate_limits import Limits
-from sdpa_onnx.core.gate_records import Gate, GateRecord
-from sdpa_onnx.core.gates import Side, compare_paired, compare_stored
-from sdpa_onnx.core.records import AgreementRecord, Record, Sizes, TimingRecord
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.compare.gate_effects import Machine
+from sdpa_onnx.core.compare.gate_limits import GateLimits
+from sdpa_onnx.core.compare.gates import RunSide, compare_paired, compare_stored
+from sdpa_onnx.core.records.gate_records import Gate, GateRecord
+from sdpa_onnx.core.records.records import AgreementRecord, Record, Sizes, TimingRecord
+from sdpa_onnx.core.records.verdicts import Verdict
 
 SIZES = Sizes(batch_size=1, q_seq_len=512, kv_seq_len=512, head_dim=64, q_num_heads=8)
 MACHINE = Machine(environment={"cpu": "A", "cores": "2", "cores_usable": "2"}, versions={"torch": "2.13.0"})
@@ -78,15 +78,17 @@ def beside(ratio: float, **changes: object) -> tuple[TimingRecord, TimingRecord]
     )
 
 
-def stored(base: list[Record], head: list[Record], gate: Gate, limits: Limits | None = None) -> list[GateRecord]:
+def stored(base: list[Record], head: list[Record], gate: Gate, limits: GateLimits | None = None) -> list[GateRecord]:
     """What one gate says of two runs on one machine."""
-    rows = compare_stored(Side(records=base, machine=MACHINE), Side(records=head, machine=MACHINE), limits or Limits())
+    rows = compare_stored(
+        RunSide(records=base, machine=MACHINE), RunSide(records=head, machine=MACHINE), limits or GateLimits()
+    )
     return [row for row in rows if row.gate is gate]
 
 
-def paired(*pairs: tuple[TimingRecord, TimingRecord], limits: Limits | None = None) -> list[GateRecord]:
+def paired(*pairs: tuple[TimingRecord, TimingRecord], limits: GateLimits | None = None) -> list[GateRecord]:
     """What the time gate says of interleaved comparisons."""
-    rows = compare_paired([], [], pairs, limits or Limits())
+    rows = compare_paired([], [], pairs, limits or GateLimits())
     return [row for row in rows if row.gate is Gate.TIME]
 
 

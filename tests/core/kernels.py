@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.masks import attn_bias
-from sdpa_onnx.core.oracle import split_heads
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.masks import attn_bias
+from sdpa_onnx.core.attention.oracle import split_heads
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 
 Array = NDArray[np.generic]
 

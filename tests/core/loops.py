@@ -8,8 +8,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 
 Array = NDArray[np.generic]
 

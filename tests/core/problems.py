@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
 
 Change = Callable[[AttentionInputs, np.random.Generator], AttentionInputs]
 

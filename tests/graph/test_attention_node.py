@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset, sites_of_nodes
 from tests.graph.models import RULED, SPECS

@@ -8,14 +8,14 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.cut import cut_out, cut_site
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, TRACED_KEY, OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
-from sdpa_onnx.workflows.export import export_target
-from sdpa_onnx.workflows.feeds import axis_names, draw_feeds
+from sdpa_onnx.workflows.check.feeds import axis_names, draw_feeds
+from sdpa_onnx.workflows.export.export_target import export_target
 from tests.graph.models import SPECS, bare, inner_attention, model_of
 from tests.workflows.user_modules import SelfAttention, hidden, seeded
 

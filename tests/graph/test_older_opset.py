@@ -10,7 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph.external_data import FileTensor
+from sdpa_onnx.graph.files.external_data import FileTensor
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.graph.older_opset import raise_older
 from sdpa_onnx.graph.quiet import quiet_ir

@@ -6,8 +6,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.inputs import draw_inputs
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind, ScaleRule
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import minimum_opset
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, Loaded, RanFacts, Visit
+from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.measure.workers import WorkerFailedError
 from sdpa_onnx.runtimes.base import RanReport
@@ -97,13 +97,13 @@ class FakeWorker:
     def wait_ready(self) -> None:
         self.machine.seconds += self.machine.starting_seconds
 
-    def load(self, job: ArmJob) -> Loaded:
+    def load(self, job: ArmJob) -> LoadTimes:
         self.name = job.model.stem
         self.process = self.machine.number(self.name)
         self.machine.jobs.append(job)
         self._arm_of = self.machine.arms.get(self.name) or self.machine.arms.get(job.runtime) or FakeArm()
         self._do("load")
-        return Loaded(
+        return LoadTimes(
             create_seconds=0.5 + self.process,
             first_seconds=0.25,
             new_length_seconds=0.125 if job.new_length_inputs is not None else -1.0,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.core.paired import Calibration
+from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.measure import calibration
 from sdpa_onnx.measure.calibration import calibration_file, load_calibration, machine_class, store_calibration

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.paired import LOOKS, Look
-from sdpa_onnx.core.verdicts import RatioVerdict
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.core.timing.paired import LOOKS, StoppingLook
 from sdpa_onnx.measure.arm_job import ArmJob
-from sdpa_onnx.measure.deciding import CLONE
 from sdpa_onnx.measure.launch import BaselineFailedError
-from sdpa_onnx.measure.schedule import Measured, Schedule
+from sdpa_onnx.measure.schedule import Schedule, ScheduleResult
 from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit
+from sdpa_onnx.measure.verdict_rule import CLONE
 from tests.measure.fake_workers import MILLISECOND, FakeArm, FakeMachine, job, visits_of
 
 PLAN = TimingPlan(blocks=40, budget_seconds=1e9, extras=False)
@@ -34,7 +34,7 @@ def _schedule(machine: FakeMachine, plan: TimingPlan = PLAN, *, names: str = "ab
     )
 
 
-def _measure(machine: FakeMachine, plan: TimingPlan = PLAN, *, names: str = "ab") -> Measured:
+def _measure(machine: FakeMachine, plan: TimingPlan = PLAN, *, names: str = "ab") -> ScheduleResult:
     with machine.pool() as pool:
         schedule = _schedule(machine, plan, names=names)
         schedule.pool = pool
@@ -53,7 +53,9 @@ def _open(ratio: float = 1.015, spread: float = 0.02) -> dict[str, FakeArm]:
 def test_every_block_visits_every_arm_once_in_random_order() -> None:
     """Never one arm and then the other: every order of three arms occurs, and each block has each arm once."""
     machine = FakeMachine()
-    plan = TimingPlan(blocks=60, budget_seconds=1e9, extras=False, clone=False, looks=(Look(launches=1, alpha=0.01),))
+    plan = TimingPlan(
+        blocks=60, budget_seconds=1e9, extras=False, clone=False, looks=(StoppingLook(launches=1, alpha=0.01),)
+    )
     _measure(machine, plan, names="abc")
     measured = list(visits_of(machine.told))[-180:]
     blocks = [tuple(measured[at : at + 3]) for at in range(0, 180, 3)]
@@ -185,8 +187,8 @@ def test_calls_of_a_visit(seconds: float, calls: int) -> None:
 @pytest.mark.parametrize(("disturbed", "clock"), [(0.0999, "wall"), (0.1001, "cpu")])
 def test_clock_on_either_side_of_the_limit(disturbed: float, clock: str) -> None:
     """CPU time decides where more than a tenth of the calls of any arm lost time."""
-    from sdpa_onnx.measure.deciding import clock_of
     from sdpa_onnx.measure.samples import ArmSamples
+    from sdpa_onnx.measure.verdict_rule import clock_of
 
     wall = np.full((1, 100, 100), 1e-3)
     cpu = wall.copy()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.measure.samples import ArmSamples
-from sdpa_onnx.measure.visits import Plan, SystemClock, visit_arms
+from sdpa_onnx.measure.visits import SystemClock, VisitPlan, visit_arms
 
 MILLISECOND = 1_000_000
 
@@ -48,7 +48,7 @@ def clock() -> FakeClock:
 # Warm-up of calls of a millisecond in visits of two: a first visit of five, eleven of two.
 WARM_UP = 5 + 11 * 2
 # Two calls of a millisecond each a visit.
-SHORT = Plan(blocks=20, visit_seconds=0.002, budget_seconds=1e9)
+SHORT = VisitPlan(blocks=20, visit_seconds=0.002, budget_seconds=1e9)
 
 
 def visits_of(calls: list[str], calls_per_visit: int, arms: int) -> list[tuple[str, ...]]:
@@ -62,7 +62,7 @@ def visits_of(calls: list[str], calls_per_visit: int, arms: int) -> list[tuple[s
 def test_every_block_visits_every_arm_once_in_random_order(clock: FakeClock) -> None:
     """Never one arm and then the other: all six orders of three arms occur."""
     arms = {name: clock.arm(name, MILLISECOND) for name in "abc"}
-    visit_arms(arms, Plan(blocks=60, visit_seconds=0.002, budget_seconds=1e9), clock=clock)
+    visit_arms(arms, VisitPlan(blocks=60, visit_seconds=0.002, budget_seconds=1e9), clock=clock)
     warm_up, measured = clock.calls[: 3 * WARM_UP], clock.calls[3 * WARM_UP :]
     assert warm_up == ["a"] * WARM_UP + ["b"] * WARM_UP + ["c"] * WARM_UP
     blocks = visits_of(measured, 2, 3)
@@ -79,7 +79,7 @@ def test_the_order_repeats_with_the_seed() -> None:
     for seed in (1, 1, 2):
         clock = FakeClock()
         arms = {name: clock.arm(name, MILLISECOND) for name in "abc"}
-        visit_arms(arms, Plan(blocks=20, visit_seconds=0.002, budget_seconds=1e9, seed=seed), clock=clock)
+        visit_arms(arms, VisitPlan(blocks=20, visit_seconds=0.002, budget_seconds=1e9, seed=seed), clock=clock)
         orders.append(clock.calls)
     assert orders[0] == orders[1]
     assert orders[0] != orders[2]
@@ -104,13 +104,13 @@ def test_a_visit_lasts_as_long_as_planned_and_has_two_calls_if_they_are_short(
     clock: FakeClock, call_ns: int, calls: int
 ) -> None:
     """Ten milliseconds, or two calls that take longer; one where a call is long."""
-    plan = Plan(blocks=3, visit_seconds=0.01, budget_seconds=1e9)
+    plan = VisitPlan(blocks=3, visit_seconds=0.01, budget_seconds=1e9)
     assert visit_arms({"a": clock.arm("a", call_ns)}, plan, clock=clock)["a"].wall_seconds.shape == (1, 3, calls)
 
 
 def test_a_call_that_waits_does_not_lengthen_its_visit(clock: FakeClock) -> None:
     """Ten milliseconds are wall time: a call that waits 15 ms for a device and computes 10 us is called twice."""
-    plan = Plan(blocks=3, visit_seconds=0.01, budget_seconds=1e9)
+    plan = VisitPlan(blocks=3, visit_seconds=0.01, budget_seconds=1e9)
     samples = visit_arms({"a": clock.arm("a", 15 * MILLISECOND, 10_000)}, plan, clock=clock)["a"]
     assert samples.wall_seconds.shape == (1, 3, 2)
 
@@ -118,7 +118,7 @@ def test_a_call_that_waits_does_not_lengthen_its_visit(clock: FakeClock) -> None
 def test_each_arm_has_its_own_number_of_calls(clock: FakeClock) -> None:
     """A quick arm is called more often in the same time."""
     arms = {"quick": clock.arm("quick", MILLISECOND), "slow": clock.arm("slow", 4 * MILLISECOND)}
-    samples = visit_arms(arms, Plan(blocks=3, visit_seconds=0.012, budget_seconds=1e9), clock=clock)
+    samples = visit_arms(arms, VisitPlan(blocks=3, visit_seconds=0.012, budget_seconds=1e9), clock=clock)
     assert {name: arm.wall_seconds.shape for name, arm in samples.items()} == {"quick": (1, 3, 12), "slow": (1, 3, 3)}
 
 
@@ -129,7 +129,7 @@ def test_warm_up_waits_while_times_fall(clock: FakeClock) -> None:
     """Ten visits that each set a new best are not steady; after them, the last two thirds must be."""
     falling = (step * MILLISECOND for step in range(20, 10, -1) for _ in range(5))
     wall = chain(falling, repeat(10 * MILLISECOND))
-    plan = Plan(blocks=1, visit_seconds=0.05)
+    plan = VisitPlan(blocks=1, visit_seconds=0.05)
     samples = visit_arms({"a": clock.arm("a", wall)}, plan, clock=clock)["a"]
     assert samples.steady
     assert len(clock.calls) > 5 * (10 + 3) + 5
@@ -137,7 +137,7 @@ def test_warm_up_waits_while_times_fall(clock: FakeClock) -> None:
 
 def test_a_steady_arm_warms_up_for_twelve_visits(clock: FakeClock) -> None:
     """Of five calls, where a visit has room for them."""
-    assert visit_arms({"a": clock.arm("a", MILLISECOND)}, Plan(blocks=1), clock=clock)["a"].steady
+    assert visit_arms({"a": clock.arm("a", MILLISECOND)}, VisitPlan(blocks=1), clock=clock)["a"].steady
     assert len(clock.calls) == 12 * 5 + 10
 
 
@@ -145,7 +145,7 @@ def test_calls_that_are_often_held_up_do_not_pass_the_budget(clock: FakeClock) -
     """Every second call of 1 ms takes 40: by the least of them a visit of 10 ms would have 10 calls and take 205 ms."""
     ms = MILLISECOND
     wall = chain.from_iterable(repeat([ms, 40 * ms]))
-    plan = Plan(blocks=20, visit_seconds=0.01)
+    plan = VisitPlan(blocks=20, visit_seconds=0.01)
     found = visit_arms({"a": clock.arm("a", wall, repeat(ms))}, plan, clock=clock)
     assert found["a"].wall_seconds.shape == (1, 20, 1)
 
@@ -154,14 +154,14 @@ def test_one_slow_call_does_not_spoil_a_visit(clock: FakeClock) -> None:
     """For the steady state the median of five counts, not the mean; for the calls of a visit what they will take."""
     ms = MILLISECOND
     wall = chain(repeat(ms, 50), [ms, ms, 50 * ms, ms, ms, ms, 90 * ms, ms, 70 * ms, ms], repeat(ms))
-    assert visit_arms({"a": clock.arm("a", wall)}, Plan(blocks=1, visit_seconds=0.005), clock=clock)["a"].steady
+    assert visit_arms({"a": clock.arm("a", wall)}, VisitPlan(blocks=1, visit_seconds=0.005), clock=clock)["a"].steady
     assert len(clock.calls) == 12 * 5 + 2
 
 
 def test_warm_up_gives_up_at_its_limit(clock: FakeClock) -> None:
     """Times that grow by 10 % from visit to visit never settle: after the limit it goes on and says so."""
     unsettled = (round(MILLISECOND * 1.1**block) for block in count() for _ in range(5))
-    plan = Plan(blocks=1, visit_seconds=0.02, warm_up_seconds=2.0)
+    plan = VisitPlan(blocks=1, visit_seconds=0.02, warm_up_seconds=2.0)
     start = clock.wall
     samples = visit_arms({"a": clock.arm("a", unsettled)}, plan, clock=clock)["a"]
     assert not samples.steady
@@ -175,7 +175,7 @@ def test_warm_up_gives_up_at_its_limit(clock: FakeClock) -> None:
 def test_the_budget_ends_the_blocks(clock: FakeClock) -> None:
     """The block that passes the budget is the last: 2 arms x 2 calls x 10 ms a block, 1 s."""
     arms = {name: clock.arm(name, 10 * MILLISECOND) for name in "ab"}
-    plan = Plan(blocks=100, visit_seconds=0.02, budget_seconds=1.0, least_blocks=5)
+    plan = VisitPlan(blocks=100, visit_seconds=0.02, budget_seconds=1.0, least_blocks=5)
     samples = visit_arms(arms, plan, clock=clock)
     # 25 blocks are exactly 1 s, which is not above the budget; the 26th passes it.
     assert {name: arm.wall_seconds.shape[1] for name, arm in samples.items()} == {"a": 26, "b": 26}
@@ -183,15 +183,15 @@ def test_the_budget_ends_the_blocks(clock: FakeClock) -> None:
 
 def test_the_least_blocks_are_measured_whatever_they_cost(clock: FakeClock) -> None:
     """A call of 10 s against a budget of 4 s: twelve blocks all the same."""
-    samples = visit_arms({"a": clock.arm("a", 10_000 * MILLISECOND)}, Plan(), clock=clock)["a"]
+    samples = visit_arms({"a": clock.arm("a", 10_000 * MILLISECOND)}, VisitPlan(), clock=clock)["a"]
     assert samples.wall_seconds.shape == (1, 12, 1)
 
 
 def test_no_more_blocks_than_planned(clock: FakeClock) -> None:
     """Time left over is not spent; warm-up does not count against the budget."""
-    samples = visit_arms({"a": clock.arm("a", MILLISECOND)}, Plan(blocks=40), clock=clock)["a"]
+    samples = visit_arms({"a": clock.arm("a", MILLISECOND)}, VisitPlan(blocks=40), clock=clock)["a"]
     assert samples.wall_seconds.shape[1] == 40
-    few = visit_arms({"a": clock.arm("a", MILLISECOND)}, Plan(blocks=4, least_blocks=12), clock=clock)["a"]
+    few = visit_arms({"a": clock.arm("a", MILLISECOND)}, VisitPlan(blocks=4, least_blocks=12), clock=clock)["a"]
     assert few.wall_seconds.shape[1] == 4
 
 

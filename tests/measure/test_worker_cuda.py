@@ -196,7 +196,7 @@ def cuda_arm(*, copies: int = 1, **entries: str) -> on_cuda.CudaArm:
     settings = {"device": "cuda", "provider": "CUDAExecutionProvider", "provider.use_tf32": "1"}
     settings |= {"session.record_ep_graph_assignment_info": "1"}
     settings |= {f"session.{name.replace('_', ' ')}": value for name, value in entries.items()}
-    arm = on_onnxruntime.Arms().open({"model": "m.onnx", "folder": None, "settings": settings, "copies": copies})
+    arm = on_onnxruntime.OrtArms().open({"model": "m.onnx", "folder": None, "settings": settings, "copies": copies})
     assert isinstance(arm, on_cuda.CudaArm)
     return arm
 

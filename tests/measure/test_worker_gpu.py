@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.precision import find_precision
+from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.measure.arm_job import Adapter, ArmJob
 from sdpa_onnx.measure.arm_settings import arm_settings

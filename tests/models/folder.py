@@ -5,10 +5,10 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import Form
-from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.models_folder import ManifestRow, read_manifest
+from sdpa_onnx.workflows.export.models_folder import ManifestRow, read_manifest
 
 FOLDER = Path(__file__).resolve().parents[2] / "models"
 ROWS = {row.file.removesuffix(".onnx"): row for row in read_manifest(FOLDER)}

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from sdpa_onnx.catalog import CATALOG, CatalogEntry, find_entry
-from sdpa_onnx.core.forms import Form
-from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.errors import FolderError, RecordFormatError
 from sdpa_onnx.graph.model import load_model
-from sdpa_onnx.workflows import models_folder
-from sdpa_onnx.workflows.checked import form_of
-from sdpa_onnx.workflows.models_folder import MANIFEST, build_models, exported, main, opsets_of, read_manifest
+from sdpa_onnx.workflows.check.run_context import form_of
+from sdpa_onnx.workflows.export import models_folder
+from sdpa_onnx.workflows.export.models_folder import MANIFEST, build_models, exported, main, opsets_of, read_manifest
 from tests.models.folder import FOLDER, ROWS, asked_form, is_quick, structure_of
 
 # Source: issue 3; the folder is in every clone.
@@ -151,7 +151,7 @@ def test_manifest_errors(tmp_path: Path) -> None:
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a folder, or with one that cannot be written, it ends with 2 and one line."""
     assert main([]) == 2
-    assert capsys.readouterr().err == "usage: python -m sdpa_onnx.workflows.models_folder FOLDER\n"
+    assert capsys.readouterr().err == "usage: python -m sdpa_onnx.workflows.export.models_folder FOLDER\n"
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert main([str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"error: Cannot write {tmp_path / 'file'}: Not a directory."

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.catalog import CatalogEntry, find_entry
-from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.oracle import attend
-from sdpa_onnx.core.records import AgreementRecord, Outcome
-from sdpa_onnx.core.spec import AttentionCase
+from sdpa_onnx.core.attention.inputs import draw_inputs
+from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.spec import AttentionCase
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
-from sdpa_onnx.workflows.checked import Check
-from sdpa_onnx.workflows.verify import verify
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.verify.verify_model import verify
 from tests.models.folder import FOLDER, ROWS
 
 # (batch, queries, new keys, past). In self-attention the two lengths are one.
@@ -29,7 +29,7 @@ def judged(model: OnnxModel, entry: CatalogEntry) -> list[AgreementRecord]:
     """Records at five sizes, none of them the traced one."""
     sizes = _SELF if entry.is_self_attention else _CROSS
     axes = ("batch_size", "q_seq_len", "kv_seq_len", *(("past_seq_len",) if entry.spec.has_past else ()))
-    checks = [Check(sizes=dict(zip(axes, size, strict=False)), spreads=(_SPREAD,)) for size in sizes]
+    checks = [CheckOptions(sizes=dict(zip(axes, size, strict=False)), spreads=(_SPREAD,)) for size in sizes]
     return list(verify(model, ["ort-cpu"], checks, target=entry.name))
 
 
@@ -71,5 +71,5 @@ def test_one_query_with_several_new_keys(name: str, request: pytest.FixtureReque
         is_known = importlib.metadata.version("onnxruntime") == "1.32.0"
         request.applymarker(pytest.mark.xfail(reason=reason, strict=is_known))
     sizes = {"batch_size": 1, "q_seq_len": 1, "kv_seq_len": 5, "past_seq_len": 4}
-    records = verify(load_model(FOLDER / row.file), ["ort-cpu"], [Check(sizes=sizes, spreads=(_SPREAD,))])
+    records = verify(load_model(FOLDER / row.file), ["ort-cpu"], [CheckOptions(sizes=sizes, spreads=(_SPREAD,))])
     assert [record.reason for record in records if record.reason] == []

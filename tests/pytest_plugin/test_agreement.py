@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, Verdict
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, Verdict
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError, RuntimeUnavailableError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.pytest_plugin.agreement import find_disagreement
-from sdpa_onnx.workflows import survey, verify_file
+from sdpa_onnx.workflows.check import available_runtimes as survey
+from sdpa_onnx.workflows.verify import verify_file
 from tests.sweep.fakes import Absent
 from tests.workflows.planted_runtime import Planted, fault
 

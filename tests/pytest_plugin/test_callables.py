@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.records import Outcome, RatioVerdict
-from sdpa_onnx.measure.deciding import CLONE
+from sdpa_onnx.core.records.records import Outcome, RatioVerdict
+from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.measure.samples import ArmSamples
+from sdpa_onnx.measure.verdict_rule import CLONE
 from sdpa_onnx.pytest_plugin import callables
 from sdpa_onnx.pytest_plugin.callables import BASELINE, CANDIDATE, judge_pair, time_callables
 from sdpa_onnx.pytest_plugin.result import TimedPair

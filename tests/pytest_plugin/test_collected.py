@@ -1,11 +1,11 @@
 """No two comparisons of a test share a name."""
 
-from sdpa_onnx.pytest_plugin.collected import Collected
+from sdpa_onnx.pytest_plugin.collected import SessionComparisons
 
 
 def test_names_are_numbered_within_a_test() -> None:
     """With a name and without; another test may use the same; a number that somebody gave himself is passed over."""
-    collected = Collected()
+    collected = SessionComparisons()
     assert [collected.label("t", name) for name in (None, None, "a", "a", "a 2", "a")] == [
         "",
         "2",

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.core.benchmark_json import BenchmarkEntry
-from sdpa_onnx.core.records import TimingRecord
+from sdpa_onnx.core.compare.benchmark_json import BenchmarkEntry
+from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.measure.environment import environment, versions
 from sdpa_onnx.pytest_plugin.json_file import write_json
-from sdpa_onnx.workflows.benchmark_file import read_benchmarks
+from sdpa_onnx.workflows.compare.benchmark_file import read_benchmarks
 
 _ENTRY = BenchmarkEntry(
     name="t a", fullname="f::t a", group="t", record=TimingRecord(arm="a"), rounds=[1.0, 2.0], iterations=3

@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.records import Outcome, RatioVerdict, TimingRecord
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.records.records import Outcome, RatioVerdict, TimingRecord
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError, SessionError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.pytest_plugin.models import time_models
 from sdpa_onnx.pytest_plugin.result import TimedPair
-from sdpa_onnx.workflows import bench as bench_module
-from sdpa_onnx.workflows.bench import Comparison
+from sdpa_onnx.workflows.timing import comparison as bench_module
+from sdpa_onnx.workflows.timing.comparison import TimedComparison
 
 _SPEC = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8)
 _BASE = TimingRecord(arm="base", baseline="base")
@@ -36,11 +36,11 @@ class _Bench:
         self.records = {record.arm: record for record in records}
         self.asked: Mapping[str, object] = {}
 
-    def __call__(self, arms: object, check: object, **asked: object) -> Comparison:
+    def __call__(self, arms: object, check: object, **asked: object) -> TimedComparison:
         self.asked = {"arms": arms, "check": check, **asked}
         times = np.arange(1.0, 25.0).reshape(2, 3, 4)
         sample = ArmSamples(wall_seconds=times, cpu_seconds=times)
-        return Comparison(
+        return TimedComparison(
             records=self.records, samples=dict.fromkeys(self.records, sample), seconds=1.0, launch_seconds=()
         )
 

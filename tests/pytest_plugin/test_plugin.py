@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import scipy.special  # noqa: F401 - pytester forgets what was imported in its runs, and scipy cannot be loaded twice
 
-from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.records import TimingRecord
+from sdpa_onnx.core.records.records import TimingRecord
+from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import RuntimeUnavailableError
 from sdpa_onnx.pytest_plugin import agreement, callables, collected, join_benchmark, json_file, models  # noqa: F401
 from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair
-from sdpa_onnx.workflows.benchmark_file import read_benchmarks
+from sdpa_onnx.workflows.compare.benchmark_file import read_benchmarks
 from tests.measure.test_visits import FakeClock
 
 pytest_plugins = ["pytester"]
@@ -280,7 +280,7 @@ def test_models_for_real(pytester: pytest.Pytester) -> None:
     """A model against itself, in several processes of each; what it says of the time is left open."""
     pytester.makepyfile(
         """
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.attention_node import build_attention_model
 
 MODEL = build_attention_model(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8), opset=23, dtype=Dtype.FLOAT32)
@@ -348,7 +348,7 @@ def test_a_wrong_model_fails_for_real(pytester: pytest.Pytester) -> None:
 import sys
 sys.path.insert(0, {str(root)!r})
 import pytest
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.workflows import verify_file
 from tests.workflows.planted_runtime import Planted, fault

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sdpa_onnx.core.records import Outcome, RatioVerdict, TimingRecord
+from sdpa_onnx.core.records.records import Outcome, RatioVerdict, TimingRecord
 from sdpa_onnx.pytest_plugin.result import PairedResult, TimedArm, TimedPair, paired_result
 
 _LINE = "name: candidate / baseline 1.200 [1.100, 1.300] SLOWER (medians 1.2 ms and 1 ms, cpu, 80 blocks)"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.core.records import (
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec
+from sdpa_onnx.core.records.records import (
     AgreementRecord,
     ExportRecord,
     Outcome,
@@ -17,7 +17,7 @@ from sdpa_onnx.core.records import (
     TimingRecord,
     Verdict,
 )
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec
+from sdpa_onnx.core.records.run_header import RunHeader
 
 GEMM, EXPS = 98e9, 3.0e9
 

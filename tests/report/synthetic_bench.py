@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sdpa_onnx.core.records import Outcome, Sizes, TimingRecord
-from sdpa_onnx.core.verdicts import RatioVerdict
+from sdpa_onnx.core.records.records import Outcome, Sizes, TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.measure.samples import ArmSamples
-from sdpa_onnx.workflows.bench_files import Benched
-from sdpa_onnx.workflows.bench_numbers import Numbers
+from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
+from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
 BASELINE = "torch"
 
@@ -63,18 +63,18 @@ def failed(arm: str, reason: str, *, length: int = 128) -> TimingRecord:
     )
 
 
-def benched(*records: TimingRecord, length: int = 128, numbers: Numbers | None = None) -> Benched:
+def benched(*records: TimingRecord, length: int = 128, numbers: ArmAgreement | None = None) -> BenchResult:
     """One comparison at a length."""
     ones = np.full((4, 12, 2), 1e-3)
-    return Benched(
+    return BenchResult(
         sizes={"batch_size": 1, "q_seq_len": length, "kv_seq_len": length},
         records=records,
-        numbers=numbers or Numbers(),
+        numbers=numbers or ArmAgreement(),
         samples={one.arm: ArmSamples(wall_seconds=ones, cpu_seconds=ones) for one in records if one.median_seconds},
     )
 
 
-def over_lengths(ratios: Mapping[int, float], *, arm: str = "ort-cpu") -> list[Benched]:
+def over_lengths(ratios: Mapping[int, float], *, arm: str = "ort-cpu") -> list[BenchResult]:
     """An arm beside torch at several lengths."""
     return [
         benched(timing(BASELINE, length=length), timing(arm, ratio, length=length), length=length)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from sdpa_onnx.core.records import ConformanceRecord, Outcome
-from sdpa_onnx.core.verdicts import Conformity
-from sdpa_onnx.report.conformance_run import ConformanceRun
+from sdpa_onnx.core.records.records import ConformanceRecord, Outcome
+from sdpa_onnx.core.records.verdicts import Conformity
+from sdpa_onnx.report.conformance.run import ConformanceRun
 
 OUTCOMES = {
     Conformity.RIGHT: Outcome.OK,

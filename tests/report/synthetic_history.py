@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import msgspec
 
-from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.core.history import StoredRun
-from sdpa_onnx.core.records import TimingRecord
+from sdpa_onnx.core.compare.history import StoredRun
+from sdpa_onnx.core.records.records import TimingRecord
+from sdpa_onnx.core.records.run_header import RunHeader
 from tests.report.synthetic import comparison, header, wobble
 
 # Half the width of an interval, as a share.

@@ -4,9 +4,9 @@ import math
 
 import msgspec
 
-from sdpa_onnx.core.records import Measure, Outcome, SaturationRecord
-from sdpa_onnx.core.saturation import MeasureName, critical_spread
-from sdpa_onnx.core.spec import ScaleRule
+from sdpa_onnx.core.attention.spec import ScaleRule
+from sdpa_onnx.core.records.records import MeasuredValue, Outcome, SaturationRecord
+from sdpa_onnx.core.saturation.measures import MeasureName, critical_spread
 from tests.report.synthetic import wobble
 
 HEAD_DIMS, LENGTHS = (16, 64, 256), (64, 256, 1024)
@@ -126,10 +126,10 @@ def _expected(head_dim: int, kv_seq_len: int, scale: float, sigma: float) -> dic
     }
 
 
-def _measure(name: MeasureName, expected: float, *place: object) -> Measure:
+def _measure(name: MeasureName, expected: float, *place: object) -> MeasuredValue:
     error = 0.01 * expected
     luck = 2.0 * wobble(name.value, expected, *place) if error else 0.0
     value = expected + luck * error
     if name in UNPREDICTED:
-        return Measure(value=value, standard_error=error)
-    return Measure(value=value, predicted=expected, standard_error=error, z=luck)
+        return MeasuredValue(value=value, standard_error=error)
+    return MeasuredValue(value=value, predicted=expected, standard_error=error, z=luck)

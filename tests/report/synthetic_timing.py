@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sdpa_onnx.core.paired import RatioEstimate
-from sdpa_onnx.core.records import Outcome, Record, TimingRecord
-from sdpa_onnx.core.verdicts import RatioVerdict
-from sdpa_onnx.report.findings import findings
-from sdpa_onnx.report.table import Table
-from sdpa_onnx.report.tables import all_tables
+from sdpa_onnx.core.records.records import Outcome, Record, TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.core.timing.paired import RatioEstimate
+from sdpa_onnx.report.run.findings import findings
+from sdpa_onnx.report.run.tables import all_tables
+from sdpa_onnx.report.text.table import Table
 from tests.report.synthetic import case_of, header, sizes_of, timings_of
 
 FUSED, DECOMPOSED, TORCH = "ort-cpu attention 23", "ort-cpu decomposed 18", "torch"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.agreement import expect, judge
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Supported, Unsupported
 from sdpa_onnx.runtimes.onnx_reference import OnnxReference

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph import saved_files
+from sdpa_onnx.graph.files import saved_files
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 from tests.graph.outside import DATA, WIDTH, expected, write_outside

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.faults import FAULTS, find_fault
-from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
-from sdpa_onnx.core.oracle import attend
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.faults.planted_faults import FAULTS, find_fault
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport, Unsupported

@@ -230,7 +230,7 @@ def test_bfloat16_travels_as_bits() -> None:
 @pytest.mark.parametrize(("dtype", "is_read"), [("float32", False), ("float64", True)])
 def test_large_model_is_not_loaded_once_more(monkeypatch: pytest.MonkeyPatch, dtype: str, *, is_read: bool) -> None:
     """Its optimised graph stays unread, which is told; in float64 the precision hangs on it."""
-    monkeypatch.setattr("sdpa_onnx.graph.large._LARGE_BYTES", -1)
+    monkeypatch.setattr("sdpa_onnx.graph.files.large._LARGE_BYTES", -1)
     report = ran(decomposed(dtype=dtype))
     assert report.precision == dtype
     assert bool(report.node_counts) == is_read

@@ -7,8 +7,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.core.attention.inputs import draw_inputs
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model

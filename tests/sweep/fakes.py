@@ -22,11 +22,11 @@ _GET_RUNTIME = base.get_runtime
 _PLACES = (
     "sdpa_onnx.sweep.runner",
     "sdpa_onnx.sweep.run",
-    "sdpa_onnx.workflows.verify",
-    "sdpa_onnx.workflows.verify_file",
-    "sdpa_onnx.workflows.export",
-    "sdpa_onnx.workflows.bench_arms",
-    "sdpa_onnx.workflows.survey",
+    "sdpa_onnx.workflows.verify.verify_model",
+    "sdpa_onnx.workflows.verify.verify_file",
+    "sdpa_onnx.workflows.export.export_target",
+    "sdpa_onnx.workflows.bench.arms",
+    "sdpa_onnx.workflows.check.available_runtimes",
 )
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from sdpa_onnx.core.header import RunHeader
-from sdpa_onnx.core.records import AgreementRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.sweep.suite import Suite, load_suite
 
 # Two cases, eight jobs: two exports, then twice two agreements and one timing.

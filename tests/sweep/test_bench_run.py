@@ -6,19 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.records import AgreementRecord, Outcome, TimingRecord
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, TimingRecord
+from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.sweep.bench_run import BenchRun
 from sdpa_onnx.sweep.store import read_run
-from sdpa_onnx.workflows.bench_arms import ArmChoice, Contest
-from sdpa_onnx.workflows.bench_files import Benched, BenchTask, Prepared
-from sdpa_onnx.workflows.bench_jobs import Arm
-from sdpa_onnx.workflows.bench_numbers import Numbers
-from sdpa_onnx.workflows.checked import Check
+from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
+from sdpa_onnx.workflows.bench.arms import ArmChoice, ArmSet
+from sdpa_onnx.workflows.bench.bench_files import BenchResult, BenchTask, PreparedBench
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.timing.job_folder import Arm
 from tests.graph.models import product
 from tests.report.synthetic_bench import BASELINE, benched, timing
 
@@ -26,33 +26,33 @@ _REFUSED = TimingRecord(arm="ort-gqa", outcome=Outcome.UNSUPPORTED, reason="It h
 
 
 @pytest.fixture
-def prepared() -> Prepared:
+def prepared() -> PreparedBench:
     """Two lengths and one refused arm."""
     model: OnnxModel = load_model(product())
     runtime = get_runtime("ort-cpu")
     arms = tuple(Arm(name=name, model=model, runtime=runtime) for name in (BASELINE, "ort-cpu"))
     sizes = ({"batch_size": 1, "q_seq_len": n, "kv_seq_len": n} for n in (128, 256))
     plan = TimingPlan(calibration=Calibration(between_sd=0.003, degrees=21.0, machine="here"))
-    return Prepared(
-        task=BenchTask(paths=[Path("m.onnx")], choice=ArmChoice(), check=Check(sizes={}, seed=7), plan=plan),
-        contest=Contest(arms=arms, refused=(_REFUSED,), warnings={}),
-        checks=tuple(Check(sizes=one) for one in sizes),
+    return PreparedBench(
+        task=BenchTask(paths=[Path("m.onnx")], choice=ArmChoice(), check=CheckOptions(sizes={}, seed=7), plan=plan),
+        contest=ArmSet(arms=arms, refused=(_REFUSED,), warnings={}),
+        checks=tuple(CheckOptions(sizes=one) for one in sizes),
         baseline=BASELINE,
         target="files",
     )
 
 
-def _compared(length: int, *, numbers: Numbers | None = None) -> Benched:
+def _compared(length: int, *, numbers: ArmAgreement | None = None) -> BenchResult:
     return benched(
         timing(BASELINE, length=length), timing("ort-cpu", 0.8, length=length), length=length, numbers=numbers
     )
 
 
-def test_whole_run(tmp_path: Path, prepared: Prepared) -> None:
+def test_whole_run(tmp_path: Path, prepared: PreparedBench) -> None:
     """Records in order with their cells, raw samples beside them, and the circumstances."""
     judged = AgreementRecord(target="files, ort-cpu", runtime="ort-cpu")
     with BenchRun(tmp_path / "run", prepared, command="sdpa-onnx bench m.onnx") as run:
-        run.add(_compared(128, numbers=Numbers(records=(judged,))))
+        run.add(_compared(128, numbers=ArmAgreement(records=(judged,))))
         run.add(_compared(256))
         run.finish()
     header, records = read_run(tmp_path / "run")
@@ -67,7 +67,7 @@ def test_whole_run(tmp_path: Path, prepared: Prepared) -> None:
         assert samples["wall_seconds"].shape == samples["cpu_seconds"].shape == (4, 12, 2)
 
 
-def test_stopped_run_keeps_what_has_ended(tmp_path: Path, prepared: Prepared) -> None:
+def test_stopped_run_keeps_what_has_ended(tmp_path: Path, prepared: PreparedBench) -> None:
     """A run that was stopped is readable and says that it is not whole."""
     with BenchRun(tmp_path / "run", prepared, command="") as run:
         run.add(_compared(128))
@@ -75,7 +75,7 @@ def test_stopped_run_keeps_what_has_ended(tmp_path: Path, prepared: Prepared) ->
     assert (header.is_finished, header.done_cells, len(records)) == (False, 2, 3)
 
 
-def test_folder_that_holds_a_run(tmp_path: Path, prepared: Prepared) -> None:
+def test_folder_that_holds_a_run(tmp_path: Path, prepared: PreparedBench) -> None:
     """Nothing is written over."""
     with BenchRun(tmp_path / "run", prepared, command=""):
         pass
@@ -84,9 +84,9 @@ def test_folder_that_holds_a_run(tmp_path: Path, prepared: Prepared) -> None:
     assert str(caught.value).startswith(f"{tmp_path / 'run'} holds a run already.")
 
 
-def test_cells_are_those_of_what_was_asked(tmp_path: Path, prepared: Prepared) -> None:
+def test_cells_are_those_of_what_was_asked(tmp_path: Path, prepared: PreparedBench) -> None:
     """The same question has the same cells in another folder; another seed has others."""
-    other = dataclasses.replace(prepared, task=dataclasses.replace(prepared.task, check=Check(sizes={}, seed=8)))
+    other = dataclasses.replace(prepared, task=dataclasses.replace(prepared.task, check=CheckOptions(sizes={}, seed=8)))
     cells = []
     for name, one in {"a": prepared, "b": prepared, "c": other}.items():
         with BenchRun(tmp_path / name, one, command="") as run:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.cli.main import app
-from sdpa_onnx.core.records import TimingRecord
+from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.sweep.plan import job_id, plan
 from sdpa_onnx.sweep.store import read_run
 from sdpa_onnx.sweep.suite import load_suite

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.core.history import history_of
-from sdpa_onnx.core.records import TimingRecord, encode_record
+from sdpa_onnx.core.compare.history import history_of
+from sdpa_onnx.core.records.records import TimingRecord, encode_record
 from sdpa_onnx.sweep.history import read_runs
 from sdpa_onnx.sweep.store import Store
 from tests.sweep.suites import HEADER

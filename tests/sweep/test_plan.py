@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sdpa_onnx.core.forms import Form
+from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, TimingJob, job_id, plan
 from sdpa_onnx.sweep.suite import Suite, load_suite
 from tests.conftest import GoldenCheck

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.core.paired import Calibration
-from sdpa_onnx.core.records import Outcome
-from sdpa_onnx.core.roofline import Ceilings
+from sdpa_onnx.core.attention.roofline import Ceilings
+from sdpa_onnx.core.records.records import Outcome
+from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError
 from sdpa_onnx.sweep import run
-from sdpa_onnx.sweep.models import Models
+from sdpa_onnx.sweep.models import ModelCache
 from sdpa_onnx.sweep.plan import Job, job_id, plan
-from sdpa_onnx.sweep.run import Watcher, latest_folder, new_folder, open_run, run_jobs
+from sdpa_onnx.sweep.run import RunObserver, latest_folder, new_folder, open_run, run_jobs
 from sdpa_onnx.sweep.store import Store, read_run
 from sdpa_onnx.sweep.suite import Suite
 from tests.measure.fake_workers import FakeMachine
@@ -20,7 +20,7 @@ from tests.sweep.fakes import Throwing, plant
 from tests.sweep.suites import TINY, job_records, suite_of
 
 # Exported once for all tests; what is exported is not what they test.
-_MODELS = Models()
+_MODELS = ModelCache()
 _QUICK = TINY.replace("is_causal = [false, true]\n", "").replace("0.3", "0.02").replace("0.05", "0.002")
 
 
@@ -45,7 +45,7 @@ def _carry_out(suite: Suite, folder: Path, *, resume: bool = False, force: bool 
     def start(jobs: list[Job]) -> None:
         left.extend(job_id(job) for job in jobs)
 
-    watcher = Watcher(on_start=start, on_job=_ignore, on_done=_ignore)
+    watcher = RunObserver(on_start=start, on_job=_ignore, on_done=_ignore)
     with _open(suite, folder, resume=resume, force=force) as store:
         run_jobs(suite, store, watcher)
     return left
@@ -234,5 +234,5 @@ def test_watcher_hears_what_is_left(tmp_path: Path) -> None:
         for name in _ids(suite)[:-1]:
             store.append(job_records(name))
         heard: list[Job] = []
-        run_jobs(suite, store, Watcher(on_start=heard.extend, on_job=_ignore, on_done=_ignore))
+        run_jobs(suite, store, RunObserver(on_start=heard.extend, on_job=_ignore, on_done=_ignore))
     assert heard == plan(suite)[-1:]

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
 from sdpa_onnx.errors import FolderError, SessionError
 from sdpa_onnx.sweep import models as sweep_models
-from sdpa_onnx.sweep.models import Models
+from sdpa_onnx.sweep.models import ModelCache
 from sdpa_onnx.sweep.plan import Job, job_id, plan
 from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, read_run
@@ -20,7 +20,7 @@ from tests.sweep.fakes import Absent, Faulty, Refusing, Throwing, plant
 from tests.sweep.suites import FULL_DISK_HINT, HEADER, TINY, suite_of
 
 # Exported once for all tests that do not test it.
-_MODELS = Models()
+_MODELS = ModelCache()
 # One export, one agreement each on two runtimes, one timing.
 _SMALL = TINY.replace("is_causal = [false, true]\n", "").replace("0.3", "0.02").replace("0.05", "0.002")
 
@@ -35,7 +35,7 @@ def _ignore(*told: object) -> None:
 
 
 def _run(
-    suite: Suite, folder: Path, models: Models | None = None, machine: FakeMachine | None = None
+    suite: Suite, folder: Path, models: ModelCache | None = None, machine: FakeMachine | None = None
 ) -> tuple[list[Record], list[tuple[str, bool]]]:
     """Carry out the whole plan, timings on fake workers; the stored records, and what was told after each job."""
     told: list[tuple[str, bool]] = []
@@ -187,7 +187,7 @@ def test_export_that_fails_fails_what_needs_it(suite: Suite, tmp_path: Path, mon
         raise RuntimeError("no exporter")
 
     monkeypatch.setattr("sdpa_onnx.sweep.models.export_target", refuse)
-    records, told = _run(suite, tmp_path / "run", Models())
+    records, told = _run(suite, tmp_path / "run", ModelCache())
     assert {(record.outcome, record.reason) for record in records} == {(Outcome.FAILED, "RuntimeError: no exporter")}
     assert len(told) == 4
 
@@ -239,7 +239,7 @@ def test_each_graph_is_exported_once(suite: Suite, tmp_path: Path, monkeypatch: 
         return export(*arguments, **options)
 
     monkeypatch.setattr("sdpa_onnx.sweep.models.export_target", count)
-    _run(suite, tmp_path / "run", Models())
+    _run(suite, tmp_path / "run", ModelCache())
     assert len(made) == 1
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.records import AgreementRecord, ExportRecord, Outcome, encode_record
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, encode_record
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
 from sdpa_onnx.sweep.store import Store, complete_records, read_run
 from tests.sweep.suites import FULL_DISK_HINT, HEADER, job_records

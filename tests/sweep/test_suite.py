@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.core.forms import Form
+from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.sweep.suite import built_in_suites, cases, load_suite
 from tests.sweep.suites import TINY, suite_of, write_suite

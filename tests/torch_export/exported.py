@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sdpa_onnx.graph.model import OnnxModel
 
 # Float32 rounding through a layer of width 512 stays below 3e-6 here (measured); a wrong scale, mask
-# or head order is above 1e-2. The verdict of the product uses a proven bound instead (core/agreement).
+# or head order is above 1e-2. The verdict of the product uses a proven bound instead (core/judge/agreement).
 LIMIT = 2e-5
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.oracle import attend
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Layout, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Layout, MaskKind, ScaleRule
 
 _BASE: dict[str, Any] = {"q_num_heads": 4, "kv_num_heads": 2, "head_dim": 8}
 _PAST: dict[str, Any] = {"has_past": True, "is_causal": True}

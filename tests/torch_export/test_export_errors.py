@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import sdpa_onnx
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.torch_export.exporter import export_module
 from tests.torch_export import user_modules

@@ -5,8 +5,8 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.inputs import draw_inputs
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.torch_export.exporter import export_spec

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sdpa_onnx.core.spec import MaskKind
+from sdpa_onnx.core.attention.spec import MaskKind
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.model import SPEC_KEY, OnnxModel, load_model
 from sdpa_onnx.torch_export.exporter import export_module

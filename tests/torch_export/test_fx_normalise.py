@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sdpa_onnx.core.spec import AttentionSpec, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind, ScaleRule
 from sdpa_onnx.torch_export.exporter import export_module
 from tests.torch_export.exported import LIMIT, Comparison, max_abs_error, run
 from tests.torch_export.user_modules import Attend, ConstantMask, ScaledByLength

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sdpa_onnx.core.inputs import draw_inputs
+from sdpa_onnx.core.attention.inputs import draw_inputs
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.torch_export.modules import (
     FOUNDING_USES,

@@ -14,21 +14,21 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import Agreement, expect, judge
-from sdpa_onnx.core.forms import Form
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.nodes_apart import nodes_apart
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, get_runtime
-from sdpa_onnx.workflows.convert import convert_model
-from sdpa_onnx.workflows.file_end import EndRun, judge_end, relative_yardstick
-from sdpa_onnx.workflows.file_truth import FileTruth
-from sdpa_onnx.workflows.lifted import Lifted, lift
-from sdpa_onnx.workflows.writing import FixedForm
-from sdpa_onnx.workflows.writing_for import FormFor
+from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift
+from sdpa_onnx.workflows.choose_form.form_strategy import FixedForm
+from sdpa_onnx.workflows.choose_form.runtime_strategies import RuntimeForm
+from sdpa_onnx.workflows.convert.convert_model import convert_model
+from sdpa_onnx.workflows.convert.float64_graph import Float64Graph
+from sdpa_onnx.workflows.convert.output_check import OutputRun, judge_end, relative_yardstick
 
 Array = NDArray[np.generic]
 Arrays = Mapping[str, Array]
@@ -109,9 +109,9 @@ class Source:
 
     def __init__(self, path: Path, sizes: Sequence[Mapping[str, int]] = SIZES) -> None:
         self.model = load_model(path)
-        self.lifted: Lifted = lift(self.model)
+        self.lifted: LiftedModel = lift(self.model)
         self.feeds = [_feeds(self.model, chosen, seed) for seed, chosen in enumerate(sizes)]
-        truth = FileTruth(self.lifted.model)
+        truth = Float64Graph(self.lifted.model)
         truth.stand_in = partial(_on_the_runtime, self.lifted.model)
         made = {value.name for node in self.lifted.model.ir.graph for value in node.outputs}
         steps = [name for name in truth.steps if name in made]
@@ -133,7 +133,7 @@ class Source:
             form: The form.
             asked: Is probed about how the form has to be written for it; None = it is written plainly.
         """
-        writing = FixedForm(form=form) if asked is None else FormFor(runtime=asked, form=form)
+        writing = FixedForm(form=form) if asked is None else RuntimeForm(runtime=asked, form=form)
         try:
             converted = convert_model(self.model, writing, again=True)
         except SdpaOnnxError as error:
@@ -162,7 +162,7 @@ class Source:
     def _ends(self, runs: Sequence[Arrays]) -> list[Agreement]:
         name = self.model.output_names[0]
         triples = zip(self.truths, self.runs, runs, strict=True)
-        ends = [EndRun(truth=truth[name], source=own[name], actual=values[name]) for truth, own, values in triples]
+        ends = [OutputRun(truth=truth[name], source=own[name], actual=values[name]) for truth, own, values in triples]
         yardstick = relative_yardstick(ends)
         return [judge_end(end, yardstick) for end in ends]
 

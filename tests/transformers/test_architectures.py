@@ -8,11 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from sdpa_onnx.core.forms import Form
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.guarded import own_process
-from sdpa_onnx.workflows.workarounds import PATIENCE_SECONDS
+from sdpa_onnx.workflows.choose_form.workarounds import PATIENCE_SECONDS
+from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 from tests.transformers.architectures import ARCHITECTURES, EXPORT_FAILS, PAIRS, TINY, export, without_notes
 from tests.transformers.conversion import RUNTIME, Source, judge_sites, sizes_for
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.torch_export.exporter import export_module
-from sdpa_onnx.workflows.export import export_target
+from sdpa_onnx.workflows.export.export_target import export_target
 from tests.workflows.user_modules import SelfAttention, hidden, seeded
 
 SPEC = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8, v_head_dim=6, is_causal=True)

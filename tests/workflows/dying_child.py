@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Session, Supported, Unsupported
-from sdpa_onnx.workflows import guarded
-from sdpa_onnx.workflows.guarded_child import serve
+from sdpa_onnx.workflows.isolate import isolated_runtime as guarded
+from sdpa_onnx.workflows.isolate.isolated_child import serve
 from tests.workflows.oracle_runtime import OracleRuntime
 
 Arrays = Mapping[str, NDArray[np.generic]]

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, AttentionInputs
-from sdpa_onnx.core.oracle import HeadBlock, attend, head_blocks, softmax
-from sdpa_onnx.core.readings import find_reading
-from sdpa_onnx.core.spec import AttentionSpec, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
+from sdpa_onnx.core.attention.oracle import HeadBlock, attend, head_blocks, softmax
+from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind, ScaleRule
+from sdpa_onnx.core.faults.readings import find_reading
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions

@@ -8,10 +8,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.oracle import HeadBlock, QkOutputMode, attend, head_blocks, softmax
-from sdpa_onnx.core.readings import find_reading
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import HeadBlock, QkOutputMode, attend, head_blocks, softmax
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
+from sdpa_onnx.core.faults.readings import find_reading
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Session, Supported, Unsupported
 from sdpa_onnx.runtimes.feeds import element_type

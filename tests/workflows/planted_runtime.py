@@ -8,16 +8,16 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.faults import FAULTS, Fault
-from sdpa_onnx.core.inputs import AttentionInputs
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.faults.planted_faults import FAULTS, Fault
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
-from sdpa_onnx.workflows.case_trial import output_names
+from sdpa_onnx.workflows.check.case_trial import output_names
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
-# Output name of the operator -> name in `core.faults`.
+# Output name of the operator -> name in `core.faults.planted_faults`.
 _FAULT_NAMES = {"Y": "output", "qk_matmul_output": "qk"}
 
 

@@ -4,27 +4,27 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.element_types import DTYPES, mask_kind_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.batch_heads import heads_seen, merged_again, split
 from sdpa_onnx.graph.lift.factors import scale_of
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.masks_read import as_one_mask
 from sdpa_onnx.graph.lift.operands import as_dtype, transposed
 from sdpa_onnx.graph.lift.products import ScoresProduct, ValuesProduct
-from sdpa_onnx.graph.lift.refused import Refused
+from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.score_chain import ScoreChain
-from sdpa_onnx.graph.lift.search import Search
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["Parts", "assemble"]
+__all__ = ["AttentionParts", "assemble"]
 
 _Dims = tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class AttentionParts:
     """What was read of one attention.
 
     Args:
@@ -50,8 +50,8 @@ class _Operands:
 
 
 def assemble(
-    search: Search, nodes: Nodes, softmax: ir.Node, parts: Parts
-) -> tuple[GraphAttention, tuple[str, ...]] | Refused:
+    search: GraphFacts, nodes: Nodes, softmax: ir.Node, parts: AttentionParts
+) -> tuple[GraphAttention, tuple[str, ...]] | UnreadReason:
     """The attention with its warnings; the graph gets the nodes that were written for it.
 
     Args:
@@ -61,16 +61,16 @@ def assemble(
         parts: What was read.
     """
     operands = _operands(search, nodes, parts)
-    if isinstance(operands, Refused):
+    if isinstance(operands, UnreadReason):
         return operands
     spec = _spec(search, operands, parts)
-    if isinstance(spec, Refused):
+    if isinstance(spec, UnreadReason):
         return spec
     rank = 4 if spec.layout is Layout.BNSH else 3
     mask = as_one_mask(
         search, nodes, parts.chain.masks, dtype=operands.dtype, key=operands.key, heads=operands.heads, rank=rank
     )
-    if isinstance(mask, Refused):
+    if isinstance(mask, UnreadReason):
         return mask
     output = _output(search, nodes, parts, operands)
     spec = replace(spec, mask=mask_kind_of(mask))
@@ -87,16 +87,18 @@ def assemble(
     return attention, tuple(parts.chain.warnings)
 
 
-def _operands(search: Search, nodes: Nodes, parts: Parts) -> _Operands | Refused:
+def _operands(search: GraphFacts, nodes: Nodes, parts: AttentionParts) -> _Operands | UnreadReason:
     name = search.name_of(parts.values.node)
     dtype = parts.values.node.outputs[0].dtype
     if dtype not in DTYPES or dtype is None:
-        return Refused(f"the element type of node {name} is {dtype.name if dtype else 'unknown'}, which is not read")
+        return UnreadReason(
+            f"the element type of node {name} is {dtype.name if dtype else 'unknown'}, which is not read"
+        )
     narrowed = [as_dtype(value, dtype) for value in (parts.scores.query, parts.scores.key)]
     query, key, value = *narrowed, parts.values.value
     if query is None or key is None:
         kinds = [value.dtype.name if value.dtype else "unknown" for value in (parts.scores.query, parts.scores.key)]
-        return Refused(f"query and key are {' and '.join(kinds)}, the output is {dtype.name}: node {name}")
+        return UnreadReason(f"query and key are {' and '.join(kinds)}, the output is {dtype.name}: node {name}")
     operands = _Operands(query=query, key=key, value=value, dtype=dtype, heads=None)
     ranks = {parts.scores.rank, parts.chain.rank, parts.weights_rank}
     if ranks == {2}:
@@ -112,7 +114,7 @@ def _operands(search: Search, nodes: Nodes, parts: Parts) -> _Operands | Refused
     return _Operands(query=query, key=key, value=value, dtype=dtype, heads=heads)
 
 
-def _heads(search: Search, parts: Parts, operands: _Operands) -> int | None:
+def _heads(search: GraphFacts, parts: AttentionParts, operands: _Operands) -> int | None:
     """Heads where batch and heads share an axis on one side at least, or None if nothing shows them."""
     for value, rank in ((operands.query, parts.scores.rank), (operands.value, parts.weights_rank)):
         dims = search.dims_of(value)
@@ -121,14 +123,14 @@ def _heads(search: Search, parts: Parts, operands: _Operands) -> int | None:
     return parts.chain.heads or heads_seen(search, operands.query) or heads_seen(search, operands.key)
 
 
-def _spec(search: Search, operands: _Operands, parts: Parts) -> AttentionSpec | Refused:
+def _spec(search: GraphFacts, operands: _Operands, parts: AttentionParts) -> AttentionSpec | UnreadReason:
     name = search.name_of(parts.scores.node)
     query, key, value = (search.dims_of(one) for one in (operands.query, operands.key, operands.value))
     if query is None or key is None or value is None:
-        return Refused(f"the rank of query, key or value is unknown: node {name}")
+        return UnreadReason(f"the rank of query, key or value is unknown: node {name}")
     refused = _misfit(query, key, value)
     if refused:
-        return Refused(f"{refused}: node {name}")
+        return UnreadReason(f"{refused}: node {name}")
     is_split = len(query) == 4
     head_dim = query[-1] or key[-1] or 0
     try:
@@ -142,7 +144,7 @@ def _spec(search: Search, operands: _Operands, parts: Parts) -> AttentionSpec | 
             layout=Layout.BNSH if is_split else Layout.BSH,
         )
     except CaseError as error:
-        return Refused(f"{error.args[0].rstrip('.')}: node {name}")
+        return UnreadReason(f"{error.args[0].rstrip('.')}: node {name}")
 
 
 def _misfit(query: _Dims, key: _Dims, value: _Dims) -> str:
@@ -157,7 +159,7 @@ def _misfit(query: _Dims, key: _Dims, value: _Dims) -> str:
     return f"keys have {heads[1]} heads and values {heads[2]}" if heads and heads[1] != heads[2] else ""
 
 
-def _output(search: Search, nodes: Nodes, parts: Parts, operands: _Operands) -> ir.Value:
+def _output(search: GraphFacts, nodes: Nodes, parts: AttentionParts, operands: _Operands) -> ir.Value:
     """The output in the operator's axes: the product's own, or a product written anew with the old one behind it."""
     values, node = parts.values, parts.values.node
     weights, value = values.weights, values.value

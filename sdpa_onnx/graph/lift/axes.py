@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.lift.constants import Constants
-from sdpa_onnx.graph.lift.sizes import SameSizes, Size, SizeEntry
+from sdpa_onnx.graph.lift.sizes import SameSizes, SizeEntry, SymbolicSize
 
 __all__ = ["Axes"]
 
@@ -38,7 +38,7 @@ class Axes:
         self._known: dict[ir.Value, _Sizes | None] = {}
 
     def of(self, value: ir.Value) -> _Sizes | None:
-        """The sizes, a `Size` where one is not static; None if the rank is unknown."""
+        """The sizes, a `SymbolicSize` where one is not static; None if the rank is unknown."""
         if value not in self._known:
             self._known[value] = _named(value)  # what a cycle would see
             self._known[value] = self._complete(value)
@@ -46,7 +46,7 @@ class Axes:
         return None if sizes is None else tuple(self._names.known_as(size) for size in sizes)
 
     def sizes_in(self, value: ir.Value | None) -> NDArray[Any] | None:
-        """An array of whole numbers, with a `Size` for each that depends on the size of an axis; None if unknown."""
+        """An array of whole numbers; a `SymbolicSize` for each that depends on an axis; None if unknown."""
         found = self.constants.partly(value)
         if found is None or found.dtype != object:
             return found
@@ -111,7 +111,7 @@ class Axes:
         if target is None or target.ndim != 1:
             return None
         entries = target.tolist()
-        return entries if all(isinstance(entry, int | Size) for entry in entries) else None
+        return entries if all(isinstance(entry, int | SymbolicSize) for entry in entries) else None
 
     def _reshape(self, node: ir.Node) -> _Sizes | None:
         target, before = self._target(node), self._input(node)
@@ -218,7 +218,7 @@ def _quotient(whole: _Sizes, parts: list[SizeEntry]) -> SizeEntry | None:
     numbers = math.prod(size for size in left if isinstance(size, int))
     if number == 0 or numbers % number:
         return None
-    sizes = [size for size in left if isinstance(size, Size)]
+    sizes = [size for size in left if isinstance(size, SymbolicSize)]
     quotient = numbers // number
     if not sizes:
         return quotient
@@ -249,10 +249,10 @@ def _named(value: ir.Value) -> _Sizes | None:
     if value.shape is None:
         return None
     return tuple(
-        size if isinstance(size, int) else Size(("axis", size.value)) if size.value else _place(value, axis)
+        size if isinstance(size, int) else SymbolicSize(("axis", size.value)) if size.value else _place(value, axis)
         for axis, size in enumerate(value.shape)
     )
 
 
-def _place(value: ir.Value, axis: int) -> Size:
-    return Size(("axis", value.name, axis))
+def _place(value: ir.Value, axis: int) -> SymbolicSize:
+    return SymbolicSize(("axis", value.name, axis))

@@ -3,14 +3,14 @@
 import onnx_ir as ir
 
 from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.operands import order_of
-from sdpa_onnx.graph.lift.search import Search
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["heads_seen", "merged_again", "split"]
 
 
-def heads_seen(search: Search, value: ir.Value) -> int | None:
+def heads_seen(search: GraphFacts, value: ir.Value) -> int | None:
     """Heads in the first axis of a rank-3 operand, as the nodes before it show; None if they do not.
 
     Seen: a Reshape of (batch, heads, length, width), and torch's multi-head attention, which splits
@@ -33,7 +33,7 @@ def heads_seen(search: Search, value: ir.Value) -> int | None:
     return None
 
 
-def _heads_split(search: Search, value: ir.Value | None) -> int | None:
+def _heads_split(search: GraphFacts, value: ir.Value | None) -> int | None:
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Reshape" or not is_standard(node):
         return None
@@ -46,7 +46,7 @@ def _heads_split(search: Search, value: ir.Value | None) -> int | None:
     return whole // width
 
 
-def split(search: Search, nodes: Nodes, value: ir.Value, heads: int) -> ir.Value:
+def split(search: GraphFacts, nodes: Nodes, value: ir.Value, heads: int) -> ir.Value:
     """(batch * heads, length, width) as (batch, heads, length, width): as it was before, or by a Reshape."""
     node = value.producer()
     sizes = search.sizes_of(value)

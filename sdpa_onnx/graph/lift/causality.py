@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.index_paths import IndexPaths
-from sdpa_onnx.graph.lift.search import Search
 from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeTrial
 from sdpa_onnx.graph.lift.spans import Span, hidden_below
 
@@ -92,7 +92,7 @@ class CausalMasks:
         search: The graph; nodes may be added to it between two questions.
     """
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: GraphFacts) -> None:
         self._search = search
         self._axes = _axes_of_inputs(search.graph.inputs)
         self._lengths, self._batches = _length_and_batch_axes(self._axes.values())

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.domains import is_standard
-from sdpa_onnx.graph.lift.sizes import Size, SizeEntry
+from sdpa_onnx.graph.lift.sizes import SizeEntry, SymbolicSize
 
 __all__ = ["Constants"]
 
@@ -48,7 +48,7 @@ class Constants:
         found = self.partly(value)
         if found is None or found.dtype != object:
             return found
-        return None if any(isinstance(entry, Size) for entry in found.flat) else found.astype(np.int64)
+        return None if any(isinstance(entry, SymbolicSize) for entry in found.flat) else found.astype(np.int64)
 
     def is_one(self, value: ir.Value) -> bool:
         """Whether a value is constant; numbers are looked at only where nodes compute it."""
@@ -58,7 +58,7 @@ class Constants:
         return node.op_type == "Constant" or self.of(value) is not None
 
     def partly(self, value: ir.Value | None) -> Array | None:
-        """The same with a `Size` for each size that is no number, in an array of objects."""
+        """The same with a `SymbolicSize` for each size that is no number, in an array of objects."""
         return None if value is None else self._evaluate(value, _MOST_STEPS)
 
     def _evaluate(self, value: ir.Value, steps: int) -> Array | None:
@@ -74,7 +74,7 @@ class Constants:
             return _constant(node)
         if not is_standard(node) or node.op_type not in _KNOWN or steps == 0:
             return None
-        inputs = self._sizes(node) if node.op_type in ("Shape", "Size") else self._inputs(node, steps - 1)
+        inputs = self._sizes(node) if node.op_type in ("Shape", "SymbolicSize") else self._inputs(node, steps - 1)
         if inputs is None:
             return None
         try:
@@ -207,7 +207,11 @@ def _power(one: Array, other: Array) -> Array:
 def _equal(one: Array, other: Array) -> Array:
     """A size is never negative; whether it is some other number is not known."""
     for left, right in ((one, other), (other, one)):
-        if left.dtype == object and any(isinstance(entry, Size) for entry in left.flat) and not (right < 0).all():
+        if (
+            left.dtype == object
+            and any(isinstance(entry, SymbolicSize) for entry in left.flat)
+            and not (right < 0).all()
+        ):
             raise ValueError("unknown")
     return np.asarray(one == other).astype(bool)
 
@@ -231,7 +235,7 @@ _BY_NODE: Mapping[str, Callable[[ir.Node, list[Array]], Array]] = {
     "ConstantOfShape": _full,
 }
 _BY_INPUTS: Mapping[str, Callable[..., Any]] = {
-    "Size": _size,
+    "SymbolicSize": _size,
     "Identity": lambda one: one,
     "Slice": _slice,
     "Reshape": _reshape,

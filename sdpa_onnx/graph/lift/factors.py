@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.spec import Dtype, ScaleRule
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import Dtype, ScaleRule
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.element_types import DTYPES
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 
 __all__ = ["Factor", "factor_of", "scale_of", "unscaled"]
 
@@ -33,7 +33,7 @@ class Factor:
         return Factor(number=self.number * other.number, doubt=self.doubt + other.doubt)
 
 
-def factor_of(search: Search, node: ir.Node, position: int) -> Factor | None:
+def factor_of(search: GraphFacts, node: ir.Node, position: int) -> Factor | None:
     """What a Mul or Div multiplies its input at `position` by, or None if that is no constant number."""
     other = node.inputs[1 - position] if node.op_type in ("Mul", "Div") and len(node.inputs) == 2 else None
     dims, own = search.dims_of(other), search.dims_of(node.inputs[position])
@@ -52,7 +52,7 @@ def factor_of(search: Search, node: ir.Node, position: int) -> Factor | None:
             return None
 
 
-def unscaled(search: Search, value: ir.Value) -> tuple[ir.Value, Factor]:
+def unscaled(search: GraphFacts, value: ir.Value) -> tuple[ir.Value, Factor]:
     """A value without the constants that it was just multiplied or divided by, and their product."""
     factor = Factor()
     while (node := value.producer()) is not None and is_standard(node):

@@ -8,23 +8,19 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from sdpa_onnx.graph.lift import (
-    contrib_attention,
-    contrib_gqa,
-    contrib_mha,
-    contrib_other,
-    nested,
-    standard,
-    written_out,
-)
+from sdpa_onnx.graph.lift import nested, standard, written_out
 from sdpa_onnx.graph.lift.causality import CausalMasks
-from sdpa_onnx.graph.lift.found import Findings, FoundAttention
-from sdpa_onnx.graph.lift.search import Search
-from sdpa_onnx.graph.lift.settle import settle
+from sdpa_onnx.graph.lift.contrib import attention as contrib_attention
+from sdpa_onnx.graph.lift.contrib import gqa as contrib_gqa
+from sdpa_onnx.graph.lift.contrib import mha as contrib_mha
+from sdpa_onnx.graph.lift.contrib import other as contrib_other
+from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.normalise import settle
 
 __all__ = ["READERS", "find_attentions"]
 
-Reader = Callable[[Search], Iterator[FoundAttention]]
+Reader = Callable[[GraphFacts], Iterator[FoundAttention]]
 
 READERS: tuple[Reader, ...] = (
     standard.read,
@@ -37,7 +33,7 @@ READERS: tuple[Reader, ...] = (
 )
 
 
-def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True) -> Findings:
+def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True) -> FoundAttentions:
     """Find every attention, read or not, in graph order.
 
     The copy shares the model's tensors; files of external data are not read.
@@ -46,10 +42,10 @@ def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True) -> Findi
         model: The model; it is left as it is.
         rows_may_be_empty: Whether padding may hide every key of a query, see `settle`.
     """
-    search = Search(model)
+    search = GraphFacts(model)
     read_ones = [attention for read in READERS for attention in read(search)]
     causal = CausalMasks(search)
     found = [settle(search, causal, attention, rows_may_be_empty=rows_may_be_empty) for attention in read_ones]
     places = {node.name: place for place, node in enumerate(search.graph.all_nodes())}
     found.sort(key=lambda attention: places.get(attention.node, len(places)))
-    return Findings(model=search.model, found=tuple(found))
+    return FoundAttentions(model=search.model, found=tuple(found))

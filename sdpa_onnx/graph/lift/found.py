@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.graph.graph_attention import GraphAttention
 
-__all__ = ["EVERY_QUERY_SEES_A_KEY", "NAN_ROWS", "Findings", "FoundAttention"]
+__all__ = ["EVERY_QUERY_SEES_A_KEY", "NAN_ROWS", "FoundAttention", "FoundAttentions"]
 
 EVERY_QUERY_SEES_A_KEY = "every query sees a key"
 # A warning of an attention whose source has no guard against rows that are hidden entirely.
@@ -35,7 +35,7 @@ class FoundAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class FoundAttentions:
     """All attentions of a graph, in graph order.
 
     Args:

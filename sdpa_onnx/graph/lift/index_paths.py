@@ -15,8 +15,18 @@ import numpy as np
 import onnx_ir as ir
 
 from sdpa_onnx.graph.domains import is_standard
-from sdpa_onnx.graph.lift.path_kinds import PATTERN, UNKNOWN, Is, Path, added_up, either, largest, moved, picked
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.path_kinds import (
+    PATTERN,
+    UNKNOWN,
+    PathFacts,
+    PathKind,
+    added_up,
+    either,
+    largest,
+    moved,
+    picked,
+)
 from sdpa_onnx.graph.lift.spans import SPAN_OPERATORS
 
 __all__ = ["EXTENTS", "IndexPaths"]
@@ -38,7 +48,7 @@ _MOST_ENTRIES = 2**23
 _HOLDS_POSITIONS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-_Rule = Callable[["IndexPaths", ir.Node, list["Path"]], Path]
+_Rule = Callable[["IndexPaths", ir.Node, list["PathFacts"]], PathFacts]
 
 
 @dataclass(slots=True)
@@ -51,14 +61,14 @@ class IndexPaths:
         longest: The greatest number in a comparison that can be tried.
     """
 
-    search: Search
+    search: GraphFacts
     batches: frozenset[str]
     longest: float
-    _known: dict[ir.Value, Path] = field(default_factory=dict)
+    _known: dict[ir.Value, PathFacts] = field(default_factory=dict)
 
     def is_unknown(self, value: ir.Value) -> bool:
         """Whether nothing may be said of a value, whatever it is at some sizes."""
-        return self._of(value).kind is Is.UNKNOWN
+        return self._of(value).kind is PathKind.UNKNOWN
 
     def reach(self, value: ir.Value) -> float:
         """The position from which on a value does not change its ways any more."""
@@ -70,7 +80,7 @@ class IndexPaths:
         while stack:
             reached = stack.pop()
             path = self._of(reached)
-            if path.kind is Is.UNKNOWN:
+            if path.kind is PathKind.UNKNOWN:
                 continue
             found.append(path.threshold)
             entered = [] if path.is_constant else _entered(reached.producer())
@@ -79,7 +89,7 @@ class IndexPaths:
             stack += new
         return [number for number in found if number]
 
-    def _of(self, goal: ir.Value) -> Path:
+    def _of(self, goal: ir.Value) -> PathFacts:
         stack = [goal]  # not by recursion: a path through a deep model is longer than Python's stack
         while stack:
             value = stack[-1]
@@ -99,15 +109,15 @@ class IndexPaths:
             self._known[value] = self._read(node, [self._known[one] for one in entered])
         return self._known[goal]
 
-    def _read(self, node: ir.Node, paths: list[Path]) -> Path:
-        if {Is.SAMPLE, Is.INDICES} & {path.kind for path in paths} and node.op_type not in _TAKES_SAMPLES:
+    def _read(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
+        if {PathKind.SAMPLE, PathKind.INDICES} & {path.kind for path in paths} and node.op_type not in _TAKES_SAMPLES:
             return UNKNOWN
         rule = _RULES.get(node.op_type, _pattern)
         path = rule(self, node, paths)
-        number = path.number if path.kind in (Is.POSITION, Is.SAMPLE, Is.INDICES) else 0.0
+        number = path.number if path.kind in (PathKind.POSITION, PathKind.SAMPLE, PathKind.INDICES) else 0.0
         return UNKNOWN if max(number, path.threshold) > self.longest else path
 
-    def _literal(self, value: ir.Value) -> Path | None:
+    def _literal(self, value: ir.Value) -> PathFacts | None:
         sizes = self.search.sizes_of(value)
         if sizes is None or math.prod(size if isinstance(size, int) else 1 for size in sizes) > _MOST_ENTRIES:
             return None
@@ -120,28 +130,28 @@ class IndexPaths:
         if array.size > _MOST_ENTRIES:
             return None
         size = max(array.shape, default=0) if array.size > 1 else 0
-        return Path(kind=Is.LITERAL, number=largest(array), threshold=float(size), is_constant=True)
+        return PathFacts(kind=PathKind.LITERAL, number=largest(array), threshold=float(size), is_constant=True)
 
-    def _range(self, node: ir.Node, paths: list[Path]) -> Path:
+    def _range(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         start, _ = paths
         along = self.search.sizes_in(node.inputs[1])
         if along is None:
             return UNKNOWN
         words = {word for size in along.ravel().tolist() for word in _names(size)}
-        if start.kind is not Is.LITERAL or self.search.scalar_of(node.inputs[2]) != 1:
+        if start.kind is not PathKind.LITERAL or self.search.scalar_of(node.inputs[2]) != 1:
             return UNKNOWN
-        kind = Is.SAMPLE if words & self.batches else Is.POSITION
-        return Path(kind=kind, positions=1, number=start.number)
+        kind = PathKind.SAMPLE if words & self.batches else PathKind.POSITION
+        return PathFacts(kind=kind, positions=1, number=start.number)
 
-    def _product(self, node: ir.Node, paths: list[Path]) -> Path:
-        if Is.POSITION not in {path.kind for path in paths}:
+    def _product(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
+        if PathKind.POSITION not in {path.kind for path in paths}:
             return PATTERN
         for position, path in enumerate(paths):
-            if path.kind is Is.POSITION and self.search.scalar_of(node.inputs[1 - position]) in (-1, 0, 1):
+            if path.kind is PathKind.POSITION and self.search.scalar_of(node.inputs[1 - position]) in (-1, 0, 1):
                 return moved(path, 0.0)
         return UNKNOWN
 
-    def _slice(self, node: ir.Node, paths: list[Path]) -> Path:
+    def _slice(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         data, *numbers = paths
         steps = self.search.scalar_of(node.inputs[4]) if len(node.inputs) > 4 else 1
         starts = self.search.sizes_in(node.inputs[1])
@@ -149,25 +159,25 @@ class IndexPaths:
             return UNKNOWN
         return moved(data, numbers[0].number)
 
-    def _gather(self, _: ir.Node, paths: list[Path]) -> Path:
+    def _gather(self, _: ir.Node, paths: list[PathFacts]) -> PathFacts:
         data, index = paths
-        if index.kind is Is.LITERAL:
+        if index.kind is PathKind.LITERAL:
             return moved(data, index.number)
-        if data.kind is Is.LITERAL:  # whatever picks it, an entry is one of the table's
-            by = index.number if index.kind is Is.POSITION else 0.0
-            return Path(kind=Is.LITERAL, number=data.number, threshold=by)
+        if data.kind is PathKind.LITERAL:  # whatever picks it, an entry is one of the table's
+            by = index.number if index.kind is PathKind.POSITION else 0.0
+            return PathFacts(kind=PathKind.LITERAL, number=data.number, threshold=by)
         return picked(data, index)
 
-    def _gather_nd(self, node: ir.Node, paths: list[Path]) -> Path:
+    def _gather_nd(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         """By indices of which the first may be a sample, where all samples have the same entries."""
         data, index = paths
         written = node.inputs[1].producer() if node.inputs[1] is not None else None
-        if index.kind is not Is.INDICES or written is None or written.op_type != "Concat" or _batch_dims(node):
+        if index.kind is not PathKind.INDICES or written is None or written.op_type != "Concat" or _batch_dims(node):
             return UNKNOWN
         parts = [self._known[one] for one in written.inputs if one is not None]
-        if Is.SAMPLE in {part.kind for part in parts[1:]}:
+        if PathKind.SAMPLE in {part.kind for part in parts[1:]}:
             return UNKNOWN
-        if parts[0].kind is Is.SAMPLE and not self._is_spread(node.inputs[0]):
+        if parts[0].kind is PathKind.SAMPLE and not self._is_spread(node.inputs[0]):
             return UNKNOWN
         return picked(data, index)
 
@@ -188,23 +198,23 @@ class IndexPaths:
             stack += node.inputs[:1] if node.op_type in ("Expand", "Tile", "Slice", "CumSum") else node.inputs
         return sizes is not None
 
-    def _concat(self, node: ir.Node, paths: list[Path]) -> Path:
+    def _concat(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         """Single indices along the last axis, or pieces of which only the last is as long as it likes."""
         axis, sizes = _axis_of(node), [self.search.sizes_of(value) for value in node.inputs]
         kinds = {path.kind for path in paths}
         long = [size[axis] if size is not None else None for size in sizes]
         are_last = all(size is not None and axis in (-1, len(size) - 1) for size in sizes)
         number = sum(path.number for path in paths)
-        if are_last and set(long) == {1} and kinds <= {Is.LITERAL, Is.POSITION, Is.SAMPLE}:
-            positions = sum(path.positions for path in paths if path.kind is Is.POSITION)
-            return Path(kind=Is.INDICES, positions=positions, number=number)
+        if are_last and set(long) == {1} and kinds <= {PathKind.LITERAL, PathKind.POSITION, PathKind.SAMPLE}:
+            positions = sum(path.positions for path in paths if path.kind is PathKind.POSITION)
+            return PathFacts(kind=PathKind.INDICES, positions=positions, number=number)
         before = [size for size in long[:-1] if isinstance(size, int)]
         if len(before) < len(long) - 1:
             return UNKNOWN
         joined = either(paths)
-        return moved(joined, float(sum(before))) if joined.kind is not Is.UNKNOWN else UNKNOWN
+        return moved(joined, float(sum(before))) if joined.kind is not PathKind.UNKNOWN else UNKNOWN
 
-    def _tile(self, node: ir.Node, paths: list[Path]) -> Path:
+    def _tile(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         """Only along axes of one entry: else what stands at a place depends on the length."""
         before, times = self.search.sizes_of(node.inputs[0]), self.search.sizes_in(node.inputs[1])
         if before is None or times is None or len(before) != times.size:
@@ -212,59 +222,59 @@ class IndexPaths:
         is_spread = all(1 in (size, time) for size, time in zip(before, times.tolist(), strict=True))
         return moved(paths[0], 0.0) if is_spread else UNKNOWN
 
-    def _cast(self, node: ir.Node, paths: list[Path]) -> Path:
+    def _cast(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         (path,) = paths
         target = ir.DataType(node.attributes["to"].as_int())
-        if path.kind is not Is.POSITION:
-            return moved(path, 0.0) if path.kind is Is.LITERAL and target in _HOLDS_POSITIONS else PATTERN
+        if path.kind is not PathKind.POSITION:
+            return moved(path, 0.0) if path.kind is PathKind.LITERAL and target in _HOLDS_POSITIONS else PATTERN
         if target is ir.DataType.BOOL:
-            return Path(kind=Is.PATTERN, threshold=path.number + 1)
+            return PathFacts(kind=PathKind.PATTERN, threshold=path.number + 1)
         return moved(path, 0.0) if target in _HOLDS_POSITIONS else UNKNOWN
 
 
-def _compared(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+def _compared(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     """Numbers of both sides together are the difference at which the answer changes."""
     total = added_up(paths)
-    if total.kind is Is.POSITION:
-        return Path(kind=Is.PATTERN, threshold=total.number + 1)
+    if total.kind is PathKind.POSITION:
+        return PathFacts(kind=PathKind.PATTERN, threshold=total.number + 1)
     return total
 
 
-def _added(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+def _added(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     return added_up(paths)
 
 
-def _chosen(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+def _chosen(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     """One of two values, by a condition."""
     return either(paths[1:])
 
 
-def _limited(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+def _limited(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     """The greater or less: a comparison, and one of the two."""
-    return UNKNOWN if added_up(paths).kind is Is.UNKNOWN else either(paths)
+    return UNKNOWN if added_up(paths).kind is PathKind.UNKNOWN else either(paths)
 
 
-def _triangle(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+def _triangle(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     data, *diagonal = paths
-    numbers = [path.number for path in diagonal if path.kind is Is.LITERAL]
-    if data.kind is Is.POSITION or len(numbers) < len(diagonal):
+    numbers = [path.number for path in diagonal if path.kind is PathKind.LITERAL]
+    if data.kind is PathKind.POSITION or len(numbers) < len(diagonal):
         return UNKNOWN
-    return Path(kind=Is.PATTERN, threshold=sum(numbers) + 1)
+    return PathFacts(kind=PathKind.PATTERN, threshold=sum(numbers) + 1)
 
 
-def _filled(_: IndexPaths, node: ir.Node, __: list[Path]) -> Path:
+def _filled(_: IndexPaths, node: ir.Node, __: list[PathFacts]) -> PathFacts:
     value = node.attributes.get("value")
-    return Path(kind=Is.LITERAL, number=largest(value.as_tensor().numpy()) if value is not None else 0.0)
+    return PathFacts(kind=PathKind.LITERAL, number=largest(value.as_tensor().numpy()) if value is not None else 0.0)
 
 
-def _same(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+def _same(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     (path,) = paths
     return moved(path, 0.0)
 
 
-def _pattern(_: IndexPaths, __: ir.Node, paths: list[Path]) -> Path:
+def _pattern(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     """Of entries that stand at one place: what patterns make is a pattern; of positions, nothing is known."""
-    return UNKNOWN if Is.POSITION in {path.kind for path in paths} else PATTERN
+    return UNKNOWN if PathKind.POSITION in {path.kind for path in paths} else PATTERN
 
 
 def _axis_of(node: ir.Node) -> int:

@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sdpa_onnx.graph.lift.batch_heads import split
-from sdpa_onnx.graph.lift.refused import Refused
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.score_chain import MaskTerm
-from sdpa_onnx.graph.lift.search import Search
 from sdpa_onnx.graph.lift.sizes import stated
 from sdpa_onnx.graph.nodes import Nodes
 
@@ -20,7 +20,7 @@ __all__ = ["as_one_mask"]
 
 
 def as_one_mask(
-    search: Search,
+    search: GraphFacts,
     nodes: Nodes,
     terms: Sequence[MaskTerm],
     *,
@@ -28,7 +28,7 @@ def as_one_mask(
     key: ir.Value,
     heads: int | None,
     rank: int,
-) -> ir.Value | Refused | None:
+) -> ir.Value | UnreadReason | None:
     """One mask that does what several do, or None if there are none.
 
     A fill of -inf makes a boolean mask, in which a row without visible keys gives 0; a finite
@@ -48,7 +48,7 @@ def as_one_mask(
     for term in terms:
         mask = _as_mask(search, nodes, term, dtype)
         shaped = _shaped(search, nodes, mask, key=key, heads=heads, rank=rank, term=term)
-        if isinstance(shaped, Refused):
+        if isinstance(shaped, UnreadReason):
             return shaped
         (conditions if shaped.dtype == ir.DataType.BOOL else added).append(shaped)
     return _one(nodes, _joined(nodes, "And", conditions), _joined(nodes, "Add", added), dtype)
@@ -60,13 +60,13 @@ def _one(nodes: Nodes, visible: ir.Value | None, bias: ir.Value | None, dtype: i
     return nodes("Where", visible, bias, nodes.constant(-math.inf, dtype), dtype=dtype)
 
 
-def _as_mask(search: Search, nodes: Nodes, term: MaskTerm, dtype: ir.DataType) -> ir.Value:
+def _as_mask(search: GraphFacts, nodes: Nodes, term: MaskTerm, dtype: ir.DataType) -> ir.Value:
     if term.hides is None:
         return _bias(search, nodes, term, dtype)
     return _condition(nodes, term.value, hides=term.hides, fill=term.fill, dtype=dtype)
 
 
-def _bias(search: Search, nodes: Nodes, term: MaskTerm, dtype: ir.DataType) -> ir.Value:
+def _bias(search: GraphFacts, nodes: Nodes, term: MaskTerm, dtype: ir.DataType) -> ir.Value:
     """What is added; boolean where that is 0 for a visible and -inf for a hidden key."""
     value = _uncast(term.value)
     node = value.producer()
@@ -111,15 +111,15 @@ def _negated(nodes: Nodes, condition: ir.Value) -> ir.Value:
 
 
 def _shaped(
-    search: Search, nodes: Nodes, mask: ir.Value, *, key: ir.Value, heads: int | None, rank: int, term: MaskTerm
-) -> ir.Value | Refused:
+    search: GraphFacts, nodes: Nodes, mask: ir.Value, *, key: ir.Value, heads: int | None, rank: int, term: MaskTerm
+) -> ir.Value | UnreadReason:
     """The mask with four axes, or the two of queries and keys alone, and all keys in the last."""
     dims = search.dims_of(term.value)
     name = search.name_of(term.node)
     if dims is None:
-        return Refused(f"the rank of the mask is unknown: node {name}")
+        return UnreadReason(f"the rank of the mask is unknown: node {name}")
     if len(dims) > term.rank or term.rank > rank:
-        return Refused(f"the mask has more axes than the scores: node {name}")
+        return UnreadReason(f"the mask has more axes than the scores: node {name}")
     if not dims or dims[-1] == 1 or (dims[-1] is None and not _is_as_long(search, term.value, key)):
         mask, dims = _all_keys(search, nodes, mask, key, dims)
     if len(dims) == 1:
@@ -131,14 +131,14 @@ def _shaped(
     return nodes("Unsqueeze", mask, nodes.integers(1 if rank == 3 else 0))
 
 
-def _is_as_long(search: Search, mask: ir.Value, key: ir.Value) -> bool:
+def _is_as_long(search: GraphFacts, mask: ir.Value, key: ir.Value) -> bool:
     """Whether the graph says that the mask has an entry for every key: it is never a single one for all of them."""
     own, keys = search.sizes_of(mask), search.sizes_of(key)
     return own is not None and keys is not None and own[-1] == keys[-2]
 
 
 def _all_keys(
-    search: Search, nodes: Nodes, mask: ir.Value, key: ir.Value, dims: tuple[int | None, ...]
+    search: GraphFacts, nodes: Nodes, mask: ir.Value, key: ir.Value, dims: tuple[int | None, ...]
 ) -> tuple[ir.Value, tuple[int | None, ...]]:
     """A mask that says the same for every key, once per key: the operator takes a short axis for hidden keys."""
     dims = (1,) * (2 - len(dims)) + dims

@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
 from sdpa_onnx.graph.lift.found import FoundAttention
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import from_products, into_products
-from sdpa_onnx.graph.lift.search import Search
 from sdpa_onnx.graph.subgraphs import subgraphs_of
 
 __all__ = ["read"]
@@ -16,7 +16,7 @@ __all__ = ["read"]
 _CONTRIB = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention")
 
 
-def read(search: Search) -> Iterator[FoundAttention]:
+def read(search: GraphFacts) -> Iterator[FoundAttention]:
     """Each attention that stands in no node list of the main graph, with where it stands."""
     for outer in search.graph:
         for body in subgraphs_of(outer):
@@ -40,7 +40,7 @@ def _called(model: ir.Model) -> Iterator[ir.Function]:
     return (body for body in bodies if body.identifier() in called)
 
 
-def _dialect(search: Search, node: ir.Node) -> str | None:
+def _dialect(search: GraphFacts, node: ir.Node) -> str | None:
     if node.domain == CONTRIB_DOMAIN and node.op_type in _CONTRIB:
         return f"onnxruntime {node.op_type}"
     if not is_standard(node) or not node.inputs or node.inputs[0] is None:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from sdpa_onnx.graph.domains import is_standard
-from sdpa_onnx.graph.lift.search import Search
-from sdpa_onnx.graph.lift.sizes import Size, SizeEntry
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.sizes import SizeEntry, SymbolicSize
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["as_dtype", "order_of", "transposed", "ungrouped", "untransposed"]
 
 
-def untransposed(search: Search, nodes: Nodes, value: ir.Value) -> ir.Value:
+def untransposed(search: GraphFacts, nodes: Nodes, value: ir.Value) -> ir.Value:
     """A value whose last two axes are swapped: the one that was transposed, or a transpose of the given one.
 
     Args:
@@ -49,7 +49,7 @@ def as_dtype(value: ir.Value, dtype: ir.DataType | None) -> ir.Value | None:
     return value if value.dtype == dtype else None
 
 
-def ungrouped(search: Search, value: ir.Value) -> tuple[ir.Value, int]:
+def ungrouped(search: GraphFacts, value: ir.Value) -> tuple[ir.Value, int]:
     """A value before its heads were repeated for groups of query heads, and how often each was.
 
     Seen: Unsqueeze - Expand or Tile - Reshape, and Gather of the repeated heads. Heads must be repeated one by one
@@ -86,11 +86,11 @@ def _is_regrouped(kept: Sequence[SizeEntry], shape: Sequence[SizeEntry], heads: 
     """
     if len(shape) != len(heads) + 3:
         return False
-    same_length = shape[-2] == kept[2] or (isinstance(shape[-2], Size) and isinstance(kept[2], Size))
+    same_length = shape[-2] == kept[2] or (isinstance(shape[-2], SymbolicSize) and isinstance(kept[2], SymbolicSize))
     return same_length and (*shape[:-2], shape[-1]) == (kept[0], *heads, kept[3])
 
 
-def _gathered(search: Search, value: ir.Value, gather: ir.Node) -> tuple[ir.Value, int]:
+def _gathered(search: GraphFacts, value: ir.Value, gather: ir.Node) -> tuple[ir.Value, int]:
     axis = gather.attributes.get("axis")
     order = search.constant_of(gather.inputs[1])
     source = gather.inputs[0]
@@ -119,7 +119,7 @@ def _producer_source(lifted: ir.Value) -> ir.Value | None:
     return next(iter(node.inputs), None)
 
 
-def _through_reshapes(search: Search, last: ir.Node) -> ir.Value | None:
+def _through_reshapes(search: GraphFacts, last: ir.Node) -> ir.Value | None:
     """The source of Reshape (-1, length, width) - Transpose - Reshape, as torch.onnx writes key^T up to opset 22."""
     transpose = _producer(last, "Reshape", "Transpose")
     first = None if transpose is None else _producer(transpose, "Transpose", "Reshape")

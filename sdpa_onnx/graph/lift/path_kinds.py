@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 import numpy as np
 
-__all__ = ["PATTERN", "UNKNOWN", "Is", "Path", "added_up", "either", "largest", "moved", "picked"]
+__all__ = ["PATTERN", "UNKNOWN", "PathFacts", "PathKind", "added_up", "either", "largest", "moved", "picked"]
 
 # Numbers from here on stand for infinity or the lowest of a type, not for a length.
 _NO_LENGTH = 2.0**31
@@ -14,7 +14,7 @@ _NO_LENGTH = 2.0**31
 _MOST_POSITIONS = 2
 
 
-class Is(Enum):
+class PathKind(Enum):
     """What a value is.
 
     LITERAL: constant, or picked from constants.
@@ -34,7 +34,7 @@ class Is(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class PathFacts:
     """What is known of a value.
 
     Args:
@@ -45,59 +45,59 @@ class Path:
         is_constant: It is a constant itself, so that its inputs say nothing more.
     """
 
-    kind: Is
+    kind: PathKind
     positions: int = 0
     number: float = 0.0
     threshold: float = 0.0
     is_constant: bool = False
 
 
-UNKNOWN = Path(kind=Is.UNKNOWN)
-PATTERN = Path(kind=Is.PATTERN)
+UNKNOWN = PathFacts(kind=PathKind.UNKNOWN)
+PATTERN = PathFacts(kind=PathKind.PATTERN)
 
 
-def picked(data: Path, index: Path) -> Path:
+def picked(data: PathFacts, index: PathFacts) -> PathFacts:
     """Entries by one position: a position of what is picked from is moved, a pattern has the numbers of both."""
-    if index.kind not in (Is.POSITION, Is.INDICES) or index.positions > 1:
+    if index.kind not in (PathKind.POSITION, PathKind.INDICES) or index.positions > 1:
         return UNKNOWN
     match data.kind:
-        case Is.POSITION if data.positions == 1:
-            return Path(kind=Is.POSITION, positions=1, number=data.number + index.number)
-        case Is.LITERAL | Is.PATTERN:
-            return Path(kind=data.kind, number=data.number, threshold=index.number)
+        case PathKind.POSITION if data.positions == 1:
+            return PathFacts(kind=PathKind.POSITION, positions=1, number=data.number + index.number)
+        case PathKind.LITERAL | PathKind.PATTERN:
+            return PathFacts(kind=data.kind, number=data.number, threshold=index.number)
         case _:
             return UNKNOWN
 
 
-def moved(path: Path, by: float) -> Path:
+def moved(path: PathFacts, by: float) -> PathFacts:
     """The same entries at places that a number moves."""
-    if path.kind is Is.UNKNOWN:
+    if path.kind is PathKind.UNKNOWN:
         return PATTERN
-    number = path.number if path.kind is Is.LITERAL else path.number + by
-    return Path(kind=path.kind, positions=path.positions, number=number, threshold=by)
+    number = path.number if path.kind is PathKind.LITERAL else path.number + by
+    return PathFacts(kind=path.kind, positions=path.positions, number=number, threshold=by)
 
 
-def either(paths: list[Path]) -> Path:
+def either(paths: list[PathFacts]) -> PathFacts:
     """One of several values at each place."""
     kinds = {path.kind for path in paths}
-    if Is.POSITION not in kinds:
+    if PathKind.POSITION not in kinds:
         return PATTERN
-    if kinds - {Is.POSITION, Is.LITERAL}:
+    if kinds - {PathKind.POSITION, PathKind.LITERAL}:
         return UNKNOWN
     positions = max(path.positions for path in paths)
-    return Path(kind=Is.POSITION, positions=positions, number=sum(path.number for path in paths))
+    return PathFacts(kind=PathKind.POSITION, positions=positions, number=sum(path.number for path in paths))
 
 
-def added_up(paths: list[Path]) -> Path:
+def added_up(paths: list[PathFacts]) -> PathFacts:
     """A sum or difference; too many positions in it are unknown."""
     kinds = {path.kind for path in paths}
-    if Is.POSITION not in kinds:
+    if PathKind.POSITION not in kinds:
         return PATTERN
     total = sum(path.number for path in paths)
     count = sum(path.positions for path in paths)
-    if kinds - {Is.POSITION, Is.LITERAL} or count > _MOST_POSITIONS:
+    if kinds - {PathKind.POSITION, PathKind.LITERAL} or count > _MOST_POSITIONS:
         return UNKNOWN
-    return Path(kind=Is.POSITION, positions=count, number=total)
+    return PathFacts(kind=PathKind.POSITION, positions=count, number=total)
 
 
 def largest(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> float:

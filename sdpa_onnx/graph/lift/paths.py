@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 
 __all__ = ["PathNode", "from_products", "into_products"]
 
@@ -50,7 +50,7 @@ class PathNode:
     position: int
 
 
-def from_products(search: Search, value: ir.Value) -> list[tuple[ir.Node, tuple[PathNode, ...]]]:
+def from_products(search: GraphFacts, value: ir.Value) -> list[tuple[ir.Node, tuple[PathNode, ...]]]:
     """Every product that a value comes from, the nearest first, with the nodes between, the product's side first.
 
     A product with constant weights of two axes is a layer, and no product of queries and keys.
@@ -97,7 +97,7 @@ def into_products(value: ir.Value) -> list[tuple[PathNode, tuple[PathNode, ...]]
     return found
 
 
-def _is_projection(search: Search, node: ir.Node) -> bool:
+def _is_projection(search: GraphFacts, node: ir.Node) -> bool:
     weights = node.inputs[1] if len(node.inputs) > 1 else None
     sizes = search.sizes_of(weights)
     return weights is not None and sizes is not None and len(sizes) == 2 and search.is_constant(weights)

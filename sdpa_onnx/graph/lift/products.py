@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sdpa_onnx.graph.lift.factors import Factor, unscaled
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.operands import transposed, untransposed
 from sdpa_onnx.graph.lift.paths import PathNode
-from sdpa_onnx.graph.lift.refused import Refused
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["ScoresProduct", "ValuesProduct", "scores_product", "values_product"]
@@ -52,11 +52,11 @@ class ValuesProduct:
     order: tuple[int, ...] | None = None
 
 
-def scores_product(search: Search, nodes: Nodes, node: ir.Node) -> ScoresProduct | Refused:
+def scores_product(search: GraphFacts, nodes: Nodes, node: ir.Node) -> ScoresProduct | UnreadReason:
     """Read the product that scores come from."""
     name = search.name_of(node)
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
-        return Refused(f"a product has no two operands: node {name}")
+        return UnreadReason(f"a product has no two operands: node {name}")
     left, one = unscaled(search, node.inputs[0])
     right, other = unscaled(search, node.inputs[1])
     factor = one * other
@@ -64,37 +64,37 @@ def scores_product(search: Search, nodes: Nodes, node: ir.Node) -> ScoresProduct
         return _einsum_scores(search, nodes, node, (left, right), factor)
     ranks = [None if (sizes := search.sizes_of(value)) is None else len(sizes) for value in (left, right)]
     if None in ranks:
-        return Refused(f"the rank of query or key is unknown: node {name}")
+        return UnreadReason(f"the rank of query or key is unknown: node {name}")
     if ranks[0] != ranks[1]:
-        return Refused(f"the product is of {ranks[0]} axes with {ranks[1]}, so it is a projection: node {name}")
+        return UnreadReason(f"the product is of {ranks[0]} axes with {ranks[1]}, so it is a projection: node {name}")
     if node.op_type == "MatMul":
         key = untransposed(search, nodes, right)
     elif _is_scaled(node):
         key = right if _number(node, "transB", 0) else untransposed(search, nodes, right)
         factor *= Factor(number=_number(node, "alpha", 1.0), doubt=2.0**-24)
     else:
-        return Refused(f"{node.op_type} is not read as a product of query and key: node {name}")
+        return UnreadReason(f"{node.op_type} is not read as a product of query and key: node {name}")
     key, folded = unscaled(search, key)
     return ScoresProduct(node=node, query=left, key=key, factor=factor * folded, rank=ranks[0] or 0)
 
 
-def values_product(search: Search, nodes: Nodes, step: PathNode) -> ValuesProduct | Refused:
+def values_product(search: GraphFacts, nodes: Nodes, step: PathNode) -> ValuesProduct | UnreadReason:
     """Read the product that the weights enter."""
     node = step.node
     name = search.name_of(node)
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
-        return Refused(f"a product has no two operands: node {name}")
+        return UnreadReason(f"a product has no two operands: node {name}")
     if node.op_type == "Einsum":
         return _einsum_values(search, nodes, step)
     plain = node.op_type == "MatMul" or (node.op_type in ("FusedMatMul", "Gemm") and _only(node))
     if step.position != 0 or not plain or len(node.inputs) != 2:
-        return Refused(f"{node.op_type} is not read as a product of weights and values: node {name}")
+        return UnreadReason(f"{node.op_type} is not read as a product of weights and values: node {name}")
     return ValuesProduct(node=node, weights=node.inputs[0], value=node.inputs[1])
 
 
 def _einsum_scores(
-    search: Search, nodes: Nodes, node: ir.Node, operands: tuple[ir.Value, ir.Value], factor: Factor
-) -> ScoresProduct | Refused:
+    search: GraphFacts, nodes: Nodes, node: ir.Node, operands: tuple[ir.Value, ir.Value], factor: Factor
+) -> ScoresProduct | UnreadReason:
     letters = _letters(search, node)
     if letters is None:
         return _strange(search, node)
@@ -118,7 +118,7 @@ def _einsum_scores(
     )
 
 
-def _einsum_values(search: Search, nodes: Nodes, step: PathNode) -> ValuesProduct | Refused:
+def _einsum_values(search: GraphFacts, nodes: Nodes, step: PathNode) -> ValuesProduct | UnreadReason:
     node = step.node
     letters = _letters(search, node)
     weights, value = node.inputs[step.position], node.inputs[1 - step.position]
@@ -141,7 +141,7 @@ def _einsum_values(search: Search, nodes: Nodes, step: PathNode) -> ValuesProduc
     )
 
 
-def _letters(search: Search, node: ir.Node) -> tuple[str, str, str] | None:
+def _letters(search: GraphFacts, node: ir.Node) -> tuple[str, str, str] | None:
     """Letters of both operands and the output of an Einsum, one an axis; None if it is no such product."""
     attribute = node.attributes.get("equation")
     text = attribute.as_string().replace(" ", "") if attribute else ""
@@ -164,10 +164,10 @@ def _ordered(nodes: Nodes, value: ir.Value, have: str, wanted: str) -> ir.Value:
     return transposed(nodes, value, [have.index(letter) for letter in wanted])
 
 
-def _strange(search: Search, node: ir.Node) -> Refused:
+def _strange(search: GraphFacts, node: ir.Node) -> UnreadReason:
     attribute = node.attributes.get("equation")
     equation = attribute.as_string() if attribute else ""
-    return Refused(f"the equation '{equation}' is not read: node {search.name_of(node)}")
+    return UnreadReason(f"the equation '{equation}' is not read: node {search.name_of(node)}")
 
 
 def _number(node: ir.Node, name: str, default: float) -> float:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Refused"]
+__all__ = ["UnreadReason"]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class UnreadReason:
     """A step of reading that found something else than it can read.
 
     Args:

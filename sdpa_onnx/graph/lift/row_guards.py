@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.domains import is_standard
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.size_trial import NodeEvaluators
 from sdpa_onnx.graph.lift.spans import MISFIT
 from sdpa_onnx.graph.nodes_apart import has_subgraph
@@ -29,7 +29,7 @@ _OTHERS = 2
 _STEPS = 12
 
 
-def tells_empty_rows(search: Search, softmax: ir.Node, condition: ir.Value, *, wanted: bool) -> bool:
+def tells_empty_rows(search: GraphFacts, softmax: ir.Node, condition: ir.Value, *, wanted: bool) -> bool:
     """Whether a condition is `wanted` for rows whose scores are all -inf, and the opposite for all other rows.
 
     Args:
@@ -76,7 +76,7 @@ def _rows(keys: int, dtype: ir.DataType) -> tuple[Array, NDArray[np.bool_]]:
     return scores.astype(kind), np.asarray(np.isneginf(scores).all(axis=-1))
 
 
-def _nodes_behind(search: Search, softmax: ir.Node, condition: ir.Value) -> list[ir.Node] | None:
+def _nodes_behind(search: GraphFacts, softmax: ir.Node, condition: ir.Value) -> list[ir.Node] | None:
     """Nodes between scores or weights and a condition, in order; None if it follows from anything else."""
     ends = {softmax.inputs[0], softmax.outputs[0]}
     found: dict[ir.Node, None] = {}
@@ -99,7 +99,7 @@ def _nodes_behind(search: Search, softmax: ir.Node, condition: ir.Value) -> list
 
 
 def _evaluated(
-    search: Search, evaluators: NodeEvaluators, softmax: ir.Node, order: Sequence[ir.Node], scores: Array
+    search: GraphFacts, evaluators: NodeEvaluators, softmax: ir.Node, order: Sequence[ir.Node], scores: Array
 ) -> dict[ir.Value, Array]:
     known: dict[ir.Value, Array] = {}
     if softmax.inputs[0] is not None:
@@ -112,7 +112,7 @@ def _evaluated(
     return known
 
 
-def _array(search: Search, known: dict[ir.Value, Array], value: ir.Value) -> Array:
+def _array(search: GraphFacts, known: dict[ir.Value, Array], value: ir.Value) -> Array:
     constant = search.constant_of(value) if value not in known else known[value]
     if constant is None:
         raise KeyError(value.name)

@@ -9,9 +9,9 @@ import onnx_ir as ir
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.lift.factors import Factor, factor_of
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
-from sdpa_onnx.graph.lift.refused import Refused
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.refused import UnreadReason
 
 __all__ = ["MaskTerm", "ScoreChain", "is_idle", "read_chain", "softmax_axis"]
 
@@ -62,7 +62,7 @@ class ScoreChain:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_chain(search: Search, way: Sequence[PathNode], rank: int) -> ScoreChain | Refused:
+def read_chain(search: GraphFacts, way: Sequence[PathNode], rank: int) -> ScoreChain | UnreadReason:
     """Read the nodes of a way, the product's side first.
 
     Args:
@@ -78,7 +78,7 @@ def read_chain(search: Search, way: Sequence[PathNode], rank: int) -> ScoreChain
     return chain
 
 
-def is_idle(search: Search, step: PathNode) -> bool:
+def is_idle(search: GraphFacts, step: PathNode) -> bool:
     """Whether a node passes its numbers on as they are, rounding aside: a cast, an identity, an idle dropout."""
     node = step.node
     if not is_standard(node) or step.position != 0:
@@ -97,7 +97,7 @@ def is_idle(search: Search, step: PathNode) -> bool:
             return False
 
 
-def _read_step(search: Search, chain: ScoreChain, step: PathNode) -> Refused | None:
+def _read_step(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     if is_idle(search, step):
         return None
     node = step.node
@@ -106,19 +106,19 @@ def _read_step(search: Search, chain: ScoreChain, step: PathNode) -> Refused | N
         return read(search, chain, step)
     name = search.name_of(node)
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        return Refused(f"the scores are quantized: {node.op_type} at node {name}")
-    return Refused(f"{node.op_type} stands between the scores and the softmax: node {name}")
+        return UnreadReason(f"the scores are quantized: {node.op_type} at node {name}")
+    return UnreadReason(f"{node.op_type} stands between the scores and the softmax: node {name}")
 
 
-def _scaled(search: Search, chain: ScoreChain, step: PathNode) -> Refused | None:
+def _scaled(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     factor = factor_of(search, step.node, step.position)
     name = search.name_of(step.node)
     if step.node.op_type == "Div" and step.position == 1:
-        return Refused(f"something is divided by the scores: node {name}")
+        return UnreadReason(f"something is divided by the scores: node {name}")
     if factor is None:
-        return Refused(f"the scale is not constant: node {name}")
+        return UnreadReason(f"the scale is not constant: node {name}")
     if chain.masks and factor.number <= 0:
-        return Refused(f"masked scores are multiplied by {factor.number:g}: node {name}")
+        return UnreadReason(f"masked scores are multiplied by {factor.number:g}: node {name}")
     chain.factor *= factor
     chain.softcap *= abs(factor.number)
     chain.masks = [_times(term, factor.number) for term in chain.masks]
@@ -136,47 +136,47 @@ def _times(term: MaskTerm, number: float) -> MaskTerm:
     )
 
 
-def _capped(search: Search, chain: ScoreChain, step: PathNode) -> Refused | None:
+def _capped(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     if chain.masks or chain.softcap:
-        return Refused(
+        return UnreadReason(
             f"Tanh stands after {'a mask' if chain.masks else 'another Tanh'}: node {search.name_of(step.node)}"
         )
     chain.softcap = 1.0
     return None
 
 
-def _added(search: Search, chain: ScoreChain, step: PathNode) -> Refused | None:
+def _added(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     node = step.node
     other = node.inputs[1 - step.position]
     if other is None or (node.op_type == "Sub" and step.position == 1):
-        return Refused(f"the scores are subtracted: node {search.name_of(node)}")
+        return UnreadReason(f"the scores are subtracted: node {search.name_of(node)}")
     factor = -1.0 if node.op_type == "Sub" else 1.0
     chain.masks.append(MaskTerm(node=node, value=other, rank=chain.rank, factor=factor))
     return None
 
 
-def _chosen(search: Search, chain: ScoreChain, step: PathNode) -> Refused | None:
+def _chosen(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     node = step.node
     fill = search.scalar_of(node.inputs[3 - step.position])
     condition = node.inputs[0]
     if fill is None or condition is None:
-        return Refused(f"what replaces hidden scores is not constant: node {search.name_of(node)}")
+        return UnreadReason(f"what replaces hidden scores is not constant: node {search.name_of(node)}")
     if fill > _HIDES:
-        return Refused(f"scores are replaced by {fill:g}, which does not hide them: node {search.name_of(node)}")
+        return UnreadReason(f"scores are replaced by {fill:g}, which does not hide them: node {search.name_of(node)}")
     chain.masks.append(MaskTerm(node=node, value=condition, rank=chain.rank, hides=step.position == 2, fill=fill))
     return None
 
 
-def _raised(search: Search, chain: ScoreChain, step: PathNode) -> Refused | None:
+def _raised(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     """A lower limit that no visible score reaches."""
     node = step.node
     name = search.name_of(node)
     if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        return Refused(f"scores are limited from above: node {name}")
+        return UnreadReason(f"scores are limited from above: node {name}")
     limits = [value for position, value in enumerate(node.inputs) if position != step.position and value is not None]
     numbers = [search.scalar_of(value) for value in limits]
     if not numbers or any(number is None or number > _HIDES for number in numbers):
-        return Refused(f"scores are limited from below by what is not known to hide them: node {name}")
+        return UnreadReason(f"scores are limited from below by what is not known to hide them: node {name}")
     chain.warnings.append(
         f"scores are lifted to {max(number for number in numbers if number is not None):g} at node {name}: "
         "a row without visible keys gives a mean there and 0 here"
@@ -184,18 +184,18 @@ def _raised(search: Search, chain: ScoreChain, step: PathNode) -> Refused | None
     return None
 
 
-def _reshaped(search: Search, chain: ScoreChain, step: PathNode) -> Refused | None:
+def _reshaped(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     node = step.node
     before, after = search.sizes_of(node.inputs[0]), search.sizes_of(node.outputs[0])
     name = search.name_of(node)
     ranks = (chain.rank, None if after is None else len(after))
     if after is None or ranks not in ((3, 4), (4, 3)):
-        return Refused(f"the scores are reshaped in a way that is not read: node {name}")
+        return UnreadReason(f"the scores are reshaped in a way that is not read: node {name}")
     if before is not None and before[-2:] != after[-2:] and _known(before, after):
-        return Refused(f"the scores are reshaped across queries and keys: node {name}")
+        return UnreadReason(f"the scores are reshaped across queries and keys: node {name}")
     if len(after) == 4:
         if not isinstance(after[1], int):
-            return Refused(f"the number of heads is not static: node {name}")
+            return UnreadReason(f"the number of heads is not static: node {name}")
         chain.heads = after[1]
     chain.rank = len(after)
     return None
@@ -209,14 +209,14 @@ def _known(before: Sequence[object], after: Sequence[object]) -> bool:
     )
 
 
-def softmax_axis(search: Search, softmax: ir.Node, rank: int) -> int:
+def softmax_axis(search: GraphFacts, softmax: ir.Node, rank: int) -> int:
     """The axis, counted from the end: -1 is the last."""
     axis = softmax.attributes.get("axis")
     number = axis.as_int() if axis else (-1 if search.opset >= 13 else 1)
     return number if number < 0 else number - rank
 
 
-_READS: Mapping[str, Callable[[Search, ScoreChain, PathNode], Refused | None]] = {
+_READS: Mapping[str, Callable[[GraphFacts, ScoreChain, PathNode], UnreadReason | None]] = {
     "Mul": _scaled,
     "Div": _scaled,
     "Tanh": _capped,

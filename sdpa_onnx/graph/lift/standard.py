@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.attention_node import spec_or_reason
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lift.contrib_node import ContribNode, NotReadError, Reading, dtype_of, read_each
-from sdpa_onnx.graph.lift.contrib_operands import describe
+from sdpa_onnx.graph.lift.contrib.node import ContribNode, ContribReading, NotReadError, dtype_of, read_each
+from sdpa_onnx.graph.lift.contrib.operands import describe
 from sdpa_onnx.graph.lift.found import FoundAttention
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 
 __all__ = ["read"]
 
@@ -23,12 +23,12 @@ _OPERANDS = _FORMAL[:3]
 _MODES = range(4)
 
 
-def read(search: Search) -> Iterator[FoundAttention]:
+def read(search: GraphFacts) -> Iterator[FoundAttention]:
     """Find every standard Attention node."""
     yield from read_each(search, ("", "Attention"), "ONNX Attention", _FORMAL, _read)
 
 
-def _read(one: ContribNode) -> Reading:
+def _read(one: ContribNode) -> ContribReading:
     query, key, value = (one.need(name) for name in _OPERANDS)
     spec = _spec(one)
     dtype = dtype_of(query, "Q")
@@ -57,7 +57,7 @@ def _read(one: ContribNode) -> Reading:
         scores=one.output(3),
         scores_mode=mode,
     )
-    return Reading(attention=attention, warnings=_doubts(one, query.dtype))
+    return ContribReading(attention=attention, warnings=_doubts(one, query.dtype))
 
 
 def _output(one: ContribNode, spec: AttentionSpec) -> ir.Value:

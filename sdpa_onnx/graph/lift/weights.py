@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
-from sdpa_onnx.graph.lift.refused import Refused
+from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.row_guards import tells_empty_rows
 from sdpa_onnx.graph.lift.score_chain import is_idle
-from sdpa_onnx.graph.lift.search import Search
 
 __all__ = ["is_guard", "other_readers", "read_weights"]
 
 
-def read_weights(search: Search, softmax: ir.Node, way: Sequence[PathNode], rank: int) -> int | Refused:
+def read_weights(search: GraphFacts, softmax: ir.Node, way: Sequence[PathNode], rank: int) -> int | UnreadReason:
     """The rank of the weights as they enter the product with the values.
 
     Args:
@@ -29,18 +29,20 @@ def read_weights(search: Search, softmax: ir.Node, way: Sequence[PathNode], rank
         if node.op_type == "Reshape":
             after = search.sizes_of(node.outputs[0])
             if after is None or {rank, len(after)} != {3, 4}:
-                return Refused(f"the weights are reshaped in a way that is not read: node {search.name_of(node)}")
+                return UnreadReason(f"the weights are reshaped in a way that is not read: node {search.name_of(node)}")
             rank = len(after)
         elif _puts_zero(search, step):
             name = search.name_of(node)
-            return Refused(
+            return UnreadReason(
                 f"weights become 0 elsewhere than in rows without visible keys, as far as can be told: node {name}"
             )
         elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            return Refused(f"the weights are quantized: {node.op_type} at node {search.name_of(node)}")
+            return UnreadReason(f"the weights are quantized: {node.op_type} at node {search.name_of(node)}")
         else:
             name = search.name_of(node)
-            return Refused(f"{node.op_type} stands between the softmax and the product with the values: node {name}")
+            return UnreadReason(
+                f"{node.op_type} stands between the softmax and the product with the values: node {name}"
+            )
     return rank
 
 
@@ -56,7 +58,7 @@ def other_readers(softmax: ir.Node, way: Sequence[PathNode], product: ir.Node) -
     return readers
 
 
-def _puts_zero(search: Search, step: PathNode) -> bool:
+def _puts_zero(search: GraphFacts, step: PathNode) -> bool:
     """Whether a Where puts 0 in place of some weights."""
     node = step.node
     if node.op_type != "Where" or step.position not in (1, 2) or node.inputs[0] is None:
@@ -64,7 +66,7 @@ def _puts_zero(search: Search, step: PathNode) -> bool:
     return search.scalar_of(node.inputs[3 - step.position]) == 0
 
 
-def is_guard(search: Search, softmax: ir.Node, step: PathNode) -> bool:
+def is_guard(search: GraphFacts, softmax: ir.Node, step: PathNode) -> bool:
     """Whether a Where puts 0 in place of NaN, or into exactly the rows without visible keys."""
     condition = step.node.inputs[0]
     if condition is None or not _puts_zero(search, step):

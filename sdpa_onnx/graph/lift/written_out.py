@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lift.assemble import Parts, assemble
+from sdpa_onnx.graph.lift.assemble import AttentionParts, assemble
 from sdpa_onnx.graph.lift.found import NAN_ROWS, FoundAttention
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode, from_products, into_products
 from sdpa_onnx.graph.lift.products import scores_product, values_product
-from sdpa_onnx.graph.lift.refused import Refused
+from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.score_chain import read_chain, softmax_axis
-from sdpa_onnx.graph.lift.search import Search
 from sdpa_onnx.graph.lift.weights import is_guard, other_readers, read_weights
 from sdpa_onnx.graph.nodes import Nodes
 
@@ -29,7 +29,7 @@ _Before = tuple[ir.Node, tuple[PathNode, ...]]
 _After = tuple[PathNode, tuple[PathNode, ...]]
 
 
-def read(search: Search) -> Iterator[FoundAttention]:
+def read(search: GraphFacts) -> Iterator[FoundAttention]:
     """Each softmax between two products, read or with the reason why not."""
     for softmax in tuple(search.graph):
         if softmax.op_type == "Softmax" and is_standard(softmax) and softmax.inputs and softmax.inputs[0] is not None:
@@ -38,27 +38,29 @@ def read(search: Search) -> Iterator[FoundAttention]:
                 yield _read(search, softmax, before, after)
 
 
-def _read(search: Search, softmax: ir.Node, before: list[_Before], after: list[_After]) -> FoundAttention:
+def _read(search: GraphFacts, softmax: ir.Node, before: list[_Before], after: list[_After]) -> FoundAttention:
     """By the first product behind the softmax that reads as one of query and key; the others are then masks."""
     node = search.name_of(softmax)
     reasons: list[str] = []
     for way in before:
         found = _read_one(search, softmax, way, after)
-        if not isinstance(found, Refused):
+        if not isinstance(found, UnreadReason):
             return found
         reasons.append(found.reason)
     return FoundAttention(dialect=_DIALECT, node=node, reason=reasons[0])
 
 
-def _read_one(search: Search, softmax: ir.Node, before: _Before, after: list[_After]) -> FoundAttention | Refused:
+def _read_one(
+    search: GraphFacts, softmax: ir.Node, before: _Before, after: list[_After]
+) -> FoundAttention | UnreadReason:
     if len(after) > 1:
         names = ", ".join(search.name_of(step.node) for step, _ in after)
-        return Refused(f"the weights enter several products: nodes {names}")
+        return UnreadReason(f"the weights enter several products: nodes {names}")
     readers = other_readers(softmax, after[0][1], after[0][0].node)
     nodes = search.nodes_for(softmax)
     parts = _parts(search, nodes, softmax, before, after[0])
-    found = parts if isinstance(parts, Refused) else assemble(search, nodes, softmax, parts)
-    if isinstance(found, Refused):
+    found = parts if isinstance(parts, UnreadReason) else assemble(search, nodes, softmax, parts)
+    if isinstance(found, UnreadReason):
         search.discard(nodes)
         return found
     warnings = list(found[1])
@@ -77,20 +79,22 @@ def _may_be_nan(attention: GraphAttention) -> bool:
     return mask.dtype is ir.DataType.BOOL or mask.is_graph_input()
 
 
-def _parts(search: Search, nodes: Nodes, softmax: ir.Node, before: _Before, after: _After) -> Parts | Refused:
+def _parts(
+    search: GraphFacts, nodes: Nodes, softmax: ir.Node, before: _Before, after: _After
+) -> AttentionParts | UnreadReason:
     scores = scores_product(search, nodes, before[0])
-    if isinstance(scores, Refused):
+    if isinstance(scores, UnreadReason):
         return scores
     chain = read_chain(search, before[1], scores.rank)
-    if isinstance(chain, Refused):
+    if isinstance(chain, UnreadReason):
         return chain
     axis = softmax_axis(search, softmax, chain.rank)
     if axis != -1:
-        return Refused(f"softmax over axis {axis + chain.rank} at node {search.name_of(softmax)}")
+        return UnreadReason(f"softmax over axis {axis + chain.rank} at node {search.name_of(softmax)}")
     rank = read_weights(search, softmax, after[1], chain.rank)
-    if isinstance(rank, Refused):
+    if isinstance(rank, UnreadReason):
         return rank
     values = values_product(search, nodes, after[0])
-    if isinstance(values, Refused):
+    if isinstance(values, UnreadReason):
         return values
-    return Parts(scores=scores, chain=chain, values=values, weights_rank=rank)
+    return AttentionParts(scores=scores, chain=chain, values=values, weights_rank=rank)

@@ -9,14 +9,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import LowerOptions, Workaround
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.forms import LowerOptions, Workaround
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.built import Built
-from sdpa_onnx.graph.lower.operands import Lengths, heads_apart, scaled
-from sdpa_onnx.graph.lower.visible import (
-    Bounds,
+from sdpa_onnx.graph.lower.form_outputs import FormOutputs
+from sdpa_onnx.graph.lower.mask_nodes import (
+    WindowBounds,
     bounds_of,
     lifted,
     merged,
@@ -26,6 +25,7 @@ from sdpa_onnx.graph.lower.visible import (
     visible_keys,
     whole_mask,
 )
+from sdpa_onnx.graph.lower.operands import AttentionLengths, heads_apart, scaled
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["build", "needed_opset", "refusal", "scales_query"]
@@ -44,9 +44,9 @@ def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> 
     return unknown_rank(attention)
 
 
-def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> Built:
+def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
     """Write the node, its mask and what the workarounds ask for."""
-    lengths, asked = Lengths(nodes, attention), options.workarounds
+    lengths, asked = AttentionLengths(nodes, attention), options.workarounds
     counts_keys = attention.nonpad_kv_seqlen is not None and opset >= _LENGTHS_OPSET
     beside = _beside(attention, opset, asked)
     mask = _mask(nodes, attention, lengths, beside, opset=opset, asked=asked)
@@ -63,7 +63,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     for unused in () if has_past else outputs[1:3]:
         unused.name, unused.type = "", None
     present_key, present_value = _presents(nodes, attention, outputs if has_past else ())
-    return Built(
+    return FormOutputs(
         output=outputs[0],
         present_key=present_key,
         present_value=present_value,
@@ -71,18 +71,18 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     )
 
 
-def _beside(attention: GraphAttention, opset: int, asked: frozenset[Workaround]) -> Bounds:
+def _beside(attention: GraphAttention, opset: int, asked: frozenset[Workaround]) -> WindowBounds:
     """The bounds that the mask has to hold."""
     bounds = bounds_of(attention.spec)
     offset_unknown = attention.nonpad_kv_seqlen is not None and opset < _LENGTHS_OPSET
     if Workaround.CAUSAL_AS_MASK in asked or offset_unknown:
         return bounds
     if opset >= _WINDOW_OPSET:
-        return Bounds(left=None, right=None)
-    return Bounds(left=bounds.left, right=None if attention.spec.is_causal else bounds.right)
+        return WindowBounds(left=None, right=None)
+    return WindowBounds(left=bounds.left, right=None if attention.spec.is_causal else bounds.right)
 
 
-def _said_by_the_node(spec: AttentionSpec, beside: Bounds, asked: frozenset[Workaround]) -> AttentionSpec:
+def _said_by_the_node(spec: AttentionSpec, beside: WindowBounds, asked: frozenset[Workaround]) -> AttentionSpec:
     """The spec less what stands beside the node."""
     return replace(
         spec,
@@ -101,8 +101,8 @@ def scales_query(spec: AttentionSpec, asked: frozenset[Workaround]) -> bool:
 def _mask(
     nodes: Nodes,
     attention: GraphAttention,
-    lengths: Lengths,
-    beside: Bounds,
+    lengths: AttentionLengths,
+    beside: WindowBounds,
     *,
     opset: int,
     asked: frozenset[Workaround],
@@ -121,7 +121,7 @@ def _mask(
 
 
 def _operands(
-    nodes: Nodes, attention: GraphAttention, lengths: Lengths, asked: frozenset[Workaround]
+    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, asked: frozenset[Workaround]
 ) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value | None, ir.Value | None]:
     query, key, value = attention.query, attention.key, attention.value
     past_key, past_value = attention.past_key, attention.past_value
@@ -135,7 +135,7 @@ def _operands(
     return query, key, value, past_key, past_value
 
 
-def _per_sample(nodes: Nodes, lengths: Lengths, tensor: ir.Value, rank: int) -> ir.Value:
+def _per_sample(nodes: Nodes, lengths: AttentionLengths, tensor: ir.Value, rank: int) -> ir.Value:
     """Repeat what all samples share."""
     return nodes("Expand", tensor, lengths.as_shape(lengths.batch, *[1] * (rank - 1)))
 

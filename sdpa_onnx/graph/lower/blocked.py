@@ -11,18 +11,18 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import Form, LowerOptions
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower import attention as attention_form
 from sdpa_onnx.graph.lower import decomposed
-from sdpa_onnx.graph.lower.blocked_loop import Writing, write_loop, write_pieces
-from sdpa_onnx.graph.lower.blocked_numbers import Numbers
+from sdpa_onnx.graph.lower.blocked_loop import LoopOptions, write_loop, write_pieces
+from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
 from sdpa_onnx.graph.lower.blocked_plan import Blocking
 from sdpa_onnx.graph.lower.blocked_tile import hides_on_the_right_only
-from sdpa_onnx.graph.lower.built import Built
-from sdpa_onnx.graph.lower.operands import Lengths, Operands, join_operands, stated_size
-from sdpa_onnx.graph.lower.visible import bounds_of, unknown_rank
+from sdpa_onnx.graph.lower.form_outputs import FormOutputs
+from sdpa_onnx.graph.lower.mask_nodes import bounds_of, unknown_rank
+from sdpa_onnx.graph.lower.operands import AttentionLengths, FormOperands, join_operands, stated_size
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["build", "needed_opset", "refusal"]
@@ -46,25 +46,25 @@ def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> 
     return unknown_rank(attention)
 
 
-def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> Built:
+def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
     """Write the loop, and beside it what is faster at short lengths; which of them runs, the graph decides.
 
     With a left window even one query skips most keys: there the loop stands alone.
     """
-    writing = Writing(opset=opset, options=options, blocking=BLOCKING)
+    writing = LoopOptions(opset=opset, options=options, blocking=BLOCKING)
 
-    def in_one_piece(into: Nodes) -> Built:
+    def in_one_piece(into: Nodes) -> FormOutputs:
         if options.inner is Form.ATTENTION:
             return attention_form.build(into, attention, opset=opset, options=options)
         return decomposed.build(into, attention, opset=opset, options=options)
 
-    def in_pieces(into: Nodes) -> Built:
+    def in_pieces(into: Nodes) -> FormOutputs:
         return _joined(into, attention, write_pieces, writing)
 
-    def in_a_loop(into: Nodes) -> Built:
+    def in_a_loop(into: Nodes) -> FormOutputs:
         return _joined(into, attention, write_loop, writing)
 
-    def by_size(into: Nodes) -> Built:
+    def by_size(into: Nodes) -> FormOutputs:
         if hides_on_the_right_only(attention):
             return _either(into, attention, _is_short(into, attention, BLOCKING), in_pieces, in_a_loop)
         if bounds:
@@ -74,24 +74,24 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     bounds = bounds_of(attention.spec)
     if bounds.left is not None:
         return in_a_loop(nodes)
-    is_few = Numbers(nodes).is_at_most(Lengths(nodes, attention).queries, BLOCKING.few)
+    is_few = IndexArithmetic(nodes).is_at_most(AttentionLengths(nodes, attention).queries, BLOCKING.few)
     return _either(nodes, attention, is_few, in_one_piece, by_size)
 
 
 def _is_small(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value:
     """Whether there are so few scores that blocks cost more than they save."""
-    numbers, lengths = Numbers(nodes), Lengths(nodes, attention)
+    numbers, lengths = IndexArithmetic(nodes), AttentionLengths(nodes, attention)
     return numbers.is_at_most(_scores(numbers, attention, lengths, lengths.queries), blocking.whole)
 
 
 def _is_short(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value:
     """Whether the scores of a piece of all heads are no more than a tile."""
-    numbers, lengths = Numbers(nodes), Lengths(nodes, attention)
+    numbers, lengths = IndexArithmetic(nodes), AttentionLengths(nodes, attention)
     rows = numbers.blocks_of(lengths.queries, blocking.pieces)
     return numbers.is_at_most(_scores(numbers, attention, lengths, rows), blocking.tile)
 
 
-def _scores(numbers: Numbers, attention: GraphAttention, lengths: Lengths, rows: ir.Value) -> ir.Value:
+def _scores(numbers: IndexArithmetic, attention: GraphAttention, lengths: AttentionLengths, rows: ir.Value) -> ir.Value:
     """How many scores so many queries of all heads have."""
     heads = numbers.multiply(lengths.batch, attention.spec.q_num_heads)
     return numbers.multiply(numbers.multiply(heads, rows), lengths.keys)
@@ -100,12 +100,12 @@ def _scores(numbers: Numbers, attention: GraphAttention, lengths: Lengths, rows:
 def _joined(
     nodes: Nodes,
     attention: GraphAttention,
-    write: Callable[[Nodes, GraphAttention, Operands, Writing], ir.Value],
-    writing: Writing,
-) -> Built:
+    write: Callable[[Nodes, GraphAttention, FormOperands, LoopOptions], ir.Value],
+    writing: LoopOptions,
+) -> FormOutputs:
     """Blocks over the keys of cache and input together, which are the present too."""
     joined = _with_all_samples(nodes, attention, join_operands(nodes, attention))
-    return Built(
+    return FormOutputs(
         output=write(nodes, attention, joined, writing),
         present_key=None if attention.present_key is None else joined.key,
         present_value=None if attention.present_value is None else joined.value,
@@ -116,9 +116,9 @@ def _either(
     nodes: Nodes,
     attention: GraphAttention,
     condition: ir.Value,
-    then: Callable[[Nodes], Built],
-    otherwise: Callable[[Nodes], Built],
-) -> Built:
+    then: Callable[[Nodes], FormOutputs],
+    otherwise: Callable[[Nodes], FormOutputs],
+) -> FormOutputs:
     """Write an If whose branches give the same outputs."""
     wanted = [name for name in ("output", "present_key", "present_value") if getattr(attention, name) is not None]
     branches: dict[str, Any] = {}
@@ -127,19 +127,19 @@ def _either(
         branches[f"{name}_branch"] = _graph(inner, build_into(inner), wanted)
     outputs = nodes.many("If", condition, outputs=len(wanted), dtype=attention.query.dtype, **branches)
     named = dict(zip(wanted, outputs, strict=True))
-    return replace(Built(output=named["output"]), **named)
+    return replace(FormOutputs(output=named["output"]), **named)
 
 
-def _with_all_samples(nodes: Nodes, attention: GraphAttention, joined: Operands) -> Operands:
+def _with_all_samples(nodes: Nodes, attention: GraphAttention, joined: FormOperands) -> FormOperands:
     """Repeat keys and values that all samples share, where the graph states it: the turns count heads of samples."""
     if stated_size(attention.key, 0) != 1 or stated_size(attention.query, 0) == 1:
         return joined
-    shape = Lengths(nodes, attention)
+    shape = AttentionLengths(nodes, attention)
     sizes = shape.as_shape(shape.batch, 1, 1, 1)
     return replace(joined, key=nodes("Expand", joined.key, sizes), value=nodes("Expand", joined.value, sizes))
 
 
-def _graph(nodes: Nodes, built: Built, wanted: list[str]) -> ir.Graph:
+def _graph(nodes: Nodes, built: FormOutputs, wanted: list[str]) -> ir.Graph:
     """A branch: a graph without inputs; what it did not write itself is copied to be its output."""
     outputs: list[ir.Value] = []
     for name in wanted:

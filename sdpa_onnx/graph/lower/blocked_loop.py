@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import LowerOptions, ScalePlacement
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.forms import LowerOptions, ScalePlacement
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.blocked_numbers import Numbers
-from sdpa_onnx.graph.lower.blocked_plan import Blocking, Plan, make_plan
-from sdpa_onnx.graph.lower.blocked_tile import Sources, hides_on_the_right_only, write_tile
-from sdpa_onnx.graph.lower.operands import Lengths, Operands, element_type, roots, scaled
-from sdpa_onnx.graph.lower.visible import as_bias, whole_mask
+from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
+from sdpa_onnx.graph.lower.blocked_plan import Blocking, BlockPlan, make_plan
+from sdpa_onnx.graph.lower.blocked_tile import TileSources, hides_on_the_right_only, write_tile
+from sdpa_onnx.graph.lower.mask_nodes import as_bias, whole_mask
+from sdpa_onnx.graph.lower.operands import AttentionLengths, FormOperands, element_type, roots, scaled
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["Writing", "write_loop", "write_pieces"]
+__all__ = ["LoopOptions", "write_loop", "write_pieces"]
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 # From here on a 0 in a shape may mean none; before, it means "as it is".
@@ -27,7 +27,7 @@ _ALLOWZERO_OPSET = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
+class LoopOptions:
     """How the form is written.
 
     Args:
@@ -41,13 +41,13 @@ class Writing:
     blocking: Blocking
 
 
-def write_loop(nodes: Nodes, attention: GraphAttention, joined: Operands, writing: Writing) -> ir.Value:
+def write_loop(nodes: Nodes, attention: GraphAttention, joined: FormOperands, writing: LoopOptions) -> ir.Value:
     """Write the loop and give its output in the attention's layout.
 
     The loop's condition is given although it is always true: onnx.reference
     (1.23.2) runs no turn at all without one.
     """
-    lengths = Lengths(nodes, attention)
+    lengths = AttentionLengths(nodes, attention)
     plan = make_plan(nodes, attention, lengths, writing.blocking)
     sources = _sources(nodes, attention, joined, lengths, plan, writing)
     always = nodes.constant(True, _BOOL)
@@ -56,21 +56,21 @@ def write_loop(nodes: Nodes, attention: GraphAttention, joined: Operands, writin
     return _in_place(nodes, attention, lengths, plan, turns)
 
 
-def write_pieces(nodes: Nodes, attention: GraphAttention, joined: Operands, writing: Writing) -> ir.Value:
+def write_pieces(nodes: Nodes, attention: GraphAttention, joined: FormOperands, writing: LoopOptions) -> ir.Value:
     """Write a few blocks of all heads one after another: at short lengths the turns of a loop cost more than they save.
 
     Only for an attention without mask and lengths: a piece takes all samples.
     """
-    lengths = Lengths(nodes, attention)
+    lengths = AttentionLengths(nodes, attention)
     plan = make_plan(nodes, attention, lengths, writing.blocking, in_pieces=True)
     sources = _sources(nodes, attention, joined, lengths, plan, writing)
     # No constants: onnxruntime 1.32.0 makes a Split and a Squeeze for each of Gathers by constants, three times slower.
-    turns = (Numbers(nodes).least(turn, lengths.queries) for turn in range(writing.blocking.pieces))
+    turns = (IndexArithmetic(nodes).least(turn, lengths.queries) for turn in range(writing.blocking.pieces))
     tiles = [write_tile(nodes, sources, turn) for turn in turns]
     return _in_place(nodes, attention, lengths, plan, nodes("Concat", *tiles, axis=0))
 
 
-def _body(prefix: str, sources: Sources) -> ir.Graph:
+def _body(prefix: str, sources: TileSources) -> ir.Graph:
     """One turn as a graph: (turn, go on) -> (go on, tile)."""
     nodes = Nodes(prefix)
     turn = ir.Value(name=f"{prefix}/number", type=ir.TensorType(_INT64), shape=ir.Shape([]))
@@ -82,10 +82,15 @@ def _body(prefix: str, sources: Sources) -> ir.Graph:
 
 
 def _sources(
-    nodes: Nodes, attention: GraphAttention, joined: Operands, lengths: Lengths, plan: Plan, writing: Writing
-) -> Sources:
+    nodes: Nodes,
+    attention: GraphAttention,
+    joined: FormOperands,
+    lengths: AttentionLengths,
+    plan: BlockPlan,
+    writing: LoopOptions,
+) -> TileSources:
     """Everything that a turn reads, written once."""
-    spec, numbers = attention.spec, Numbers(nodes)
+    spec, numbers = attention.spec, IndexArithmetic(nodes)
     heads = numbers.multiply(plan.group, spec.heads_per_kv)
     folded_rows = numbers.multiply(plan.rows, spec.heads_per_kv)
     mask = whole_mask(nodes, attention, lengths)
@@ -102,7 +107,7 @@ def _sources(
         key = scaled(nodes, key, roots(spec.scale_value)[1], attention.dtype)
     of_queries = numbers.multiply(lengths.batch, spec.q_num_heads), lengths.queries
     of_keys = numbers.multiply(lengths.batch, spec.kv_num_heads), lengths.keys
-    return Sources(
+    return TileSources(
         attention=attention,
         opset=writing.opset,
         options=writing.options,
@@ -126,7 +131,7 @@ def _flat(nodes: Nodes, value: ir.Value, shape: ir.Value, opset: int) -> ir.Valu
     return nodes("Reshape", value, shape, allowzero=1)
 
 
-def _cuts(numbers: Numbers, attention: GraphAttention, plan: Plan) -> dict[str, ir.Value]:
+def _cuts(numbers: IndexArithmetic, attention: GraphAttention, plan: BlockPlan) -> dict[str, ir.Value]:
     """Corners of slices by (head, row), one row for each turn."""
     shared = attention.spec.heads_per_kv
     last_head = numbers.add(plan.first_head, plan.group)
@@ -148,7 +153,9 @@ def _with_rank_4(nodes: Nodes, attention: GraphAttention, mask: ir.Value) -> ir.
     return mask if missing <= 0 else nodes("Unsqueeze", mask, nodes.integers(*range(missing)))
 
 
-def _mask_cuts(nodes: Nodes, numbers: Numbers, spec: AttentionSpec, plan: Plan, mask: ir.Value) -> dict[str, ir.Value]:
+def _mask_cuts(
+    nodes: Nodes, numbers: IndexArithmetic, spec: AttentionSpec, plan: BlockPlan, mask: ir.Value
+) -> dict[str, ir.Value]:
     """Corners of a slice of the mask; an axis of one is cut whole, as it stands for all."""
     sizes = nodes("Shape", mask, dtype=_INT64)
     own_head = numbers.subtract(plan.first_head, numbers.multiply(plan.sample, spec.kv_num_heads))
@@ -168,13 +175,15 @@ def _mask_cuts(nodes: Nodes, numbers: Numbers, spec: AttentionSpec, plan: Plan, 
     }
 
 
-def _in_place(nodes: Nodes, attention: GraphAttention, lengths: Lengths, plan: Plan, turns: ir.Value) -> ir.Value:
+def _in_place(
+    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, plan: BlockPlan, turns: ir.Value
+) -> ir.Value:
     """Take every row of the turns' outputs to where it belongs.
 
     A runtime stacks the outputs of the turns, or (onnx.reference 1.23.2) joins
     them: read as rows, both are the same.
     """
-    numbers, spec = Numbers(nodes), attention.spec
+    numbers, spec = IndexArithmetic(nodes), attention.spec
     rows = nodes("Reshape", turns, nodes.integers(-1, spec.v_head_dim))
     heads = numbers.multiply(plan.group, spec.heads_per_kv)
     tile = numbers.multiply(heads, plan.rows)

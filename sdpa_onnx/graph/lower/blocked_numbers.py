@@ -4,14 +4,14 @@ import onnx_ir as ir
 
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["Numbers"]
+__all__ = ["IndexArithmetic"]
 
 _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 
 Number = ir.Value | int
 
 
-class Numbers:
+class IndexArithmetic:
     """Arithmetic on int64 values of the graph; a Python number stands for a constant scalar.
 
     Each method writes one node and gives its output. Division rounds down for

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.blocked_numbers import Numbers
-from sdpa_onnx.graph.lower.operands import Lengths
-from sdpa_onnx.graph.lower.visible import Bounds, bounds_of
+from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
+from sdpa_onnx.graph.lower.mask_nodes import WindowBounds, bounds_of
+from sdpa_onnx.graph.lower.operands import AttentionLengths
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["Blocking", "Plan", "make_plan"]
+__all__ = ["BlockPlan", "Blocking", "make_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Blocking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BlockPlan:
     """Numbers of the loop, int64: scalars, or one for each turn.
 
     Args:
@@ -84,8 +84,8 @@ class Plan:
 
 
 def make_plan(
-    nodes: Nodes, attention: GraphAttention, lengths: Lengths, blocking: Blocking, *, in_pieces: bool = False
-) -> Plan:
+    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, blocking: Blocking, *, in_pieces: bool = False
+) -> BlockPlan:
     """Write the numbers of the loop.
 
     Args:
@@ -95,7 +95,7 @@ def make_plan(
         blocking: How large the blocks are.
         in_pieces: Take all heads in a turn and so many turns as there are pieces.
     """
-    numbers, spec, bounds = Numbers(nodes), attention.spec, bounds_of(attention.spec)
+    numbers, spec, bounds = IndexArithmetic(nodes), attention.spec, bounds_of(attention.spec)
     heads = numbers.multiply(lengths.batch, spec.kv_num_heads)
     if in_pieces:
         rows, group = numbers.blocks_of(lengths.queries, blocking.pieces), heads
@@ -115,7 +115,7 @@ def make_plan(
     position = _positions(numbers, lengths, first_row, valid)
     keys = _keys(numbers, lengths, bounds, position, numbers.add(position, rows), valid)
     first, free, last = (numbers.repeated(number, turns) for number in keys)
-    return Plan(
+    return BlockPlan(
         rows=rows,
         group=group,
         blocks=blocks,
@@ -131,7 +131,7 @@ def make_plan(
     )
 
 
-def _rows(numbers: Numbers, lengths: Lengths, spec: AttentionSpec, blocking: Blocking) -> ir.Value:
+def _rows(numbers: IndexArithmetic, lengths: AttentionLengths, spec: AttentionSpec, blocking: Blocking) -> ir.Value:
     """Queries of a block; heads that share a key head lie in one product, so that each of them needs fewer."""
     shared = min(spec.heads_per_kv, 4)
     long, short, free = (
@@ -145,14 +145,14 @@ def _rows(numbers: Numbers, lengths: Lengths, spec: AttentionSpec, blocking: Blo
     return numbers.least(numbers.if_at_most(lengths.keys, blocking.short_keys, short, long), lengths.queries)
 
 
-def _seen(numbers: Numbers, lengths: Lengths, bounds: Bounds, rows: ir.Value) -> ir.Value:
+def _seen(numbers: IndexArithmetic, lengths: AttentionLengths, bounds: WindowBounds, rows: ir.Value) -> ir.Value:
     """At most so many keys are seen by a block."""
     if bounds.left is None or bounds.right is None:
         return lengths.keys
     return numbers.least(lengths.keys, numbers.add(rows, bounds.left + bounds.right))
 
 
-def _group(numbers: Numbers, spec: AttentionSpec, pairs: ir.Value, blocking: Blocking) -> ir.Value:
+def _group(numbers: IndexArithmetic, spec: AttentionSpec, pairs: ir.Value, blocking: Blocking) -> ir.Value:
     """As many key heads as keep the scores of a turn in the cache, a divisor of all; two for somewhat more.
 
     A single head has less work for a second thread than two, and costs one thread 3 % less at 4096, 11 % at 8192.
@@ -168,8 +168,10 @@ def _group(numbers: Numbers, spec: AttentionSpec, pairs: ir.Value, blocking: Blo
     return group
 
 
-def _positions(numbers: Numbers, lengths: Lengths, first_row: ir.Value, valid: ir.Value | None) -> ir.Value:
-    """Source: ONNX Attention, opset 25, see `core.masks.causal_offset`."""
+def _positions(
+    numbers: IndexArithmetic, lengths: AttentionLengths, first_row: ir.Value, valid: ir.Value | None
+) -> ir.Value:
+    """Source: ONNX Attention, opset 25, see `core.attention.masks.causal_offset`."""
     if lengths.past is not None:
         return numbers.add(first_row, lengths.past)
     if valid is not None:
@@ -178,7 +180,12 @@ def _positions(numbers: Numbers, lengths: Lengths, first_row: ir.Value, valid: i
 
 
 def _keys(
-    numbers: Numbers, lengths: Lengths, bounds: Bounds, position: ir.Value, after: ir.Value, valid: ir.Value | None
+    numbers: IndexArithmetic,
+    lengths: AttentionLengths,
+    bounds: WindowBounds,
+    position: ir.Value,
+    after: ir.Value,
+    valid: ir.Value | None,
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """First key, first key that not all see, and the key after the last, of each turn."""
     keys = lengths.keys

@@ -8,19 +8,19 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import Form, LowerOptions, ScalePlacement
-from sdpa_onnx.core.spec import Layout, MaskKind
+from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement
+from sdpa_onnx.core.attention.spec import Layout, MaskKind
 from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.attention import scales_query
-from sdpa_onnx.graph.lower.blocked_numbers import Numbers
-from sdpa_onnx.graph.lower.blocked_plan import Plan
+from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
+from sdpa_onnx.graph.lower.blocked_plan import BlockPlan
 from sdpa_onnx.graph.lower.decomposed import capped_scores
+from sdpa_onnx.graph.lower.mask_nodes import as_bias, bounds_of, merged, rows_with_keys
 from sdpa_onnx.graph.lower.operands import element_type, roots, scaled
-from sdpa_onnx.graph.lower.visible import as_bias, bounds_of, merged, rows_with_keys
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["Sources", "hides_on_the_right_only", "write_tile"]
+__all__ = ["TileSources", "hides_on_the_right_only", "write_tile"]
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
 # Axes of a slice: heads and rows.
@@ -28,7 +28,7 @@ _HEADS_AND_ROWS = (0, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
+class TileSources:
     """What the turns cut from; values of the graph around the loop.
 
     Args:
@@ -50,7 +50,7 @@ class Sources:
     attention: GraphAttention
     opset: int
     options: LowerOptions
-    plan: Plan
+    plan: BlockPlan
     query: ir.Value
     key: ir.Value
     value: ir.Value
@@ -82,18 +82,18 @@ def hides_on_the_right_only(attention: GraphAttention) -> bool:
     return bounds.left is None and bounds.right is not None and not is_masked
 
 
-def write_tile(nodes: Nodes, sources: Sources, turn: ir.Value) -> ir.Value:
+def write_tile(nodes: Nodes, sources: TileSources, turn: ir.Value) -> ir.Value:
     """Write one turn: (q heads of the group, rows, v_head_dim)."""
     tile = _Tile(nodes, sources, turn)
     return tile.by_attention() if sources.inner is Form.ATTENTION else tile.by_formula()
 
 
 class _Tile:
-    def __init__(self, nodes: Nodes, sources: Sources, turn: ir.Value) -> None:
+    def __init__(self, nodes: Nodes, sources: TileSources, turn: ir.Value) -> None:
         self._nodes = nodes
         self._of = sources
         self._turn = turn
-        self._numbers = Numbers(nodes)
+        self._numbers = IndexArithmetic(nodes)
         self._picked: dict[ir.Value, ir.Value] = {}
         self._axes = nodes.integers(*_HEADS_AND_ROWS)
 

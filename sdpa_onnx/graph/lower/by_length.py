@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.built import Built
+from sdpa_onnx.graph.lower.form_outputs import FormOutputs
 from sdpa_onnx.graph.lower.lower import build_form, free_prefix, put, refusal
-from sdpa_onnx.graph.lower.operands import Lengths
+from sdpa_onnx.graph.lower.operands import AttentionLengths
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["Branch", "branch_lengths", "lower_by_length"]
@@ -67,7 +67,9 @@ def lower_by_length(
     )
     for name, value in zip(wanted, outputs, strict=True):
         value.type = getattr(attention, name).type or ir.TensorType(attention.query.dtype or ir.DataType.FLOAT)
-    return put(model, attention, nodes, replace(Built(output=outputs[0]), **dict(zip(wanted, outputs, strict=True))))
+    return put(
+        model, attention, nodes, replace(FormOutputs(output=outputs[0]), **dict(zip(wanted, outputs, strict=True)))
+    )
 
 
 def branch_lengths(model: ir.Model) -> tuple[int, ...]:
@@ -100,7 +102,10 @@ def _wanted(attention: GraphAttention) -> Sequence[str]:
 def _is_short(nodes: Nodes, attention: GraphAttention, at: int) -> ir.Value:
     """Whether the query has at most so many rows: a boolean scalar, which `_most_queries` reads."""
     more = nodes(
-        "Greater", Lengths(nodes, attention).queries, nodes.constant(at, ir.DataType.INT64), dtype=ir.DataType.BOOL
+        "Greater",
+        AttentionLengths(nodes, attention).queries,
+        nodes.constant(at, ir.DataType.INT64),
+        dtype=ir.DataType.BOOL,
     )
     return nodes("Not", more, dtype=ir.DataType.BOOL)
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import LowerOptions, Workaround
-from sdpa_onnx.core.spec import Dtype, Layout, ScaleRule
+from sdpa_onnx.core.attention.forms import LowerOptions, Workaround
+from sdpa_onnx.core.attention.spec import Dtype, Layout, ScaleRule
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.operands import Lengths, heads_side_by_side, scaled
-from sdpa_onnx.graph.lower.visible import attn_bias, bounds_of, rows_with_keys, spread, unknown_rank
+from sdpa_onnx.graph.lower.mask_nodes import attn_bias, bounds_of, rows_with_keys, spread, unknown_rank
+from sdpa_onnx.graph.lower.operands import AttentionLengths, heads_side_by_side, scaled
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["bias_and_rows", "common_refusal", "finished", "output_shape", "packed_heads", "query_and_scale"]
@@ -40,7 +40,7 @@ def query_and_scale(nodes: Nodes, attention: GraphAttention) -> tuple[ir.Value, 
 
 
 def bias_and_rows(
-    nodes: Nodes, attention: GraphAttention, lengths: Lengths, *, opset: int, options: LowerOptions
+    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, *, opset: int, options: LowerOptions
 ) -> tuple[ir.Value | None, ir.Value | None]:
     """All masks as a 4-D bias, and which rows have a key: (batch or 1, heads or 1, queries or 1, 1)."""
     is_lifted = Workaround.FINITE_MASK in options.workarounds

@@ -5,14 +5,15 @@ Knows no runtime; every length is read from the inputs when the graph runs.
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import LowerOptions, ScalePlacement
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.forms import LowerOptions, ScalePlacement
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.built import Built
+from sdpa_onnx.graph.lower.form_outputs import FormOutputs
+from sdpa_onnx.graph.lower.mask_nodes import attn_bias, may_have_empty_rows, rows_with_keys, unknown_rank
 from sdpa_onnx.graph.lower.operands import (
-    Lengths,
-    Operands,
+    AttentionLengths,
+    FormOperands,
     element_type,
     heads_joined,
     is_exact,
@@ -20,7 +21,6 @@ from sdpa_onnx.graph.lower.operands import (
     roots,
     scaled,
 )
-from sdpa_onnx.graph.lower.visible import attn_bias, may_have_empty_rows, rows_with_keys, unknown_rank
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["build", "capped_scores", "needed_opset", "refusal"]
@@ -36,7 +36,7 @@ def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> 
     return unknown_rank(attention)
 
 
-def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> Built:
+def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
     """Write the formula.
 
     A row without a visible key is set to zero in the output, so that no pass
@@ -46,7 +46,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 
     Source: ONNX Attention, opset 25.
     """
-    lengths = Lengths(nodes, attention)
+    lengths = AttentionLengths(nodes, attention)
     joined = join_operands(nodes, attention)
     scores = _scores(nodes, attention, joined, options.scale_placement)
     capped = capped_scores(nodes, scores, attention)
@@ -60,7 +60,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     if attention.scores is not None and attention.scores_mode == QkOutputMode.WEIGHTS:
         weights = _guarded(nodes, weights, with_keys)
     stages = (scores, capped, logits, weights)
-    return Built(
+    return FormOutputs(
         output=heads_joined(nodes, attention, output),
         present_key=None if attention.present_key is None else joined.key,
         present_value=None if attention.present_value is None else joined.value,
@@ -68,7 +68,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     )
 
 
-def _scores(nodes: Nodes, attention: GraphAttention, joined: Operands, placement: ScalePlacement) -> ir.Value:
+def _scores(nodes: Nodes, attention: GraphAttention, joined: FormOperands, placement: ScalePlacement) -> ir.Value:
     """Scale * Q K^T: (batch, q heads, queries, keys)."""
     spec, dtype = attention.spec, attention.dtype
     query, key = joined.query, joined.key

@@ -9,14 +9,14 @@ from typing import Any, assert_never
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import Form, LowerOptions
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower import attention as attention_form
 from sdpa_onnx.graph.lower import blocked, decomposed, ort_gqa, ort_mha
-from sdpa_onnx.graph.lower.built import Built
+from sdpa_onnx.graph.lower.form_outputs import FormOutputs
 from sdpa_onnx.graph.lower.remove import remove_unread
 from sdpa_onnx.graph.nodes import Nodes
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
@@ -81,13 +81,13 @@ def lower(
 
 def build_form(
     nodes: Nodes, attention: GraphAttention, form: Form, *, opset: int, options: LowerOptions | None = None
-) -> Built:
+) -> FormOutputs:
     """Write a form's nodes, into no graph yet; the form does not refuse."""
-    built: Built = _module(form).build(nodes, attention, opset=opset, options=options or LowerOptions())
+    built: FormOutputs = _module(form).build(nodes, attention, opset=opset, options=options or LowerOptions())
     return built
 
 
-def put(model: ir.Model, attention: GraphAttention, nodes: Nodes, built: Built) -> GraphAttention:
+def put(model: ir.Model, attention: GraphAttention, nodes: Nodes, built: FormOutputs) -> GraphAttention:
     """Let written nodes take an attention's place, see `lower`.
 
     Args:
@@ -170,7 +170,7 @@ def _names(node: ir.Node) -> list[str]:
     return [node.name or "", *(value.name or "" for value in node.outputs)]
 
 
-def _new_outputs(nodes: Nodes, attention: GraphAttention, built: Built) -> dict[str, ir.Value]:
+def _new_outputs(nodes: Nodes, attention: GraphAttention, built: FormOutputs) -> dict[str, ir.Value]:
     """What takes the place of each output; one that the form did not write itself, or gives twice, is copied."""
     own = set(nodes.written)
     found: dict[str, ir.Value] = {}

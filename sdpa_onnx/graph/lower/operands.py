@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sdpa_onnx.core.inputs import numpy_dtype
-from sdpa_onnx.core.spec import Dtype, Layout
+from sdpa_onnx.core.attention.inputs import numpy_dtype
+from sdpa_onnx.core.attention.spec import Dtype, Layout
 from sdpa_onnx.graph.element_types import ELEMENT_TYPES
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = [
-    "Lengths",
-    "Operands",
+    "AttentionLengths",
+    "FormOperands",
     "element_type",
     "has_equal_lengths",
     "heads_apart",
@@ -35,7 +35,7 @@ _HALVES = (Dtype.FLOAT16, Dtype.BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operands:
+class FormOperands:
     """Query, key and value as 4-D BNSH, the cache joined before the new keys."""
 
     query: ir.Value
@@ -43,7 +43,7 @@ class Operands:
     value: ir.Value
 
 
-class Lengths:
+class AttentionLengths:
     """Lengths of an attention as int64 scalars of the graph, each written once, when it is first asked for."""
 
     def __init__(self, nodes: Nodes, attention: GraphAttention) -> None:
@@ -105,12 +105,12 @@ def element_type(dtype: Dtype) -> ir.DataType:
     return ELEMENT_TYPES[dtype]
 
 
-def join_operands(nodes: Nodes, attention: GraphAttention) -> Operands:
+def join_operands(nodes: Nodes, attention: GraphAttention) -> FormOperands:
     """Bring query, key and value to 4-D BNSH and put the cache before the new keys."""
     spec = attention.spec
     key, value = join_keys_and_values(nodes, attention)
     query = heads_apart(nodes, attention, attention.query, spec.q_num_heads, spec.head_dim)
-    return Operands(query=query, key=key, value=value)
+    return FormOperands(query=query, key=key, value=value)
 
 
 def join_keys_and_values(nodes: Nodes, attention: GraphAttention) -> tuple[ir.Value, ir.Value]:

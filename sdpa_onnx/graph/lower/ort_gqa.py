@@ -7,10 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import LowerOptions
+from sdpa_onnx.core.attention.forms import LowerOptions
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.built import Built
 from sdpa_onnx.graph.lower.contrib import (
     bias_and_rows,
     common_refusal,
@@ -19,8 +18,9 @@ from sdpa_onnx.graph.lower.contrib import (
     packed_heads,
     query_and_scale,
 )
-from sdpa_onnx.graph.lower.operands import Lengths, has_equal_lengths, stated_size
-from sdpa_onnx.graph.lower.visible import bounds_of
+from sdpa_onnx.graph.lower.form_outputs import FormOutputs
+from sdpa_onnx.graph.lower.mask_nodes import bounds_of
+from sdpa_onnx.graph.lower.operands import AttentionLengths, has_equal_lengths, stated_size
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["build", "needed_opset", "refusal"]
@@ -50,7 +50,7 @@ def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> 
     return _lengths_differ(attention) or common_refusal(attention, _OPERATOR)
 
 
-def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> Built:
+def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
     """Write the operator, its lengths and its bias; of the workarounds, a finite mask is its own.
 
     Its window counts the query's own key. Over a cache the number of queries of
@@ -58,7 +58,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 
     Source: onnxruntime docs/ContribOperators.md, com.microsoft.GroupQueryAttention, version 1.
     """
-    lengths, spec = Lengths(nodes, attention), attention.spec
+    lengths, spec = AttentionLengths(nodes, attention), attention.spec
     query, scale = query_and_scale(nodes, attention)
     inputs: list[ir.Value | None] = [None] * (_QUERY_LENGTHS_INPUT + 1)
     inputs[0] = query
@@ -84,7 +84,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
         **_attributes(attention),
         **scale,
     )
-    return Built(
+    return FormOutputs(
         output=finished(nodes, attention, outputs[0], rows),
         present_key=outputs[1],
         present_value=outputs[2],
@@ -122,13 +122,13 @@ def _lengths_differ(attention: GraphAttention) -> str | None:
     return f"{_OPERATOR} needs as many new keys as queries: the graph has {queries} queries and {keys} keys."
 
 
-def _counts(nodes: Nodes, lengths: Lengths) -> tuple[ir.Value, ir.Value]:
+def _counts(nodes: Nodes, lengths: AttentionLengths) -> tuple[ir.Value, ir.Value]:
     """Keys less one of each sample, and the most keys of a sample."""
     last = nodes("Sub", lengths.keys, nodes.constant(1, ir.DataType.INT64))
     total = nodes("Cast", lengths.keys, dtype=ir.DataType.INT32, to=int(ir.DataType.INT32))
     return _of_each_sample(nodes, lengths, last), total
 
 
-def _of_each_sample(nodes: Nodes, lengths: Lengths, count: ir.Value) -> ir.Value:
+def _of_each_sample(nodes: Nodes, lengths: AttentionLengths, count: ir.Value) -> ir.Value:
     number = nodes("Cast", count, dtype=ir.DataType.INT32, to=int(ir.DataType.INT32))
     return nodes("Expand", number, lengths.as_shape(lengths.batch))

@@ -5,11 +5,10 @@ Knows the operator's text, not the faults of a kernel.
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.forms import LowerOptions
-from sdpa_onnx.core.spec import Layout
+from sdpa_onnx.core.attention.forms import LowerOptions
+from sdpa_onnx.core.attention.spec import Layout
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.built import Built
 from sdpa_onnx.graph.lower.contrib import (
     bias_and_rows,
     common_refusal,
@@ -18,8 +17,9 @@ from sdpa_onnx.graph.lower.contrib import (
     packed_heads,
     query_and_scale,
 )
-from sdpa_onnx.graph.lower.operands import Lengths, heads_side_by_side, join_keys_and_values, same_size
-from sdpa_onnx.graph.lower.visible import bounds_of, may_have_empty_rows
+from sdpa_onnx.graph.lower.form_outputs import FormOutputs
+from sdpa_onnx.graph.lower.mask_nodes import bounds_of, may_have_empty_rows
+from sdpa_onnx.graph.lower.operands import AttentionLengths, heads_side_by_side, join_keys_and_values, same_size
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["build", "needed_opset", "refusal"]
@@ -39,7 +39,7 @@ def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> 
     return common_refusal(attention, _OPERATOR)
 
 
-def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> Built:
+def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
     """Write the operator; of the workarounds, a finite mask is its own.
 
     Its own causality is used only where the graph states that there are as many
@@ -47,7 +47,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 
     Source: onnxruntime docs/ContribOperators.md, com.microsoft.MultiHeadAttention, version 1.
     """
-    lengths, spec = Lengths(nodes, attention), attention.spec
+    lengths, spec = AttentionLengths(nodes, attention), attention.spec
     query, attributes = query_and_scale(nodes, attention)
     own_key, own_value, present_key, present_value = _keys_and_values(nodes, attention)
     bias = rows = None
@@ -63,7 +63,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
         num_heads=spec.q_num_heads,
         **attributes,
     )
-    return Built(
+    return FormOutputs(
         output=finished(nodes, attention, output, rows if may_have_empty_rows(attention) else None),
         present_key=present_key,
         present_value=present_value,

@@ -18,7 +18,7 @@ import numpy as np
 from . import memory
 from .arrays import read_bits, write_bits
 from .orphan import die_with
-from .pipe import RefusalError, ToldError, receive, send
+from .pipe import RefusalError, ReportedError, receive, send
 from .visit import Turns, visit
 
 __all__ = ["main"]
@@ -38,7 +38,7 @@ def main(adapter: str, descriptor: int, parent: int, runtime: str = "") -> None:
     die_with(parent)
     pipe: Connection[Any, Any] = Connection(descriptor)
     try:
-        arms = importlib.import_module(f".on_{adapter}", __package__).Arms()
+        arms = importlib.import_module(f".on_{adapter}", __package__).ADAPTER()
         version = arms.version()
     except Exception as error:  # a package may raise anything
         first = (str(error).strip().splitlines() or [""])[0]
@@ -70,7 +70,7 @@ class _Worker:
             answer: Answer
             try:
                 answer = getattr(self, "do_" + request.pop("do"))(**request)
-            except ToldError as error:
+            except ReportedError as error:
                 answer = {"failed": "told", "text": str(error)}, {}
             except RefusalError as error:
                 answer = {"failed": "refused", "text": str(error)}, {}

@@ -14,7 +14,7 @@ import onnxruntime as ort
 from .arrays import Bits
 from .cuda_library import load_cuda_runtime, load_sm_clock
 from .cuda_visit import CudaVisits
-from .on_onnxruntime import OrtArm, Prepared
+from .on_onnxruntime import OrtArm, OrtPrepared
 from .pipe import RefusalError
 from .visit import Turns
 
@@ -86,7 +86,7 @@ class CudaArm(OrtArm):
         return -1.0, -1.0
 
 
-class CudaPrepared(Prepared):
+class CudaPrepared(OrtPrepared):
     """Inputs and outputs on the device, and the number of the graph that is captured for them."""
 
     def __init__(

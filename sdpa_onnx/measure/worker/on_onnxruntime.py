@@ -18,7 +18,7 @@ from .arrays import Bits
 from .pipe import RefusalError
 from .profile import kernel_times
 
-__all__ = ["Arms", "OrtArm"]
+__all__ = ["ADAPTER", "OrtArm", "OrtArms"]
 
 # Of SessionOptions; all other settings are session configuration entries, which have a dot in their name.
 _NUMBERS = ("intra_op_num_threads", "inter_op_num_threads", "log_severity_level")
@@ -49,7 +49,7 @@ _ONNX_TYPES = {
 }
 
 
-class Arms:
+class OrtArms:
     """Opens arms."""
 
     def version(self) -> str:
@@ -64,7 +64,7 @@ class Arms:
         return OrtArm(job)
 
 
-class Prepared:
+class OrtPrepared:
     """Bound inputs, and outputs that ONNX Runtime allocates at the first run and that stay bound from then on."""
 
     def __init__(self, session: Any, names: list[str], feeds: dict[str, Bits], device: str) -> None:
@@ -103,15 +103,15 @@ class OrtArm:
         self._provider: str = job["settings"].get("provider", "CPUExecutionProvider")
         self.session = self._open(session_options(job["settings"]))
         self._names = [output.name for output in self.session.get_outputs()]
-        self._first: Prepared | None = None
+        self._first: OrtPrepared | None = None
 
     def version(self) -> str:
         return f"onnxruntime {ort.__version__}"
 
-    def prepare(self, feeds: dict[str, Bits]) -> Prepared:
+    def prepare(self, feeds: dict[str, Bits]) -> OrtPrepared:
         """Bind inputs; nothing runs."""
         takes = {value.name for value in self.session.get_inputs()}
-        prepared = Prepared(
+        prepared = OrtPrepared(
             self.session, self._names, {name: bits for name, bits in feeds.items() if name in takes}, self.device
         )
         self._first = self._first or prepared
@@ -136,7 +136,7 @@ class OrtArm:
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "profile")
             session = self._open(options)
-            call = Prepared(session, self._names, read_bits(self._job["inputs"]), self.device).first_run()
+            call = OrtPrepared(session, self._names, read_bits(self._job["inputs"]), self.device).first_run()
             for _ in range(calls):
                 call()
             return kernel_times(Path(session.end_profiling()), calls)
@@ -240,3 +240,6 @@ def _read(value: Any) -> Bits:
         raise RefusalError("cannot read bfloat16 from the memory of a device")
     bits = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else []
     return np.array(bits, dtype=np.uint16).reshape(shape), onnx_type
+
+
+ADAPTER = OrtArms

@@ -20,7 +20,7 @@ from .arrays import Bits
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 import openvino as ov  # noqa: E402 - the telemetry first
 
-__all__ = ["Arms"]
+__all__ = ["ADAPTER", "OpenVinoArms"]
 
 _BFLOAT16, _FLOAT16 = 16, 10  # onnx.TensorProto
 _ONNX_TYPES = {
@@ -40,7 +40,7 @@ _ONNX_TYPES = {
 }
 
 
-class Arms:
+class OpenVinoArms:
     """Opens arms."""
 
     def version(self) -> str:
@@ -88,7 +88,7 @@ class _Arm:
         self._first: _Prepared | None = None
 
     def version(self) -> str:
-        return f"openvino {Arms().version()}"
+        return f"openvino {OpenVinoArms().version()}"
 
     def prepare(self, feeds: dict[str, Bits]) -> _Prepared:
         """Lend the arrays to a request; nothing runs."""
@@ -151,3 +151,6 @@ def _name(port: Any) -> str:
     names = port.get_names()
     own = port.get_node().get_friendly_name().partition("/sink_port_")[0]
     return str(own if own in names or not names else min(names))
+
+
+ADAPTER = OpenVinoArms

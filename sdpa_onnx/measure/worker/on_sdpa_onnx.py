@@ -16,12 +16,12 @@ from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
 
 from .arrays import Bits
-from .pipe import RefusalError, ToldError
+from .pipe import RefusalError, ReportedError
 
-__all__ = ["Arms"]
+__all__ = ["ADAPTER", "RegisteredArms"]
 
 
-class Arms:
+class RegisteredArms:
     """Opens arms."""
 
     def version(self) -> str:
@@ -45,7 +45,7 @@ class _Told:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, SdpaOnnxError):
-            raise ToldError(str(error)) from error
+            raise ReportedError(str(error)) from error
 
 
 class _Prepared:
@@ -75,7 +75,7 @@ class _Arm:
         else:
             model = load_model(job["model"])
         module = Path(job["model"]).with_suffix(".pt")
-        if module.exists():  # what the graph was exported from; `workflows.bench_jobs` writes it
+        if module.exists():  # what the graph was exported from; `workflows.timing.job_folder` writes it
             import torch
 
             source, bind = torch.load(module, weights_only=False)
@@ -123,3 +123,6 @@ class _Arm:
         """Free the session."""
         self._first = None
         self._session.__exit__(None, None, None)
+
+
+ADAPTER = RegisteredArms

@@ -10,14 +10,14 @@ import numpy as np
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-__all__ = ["RefusalError", "ToldError", "receive", "send"]
+__all__ = ["RefusalError", "ReportedError", "receive", "send"]
 
 
 class RefusalError(Exception):
     """What the worker itself refuses: a predicate, to which the parent adds who."""
 
 
-class ToldError(Exception):
+class ReportedError(Exception):
     """What one of our own runtimes refuses, in a whole sentence."""
 
 

@@ -5,6 +5,6 @@ The features are data (`table`); cases are drawn, run and judged in a child proc
 
 from sdpa_onnx.workflows.conformance.feature import Feature
 from sdpa_onnx.workflows.conformance.runner import conformance
-from sdpa_onnx.workflows.conformance.table import Row, features, select
+from sdpa_onnx.workflows.conformance.table import FeatureRow, features, select
 
-__all__ = ["Feature", "Row", "conformance", "features", "select"]
+__all__ = ["Feature", "FeatureRow", "conformance", "features", "select"]

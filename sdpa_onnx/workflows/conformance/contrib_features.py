@@ -1,7 +1,7 @@
 """Features of the com.microsoft operators."""
 
-from sdpa_onnx.core.spec import AttentionSpec, Layout, MaskKind
-from sdpa_onnx.workflows.conformance.feature import Feature, MaskRows, Operator, Point, Size
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout, MaskKind
+from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature, MaskRows, Operator
 from sdpa_onnx.workflows.conformance.operators import CONTRIB_OPSET
 
 __all__ = ["CONTRIB_FEATURES"]
@@ -44,12 +44,12 @@ def _contrib(  # noqa: PLR0913  # the columns of a table
     slug: str,
     title: str,
     spec: AttentionSpec,
-    *sizes: Size,
+    *sizes: CaseSize,
     form: str = "",
     mask_shape: str = "B11T",
     mask_rows: MaskRows = MaskRows.RANDOM,
     mask_fill: float | None = _FILTER,
-    point: Point = Point.NONE,
+    point: DisputedPoint = DisputedPoint.NONE,
     alignments: tuple[str, ...] = (),
 ) -> Feature:
     prefix = {Operator.MULTI_HEAD: "mha", Operator.GROUP_QUERY: "gqa-operator", Operator.PACKED: "packed"}[operator]
@@ -60,7 +60,7 @@ def _contrib(  # noqa: PLR0913  # the columns of a table
         source=_SOURCE,
         operator=operator,
         specs=(spec,),
-        sizes=sizes or (Size(2, 5, 5),),
+        sizes=sizes or (CaseSize(2, 5, 5),),
         first_opset=CONTRIB_OPSET,
         form=form,
         mask_shape=mask_shape,
@@ -76,16 +76,16 @@ _MHA, _GQA, _PACKED = Operator.MULTI_HEAD, Operator.GROUP_QUERY, Operator.PACKED
 _EITHER = ("past", "upper-left", "bottom-right")
 
 _MULTI_HEAD = (
-    _contrib(_MHA, "plain", "no mask", _bsh(), Size(2, 5, 7), Size(1, 1, 1)),
-    _contrib(_MHA, "value-width", "values of another width", _bsh(v_head_dim=5), Size(2, 5, 7)),
-    _contrib(_MHA, "scale", "a scale of its own", _bsh(scale=0.7), Size(2, 5, 7)),
-    _contrib(_MHA, "mask-keys", "padding mask (samples, keys)", _bsh(mask=_FLOAT), Size(2, 5, 7), form="keys"),
+    _contrib(_MHA, "plain", "no mask", _bsh(), CaseSize(2, 5, 7), CaseSize(1, 1, 1)),
+    _contrib(_MHA, "value-width", "values of another width", _bsh(v_head_dim=5), CaseSize(2, 5, 7)),
+    _contrib(_MHA, "scale", "a scale of its own", _bsh(scale=0.7), CaseSize(2, 5, 7)),
+    _contrib(_MHA, "mask-keys", "padding mask (samples, keys)", _bsh(mask=_FLOAT), CaseSize(2, 5, 7), form="keys"),
     _contrib(
         _MHA,
         "mask-lengths",
         "padding mask (samples,): valid keys",
         _bsh(mask=_FLOAT),
-        Size(2, 5, 7),
+        CaseSize(2, 5, 7),
         form="lengths",
         mask_rows=MaskRows.RIGHT_PADDED,
     ),
@@ -94,7 +94,7 @@ _MULTI_HEAD = (
         "mask-queries",
         "padding mask (samples, queries, keys)",
         _bsh(mask=_FLOAT),
-        Size(2, 5, 7),
+        CaseSize(2, 5, 7),
         form="queries",
         mask_shape="B1ST",
     ),
@@ -104,7 +104,7 @@ _MULTI_HEAD = (
             f"bias-{slug}",
             f"attention_bias {words}",
             _bsh(mask=_FLOAT),
-            Size(2, 5, 7),
+            CaseSize(2, 5, 7),
             form="bias",
             mask_shape=shape,
             mask_fill=None,
@@ -115,23 +115,23 @@ _MULTI_HEAD = (
             ("1hst", "(1, heads, queries, keys)", "1HST"),
         )
     ),
-    _contrib(_MHA, "past", "cache", _bsh(has_past=True), Size(2, 3, 3, 4), Size(2, 1, 1, 6)),
+    _contrib(_MHA, "past", "cache", _bsh(has_past=True), CaseSize(2, 3, 3, 4), CaseSize(2, 1, 1, 6)),
     _contrib(
         _MHA,
         "causal",
         "unidirectional, as many queries as keys",
         _bsh(is_causal=True),
-        Size(2, 5, 5),
-        point=Point.ALIGNMENT,
+        CaseSize(2, 5, 5),
+        point=DisputedPoint.ALIGNMENT,
     ),
     _contrib(
         _MHA,
         "causal-lengths-differ",
         "unidirectional, fewer queries than keys",
         _bsh(is_causal=True),
-        Size(2, 2, 3),
-        Size(1, 4, 7),
-        point=Point.ALIGNMENT,
+        CaseSize(2, 2, 3),
+        CaseSize(1, 4, 7),
+        point=DisputedPoint.ALIGNMENT,
         alignments=_EITHER,
     ),
     _contrib(
@@ -139,42 +139,42 @@ _MULTI_HEAD = (
         "causal-past",
         "unidirectional over a cache",
         _bsh(is_causal=True, has_past=True),
-        Size(2, 2, 2, 4),
-        Size(1, 1, 1, 5),
-        point=Point.ALIGNMENT,
+        CaseSize(2, 2, 2, 4),
+        CaseSize(1, 1, 1, 5),
+        point=DisputedPoint.ALIGNMENT,
     ),
     _contrib(
         _MHA,
         "causal-past-lengths-differ",
         "unidirectional over a cache, fewer queries than new keys",
         _bsh(is_causal=True, has_past=True),
-        Size(1, 2, 3, 4),
-        point=Point.ALIGNMENT,
+        CaseSize(1, 2, 3, 4),
+        point=DisputedPoint.ALIGNMENT,
         alignments=_EITHER,
     ),
 )
 
 # A cache of no keys: the usual way to run a prompt.
-_EMPTY = Size(1, 5, 5, 0)
+_EMPTY = CaseSize(1, 5, 5, 0)
 _CACHED = _bsh((4, 2), is_causal=True, has_past=True)
 _GROUP_QUERY = (
-    _contrib(_GQA, "prompt", "causal prompt, empty cache", _CACHED, _EMPTY, Size(1, 1, 1, 0)),
-    _contrib(_GQA, "no-cache", "causal prompt, no cache given", _bsh((4, 2), is_causal=True), Size(1, 5, 5)),
-    _contrib(_GQA, "samples", "two samples, empty cache", _CACHED, Size(2, 5, 5, 0)),
+    _contrib(_GQA, "prompt", "causal prompt, empty cache", _CACHED, _EMPTY, CaseSize(1, 1, 1, 0)),
+    _contrib(_GQA, "no-cache", "causal prompt, no cache given", _bsh((4, 2), is_causal=True), CaseSize(1, 5, 5)),
+    _contrib(_GQA, "samples", "two samples, empty cache", _CACHED, CaseSize(2, 5, 5, 0)),
     _contrib(_GQA, "mqa", "one key/value head", _bsh((4, 1), is_causal=True, has_past=True), _EMPTY),
     _contrib(_GQA, "bidirectional", "causal = 0", _bsh((4, 2), has_past=True), _EMPTY),
     _contrib(_GQA, "scale", "a scale of its own", _bsh((4, 2), is_causal=True, has_past=True, scale=0.7), _EMPTY),
     _contrib(_GQA, "softcap", "softcap", _bsh((4, 2), is_causal=True, has_past=True, softcap=2.0), _EMPTY),
-    _contrib(_GQA, "token", "one token over a cache", _CACHED, Size(1, 1, 1, 6), Size(1, 1, 1, 1)),
-    _contrib(_GQA, "token-samples", "one token of two samples over a cache", _CACHED, Size(2, 1, 1, 6)),
-    _contrib(_GQA, "tokens", "several tokens over a cache", _CACHED, Size(1, 3, 3, 6)),
+    _contrib(_GQA, "token", "one token over a cache", _CACHED, CaseSize(1, 1, 1, 6), CaseSize(1, 1, 1, 1)),
+    _contrib(_GQA, "token-samples", "one token of two samples over a cache", _CACHED, CaseSize(2, 1, 1, 6)),
+    _contrib(_GQA, "tokens", "several tokens over a cache", _CACHED, CaseSize(1, 3, 3, 6)),
     *(
         _contrib(
             _GQA,
             f"window-{left + 1}",
             f"a window of {left + 1}, the query's own key counted",
             _bsh((2, 1), is_causal=True, has_past=True, left=left),
-            Size(1, 8, 8, 0),
+            CaseSize(1, 8, 8, 0),
         )
         for left in (0, 1, 4)
     ),
@@ -183,7 +183,7 @@ _GROUP_QUERY = (
         "window-token",
         "a window of 3 over a cache",
         _bsh((4, 2), is_causal=True, has_past=True, left=2),
-        Size(1, 1, 1, 7),
+        CaseSize(1, 1, 1, 7),
     ),
     _contrib(
         _GQA,
@@ -198,19 +198,19 @@ _GROUP_QUERY = (
 )
 
 _PACKED_FEATURES = (
-    _contrib(_PACKED, "plain", "no mask", _bsh(), Size(2, 5, 5), Size(1, 1, 1)),
+    _contrib(_PACKED, "plain", "no mask", _bsh(), CaseSize(2, 5, 5), CaseSize(1, 1, 1)),
     _contrib(_PACKED, "no-bias", "no mask, the projection without a bias", _bsh(), form="no-bias"),
     _contrib(_PACKED, "scale", "a scale of its own", _bsh(scale=0.7)),
     _contrib(_PACKED, "value-width", "values of another width", _bsh(v_head_dim=5)),
     _contrib(_PACKED, "causal", "unidirectional", _bsh(is_causal=True)),
-    _contrib(_PACKED, "past", "cache", _bsh(has_past=True), Size(2, 3, 3, 4)),
+    _contrib(_PACKED, "past", "cache", _bsh(has_past=True), CaseSize(2, 3, 3, 4)),
     _contrib(
         _PACKED,
         "causal-past",
         "unidirectional over a cache",
         _bsh(is_causal=True, has_past=True),
-        Size(2, 3, 3, 4),
-        Size(2, 1, 1, 4),
+        CaseSize(2, 3, 3, 4),
+        CaseSize(2, 1, 1, 4),
     ),
     _contrib(_PACKED, "mask-keys", "mask (samples, keys)", _bsh(mask=_FLOAT), form="keys"),
     _contrib(

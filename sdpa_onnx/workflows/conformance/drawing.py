@@ -1,6 +1,6 @@
 """Draw the arrays of one case of a feature: its mask, lengths and poison, from a seed.
 
-The ladder of `core.inputs` draws queries, keys and values. Runs and judges nothing.
+The ladder of `core.attention.inputs` draws queries, keys and values. Runs and judges nothing.
 """
 
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs, numpy_dtype
-from sdpa_onnx.core.masks import attn_bias
-from sdpa_onnx.core.probes import probes_for
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs, numpy_dtype
+from sdpa_onnx.core.attention.masks import attn_bias
+from sdpa_onnx.core.attention.probes import probes_for
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.workflows.conformance.feature import Feature, MaskRows, Poison
 
-__all__ = ["Drawn", "draw_cases", "hidden_from_all"]
+__all__ = ["DrawnCase", "draw_cases", "hidden_from_all"]
 
 Array = NDArray[np.generic]
 
@@ -24,7 +24,7 @@ _HIDDEN_SHARE = 0.35
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class DrawnCase:
     """One case: what is computed, at which sizes, on which arrays.
 
     Args:
@@ -40,7 +40,7 @@ class Drawn:
     is_first: bool = False
 
 
-def draw_cases(feature: Feature, dtype: Dtype, *, seed: int) -> Iterator[Drawn]:
+def draw_cases(feature: Feature, dtype: Dtype, *, seed: int) -> Iterator[DrawnCase]:
     """Go through the cases of a feature; the same seed gives the same arrays."""
     for position, spec in enumerate(feature.specs):
         for size in feature.sizes:
@@ -49,13 +49,13 @@ def draw_cases(feature: Feature, dtype: Dtype, *, seed: int) -> Iterator[Drawn]:
                 drawn = draw_inputs(case, spread=spread, seed=seed + step)
                 rng = np.random.default_rng((seed, step, *size))
                 is_first = position == step == 0 and size is feature.sizes[0]
-                yield Drawn(
+                yield DrawnCase(
                     case=case, inputs=_dressed(feature, case, drawn, rng), word=f"spread {spread:g}", is_first=is_first
                 )
     if feature.probes:
         case = AttentionCase(spec=feature.specs[0], dtype=dtype, **feature.sizes[0]._asdict())
         for probe in probes_for(case.spec):
-            yield Drawn(case=case, inputs=probe.draw(case, seed), word=probe.name)
+            yield DrawnCase(case=case, inputs=probe.draw(case, seed), word=probe.name)
 
 
 def hidden_from_all(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from sdpa_onnx.core.inputs import LADDER
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.inputs import LADDER
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 
-__all__ = ["NAN_POISONS", "Check", "Feature", "MaskRows", "Operator", "Point", "Poison", "Size"]
+__all__ = ["NAN_POISONS", "CaseSize", "DisputedPoint", "Feature", "FeatureCheck", "MaskRows", "Operator", "Poison"]
 
 
 class Operator(StrEnum):
@@ -26,7 +26,7 @@ class Operator(StrEnum):
     DECOMPOSED = "decomposed"
 
 
-class Size(NamedTuple):
+class CaseSize(NamedTuple):
     """Samples, queries, new keys and keys in the cache."""
 
     batch_size: int = 2
@@ -67,7 +67,7 @@ class Poison(StrEnum):
 NAN_POISONS = frozenset({Poison.NAN_VALUE, Poison.NAN_KEY, Poison.NAN_SEEN})
 
 
-class Check(StrEnum):
+class FeatureCheck(StrEnum):
     """What is asked besides agreement with the oracle."""
 
     NONE = ""
@@ -76,7 +76,7 @@ class Check(StrEnum):
     UNCHANGED = "inputs are as they were"
 
 
-class Point(StrEnum):
+class DisputedPoint(StrEnum):
     """A point on which texts and runtimes differ, so that the outcome is always named."""
 
     NONE = ""
@@ -116,9 +116,9 @@ class Feature:
             "no-bias" leaves out the bias of its projection.
         alignments: Words of the causal alignments that the operator's text leaves open; () = the oracle's own only.
         probes: Whether the structural probes of the first spec are asked too, at the first size.
-        check: See `Check`.
+        check: See `FeatureCheck`.
         point: The disputed point, if it is one.
-        readings: Names of readings in `core.readings` that disagree with the oracle's here.
+        readings: Names of readings in `core.faults.readings` that disagree with the oracle's here.
     """
 
     slug: str
@@ -127,7 +127,7 @@ class Feature:
     source: str
     operator: Operator = Operator.ATTENTION
     specs: tuple[AttentionSpec, ...]
-    sizes: tuple[Size, ...] = (Size(),)
+    sizes: tuple[CaseSize, ...] = (CaseSize(),)
     spreads: tuple[float, ...] = LADDER
     first_opset: int = 23
     dtypes: tuple[Dtype, ...] = (Dtype.FLOAT32, Dtype.FLOAT16)
@@ -141,6 +141,6 @@ class Feature:
     form: str = ""
     alignments: tuple[str, ...] = ()
     probes: bool = False
-    check: Check = Check.NONE
-    point: Point = Point.NONE
+    check: FeatureCheck = FeatureCheck.NONE
+    point: DisputedPoint = DisputedPoint.NONE
     readings: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Features of attention written as a formula: ONNX's own function body of the operator, and our decomposed form."""
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind
-from sdpa_onnx.workflows.conformance.feature import Feature, MaskRows, Operator, Point, Size
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature, MaskRows, Operator
 from sdpa_onnx.workflows.conformance.operators import CONTRIB_OPSET
 
 __all__ = ["FORM_FEATURES"]
@@ -13,7 +13,7 @@ def _body(
     slug: str,
     title: str,
     spec: AttentionSpec,
-    *sizes: Size,
+    *sizes: CaseSize,
     first_opset: int = 23,
     rows: MaskRows = MaskRows.RANDOM,
     lengths: tuple[int, ...] = (),
@@ -25,17 +25,17 @@ def _body(
         source="the function body of ONNX Attention; its node cases *_expanded",
         operator=Operator.BODY,
         specs=(spec,),
-        sizes=sizes or (Size(),),
+        sizes=sizes or (CaseSize(),),
         spreads=(1.0, 4.0),
         dtypes=(Dtype.FLOAT32,),
         first_opset=first_opset,
         mask_rows=rows,
         lengths=lengths,
-        point=Point.MASKED_ROW if rows is MaskRows.HIDDEN else Point.NONE,
+        point=DisputedPoint.MASKED_ROW if rows is MaskRows.HIDDEN else DisputedPoint.NONE,
     )
 
 
-def _form(slug: str, title: str, spec: AttentionSpec, *sizes: Size, rows: MaskRows = MaskRows.RANDOM) -> Feature:
+def _form(slug: str, title: str, spec: AttentionSpec, *sizes: CaseSize, rows: MaskRows = MaskRows.RANDOM) -> Feature:
     return Feature(
         slug=f"decomposed-{slug}",
         group="decomposed",
@@ -43,11 +43,11 @@ def _form(slug: str, title: str, spec: AttentionSpec, *sizes: Size, rows: MaskRo
         source="the formula that export writes below opset 23",
         operator=Operator.DECOMPOSED,
         specs=(spec,),
-        sizes=sizes or (Size(),),
+        sizes=sizes or (CaseSize(),),
         dtypes=(Dtype.FLOAT32,),
         first_opset=CONTRIB_OPSET,
         mask_rows=rows,
-        point=Point.MASKED_ROW if rows is MaskRows.HIDDEN else Point.NONE,
+        point=DisputedPoint.MASKED_ROW if rows is MaskRows.HIDDEN else DisputedPoint.NONE,
     )
 
 
@@ -56,34 +56,36 @@ def _bnsh(**changes: object) -> AttentionSpec:
 
 
 _DECOMPOSED = (
-    _form("plain", "no mask", _bnsh(), Size(), Size(1, 1, 1)),
-    _form("causal", "causal", _bnsh(is_causal=True), Size(2, 5, 5), Size(2, 3, 6), Size(2, 6, 3)),
+    _form("plain", "no mask", _bnsh(), CaseSize(), CaseSize(1, 1, 1)),
+    _form("causal", "causal", _bnsh(is_causal=True), CaseSize(2, 5, 5), CaseSize(2, 3, 6), CaseSize(2, 6, 3)),
     _form("mask-bool", "boolean mask", _bnsh(mask=_BOOL)),
     _form("mask-float", "float mask", _bnsh(mask=_FLOAT)),
     _form("masked-row", "rows that see nothing", _bnsh(mask=_BOOL), rows=MaskRows.HIDDEN),
     _form("softcap", "softcap with a mask", _bnsh(softcap=2.0, mask=_FLOAT)),
-    _form("past", "causal over a cache", _bnsh(has_past=True, is_causal=True), Size(2, 3, 3, 4), Size(2, 1, 3, 4)),
+    _form(
+        "past", "causal over a cache", _bnsh(has_past=True, is_causal=True), CaseSize(2, 3, 3, 4), CaseSize(2, 1, 3, 4)
+    ),
     _form("lengths", "valid keys of each sample", _bnsh(mask=MaskKind.LENGTHS)),
-    _form("window", "causal window", _bnsh(is_causal=True, left_window=2), Size(2, 7, 7)),
+    _form("window", "causal window", _bnsh(is_causal=True, left_window=2), CaseSize(2, 7, 7)),
     _form("layout-3d", "3-D, values of another width", _bnsh(layout=Layout.BSH, v_head_dim=5)),
 )
 
 _BODIES = (
     _body("plain", "no mask", _bnsh()),
-    _body("causal", "causal", _bnsh(is_causal=True), Size(2, 5, 5), Size(2, 3, 6)),
+    _body("causal", "causal", _bnsh(is_causal=True), CaseSize(2, 5, 5), CaseSize(2, 3, 6)),
     _body("mask", "boolean mask", _bnsh(mask=_BOOL)),
-    _body("masked-row", "rows that see nothing", _bnsh(mask=_BOOL), Size(2, 4, 4), rows=MaskRows.HIDDEN),
+    _body("masked-row", "rows that see nothing", _bnsh(mask=_BOOL), CaseSize(2, 4, 4), rows=MaskRows.HIDDEN),
     _body("softcap", "softcap with a mask", _bnsh(softcap=2.0, mask=_FLOAT)),
     # onnx 1.23.2 inlines no node whose absent input has another after it: the cache comes with a mask.
     _body(
         "past",
         "causal over a cache, with a mask",
         _bnsh(has_past=True, is_causal=True, mask=_FLOAT),
-        Size(2, 3, 3, 4),
-        Size(2, 1, 3, 4),
+        CaseSize(2, 3, 3, 4),
+        CaseSize(2, 1, 3, 4),
     ),
     _body("layout-3d", "3-D, values of another width", _bnsh(layout=Layout.BSH, v_head_dim=5)),
-    _body("window", "causal window", _bnsh(is_causal=True, left_window=2), Size(2, 7, 7), first_opset=25),
+    _body("window", "causal window", _bnsh(is_causal=True, left_window=2), CaseSize(2, 7, 7), first_opset=25),
 )
 
 FORM_FEATURES: tuple[Feature, ...] = (*_BODIES, *_DECOMPOSED)

@@ -10,34 +10,34 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import Agreement, Expectation, expect, judge
-from sdpa_onnx.core.cache_agreement import judge_copy, present_of
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.masks import attn_bias
-from sdpa_onnx.core.oracle import attend, split_heads
-from sdpa_onnx.core.precision import Format, Precision, find_precision
-from sdpa_onnx.core.qk_agreement import expect_qk, judge_qk
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.masks import attn_bias
+from sdpa_onnx.core.attention.oracle import attend, split_heads
+from sdpa_onnx.core.attention.precision import FloatFormat, Precision, find_precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect, judge
+from sdpa_onnx.core.judge.cache_agreement import judge_copy, present_of
+from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.workflows.conformance.feature import NAN_POISONS, Feature, Operator
-from sdpa_onnx.workflows.conformance.operators import Posed
+from sdpa_onnx.workflows.conformance.operators import OperatorCase
 
-__all__ = ["Finding", "allowed_precision", "judge_case", "visible_pairs"]
+__all__ = ["OutputFinding", "allowed_precision", "judge_case", "visible_pairs"]
 
 Array = NDArray[np.generic]
 
 _FORMATS = {
-    Dtype.FLOAT64: Format.FLOAT64,
-    Dtype.FLOAT32: Format.FLOAT32,
-    Dtype.FLOAT16: Format.FLOAT16,
-    Dtype.BFLOAT16: Format.BFLOAT16,
+    Dtype.FLOAT64: FloatFormat.FLOAT64,
+    Dtype.FLOAT32: FloatFormat.FLOAT32,
+    Dtype.FLOAT16: FloatFormat.FLOAT16,
+    Dtype.BFLOAT16: FloatFormat.BFLOAT16,
 }
 # Values of softmax_precision. Source: TensorProto.DataType.
-_BY_ELEMENT = {1: Format.FLOAT32, 10: Format.FLOAT16, 11: Format.FLOAT64, 16: Format.BFLOAT16}
+_BY_ELEMENT = {1: FloatFormat.FLOAT32, 10: FloatFormat.FLOAT16, 11: FloatFormat.FLOAT64, 16: FloatFormat.BFLOAT16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class OutputFinding:
     """What was found of one output of one case.
 
     Args:
@@ -80,18 +80,20 @@ def allowed_precision(declared: str, feature: Feature, dtype: Dtype) -> Precisio
     )
 
 
-def judge_case(feature: Feature, posed: Posed, outputs: Mapping[str, Array], precision: Precision) -> Iterator[Finding]:
+def judge_case(
+    feature: Feature, posed: OperatorCase, outputs: Mapping[str, Array], precision: Precision
+) -> Iterator[OutputFinding]:
     """Judge every output of one run."""
     by_role = {role: outputs[name] for role, name in posed.roles.items()}
     if feature.poison in NAN_POISONS:
-        yield Finding(role="output", agreement=_judge_with_nan(posed, by_role["output"], precision))
+        yield OutputFinding(role="output", agreement=_judge_with_nan(posed, by_role["output"], precision))
     else:
         expectation = _expectation(_Problem(spec=posed.spec, inputs=posed.inputs, precision=precision))
-        yield Finding(role="output", agreement=judge(expectation, by_role["output"]))
+        yield OutputFinding(role="output", agreement=judge(expectation, by_role["output"]))
     yield from _caches(posed, by_role)
     if "qk" in by_role and feature.qk_mode is not None:
         expected = expect_qk(posed.spec, posed.inputs, mode=feature.qk_mode, precision=precision)
-        yield Finding(role="qk", agreement=judge_qk(expected, by_role["qk"]))
+        yield OutputFinding(role="qk", agreement=judge_qk(expected, by_role["qk"]))
 
 
 def visible_pairs(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:
@@ -135,21 +137,21 @@ def _expectation(problem: _Problem) -> Expectation:
     return expect(problem.spec, problem.inputs, precision=problem.precision)
 
 
-def _coarser(one: Format, other: Format) -> Format:
+def _coarser(one: FloatFormat, other: FloatFormat) -> FloatFormat:
     return max(one, other, key=lambda format_: format_.unit_roundoff)
 
 
-def _caches(posed: Posed, by_role: Mapping[str, Array]) -> Iterator[Finding]:
+def _caches(posed: OperatorCase, by_role: Mapping[str, Array]) -> Iterator[OutputFinding]:
     """The caches given back: past and new, joined, unchanged to the last bit."""
     wanted = present_of(posed.spec, posed.inputs)
     if "present" in by_role:  # both in one array, key first
         wanted["present"] = np.stack(list(wanted.values()))
     for role, expected in wanted.items():
         if role in by_role:
-            yield Finding(role=role, agreement=judge_copy(role, by_role[role], expected))
+            yield OutputFinding(role=role, agreement=judge_copy(role, by_role[role], expected))
 
 
-def _judge_with_nan(posed: Posed, actual: Array, precision: Precision) -> Agreement:
+def _judge_with_nan(posed: OperatorCase, actual: Array, precision: Precision) -> Agreement:
     """NaN must reach every query that sees it; where it is hidden it may, and all else must be right.
 
     The NaN stands in the first column: of a value it reaches that column only, of a key all.
@@ -179,7 +181,7 @@ def _lost_in_words(lost: int, total: int) -> str:
     return f"{lost} of {total} elements whose query sees a NaN {'is' if lost == 1 else 'are'} not NaN."
 
 
-def _nan_places(posed: Posed) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _nan_places(posed: OperatorCase) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Elements of the output that must be NaN, and those that may; both like a BNSH output."""
     _, key, value = split_heads(posed.spec, posed.inputs)
     visible = visible_pairs(posed.spec, posed.inputs)

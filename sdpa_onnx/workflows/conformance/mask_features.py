@@ -1,7 +1,7 @@
 """Features of ONNX Attention that hide keys: causality, windows, lengths, masks, and rows that see nothing."""
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, MaskKind
-from sdpa_onnx.workflows.conformance.feature import Feature, MaskRows, Point, Poison, Size
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature, MaskRows, Poison
 
 __all__ = ["MASK_FEATURES"]
 
@@ -44,10 +44,10 @@ _CAUSALITY = (
         title="as many queries as keys",
         source=_TEXT,
         specs=(_CAUSAL,),
-        sizes=(Size(2, 5, 5), Size(1, 1, 1)),
+        sizes=(CaseSize(2, 5, 5), CaseSize(1, 1, 1)),
         dtypes=_ALL_TYPES,
         probes=True,
-        point=Point.ALIGNMENT,
+        point=DisputedPoint.ALIGNMENT,
         readings=_OFFSETS,
     ),
     *(
@@ -59,13 +59,13 @@ _CAUSALITY = (
             specs=(_CAUSAL,),
             sizes=sizes,
             probes=True,
-            point=Point.ALIGNMENT,
+            point=DisputedPoint.ALIGNMENT,
             readings=_OFFSETS,
         )
         for slug, title, sizes in (
-            ("more-keys", "more keys than queries", (Size(2, 2, 6), Size(1, 5, 7))),
-            ("more-queries", "more queries than keys", (Size(2, 6, 2), Size(1, 7, 5))),
-            ("one-query", "one query, several keys", (Size(2, 1, 6),)),
+            ("more-keys", "more keys than queries", (CaseSize(2, 2, 6), CaseSize(1, 5, 7))),
+            ("more-queries", "more queries than keys", (CaseSize(2, 6, 2), CaseSize(1, 7, 5))),
+            ("one-query", "one query, several keys", (CaseSize(2, 1, 6),)),
         )
     ),
     Feature(
@@ -74,7 +74,7 @@ _CAUSALITY = (
         title="with shared heads",
         source=_TEXT,
         specs=(_spec(heads=(6, 2), is_causal=True),),
-        sizes=(Size(2, 5, 7),),
+        sizes=(CaseSize(2, 5, 7),),
     ),
     *(
         Feature(
@@ -83,7 +83,7 @@ _CAUSALITY = (
             title=f"with a {word} mask: both hide",
             source=_TEXT,
             specs=(_spec(is_causal=True, mask=kind),),
-            sizes=(Size(2, 5, 7),),
+            sizes=(CaseSize(2, 5, 7),),
             dtypes=(Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16),
             mask_shape=shape,
         )
@@ -115,26 +115,32 @@ _WINDOWS = tuple(
         readings=("window-ignored", "window-left-one-more", "window-left-one-less"),
     )
     for slug, title, specs, sizes, mask_shape in (
-        ("left", "left side", (_spec(left=1), _spec(left=3)), (Size(2, 6, 6),), "B1ST"),
-        ("right", "right side", (_spec(right=0), _spec(right=2)), (Size(2, 6, 6),), "B1ST"),
-        ("both", "both sides", (_spec(left=1, right=2),), (Size(2, 6, 6), Size(1, 4, 9)), "B1ST"),
-        ("zero", "width 0: the query's own key only", (_spec(left=0, right=0),), (Size(2, 5, 5),), "B1ST"),
-        ("off", "-1 on both sides: no window", (_spec(),), (Size(2, 5, 5),), "B1ST"),
-        ("causal", "left side with causality", (_spec(left=2, is_causal=True),), (Size(2, 7, 7),), "B1ST"),
-        ("rows-empty", "more queries than keys: rows that see nothing", (_spec(left=0),), (Size(2, 6, 3),), "B1ST"),
+        ("left", "left side", (_spec(left=1), _spec(left=3)), (CaseSize(2, 6, 6),), "B1ST"),
+        ("right", "right side", (_spec(right=0), _spec(right=2)), (CaseSize(2, 6, 6),), "B1ST"),
+        ("both", "both sides", (_spec(left=1, right=2),), (CaseSize(2, 6, 6), CaseSize(1, 4, 9)), "B1ST"),
+        ("zero", "width 0: the query's own key only", (_spec(left=0, right=0),), (CaseSize(2, 5, 5),), "B1ST"),
+        ("off", "-1 on both sides: no window", (_spec(),), (CaseSize(2, 5, 5),), "B1ST"),
+        ("causal", "left side with causality", (_spec(left=2, is_causal=True),), (CaseSize(2, 7, 7),), "B1ST"),
+        ("rows-empty", "more queries than keys: rows that see nothing", (_spec(left=0),), (CaseSize(2, 6, 3),), "B1ST"),
         (
             "past",
             "over a cache",
             (_spec(left=2, has_past=True), _spec(left=2, has_past=True, is_causal=True)),
-            (Size(2, 3, 3, 5), Size(1, 1, 1, 6)),
+            (CaseSize(2, 3, 3, 5), CaseSize(1, 1, 1, 6)),
             "B1ST",
         ),
-        ("mask", "with a boolean mask of rank 1", (_spec(left=2, is_causal=True, mask=_BOOL),), (Size(2, 4, 6),), "T"),
+        (
+            "mask",
+            "with a boolean mask of rank 1",
+            (_spec(left=2, is_causal=True, mask=_BOOL),),
+            (CaseSize(2, 4, 6),),
+            "T",
+        ),
         (
             "mask-rank-4",
             "with shared heads and a boolean mask of rank 4",
             (_spec(heads=(4, 2), left=2, is_causal=True, mask=_BOOL),),
-            (Size(2, 4, 6),),
+            (CaseSize(2, 4, 6),),
             "BHST",
         ),
     )
@@ -147,7 +153,7 @@ _CACHE = (
         title="over an outside cache",
         source=_WINDOW_TEXT,
         specs=(_spec(left=2, mask=_LENGTHS), _spec(left=2, mask=_LENGTHS, is_causal=True)),
-        sizes=(Size(2, 3, 8),),
+        sizes=(CaseSize(2, 3, 8),),
         lengths=(5, 8),
         first_opset=25,
     ),
@@ -157,7 +163,7 @@ _CACHE = (
         title="valid keys of each sample",
         source="ONNX Attention, opset 24, nonpad_kv_seqlen",
         specs=(_spec(mask=_LENGTHS), _spec(heads=(4, 2), mask=_LENGTHS)),
-        sizes=(Size(2, 3, 8), Size(3, 5, 5)),
+        sizes=(CaseSize(2, 3, 8), CaseSize(3, 5, 5)),
         spreads=(1.0, 4.0),
         first_opset=24,
         dtypes=_ALL_TYPES,
@@ -170,7 +176,7 @@ _CACHE = (
         title="huge padding",
         source="ONNX Attention, opset 24",
         specs=(_spec(mask=_LENGTHS),),
-        sizes=(Size(2, 3, 8),),
+        sizes=(CaseSize(2, 3, 8),),
         lengths=(5, 7),
         first_opset=24,
         poison=Poison.HUGE_VALUE,
@@ -182,10 +188,10 @@ _CACHE = (
             title=f"with causality{title}",
             source="onnx issue 8054, PR 8068; onnxruntime PR 28958",
             specs=(_spec(heads=(4, 2), mask=_LENGTHS, is_causal=True),),
-            sizes=(Size(2, queries, 8),),
+            sizes=(CaseSize(2, queries, 8),),
             lengths=lengths,
             first_opset=24,
-            point=Point.ALIGNMENT,
+            point=DisputedPoint.ALIGNMENT,
             readings=_OFFSETS,
         )
         for slug, title, queries, lengths in (
@@ -200,10 +206,10 @@ _CACHE = (
         title="a sample without a valid key gives zeros",
         source=_MASKED_ROW,
         specs=(_spec(mask=_LENGTHS),),
-        sizes=(Size(2, 3, 5),),
+        sizes=(CaseSize(2, 3, 5),),
         lengths=(0, 4),
         first_opset=24,
-        point=Point.MASKED_ROW,
+        point=DisputedPoint.MASKED_ROW,
         readings=_ROWS,
     ),
 )
@@ -229,7 +235,7 @@ _MASKS = (
             title=f"{word} mask {words}",
             source=f"{_TEXT}: 'must be broadcastable to 4D'; onnxruntime issue 12149",
             specs=(_spec(mask=kind),),
-            sizes=(Size(2, 4, 6),),
+            sizes=(CaseSize(2, 4, 6),),
             spreads=(1.0, 4.0),
             mask_shape=shape,
             probes=slug == "b1st" and kind is _BOOL,
@@ -244,7 +250,7 @@ _MASKS = (
             title=f"{word} mask {words} shorter than the keys: the rest is hidden",
             source="ONNX Attention, opset 24; onnx PR 7164",
             specs=(_spec(mask=kind),),
-            sizes=(Size(2, 4, 6),),
+            sizes=(CaseSize(2, 4, 6),),
             spreads=(1.0, 4.0),
             mask_shape=shape,
             first_opset=24,
@@ -258,7 +264,7 @@ _MASKS = (
         title="mask and lengths together",
         source="ONNX Attention, opset 24",
         specs=(_spec(mask=_FLOAT), _spec(mask=_BOOL), _spec(mask=_BOOL, is_causal=True)),
-        sizes=(Size(2, 3, 6),),
+        sizes=(CaseSize(2, 3, 6),),
         spreads=(1.0, 4.0),
         lengths=(4, 6),
         first_opset=24,
@@ -269,7 +275,7 @@ _MASKS = (
         title="mask as long as the longest sample, shorter than the keys, with lengths",
         source="ONNX Attention, opset 24; its node cases padded_kv",
         specs=(_spec(mask=_FLOAT), _spec(mask=_FLOAT, is_causal=True)),
-        sizes=(Size(2, 4, 6),),
+        sizes=(CaseSize(2, 4, 6),),
         spreads=(1.0, 4.0),
         mask_shape="BHSP",
         lengths=(3, 4),
@@ -282,7 +288,7 @@ _MASKS = (
         title="mask over cache and new keys",
         source=_TEXT,
         specs=(_spec(mask=_FLOAT, has_past=True), _spec(mask=_BOOL, has_past=True)),
-        sizes=(Size(2, 3, 4, 5),),
+        sizes=(CaseSize(2, 3, 4, 5),),
         spreads=(1.0, 4.0),
         mask_shape="ST",
     ),
@@ -296,7 +302,7 @@ _ROWS_FEATURES = (
             title=title,
             source=source,
             specs=specs,
-            sizes=(Size(2, 4, 4),),
+            sizes=(CaseSize(2, 4, 4),),
             dtypes=_ALL_TYPES if slug == "bool" else (Dtype.FLOAT32, Dtype.FLOAT16),
             mask_shape="B1ST",
             mask_rows=rows,
@@ -304,15 +310,31 @@ _ROWS_FEATURES = (
             readings=readings,
         )
         for slug, title, source, specs, rows, point, readings in (
-            ("bool", "boolean mask", _MASKED_ROW, (_spec(mask=_BOOL),), MaskRows.HIDDEN, Point.MASKED_ROW, _ROWS),
-            ("inf", "float mask of -inf", _MASKED_ROW, (_spec(mask=_FLOAT),), MaskRows.HIDDEN, Point.MASKED_ROW, _ROWS),
+            (
+                "bool",
+                "boolean mask",
+                _MASKED_ROW,
+                (_spec(mask=_BOOL),),
+                MaskRows.HIDDEN,
+                DisputedPoint.MASKED_ROW,
+                _ROWS,
+            ),
+            (
+                "inf",
+                "float mask of -inf",
+                _MASKED_ROW,
+                (_spec(mask=_FLOAT),),
+                MaskRows.HIDDEN,
+                DisputedPoint.MASKED_ROW,
+                _ROWS,
+            ),
             (
                 "causal",
                 "causality and mask together leave nothing",
                 _MASKED_ROW,
                 (_spec(mask=_BOOL, is_causal=True), _spec(mask=_FLOAT, is_causal=True)),
                 MaskRows.FUTURE,
-                Point.MASKED_ROW,
+                DisputedPoint.MASKED_ROW,
                 _ROWS,
             ),
             (
@@ -321,7 +343,7 @@ _ROWS_FEATURES = (
                 _MASKED_ROW,
                 (_spec(mask=_BOOL), _spec(mask=_FLOAT)),
                 MaskRows.SAMPLE,
-                Point.MASKED_ROW,
+                DisputedPoint.MASKED_ROW,
                 _ROWS,
             ),
             (
@@ -330,7 +352,7 @@ _ROWS_FEATURES = (
                 _MASKED_ROW,
                 (_spec(heads=(4, 2), mask=_BOOL),),
                 MaskRows.HIDDEN,
-                Point.MASKED_ROW,
+                DisputedPoint.MASKED_ROW,
                 _ROWS,
             ),
             (
@@ -339,7 +361,7 @@ _ROWS_FEATURES = (
                 "a float mask is added; onnxscript issue 2561 writes the lowest number for -inf",
                 (_spec(mask=_FLOAT),),
                 MaskRows.LOWEST,
-                Point.LOWEST_ROW,
+                DisputedPoint.LOWEST_ROW,
                 ("lowest-is-hidden",),
             ),
             (
@@ -348,7 +370,7 @@ _ROWS_FEATURES = (
                 "a float mask is added",
                 (_spec(mask=_FLOAT),),
                 MaskRows.LARGE,
-                Point.LOWEST_ROW,
+                DisputedPoint.LOWEST_ROW,
                 ("lowest-is-hidden",),
             ),
         )
@@ -362,7 +384,7 @@ _POISONS = tuple(
         title=title,
         source=source,
         specs=(_spec(mask=_BOOL), _spec(mask=_FLOAT)),
-        sizes=(Size(2, 4, 6),),
+        sizes=(CaseSize(2, 4, 6),),
         spreads=(1.0, 4.0),
         mask_shape="ST",
         mask_rows=MaskRows.COLUMN,
@@ -370,11 +392,11 @@ _POISONS = tuple(
         point=point,
     )
     for slug, title, source, poison, point in (
-        ("value", "huge value of a hidden key", "weights of hidden keys are 0", Poison.HUGE_VALUE, Point.NONE),
-        ("key", "huge hidden key", "the score of a hidden key does not count", Poison.HUGE_KEY, Point.NONE),
-        ("nan-value", "NaN value of a hidden key", "not said: 0 x NaN is NaN", Poison.NAN_VALUE, Point.NAN),
-        ("nan-key", "NaN hidden key", "not said: NaN - inf is NaN", Poison.NAN_KEY, Point.NAN),
-        ("nan-seen", "NaN value of a visible key must show", "IEEE 754", Poison.NAN_SEEN, Point.NONE),
+        ("value", "huge value of a hidden key", "weights of hidden keys are 0", Poison.HUGE_VALUE, DisputedPoint.NONE),
+        ("key", "huge hidden key", "the score of a hidden key does not count", Poison.HUGE_KEY, DisputedPoint.NONE),
+        ("nan-value", "NaN value of a hidden key", "not said: 0 x NaN is NaN", Poison.NAN_VALUE, DisputedPoint.NAN),
+        ("nan-key", "NaN hidden key", "not said: NaN - inf is NaN", Poison.NAN_KEY, DisputedPoint.NAN),
+        ("nan-seen", "NaN value of a visible key must show", "IEEE 754", Poison.NAN_SEEN, DisputedPoint.NONE),
     )
 )
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import expect, judge
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.oracle import attend, split_heads
-from sdpa_onnx.core.precision import Precision
-from sdpa_onnx.core.spec import AttentionSpec, Layout, MaskKind
-from sdpa_onnx.core.verdicts import Verdict
-from sdpa_onnx.workflows.conformance.feature import Feature, Point
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import attend, split_heads
+from sdpa_onnx.core.attention.precision import Precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout, MaskKind
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.records.verdicts import Verdict
+from sdpa_onnx.workflows.conformance.feature import DisputedPoint, Feature
 from sdpa_onnx.workflows.conformance.judging import visible_pairs
-from sdpa_onnx.workflows.conformance.operators import Posed
+from sdpa_onnx.workflows.conformance.operators import OperatorCase
 
 __all__ = ["OTHER", "aligned_inputs", "masked_spec", "observe"]
 
@@ -26,7 +26,9 @@ Array = NDArray[np.generic]
 OTHER = "none of the known"
 
 
-def observe(feature: Feature, posed: Posed, actual: Array, precision: Precision, *, is_right: bool) -> tuple[str, ...]:
+def observe(
+    feature: Feature, posed: OperatorCase, actual: Array, precision: Precision, *, is_right: bool
+) -> tuple[str, ...]:
     """Say which of the known outcomes an output shows: all that fit it, `OTHER` if none; () where nothing is disputed.
 
     Args:
@@ -37,19 +39,19 @@ def observe(feature: Feature, posed: Posed, actual: Array, precision: Precision,
         is_right: Whether the oracle's own outcome fits; it is then the one named.
     """
     match feature.point:
-        case Point.NONE:
+        case DisputedPoint.NONE:
             return ()
-        case Point.ALIGNMENT:
+        case DisputedPoint.ALIGNMENT:
             aligned = aligned_inputs(posed.spec, posed.inputs)
             if is_right and not feature.alignments:
                 return (next(iter(aligned)),)
             fits = [word for word, inputs in aligned.items() if _fits(masked_spec(posed), inputs, actual, precision)]
             return tuple(fits) or (OTHER,)
-        case Point.NAN:
+        case DisputedPoint.NAN:
             return (_nan_outcome(actual, is_right=is_right),)
-        case Point.NEGATIVE_SCALE:
+        case DisputedPoint.NEGATIVE_SCALE:
             return ("nan" if np.isnan(actual.astype(np.float64)).all() else "applied" if is_right else OTHER,)
-        case Point.MASKED_ROW | Point.LOWEST_ROW:
+        case DisputedPoint.MASKED_ROW | DisputedPoint.LOWEST_ROW:
             return _row_outcome(feature, posed, actual, precision)
 
 
@@ -97,7 +99,7 @@ def _combined(mask: Array | None, seen: NDArray[np.bool_], total: int) -> Array:
     return np.where(seen, wide, -np.inf)
 
 
-def masked_spec(posed: Posed) -> AttentionSpec:
+def masked_spec(posed: OperatorCase) -> AttentionSpec:
     """The spec that `aligned_inputs` are for; the oracle reads masks and lengths off the inputs."""
     return replace(posed.spec, is_causal=False)
 
@@ -107,7 +109,7 @@ def _fits(spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision
     return verdict is not Verdict.WRONG
 
 
-def _row_outcome(feature: Feature, posed: Posed, actual: Array, precision: Precision) -> tuple[str, ...]:
+def _row_outcome(feature: Feature, posed: OperatorCase, actual: Array, precision: Precision) -> tuple[str, ...]:
     """What stands in the rows that see nothing, or only the lowest number."""
     rows = _rows_in_question(feature, posed)
     if not rows.any():
@@ -126,7 +128,7 @@ def _row_outcome(feature: Feature, posed: Posed, actual: Array, precision: Preci
     return (OTHER,)
 
 
-def _row_readings(posed: Posed) -> dict[str, tuple[AttentionSpec, AttentionInputs]]:
+def _row_readings(posed: OperatorCase) -> dict[str, tuple[AttentionSpec, AttentionInputs]]:
     """What else than zero may stand in such a row, by its word."""
     spec, inputs = posed.spec, posed.inputs
     open_spec = replace(spec, is_causal=False, mask=MaskKind.NONE, left_window=-1, right_window=-1)
@@ -141,11 +143,11 @@ def _row_readings(posed: Posed) -> dict[str, tuple[AttentionSpec, AttentionInput
     return found
 
 
-def _rows_in_question(feature: Feature, posed: Posed) -> NDArray[np.bool_]:
+def _rows_in_question(feature: Feature, posed: OperatorCase) -> NDArray[np.bool_]:
     """(batch_size, q_num_heads, q_seq_len)."""
     visible = visible_pairs(posed.spec, posed.inputs)
     mask = posed.inputs.attn_mask
-    if feature.point is Point.MASKED_ROW or mask is None:
+    if feature.point is DisputedPoint.MASKED_ROW or mask is None:
         return np.asarray(~visible.any(-1))
     full = np.broadcast_to(mask.reshape((1,) * (4 - mask.ndim) + mask.shape), visible.shape)
     hidden = full.astype(np.float64) if mask.dtype != np.bool_ else np.zeros(full.shape)

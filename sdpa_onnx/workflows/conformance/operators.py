@@ -13,16 +13,16 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx import inliner
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, AttentionInputs
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, ScaleRule
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.one_node import OneNode, build_one_node_model
-from sdpa_onnx.workflows.conformance.drawing import Drawn
+from sdpa_onnx.workflows.conformance.drawing import DrawnCase
 from sdpa_onnx.workflows.conformance.feature import Feature, Operator
 
-__all__ = ["CONTRIB_OPSET", "Posed", "pose"]
+__all__ = ["CONTRIB_OPSET", "OperatorCase", "build_case"]
 
 Array = NDArray[np.generic]
 
@@ -31,7 +31,7 @@ CONTRIB_OPSET = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posed:
+class OperatorCase:
     """A case as a runtime gets it.
 
     Args:
@@ -48,7 +48,7 @@ class Posed:
     roles: Mapping[str, str]
 
 
-def pose(feature: Feature, drawn: Drawn, opset: int) -> Posed:
+def build_case(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
     """Write a drawn case for the feature's operator."""
     match feature.operator:
         case Operator.ATTENTION:
@@ -69,17 +69,17 @@ def pose(feature: Feature, drawn: Drawn, opset: int) -> Posed:
 def _posed(
     node: OneNode,
     feeds: Mapping[str, Array],
-    drawn: Drawn,
+    drawn: DrawnCase,
     roles: Mapping[str, str],
     constants: Mapping[str, Array] | None = None,
-) -> Posed:
+) -> OperatorCase:
     def model(fixed: bool) -> OnnxModel:  # noqa: FBT001  # bound below, one flag
         return build_one_node_model(node, feeds, dynamic=not fixed, constants=constants)
 
-    return Posed(spec=drawn.case.spec, inputs=drawn.inputs, model=model, feeds=feeds, roles=roles)
+    return OperatorCase(spec=drawn.case.spec, inputs=drawn.inputs, model=model, feeds=feeds, roles=roles)
 
 
-def _attention(feature: Feature, drawn: Drawn, opset: int) -> Posed:
+def _attention(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
     spec, inputs = drawn.case.spec, drawn.inputs
     feeds = inputs.onnx_feeds()
     attributes: dict[str, int | float] = {**feature.attributes, **attributes_of(spec)}
@@ -107,11 +107,11 @@ def _inlined(model: OnnxModel) -> OnnxModel:
     return replace(model, ir=ir.from_proto(proto))
 
 
-def _decomposed(drawn: Drawn, opset: int) -> Posed:
+def _decomposed(drawn: DrawnCase, opset: int) -> OperatorCase:
     roles = {"output": "Y"}
     if drawn.case.spec.has_past:
         roles |= {"present_key": "present_key", "present_value": "present_value"}
-    return Posed(
+    return OperatorCase(
         spec=drawn.case.spec,
         inputs=drawn.inputs,
         model=lambda fixed: _exported(drawn.case.spec, opset, drawn.case.dtype),  # noqa: ARG005  # one form only
@@ -127,7 +127,7 @@ def _exported(spec: AttentionSpec, opset: int, dtype: Dtype) -> OnnxModel:
     return export_spec(spec, opset=opset, form="decomposed", dtype=dtype)
 
 
-def _multi_head(feature: Feature, drawn: Drawn, opset: int) -> Posed:
+def _multi_head(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
     spec, inputs = drawn.case.spec, drawn.inputs
     feeds: dict[str, Array] = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
     given = ["query", "key", "value", "", "", "", "", ""]
@@ -151,7 +151,7 @@ def _multi_head(feature: Feature, drawn: Drawn, opset: int) -> Posed:
     return _posed(node, feeds, drawn, roles)
 
 
-def _group_query(drawn: Drawn, opset: int) -> Posed:
+def _group_query(drawn: DrawnCase, opset: int) -> OperatorCase:
     spec, inputs, case = drawn.case.spec, drawn.inputs, drawn.case
     feeds: dict[str, Array] = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
     given = ["query", "key", "value", "", "", "seqlens_k", "total_sequence_length"]
@@ -185,7 +185,7 @@ def _group_query(drawn: Drawn, opset: int) -> Posed:
     return _posed(node, feeds, drawn, roles)
 
 
-def _packed(feature: Feature, drawn: Drawn, opset: int) -> Posed:
+def _packed(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
     """The operator that projects its input: weights that only select keep the attention exact."""
     spec, inputs = drawn.case.spec, drawn.inputs
     joined = np.concatenate([inputs.query, inputs.key, inputs.value], axis=2)

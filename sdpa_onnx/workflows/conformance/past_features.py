@@ -1,7 +1,7 @@
 """Features of ONNX Attention with a cache: past, present, and causality over both."""
 
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout
-from sdpa_onnx.workflows.conformance.feature import Feature, Point, Size
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
+from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature
 
 __all__ = ["PAST_FEATURES"]
 
@@ -28,7 +28,7 @@ def _cached(
     )
 
 
-def _causal(slug: str, title: str, *sizes: Size, first_opset: int = 23) -> Feature:
+def _causal(slug: str, title: str, *sizes: CaseSize, first_opset: int = 23) -> Feature:
     return Feature(
         slug=f"causal-past-{slug}",
         group="cache",
@@ -38,7 +38,7 @@ def _causal(slug: str, title: str, *sizes: Size, first_opset: int = 23) -> Featu
         sizes=sizes,
         first_opset=first_opset,
         probes=True,
-        point=Point.ALIGNMENT,
+        point=DisputedPoint.ALIGNMENT,
         readings=_OFFSETS,
     )
 
@@ -50,21 +50,23 @@ PAST_FEATURES: tuple[Feature, ...] = (
         title="cache and new keys, joined, and given back bit by bit",
         source="ONNX Attention, opset 23, past_key and present_key",
         specs=(_cached(),),
-        sizes=(Size(2, 3, 4, 5), Size(1, 1, 1, 7)),
+        sizes=(CaseSize(2, 3, 4, 5), CaseSize(1, 1, 1, 7)),
         dtypes=_ALL_TYPES,
         probes=True,
     ),
-    _causal("one-key", "one query and its own key", Size(2, 1, 1, 5), Size(1, 1, 1, 12)),
-    _causal("one-query", "one query and several new keys", Size(2, 1, 3, 4), Size(1, 1, 9, 3), Size(2, 1, 2, 1)),
-    _causal("several", "as many queries as new keys", Size(2, 4, 4, 3), Size(1, 2, 2, 9)),
-    _causal("other-lengths", "more new keys than queries, and fewer", Size(2, 3, 5, 2), Size(2, 5, 3, 2)),
+    _causal("one-key", "one query and its own key", CaseSize(2, 1, 1, 5), CaseSize(1, 1, 1, 12)),
+    _causal(
+        "one-query", "one query and several new keys", CaseSize(2, 1, 3, 4), CaseSize(1, 1, 9, 3), CaseSize(2, 1, 2, 1)
+    ),
+    _causal("several", "as many queries as new keys", CaseSize(2, 4, 4, 3), CaseSize(1, 2, 2, 9)),
+    _causal("other-lengths", "more new keys than queries, and fewer", CaseSize(2, 3, 5, 2), CaseSize(2, 5, 3, 2)),
     Feature(
         slug="past-empty",
         group="cache",
         title="a cache of no keys",
         source="the first step of a decoder",
         specs=(_cached(), _cached(is_causal=True)),
-        sizes=(Size(2, 3, 3, 0),),
+        sizes=(CaseSize(2, 3, 3, 0),),
         spreads=(1.0,),
     ),
     Feature(
@@ -73,7 +75,7 @@ PAST_FEATURES: tuple[Feature, ...] = (
         title="no new keys: all keys come from the cache",
         source="ONNX tensors may have a dimension of 0",
         specs=(_cached(),),
-        sizes=(Size(2, 3, 0, 5),),
+        sizes=(CaseSize(2, 3, 0, 5),),
         spreads=(1.0,),
     ),
     Feature(
@@ -82,7 +84,7 @@ PAST_FEATURES: tuple[Feature, ...] = (
         title="with shared heads",
         source="ONNX Attention, opset 23",
         specs=(_cached(heads=(6, 2)), _cached(heads=(4, 1), is_causal=True)),
-        sizes=(Size(2, 3, 3, 5), Size(2, 1, 1, 6)),
+        sizes=(CaseSize(2, 3, 3, 5), CaseSize(2, 1, 1, 6)),
         spreads=(1.0, 4.0),
     ),
     Feature(
@@ -91,7 +93,7 @@ PAST_FEATURES: tuple[Feature, ...] = (
         title="values of another width than keys",
         source="ONNX Attention, opset 23",
         specs=(_cached(heads=(4, 2), v_head_dim=3), _cached(v_head_dim=11, is_causal=True)),
-        sizes=(Size(2, 3, 3, 4),),
+        sizes=(CaseSize(2, 3, 3, 4),),
         spreads=(1.0, 4.0),
     ),
     Feature(
@@ -103,7 +105,7 @@ PAST_FEATURES: tuple[Feature, ...] = (
             _cached(layout=Layout.BSH),
             _cached(heads=(6, 2), v_head_dim=3, is_causal=True, layout=Layout.BSH),
         ),
-        sizes=(Size(2, 3, 3, 5),),
+        sizes=(CaseSize(2, 3, 3, 5),),
         spreads=(1.0, 4.0),
     ),
 )

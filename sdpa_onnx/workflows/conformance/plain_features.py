@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from sdpa_onnx.core.inputs import LADDER
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, Layout, MaskKind
-from sdpa_onnx.workflows.conformance.feature import Check, Feature, MaskRows, Point, Poison, Size
+from sdpa_onnx.core.attention.inputs import LADDER
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind
+from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature, FeatureCheck, MaskRows, Poison
 
 __all__ = ["PLAIN_FEATURES"]
 
@@ -39,7 +39,7 @@ _BASICS = (
         title="softmax(QK^T / sqrt(head_size)) V",
         source=_TEXT,
         specs=(_PLAIN,),
-        sizes=(Size(), Size(1, 1, 1), Size(3, 2, 13)),
+        sizes=(CaseSize(), CaseSize(1, 1, 1), CaseSize(3, 2, 13)),
         dtypes=ALL_TYPES,
         probes=True,
     ),
@@ -49,7 +49,7 @@ _BASICS = (
         title="one sample, as many queries as keys",
         source=_TEXT,
         specs=(_PLAIN,),
-        sizes=(Size(1, 4, 4),),
+        sizes=(CaseSize(1, 4, 4),),
     ),
     Feature(
         slug="sizes-one-two-prime",
@@ -57,7 +57,7 @@ _BASICS = (
         title="lengths 1, 2 and prime",
         source=_TEXT,
         specs=(_PLAIN, AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=1)),
-        sizes=(Size(1, 2, 2), Size(1, 31, 37), Size(1, 1, 17), Size(2, 17, 1), Size(2, 1, 1)),
+        sizes=(CaseSize(1, 2, 2), CaseSize(1, 31, 37), CaseSize(1, 1, 17), CaseSize(2, 17, 1), CaseSize(2, 1, 1)),
         spreads=(1.0,),
     ),
     Feature(
@@ -69,7 +69,7 @@ _BASICS = (
             AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=head_dim, v_head_dim=v_head_dim)
             for head_dim, v_head_dim in ((8, 3), (4, 16), (64, 67))
         ),
-        sizes=(Size(2, 3, 5),),
+        sizes=(CaseSize(2, 3, 5),),
         spreads=(1.0, 4.0),
     ),
     Feature(
@@ -78,7 +78,7 @@ _BASICS = (
         title="a thousand keys and more, prime in number",
         source=_TEXT,
         specs=(AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=16),),
-        sizes=(Size(1, 3, 1009), Size(1, 131, 257)),
+        sizes=(CaseSize(1, 3, 1009), CaseSize(1, 131, 257)),
         spreads=(1.0, 4.0),
     ),
     Feature(
@@ -87,7 +87,7 @@ _BASICS = (
         title="no queries: an empty output",
         source="ONNX tensors may have a dimension of 0",
         specs=(_PLAIN,),
-        sizes=(Size(2, 0, 5),),
+        sizes=(CaseSize(2, 0, 5),),
         spreads=(1.0,),
     ),
     Feature(
@@ -96,7 +96,7 @@ _BASICS = (
         title="no samples: an empty output",
         source="ONNX tensors may have a dimension of 0",
         specs=(_PLAIN,),
-        sizes=(Size(0, 3, 5),),
+        sizes=(CaseSize(0, 3, 5),),
         spreads=(1.0,),
     ),
 )
@@ -132,7 +132,7 @@ _SCALES = (
         title="a negative scale: applied, or NaN as the pattern's sqrt(scale) gives",
         source=f"{_TEXT}: 'Scaling factor applied to QK^T', but its pattern scales Q and K by sqrt(scale) each",
         specs=(_scaled(-0.5),),
-        point=Point.NEGATIVE_SCALE,
+        point=DisputedPoint.NEGATIVE_SCALE,
     ),
 )
 
@@ -236,7 +236,7 @@ def _qk(
         source=f"{_TEXT}, qk_matmul_output_mode {int(mode)}",
         specs=(AttentionSpec(**{"q_num_heads": 4, "kv_num_heads": 2, "head_dim": 8, **changes}),),  # type: ignore[arg-type]
         # A cache with causality at other lengths has a row of its own.
-        sizes=(Size(2, 4, 4, 3) if changes.get("has_past") else Size(2, 4, 6),),
+        sizes=(CaseSize(2, 4, 4, 3) if changes.get("has_past") else CaseSize(2, 4, 6),),
         spreads=(1.0, 4.0),
         qk_mode=mode,
         mask_shape=mask_shape,
@@ -274,7 +274,7 @@ _QK_OUTPUTS = (
         title="the weights of a query that sees nothing are zero",
         source="onnx PR 8068",
         specs=(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, mask=MaskKind.BOOL),),
-        sizes=(Size(2, 4, 6),),
+        sizes=(CaseSize(2, 4, 6),),
         mask_shape="ST",
         mask_rows=MaskRows.HIDDEN,
         qk_mode=_WEIGHTS,
@@ -285,7 +285,7 @@ _QK_OUTPUTS = (
         title="after a window",
         source="ONNX Attention, opset 25",
         specs=(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True, left_window=2),),
-        sizes=(Size(2, 6, 6),),
+        sizes=(CaseSize(2, 6, 6),),
         qk_mode=_MASKED,
         first_opset=25,
     ),
@@ -299,7 +299,7 @@ _PRECISIONS = (
             title=f"softmax in {word}",
             source=f"{_TEXT}, softmax_precision {element}",
             specs=(_PLAIN,),
-            sizes=(Size(2, 5, 29),),
+            sizes=(CaseSize(2, 5, 29),),
             dtypes=(Dtype.FLOAT32, *_NARROW),
             attributes={"softmax_precision": element},
         )
@@ -321,7 +321,7 @@ _PRECISIONS = (
         source=f"{_TEXT}: 'scale Q, K by sqrt(scale) before matmul'; onnxruntime issue 28195",
         # 1/sqrt(4096) = 1/64: scores of spread 3000 are products of spread 192,000.
         specs=(AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=4096),),
-        sizes=(Size(1, 3, 5),),
+        sizes=(CaseSize(1, 3, 5),),
         spreads=(3000.0,),
         dtypes=(Dtype.FLOAT16,),
     ),
@@ -334,9 +334,9 @@ _SESSIONS = (
         title="two runs on the same inputs give the same bits",
         source="what caching and tests rely on",
         specs=(_PLAIN,),
-        sizes=(Size(2, 5, 7), Size(1, 31, 257)),
+        sizes=(CaseSize(2, 5, 7), CaseSize(1, 31, 257)),
         spreads=(1.0,),
-        check=Check.REPEAT,
+        check=FeatureCheck.REPEAT,
     ),
     Feature(
         slug="inputs-unchanged",
@@ -344,9 +344,9 @@ _SESSIONS = (
         title="inputs are not written to",
         source="what a caller relies on",
         specs=(_PLAIN, AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, mask=MaskKind.FLOAT)),
-        sizes=(Size(),),
+        sizes=(CaseSize(),),
         spreads=(4.0,),
-        check=Check.UNCHANGED,
+        check=FeatureCheck.UNCHANGED,
     ),
     Feature(
         slug="sizes-in-one-session",
@@ -354,7 +354,7 @@ _SESSIONS = (
         title="big, small and big again in one session",
         source="buffers of an earlier size may be stale",
         specs=(AttentionSpec(q_num_heads=3, kv_num_heads=3, head_dim=8, is_causal=True),),
-        sizes=(Size(3, 19, 23), Size(1, 2, 3), Size(2, 17, 31), Size(1, 1, 1), Size(3, 19, 23)),
+        sizes=(CaseSize(3, 19, 23), CaseSize(1, 2, 3), CaseSize(2, 17, 31), CaseSize(1, 1, 1), CaseSize(3, 19, 23)),
         spreads=(LADDER[1],),
     ),
     Feature(
@@ -363,7 +363,7 @@ _SESSIONS = (
         title="a first run with one key, then more keys, in one session",
         source="what the first sizes leave behind must not show",
         specs=(_PLAIN,),
-        sizes=(Size(2, 1, 1), Size(1, 31, 37), Size(2, 5, 7)),
+        sizes=(CaseSize(2, 1, 1), CaseSize(1, 31, 37), CaseSize(2, 5, 7)),
         spreads=(1.0,),
     ),
     Feature(
@@ -373,7 +373,7 @@ _SESSIONS = (
         source="an array that is a view of the runtime's own memory changes under its owner",
         specs=(_PLAIN,),
         spreads=(1.0,),
-        check=Check.KEPT,
+        check=FeatureCheck.KEPT,
     ),
 )
 

@@ -1,14 +1,14 @@
 """One row of the table as a record: the verdict of a feature on a runtime, with its evidence."""
 
-from sdpa_onnx.core.diagnosis import Explanation, explain
-from sdpa_onnx.core.qk_agreement import expect_qk
-from sdpa_onnx.core.qk_diagnosis import explain_qk
-from sdpa_onnx.core.records import ConformanceRecord, Conformity, Outcome
+from sdpa_onnx.core.faults.diagnosis import Explanation, explain
+from sdpa_onnx.core.faults.qk_diagnosis import explain_qk
+from sdpa_onnx.core.judge.qk_agreement import expect_qk
+from sdpa_onnx.core.records.records import ConformanceRecord, Conformity, Outcome
 from sdpa_onnx.runtimes.base import RanReport, Runtime
 from sdpa_onnx.workflows.conformance.feature import Feature, Operator
 from sdpa_onnx.workflows.conformance.judging import allowed_precision
-from sdpa_onnx.workflows.conformance.table import Row
-from sdpa_onnx.workflows.conformance.trials import Trials, WrongCase, run_trials
+from sdpa_onnx.workflows.conformance.table import FeatureRow
+from sdpa_onnx.workflows.conformance.trials import RowTrials, WrongCase, run_trials
 
 __all__ = ["crashed_record", "repeat_command", "run_row"]
 
@@ -26,7 +26,7 @@ _EXPLAINED_CASES = 3
 _REASON_LENGTH = 280
 
 
-def run_row(row: Row, runtime: Runtime, *, seed: int = 0, threads: int = 1) -> ConformanceRecord:
+def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 1) -> ConformanceRecord:
     """Run a feature on a runtime and write down what came of it."""
     trials = run_trials(row.feature, runtime, opset=row.opset, dtype=row.dtype, seed=seed, threads=threads)
     verdict = _verdict(trials)
@@ -62,7 +62,7 @@ def run_row(row: Row, runtime: Runtime, *, seed: int = 0, threads: int = 1) -> C
     )
 
 
-def crashed_record(row: Row, runtime: str, reason: str) -> ConformanceRecord:
+def crashed_record(row: FeatureRow, runtime: str, reason: str) -> ConformanceRecord:
     """The record of a row whose process died or did not answer."""
     return ConformanceRecord(
         case=_case_name(row),
@@ -83,7 +83,7 @@ def crashed_record(row: Row, runtime: str, reason: str) -> ConformanceRecord:
     )
 
 
-def repeat_command(row: Row, runtime: str) -> str:
+def repeat_command(row: FeatureRow, runtime: str) -> str:
     """The command that runs the row again."""
     return (
         f"sdpa-onnx conformance --runtime {runtime} --only {row.feature.slug} --opset {row.opset} "
@@ -91,21 +91,21 @@ def repeat_command(row: Row, runtime: str) -> str:
     )
 
 
-def _form(row: Row) -> str:
+def _form(row: FeatureRow) -> str:
     return "decomposed" if row.feature.operator in (Operator.BODY, Operator.DECOMPOSED) else "attention"
 
 
-def _case_name(row: Row) -> str:
+def _case_name(row: FeatureRow) -> str:
     return f"{row.feature.slug}_opset{row.opset}_{row.dtype.short}"
 
 
-def _verdict(trials: Trials) -> Conformity:
+def _verdict(trials: RowTrials) -> Conformity:
     if trials.wrong or len(trials.suspicious) >= _SUSPICIOUS_LIMIT:
         return Conformity.WRONG
     return Conformity.REFUSED if trials.refused else Conformity.RIGHT
 
 
-def _reason(trials: Trials, verdict: Conformity, diagnosis: str) -> str:
+def _reason(trials: RowTrials, verdict: Conformity, diagnosis: str) -> str:
     match verdict:
         case Conformity.RIGHT:
             return ""
@@ -115,7 +115,7 @@ def _reason(trials: Trials, verdict: Conformity, diagnosis: str) -> str:
             return _shortened(trials.refused[0])
 
 
-def _diagnosis(trials: Trials, explanation: Explanation | None) -> str:
+def _diagnosis(trials: RowTrials, explanation: Explanation | None) -> str:
     """The worst evidence in one sentence, what it looks like, and what was refused beside it."""
     if not trials.wrong:
         return f"Suspicious {len(trials.suspicious)} times: {trials.suspicious[0]}" if trials.suspicious else ""
@@ -128,20 +128,20 @@ def _diagnosis(trials: Trials, explanation: Explanation | None) -> str:
     return " ".join(parts)
 
 
-def _observed(trials: Trials) -> str:
+def _observed(trials: RowTrials) -> str:
     """The outcomes that fit every case; where none does, each case's own."""
     cases = [fits for fits in trials.observed if fits]
     common = [word for word in (cases[0] if cases else ()) if all(word in fits for fits in cases)]
     return " or ".join(common or dict.fromkeys(fits[0] for fits in cases))
 
 
-def _worst(trials: Trials) -> WrongCase:
+def _worst(trials: RowTrials) -> WrongCase:
     return max(
         trials.wrong, key=lambda each: (each.finding.agreement.not_finite > 0, each.finding.agreement.max_bound_ratio)
     )
 
 
-def _explanation(row: Row, trials: Trials) -> Explanation | None:
+def _explanation(row: FeatureRow, trials: RowTrials) -> Explanation | None:
     """What the first explicable wrong output looks like, then the first scores; caches explain themselves."""
     for role in ("output", "qk"):
         for each in [each for each in trials.wrong if each.finding.role == role][:_EXPLAINED_CASES]:
@@ -151,7 +151,7 @@ def _explanation(row: Row, trials: Trials) -> Explanation | None:
     return None
 
 
-def _explained(row: Row, wrong: WrongCase) -> Explanation | None:
+def _explained(row: FeatureRow, wrong: WrongCase) -> Explanation | None:
     spec, inputs = wrong.posed.spec, wrong.posed.inputs
     if wrong.finding.role == "output":
         return explain(spec, inputs, wrong.actual, precision=wrong.declared)

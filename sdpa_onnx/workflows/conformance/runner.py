@@ -11,15 +11,15 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from sdpa_onnx.core.records import ConformanceRecord, decode_record
+from sdpa_onnx.core.records.records import ConformanceRecord, decode_record
 from sdpa_onnx.errors import RuntimeUnavailableError, SdpaOnnxError
 from sdpa_onnx.measure.process_end import ending
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
 from sdpa_onnx.workflows.conformance.feature import Operator
 from sdpa_onnx.workflows.conformance.row import crashed_record
-from sdpa_onnx.workflows.conformance.table import Row, select
-from sdpa_onnx.workflows.conformance.worker import READY, Failure, Request, answer
-from sdpa_onnx.workflows.start_child import STARTING_SECONDS, child_command, not_started
+from sdpa_onnx.workflows.conformance.table import FeatureRow, select
+from sdpa_onnx.workflows.conformance.worker import READY, RowFailure, RowRequest, answer
+from sdpa_onnx.workflows.isolate.start_child import STARTING_SECONDS, child_command, not_started
 
 __all__ = ["conformance"]
 
@@ -71,7 +71,7 @@ def conformance(  # noqa: PLR0913  # what a caller may choose
             pass
     with _Child(threads=threads, timeout_seconds=timeout_seconds) as child:
         for done, row in enumerate(rows, 1):
-            request = Request(
+            request = RowRequest(
                 runtime=runtime,
                 feature=row.feature.slug,
                 opset=row.opset,
@@ -85,12 +85,12 @@ def conformance(  # noqa: PLR0913  # what a caller may choose
                 on_row(done, len(rows))
 
 
-def _record(row: Row, runtime: str, said: bytes | str) -> ConformanceRecord:
+def _record(row: FeatureRow, runtime: str, said: bytes | str) -> ConformanceRecord:
     """What the child said as a record; text is the reason why it said nothing."""
     if isinstance(said, str):
         return crashed_record(row, runtime, said)
     try:
-        failure = msgspec.json.decode(said, type=Failure)
+        failure = msgspec.json.decode(said, type=RowFailure)
     except msgspec.MsgspecError:
         record = decode_record(said, where="the answer of the child process")
         if isinstance(record, ConformanceRecord):
@@ -123,7 +123,7 @@ class _Child:
     ) -> None:
         self._end()
 
-    def ask(self, request: Request, *, exports: bool) -> bytes | str:
+    def ask(self, request: RowRequest, *, exports: bool) -> bytes | str:
         """One line of answer, or the reason why there is none.
 
         Starting, and loading torch to export, is not what a row is timed for.
@@ -135,7 +135,7 @@ class _Child:
         second = self._once(request, exports=exports)
         return second.words if isinstance(second, _Death) else second
 
-    def _once(self, request: Request, *, exports: bool) -> "bytes | str | _Death":
+    def _once(self, request: RowRequest, *, exports: bool) -> "bytes | str | _Death":
         patience = self._timeout_seconds + (_LOADING_SECONDS if exports or self._process is None else 0.0)
         process = self._process or self._start()
         if process.stdin is None or process.stdout is None:

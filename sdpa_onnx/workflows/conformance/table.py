@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.workflows.conformance.contrib_features import CONTRIB_FEATURES
 from sdpa_onnx.workflows.conformance.feature import Feature, Operator
@@ -13,7 +13,7 @@ from sdpa_onnx.workflows.conformance.mask_features import MASK_FEATURES
 from sdpa_onnx.workflows.conformance.past_features import PAST_FEATURES
 from sdpa_onnx.workflows.conformance.plain_features import PLAIN_FEATURES
 
-__all__ = ["OPSETS", "Row", "features", "find_feature", "select"]
+__all__ = ["OPSETS", "FeatureRow", "features", "find_feature", "select"]
 
 OPSETS = (23, 24, 25)
 
@@ -21,7 +21,7 @@ _FEATURES = (*PLAIN_FEATURES, *MASK_FEATURES, *PAST_FEATURES, *CONTRIB_FEATURES,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FeatureRow:
     """A feature at one opset and element type."""
 
     feature: Feature
@@ -58,7 +58,7 @@ def select(
     operators: Sequence[str] = (),
     opsets: Sequence[int] = (),
     dtypes: Sequence[str] = (),
-) -> tuple[Row, ...]:
+) -> tuple[FeatureRow, ...]:
     """The rows that a caller wants, in the table's order; an empty choice means all.
 
     Element types that a feature is not run with by default are run when asked for.
@@ -79,7 +79,7 @@ def select(
     _require_known("operator", operators, list(Operator))
     _require_known("dtype", dtypes, list(Dtype))
     rows = tuple(
-        Row(feature=feature, opset=opset, dtype=dtype)
+        FeatureRow(feature=feature, opset=opset, dtype=dtype)
         for feature in _FEATURES
         if (not only or feature.slug in only or feature.group in only)
         and (not operators or feature.operator in operators)

@@ -11,23 +11,23 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import Agreement, expect, judge
-from sdpa_onnx.core.precision import Precision
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.precision import Precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported
-from sdpa_onnx.workflows.conformance.drawing import Drawn, draw_cases
-from sdpa_onnx.workflows.conformance.feature import Check, Feature, Operator, Point
-from sdpa_onnx.workflows.conformance.judging import Finding, allowed_precision, judge_case
+from sdpa_onnx.workflows.conformance.drawing import DrawnCase, draw_cases
+from sdpa_onnx.workflows.conformance.feature import DisputedPoint, Feature, FeatureCheck, Operator
+from sdpa_onnx.workflows.conformance.judging import OutputFinding, allowed_precision, judge_case
 from sdpa_onnx.workflows.conformance.observing import aligned_inputs, masked_spec, observe
-from sdpa_onnx.workflows.conformance.operators import Posed, pose
+from sdpa_onnx.workflows.conformance.operators import OperatorCase, build_case
 
 # Naming an outcome costs several judgements, and the first cases differ in spread and kind of model.
 _OBSERVED_CASES = 4
 
-__all__ = ["BrokenRuntimeError", "Trials", "WrongCase", "run_trials"]
+__all__ = ["BrokenRuntimeError", "RowTrials", "WrongCase", "run_trials"]
 
 Array = NDArray[np.generic]
 
@@ -42,14 +42,14 @@ class WrongCase:
 
     case_id: str
     word: str
-    finding: Finding
-    posed: Posed
+    finding: OutputFinding
+    posed: OperatorCase
     actual: Array
     declared: str
 
 
 @dataclass(slots=True, kw_only=True)
-class Trials:
+class RowTrials:
     """What the cases of a row gave; private to a row and short-lived.
 
     Args:
@@ -78,19 +78,19 @@ class Trials:
 
 def run_trials(
     feature: Feature, runtime: Runtime, *, opset: int, dtype: Dtype, seed: int = 0, threads: int = 1
-) -> Trials:
+) -> RowTrials:
     """Run every case of a feature; a runtime that refuses one is asked the others all the same."""
-    trials = Trials()
+    trials = RowTrials()
     with ExitStack() as stack:
         sessions = _Sessions(runtime, LoadOptions(threads=threads), stack)
         for drawn in draw_cases(feature, dtype, seed=seed):
-            posed = pose(feature, drawn, opset)
+            posed = build_case(feature, drawn, opset)
             for fixed in _kinds(feature, drawn):
                 _run_one(trials, feature, drawn, posed, sessions, fixed=fixed)
     return trials
 
 
-def _kinds(feature: Feature, drawn: Drawn) -> tuple[bool, ...]:
+def _kinds(feature: Feature, drawn: DrawnCase) -> tuple[bool, ...]:
     """Whether a case runs with open sizes only, or with fixed ones too: sizes do not depend on the element type."""
     is_written_by_us = feature.operator is not Operator.DECOMPOSED
     return (False, True) if drawn.is_first and is_written_by_us and drawn.case.dtype is Dtype.FLOAT32 else (False,)
@@ -110,13 +110,13 @@ class _Sessions:
         self._open: dict[_Key, Session] = {}
         self._ran: RanReport | None = None
 
-    def prepare(self, posed: Posed, *, fixed: bool) -> None:
+    def prepare(self, posed: OperatorCase, *, fixed: bool) -> None:
         """Build the model of a case, so that a mistake in it is not taken for the runtime's."""
         key = _key(posed, fixed=fixed)
         if key not in self._models:
             self._models[key] = posed.model(fixed)
 
-    def get(self, posed: Posed, *, fixed: bool) -> tuple[Session, RanReport]:
+    def get(self, posed: OperatorCase, *, fixed: bool) -> tuple[Session, RanReport]:
         """A session that runs a prepared case, and what the row's first session says of itself.
 
         Asking costs some runtimes a second load, and the sessions of a row differ in figures only.
@@ -138,13 +138,15 @@ class _Sessions:
         return self._open[key], self._ran or self._open[key].ran()
 
 
-def _key(posed: Posed, *, fixed: bool) -> _Key:
+def _key(posed: OperatorCase, *, fixed: bool) -> _Key:
     """One model for each spec and kind; an axis of 1 is fixed in it, since the mask is broadcast over it."""
     mask = posed.inputs.attn_mask
     return (posed.spec, fixed, () if mask is None else tuple(size == 1 for size in mask.shape))
 
 
-def _run_one(trials: Trials, feature: Feature, drawn: Drawn, posed: Posed, sessions: _Sessions, *, fixed: bool) -> None:
+def _run_one(
+    trials: RowTrials, feature: Feature, drawn: DrawnCase, posed: OperatorCase, sessions: _Sessions, *, fixed: bool
+) -> None:
     trials.cases += 1
     # The runtime gets arrays of its own, and what it gives is copied: neither may change what is judged.
     feeds = {name: array.copy() for name, array in posed.feeds.items()}
@@ -189,7 +191,7 @@ def _run_one(trials: Trials, feature: Feature, drawn: Drawn, posed: Posed, sessi
     ]
 
 
-def _count(trials: Trials, findings: list[Finding]) -> None:
+def _count(trials: RowTrials, findings: list[OutputFinding]) -> None:
     for finding in findings:
         agreement = finding.agreement
         trials.max_abs_error = max(trials.max_abs_error, agreement.max_abs_error)
@@ -197,10 +199,16 @@ def _count(trials: Trials, findings: list[Finding]) -> None:
         trials.warnings += [doubt for doubt in agreement.warnings if doubt not in trials.warnings]
 
 
-def _with_open_points(feature: Feature, posed: Posed, actual: Array, precision: Precision, finding: Finding) -> Finding:
+def _with_open_points(
+    feature: Feature, posed: OperatorCase, actual: Array, precision: Precision, finding: OutputFinding
+) -> OutputFinding:
     """Where the text leaves something open, each outcome that it allows is right."""
-    if feature.point is Point.NEGATIVE_SCALE and finding.role == "output" and np.isnan(actual.astype(np.float64)).all():
-        return Finding(role="output", agreement=Agreement(verdict=Verdict.OK, diagnosis="All is NaN."))
+    if (
+        feature.point is DisputedPoint.NEGATIVE_SCALE
+        and finding.role == "output"
+        and np.isnan(actual.astype(np.float64)).all()
+    ):
+        return OutputFinding(role="output", agreement=Agreement(verdict=Verdict.OK, diagnosis="All is NaN."))
     if not feature.alignments or finding.role != "output" or not finding.is_wrong:
         return finding
     spec = masked_spec(posed)
@@ -208,13 +216,13 @@ def _with_open_points(feature: Feature, posed: Posed, actual: Array, precision: 
         if word in feature.alignments:
             agreement = judge(expect(spec, inputs, precision=precision), actual)
             if agreement.verdict is not Verdict.WRONG:
-                return Finding(role="output", agreement=agreement)
+                return OutputFinding(role="output", agreement=agreement)
     return finding
 
 
 def _asked_besides(
-    feature: Feature, session: Session, posed: Posed, outputs: Mapping[str, Array], feeds: Mapping[str, Array]
-) -> Iterator[Finding]:
+    feature: Feature, session: Session, posed: OperatorCase, outputs: Mapping[str, Array], feeds: Mapping[str, Array]
+) -> Iterator[OutputFinding]:
     """Findings on what is asked besides agreement; inputs are watched in every run.
 
     Args:
@@ -225,19 +233,19 @@ def _asked_besides(
         feeds: The very arrays that it got.
     """
     match feature.check:
-        case Check.REPEAT:
+        case FeatureCheck.REPEAT:
             again = session.run(posed.feeds)
             same = all(again[name].tobytes() == array.tobytes() for name, array in outputs.items())
             yield _answer("repeat", "A second run on the same inputs gives other bits.", holds=same)
-        case Check.KEPT:
+        case FeatureCheck.KEPT:
             kept = {name: array.tobytes() for name, array in outputs.items()}
             session.run({name: _changed(array) for name, array in posed.feeds.items()})
             same = all(kept[name] == array.tobytes() for name, array in outputs.items())
             yield _answer("kept", "An output changed when the next run wrote its own.", holds=same)
-        case Check.UNCHANGED | Check.NONE:
+        case FeatureCheck.UNCHANGED | FeatureCheck.NONE:
             pass
     same = all(feeds[name].tobytes() == array.tobytes() for name, array in posed.feeds.items())
-    if feature.check is Check.UNCHANGED or not same:
+    if feature.check is FeatureCheck.UNCHANGED or not same:
         yield _answer("inputs", "The runtime wrote into its inputs.", holds=same)
 
 
@@ -246,6 +254,8 @@ def _changed(array: Array) -> Array:
     return array[..., ::-1].copy() if array.dtype.kind not in "biu" else array
 
 
-def _answer(role: str, fault: str, *, holds: bool) -> Finding:
+def _answer(role: str, fault: str, *, holds: bool) -> OutputFinding:
     diagnosis = "As asked." if holds else fault
-    return Finding(role=role, agreement=Agreement(verdict=Verdict.OK if holds else Verdict.WRONG, diagnosis=diagnosis))
+    return OutputFinding(
+        role=role, agreement=Agreement(verdict=Verdict.OK if holds else Verdict.WRONG, diagnosis=diagnosis)
+    )

@@ -12,18 +12,18 @@ from typing import BinaryIO
 
 import msgspec
 
-from sdpa_onnx.core.records import encode_record
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.spec import Dtype
+from sdpa_onnx.core.records.records import encode_record
 from sdpa_onnx.errors import SdpaOnnxError
-from sdpa_onnx.workflows.start_child import quieten
+from sdpa_onnx.workflows.isolate.start_child import quieten
 
-__all__ = ["READY", "Failure", "Request", "main"]
+__all__ = ["READY", "RowFailure", "RowRequest", "main"]
 
 # Said before anything is asked: from here on, an end of the process is the runtime's.
 READY = b"ready\n"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One row to run."""
 
     runtime: str
@@ -34,7 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     threads: int
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
+class RowFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
     """A row that ended in an error.
 
     Args:
@@ -55,29 +55,29 @@ def main() -> int:
     answers.write(READY)
     answers.flush()
     for line in sys.stdin.buffer:
-        answers.write(answer(msgspec.json.decode(line, type=Request)) + b"\n")
+        answers.write(answer(msgspec.json.decode(line, type=RowRequest)) + b"\n")
         answers.flush()
     return 0
 
 
-def answer(request: Request) -> bytes:
+def answer(request: RowRequest) -> bytes:
     """Run one row; its record, or the failure, as one line of JSON."""
     from sdpa_onnx.runtimes.base import get_runtime
     from sdpa_onnx.workflows.conformance.row import run_row
-    from sdpa_onnx.workflows.conformance.table import Row, find_feature
+    from sdpa_onnx.workflows.conformance.table import FeatureRow, find_feature
     from sdpa_onnx.workflows.conformance.trials import BrokenRuntimeError
 
     try:
-        row = Row(feature=find_feature(request.feature), opset=request.opset, dtype=Dtype(request.dtype))
+        row = FeatureRow(feature=find_feature(request.feature), opset=request.opset, dtype=Dtype(request.dtype))
         runtime = get_runtime(request.runtime)
         return encode_record(run_row(row, runtime, seed=request.seed, threads=request.threads))
     except BrokenRuntimeError as error:
-        return msgspec.json.encode(Failure(error=str(error), is_ours=False))
+        return msgspec.json.encode(RowFailure(error=str(error), is_ours=False))
     except SdpaOnnxError as error:
-        return msgspec.json.encode(Failure(error=str(error), is_ours=True))
+        return msgspec.json.encode(RowFailure(error=str(error), is_ours=True))
     except Exception as error:  # noqa: BLE001  # told by the parent: an error here would pass for the runtime's crash
         what = " ".join(str(error).split())
-        return msgspec.json.encode(Failure(error=f"{type(error).__name__}: {what}", is_ours=True))
+        return msgspec.json.encode(RowFailure(error=f"{type(error).__name__}: {what}", is_ours=True))
 
 
 def _own_pipe() -> BinaryIO:

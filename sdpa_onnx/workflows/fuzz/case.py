@@ -13,21 +13,21 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import Agreement, expect, judge
-from sdpa_onnx.core.cache_agreement import judge_present
-from sdpa_onnx.core.diagnosis import Explanation, explain
-from sdpa_onnx.core.precision import Precision, find_precision
-from sdpa_onnx.core.qk_agreement import expect_qk, judge_qk
-from sdpa_onnx.core.qk_diagnosis import explain_qk
-from sdpa_onnx.core.random_cases import RandomCase, RandomGraph
-from sdpa_onnx.core.records import Conformity, Verdict
+from sdpa_onnx.core.attention.precision import Precision, find_precision
+from sdpa_onnx.core.attention.random_cases import RandomCase, RandomGraph
+from sdpa_onnx.core.faults.diagnosis import Explanation, explain
+from sdpa_onnx.core.faults.qk_diagnosis import explain_qk
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.judge.cache_agreement import judge_present
+from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported
-from sdpa_onnx.workflows.case_trial import Stopped, not_taken
+from sdpa_onnx.workflows.check.case_trial import LoadFailure, not_taken
 from sdpa_onnx.workflows.conformance.feature import Feature
 from sdpa_onnx.workflows.conformance.judging import allowed_precision
 from sdpa_onnx.workflows.fuzz.model import QK_OUTPUT, SOFTMAX_ELEMENTS, fuzz_model
-from sdpa_onnx.workflows.guarded import ProcessDiedError
+from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 
 __all__ = ["CaseOutcome", "FuzzFinding", "OpenGraphs", "run_random"]
 
@@ -110,7 +110,7 @@ class OpenGraphs:
 
     runtime: Runtime
     threads: int = 1
-    _open: "OrderedDict[RandomGraph, tuple[ExitStack, Session] | Stopped]" = field(
+    _open: "OrderedDict[RandomGraph, tuple[ExitStack, Session] | LoadFailure]" = field(
         default_factory=OrderedDict, init=False
     )
 
@@ -126,20 +126,20 @@ class OpenGraphs:
         while self._open:
             self._drop()
 
-    def get(self, graph: RandomGraph) -> Session | Stopped:
+    def get(self, graph: RandomGraph) -> Session | LoadFailure:
         """The session for a graph, or why there is none."""
         if graph not in self._open:
             self._open[graph] = self._load(graph)
             while len(self._open) > _KEPT_GRAPHS:
                 self._drop()
         found = self._open[graph]
-        return found if isinstance(found, Stopped) else found[1]
+        return found if isinstance(found, LoadFailure) else found[1]
 
-    def _load(self, graph: RandomGraph) -> tuple[ExitStack, Session] | Stopped:
+    def _load(self, graph: RandomGraph) -> tuple[ExitStack, Session] | LoadFailure:
         model = fuzz_model(graph)
         support = self.runtime.supports(model)
         if isinstance(support, Unsupported):
-            return Stopped(kind=Conformity.REFUSED, message=not_taken(self.runtime.name, support.reason))
+            return LoadFailure(kind=Conformity.REFUSED, message=not_taken(self.runtime.name, support.reason))
         stack = ExitStack()
         try:
             return stack, stack.enter_context(self.runtime.load(model, LoadOptions(threads=self.threads)))
@@ -148,7 +148,7 @@ class OpenGraphs:
 
     def _drop(self) -> None:
         _, oldest = self._open.popitem(last=False)
-        if not isinstance(oldest, Stopped):
+        if not isinstance(oldest, LoadFailure):
             oldest[0].close()
 
 
@@ -160,7 +160,7 @@ def run_random(case: RandomCase, graphs: OpenGraphs) -> CaseOutcome:
         graphs: Loaded models of the runtime; wrap one that may take the process with it first.
     """
     session = graphs.get(case.graph)
-    if isinstance(session, Stopped):
+    if isinstance(session, LoadFailure):
         return _not_run(case, session, None)
     try:
         outputs = session.run(case.inputs.onnx_feeds())
@@ -221,7 +221,7 @@ def _explained(case: RandomCase, name: str, actual: Array, ran: RanReport) -> Ex
             return None
 
 
-def _not_run(case: RandomCase, stopped: Stopped, ran: RanReport | None) -> CaseOutcome:
+def _not_run(case: RandomCase, stopped: LoadFailure, ran: RanReport | None) -> CaseOutcome:
     return CaseOutcome(verdict=None, findings=(_finding(case, stopped.kind, stopped.message, ran=ran),))
 
 
@@ -254,9 +254,9 @@ def _finding(  # fields of one record
     )
 
 
-def _stopped(error: SessionError) -> Stopped:
+def _stopped(error: SessionError) -> LoadFailure:
     died = isinstance(error, ProcessDiedError)
-    return Stopped(kind=Conformity.CRASHED if died else Conformity.REFUSED, message=str(error))
+    return LoadFailure(kind=Conformity.CRASHED if died else Conformity.REFUSED, message=str(error))
 
 
 def _ran_of(session: Session, error: SessionError) -> RanReport | None:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from sdpa_onnx.core.records import Conformity
+from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.workflows.fuzz.case import FuzzFinding
-from sdpa_onnx.workflows.reduce.search import Reduced
+from sdpa_onnx.workflows.reduce.search import ReducedCase
 from sdpa_onnx.workflows.reduce.trials import message_shape
 
-__all__ = ["FuzzGroup", "Groups", "sign_of", "title_of"]
+__all__ = ["FuzzGroup", "FuzzGroups", "sign_of", "title_of"]
 
 # Where no reading explains an output, this says how it is wrong.
 _NOT_FINITE, _SHAPE = "not finite", "shape"
@@ -34,7 +34,7 @@ class FuzzGroup:
     smallest: FuzzFinding
     common: frozenset[str]
     count: int = 1
-    reduced: Reduced | None = None
+    reduced: ReducedCase | None = None
     note: str = ""
 
     @property
@@ -51,7 +51,7 @@ class FuzzGroup:
 
 
 @dataclass(slots=True)
-class Groups:
+class FuzzGroups:
     """Sorts findings as they come."""
 
     _found: dict[tuple[str, ...], FuzzGroup] = field(default_factory=dict, init=False)

@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, numpy_dtype
-from sdpa_onnx.core.random_cases import RandomGraph
-from sdpa_onnx.core.spec import AttentionCase, Dtype
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, numpy_dtype
+from sdpa_onnx.core.attention.random_cases import RandomGraph
+from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
 from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.one_node import OneNode, build_one_node_model

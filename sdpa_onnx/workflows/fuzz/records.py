@@ -2,9 +2,9 @@
 
 import shlex
 
-from sdpa_onnx.core.random_cases import draw_case
-from sdpa_onnx.core.records import AgreementRecord, Conformity, Outcome, Sizes
-from sdpa_onnx.workflows.checked import with_figures, with_ran
+from sdpa_onnx.core.attention.random_cases import draw_case
+from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Sizes
+from sdpa_onnx.workflows.check.run_context import with_figures, with_ran
 from sdpa_onnx.workflows.fuzz.case import FuzzFinding
 from sdpa_onnx.workflows.fuzz.groups import FuzzGroup
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from sdpa_onnx.core.random_cases import RandomCase, draw_case
-from sdpa_onnx.core.records import Verdict
+from sdpa_onnx.core.attention.random_cases import RandomCase, draw_case
+from sdpa_onnx.core.records.records import Verdict
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.checked import Check
+from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.fuzz.case import CaseOutcome, OpenGraphs, run_random
-from sdpa_onnx.workflows.fuzz.groups import FuzzGroup, Groups
+from sdpa_onnx.workflows.fuzz.groups import FuzzGroup, FuzzGroups
 from sdpa_onnx.workflows.fuzz.model import fuzz_model
 from sdpa_onnx.workflows.reduce.bundle import write_bundle
 from sdpa_onnx.workflows.reduce.search import NothingFails, reduce_model
 
-__all__ = ["GROUP_SECONDS", "Came", "FuzzRun", "keep_bundles", "reduce_group"]
+__all__ = ["GROUP_SECONDS", "CaseResult", "FuzzRun", "keep_bundles", "reduce_group"]
 
 # Time for the smallest case of one group, seconds.
 GROUP_SECONDS = 15.0
@@ -30,7 +30,7 @@ GROUP_SECONDS = 15.0
 _OUR_FAULTS = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
-class Came(StrEnum):
+class CaseResult(StrEnum):
     """What came of one case: the worst of its outputs. NOT_JUDGED: this package itself failed."""
 
     RIGHT = "right"
@@ -67,8 +67,8 @@ class FuzzRun:
     seconds: float | None = None
     threads: int = 1
     clock: Callable[[], float] = time.monotonic
-    counts: "Counter[Came]" = field(default_factory=Counter, init=False)
-    groups: Groups = field(default_factory=Groups, init=False)
+    counts: "Counter[CaseResult]" = field(default_factory=Counter, init=False)
+    groups: FuzzGroups = field(default_factory=FuzzGroups, init=False)
     own_faults: list[str] = field(default_factory=list, init=False)
     elapsed_seconds: float = field(default=0.0, init=False)
 
@@ -120,25 +120,25 @@ class FuzzRun:
 
     def _count(self, outcome: CaseOutcome | None) -> None:
         if outcome is None:
-            self.counts[Came.NOT_JUDGED] += 1
+            self.counts[CaseResult.NOT_JUDGED] += 1
             return
         for finding in outcome.findings:
             self.groups.add(finding)
         self.counts[_came(outcome)] += 1
 
 
-def _came(outcome: CaseOutcome) -> Came:
+def _came(outcome: CaseOutcome) -> CaseResult:
     match outcome.verdict:
         case Verdict.OK:
-            return Came.RIGHT
+            return CaseResult.RIGHT
         case Verdict.ROUNDING_LEVEL:
-            return Came.ROUNDING_LEVEL
+            return CaseResult.ROUNDING_LEVEL
         case Verdict.SUSPICIOUS:
-            return Came.SUSPICIOUS
+            return CaseResult.SUSPICIOUS
         case Verdict.WRONG:
-            return Came.WRONG
+            return CaseResult.WRONG
         case None:
-            return Came(outcome.findings[0].kind.value)
+            return CaseResult(outcome.findings[0].kind.value)
 
 
 def reduce_group(
@@ -157,7 +157,7 @@ def reduce_group(
     if group.smallest.output not in ("", "Y", "present_key", "present_value"):
         group.note = "Scores are not made smaller: this is the smallest case that was met."
         return
-    check = Check(sizes={}, seed=seed, threads=threads, inputs=case.inputs.onnx_feeds())
+    check = CheckOptions(sizes={}, seed=seed, threads=threads, inputs=case.inputs.onnx_feeds())
     try:
         found = reduce_model(fuzz_model(case.graph), runtime, check, seconds=seconds)
     except ModelError as error:

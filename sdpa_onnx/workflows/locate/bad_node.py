@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.records.verdicts import Verdict
 
 __all__ = ["BadNode", "BadNodeKind", "NotJudged"]
 

@@ -12,10 +12,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import expect, judge
-from sdpa_onnx.core.node_rule import NodeAgreement, judge_node_output
-from sdpa_onnx.core.precision import Precision, find_precision
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.precision import Precision, find_precision
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.judge.node_rule import NodeAgreement, judge_node_output
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes_apart import has_subgraph, nodes_apart
@@ -23,7 +23,7 @@ from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Unsupported
 from sdpa_onnx.runtimes.feeds import element_type
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind, NotJudged
 from sdpa_onnx.workflows.locate.fused_span import FusedSpan, find_fused_span
-from sdpa_onnx.workflows.locate.node_steps import Step, Walk, flat_model
+from sdpa_onnx.workflows.locate.node_steps import NodeStep, NodeWalk, flat_model
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, node_label
 
 __all__ = ["first_bad_node"]
@@ -44,7 +44,7 @@ def first_bad_node(
 ) -> BadNode:
     """Name the first node, in topological order, that adds an error beyond what its arithmetic allows.
 
-    Attention nodes are judged by their proven bound, others by `core.node_rule`. Functions are
+    Attention nodes are judged by their proven bound, others by `core.judge.node_rule`. Functions are
     written out; a Loop, If or Scan is judged as one node. A node that the reference cannot evaluate
     is listed as not judged, and those after it read what the runtime itself gives there.
 
@@ -75,7 +75,7 @@ def first_bad_node(
     )
     if not look_for_fusions:
         return right
-    walk = Walk(flat, feeds, precision, search.stand_in)
+    walk = NodeWalk(flat, feeds, precision, search.stand_in)
     span = find_fused_span(flat, runtime, options, walk)
     if span is None:
         return right
@@ -127,7 +127,7 @@ class _Search:
 
     def walk(self, feeds: Mapping[str, Array]) -> BadNode | None:
         """Judge chunk after chunk, up to the first that has a bad node."""
-        walk = Walk(self.flat, feeds, self.precision, self.stand_in)
+        walk = NodeWalk(self.flat, feeds, self.precision, self.stand_in)
         for chunk in _chunks(walk):
             bad = self._judge_chunk(chunk, walk.constants)
             if bad:
@@ -157,7 +157,7 @@ class _Search:
         return NoReference(outputs) if isinstance(outputs, str) else outputs
 
     def _judge_chunk(
-        self, chunk: Sequence[Step], constants: Mapping[str, Array]
+        self, chunk: Sequence[NodeStep], constants: Mapping[str, Array]
     ) -> list[tuple[ir.Node, str, NodeAgreement]]:
         outputs = self._run([step for step in chunk if not step.reason], constants)
         bad: list[tuple[ir.Node, str, NodeAgreement]] = []
@@ -173,7 +173,7 @@ class _Search:
             bad += [(step.node, name, agreement) for name, agreement in worst[:1]]
         return bad
 
-    def _run(self, steps: Sequence[Step], constants: Mapping[str, Array]) -> dict[int, dict[str, Array] | str]:
+    def _run(self, steps: Sequence[NodeStep], constants: Mapping[str, Array]) -> dict[int, dict[str, Array] | str]:
         """Outputs of each step; if the runtime refuses some together, halves are tried down to single nodes."""
         if not steps:
             return {}
@@ -197,7 +197,7 @@ class _Search:
         except (SessionError, ModelError) as error:
             return str(error).rstrip(".")
 
-    def _judge(self, step: Step, name: str, actual: Array) -> NodeAgreement:
+    def _judge(self, step: NodeStep, name: str, actual: Array) -> NodeAgreement:
         if step.attention is None or name != step.node.outputs[0].name:
             return judge_node_output(step.truths[name], actual)
         spec, inputs = step.attention
@@ -215,9 +215,9 @@ def _operator(node: ir.Node) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
 
 
-def _chunks(walk: Walk) -> Iterator[list[Step]]:
+def _chunks(walk: NodeWalk) -> Iterator[list[NodeStep]]:
     """Steps that run together: as many as memory allows; a node with a subgraph runs alone."""
-    chunk: list[Step] = []
+    chunk: list[NodeStep] = []
     held = 0
     for step in walk.steps():
         alone = has_subgraph(step.node)

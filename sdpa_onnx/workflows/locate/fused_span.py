@@ -11,19 +11,19 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.node_rule import (
+from sdpa_onnx.core.judge.node_rule import (
     NodeAgreement,
     NodeRule,
     NodeTruth,
     format_of,
     judge_node_output,
 )
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.cut import cut_out
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported
-from sdpa_onnx.workflows.locate.node_steps import Walk
+from sdpa_onnx.workflows.locate.node_steps import NodeWalk
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, moved, node_label, read_names, widened
 
 __all__ = ["FusedSpan", "find_fused_span"]
@@ -63,7 +63,7 @@ class _Finding:
 
 
 def find_fused_span(
-    model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: Walk
+    model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: NodeWalk
 ) -> FusedSpan | NoReference | None:
     """Judge the whole model, then shrink what is wrong from its end and from its beginning.
 
@@ -119,7 +119,7 @@ def _smallest(low: int, high: int, is_bad: Callable[[int], bool]) -> int:
 class _Spans:
     """Runs of nodes of one model, each judged on the reference's values."""
 
-    def __init__(self, model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: Walk) -> None:
+    def __init__(self, model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: NodeWalk) -> None:
         self._model = model
         self._runtime = runtime
         self._options = options

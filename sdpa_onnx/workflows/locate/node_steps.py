@@ -12,11 +12,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, AttentionInputs
-from sdpa_onnx.core.node_rule import NodeRule, NodeTruth, format_of, product_bound, rule_of, working_unit
-from sdpa_onnx.core.oracle import attend
-from sdpa_onnx.core.precision import Precision
-from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
+from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.precision import Precision
+from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.judge.node_rule import NodeRule, NodeTruth, format_of, product_bound, rule_of, working_unit
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.attention_node import spec_of_node
 from sdpa_onnx.graph.model import OnnxModel
@@ -30,7 +30,7 @@ from sdpa_onnx.workflows.locate.reference_nodes import (
     widened,
 )
 
-__all__ = ["Step", "Walk", "flat_model"]
+__all__ = ["NodeStep", "NodeWalk", "flat_model"]
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
@@ -39,7 +39,7 @@ Stand = Callable[[ir.Node, Mapping[str, Array], Mapping[str, Array]], "dict[str,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class NodeStep:
     """One node of the walk.
 
     Args:
@@ -73,7 +73,7 @@ def flat_model(model: OnnxModel) -> OnnxModel:
     return OnnxModel(ir=copy, sites=model.sites, path=model.path)
 
 
-class Walk:
+class NodeWalk:
     """One walk through a flat model.
 
     Args:
@@ -103,7 +103,7 @@ class Walk:
         self.values: dict[str, Array] = dict(feeds)
         self._left = self._count_reads()
 
-    def steps(self, *, keep: bool = False) -> Iterator[Step]:
+    def steps(self, *, keep: bool = False) -> Iterator[NodeStep]:
         """Walk in topological order; Constant nodes are no steps.
 
         Args:
@@ -138,11 +138,11 @@ class Walk:
         if not isinstance(found, NoReference):
             self.constants |= found
 
-    def _step(self, node: ir.Node) -> Step:
+    def _step(self, node: ir.Node) -> NodeStep:
         names = read_names(node)
         missing = [name for name in names if name not in self.values and name not in self.constants]
         if missing:
-            return Step(node=node, reads={}, reason=f"there is no reference value of its input '{missing[0]}'")
+            return NodeStep(node=node, reads={}, reason=f"there is no reference value of its input '{missing[0]}'")
         reads = {name: self.constants[name] if name in self.constants else self.values[name] for name in names}
         attention = self._attention(node, reads)
         exact = self.exact(node, reads)
@@ -150,7 +150,7 @@ class Walk:
             stand_in = self._stand_in(node, self.values, self.constants)
             if not isinstance(stand_in, NoReference):
                 self.values |= stand_in
-            return Step(node=node, reads=reads, reason=exact.reason)
+            return NodeStep(node=node, reads=reads, reason=exact.reason)
         judged_by_oracle = attention is not None and len(exact) == 1
         own = NoReference("the oracle judges it") if judged_by_oracle else self.reference.own(node, reads)
         truths = self._truths(node, reads, exact, {} if isinstance(own, NoReference) else own)
@@ -159,7 +159,7 @@ class Walk:
             self.constants |= results
         else:
             self.values |= results
-        return Step(node=node, reads=reads, truths=truths, attention=attention)
+        return NodeStep(node=node, reads=reads, truths=truths, attention=attention)
 
     def _attention(self, node: ir.Node, reads: Mapping[str, Array]) -> tuple[AttentionSpec, AttentionInputs] | None:
         if node.op_type != "Attention" or node.domain != "":

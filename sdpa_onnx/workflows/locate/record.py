@@ -7,21 +7,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.records import AgreementRecord, LocatedRecord, Outcome
+from sdpa_onnx.core.records.records import AgreementRecord, LocatedRecord, Outcome
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.checked import MODULE_RUNTIME
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
 from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
 
-__all__ = ["Arrays", "Remember", "locate"]
+__all__ = ["Arrays", "StepRecorder", "locate"]
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass(slots=True)
-class Remember:
+class StepRecorder:
     """The arrays of every step of the last check, by its word; handed to `check_model` as `keep`.
 
     Args:

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.node_rule import format_of
+from sdpa_onnx.core.judge.node_rule import format_of
 from sdpa_onnx.graph.nodes_apart import captured_values
 from sdpa_onnx.graph.widen import widened_node
 

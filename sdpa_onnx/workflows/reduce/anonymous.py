@@ -8,25 +8,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.records import Conformity
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.case_trial import CaseTrial, Sessions, run_case
+from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, run_case
 from sdpa_onnx.workflows.reduce.anonymous_graph import generic_model, random_like
 from sdpa_onnx.workflows.reduce.expected import expected_outputs
 from sdpa_onnx.workflows.reduce.graph import stop_of
 from sdpa_onnx.workflows.reduce.node import cut_bad_node
-from sdpa_onnx.workflows.reduce.search import Reduced, explained
-from sdpa_onnx.workflows.reduce.trials import Failure, failure_of
+from sdpa_onnx.workflows.reduce.search import ReducedCase, explained
+from sdpa_onnx.workflows.reduce.trials import KeptFailure, failure_of
 
-__all__ = ["Anonymous", "anonymise"]
+__all__ = ["AnonymousCase", "anonymise"]
 
 # Draws of the random numbers that are tried before the failure is given up.
 _DRAWS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anonymous:
+class AnonymousCase:
     """What came of it.
 
     Args:
@@ -34,11 +34,11 @@ class Anonymous:
         still_fails: Whether it still fails in the same way.
     """
 
-    reduced: Reduced
+    reduced: ReducedCase
     still_fails: bool
 
 
-def anonymise(reduced: Reduced, runtime: Runtime, *, seed: int = 0, threads: int = 1) -> Anonymous:
+def anonymise(reduced: ReducedCase, runtime: Runtime, *, seed: int = 0, threads: int = 1) -> AnonymousCase:
     """Put random numbers and generic names in a reduced case, and see whether it still fails.
 
     Args:
@@ -56,7 +56,7 @@ def anonymise(reduced: Reduced, runtime: Runtime, *, seed: int = 0, threads: int
     return found if found.still_fails else first
 
 
-def _drawn(reduced: Reduced, runtime: Runtime, seed: int, threads: int) -> Anonymous:
+def _drawn(reduced: ReducedCase, runtime: Runtime, seed: int, threads: int) -> AnonymousCase:
     rng = np.random.default_rng(seed)
     model, names = generic_model(reduced.model, rng)
     feeds = {names[name]: random_like(array, rng) for name, array in reduced.feeds.items()}
@@ -69,7 +69,7 @@ def _drawn(reduced: Reduced, runtime: Runtime, seed: int, threads: int) -> Anony
     return _judged_case(plain, trial, runtime, reduced.failure)
 
 
-def _judged_case(plain: Reduced, trial: CaseTrial, runtime: Runtime, failure: Failure) -> Anonymous:
+def _judged_case(plain: ReducedCase, trial: CaseTrial, runtime: Runtime, failure: KeptFailure) -> AnonymousCase:
     with Sessions(runtime) as sessions:
         result = run_case(trial, sessions)
     still = failure.is_same(failure_of(result))
@@ -82,24 +82,24 @@ def _judged_case(plain: Reduced, trial: CaseTrial, runtime: Runtime, failure: Fa
         case=trial.case.case_id,
         trial=trial,
     )
-    return Anonymous(reduced=judged, still_fails=still)
+    return AnonymousCase(reduced=judged, still_fails=still)
 
 
-def _judged_graph(plain: Reduced, runtime: Runtime, threads: int) -> Anonymous:
+def _judged_graph(plain: ReducedCase, runtime: Runtime, threads: int) -> AnonymousCase:
     if plain.kind is Conformity.WRONG:
         return _judged_part(plain, runtime, threads)
     stop = stop_of(plain.model, runtime, plain.feeds, threads=threads)
     if stop is None:
-        return Anonymous(reduced=replace(plain, message="It runs."), still_fails=False)
+        return AnonymousCase(reduced=replace(plain, message="It runs."), still_fails=False)
     same = plain.failure.is_same(stop[0])
-    return Anonymous(reduced=replace(plain, message=stop[1]), still_fails=same)
+    return AnonymousCase(reduced=replace(plain, message=stop[1]), still_fails=same)
 
 
-def _judged_part(plain: Reduced, runtime: Runtime, threads: int) -> Anonymous:
+def _judged_part(plain: ReducedCase, runtime: Runtime, threads: int) -> AnonymousCase:
     """Nodes that are no attention, judged by the rule for nodes."""
     part = cut_bad_node(plain.model, runtime, plain.feeds, threads=threads)
     if part is None:
-        return Anonymous(reduced=replace(plain, message="It is right.", expected={}), still_fails=False)
+        return AnonymousCase(reduced=replace(plain, message="It is right.", expected={}), still_fails=False)
     judged = replace(
         plain,
         model=part.model,
@@ -108,4 +108,4 @@ def _judged_part(plain: Reduced, runtime: Runtime, threads: int) -> Anonymous:
         failure=part.failure,
         message=part.message,
     )
-    return Anonymous(reduced=judged, still_fails=True)
+    return AnonymousCase(reduced=judged, still_fails=True)

@@ -12,15 +12,15 @@ import onnx_ir as ir
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.feeds import Feeds, axis_names, draw_feeds, resolve_shape
+from sdpa_onnx.workflows.check.feeds import Feeds, axis_names, draw_feeds, resolve_shape
 from sdpa_onnx.workflows.reduce.case import targets
 from sdpa_onnx.workflows.reduce.trials import OutOfTimeError
 
-__all__ = ["AxesShrunk", "shrink_axes", "sizes_of"]
+__all__ = ["ShrunkAxes", "shrink_axes", "sizes_of"]
 
 
 @dataclass(slots=True, kw_only=True)
-class AxesShrunk:
+class ShrunkAxes:
     """The smallest inputs so far.
 
     Args:
@@ -36,7 +36,7 @@ class AxesShrunk:
     is_finished: bool = True
 
 
-def shrink_axes(model: OnnxModel, feeds: Feeds, still: Callable[[Feeds], bool], *, seed: int | None) -> AxesShrunk:
+def shrink_axes(model: OnnxModel, feeds: Feeds, still: Callable[[Feeds], bool], *, seed: int | None) -> ShrunkAxes:
     """Make every named axis as short as it goes, towards 1.
 
     Args:
@@ -46,7 +46,7 @@ def shrink_axes(model: OnnxModel, feeds: Feeds, still: Callable[[Feeds], bool], 
         seed: Of new draws where the cut arrays no longer fail; None = the arrays are the user's, only cut.
     """
     start = sizes_of(model, feeds)
-    best = AxesShrunk(feeds=feeds, sizes=dict(start))
+    best = ShrunkAxes(feeds=feeds, sizes=dict(start))
     try:
         changed = True
         while changed:
@@ -76,7 +76,7 @@ def sizes_of(model: OnnxModel, feeds: Feeds) -> dict[str, int]:
     return sizes
 
 
-def _shorter(model: OnnxModel, axis: str, best: AxesShrunk, still: Callable[[Feeds], bool], seed: int | None) -> bool:
+def _shorter(model: OnnxModel, axis: str, best: ShrunkAxes, still: Callable[[Feeds], bool], seed: int | None) -> bool:
     for target in targets(best.sizes[axis], 1):
         sizes = {**best.sizes, axis: target}
         for feeds in _candidates(model, best.feeds, sizes, seed):

@@ -17,11 +17,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.records import Conformity, Verdict
+from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.workflows.reduce.bundle_script import packages_of, script
-from sdpa_onnx.workflows.reduce.search import Reduced
-from sdpa_onnx.workflows.reduce.words import ONE_LIMIT
+from sdpa_onnx.workflows.reduce.search import ReducedCase
+from sdpa_onnx.workflows.reduce.text import ONE_LIMIT
 
 __all__ = ["bundle_files", "require_writable", "write_bundle"]
 
@@ -33,7 +33,7 @@ _PERMISSIONS = 0o644 << 16
 _LONGEST_MESSAGE = 2000
 
 
-def bundle_files(reduced: Reduced, *, threads: int = 1) -> dict[str, bytes]:
+def bundle_files(reduced: ReducedCase, *, threads: int = 1) -> dict[str, bytes]:
     """The files of a bundle, by name.
 
     Args:
@@ -53,7 +53,7 @@ def bundle_files(reduced: Reduced, *, threads: int = 1) -> dict[str, bytes]:
     }
 
 
-def write_bundle(path: Path, reduced: Reduced, *, threads: int = 1) -> Path:
+def write_bundle(path: Path, reduced: ReducedCase, *, threads: int = 1) -> Path:
     """Write the zip in one step: a reader sees the old file or the new one.
 
     Raises:
@@ -118,7 +118,7 @@ def _storable(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
-def _versions(reduced: Reduced) -> dict[str, object]:
+def _versions(reduced: ReducedCase) -> dict[str, object]:
     packages = {}
     for name in ("numpy", "onnx", "ml_dtypes", *packages_of(reduced.runtime), "sdpa-onnx"):
         try:
@@ -135,7 +135,7 @@ def _versions(reduced: Reduced) -> dict[str, object]:
     }
 
 
-def _what(reduced: Reduced) -> str:
+def _what(reduced: ReducedCase) -> str:
     """One sentence of plain characters for the program's first lines."""
     word = {Conformity.WRONG: "is wrong", Conformity.REFUSED: "refuses the model", Conformity.CRASHED: "crashes"}
     does = "is suspicious" if reduced.is_suspicious else word.get(reduced.kind, "fails")
@@ -143,12 +143,12 @@ def _what(reduced: Reduced) -> str:
     return what.replace("\\", "/").replace('"', "'")
 
 
-def _message(reduced: Reduced) -> str:
+def _message(reduced: ReducedCase) -> str:
     text = " ".join(reduced.message.split())
     return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]} ..."
 
 
-def _readme(reduced: Reduced) -> str:
+def _readme(reduced: ReducedCase) -> str:
     lines = [_what(reduced), ""]
     if reduced.case:
         lines.append(f"The case: {reduced.case}, opset {reduced.model.opset}{reduced.fourth_output}.")

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.workflows.case_trial import CaseTrial
-from sdpa_onnx.workflows.reduce.cut import cut, cut_groups
+from sdpa_onnx.workflows.check.case_trial import CaseTrial
+from sdpa_onnx.workflows.reduce.cut_arrays import cut, cut_groups
 
 __all__ = ["SIZE_PASSES", "Worst", "targets"]
 

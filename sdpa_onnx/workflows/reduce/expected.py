@@ -6,24 +6,24 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import expect
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.oracle import attend
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.qk_agreement import expect_qk
-from sdpa_onnx.core.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
+from sdpa_onnx.core.judge.agreement import expect
+from sdpa_onnx.core.judge.qk_agreement import expect_qk
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.case_trial import QK_OUTPUT, CaseTrial, TrialResult, output_names, trial_model
-from sdpa_onnx.workflows.reduce.trials import OutOfTimeError, Trials
+from sdpa_onnx.workflows.check.case_trial import QK_OUTPUT, CaseTrial, TrialResult, output_names, trial_model
+from sdpa_onnx.workflows.reduce.trials import OutOfTimeError, ReductionTrials
 
-__all__ = ["Bounded", "expected_outputs", "static_model"]
+__all__ = ["BoundedOutput", "expected_outputs", "static_model"]
 
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounded:
+class BoundedOutput:
     """An output as the oracle gives it.
 
     Args:
@@ -36,7 +36,7 @@ class Bounded:
     bound: Float64
 
 
-def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, Bounded]:
+def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, BoundedOutput]:
     """Oracle and bound of every output, by the graph's own names.
 
     Where nothing ran, the bound is that of the arithmetic of the element type.
@@ -44,13 +44,13 @@ def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, Bounded
     spec, inputs = trial.case.spec, result.inputs
     truth = attend(spec, inputs, qk_mode=trial.qk_mode)
     precision = result.precision or trial.case.dtype.value
-    outputs = {"Y": Bounded(oracle=truth.output, bound=_bound(spec, inputs, precision))}
+    outputs = {"Y": BoundedOutput(oracle=truth.output, bound=_bound(spec, inputs, precision))}
     if inputs.past_key is not None:
         presents = {"present_key": truth.present_key, "present_value": truth.present_value}
-        outputs |= {name: Bounded(oracle=array, bound=np.zeros_like(array)) for name, array in presents.items()}
+        outputs |= {name: BoundedOutput(oracle=array, bound=np.zeros_like(array)) for name, array in presents.items()}
     if trial.qk_mode is not None and truth.qk is not None:
         scores = expect_qk(spec, inputs, mode=trial.qk_mode, precision=find_precision(precision))
-        outputs[QK_OUTPUT] = Bounded(oracle=truth.qk, bound=scores.bound)
+        outputs[QK_OUTPUT] = BoundedOutput(oracle=truth.qk, bound=scores.bound)
     if trial.graph is None:
         return outputs
     names = output_names(trial.graph, trial.graph.sites[0])
@@ -69,7 +69,7 @@ def _bound(spec: AttentionSpec, inputs: AttentionInputs, precision: str) -> Floa
     return bound.transpose(0, 2, 1, 3).reshape(shape[0], q_seq_len, spec.q_num_heads * spec.v_head_dim)
 
 
-def static_model(trial: CaseTrial, result: TrialResult, trials: Trials) -> tuple[OnnxModel, TrialResult]:
+def static_model(trial: CaseTrial, result: TrialResult, trials: ReductionTrials) -> tuple[OnnxModel, TrialResult]:
     """The model with its sizes written in, if it fails so too; else as it is, with sizes that may change."""
     dynamic = trial_model(trial, result.inputs)
     fixed = _fixed(dynamic, trial, result)

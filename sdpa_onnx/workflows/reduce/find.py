@@ -13,18 +13,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.probes import probes_for
-from sdpa_onnx.core.records import Conformity
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.probes import probes_for
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype
+from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.cut import cut_site
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported
 from sdpa_onnx.runtimes.feeds import checked_feeds
-from sdpa_onnx.workflows.axis_links import batch_axes
-from sdpa_onnx.workflows.case_trial import (
+from sdpa_onnx.workflows.check.case_trial import (
     CaseTrial,
     Sessions,
     judge_attention,
@@ -33,21 +32,22 @@ from sdpa_onnx.workflows.case_trial import (
     qk_mode_of,
     run_case,
 )
-from sdpa_onnx.workflows.checked import Check
-from sdpa_onnx.workflows.dynamic_axes import size_sets
-from sdpa_onnx.workflows.feeds import Feeds, axis_names, draw_feeds
-from sdpa_onnx.workflows.guarded import ProcessDiedError
+from sdpa_onnx.workflows.check.feeds import Feeds, axis_names, draw_feeds
+from sdpa_onnx.workflows.check.input_steps import GIVEN, InputStep, ladder, probe_steps
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.reduce.memory import require_memory
-from sdpa_onnx.workflows.reduce.trials import Failure, failure_of, message_shape
-from sdpa_onnx.workflows.steps import GIVEN, Step, ladder, probe_steps
+from sdpa_onnx.workflows.reduce.trials import KeptFailure, failure_of, message_shape
+from sdpa_onnx.workflows.verify.axis_links import batch_axes
+from sdpa_onnx.workflows.verify.dynamic_axes import size_sets
 
-__all__ = ["Found", "Search", "case_of", "words_of"]
+__all__ = ["FailureSearch", "FoundFailure", "case_of", "words_of"]
 
 Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundFailure:
     """The first failure of a model.
 
     Args:
@@ -60,7 +60,7 @@ class Found:
         inputs: What that attention got.
     """
 
-    failure: Failure
+    failure: KeptFailure
     message: str
     step: str
     sizes: Mapping[str, int]
@@ -70,7 +70,7 @@ class Found:
 
 
 @dataclass(slots=True, kw_only=True)
-class Search:
+class FailureSearch:
     """Asks one model on one runtime.
 
     Args:
@@ -86,14 +86,14 @@ class Search:
 
     model: OnnxModel
     runtime: Runtime
-    check: Check
+    check: CheckOptions
     tried: list[str] = field(default_factory=list)
     feeds: Feeds = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     deadline: float = math.inf
     is_finished: bool = True
 
-    def first(self) -> Found | None:
+    def first(self) -> FoundFailure | None:
         """The first failure, or None.
 
         Raises:
@@ -106,7 +106,7 @@ class Search:
         support = self.runtime.supports(model)
         if isinstance(support, Unsupported):
             message = not_taken(self.runtime.name, support.reason)
-            return self._refused(Failure(kind=Conformity.REFUSED, sign=message_shape(message)), message)
+            return self._refused(KeptFailure(kind=Conformity.REFUSED, sign=message_shape(message)), message)
         with ExitStack() as stack:
             try:
                 session = stack.enter_context(self.runtime.load(model, LoadOptions(threads=self.check.threads)))
@@ -114,7 +114,7 @@ class Search:
                 return self._refused(_stopped(error), str(error))
             return self._first_of(session)
 
-    def _first_of(self, session: Session) -> Found | None:
+    def _first_of(self, session: Session) -> FoundFailure | None:
         for sizes in self.size_sets():
             if self.tried and self.is_over():
                 return None
@@ -125,7 +125,7 @@ class Search:
                 return found
         return None
 
-    def _first_at(self, session: Session, check: Check) -> Found | None:
+    def _first_at(self, session: Session, check: CheckOptions) -> FoundFailure | None:
         feeds: Feeds = {}
         step = GIVEN
         try:
@@ -140,17 +140,17 @@ class Search:
                     return found
         except SessionError as error:
             feeds = feeds or draw_feeds(self.model, check.sizes, spread=1.0, seed=check.seed)
-            return Found(failure=_stopped(error), message=str(error), step=step, sizes=check.sizes, feeds=feeds)
+            return FoundFailure(failure=_stopped(error), message=str(error), step=step, sizes=check.sizes, feeds=feeds)
         if check.inputs is None and not self.model.is_bare_attention and feeds:
             return self._probed(session, check, feeds)
         return None
 
-    def _steps(self, session: Session, check: Check) -> Iterator[Step]:
+    def _steps(self, session: Session, check: CheckOptions) -> Iterator[InputStep]:
         yield from ladder(self.model, session, check)
         if check.inputs is None:
             yield from probe_steps(self.model, check)
 
-    def _wrong(self, step: Step, arrays: Feeds, precision: str) -> Found | None:
+    def _wrong(self, step: InputStep, arrays: Feeds, precision: str) -> FoundFailure | None:
         for site in self.model.sites:
             inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
             names = output_names(self.model, site)
@@ -160,7 +160,7 @@ class Search:
             result = judge_attention(site.spec, inputs, outputs, precision=precision, seed=seed, qk_mode=mode)
             failure = failure_of(result)
             if failure is not None:
-                return Found(
+                return FoundFailure(
                     failure=failure,
                     message=result.message,
                     step=step.word,
@@ -171,7 +171,7 @@ class Search:
                 )
         return None
 
-    def _probed(self, session: Session, check: Check, feeds: Feeds) -> Found | None:
+    def _probed(self, session: Session, check: CheckOptions, feeds: Feeds) -> FoundFailure | None:
         """The probes of every attention that can be cut out of a larger model."""
         arrays = {**self.model.constants(), **feeds, **session.run(feeds)}
         with Sessions(self.runtime) as sessions:
@@ -187,7 +187,7 @@ class Search:
                     failure = failure_of(result)
                     if failure is not None and failure.kind is not Conformity.REFUSED:
                         step = f"probe {trial.source}"
-                        return Found(
+                        return FoundFailure(
                             failure=failure,
                             message=result.message,
                             step=step,
@@ -236,12 +236,12 @@ class Search:
             return
         self.tried.append(words_of(sizes))
 
-    def _refused(self, failure: Failure, message: str) -> Found:
+    def _refused(self, failure: KeptFailure, message: str) -> FoundFailure:
         sizes = self.size_sets()[0]
         feeds = self.check.inputs or draw_feeds(self.model, sizes, spread=1.0, seed=self.check.seed)
         step = "spread 1" if self.check.inputs is None else GIVEN
         self._note(sizes)
-        return Found(failure=failure, message=message, step=step, sizes=sizes, feeds=dict(feeds))
+        return FoundFailure(failure=failure, message=message, step=step, sizes=sizes, feeds=dict(feeds))
 
 
 def words_of(sizes: Mapping[str, int]) -> str:
@@ -272,7 +272,9 @@ def cut_or_none(model: OnnxModel, site: AttentionSite) -> OnnxModel | None:
         return None
 
 
-def _probe_trials(part: OnnxModel, spec: AttentionSpec, inputs: AttentionInputs, check: Check) -> Iterator[CaseTrial]:
+def _probe_trials(
+    part: OnnxModel, spec: AttentionSpec, inputs: AttentionInputs, check: CheckOptions
+) -> Iterator[CaseTrial]:
     case = case_of(spec, inputs)
     for probe in probes_for(spec):
         drawn = probe.draw(case, check.seed)
@@ -282,7 +284,7 @@ def _probe_trials(part: OnnxModel, spec: AttentionSpec, inputs: AttentionInputs,
         yield CaseTrial(case=case, source=probe.name, inputs=drawn, seed=check.seed, graph=part, threads=check.threads)
 
 
-def _stopped(error: SessionError) -> Failure:
+def _stopped(error: SessionError) -> KeptFailure:
     if isinstance(error, ProcessDiedError):
-        return Failure(kind=Conformity.CRASHED)
-    return Failure(kind=Conformity.REFUSED, sign=message_shape(str(error)))
+        return KeptFailure(kind=Conformity.CRASHED)
+    return KeptFailure(kind=Conformity.REFUSED, sign=message_shape(str(error)))

@@ -9,25 +9,25 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.records import Conformity
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.cut import cut_out
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported
 from sdpa_onnx.runtimes.feeds import element_type
-from sdpa_onnx.workflows.case_trial import not_taken
-from sdpa_onnx.workflows.feeds import Feeds
-from sdpa_onnx.workflows.guarded import ProcessDiedError
-from sdpa_onnx.workflows.locate.node_steps import Walk, flat_model
+from sdpa_onnx.workflows.check.case_trial import not_taken
+from sdpa_onnx.workflows.check.feeds import Feeds
+from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
+from sdpa_onnx.workflows.locate.node_steps import NodeWalk, flat_model
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, read_names
-from sdpa_onnx.workflows.reduce.trials import Failure, OutOfTimeError, Trials, message_shape
+from sdpa_onnx.workflows.reduce.trials import KeptFailure, OutOfTimeError, ReductionTrials, message_shape
 
-__all__ = ["GraphShrunk", "part_of", "record_values", "shrink_graph", "stop_of"]
+__all__ = ["ShrunkGraph", "part_of", "record_values", "shrink_graph", "stop_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GraphShrunk:
+class ShrunkGraph:
     """The smallest refused part so far.
 
     Args:
@@ -43,19 +43,19 @@ class GraphShrunk:
     is_finished: bool = True
 
 
-def stop_of(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> tuple[Failure, str] | None:
+def stop_of(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> tuple[KeptFailure, str] | None:
     """How a runtime stops on a model, with its error; None if it runs."""
     support = runtime.supports(model)
     if isinstance(support, Unsupported):
         message = not_taken(runtime.name, support.reason)
-        return Failure(kind=Conformity.REFUSED, sign=message_shape(message)), message
+        return KeptFailure(kind=Conformity.REFUSED, sign=message_shape(message)), message
     try:
         with runtime.load(model, LoadOptions(threads=threads)) as session:
             session.run(feeds)
     except ProcessDiedError as error:
-        return Failure(kind=Conformity.CRASHED), str(error)
+        return KeptFailure(kind=Conformity.CRASHED), str(error)
     except SessionError as error:
-        return Failure(kind=Conformity.REFUSED, sign=message_shape(str(error))), str(error)
+        return KeptFailure(kind=Conformity.REFUSED, sign=message_shape(str(error))), str(error)
     return None
 
 
@@ -63,15 +63,15 @@ def record_values(model: OnnxModel, feeds: Feeds) -> Feeds:
     """Every value that ONNX's own evaluator can compute at these inputs, in the model's types, the inputs included."""
     flat = flat_model(model)
     nothing = NoReference("only what the evaluator knows is recorded")
-    walk = Walk(flat, feeds, find_precision(element_type(flat)), lambda *_: nothing)
+    walk = NodeWalk(flat, feeds, find_precision(element_type(flat)), lambda *_: nothing)
     for _ in walk.steps(keep=True):
         pass
     return {**walk.constants, **walk.values}
 
 
 def shrink_graph(
-    model: OnnxModel, feeds: Feeds, message: str, trials: Trials, *, runtime: Runtime, threads: int
-) -> GraphShrunk:
+    model: OnnxModel, feeds: Feeds, message: str, trials: ReductionTrials, *, runtime: Runtime, threads: int
+) -> ShrunkGraph:
     """Find the fewest neighbouring nodes that a runtime still refuses with the same error.
 
     Args:
@@ -83,7 +83,7 @@ def shrink_graph(
         threads: Threads inside one operator.
     """
     values = record_values(model, feeds)
-    best = GraphShrunk(model=model, feeds=feeds, message=message)
+    best = ShrunkGraph(model=model, feeds=feeds, message=message)
     try:
         for part in _parts(model):
             own = {name: values[name] for name in part.input_names if name in values}
@@ -93,9 +93,9 @@ def shrink_graph(
             trials.count += 1
             stop = stop_of(part, runtime, own, threads=threads)
             if stop is not None and trials.failure.is_same(stop[0]):
-                return GraphShrunk(model=part, feeds=own, message=stop[1])
+                return ShrunkGraph(model=part, feeds=own, message=stop[1])
     except OutOfTimeError:
-        return GraphShrunk(model=best.model, feeds=best.feeds, message=best.message, is_finished=False)
+        return ShrunkGraph(model=best.model, feeds=best.feeds, message=best.message, is_finished=False)
     return best
 
 

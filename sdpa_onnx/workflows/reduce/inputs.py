@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.workflows.case_trial import CaseTrial
+from sdpa_onnx.workflows.check.case_trial import CaseTrial
 
 __all__ = ["element_places", "simpler_arrays", "simpler_element"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.feeds import resolve_shape
+from sdpa_onnx.workflows.check.feeds import resolve_shape
 
 __all__ = ["input_bytes", "require_memory"]
 

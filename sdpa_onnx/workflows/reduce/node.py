@@ -5,22 +5,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.records import Conformity
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.cut import cut_out
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
-from sdpa_onnx.workflows.case_trial import CaseTrial
-from sdpa_onnx.workflows.feeds import Feeds
+from sdpa_onnx.workflows.check.case_trial import CaseTrial
+from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
 from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
-from sdpa_onnx.workflows.locate.node_steps import Walk, flat_model
+from sdpa_onnx.workflows.locate.node_steps import NodeWalk, flat_model
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, node_label
-from sdpa_onnx.workflows.reduce.expected import Bounded
+from sdpa_onnx.workflows.reduce.expected import BoundedOutput
 from sdpa_onnx.workflows.reduce.find import case_of
 from sdpa_onnx.workflows.reduce.graph import part_of
-from sdpa_onnx.workflows.reduce.trials import Failure
+from sdpa_onnx.workflows.reduce.trials import KeptFailure
 
 __all__ = ["BadPart", "attention_trial", "bad_failure", "cut_bad_node", "cut_found"]
 
@@ -42,15 +42,15 @@ class BadPart:
 
     model: OnnxModel
     feeds: Feeds
-    failure: Failure
-    expected: dict[str, Bounded]
+    failure: KeptFailure
+    expected: dict[str, BoundedOutput]
     message: str
     precision: str
 
 
-def bad_failure(bad: BadNode) -> Failure:
+def bad_failure(bad: BadNode) -> KeptFailure:
     """What must stay of a bad node."""
-    return Failure(kind=Conformity.WRONG, output=bad.value, sign=bad.verdict.value)
+    return KeptFailure(kind=Conformity.WRONG, output=bad.value, sign=bad.verdict.value)
 
 
 def cut_bad_node(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> BadPart | None:
@@ -102,7 +102,7 @@ def attention_trial(
     if bad.kind is not BadNodeKind.ALONE:
         return None
     flat = flat_model(model)
-    walk = Walk(
+    walk = NodeWalk(
         flat,
         feeds,
         find_precision(_precision(flat, runtime, feeds, threads)),
@@ -145,7 +145,7 @@ def _whole(flat: OnnxModel, bad: BadNode, feeds: Feeds) -> tuple[OnnxModel, Feed
 
 def _walked(flat: OnnxModel, feeds: Feeds, precision: str, wanted: str) -> tuple[Feeds, Array | None]:
     """Every value of the reference's walk, and the exact result of one."""
-    walk = Walk(flat, feeds, find_precision(precision), lambda *_: NoReference("the walk was judged before"))
+    walk = NodeWalk(flat, feeds, find_precision(precision), lambda *_: NoReference("the walk was judged before"))
     exact: Array | None = None
     for step in walk.steps(keep=True):
         if wanted in step.truths:
@@ -153,13 +153,13 @@ def _walked(flat: OnnxModel, feeds: Feeds, precision: str, wanted: str) -> tuple
     return {**walk.constants, **walk.values}, exact
 
 
-def _bounded(actual: Array, exact: Array, bad: BadNode) -> Bounded:
+def _bounded(actual: Array, exact: Array, bad: BadNode) -> BoundedOutput:
     """The limit holds at one element, since it differs from element to element."""
     oracle = exact.astype(np.float64)
     bound = np.full(oracle.shape, np.inf)
     if actual.shape != oracle.shape:
-        return Bounded(oracle=oracle, bound=np.zeros_like(oracle))
+        return BoundedOutput(oracle=oracle, bound=np.zeros_like(oracle))
     error = np.abs(actual.astype(np.float64) - oracle)
     off = np.abs(error - bad.error) if np.isfinite(error).all() else np.where(np.isfinite(error), np.inf, 0.0)
     bound.flat[int(off.argmin())] = bad.allowed
-    return Bounded(oracle=oracle, bound=bound)
+    return BoundedOutput(oracle=oracle, bound=bound)

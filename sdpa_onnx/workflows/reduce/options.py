@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sdpa_onnx.core.inputs import AttentionInputs, numpy_dtype
-from sdpa_onnx.core.spec import Dtype, Layout, MaskKind, ScaleRule
-from sdpa_onnx.workflows.case_trial import CaseTrial
+from sdpa_onnx.core.attention.inputs import AttentionInputs, numpy_dtype
+from sdpa_onnx.core.attention.spec import Dtype, Layout, MaskKind, ScaleRule
+from sdpa_onnx.workflows.check.case_trial import CaseTrial
 from sdpa_onnx.workflows.reduce.case import targets
-from sdpa_onnx.workflows.reduce.cut import cut, heads_apart, in_layout
+from sdpa_onnx.workflows.reduce.cut_arrays import cut, heads_apart, in_layout
 
 __all__ = ["OPTION_PASSES", "differences"]
 

@@ -10,32 +10,32 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sdpa_onnx.core.agreement import Agreement
-from sdpa_onnx.core.diagnosis import explain
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.records import Conformity, Verdict
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.faults.diagnosis import explain
+from sdpa_onnx.core.judge.agreement import Agreement
+from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import ModelError, SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.case_trial import CaseTrial, Sessions, TrialResult, qk_mode_of, run_case
-from sdpa_onnx.workflows.checked import MODULE_RUNTIME, Check, form_of
-from sdpa_onnx.workflows.feeds import Feeds, draw_feeds
-from sdpa_onnx.workflows.inspect import inspect_model
+from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, TrialResult, qk_mode_of, run_case
+from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
+from sdpa_onnx.workflows.check.input_steps import GIVEN
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, form_of
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
 from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
-from sdpa_onnx.workflows.reduce.axes import AxesShrunk, shrink_axes
-from sdpa_onnx.workflows.reduce.expected import Bounded, expected_outputs, static_model
-from sdpa_onnx.workflows.reduce.find import Found, Search, case_of, cut_or_none, words_of
+from sdpa_onnx.workflows.reduce.axes import ShrunkAxes, shrink_axes
+from sdpa_onnx.workflows.reduce.expected import BoundedOutput, expected_outputs, static_model
+from sdpa_onnx.workflows.reduce.find import FailureSearch, FoundFailure, case_of, cut_or_none, words_of
 from sdpa_onnx.workflows.reduce.graph import record_values, shrink_graph, stop_of
-from sdpa_onnx.workflows.reduce.look import Looked, Place, look_at_nodes, unread_attentions
 from sdpa_onnx.workflows.reduce.node import BadPart, attention_trial, bad_failure, cut_found
+from sdpa_onnx.workflows.reduce.node_survey import NodeSurvey, SurveyInputs, look_at_nodes, unread_attentions
 from sdpa_onnx.workflows.reduce.options import differences
 from sdpa_onnx.workflows.reduce.shrink import shrink_case
-from sdpa_onnx.workflows.reduce.trials import Failure, Trials, failure_of
-from sdpa_onnx.workflows.steps import GIVEN
+from sdpa_onnx.workflows.reduce.trials import KeptFailure, ReductionTrials, failure_of
+from sdpa_onnx.workflows.verify.inspect_file import inspect_model
 
-__all__ = ["SECONDS", "NothingFails", "Reduced", "explained", "reduce_model"]
+__all__ = ["SECONDS", "NothingFails", "ReducedCase", "explained", "reduce_model"]
 
 # Time for finding what fails and making it smaller.
 SECONDS = 60.0
@@ -68,7 +68,7 @@ class NothingFails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reduced:
+class ReducedCase:
     """The smallest case that still fails.
 
     Args:
@@ -92,8 +92,8 @@ class Reduced:
 
     model: OnnxModel
     feeds: Feeds
-    expected: dict[str, Bounded] = field(default_factory=dict)
-    failure: Failure
+    expected: dict[str, BoundedOutput] = field(default_factory=dict)
+    failure: KeptFailure
     agreement: Agreement | None = None
     message: str
     case: str = ""
@@ -139,11 +139,11 @@ class Reduced:
 def reduce_model(
     model: OnnxModel,
     runtime: Runtime,
-    check: Check,
+    check: CheckOptions,
     *,
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
-) -> Reduced | NothingFails:
+) -> ReducedCase | NothingFails:
     """Find what fails and make it small.
 
     Args:
@@ -159,17 +159,17 @@ def reduce_model(
     """
     start = clock()
     deadline = start + seconds
-    search = Search(model=model, runtime=runtime, check=check, clock=clock, deadline=deadline)
+    search = FailureSearch(model=model, runtime=runtime, check=check, clock=clock, deadline=deadline)
     found = search.first()
     with Sessions(runtime) as sessions:
         if found is None:
             looked = _look(search)
             if looked.bad is None or looked.place is None:
                 return _nothing(search, looked)
-            trials = Trials(sessions=sessions, failure=bad_failure(looked.bad), clock=clock, deadline=deadline)
+            trials = ReductionTrials(sessions=sessions, failure=bad_failure(looked.bad), clock=clock, deadline=deadline)
             reduced = _of_bad(search, looked.bad, looked.place, trials)
         else:
-            trials = Trials(sessions=sessions, failure=found.failure, clock=clock)
+            trials = ReductionTrials(sessions=sessions, failure=found.failure, clock=clock)
             first = trials.first(_alone(model, found, check))  # whatever time there is
             trials.deadline = deadline
             if first is None:
@@ -179,11 +179,11 @@ def reduce_model(
         return replace(reduced, trials=trials.count, seconds=clock() - start)
 
 
-def _look(search: Search) -> Looked:
+def _look(search: FailureSearch) -> NodeSurvey:
     """Every node by itself; at all sizes where attentions could not be read, else where the model ran first."""
     model, check = search.model, search.check
     if model.is_bare_attention or search.runtime.name == MODULE_RUNTIME:
-        return Looked()
+        return NodeSurvey()
     places = _places(search)
     if model.sites and not unread_attentions(model):
         first = next(iter(places), None) if search.feeds else None
@@ -191,17 +191,17 @@ def _look(search: Search) -> Looked:
     return look_at_nodes(model, search.runtime, places, threads=check.threads, is_over=search.is_over)
 
 
-def _places(search: Search) -> Iterator[Place]:
+def _places(search: FailureSearch) -> Iterator[SurveyInputs]:
     check = search.check
     for sizes in search.size_sets():
         if check.inputs is not None:
-            yield Place(words="the given arrays", step=GIVEN, sizes=sizes, feeds=dict(check.inputs))
+            yield SurveyInputs(words="the given arrays", step=GIVEN, sizes=sizes, feeds=dict(check.inputs))
         else:
             feeds = draw_feeds(search.model, sizes, spread=1.0, seed=check.seed)
-            yield Place(words=words_of(sizes), step="spread 1", sizes=sizes, feeds=feeds)
+            yield SurveyInputs(words=words_of(sizes), step="spread 1", sizes=sizes, feeds=feeds)
 
 
-def _nothing(search: Search, looked: Looked) -> NothingFails:
+def _nothing(search: FailureSearch, looked: NodeSurvey) -> NothingFails:
     """What was right; an error, as `verify` has it, where nothing was judged at all."""
     model = search.model
     if not model.sites and not looked.right:
@@ -223,7 +223,7 @@ def _nothing(search: Search, looked: Looked) -> NothingFails:
     )
 
 
-def _of_bad(search: Search, bad: BadNode, place: Place, trials: Trials) -> Reduced:
+def _of_bad(search: FailureSearch, bad: BadNode, place: SurveyInputs, trials: ReductionTrials) -> ReducedCase:
     """A bad node: an attention as a case with all its options, any other with shorter axes."""
     model, runtime, check = search.model, search.runtime, search.check
     own = attention_trial(model, runtime, place.feeds, bad, seed=check.seed, threads=check.threads)
@@ -233,7 +233,9 @@ def _of_bad(search: Search, bad: BadNode, place: Place, trials: Trials) -> Reduc
         if failure is not None:
             trials.failure = failure
             message = bad.sentence()
-            found = Found(failure=failure, message=message, step=place.step, sizes=place.sizes, feeds=place.feeds)
+            found = FoundFailure(
+                failure=failure, message=message, step=place.step, sizes=place.sizes, feeds=place.feeds
+            )
             return _of_case(own, result, found, trials, may_redraw=check.inputs is None)
     seen = [bad]
 
@@ -257,8 +259,8 @@ def _of_bad(search: Search, bad: BadNode, place: Place, trials: Trials) -> Reduc
     return _of_part(model, part, runtime, axes, found_in=f"{place.step}{at}: {bad.sentence()}")
 
 
-def _of_part(model: OnnxModel, part: BadPart, runtime: Runtime, axes: AxesShrunk, *, found_in: str) -> Reduced:
-    return Reduced(
+def _of_part(model: OnnxModel, part: BadPart, runtime: Runtime, axes: ShrunkAxes, *, found_in: str) -> ReducedCase:
+    return ReducedCase(
         model=part.model,
         feeds=part.feeds,
         expected=part.expected,
@@ -281,7 +283,7 @@ def _fewer_nodes(model: OnnxModel, part: OnnxModel) -> tuple[str, ...]:
     return () if old == new else (f"nodes {old} -> {new}",)
 
 
-def _alone(model: OnnxModel, found: Found, check: Check) -> Iterator[CaseTrial]:
+def _alone(model: OnnxModel, found: FoundFailure, check: CheckOptions) -> Iterator[CaseTrial]:
     """The attention as we would build it, all of whose options can go; else as it stands in the graph."""
     for site, feeds in _suspects(model, found):
         inputs = found.inputs if found.site is site else None
@@ -301,7 +303,7 @@ def _alone(model: OnnxModel, found: Found, check: Check) -> Iterator[CaseTrial]:
             yield replace(trial, graph=part)
 
 
-def _suspects(model: OnnxModel, found: Found) -> Iterator[tuple[AttentionSite, Feeds]]:
+def _suspects(model: OnnxModel, found: FoundFailure) -> Iterator[tuple[AttentionSite, Feeds]]:
     """The wrong attention; of a model that is refused, every attention, with what would enter it."""
     if found.site is not None:
         yield found.site, {}
@@ -316,11 +318,13 @@ def _suspects(model: OnnxModel, found: Found) -> Iterator[tuple[AttentionSite, F
         yield site, values
 
 
-def _of_case(trial: CaseTrial, result: TrialResult, found: Found, trials: Trials, *, may_redraw: bool) -> Reduced:
+def _of_case(
+    trial: CaseTrial, result: TrialResult, found: FoundFailure, trials: ReductionTrials, *, may_redraw: bool
+) -> ReducedCase:
     best = shrink_case(trial, result, trials, may_redraw=may_redraw)
     model, last = static_model(best.trial, best.result, trials)
     expected = expected_outputs(best.trial, last)
-    return Reduced(
+    return ReducedCase(
         model=model,
         feeds=best.trial.feeds(last.inputs),
         expected=expected,
@@ -341,7 +345,9 @@ def _of_case(trial: CaseTrial, result: TrialResult, found: Found, trials: Trials
     )
 
 
-def _of_graph(model: OnnxModel, found: Found, trials: Trials, runtime: Runtime, check: Check) -> Reduced:
+def _of_graph(
+    model: OnnxModel, found: FoundFailure, trials: ReductionTrials, runtime: Runtime, check: CheckOptions
+) -> ReducedCase:
     messages = [found.message]
 
     def still(feeds: Feeds) -> bool:
@@ -355,7 +361,7 @@ def _of_graph(model: OnnxModel, found: Found, trials: Trials, runtime: Runtime, 
 
     axes = shrink_axes(model, found.feeds, still, seed=check.seed if check.inputs is None else None)
     best = shrink_graph(model, axes.feeds, messages[-1], trials, runtime=runtime, threads=check.threads)
-    return Reduced(
+    return ReducedCase(
         model=best.model,
         feeds=best.feeds,
         failure=found.failure,
@@ -371,7 +377,7 @@ def _of_graph(model: OnnxModel, found: Found, trials: Trials, runtime: Runtime, 
     )
 
 
-def _found_in(found: Found) -> str:
+def _found_in(found: FoundFailure) -> str:
     at = ", ".join(f"{axis} {size}" for axis, size in found.sizes.items())
     return f"{found.step}{f' at {at}' if at else ''}: {found.message}"
 

@@ -3,21 +3,21 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from sdpa_onnx.core.records import Conformity
-from sdpa_onnx.workflows.case_trial import CaseTrial, TrialResult
+from sdpa_onnx.core.records.records import Conformity
+from sdpa_onnx.workflows.check.case_trial import CaseTrial, TrialResult
 from sdpa_onnx.workflows.reduce.case import SIZE_PASSES
 from sdpa_onnx.workflows.reduce.inputs import element_places, simpler_arrays, simpler_element
 from sdpa_onnx.workflows.reduce.options import OPTION_PASSES
-from sdpa_onnx.workflows.reduce.trials import OutOfTimeError, Trials
+from sdpa_onnx.workflows.reduce.trials import OutOfTimeError, ReductionTrials
 
-__all__ = ["Shrunk", "shrink_case"]
+__all__ = ["ShrunkCase", "shrink_case"]
 
 # Fresh draws of a smaller case that are tried where no part of the failing arrays fails any more.
 _REDRAWS = 2
 
 
 @dataclass(slots=True, kw_only=True)
-class Shrunk:
+class ShrunkCase:
     """The smallest failing case so far.
 
     Args:
@@ -38,7 +38,7 @@ class Shrunk:
         return True
 
 
-def shrink_case(trial: CaseTrial, result: TrialResult, trials: Trials, *, may_redraw: bool) -> Shrunk:
+def shrink_case(trial: CaseTrial, result: TrialResult, trials: ReductionTrials, *, may_redraw: bool) -> ShrunkCase:
     """Make a failing attention as small and as plain as it goes.
 
     Args:
@@ -47,7 +47,7 @@ def shrink_case(trial: CaseTrial, result: TrialResult, trials: Trials, *, may_re
         trials: Runs the candidates and holds the failure that must stay.
         may_redraw: Whether the arrays were drawn by us, so that other draws are as good.
     """
-    best = Shrunk(trial=trial, result=result)
+    best = ShrunkCase(trial=trial, result=result)
     try:
         changed = True
         while changed:
@@ -58,7 +58,7 @@ def shrink_case(trial: CaseTrial, result: TrialResult, trials: Trials, *, may_re
     return best
 
 
-def _smaller(best: Shrunk, trials: Trials, *, may_redraw: bool) -> bool:
+def _smaller(best: ShrunkCase, trials: ReductionTrials, *, may_redraw: bool) -> bool:
     """Sizes and options to a fixed point; whether anything changed."""
     any_change = False
     changed = True
@@ -74,7 +74,7 @@ def _smaller(best: Shrunk, trials: Trials, *, may_redraw: bool) -> bool:
     return any_change
 
 
-def _simpler(best: Shrunk, trials: Trials) -> bool:
+def _simpler(best: ShrunkCase, trials: ReductionTrials) -> bool:
     """Plainer numbers: whole arrays, then element by element; whether anything changed."""
     changed = False
     of_numbers = best.result.kind is Conformity.WRONG
@@ -87,7 +87,7 @@ def _simpler(best: Shrunk, trials: Trials) -> bool:
     return changed
 
 
-def _sized(candidates: Iterable[CaseTrial], best: Shrunk, *, may_redraw: bool) -> Iterator[CaseTrial]:
+def _sized(candidates: Iterable[CaseTrial], best: ShrunkCase, *, may_redraw: bool) -> Iterator[CaseTrial]:
     """Cut arrays first; then, where that is allowed, new draws of the same cases."""
     seen = {}
     for trial in _legal(candidates, best.trial):

@@ -9,12 +9,12 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from sdpa_onnx.core.records import Conformity, Verdict
-from sdpa_onnx.core.spec import AttentionCase
+from sdpa_onnx.core.attention.spec import AttentionCase
+from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import CaseError, ExportError
-from sdpa_onnx.workflows.case_trial import CaseTrial, Sessions, TrialResult, run_case
+from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, TrialResult, run_case
 
-__all__ = ["Failure", "OutOfTimeError", "Trials", "failure_of", "message_shape"]
+__all__ = ["KeptFailure", "OutOfTimeError", "ReductionTrials", "failure_of", "message_shape"]
 
 
 class OutOfTimeError(Exception):
@@ -22,7 +22,7 @@ class OutOfTimeError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class KeptFailure:
     """What must stay while a case shrinks.
 
     Args:
@@ -35,24 +35,24 @@ class Failure:
     output: str = ""
     sign: str = ""
 
-    def is_same(self, other: "Failure | None") -> bool:
+    def is_same(self, other: "KeptFailure | None") -> bool:
         """Whether another failure is this one; a proof may stand for a suspicion, never the reverse."""
         if other is None or (self.kind, self.output) != (other.kind, other.output):
             return False
         return self.sign == other.sign or (self.sign, other.sign) == (Verdict.SUSPICIOUS, Verdict.WRONG)
 
 
-def failure_of(result: TrialResult) -> Failure | None:
+def failure_of(result: TrialResult) -> KeptFailure | None:
     """The failure of a trial, or None if it is right."""
     match result.kind:
         case Conformity.RIGHT:
             return None
         case Conformity.REFUSED:
-            return Failure(kind=result.kind, sign=message_shape(result.message))
+            return KeptFailure(kind=result.kind, sign=message_shape(result.message))
         case Conformity.CRASHED:
-            return Failure(kind=result.kind)
+            return KeptFailure(kind=result.kind)
         case Conformity.WRONG:
-            return Failure(kind=result.kind, output=result.output, sign=_wrong_sign(result))
+            return KeptFailure(kind=result.kind, output=result.output, sign=_wrong_sign(result))
 
 
 def _wrong_sign(result: TrialResult) -> str:
@@ -75,7 +75,7 @@ def message_shape(text: str) -> str:
 
 
 @dataclass(slots=True, kw_only=True)
-class Trials:
+class ReductionTrials:
     """Runs candidates on one runtime until the time is up.
 
     Args:
@@ -86,7 +86,7 @@ class Trials:
     """
 
     sessions: Sessions
-    failure: Failure
+    failure: KeptFailure
     clock: Callable[[], float]
     deadline: float = math.inf
     count: int = 0

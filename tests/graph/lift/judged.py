@@ -6,10 +6,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import Agreement, expect, judge
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.graph.lift.found import Findings
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.graph.lift.found import FoundAttentions
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from tests.graph.lift import taps
@@ -27,7 +27,7 @@ def run(model: ir.Model, feeds: Mapping[str, Array], wanted: list[str]) -> dict[
     return {**grown.constants(), **feeds, **taps.run(grown, feeds)}
 
 
-def judge_all(findings: Findings, feeds: Mapping[str, Array]) -> list[Agreement]:
+def judge_all(findings: FoundAttentions, feeds: Mapping[str, Array]) -> list[Agreement]:
     """The judgement of every attention that was read, in graph order."""
     attentions = [found.attention for found in findings.found if found.attention is not None]
     sites = [(attention.site, attention.dtype.value) for attention in attentions]

@@ -9,20 +9,20 @@ import pytest
 from _pytest.mark import ParameterSet
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import Agreement, expect, judge
-from sdpa_onnx.core.inputs import AttentionInputs
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.spec import AttentionSpec
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import FoundAttention
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.one_node import FORMAL_INPUTS, OneNode, build_one_node_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 
 Array = NDArray[np.generic]
-Reader = Callable[[Search], Iterator[FoundAttention]]
+Reader = Callable[[GraphFacts], Iterator[FoundAttention]]
 
 CONTRIB_OPSET = 18
 
@@ -93,7 +93,7 @@ def contrib_node(
 
 def read_one(read: Reader, model: ir.Model) -> tuple[FoundAttention, ir.Model]:
     """What a reader says of a graph with one attention, and the graph after it."""
-    search = Search(model)
+    search = GraphFacts(model)
     (found,) = read(search)
     return found, search.model
 

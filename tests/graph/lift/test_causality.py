@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from sdpa_onnx.graph.lift.causality import Causality, CausalMasks
-from sdpa_onnx.graph.lift.search import Search
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 
 INPUTS = (
     "int64[batch, length] ids, int64[batch, length] padding, bool[length, length] given, float[length, length] bias"
@@ -50,7 +50,7 @@ def judge(
         }}""")
     for name, array in {"infinite": np.float32(-np.inf), **(constants or {})}.items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
-    search = Search(ir.from_proto(proto))
+    search = GraphFacts(ir.from_proto(proto))
     values = {value.name: value for node in search.graph for value in node.outputs} | dict(search.graph.initializers)
     values |= {value.name: value for value in search.graph.inputs}
     return CausalMasks(search).causality(values["mask"], values.get("key"))

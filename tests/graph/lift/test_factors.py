@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sdpa_onnx.core.spec import ScaleRule
+from sdpa_onnx.core.attention.spec import ScaleRule
 from sdpa_onnx.graph.lift.factors import Factor, scale_of
 
 _FLOAT16 = 2.0**-11

@@ -6,9 +6,9 @@ import onnx_ir as ir
 import pytest
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.graph.lift.find import find_attentions
-from sdpa_onnx.graph.lift.found import Findings, FoundAttention
+from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
 from tests.graph.lift.judged import judge_all, run
 
 _TEXT = """
@@ -53,7 +53,7 @@ def feeds_of(model: ir.Model, *, hidden_row: bool = False) -> Arrays:
 
 def read_right(model: ir.Model, *, hidden_row: bool = False) -> FoundAttention:
     """Find the one attention and judge it; the copy must give the source's output."""
-    findings: Findings = find_attentions(model)
+    findings: FoundAttentions = find_attentions(model)
     (found,) = findings.found
     assert found.reason == ""
     feeds = feeds_of(model, hidden_row=hidden_row)

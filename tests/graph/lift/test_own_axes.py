@@ -6,7 +6,7 @@ import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.graph.lift.find import find_attentions
 from sdpa_onnx.graph.lift.found import NAN_ROWS
 from tests.graph.lift.judged import judge_all, run

@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.inputs import ONNX_INPUT_NAMES, draw_inputs
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.qk_agreement import expect_qk, judge_qk
-from sdpa_onnx.core.spec import AttentionCase, Dtype, MaskKind
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, draw_inputs
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionCase, Dtype, MaskKind
+from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.graph.attention_node import attributes_of, minimum_opset
 from sdpa_onnx.graph.lift import standard
 from sdpa_onnx.graph.model import load_model

@@ -7,10 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.spec import MaskKind
-from sdpa_onnx.core.verdicts import Verdict
+from sdpa_onnx.core.attention.spec import MaskKind
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.graph.lift.find import find_attentions
-from sdpa_onnx.graph.lift.found import Findings
+from sdpa_onnx.graph.lift.found import FoundAttentions
 from sdpa_onnx.graph.site import AttentionSite
 from tests.graph.lift.exporting import by_dynamo, by_torchscript
 from tests.graph.lift.judged import judge_all, judge_site, run
@@ -26,12 +26,12 @@ def feeds_of(written: Written, sizes: tuple[int, int]) -> Feeds:
     return {f"in_{number}": tensor.numpy() for number, tensor in enumerate(written.arguments(*sizes))}
 
 
-def from_torchscript(written: Written, sizes: tuple[int, int] = SIZES[0]) -> Findings:
+def from_torchscript(written: Written, sizes: tuple[int, int] = SIZES[0]) -> FoundAttentions:
     axes = tuple(() for _ in written.axes) if written.bakes else written.axes
     return find_attentions(by_torchscript(written.module, written.arguments(*sizes), axes))
 
 
-def check_read(written: Written, findings: Findings) -> None:
+def check_read(written: Written, findings: FoundAttentions) -> None:
     assert [found.reason for found in findings.found] == [""] * written.found
     for found in findings.found:
         assert found.attention is not None
@@ -40,7 +40,7 @@ def check_read(written: Written, findings: Findings) -> None:
             assert getattr(found.attention.spec, field) == wanted, field
 
 
-def check_right(findings: Findings, feeds: Feeds) -> None:
+def check_right(findings: FoundAttentions, feeds: Feeds) -> None:
     for agreement in judge_all(findings, feeds):
         assert agreement.verdict in (Verdict.OK, Verdict.ROUNDING_LEVEL), agreement.diagnosis
 

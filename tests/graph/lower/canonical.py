@@ -8,15 +8,15 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.agreement import expect, judge
-from sdpa_onnx.core.cache_agreement import judge_present
-from sdpa_onnx.core.forms import Form, LowerOptions
-from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.probes import probes_for
-from sdpa_onnx.core.qk_agreement import expect_qk, judge_qk
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.probes import probes_for
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.judge.cache_agreement import judge_present
+from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
 from sdpa_onnx.graph.attention_node import build_attention_model, give_scores
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.lower import lower

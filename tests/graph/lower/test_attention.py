@@ -7,11 +7,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.cache_agreement import present_of
-from sdpa_onnx.core.forms import Form, LowerOptions, Workaround
-from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import Dtype, MaskKind
+from sdpa_onnx.core.attention.forms import Form, LowerOptions, Workaround
+from sdpa_onnx.core.attention.inputs import draw_inputs
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import Dtype, MaskKind
+from sdpa_onnx.core.judge.cache_agreement import present_of
 from sdpa_onnx.graph.lower.lower import lower, needed_opset, refusal
 from tests.graph.lower.canonical import (
     HARD_SPECS,

@@ -9,14 +9,14 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.forms import Form, LowerOptions, ScalePlacement
-from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement
+from sdpa_onnx.core.attention.inputs import draw_inputs
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.lower import blocked, blocked_loop
-from sdpa_onnx.graph.lower.blocked_numbers import Numbers
-from sdpa_onnx.graph.lower.blocked_plan import Blocking, Plan
+from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
+from sdpa_onnx.graph.lower.blocked_plan import Blocking, BlockPlan
 from sdpa_onnx.graph.lower.lower import needed_opset, refusal
 from tests.graph.lower.canonical import (
     HARD_SPECS,
@@ -217,11 +217,13 @@ def test_planted_faults_are_found(part: str, number: str, by: int, name: str, mo
     """A block, a mask's cut, an edge or a window off by one, and a turn left out, are wrong or do not run."""
     original = getattr(blocked_loop, part)
 
-    def moved(plan: object, numbers: Numbers) -> object:
-        return replace(plan, **{number: numbers.add(getattr(plan, number), by)}) if isinstance(plan, Plan) else plan
+    def moved(plan: object, numbers: IndexArithmetic) -> object:
+        return (
+            replace(plan, **{number: numbers.add(getattr(plan, number), by)}) if isinstance(plan, BlockPlan) else plan
+        )
 
     def faulty(*given: Any, **named: Any) -> object:
-        numbers = next((one for one in given if isinstance(one, Numbers)), None) or Numbers(given[0])
+        numbers = next((one for one in given if isinstance(one, IndexArithmetic)), None) or IndexArithmetic(given[0])
         return moved(original(*[moved(one, numbers) for one in given], **named), numbers)
 
     monkeypatch.setattr(blocked_loop, part, faulty)

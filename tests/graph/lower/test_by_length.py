@@ -7,16 +7,16 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.agreement import expect, judge
-from sdpa_onnx.core.forms import Form, LowerOptions
-from sdpa_onnx.core.inputs import draw_inputs
-from sdpa_onnx.core.precision import find_precision
-from sdpa_onnx.core.spec import AttentionCase, AttentionSpec, Layout, MaskKind
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.inputs import draw_inputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Layout, MaskKind
+from sdpa_onnx.core.judge.agreement import expect, judge
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.lower.by_length import Branch, branch_lengths, lower_by_length
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
-from sdpa_onnx.workflows.form_trial import FormProblem, bare_attention, set_opset
+from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, bare_attention, set_opset
 
 _PLAIN = LowerOptions()
 _ATTENTION = Branch(form=Form.ATTENTION, options=_PLAIN)

@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.forms import Form, LowerOptions, ScalePlacement
-from sdpa_onnx.core.inputs import AttentionInputs, draw_inputs
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.graph.lower.lower import lower, needed_opset, refusal
 from tests.graph.lower.canonical import (
     HARD_SPECS,

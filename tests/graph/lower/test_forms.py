@@ -2,8 +2,8 @@
 
 import pytest
 
-from sdpa_onnx.core.forms import Form, LowerOptions, ScalePlacement, Workaround
-from sdpa_onnx.core.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement, Workaround
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.lower.lower import refusal
 from tests.graph.lower.canonical import HARD_SPECS, SELF_SIZES, SIZES, Bare, Trials, all_inputs, drawn
 from tests.graph.models import SPECS

@@ -7,11 +7,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.forms import Form, LowerOptions
-from sdpa_onnx.core.spec import Dtype
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.built import Built
+from sdpa_onnx.graph.lower.form_outputs import FormOutputs
 from sdpa_onnx.graph.lower.lower import build_form, current, free_prefix, lower, put
 from sdpa_onnx.graph.nodes import Nodes
 from tests.graph.lower.canonical import RAGGED, Bare, Trials, drawn
@@ -222,7 +222,7 @@ def test_one_value_for_two_outputs_is_copied() -> None:
     model, attention = Bare(spec=SPECS["past"]).build()
     nodes = Nodes(free_prefix(model, "mine"))
     built = build_form(nodes, attention, Form.DECOMPOSED, opset=18)
-    same = Built(output=built.output, present_key=attention.key, present_value=attention.key)
+    same = FormOutputs(output=built.output, present_key=attention.key, present_value=attention.key)
     put(model, attention, nodes, same)
     assert [value.name for value in model.graph.outputs] == ["Y", "present_key", "present_value"]
     assert attention.key.name == "K"
@@ -235,7 +235,7 @@ def test_output_that_is_not_built_is_an_error() -> None:
     nodes = Nodes("mine")
     built = build_form(nodes, attention, Form.DECOMPOSED, opset=18, options=LowerOptions())
     with pytest.raises(ExportError) as caught:
-        put(model, attention, nodes, Built(output=built.output))
+        put(model, attention, nodes, FormOutputs(output=built.output))
     assert str(caught.value) == "The form gives no present_key for attention 'attention'."
 
 

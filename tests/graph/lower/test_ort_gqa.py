@@ -5,9 +5,9 @@ from dataclasses import replace
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.forms import Form, LowerOptions, Workaround
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.forms import Form, LowerOptions, Workaround
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.graph.lower.lower import refusal
 from tests.graph.lower.canonical import HARD_SPECS, SELF_SIZES, SQUARE, Bare, Size, Trials, all_inputs, drawn
 from tests.graph.models import SPECS

@@ -5,9 +5,9 @@ from dataclasses import replace
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.core.forms import Form
-from sdpa_onnx.core.oracle import QkOutputMode
-from sdpa_onnx.core.spec import Dtype, MaskKind
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import Dtype, MaskKind
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.lower.lower import refusal
 from tests.graph.lower.canonical import HARD_SPECS, RAGGED, SELF_SIZES, SQUARE, Bare, Trials, all_inputs, drawn

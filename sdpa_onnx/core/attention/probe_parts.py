@@ -1,0 +1,219 @@
+"""The parts that structural probes are made of: masks with holes, coded values, logits set by hand.
+
+Everything comes in the case's own type, layout and shapes.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs, numpy_dtype
+from sdpa_onnx.core.attention.masks import attn_bias
+from sdpa_onnx.core.attention.spec import AttentionCase, Layout, MaskKind
+
+__all__ = ["ProbeDraft", "codes", "empty_rows", "hidden_from_all", "hiding", "one_hot", "visible_keys", "with_logits"]
+
+Array = NDArray[np.generic]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+# A mask shows about this share of the keys: of few keys some are hidden, of many some are seen.
+_SHOWN = 0.6
+# Length of a query's rest across the direction of the keys, relative to its share in it.
+_ACROSS = 0.5
+# Largest relative difference of a score from what is wanted.
+_UNEVEN = 0.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeDraft:
+    """Inputs in the making, past and new keys joined, heads first, in float64.
+
+    Args:
+        query: (batch_size, q_num_heads, q_seq_len, head_dim).
+        key: (batch_size, kv_num_heads, total_seq_len, head_dim).
+        value: (batch_size, kv_num_heads, total_seq_len, v_head_dim).
+        attn_mask: As `AttentionInputs` has it, or None.
+        nonpad_kv_seqlen: The same.
+    """
+
+    query: Float64
+    key: Float64
+    value: Float64
+    attn_mask: Array | None = None
+    nonpad_kv_seqlen: Array | None = None
+
+    @classmethod
+    def drawn(cls, case: AttentionCase, rng: np.random.Generator, *, spread: float = 1.0) -> "ProbeDraft":
+        """Ordinary random inputs of a case; masks and lengths hide keys, never all of a row that has some."""
+        spec = case.spec
+        plain = replace(spec, layout=Layout.BNSH, mask=MaskKind.NONE, has_past=False)
+        total = replace(case, spec=plain, kv_seq_len=case.total_seq_len, past_seq_len=0)
+        inputs = draw_inputs(total, spread=spread, seed=int(rng.integers(2**31)))
+        return cls(
+            query=inputs.query.astype(np.float64),
+            key=inputs.key.astype(np.float64),
+            value=inputs.value.astype(np.float64),
+            attn_mask=hiding(case, rng),
+            nonpad_kv_seqlen=_lengths(case, rng),
+        )
+
+    def inputs(self, case: AttentionCase) -> AttentionInputs:
+        """Round to the case's type, part the past from the new and take its layout."""
+        dtype, past = numpy_dtype(case.dtype), case.past_seq_len
+        arrays = {"query": self.query, "key": self.key[:, :, past:], "value": self.value[:, :, past:]}
+        placed = {name: _placed(case, array.astype(dtype)) for name, array in arrays.items()}
+        if case.spec.has_past:
+            placed["past_key"] = np.ascontiguousarray(self.key[:, :, :past]).astype(dtype)
+            placed["past_value"] = np.ascontiguousarray(self.value[:, :, :past]).astype(dtype)
+        return AttentionInputs(**placed, attn_mask=self.attn_mask, nonpad_kv_seqlen=self.nonpad_kv_seqlen)
+
+
+def _placed(case: AttentionCase, array: Array) -> Array:
+    if case.spec.layout is Layout.BNSH:
+        return np.ascontiguousarray(array)
+    batch_size, num_heads, seq_len, width = array.shape
+    return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).reshape(batch_size, seq_len, num_heads * width)
+
+
+def hiding(case: AttentionCase, rng: np.random.Generator) -> Array | None:
+    """A mask that hides: keys on the left, holes, keys on the right, one key from all; each row sees one at least."""
+    if case.spec.mask not in (MaskKind.BOOL, MaskKind.FLOAT):
+        return None
+    shown = rng.random((case.batch_size, 1, case.q_seq_len, case.total_seq_len)) < _SHOWN
+    if case.total_seq_len > 1:
+        lost = rng.integers(case.total_seq_len, size=case.batch_size)
+        shown[np.arange(case.batch_size), :, :, lost] = False
+    _show_one(case, shown, rng)
+    return _as_mask(case, shown)
+
+
+def _show_one(case: AttentionCase, shown: Bool, rng: np.random.Generator) -> None:
+    """Let every row see a key that position lets it see, if there is one."""
+    allowed = _by_position(case)
+    empty = ~(shown & allowed).any(-1)
+    for batch, head, row in np.argwhere(empty):
+        keys = np.flatnonzero(allowed[0, 0, row])
+        if keys.size:
+            shown[batch, head, row, rng.choice(keys)] = True
+
+
+def _by_position(case: AttentionCase) -> Bool:
+    """(1, 1, queries, keys), what causality and windows let a query see; a mask case has no lengths."""
+    spec = replace(case.spec, mask=MaskKind.NONE, layout=Layout.BNSH)
+    empty = np.zeros((1, 1, case.past_seq_len, 1))
+    arrays = AttentionInputs(query=empty, key=empty, value=empty, past_key=empty if spec.has_past else None)
+    bias = attn_bias(
+        spec,
+        arrays,
+        batch=0,
+        head=0,
+        rows=np.arange(case.q_seq_len),
+        q_seq_len=case.q_seq_len,
+        total_seq_len=case.total_seq_len,
+    )
+    visible: Bool = np.asarray(bias > -np.inf, dtype=np.bool_)
+    return visible[None, None]
+
+
+def _as_mask(case: AttentionCase, shown: Bool) -> Array:
+    if case.spec.mask is MaskKind.BOOL:
+        return shown
+    return np.where(shown, 0.0, -np.inf).astype(numpy_dtype(case.dtype))
+
+
+def _lengths(case: AttentionCase, rng: np.random.Generator) -> Array | None:
+    """One length a sample, the first shorter than the last where there is room."""
+    if case.spec.mask is not MaskKind.LENGTHS:
+        return None
+    half = (case.kv_seq_len + 1) // 2
+    lengths = rng.integers(half, max(half + 1, case.kv_seq_len), case.batch_size)
+    if case.batch_size > 1:
+        lengths[-1] = case.kv_seq_len
+    return lengths.astype(np.int64)
+
+
+def empty_rows(case: AttentionCase, draft: ProbeDraft) -> ProbeDraft:
+    """Hide every key from the first, middle and last query, and from the first of several samples."""
+    if draft.nonpad_kv_seqlen is not None:
+        lengths = draft.nonpad_kv_seqlen.copy()
+        lengths[:1] = 0
+        return replace(draft, nonpad_kv_seqlen=lengths)
+    if draft.attn_mask is None:
+        return draft
+    mask, last = draft.attn_mask.copy(), case.q_seq_len - 1
+    hidden: Array = np.asarray(False if mask.dtype == np.bool_ else -np.inf).astype(mask.dtype)
+    if case.q_seq_len:
+        mask[..., sorted({0, case.q_seq_len // 2, last}), :] = hidden
+    if case.batch_size > 1:
+        mask[0] = hidden
+    return replace(draft, attn_mask=mask)
+
+
+def visible_keys(case: AttentionCase, draft: ProbeDraft) -> Bool:
+    """(batch_size, q_seq_len, total_seq_len), True where a query sees a key; masks are the same for all heads."""
+    inputs = draft.inputs(case)
+    visible = np.zeros((case.batch_size, case.q_seq_len, case.total_seq_len), dtype=bool)
+    for batch in range(case.batch_size):
+        bias = attn_bias(
+            case.spec,
+            inputs,
+            batch=batch,
+            head=0,
+            rows=np.arange(case.q_seq_len),
+            q_seq_len=case.q_seq_len,
+            total_seq_len=case.total_seq_len,
+        )
+        visible[batch] = ~np.isneginf(bias)
+    return visible
+
+
+def hidden_from_all(case: AttentionCase, draft: ProbeDraft) -> Bool:
+    """(batch_size, total_seq_len), True for a key that no query of the sample sees."""
+    seen: Bool = np.asarray(visible_keys(case, draft).any(axis=1), dtype=np.bool_)
+    return ~seen
+
+
+def codes(shape: tuple[int, ...], rng: np.random.Generator) -> Float64:
+    """+1 and -1 at random: exact in every type."""
+    return rng.choice(np.array([-1.0, 1.0]), shape)
+
+
+def one_hot(case: AttentionCase, rng: np.random.Generator) -> Float64:
+    """Values that read out which keys are seen: column j is 1 for key j alone.
+
+    Keys beyond the width get random codes, so that they still tell one from another.
+    """
+    total, width = case.total_seq_len, case.spec.v_head_dim
+    value = codes((case.batch_size, case.spec.kv_num_heads, total, width), rng)
+    value[:, :, :width] = np.eye(total, width)[:width]
+    return value
+
+
+def with_logits(case: AttentionCase, draft: ProbeDraft, logits: Float64, rng: np.random.Generator) -> ProbeDraft:
+    """Set query and key so that key j gets the scaled score that is wanted, within 15 percent.
+
+    All keys are parallel. Queries differ in length and in a random rest across the keys' direction: a judge
+    of many rows needs their roundings to be independent.
+
+    Args:
+        case: Sizes and scale; with scale 0 every score is 0.
+        draft: The rest.
+        logits: Broadcastable to (batch_size, kv_num_heads, total_seq_len).
+        rng: Where the directions come from.
+    """
+    spec = case.spec
+    wanted = np.broadcast_to(logits, draft.key.shape[:3])
+    if spec.scale_value == 0.0 or not wanted.size:
+        return draft
+    direction = codes((spec.head_dim,), rng) * rng.uniform(0.5, 1.5, spec.head_dim)
+    square = float(direction @ direction)
+    # Query and key share the product evenly, so that neither leaves the range of a short type.
+    size = math.sqrt((float(np.abs(wanted).max()) or 1.0) / (abs(spec.scale_value) * square))
+    rest = rng.standard_normal(draft.query.shape)
+    rest -= (rest @ direction / square)[..., None] * direction
+    key = wanted[..., None] * direction / (spec.scale_value * square * size)
+    lengths = rng.uniform(1.0 - _UNEVEN, 1.0 + _UNEVEN, (*rest.shape[:3], 1))
+    return replace(draft, query=size * (lengths * direction + _ACROSS * rest), key=key)

@@ -1,0 +1,215 @@
+"""pytest-benchmark's JSON: written with our records inside, and read back.
+
+The one place that knows the format. Knows bytes, not files; measures nothing. Entries of ours stand beside others:
+each carries the whole `TimingRecord` of its arm, and the figures that people and dashboards look at once more, flat.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from sdpa_onnx.core.compare.benchmark_stats import round_stats
+from sdpa_onnx.core.records.records import SCHEMA, TimingRecord
+from sdpa_onnx.core.records.timing_validity import impossible
+from sdpa_onnx.errors import RecordFormatError
+
+__all__ = [
+    "OURS",
+    "BenchmarkEntry",
+    "BenchmarkJson",
+    "OtherBenchmark",
+    "encode_benchmarks",
+    "extra_info",
+    "read_benchmark_json",
+]
+
+# The key of what is ours: in `extra_info` a list of records, at the top the environment and the versions. Not in
+# `machine_info`, of which pytest-benchmark warns where two runs differ in anything.
+OURS = "sdpa_onnx"
+
+# What of a record stands flat in `extra_info` too.
+_FLAT = (
+    "arm",
+    "baseline",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "verdict",
+    "confidence",
+    "clock",
+    "median_seconds",
+    "log_ratio_se",
+    "degrees",
+    "launches",
+    "blocks",
+    "disturbed",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkEntry:
+    """One arm as pytest-benchmark would have told it.
+
+    Args:
+        name: Of the test, with comparison and arm.
+        fullname: The same with the file; unique in the JSON, the same in every run.
+        group: What stands in one table: the comparison.
+        record: What we found.
+        rounds: Mean time of a call by the clock that decided, one number a visit, seconds.
+        iterations: Calls of a visit.
+        param: Id of the parameters of the test, or None; params: the parameters themselves.
+    """
+
+    name: str
+    fullname: str
+    group: str
+    record: TimingRecord
+    rounds: Sequence[float]
+    iterations: int
+    param: str | None = None
+    params: Mapping[str, object] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of the JSON, raw rounds included."""
+        return {
+            "group": self.group,
+            "name": self.name,
+            "fullname": self.fullname,
+            "params": None if self.params is None else {name: _plain(value) for name, value in self.params.items()},
+            "param": self.param,
+            "extra_info": extra_info(self.record),
+            "options": {},
+            "stats": {**round_stats(self.rounds), "data": list(self.rounds), "iterations": self.iterations},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherBenchmark:
+    """An entry that is pytest-benchmark's own: one arm, timed alone, from which no verdict can be had."""
+
+    fullname: str
+    median_seconds: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkJson:
+    """What a JSON holds.
+
+    Args:
+        records: Ours; places: the `fullname` of the entry that each stands in.
+        others: Entries without a record of ours.
+        environment, versions: The machine and its packages, as a run header has them; empty if we did not write them.
+    """
+
+    records: tuple[TimingRecord, ...]
+    places: tuple[str, ...]
+    others: tuple[OtherBenchmark, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def extra_info(record: TimingRecord) -> dict[str, Any]:
+    """What an entry carries of ours: the record, and its main figures once more."""
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return {name: plain[name] for name in _FLAT} | {OURS: [plain]}
+
+
+def encode_benchmarks(
+    entries: Sequence[BenchmarkEntry],
+    *,
+    machine_info: Mapping[str, Any],
+    commit_info: Mapping[str, Any],
+    ours: Mapping[str, Mapping[str, str]],
+    written: str,
+    version: str,
+) -> bytes:
+    """The whole JSON.
+
+    Args:
+        entries: One per arm.
+        machine_info, commit_info: As pytest-benchmark has them.
+        ours: "environment" and "versions", as a run header has them.
+        written: ISO 8601 time, with its zone.
+        version: Who wrote it.
+    """
+    whole = {
+        "machine_info": dict(machine_info),
+        "commit_info": dict(commit_info),
+        "benchmarks": [entry.as_dict() for entry in entries],
+        "datetime": written,
+        "version": version,
+        OURS: dict(ours),
+    }
+    return msgspec.json.format(msgspec.json.encode(whole), indent=4) + b"\n"
+
+
+class _Stats(msgspec.Struct, frozen=True):
+    median: float
+    rounds: int
+
+
+class _Extra(msgspec.Struct, frozen=True):
+    sdpa_onnx: tuple[TimingRecord, ...] = ()
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    fullname: str
+    stats: _Stats
+    extra_info: _Extra = _Extra()
+
+
+class _Run(msgspec.Struct, frozen=True):
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
+    versions: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _File(msgspec.Struct, frozen=True):
+    benchmarks: tuple[_Entry, ...]
+    sdpa_onnx: _Run = _Run()
+
+
+def read_benchmark_json(data: bytes, *, where: str) -> BenchmarkJson:
+    """Read a JSON of pytest-benchmark, whoever wrote it.
+
+    Args:
+        data: All of it.
+        where: Its name, for messages.
+
+    Raises:
+        RecordFormatError: If it is no such JSON, or a record of ours in it is spoilt; the field is named.
+    """
+    try:
+        read = msgspec.json.decode(data, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordFormatError(
+            f"{where}: {error}.", hint="Give what --benchmark-json, --benchmark-autosave or --sdpa-json wrote."
+        ) from error
+    found = [(entry.fullname, record) for entry in read.benchmarks for record in entry.extra_info.sdpa_onnx]
+    newer = next((record.schema for _, record in found if record.schema != SCHEMA), None)
+    if newer is not None:
+        raise RecordFormatError(
+            f"{where}: a record has schema {newer}, this version reads {SCHEMA}.",
+            hint="Read it with the version of sdpa_onnx that wrote it.",
+        )
+    for place, record in found:
+        if fault := impossible(record):
+            raise RecordFormatError(f"{where}: in {place}, {fault}.")
+    return BenchmarkJson(
+        records=tuple(record for _, record in found),
+        places=tuple(place for place, _ in found),
+        others=tuple(
+            OtherBenchmark(fullname=entry.fullname, median_seconds=entry.stats.median, rounds=entry.stats.rounds)
+            for entry in read.benchmarks
+            if not entry.extra_info.sdpa_onnx
+        ),
+        environment=read.sdpa_onnx.environment,
+        versions=read.sdpa_onnx.versions,
+    )
+
+
+def _plain(value: object) -> object:
+    """A parameter of a test as JSON can hold it."""
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)

@@ -1,0 +1,177 @@
+"""How much slower HEAD is than BASE, from the records of timings: with a standard error, or why it cannot be said.
+
+Two sources: one interleaved comparison of the two, or two stored runs that each timed an arm beside the same pinned
+baseline. Raw seconds of two moments are never set against each other. Decides nothing.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sdpa_onnx.core.records.records import TimingRecord
+from sdpa_onnx.core.records.verdicts import Outcome, RatioVerdict
+from sdpa_onnx.core.timing.paired import LOOKS, RatioEstimate
+
+__all__ = ["PINNED", "Effect", "Machine", "paired_effect", "stored_effect", "welch"]
+
+# The runtime that a stored ratio must refer to: it runs the module itself, whatever the file is. Every other baseline
+# may have changed between the two runs. Twin: workflows/check/run_context.py, MODULE_RUNTIME.
+PINNED = "torch"
+# What must be the same of two machines for their ratios to be compared; the names are those of measure/environment.py.
+_MACHINE = ("cpu", "cores", "cores_usable")
+_ALPHA = sum(look.alpha for look in LOOKS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a run was made, and with which packages; empty where it is not known."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """The ratio of HEAD to BASE.
+
+    Args:
+        estimate: Its logarithm, with standard error and degrees of freedom.
+        alpha: What of the alpha of all looks belongs to the look, or the pair of looks, at which measuring ended.
+        is_noisy: Whether a clone of a baseline came out different from it.
+    """
+
+    estimate: RatioEstimate
+    alpha: float
+    is_noisy: bool = False
+
+
+def paired_effect(head: TimingRecord) -> Effect | str:
+    """The ratio that one interleaved comparison found, BASE being its baseline; a text says why there is none."""
+    if head.outcome is not Outcome.OK:
+        return head.reason or f"It is {head.outcome.value}."
+    if head.log_ratio_se < 0 or min(head.degrees, head.ratio) <= 0:
+        return "The timing has no standard error."
+    return Effect(
+        estimate=RatioEstimate(
+            log_ratio=math.log(head.ratio),
+            standard_error=head.log_ratio_se,
+            degrees=head.degrees,
+            launches=head.launches,
+        ),
+        alpha=_alpha_of_look(head.launches),
+        is_noisy=head.verdict is RatioVerdict.NOISY,
+    )
+
+
+def stored_effect(
+    base: TimingRecord,
+    head: TimingRecord,
+    pins: tuple[TimingRecord | None, TimingRecord | None],
+    machines: tuple[Machine, Machine],
+    pinned: str = PINNED,
+) -> Effect | str:
+    """The ratio of the ratios to the common pinned baseline; a text says why there is none.
+
+    Args:
+        base, head: The same arm in both runs.
+        pins: The record of the arm that each refers to, from its own run.
+        machines: Where each was made.
+        pinned: Arm or runtime that did not change between the runs.
+
+    Source: difference of two independent estimates; degrees of freedom after Welch and Satterthwaite.
+    """
+    reason = _unlike(base, head, pins, machines, pinned)
+    if reason:
+        return reason
+    effects = paired_effect(base), paired_effect(head)
+    for side, found in zip(("BASE", "HEAD"), effects, strict=True):
+        if isinstance(found, str):
+            return f"{side}: {found}"
+    before, now = (found for found in effects if isinstance(found, Effect))
+    estimates = before.estimate, now.estimate
+    if base.clock != head.clock:
+        estimates = _by_cpu_time(before.estimate, base), _by_cpu_time(now.estimate, head)
+    return Effect(
+        estimate=welch(*estimates),
+        # Both runs ended at looks of their own: the alphas of all pairs of looks add up to alpha again.
+        alpha=before.alpha * now.alpha / _ALPHA,
+        is_noisy=before.is_noisy or now.is_noisy,
+    )
+
+
+def welch(before: RatioEstimate, now: RatioEstimate) -> RatioEstimate:
+    """The difference of two independent log ratios.
+
+    Source: Welch 1947; Satterthwaite 1946.
+    """
+    squares = before.standard_error**2, now.standard_error**2
+    total = sum(squares)
+    parts = zip(squares, (before.degrees, now.degrees), strict=True)
+    spread = sum(square**2 / degrees for square, degrees in parts)
+    return RatioEstimate(
+        log_ratio=now.log_ratio - before.log_ratio,
+        standard_error=math.sqrt(total),
+        degrees=total**2 / spread if spread else min(before.degrees, now.degrees),
+        launches=min(before.launches, now.launches),
+    )
+
+
+def _by_cpu_time(estimate: RatioEstimate, record: TimingRecord) -> RatioEstimate:
+    """The ratio by CPU time, which one of two runs was too disturbed to do without.
+
+    One thread takes the same time by both clocks as long as it is not disturbed (METHOD B.2). The error of the clock
+    that decided stays, and by how much the two differ in this record is added to it.
+    """
+    by_cpu = math.log(record.ratio_cpu)
+    apart = by_cpu - estimate.log_ratio
+    return replace(estimate, log_ratio=by_cpu, standard_error=math.hypot(estimate.standard_error, apart))
+
+
+def _unlike(
+    base: TimingRecord,
+    head: TimingRecord,
+    pins: tuple[TimingRecord | None, TimingRecord | None],
+    machines: tuple[Machine, Machine],
+    pinned: str,
+) -> str:
+    """Why two stored ratios are not of the same thing; "" if they are."""
+    found = [pin for pin in pins if pin is not None and pinned in (pin.runtime, pin.arm)]
+    if len(found) < len(pins):
+        none = f"the runs have no common pinned baseline ({pinned}): raw seconds of two moments say nothing."
+        return f"{none} {_other_pin(base, head, pinned)}".rstrip()
+    facts = {
+        **{name: tuple(machine.environment.get(name, "") for machine in machines) for name in _MACHINE},
+        f"the version of {pinned}": tuple(map(_version, found, machines)),
+        "threads": (str(base.threads), str(head.threads)),
+        "settings of the baseline": tuple(repr(sorted(pin.options.items())) for pin in found),
+    }
+    unknown = [name for name, values in facts.items() if "" in values]
+    if unknown:
+        return f"{unknown[0]} is not known of both runs."
+    other = [(name, values) for name, values in facts.items() if len(set(values)) > 1]
+    if other:
+        return f"{other[0][0]} differs: {other[0][1][0]}, now {other[0][1][1]}."
+    if base.clock != head.clock and min(base.ratio_cpu, head.ratio_cpu) <= 0:
+        return f"clock differs: {base.clock}, now {head.clock}, and a ratio by CPU time is not known of both runs."
+    return ""
+
+
+def _other_pin(base: TimingRecord, head: TimingRecord, pinned: str) -> str:
+    """What could be pinned instead: the arm that the ratios of both runs refer to."""
+    if base.baseline != head.baseline:
+        told = f"BASE refers to '{base.baseline}' and HEAD to '{head.baseline}'"
+        return f"{told}: time both with one baseline (bench --baseline ARM) and name it with --pinned ARM."
+    if base.baseline == pinned:
+        return f"Both refer to '{pinned}', which was not timed with as many threads in both."
+    return f"Both refer to '{base.baseline}': if that did not change, give --pinned '{base.baseline}'."
+
+
+def _version(pin: TimingRecord, machine: Machine) -> str:
+    """Which package ran the baseline: as its worker saw it, else as the run says."""
+    return pin.runtime_version or machine.versions.get(pin.runtime, "")
+
+
+def _alpha_of_look(launches: int) -> float:
+    """The share of alpha of the look that so many launches reached; of the first one where none was."""
+    reached = [look.alpha for look in LOOKS if look.launches <= launches]
+    return reached[-1] if reached else LOOKS[0].alpha

@@ -1,0 +1,173 @@
+"""The gate on graphs: what stands in the file, and what a runtime really runs of it.
+
+Exact facts, so what is worse fails at once: an operator that is expanded now, a fusion that is lost, nodes that fell
+back to the CPU, more nodes that run, a larger file. Other changes are told.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from sdpa_onnx.core.compare.gate_limits import GateLimits
+from sdpa_onnx.core.compare.gate_match import RecordT, match_records
+from sdpa_onnx.core.compare.gate_row import gate_record, percent
+from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
+from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Record, TimingRecord
+from sdpa_onnx.core.records.verdicts import Outcome
+
+__all__ = ["graph_gate"]
+
+_FALLBACK = "CPUExecutionProvider"
+# Operators whose number is told one by one.
+_MOST_CHANGES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What is known of one graph on one runtime; empty or -1 where it is not."""
+
+    opset: int
+    version: str
+    nodes: Mapping[str, int]
+    model_bytes: int
+    ran: Mapping[str, int]
+    expanded: Mapping[str, int]
+    fused: Mapping[str, int]
+    providers: Mapping[str, int]
+
+
+def graph_gate(base: Sequence[Record], head: Sequence[Record], limits: GateLimits) -> Iterator[GateRecord]:
+    """Compare graphs: one row per model and runtime, whatever the number of sizes it ran at.
+
+    What ran is taken from timings; from judgements only where a model was not timed, for those tap its values.
+    """
+    timed = _changed(*(_of_kind(side, TimingRecord) for side in (base, head)))
+    judged = _changed(*(_of_kind(side, AgreementRecord) for side in (base, head)))
+    files = _changed(*(_of_kind(side, ExportRecord) for side in (base, head)))
+    models = {_model(record) for record, _, _ in timed}
+    for record, before, now in (*timed, *(one for one in judged if _model(one[0]) not in models), *files):
+        yield _compared(record, before, now, limits)
+
+
+def _of_kind(records: Sequence[Record], kind: type[RecordT]) -> list[RecordT]:
+    return [one for one in records if isinstance(one, kind) and one.outcome in (Outcome.OK, Outcome.DISAGREES)]
+
+
+def _changed(base: Sequence[RecordT], head: Sequence[RecordT]) -> list[tuple[BaseRecord, _Facts, _Facts]]:
+    """Every model once with what is known of it in BASE and HEAD; more than once only where sizes differ in that."""
+    found: dict[object, tuple[BaseRecord, _Facts, _Facts]] = {}
+    for match in match_records(base, head):
+        if match.pair is not None:
+            before, now = map(_facts, match.pair)
+            if (before.ran or before.nodes) and (now.ran or now.nodes):
+                found.setdefault((_model(match.pair[1]), repr(before), repr(now)), (match.pair[1], before, now))
+    return list(found.values())
+
+
+def _model(record: BaseRecord) -> tuple[object, ...]:
+    options = getattr(record, "options", {})
+    return record.target, record.form, record.opset, record.runtime, tuple(sorted(options.items()))
+
+
+def _facts(record: BaseRecord) -> _Facts:
+    """What a record of either kind knows."""
+    counts = {name: dict(getattr(record, name, {})) for name in ("ran", "expanded", "fused", "providers")}
+    nodes = record.nodes if isinstance(record, ExportRecord) else getattr(record, "model_nodes", {})
+    version = getattr(record, "runtime_version", "")
+    return _Facts(
+        opset=record.opset, version=version, nodes=nodes, model_bytes=getattr(record, "model_bytes", -1), **counts
+    )
+
+
+def _compared(of: BaseRecord, before: _Facts, now: _Facts, limits: GateLimits) -> GateRecord:
+    worse, better = list(_worse(before, now, limits)), list(_worse(now, before, limits))
+    told = list(_told(before, now))
+    # A change that is worse and better at once (fewer nodes, but expanded) is worse.
+    word = (
+        GateVerdict.REGRESSION
+        if worse
+        else GateVerdict.BETTER
+        if better
+        else GateVerdict.CHANGED
+        if told
+        else GateVerdict.SAME
+    )
+    evidence = " ".join([*worse, *told]) or "The same nodes stand in the file and run."
+    row = gate_record(Gate.GRAPH, word, of, base=_summary(before), head=_summary(now), evidence=evidence)
+    return msgspec.structs.replace(
+        row, case="", sizes=Sizes(), inputs="", site="", threads=0, amount=_amount(before, now)
+    )  # it holds for all of them
+
+
+def _amount(before: _Facts, now: _Facts) -> float:
+    """Nodes that run, or bytes of the file, over those before, whichever is more; -1 where neither is known."""
+    ran = sum(before.ran.values()), sum(now.ran.values())
+    return max((after / was for was, after in (ran, (before.model_bytes, now.model_bytes)) if was > 0), default=-1.0)
+
+
+def _worse(before: _Facts, now: _Facts, limits: GateLimits) -> Iterator[str]:
+    """What fails, a sentence each."""
+    for operator, count in now.expanded.items():
+        if operator not in before.expanded:
+            yield f"{operator} is expanded into {_nodes(count)} now: the runtime has no kernel for it as it stands."
+    for operator in before.fused:
+        # With fewer nodes its parts are gone too, and another operator does their work.
+        if operator not in now.ran and sum(now.ran.values()) > sum(before.ran.values()):
+            yield f"{operator} is no longer fused: it ran before, and more nodes run now."
+    if now.providers.get(_FALLBACK) and before.providers and _FALLBACK not in before.providers:
+        yield f"{_nodes(now.providers[_FALLBACK])} fell back to {_FALLBACK}: none ran there before."
+    ran_before, ran_now = sum(before.ran.values()), sum(now.ran.values())
+    if ran_before and ran_now > ran_before * (1 + limits.more_nodes):
+        yield f"{_nodes(ran_now)} run, before {ran_before}: more than {percent(limits.more_nodes)} above."
+    more = now.model_bytes - before.model_bytes
+    is_known = before.model_bytes > 0 and now.model_bytes > 0
+    if is_known and more > limits.larger_file_bytes and more > limits.larger_file * before.model_bytes:
+        yield f"The file has {now.model_bytes} bytes, before {before.model_bytes}."
+
+
+def _told(before: _Facts, now: _Facts) -> Iterator[str]:
+    """What changed, a sentence each; it fails nothing by itself."""
+    if before.opset != now.opset:
+        yield f"Opset {before.opset} became {now.opset}."
+    if before.version and now.version and before.version != now.version:
+        yield f"{before.version} became {now.version}."
+    for what, was, is_now in (("In the file", before.nodes, now.nodes), ("What runs", before.ran, now.ran)):
+        changes = _changes(was, is_now) if was and is_now else []
+        left = len(changes) - _MOST_CHANGES
+        more = f" and {left} more" if left > 0 else ""
+        if changes:
+            yield f"{what}: {', '.join(changes[:_MOST_CHANGES])}{more}."
+    for operator in now.fused:
+        if operator not in before.ran:
+            yield f"{operator} is fused now."
+    for operator in before.fused:
+        if operator not in now.ran:
+            yield f"{operator} was fused, and is gone."
+    for operator in before.expanded:
+        if operator not in now.expanded:
+            yield f"{operator} is no longer expanded."
+    if set(before.providers) != set(now.providers) and before.providers and now.providers:
+        yield f"Providers: {_counts(before.providers)}, now {_counts(now.providers)}."
+
+
+def _changes(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
+    """Operators whose number changed, what is gone first, then the largest change."""
+    pairs = {name: (before.get(name, 0), now.get(name, 0)) for name in sorted({*before, *now})}
+    ordered = sorted(pairs.items(), key=lambda item: (item[1][1] > 0, -abs(item[1][1] - item[1][0])))
+    return [f"{name} {was} to {is_now}" for name, (was, is_now) in ordered if was != is_now]
+
+
+def _summary(facts: _Facts) -> str:
+    parts = [_nodes(sum(facts.ran.values())) + " run" if facts.ran else f"{_nodes(sum(facts.nodes.values()))} in file"]
+    parts += [f"{operator} expanded" for operator in facts.expanded]
+    return ", ".join(parts)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,237 @@
+"""What a wrong output looks like: the reading, the scale or the arithmetic that it agrees with.
+
+Names, never judges: the verdict is `agreement`'s. Each name is checked, by the same bounds that
+judge the right output, on up to 64 queries of each head, the worst among them.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs, numpy_dtype
+from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks
+from sdpa_onnx.core.attention.precision import PRECISIONS, Precision, find_precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
+from sdpa_onnx.core.faults.diagnosis_fit import Blocks, ExplainedOutput, look_at
+from sdpa_onnx.core.faults.diagnosis_places import describe_places
+from sdpa_onnx.core.faults.diagnosis_systematic import are_systematic, common_factor
+from sdpa_onnx.core.faults.reading_blocks import after_change
+from sdpa_onnx.core.faults.reading_inputs import with_spec
+from sdpa_onnx.core.faults.readings import Reading, readings_for
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.judge.nan_places import hold_nan
+from sdpa_onnx.core.records.verdicts import Verdict
+
+__all__ = ["Explanation", "explain"]
+
+Array = NDArray[np.generic]
+Float64 = NDArray[np.float64]
+
+# A reading explains an output if what is left of the error is at most this share of it.
+_LEFT_BY_READING = 0.5
+_LEFT_BY_SCALE = 0.25
+# Readings that are left with errors this near to each other, in units of their bounds, cannot be told apart.
+_SAME_SHARE = 0.02
+# Readings that are tried against their own bounds, the nearest first.
+_FINALISTS = 8
+# Factors that the search for a scale starts from.
+_FIRST_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+_STEPS = 8
+_LARGEST_STEP = 0.5
+_DIFFERENCE = 1e-4
+# Nearer to 1 than this, a factor is told in percent.
+_IN_PERCENT = 0.5
+# Low precision shows in every element: the median error is at least this share of their root mean square ...
+_SPREAD_OUT = 0.1
+# ... which itself is at least this share of the bound of that precision, or the bound explains anything.
+_USED_SHARE = 0.005
+# What a declared arithmetic may in truth be, the nearest first.
+_LOWER: dict[str, tuple[str, ...]] = {
+    "float64": ("float32", "tf32", "float16", "bfloat16", "float16-accumulation"),
+    "float32": ("tf32", "float16", "bfloat16", "float16-accumulation"),
+    "tf32": ("float16", "bfloat16", "float16-accumulation"),
+    "float16": ("float16-accumulation", "bfloat16"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What an output looks like.
+
+    Args:
+        says: One clause, to stand after "It looks as if": "the scale is off by 1.9 %".
+        dated: Which text or earlier runtime reads it so; "" if none is known.
+        reading: Slug: a name of `readings.READINGS`, or nan-swallowed, scale-off, gain, lower-precision, or what
+            `diagnosis_places` found.
+    """
+
+    says: str
+    dated: str = ""
+    reading: str = ""
+
+
+def explain(spec: AttentionSpec, inputs: AttentionInputs, actual: Array, *, precision: str) -> Explanation | None:
+    """Name what an output that was judged wrong or suspicious looks like.
+
+    Args:
+        spec: What should have been computed.
+        inputs: The arrays as the runtime received them.
+        actual: The output, in the spec's layout.
+        precision: The declared arithmetic, a key of `PRECISIONS`.
+
+    Returns:
+        A swallowed NaN if that is all; else the reading, scale, factor, arithmetic or places that fit the elements
+        that no NaN reaches, in this order; None if nothing does.
+    """
+    declared = find_precision(precision)
+    subject = look_at(spec, inputs, actual, declared)
+    if subject is None:
+        return None
+    agreement = _judged(subject, inputs, actual, declared)
+    if agreement.swallowed and not agreement.mismatched and not agreement.not_finite:
+        return Explanation(says="a NaN in the inputs is replaced by a number", reading="nan-swallowed")
+    if agreement.verdict in (Verdict.OK, Verdict.ROUNDING_LEVEL):
+        return None
+    right = subject.outputs(head_blocks)
+    error = subject.residual(right)
+    found = _by_reading(subject, right, declared) or _by_scale(subject, error, declared)
+    found = found or _by_gain(subject, right, error) or _by_precision(subject, right, precision, actual)
+    if found is None:
+        places = describe_places(subject, right)
+        found = None if places is None else Explanation(says=places[1], reading=places[0])
+    return found
+
+
+def _judged(subject: ExplainedOutput, inputs: AttentionInputs, actual: Array, declared: Precision) -> Agreement:
+    """What the judge says of the queries that readings are tried on; of all, where a NaN may be swallowed."""
+
+    def blocks(spec: AttentionSpec, inputs: AttentionInputs, **_: object) -> Iterator[HeadBlock]:
+        return head_blocks(spec, inputs, rows=subject.rows)
+
+    if hold_nan(inputs):
+        expectation = expect(subject.spec, inputs, precision=declared)
+    else:
+        every = actual.shape[2] if subject.spec.layout is Layout.BNSH else actual.shape[1]
+        expectation = expect(subject.spec, inputs, precision=declared, rows_per_head=every, blocks_of=blocks)
+    with np.errstate(invalid="ignore"):
+        return judge(expectation, actual)
+
+
+def _by_reading(subject: ExplainedOutput, right: Float64, declared: Precision) -> Explanation | None:
+    """The nearest reading that the output agrees with; of equal ones the first of the table."""
+    error = subject.residual(right)
+    near: list[tuple[float, Reading]] = []
+    for reading in readings_for(subject.spec):
+        residual = subject.residual(subject.outputs(reading.blocks))
+        if residual < math.inf and residual <= _LEFT_BY_READING * error:
+            near.append((residual, reading))
+    near.sort(key=lambda pair: pair[0])
+    agreeing: list[tuple[float, str]] = []
+    for _, reading in near[:_FINALISTS]:
+        truth = subject.truth(reading.blocks, declared)
+        if subject.agrees(truth):
+            agreeing.append((subject.share_of_bound(truth), reading.name))
+    if not agreeing:
+        return None
+    least = min(share for share, _ in agreeing)
+    same = {name for share, name in agreeing if share <= least + _SAME_SHARE}
+    first = next(reading for reading in readings_for(subject.spec) if reading.name in same)
+    return Explanation(says=first.says, dated=first.dated, reading=first.name)
+
+
+def _scaled(factor: float) -> Blocks:
+    return after_change(with_spec(scale=lambda spec: factor * spec.scale_value))
+
+
+def _by_scale(subject: ExplainedOutput, error: float, declared: Precision) -> Explanation | None:
+    """The factor on the scale that fits best, found by Gauss-Newton steps on its logarithm."""
+    if subject.spec.scale_value == 0.0 or not np.isfinite(subject.actual).any():
+        return None
+    factor = min(_FIRST_FACTORS, key=lambda start: subject.residual(subject.outputs(_scaled(start))))
+    for _ in range(_STEPS):
+        step = _newton_step(subject, factor)
+        factor *= math.exp(step)
+        if abs(step) < 1e-9:
+            break
+    blocks = _scaled(factor)
+    left = subject.residual(subject.outputs(blocks))
+    if not left <= _LEFT_BY_SCALE * error or not subject.agrees(subject.truth(blocks, declared)):
+        return None
+    off = factor - 1.0
+    says = f"the scale is off by {100.0 * off:.2g} %"
+    if abs(off) > _IN_PERCENT or factor < _IN_PERCENT:
+        says = f"the scale is {factor:.3g} times the right one"
+    return Explanation(says=says, reading="scale-off")
+
+
+def _newton_step(subject: ExplainedOutput, factor: float) -> float:
+    """Step of ln(factor) that takes most of the error away, to first order."""
+    here = subject.outputs(_scaled(factor))
+    slope = (subject.outputs(_scaled(factor * (1.0 + _DIFFERENCE))) - here) / _DIFFERENCE
+    with np.errstate(all="ignore"):
+        known = ~subject.excused & np.isfinite(subject.actual) & np.isfinite(here) & np.isfinite(slope)
+        left = np.where(known, (subject.actual - here) / subject.weight, 0.0)
+        slope = np.where(known, slope / subject.weight, 0.0)
+    square = float(np.vdot(slope, slope))
+    if not 0.0 < square < math.inf:
+        return 0.0
+    step = float(np.vdot(slope, left)) / square
+    return max(-_LARGEST_STEP, min(_LARGEST_STEP, step)) if math.isfinite(step) else 0.0
+
+
+def _by_gain(subject: ExplainedOutput, right: Float64, error: float) -> Explanation | None:
+    """One factor on the whole output: divided by it, the output is right."""
+    factor = common_factor(subject, right)
+    if factor is None:
+        return None
+    with np.errstate(all="ignore"):
+        divided = replace(subject, actual=subject.actual / factor)
+        inside = np.abs(divided.actual - right) <= divided.weight
+    if not divided.residual(right) <= _LEFT_BY_SCALE * error or not np.all(inside | subject.excused):
+        return None
+    return Explanation(says=f"the output is off by a factor of {_factor_in_words(factor)}", reading="gain")
+
+
+def _factor_in_words(factor: float) -> str:
+    """Two digits of what it differs from 1 by: 1.001."""
+    off = abs(factor - 1.0)
+    if off > _IN_PERCENT or off == 0.0:
+        return f"{factor:.3g}"
+    decimals = 1 - math.floor(math.log10(off))
+    return f"{factor:.{decimals}f}".rstrip("0").rstrip(".")
+
+
+def _by_precision(subject: ExplainedOutput, right: Float64, declared: str, actual: Array) -> Explanation | None:
+    """The weaker arithmetic whose bound holds the output and whose error level it has; errors must look random."""
+    known = ~subject.excused & np.isfinite(right)
+    if not known.any() or not np.isfinite(subject.actual[known]).all():
+        return None
+    size = np.abs(subject.actual - right)[known]
+    level = float(np.sqrt(np.mean(size * size)))
+    if not level > 0.0 or float(np.median(size[size > 0.0])) < _SPREAD_OUT * level:
+        return None
+    if are_systematic(subject, right):
+        return None
+    for name in _lower_than(declared, actual):
+        lower = PRECISIONS[name]
+        if lower.operand is None:
+            # Wider inputs are rounded on the way in.
+            lower = replace(lower, operand=lower.output)
+        truth = subject.truth(head_blocks, lower)
+        used = float(np.sqrt(np.mean(np.square(size / truth.bound[known]))))
+        if used >= _USED_SHARE and subject.agrees(truth):
+            return Explanation(says=f"it behaves like {name}", reading="lower-precision")
+    return None
+
+
+def _lower_than(declared: str, actual: Array) -> list[str]:
+    """Weaker arithmetics; first the one whose numbers the output consists of, where that is a short type."""
+    lower = _LOWER.get(declared, ())
+    # The coarsest first: what bfloat16 holds, float16 mostly holds too.
+    kinds = {name: numpy_dtype(Dtype(name)) for name in reversed(lower) if name in list(Dtype)}
+    with np.errstate(all="ignore"):
+        held = [name for name, kind in kinds.items() if np.array_equal(actual.astype(kind).astype(np.float64), actual)]
+    return [*held, *(name for name in lower if name not in held)]

@@ -1,0 +1,194 @@
+"""How well an output fits a reading: on some queries, among them the worst, against outputs and bounds of the reading.
+
+Compares only; what a fit is called is `diagnosis`'s.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, softmax
+from sdpa_onnx.core.attention.precision import Precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.stages import stages_of
+from sdpa_onnx.core.judge.bounds import bound_block
+from sdpa_onnx.core.judge.nan_places import hold_nan, nan_places, take_nan_out
+
+__all__ = ["Blocks", "ExplainedOutput", "ReadingValues", "look_at", "outputs_of"]
+
+Array = NDArray[np.generic]
+Float64 = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Blocks = Callable[..., Iterator[HeadBlock]]
+
+# (query, key) pairs over all heads that one reading is tried on: some milliseconds each.
+_TRIED_PAIRS = 2**17
+# The same for the first look that finds the worst queries: as much as the judge itself looks at.
+_LOOKED_PAIRS = 2**22
+_FEWEST_ROWS, _MOST_ROWS = 3, 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingValues:
+    """Outputs and bounds of one reading on the queries that are tried: (batch, heads, rows, v_head_dim)."""
+
+    output: Float64
+    bound: Float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedOutput:
+    """An output that is to be explained.
+
+    Args:
+        spec: What should have been computed.
+        inputs: The arrays, with 0 for every NaN.
+        rows: (rows,), queries that readings are tried on.
+        actual: (batch, heads, rows, v_head_dim), what was given for them, float64.
+        weight: The same shape, errors are measured in these units: the bound of the right output.
+        excused: The same shape, True where the declared arithmetic may overflow, a NaN of the inputs must show or
+            did show, or nothing is known.
+    """
+
+    spec: AttentionSpec
+    inputs: AttentionInputs
+    rows: Rows
+    actual: Float64
+    weight: Float64
+    excused: NDArray[np.bool_]
+
+    def outputs(self, blocks: Blocks) -> Float64:
+        """What a reading gives for the queries: (batch, heads, rows, v_head_dim)."""
+        return outputs_of(blocks(self.spec, self.inputs, rows=self.rows), self.rows, self.actual.shape)
+
+    def truth(self, blocks: Blocks, precision: Precision) -> ReadingValues:
+        """The same with the bound that a declared arithmetic gives it."""
+        output, bound = np.zeros(self.actual.shape), np.zeros(self.actual.shape)
+        with np.errstate(all="ignore"):
+            for block in blocks(self.spec, self.inputs, rows=self.rows):
+                made = bound_block(block, precision)
+                places = np.searchsorted(self.rows, block.rows)
+                output[block.batch, block.head, places] = made.output
+                bound[block.batch, block.head, places] = made.bound
+        return ReadingValues(output=output, bound=bound)
+
+    def residual(self, output: Float64) -> float:
+        """Root mean square of the difference, in units of the bound; infinite where only one of both is a number."""
+        known = ~self.excused
+        if np.any((np.isfinite(self.actual) != np.isfinite(output)) & known):
+            return math.inf
+        with np.errstate(all="ignore"):
+            share = np.where(known & np.isfinite(output), (self.actual - output) / self.weight, 0.0)
+            return float(np.sqrt(np.mean(np.square(share)))) if share.size else 0.0
+
+    def share_of_bound(self, truth: ReadingValues) -> float:
+        """Root mean square of what is left of the error, in units of a reading's own bound."""
+        with np.errstate(all="ignore"):
+            share = (self.actual - truth.output) / truth.bound
+        return float(np.sqrt(np.mean(np.square(np.where(np.isfinite(share) & ~self.excused, share, 0.0)))))
+
+    def agrees(self, truth: ReadingValues) -> bool:
+        """Whether the output lies inside a reading's own bound, and is NaN where the reading is."""
+        finite = np.isfinite(truth.output)
+        if np.any((np.isfinite(self.actual) != finite) & ~self.excused):
+            return False
+        with np.errstate(all="ignore"):
+            outside = np.abs(self.actual - truth.output) > truth.bound
+        return not bool(np.any(outside & finite & np.isfinite(truth.bound) & ~self.excused))
+
+
+def look_at(
+    spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision: Precision
+) -> ExplainedOutput | None:
+    """Choose the queries to try readings on, the worst among them; None if shapes do not fit or nothing is there."""
+    with np.errstate(invalid="ignore"):  # of signalling NaN in memory that was never written
+        given = _heads_first(spec, actual)
+    if given is None or not given.size:
+        return None
+    queries = given.shape[2]
+    keys = next(head_blocks(spec, inputs, rows=np.zeros(1, dtype=np.int64))).key.shape[0]
+    pairs = given.shape[0] * given.shape[1] * max(1, keys, given.shape[3])
+    looked = np.arange(queries)
+    if pairs * queries > _LOOKED_PAIRS:
+        looked = np.unique(np.linspace(0, queries - 1, _MOST_ROWS).astype(np.int64))
+    right = outputs_of(head_blocks(spec, inputs, rows=looked), looked, (*given.shape[:2], looked.size, given.shape[3]))
+    rows = _worst(looked, given[:, :, looked], right, max(_FEWEST_ROWS, _TRIED_PAIRS // pairs))
+    return _subject(spec, inputs, rows, given[:, :, rows], precision)
+
+
+def _subject(
+    spec: AttentionSpec, inputs: AttentionInputs, rows: Rows, actual: Float64, precision: Precision
+) -> ExplainedOutput:
+    weight, excused = np.ones(actual.shape), np.zeros(actual.shape, dtype=bool)
+    if hold_nan(inputs):
+        excused = _nan_shows(spec, inputs, rows, actual, precision)
+        inputs = _without_nan(inputs)
+    with np.errstate(all="ignore"):
+        for block in head_blocks(spec, inputs, rows=rows):
+            made = bound_block(block, precision)
+            places = np.searchsorted(rows, block.rows)
+            weight[block.batch, block.head, places] = np.where(made.bound > 0.0, made.bound, np.finfo(np.float64).tiny)
+            overflow = np.broadcast_to(made.overflows[:, None], made.bound.shape)
+            excused[block.batch, block.head, places] |= overflow | ~np.isfinite(made.output)
+    return ExplainedOutput(spec=spec, inputs=inputs, rows=rows, actual=actual, weight=weight, excused=excused)
+
+
+def _nan_shows(
+    spec: AttentionSpec, inputs: AttentionInputs, rows: Rows, actual: Float64, precision: Precision
+) -> NDArray[np.bool_]:
+    """Where a NaN in the inputs must come out, and where it may and does."""
+    shows = np.zeros(actual.shape, dtype=bool)
+    for block in head_blocks(spec, inputs, rows=rows):
+        clean, sources = take_nan_out(block)
+        found = nan_places(stages_of(clean), sources, precision)
+        place = (block.batch, block.head, np.searchsorted(rows, block.rows))
+        shows[place] = found.must | (found.may & np.isnan(actual[place]))
+    return shows
+
+
+def _without_nan(inputs: AttentionInputs) -> AttentionInputs:
+    clean = {
+        name: array if array.dtype.kind in "bui" else np.where(np.isnan(array), array.dtype.type(0), array)
+        for name, array in inputs.named().items()
+    }
+    return AttentionInputs(**clean)
+
+
+def _worst(looked: Rows, given: Float64, right: Float64, most: int) -> Rows:
+    """First, last and worst queries, spread over the rest as far as there is room."""
+    if looked.size <= most:
+        return looked
+    with np.errstate(all="ignore"):
+        error = np.abs(given - right)
+    error = np.where(np.isfinite(error), error, np.where(np.isfinite(right), np.inf, 0.0))
+    # The worst query of each head comes first, so that a fault of one head is seen too.
+    per_head = error.max(-1).reshape(-1, looked.size)
+    order = np.argsort(-per_head, axis=1, kind="stable").T.reshape(-1)
+    spaced = np.linspace(0, looked.size - 1, max(2, most // 2)).astype(np.int64)
+    ranked = dict.fromkeys([0, looked.size - 1, int(order[0]), *spaced.tolist(), *order.tolist()])
+    return np.sort(looked[np.array(list(ranked)[:most])])
+
+
+def outputs_of(blocks: Iterator[HeadBlock], rows: Rows, shape: tuple[int, ...]) -> Float64:
+    """Compute blocks of some queries, in float64: (batch, heads, rows, v_head_dim)."""
+    output = np.zeros(shape)
+    with np.errstate(all="ignore"):
+        for block in blocks:
+            weights = softmax(block.logits(block.capped(block.scores())))
+            output[block.batch, block.head, np.searchsorted(rows, block.rows)] = weights @ block.value
+    return output
+
+
+def _heads_first(spec: AttentionSpec, actual: Array) -> Float64 | None:
+    """(batch, heads, queries, v_head_dim) in float64, None if the shape does not fit."""
+    values = actual.astype(np.float64)
+    if spec.layout is Layout.BNSH:
+        fits = values.ndim == 4 and (values.shape[1], values.shape[3]) == (spec.q_num_heads, spec.v_head_dim)
+        return values if fits else None
+    if values.ndim != 3 or values.shape[2] != spec.q_num_heads * spec.v_head_dim:
+        return None
+    return values.reshape(*values.shape[:2], spec.q_num_heads, spec.v_head_dim).transpose(0, 2, 1, 3)

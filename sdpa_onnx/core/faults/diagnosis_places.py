@@ -1,0 +1,79 @@
+"""Where an output is wrong, when no reading says how: NaN, zeros, one element, head, sample, query or column.
+
+Looks at the queries that readings were tried on.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.faults.diagnosis_fit import ExplainedOutput
+
+__all__ = ["describe_places"]
+
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+# At most this share of the elements is "few".
+_FEW = 0.02
+_AXES = ("sample", "head", "query", "column")
+
+
+def describe_places(subject: ExplainedOutput, right: Float64) -> tuple[str, str] | None:
+    """Say where the output is wrong.
+
+    Args:
+        subject: The output and its queries.
+        right: The right output of the same queries.
+
+    Returns:
+        A slug and a clause, or None if most elements everywhere are wrong.
+    """
+    actual, known = subject.actual, ~subject.excused
+    missing = ~np.isfinite(actual) & np.isfinite(right) & known
+    if missing.any():
+        kind = "NaN" if np.isnan(actual[missing]).all() else "NaN or infinite"
+        if missing.sum() == known.sum():
+            return "all-not-finite", f"every element is {kind}"
+        return "not-finite", f"{_count(missing)} elements are {kind}{_common(subject, missing)}"
+    with np.errstate(all="ignore"):
+        wrong = (np.abs(actual - right) > subject.weight) & known
+    if not wrong.any():
+        return None
+    return _whole(actual) or _some(subject, wrong)
+
+
+def _whole(actual: Float64) -> tuple[str, str] | None:
+    if not actual.any():
+        return "all-zero", "the output is zero everywhere"
+    if actual.shape[2] > 1 and np.all(actual == actual[:, :, :1]):
+        return "constant-rows", "every query gives the same output"
+    return None
+
+
+def _some(subject: ExplainedOutput, wrong: Bool) -> tuple[str, str] | None:
+    shared = _common(subject, wrong)
+    if not subject.actual[wrong].any():
+        return "zeros", f"{_count(wrong)} elements are zero{shared}"
+    if wrong.sum() == 1:
+        sample, head, row, column = (int(axis[0]) for axis in np.nonzero(wrong))
+        place = (sample, head, int(subject.rows[row]), column)
+        return "one-element", f"one element differs, at (batch, head, query, column) {place}"
+    if shared or wrong.mean() <= _FEW:
+        return "few-elements", f"{_count(wrong)} elements differ{shared}"
+    return None
+
+
+def _count(wrong: Bool) -> str:
+    return f"{int(wrong.sum())} of {wrong.size}"
+
+
+def _common(subject: ExplainedOutput, wrong: Bool) -> str:
+    """Say ", all in head 2" and the like, for the axes along which every wrong element has the same index."""
+    found = []
+    for axis, word in enumerate(_AXES):
+        others = tuple(other for other in range(wrong.ndim) if other != axis)
+        indices = np.flatnonzero(wrong.any(axis=others))
+        if wrong.shape[axis] > 1 and indices.size == 1:
+            index = int(subject.rows[indices[0]]) if word == "query" else int(indices[0])
+            found.append(f"{word} {index}")
+    return f", all in {' of '.join(reversed(found))}" if found else ""

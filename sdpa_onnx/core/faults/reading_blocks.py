@@ -1,0 +1,238 @@
+"""Blocks of the oracle with one rule changed that no other inputs can express: who sees whom, in which order.
+
+Every function gives blocks like `oracle.head_blocks(spec, inputs, rows=...)`, in the same order.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.masks import causal_offset
+from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks
+from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind
+from sdpa_onnx.core.faults.reading_inputs import Change
+
+__all__ = [
+    "Blocks",
+    "Positions",
+    "SampleSizes",
+    "after_change",
+    "cache_off_by_one",
+    "cap_last",
+    "exponent_base_two",
+    "hide_keys",
+    "lowest_is_hidden",
+    "masked_rows",
+    "past_after_new",
+    "reposition",
+    "value_row_zero",
+]
+
+Float64 = NDArray[np.float64]
+Rows = NDArray[np.int64] | None
+Blocks = Callable[..., Iterator[HeadBlock]]
+
+# tanh(-40) is -1 to the last bit of float64: this many caps below the scores stand for "hidden".
+_CAPS_BELOW = 40.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSizes:
+    """Sizes of one sample."""
+
+    queries: int
+    keys: int
+    past: int
+    nonpad: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """How a reading tells who sees whom by position.
+
+    Args:
+        offset: Position of the first query; None = the oracle's own.
+        reach: Keys that causality shows beyond a query's own position.
+        left, right: The same for the windows.
+        causal: Whether causality holds at all; a row that is not causal sees every key.
+        valid: (keys, sizes) -> keys that are no padding; None = the oracle's own.
+    """
+
+    offset: Callable[[SampleSizes], int] | None = None
+    reach: int = 0
+    left: int = 0
+    right: int = 0
+    causal: Callable[[NDArray[np.int64], SampleSizes], NDArray[np.bool_]] | None = None
+    valid: Callable[[NDArray[np.int64], SampleSizes], NDArray[np.bool_]] | None = None
+
+
+def after_change(change: Change) -> Blocks:
+    """The oracle's blocks of a changed problem."""
+
+    def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+        return head_blocks(*change(spec, inputs), rows=rows)
+
+    return blocks
+
+
+def reposition(positions: Positions, *, without_windows: bool = False) -> Blocks:
+    """Tell by other positions who sees whom; the mask stays."""
+
+    def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+        mask = MaskKind.NONE if spec.mask is MaskKind.LENGTHS else spec.mask
+        bare = replace(spec, is_causal=False, left_window=-1, right_window=-1, mask=mask)
+        wanted = replace(spec, left_window=-1, right_window=-1) if without_windows else spec
+        for block in head_blocks(bare, replace(inputs, nonpad_kv_seqlen=None), rows=rows):
+            visible = _visible(wanted, positions, block.rows, _lengths(inputs, block))
+            yield replace(block, bias=np.where(visible, block.bias, -np.inf))
+
+    return blocks
+
+
+def _lengths(inputs: AttentionInputs, block: HeadBlock) -> SampleSizes:
+    queries, keys = inputs.query.shape[2 if inputs.query.ndim == 4 else 1], block.key.shape[0]
+    return SampleSizes(
+        queries=queries,
+        keys=keys,
+        past=0 if inputs.past_key is None else inputs.past_key.shape[2],
+        nonpad=keys if inputs.nonpad_kv_seqlen is None else int(inputs.nonpad_kv_seqlen[block.batch]),
+        offset=causal_offset(inputs, batch=block.batch, q_seq_len=queries),
+    )
+
+
+def _visible(
+    spec: AttentionSpec, positions: Positions, rows: NDArray[np.int64], lengths: SampleSizes
+) -> NDArray[np.bool_]:
+    """(rows, keys), True where causality, windows and lengths let a query see a key."""
+    keys = np.arange(lengths.keys)
+    position = rows[:, None] + (lengths.offset if positions.offset is None else positions.offset(lengths))
+    visible = np.ones((rows.size, lengths.keys), dtype=bool)
+    if spec.is_causal:
+        causal = keys <= position + positions.reach
+        if positions.causal is not None:
+            causal |= ~positions.causal(rows, lengths)[:, None]
+        visible &= causal
+    if spec.left_window >= 0:
+        visible &= keys >= position - spec.left_window - positions.left
+    if spec.right_window >= 0:
+        visible &= keys <= position + spec.right_window + positions.right
+    visible &= keys < lengths.nonpad if positions.valid is None else positions.valid(keys, lengths)
+    return visible
+
+
+def hide_keys(which: Callable[[NDArray[np.int64], SampleSizes], NDArray[np.bool_]]) -> Blocks:
+    """Hide some keys from every query.
+
+    Args:
+        which: (keys, sizes) -> True for a key that is lost.
+    """
+
+    def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+        for block in head_blocks(spec, inputs, rows=rows):
+            lost = which(np.arange(block.key.shape[0]), _lengths(inputs, block))
+            yield replace(block, bias=np.where(lost, -np.inf, block.bias))
+
+    return blocks
+
+
+def past_after_new(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+    """Join the new keys before the past ones; positions count as if they were in order."""
+    past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
+    for block in head_blocks(spec, inputs, rows=rows):
+        yield replace(block, key=np.roll(block.key, -past, axis=0), value=np.roll(block.value, -past, axis=0))
+
+
+def cache_off_by_one(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+    """Write the new keys one place too early: the newest past key is lost, the last place stays 0."""
+    past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
+
+    def shifted(array: Float64) -> Float64:
+        return np.concatenate([array[: past - 1], array[past:], np.zeros_like(array[:1])])
+
+    for block in head_blocks(spec, inputs, rows=rows):
+        yield replace(block, key=shifted(block.key), value=shifted(block.value)) if past else block
+
+
+def value_row_zero(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+    """Lose the first value but not its key."""
+    for block in head_blocks(spec, inputs, rows=rows):
+        value = block.value.copy()
+        value[:1] = 0.0
+        yield replace(block, value=value)
+
+
+def masked_rows(*, level: bool, bias: float, causal_only: bool = False) -> Blocks:
+    """Give queries without a visible key another answer than zero.
+
+    Args:
+        level: All scores count as equal.
+        bias: What such a row's bias becomes: 0 = nothing is hidden; NaN = the row is NaN.
+        causal_only: Causality, windows and lengths still hide; only the mask does not.
+    """
+
+    def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+        for block in head_blocks(spec, inputs, rows=rows):
+            empty = np.isneginf(block.bias.max(1, keepdims=True, initial=-np.inf))
+            shown = np.full_like(block.bias, bias)
+            if causal_only:
+                seen = _visible(spec, Positions(), block.rows, _lengths(inputs, block))
+                shown = np.where(seen, shown, -np.inf)
+            query = np.where(empty, 0.0, block.query) if level else block.query
+            yield replace(block, query=query, bias=np.where(empty, shown, block.bias))
+
+    return blocks
+
+
+def lowest_is_hidden(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+    """Take the lowest finite number of the mask's type for "hidden", so that a row of it becomes zero."""
+    import ml_dtypes
+
+    mask = inputs.attn_mask
+    for block in head_blocks(spec, inputs, rows=rows):
+        if mask is None or mask.dtype == np.bool_:
+            yield block
+            continue
+        lowest = float(ml_dtypes.finfo(mask.dtype).min)  # type: ignore[no-untyped-call]
+        yield replace(block, bias=np.where(block.bias <= lowest / 2.0, -np.inf, block.bias))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CapLast(HeadBlock):
+    """Softcap after the mask."""
+
+    def capped(self, scores: Float64) -> Float64:
+        return scores
+
+    def logits(self, capped: Float64) -> Float64:
+        total: Float64 = self.softcap * np.tanh((capped + self.bias) / self.softcap)
+        return total
+
+
+def cap_last(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+    """Bend the mask with the scores: a hidden key counts as -softcap."""
+    for block in head_blocks(spec, inputs, rows=rows):
+        # A finite bias far below the scores is capped to the same number and keeps the bound finite.
+        below = float(np.abs(block.scores()).max(initial=0.0)) + _CAPS_BELOW * block.softcap
+        yield _CapLast(
+            batch=block.batch,
+            head=block.head,
+            rows=block.rows,
+            query=block.query,
+            key=block.key,
+            value=block.value,
+            bias=np.maximum(block.bias, -below),
+            scale=block.scale,
+            softcap=block.softcap,
+        )
+
+
+def exponent_base_two(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+    """Use 2^x in the place of e^x: every logit counts ln 2 times."""
+    half = math.log(2.0)
+    for block in head_blocks(spec, inputs, rows=rows):
+        yield replace(block, scale=block.scale * half, softcap=block.softcap * half, bias=block.bias * half)

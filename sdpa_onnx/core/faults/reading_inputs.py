@@ -1,0 +1,233 @@
+"""Changes of spec and inputs after which the oracle follows another reading of the operator.
+
+Each function takes spec and inputs and gives both, changed; arguments are never altered.
+What cannot be said by other inputs is in `reading_blocks`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout, MaskKind
+
+__all__ = [
+    "Change",
+    "Problem",
+    "change_lengths",
+    "change_mask",
+    "fill_mask",
+    "first_length_for_all",
+    "full_mask",
+    "heads_first",
+    "map_heads",
+    "mask_as_boolean",
+    "mask_ignored",
+    "mask_times_scale",
+    "mix_batch_and_head",
+    "only_first",
+    "reverse_batch",
+    "swap_true_and_false",
+    "transpose_mask",
+    "untransposed",
+    "with_spec",
+]
+
+Array = NDArray[np.generic]
+Problem = tuple[AttentionSpec, AttentionInputs]
+Change = Callable[[AttentionSpec, AttentionInputs], Problem]
+
+
+def with_spec(*, scale: Callable[[AttentionSpec], float] | None = None, softcap: float | None = None) -> Change:
+    """Read another scale or softcap."""
+
+    def change(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+        if scale is not None:
+            spec = replace(spec, scale=scale(spec))
+        if softcap is not None:
+            spec = replace(spec, softcap=softcap)
+        return spec, inputs
+
+    return change
+
+
+def heads_first(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+    """Bring query, key and value to the 4-D layout, in their own type."""
+    if spec.layout is Layout.BNSH:
+        return spec, inputs
+    return _as_4d(spec, inputs, transpose=True)
+
+
+def untransposed(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+    """Read the 3-D layout as if its memory were (batch, heads, sequence, width)."""
+    return _as_4d(spec, inputs, transpose=False)
+
+
+def _as_4d(spec: AttentionSpec, inputs: AttentionInputs, *, transpose: bool) -> Problem:
+    def apart(array: Array, num_heads: int, width: int) -> Array:
+        batch_size, seq_len, _ = array.shape
+        if transpose:
+            return array.reshape(batch_size, seq_len, num_heads, width).transpose(0, 2, 1, 3)
+        return array.reshape(batch_size, num_heads, seq_len, width)
+
+    arrays = replace(
+        inputs,
+        query=apart(inputs.query, spec.q_num_heads, spec.head_dim),
+        key=apart(inputs.key, spec.kv_num_heads, spec.head_dim),
+        value=apart(inputs.value, spec.kv_num_heads, spec.v_head_dim),
+    )
+    return replace(spec, layout=Layout.BNSH), arrays
+
+
+def map_heads(
+    *,
+    query: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None,
+    kv: Callable[[NDArray[np.int64], AttentionSpec], NDArray[np.int64]] | None = None,
+) -> Change:
+    """Let query head h take another query head's place, or another key/value head.
+
+    Args:
+        query: Heads -> the heads whose output stands there.
+        kv: (heads, spec) -> key/value head of each; None = as the operator says.
+    """
+
+    def change(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+        spec, inputs = heads_first(spec, inputs)
+        heads = np.arange(spec.q_num_heads)
+        taken = heads if query is None else query(heads)
+        served = (heads // spec.heads_per_kv if kv is None else kv(heads, spec))[taken]
+        mask = inputs.attn_mask
+        if mask is not None and mask.ndim > 2 and mask.shape[-3] > 1:
+            mask = np.take(mask, taken, axis=mask.ndim - 3)
+        past_key, past_value = inputs.past_key, inputs.past_value
+        arrays = replace(
+            inputs,
+            query=inputs.query[:, taken],
+            key=inputs.key[:, served],
+            value=inputs.value[:, served],
+            attn_mask=mask,
+            past_key=None if past_key is None else past_key[:, served],
+            past_value=None if past_value is None else past_value[:, served],
+        )
+        return replace(spec, kv_num_heads=spec.q_num_heads), arrays
+
+    return change
+
+
+def reverse_batch(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+    """Give each sample the output of its mirror image in the batch."""
+    arrays = {name: array[::-1] for name, array in inputs.named().items() if name != "attn_mask"}
+    if inputs.attn_mask is not None:
+        arrays["attn_mask"] = full_mask(inputs)[::-1]
+    return spec, AttentionInputs(**arrays)
+
+
+def full_mask(inputs: AttentionInputs) -> Array:
+    """The mask in four dimensions, all queries and keys written out: (1 or batch, 1 or heads, queries, keys).
+
+    Raises:
+        ValueError: If there is no mask.
+    """
+    if inputs.attn_mask is None:
+        raise ValueError("There is no mask.")
+    # Whether 3-D or 4-D, the queries are told apart by the mask, so both layouts are read.
+    mask = inputs.attn_mask.reshape((1,) * (4 - inputs.attn_mask.ndim) + inputs.attn_mask.shape)
+    axis = 2 if inputs.query.ndim == 4 else 1
+    past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
+    queries, missing = inputs.query.shape[axis], inputs.key.shape[axis] + past - mask.shape[3]
+    mask = np.broadcast_to(mask, (*mask.shape[:2], queries, mask.shape[3]))
+    if missing > 0:
+        hidden: Array = np.asarray(False if mask.dtype == np.bool_ else -np.inf).astype(mask.dtype)
+        mask = np.concatenate([mask, np.broadcast_to(hidden, (*mask.shape[:3], missing))], axis=3)
+    return mask
+
+
+def change_mask(rule: Callable[[Array], Array]) -> Change:
+    """Read another mask, made from the full one."""
+
+    def change(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+        return spec, replace(inputs, attn_mask=rule(full_mask(inputs)))
+
+    return change
+
+
+def mask_ignored(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+    """Leave the mask out."""
+    return replace(spec, mask=MaskKind.NONE), replace(inputs, attn_mask=None)
+
+
+def mask_as_boolean(mask: Array) -> Array:
+    """Whatever is not 0 may attend."""
+    return np.not_equal(mask, 0)
+
+
+def swap_true_and_false(mask: Array) -> Array:
+    """True hides."""
+    return np.logical_not(mask)
+
+
+def transpose_mask(mask: Array) -> Array:
+    """Read the memory of (queries, keys) as (keys, queries)."""
+    return np.ascontiguousarray(mask).reshape(*mask.shape[:2], mask.shape[3], mask.shape[2]).swapaxes(2, 3)
+
+
+def only_first(axis: int) -> Callable[[Array], Array]:
+    """Take the first entry of an axis for all."""
+    return lambda mask: np.broadcast_to(np.take(mask, [0], axis=axis), mask.shape) if mask.shape[axis] else mask
+
+
+def mix_batch_and_head(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+    """Take the batch axis of the mask for its head axis and the other way round."""
+    mask = full_mask(inputs)
+    batch_size = inputs.query.shape[0]
+    rows = np.arange(spec.q_num_heads) % max(1, mask.shape[0])
+    columns = np.arange(batch_size) % max(1, mask.shape[1])
+    return spec, replace(inputs, attn_mask=mask[rows[None, :], columns[:, None]] if mask.size else mask)
+
+
+def fill_mask(where: str) -> Callable[[Array], Array]:
+    """Let a row see the hidden keys before its first visible one, after its last, or between.
+
+    Args:
+        where: "left", "right" or "holes".
+    """
+
+    def rule(mask: Array) -> Array:
+        boolean = mask.dtype == np.bool_
+        visible = np.asarray(mask, dtype=bool) if boolean else ~np.isneginf(mask.astype(np.float64))
+        before = ~np.logical_or.accumulate(visible, axis=3)
+        after = ~np.logical_or.accumulate(visible[..., ::-1], axis=3)[..., ::-1]
+        opened = {"left": before & ~after, "right": after & ~before, "holes": ~visible & ~before & ~after}[where]
+        return np.where(opened, True, visible) if boolean else np.where(opened, mask.dtype.type(0), mask)
+
+    return rule
+
+
+def mask_times_scale(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+    """Scale scores and mask together."""
+    mask = full_mask(inputs).astype(np.float64)
+    finite = np.isfinite(mask)
+    return spec, replace(inputs, attn_mask=np.where(finite, np.where(finite, mask, 0.0) * spec.scale_value, mask))
+
+
+def change_lengths(step: int) -> Change:
+    """Read every length too long or too short by a step."""
+
+    def change(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+        if inputs.nonpad_kv_seqlen is None:
+            return spec, inputs
+        most = inputs.key.shape[2 if inputs.key.ndim == 4 else 1]
+        lengths = np.clip(inputs.nonpad_kv_seqlen.astype(np.int64) + step, 0, most)
+        return spec, replace(inputs, nonpad_kv_seqlen=lengths)
+
+    return change
+
+
+def first_length_for_all(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
+    """Take the length of sample 0 for every sample."""
+    lengths = inputs.nonpad_kv_seqlen
+    if lengths is None or not lengths.size:
+        return spec, inputs
+    return spec, replace(inputs, nonpad_kv_seqlen=np.full_like(lengths, lengths[0]))

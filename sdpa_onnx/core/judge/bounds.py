@@ -1,0 +1,229 @@
+"""The proven bound: how far a right result can lie from the oracle, element by element.
+
+Deterministic and rigorous (docs/decisions/0003) for any order of evaluation in the declared
+arithmetic; matrix products only. The statistical spread is `sigma.py`'s.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.oracle import HeadBlock
+from sdpa_onnx.core.attention.precision import FloatFormat, Precision
+from sdpa_onnx.core.attention.stages import Stages, stages_of
+
+__all__ = ["BlockBound", "bound_block", "bound_stages", "lifted", "logit_error", "overflow_limit"]
+
+Float64 = NDArray[np.float64]
+
+# exp(300) is far beyond the point where the convexity cap takes over; the limit avoids overflow only.
+_LARGEST_EXPONENT = 300.0
+# Smallest normal float32: kernels that flush subnormals to zero lose at most this per key.
+_FLUSH_TO_ZERO = 2.0**-126
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockBound:
+    """Oracle and bound of one block of queries.
+
+    Args:
+        output: (rows, v_head_dim), the oracle's output.
+        bound: (rows, v_head_dim), largest |actual - output| that the declared arithmetic can give.
+        underflow: (rows, v_head_dim), the part of the bound that weights and outputs near zero may lose.
+        per_scale: (rows, v_head_dim), d output / d ln(scale).
+        overflows: (rows,), True where a stored score may overflow, so that inf and NaN are no fault.
+    """
+
+    output: Float64
+    bound: Float64
+    underflow: Float64
+    per_scale: Float64
+    overflows: NDArray[np.bool_]
+
+
+def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
+    """Compute oracle and proven bound of one block.
+
+    With every computed logit off by at most E_ij, the computed weights are
+    w_j e^(d_j) / sum_k w_k e^(d_k) with |d_j| <= E_ij, and
+
+        |error_c| <= min{ sum_j w_j (e^(E_j) - 1) |v_jc - o_c| / sum_k w_k e^(-E_k),
+                          max(max_j v_jc - o_c, o_c - min_j v_jc) }
+                     + rounding of the second product, the row sum, the division and the output
+                     + underflow.
+
+    The second entry is convexity: whatever the logits did, the result is (up to
+    the later roundings) an average of visible rows of value.
+
+    Args:
+        block: Float64 inputs, exactly as the runtime received them.
+        precision: The declared arithmetic.
+
+    Source: METHOD A.3; softmax's condition after Blanchard, Higham and Higham,
+        IMA J. Numer. Anal. 41(4), 2021; gamma_n = n u / (1 - n u) after Higham,
+        Accuracy and Stability of Numerical Algorithms, section 3.1.
+    """
+    return bound_stages(stages_of(block), precision)
+
+
+def bound_stages(stages: Stages, precision: Precision) -> BlockBound:
+    """Compute the same from stages that are there already."""
+    value, weights, output = stages.block.value, stages.weights, stages.output
+    error = logit_error(stages, precision)
+    raised = lifted(stages, error)
+    shrunk = np.exp(-np.minimum(error, _LARGEST_EXPONENT))
+    kept = np.vecdot(weights, shrunk)[:, None]
+    kept = np.where(kept > 0.0, kept, 1.0)
+    seen = value[stages.seen]
+    from_logits = _weighted_distance(raised, value, output) / kept
+    bound = np.fmin(from_logits, _distance_to_hull(seen, output))
+    # What is rounded later is what was computed: weights of at most this, and outputs within the bound so far.
+    computed = (weights + raised) / kept
+    underflow = _underflow(computed, value, precision)
+    bound += _later_roundings(computed, value, seen, np.abs(output) + bound, precision) + underflow
+    return BlockBound(
+        output=output,
+        bound=bound,
+        underflow=underflow,
+        per_scale=stages.per_scale,
+        overflows=_overflows(stages, precision),
+    )
+
+
+def gamma(terms: int | NDArray[np.int64], unit_roundoff: float) -> Float64:
+    """gamma_n = n u / (1 - n u): relative error of a sum of n terms in any order.
+
+    Beyond n u = 1/2 the formula has no meaning; twice n u is used.
+    """
+    product = np.asarray(terms, dtype=np.float64) * unit_roundoff
+    return np.where(product < 0.5, product / (1.0 - np.minimum(product, 0.5)), 2.0 * product)
+
+
+def _unit(format_: FloatFormat | None) -> float:
+    return 0.0 if format_ is None else format_.unit_roundoff
+
+
+def logit_error(stages: Stages, precision: Precision) -> Float64:
+    """E_ij: largest absolute error of a computed logit, relative to the row's maximum.
+
+    The error of the computed maximum itself cancels: it shifts numerator and
+    denominator alike.
+    """
+    block = stages.block
+    softmax_unit = precision.softmax.unit_roundoff
+    magnitude = np.abs(stages.scores)
+    # A product of factors (1 + delta) is at most e^(sum of |delta|).
+    sum_error = gamma(block.query.shape[1], precision.score_sum.unit_roundoff)
+    error = np.expm1(sum_error + 2.0 * (_unit(precision.operand) + precision.prescaled.unit_roundoff)) * stages.products
+    # Prescaled operands near zero lose an absolute amount.
+    tiny = precision.prescaled.tiny * abs(block.scale) ** 0.5
+    error += tiny * (np.abs(block.query).sum(1)[:, None] + np.abs(block.key).sum(1)[None, :])
+    # From here on roundings act on what was computed, at most |score| + error. First the scale itself, rounded to the
+    # format of the prescaled operands (both factors) or of the softmax.
+    rounding = 2.0 * precision.prescaled.unit_roundoff + 2.0 * softmax_unit + precision.scores.unit_roundoff
+    error += rounding * (magnitude + error)
+    if block.softcap:
+        # Division, tanh, product; tanh's slope is at most 1, so earlier errors do not grow.
+        rounding = (2.0 + precision.exp_units) * softmax_unit + precision.scores.unit_roundoff
+        error += rounding * (magnitude + error)
+    added = np.where(np.isfinite(block.bias), np.abs(block.bias), 0.0)
+    if added.any():
+        error += (softmax_unit + precision.scores.unit_roundoff) * (magnitude + error + added)
+    error *= 1.0 + 2.0 * softmax_unit
+    error += softmax_unit * stages.below
+    error += precision.exp_units * softmax_unit + precision.weights.unit_roundoff
+    return error
+
+
+def lifted(stages: Stages, error: Float64) -> Float64:
+    """w_j (e^(E_j) - 1), also where w_j is tiny and E_j huge."""
+    logits, weights = stages.logits, stages.weights
+    if not error.size or error.max() < 1.0:
+        grown = np.expm1(error)
+        grown *= weights
+        return grown
+    highest = logits.max(1, keepdims=True)
+    below = logits - np.where(np.isfinite(highest), highest, 0.0)
+    total = np.exp(below).sum(1, keepdims=True)
+    raised = below - np.log(np.where(total > 0.0, total, 1.0)) + error
+    large = np.exp(np.minimum(raised, _LARGEST_EXPONENT)) - weights
+    return np.where(error < 1.0, weights * np.expm1(np.minimum(error, 1.0)), large)
+
+
+def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Float64:
+    """Bound sum_j factor_ij |v_jc - o_ic| from above without a rows x keys x width pass.
+
+    The smaller of the triangle inequality and Cauchy-Schwarz.
+    """
+    largest = float(np.abs(value).max(initial=0.0)) or 1.0
+    value, output = value / largest, output / largest  # so that no square overflows
+    total = factors.sum(1, keepdims=True)
+    width = value.shape[1]
+    sums = factors @ np.concatenate([np.abs(value), value * value, value], axis=1)
+    magnitudes, squared, plain = sums[:, :width], sums[:, width : 2 * width], sums[:, 2 * width :]
+    triangle = magnitudes + np.abs(output) * total
+    squares = squared - 2.0 * output * plain + output * output * total
+    # The difference of squares cancels; its own rounding is covered by this share of its terms.
+    slack = 1e-13 * (squared + output * output * total)
+    smaller: Float64 = largest * np.fmin(triangle, np.sqrt(total * (np.maximum(squares, 0.0) + slack)))
+    return smaller
+
+
+def _distance_to_hull(seen: Float64, output: Float64) -> Float64:
+    """Largest distance from the output to a row of value that any query of the block sees."""
+    if not seen.size:
+        return np.zeros_like(output)
+    distance: Float64 = np.maximum(seen.max(0) - output, output - seen.min(0))
+    return distance
+
+
+def _later_roundings(computed: Float64, value: Float64, seen: Float64, reach: Float64, precision: Precision) -> Float64:
+    """Rounding after the logits: second product, row sum, division, output.
+
+    Args:
+        computed: (rows, keys), no computed weight is larger.
+        value: (keys, v_head_dim).
+        seen: The rows of value that some query of the block sees.
+        reach: (rows, v_head_dim), no computed output is larger in magnitude.
+        precision: The declared arithmetic.
+    """
+    keys = np.maximum(np.count_nonzero(computed, axis=1, keepdims=True), 1)
+    sum_error = gamma(keys, precision.output_sum.unit_roundoff)
+    # Computed weights add up to 1, so their sum over |value| is no larger than its largest visible entry.
+    spent = np.fmin(computed @ np.abs(value), np.abs(seen).max(0, initial=0.0))
+    # Both operands of the second product are rounded: weights and value.
+    operands = (1.0 + _unit(precision.operand)) ** 2 - 1.0
+    rounding: Float64 = (sum_error + (1.0 + sum_error) * operands) * spent
+    rounding += (sum_error + 4.0 * precision.softmax.unit_roundoff + 4.0 * precision.output.unit_roundoff) * reach
+    return rounding
+
+
+def _underflow(computed: Float64, value: Float64, precision: Precision) -> Float64:
+    """What weights and outputs near zero may lose: (rows, v_head_dim)."""
+    underflow: Float64 = np.minimum(computed, 4.0 * precision.weights.tiny) @ np.abs(value)
+    underflow += 2.0 * precision.output.tiny
+    if precision.softmax is not FloatFormat.FLOAT64 and value.shape[0]:
+        underflow += value.shape[0] * _FLUSH_TO_ZERO * np.abs(value).max(0, keepdims=True)
+    return underflow
+
+
+def _overflows(stages: Stages, precision: Precision) -> NDArray[np.bool_]:
+    """Rows whose product QK^T, scaled or not, may exceed the format that stores it."""
+    block, scores = stages.block, stages.scores
+    if not scores.shape[1]:
+        return np.zeros(scores.shape[0], dtype=bool)
+    largest = np.abs(scores).max(1)
+    unscaled = largest / abs(block.scale) if block.scale else np.abs(block.query @ block.key.T).max(1)
+    overflowing: NDArray[np.bool_] = np.maximum(unscaled, largest) > overflow_limit(precision)
+    return overflowing
+
+
+def overflow_limit(precision: Precision) -> float:
+    """Exact scores above this may overflow once they are computed and stored.
+
+    A stored score becomes infinite from half a spacing above the largest number
+    on; a sum in that format already where its own roundings lead.
+    """
+    stored = precision.scores.largest * (1.0 + precision.scores.unit_roundoff / 4.0)
+    return min(stored, precision.score_sum.largest * (1.0 - 4.0 * precision.score_sum.unit_roundoff))

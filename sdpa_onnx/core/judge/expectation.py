@@ -1,0 +1,174 @@
+"""What a right output must be: oracle, proven bound, sigma and directions of the queries that are judged.
+
+Made once, used for every runtime that got the same inputs. Judges nothing.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, split_heads
+from sdpa_onnx.core.attention.precision import Precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.stages import Stages, cut_block, stages_of
+from sdpa_onnx.core.judge.bounds import BlockBound, bound_stages, overflow_limit
+from sdpa_onnx.core.judge.directions import BlockDirections, SharedErrors, directions_of
+from sdpa_onnx.core.judge.nan_places import NanPlaces, hold_nan, nan_places, take_nan_out
+from sdpa_onnx.core.judge.shared_errors import SharedErrorsBuilder
+from sdpa_onnx.core.judge.sigma import BlockSigma, sigma_of
+
+__all__ = ["ROWS_PER_HEAD", "Expectation", "expect"]
+
+# Each row's verdict is independent, so on big cases this many queries a head are enough (METHOD A.5).
+ROWS_PER_HEAD = 64
+# Cases with at most this many (query, key) pairs over all heads are judged whole: about one second of one core.
+_WHOLE_PAIRS = 2**22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """Everything that an output is compared with.
+
+    Args:
+        spec: What is computed.
+        precision: The declared arithmetic that bounds and sigmas hold for.
+        shape: Of the output, in the spec's layout.
+        rows: Queries that are judged; None = all.
+        blocks: Where each part belongs: (batch, head, queries).
+        bounds: Oracle and bound of each part.
+        sigmas: Spread of each part.
+        directions: Score tests of each part.
+        shared: Finds the errors that their rows have in common, at the first call.
+        nans: Per part: where NaN must and may come out; empty if no input is NaN.
+        may_overflow: Whether an output outside the judged queries may be infinite or NaN: a score there may
+            overflow the declared format, or an input is NaN.
+    """
+
+    spec: AttentionSpec
+    precision: Precision
+    shape: tuple[int, ...]
+    rows: NDArray[np.int64] | None
+    blocks: tuple[tuple[int, int, NDArray[np.int64]], ...]
+    bounds: tuple[BlockBound, ...]
+    sigmas: tuple[BlockSigma, ...]
+    directions: tuple[BlockDirections, ...]
+    shared: Callable[[], SharedErrors]
+    nans: tuple[NanPlaces, ...] = ()
+    may_overflow: bool = False
+
+
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # of infinite inputs: what has no number is not judged
+def expect(
+    spec: AttentionSpec,
+    inputs: AttentionInputs,
+    *,
+    precision: Precision,
+    rows_per_head: int | None = None,
+    seed: int = 0,
+    blocks_of: Callable[..., Iterator[HeadBlock]] = head_blocks,
+) -> Expectation:
+    """Compute oracle, proven bound, sigma and directions.
+
+    Args:
+        spec: What is computed.
+        inputs: The arrays exactly as the runtimes receive them.
+        precision: The declared arithmetic.
+        rows_per_head: Queries judged of each head; None = all on small cases,
+            `ROWS_PER_HEAD` on big ones. First and last query are always among them.
+        seed: Which queries are sampled.
+        blocks_of: Another reading of the operator than the oracle's own, see `core.faults.readings`.
+    """
+    rows = _pick_rows(inputs, spec, rows_per_head, seed)
+    blocks: list[tuple[int, int, NDArray[np.int64]]] = []
+    parts: list[_Part] = []
+    holds_nan = hold_nan(inputs)
+    for block in blocks_of(spec, inputs, rows=rows):
+        for small in cut_block(block):
+            blocks.append((small.batch, small.head, small.rows))
+            parts.append(_part(small, precision, holds_nan=holds_nan)[0])
+    return Expectation(
+        spec=spec,
+        precision=precision,
+        shape=_output_shape(spec, inputs),
+        rows=rows,
+        blocks=tuple(blocks),
+        bounds=tuple(part.bound for part in parts),
+        sigmas=tuple(part.sigma for part in parts),
+        directions=tuple(part.directions for part in parts),
+        shared=functools.cache(
+            lambda: _shared_errors(blocks_of(spec, inputs, rows=rows), spec, precision, holds_nan=holds_nan)
+        ),
+        nans=tuple(part.nans for part in parts if part.nans is not None),
+        may_overflow=rows is not None and (holds_nan or _may_overflow(spec, inputs, precision)),
+    )
+
+
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")
+def _shared_errors(
+    blocks: Iterator[HeadBlock], spec: AttentionSpec, precision: Precision, *, holds_nan: bool
+) -> SharedErrors:
+    """Go through the blocks once more: most outputs are right, and then nobody asks."""
+    shared = SharedErrorsBuilder(precision=precision)
+    for block in blocks:
+        for small in cut_block(block):
+            part, stages = _part(small, precision, holds_nan=holds_nan)
+            shared.add((small.batch, small.head // spec.heads_per_kv), stages, part.sigma, part.directions)
+    return shared.finish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    bound: BlockBound
+    sigma: BlockSigma
+    directions: BlockDirections
+    nans: NanPlaces | None
+
+
+def _part(block: HeadBlock, precision: Precision, *, holds_nan: bool) -> tuple[_Part, Stages]:
+    """What one part of a block must be; where it must be NaN, the oracle is NaN and sigma 0."""
+    sources = None
+    if holds_nan:
+        block, sources = take_nan_out(block)
+    stages = stages_of(block)
+    bound = bound_stages(stages, precision)
+    sigma = sigma_of(stages, bound, precision)
+    nans = None if sources is None else nan_places(stages, sources, precision)
+    if nans is not None:
+        bound = replace(bound, output=np.where(nans.must, np.nan, bound.output))
+        sigma = replace(sigma, sigma=np.where(nans.must | nans.may, 0.0, sigma.sigma))
+    return _Part(bound=bound, sigma=sigma, directions=directions_of(stages, sigma, precision), nans=nans), stages
+
+
+def _may_overflow(spec: AttentionSpec, inputs: AttentionInputs, precision: Precision) -> bool:
+    """Whether any score can exceed the format, by the lengths of the vectors (Cauchy-Schwarz)."""
+    query, key, _ = split_heads(spec, inputs)
+    longest = (float(np.sqrt((array * array).sum(-1)).max(initial=0.0)) for array in (query, key))
+    return math.prod(longest) * max(1.0, abs(spec.scale_value)) > overflow_limit(precision)
+
+
+def _pick_rows(
+    inputs: AttentionInputs, spec: AttentionSpec, rows_per_head: int | None, seed: int
+) -> NDArray[np.int64] | None:
+    """Queries to judge: None = all."""
+    axis = spec.layout.length_axis
+    batch_size, q_seq_len = inputs.query.shape[0], inputs.query.shape[axis]
+    keys = inputs.key.shape[axis] + (0 if inputs.past_key is None else inputs.past_key.shape[2])
+    if rows_per_head is None:
+        whole = batch_size * spec.q_num_heads * q_seq_len * max(keys, spec.v_head_dim) <= _WHOLE_PAIRS
+        rows_per_head = q_seq_len if whole else ROWS_PER_HEAD
+    if rows_per_head >= q_seq_len:
+        return None
+    inner = np.random.default_rng(seed).choice(np.arange(1, q_seq_len - 1), max(0, rows_per_head - 2), replace=False)
+    return np.sort(np.concatenate([[0, q_seq_len - 1], inner])).astype(np.int64)
+
+
+def _output_shape(spec: AttentionSpec, inputs: AttentionInputs) -> tuple[int, ...]:
+    query = inputs.query.shape
+    if spec.layout is Layout.BNSH:
+        return (*query[:3], spec.v_head_dim)
+    return (*query[:2], spec.q_num_heads * spec.v_head_dim)

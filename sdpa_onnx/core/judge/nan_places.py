@@ -1,0 +1,84 @@
+"""Where a NaN in the inputs must show in the output, and where it may.
+
+NaN in what a query sees must come out; behind a hidden key it may, since 0 times NaN is NaN and the operator's text
+says nothing. All else is computed as if the NaN were 0. Infinite inputs are not looked at. Judges nothing.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import HeadBlock
+from sdpa_onnx.core.attention.precision import Precision
+from sdpa_onnx.core.attention.stages import Stages
+
+__all__ = ["NanPlaces", "NanSources", "hold_nan", "nan_places", "take_nan_out"]
+
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NanSources:
+    """Which inputs of a block are NaN.
+
+    Args:
+        value: (keys, v_head_dim), entries of value.
+        lost: (rows,), queries with a NaN among their visible scores.
+        doubtful: (rows,), other queries for which some score is NaN.
+    """
+
+    value: Bool
+    lost: Bool
+    doubtful: Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NanPlaces:
+    """Elements of a block's output, (rows, v_head_dim): those that must be NaN and those that may."""
+
+    must: Bool
+    may: Bool
+
+
+def hold_nan(inputs: AttentionInputs) -> bool:
+    """Whether any array of numbers holds a NaN."""
+    with np.errstate(invalid="ignore"):  # of signalling NaN
+        return any(array.dtype.kind not in "bui" and bool(np.isnan(array).any()) for array in inputs.named().values())
+
+
+def take_nan_out(block: HeadBlock) -> tuple[HeadBlock, NanSources]:
+    """The block with 0 for every NaN, and where these stood."""
+    visible = ~np.isneginf(block.bias)
+    query, key = np.isnan(block.query).any(1), np.isnan(block.key).any(1)
+    scored = np.logical_or.reduce(visible & (key | np.isnan(block.bias)), axis=1)
+    lost: Bool = np.asarray((query & np.logical_or.reduce(visible, axis=1)) | scored)
+    sources = NanSources(value=np.isnan(block.value), lost=lost, doubtful=~lost & (query | bool(key.any())))
+    clean = replace(
+        block,
+        query=_without(block.query),
+        key=_without(block.key),
+        value=_without(block.value),
+        bias=_without(block.bias),
+    )
+    return clean, sources
+
+
+def nan_places(stages: Stages, sources: NanSources, precision: Precision) -> NanPlaces:
+    """Follow the NaN to the output.
+
+    Args:
+        stages: Of the block without them.
+        sources: Where they stood.
+        precision: A visible key must pass its NaN on if its weight is at least the
+            unit roundoff of stored weights; a smaller one may be lost.
+    """
+    weighty = stages.visible & (stages.weights >= precision.weights.unit_roundoff)
+    must = (weighty.astype(np.float64) @ sources.value.astype(np.float64) > 0.0) | sources.lost[:, None]
+    return NanPlaces(must=must, may=~must & (sources.value.any(0) | sources.doubtful[:, None]))
+
+
+def _without(array: Float64) -> Float64:
+    return np.where(np.isnan(array), 0.0, array)

@@ -1,0 +1,292 @@
+"""How far one node's output may lie from the float64 result on the same inputs.
+
+The judge of every node but attention, which has its own proven bound. Knows
+operators by name only; evaluates none of them.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.precision import FloatFormat, Precision
+from sdpa_onnx.core.judge.bounds import gamma
+from sdpa_onnx.core.records.verdicts import Verdict
+
+__all__ = [
+    "NodeAgreement",
+    "NodeRule",
+    "NodeTruth",
+    "format_of",
+    "judge_node_output",
+    "product_bound",
+    "rule_of",
+    "working_unit",
+]
+
+Array = NDArray[np.generic]
+Float64 = NDArray[np.float64]
+
+# Two right kernels can differ by the square root of the number of partial sums: docs/decisions/0001.
+_ALLOWED_TIMES = 8.0
+# Operators whose every output element is an input element, or one correctly rounded operation on input elements.
+# Source: IEEE 754-2019, 5.4.1, and the texts of the operators in opset 25.
+_ROUNDED = frozenset(
+    {"Abs", "Add", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "ConstantOfShape"}
+    | {"DepthToSpace", "Div", "Dropout", "Expand", "EyeLike", "Flatten", "Floor", "Gather"}
+    | {"GatherElements", "GatherND", "Identity", "LeakyRelu", "Max", "MaxPool", "Min", "Mod", "Mul"}
+    | {"Neg", "OneHot", "PRelu", "Pad", "Reciprocal", "ReduceMax", "ReduceMin", "Relu", "Reshape"}
+    | {"ReverseSequence", "Round", "Sign", "Slice", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub"}
+    | {"ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where"}
+)
+_PRODUCTS = frozenset({"MatMul", "Gemm"})
+# Rounding to an integer may fall to either side where the quotient is rounded itself.
+_QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+
+_FORMATS = {
+    "float64": FloatFormat.FLOAT64,
+    "float32": FloatFormat.FLOAT32,
+    "float16": FloatFormat.FLOAT16,
+    "bfloat16": FloatFormat.BFLOAT16,
+}
+
+
+class NodeRule(StrEnum):
+    """What is known of an operator's rounding.
+
+    ROUNDED: at most one rounding of each element. PRODUCT: a matrix product,
+    which has a proven bound. QUANTISING: integers, off by one at most. OTHER: nothing is
+    proven, so that the reference's own error in the same type is the yardstick.
+    """
+
+    ROUNDED = "rounded"
+    PRODUCT = "product"
+    QUANTISING = "quantising"
+    OTHER = "other"
+
+
+def rule_of(domain: str, op_type: str) -> NodeRule:
+    """The rule for an operator."""
+    if domain not in ("", "ai.onnx"):
+        return NodeRule.OTHER
+    if op_type in _PRODUCTS:
+        return NodeRule.PRODUCT
+    if op_type in _QUANTISING:
+        return NodeRule.QUANTISING
+    return NodeRule.ROUNDED if op_type in _ROUNDED else NodeRule.OTHER
+
+
+def format_of(dtype: np.dtype[np.generic]) -> FloatFormat | None:
+    """The floating-point format of a type; None for integers and booleans, and for types that are not judged."""
+    return _FORMATS.get(dtype.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeTruth:
+    """What one output of a node must be, and what is known about its rounding.
+
+    Args:
+        rule: See `NodeRule`.
+        exact: The float64 result on exactly the inputs that the runtime gets; of an
+            integer or boolean output, the reference's own.
+        own: The reference's result in the model's own type, or None if it has none.
+        moved: The float64 result on inputs that were each moved by one rounding of the working
+            format, at random up or down; None where the output is no floating-point number.
+        bound: Proven bound of the error before the output is rounded, or None.
+        dtype: Type of the output in the model.
+    """
+
+    rule: NodeRule
+    exact: Array
+    own: Array | None
+    moved: Float64 | None
+    bound: Float64 | None
+    dtype: np.dtype[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAgreement:
+    """What the judge found.
+
+    Args:
+        verdict: OK, SUSPICIOUS (beyond the yardstick, which is no proof) or WRONG.
+        error: Largest |actual - exact| where the limit is exceeded the most; 0.0 if nothing can be said.
+        allowed: The limit there.
+        evidence: One sentence.
+    """
+
+    verdict: Verdict
+    error: float
+    allowed: float
+    evidence: str
+
+
+def judge_node_output(truth: NodeTruth, actual: Array) -> NodeAgreement:
+    """Judge one output of one node.
+
+    A correctly rounded element may be off by nine roundings of itself. Any other may be off by eight times
+    the larger of the reference's own error in the same type (in a 16-bit type without its output rounding) and the
+    change that one rounding of the inputs makes, plus one rounding of the output; both are taken over a row of the
+    output, see `_yardstick`. A matrix product must keep its proven bound too.
+
+    Args:
+        truth: What it must be.
+        actual: What the runtime gave.
+
+    Source: docs/decisions/0001 for the factor; IEEE 754-2019 for one rounding;
+        Higham, Accuracy and Stability of Numerical Algorithms, 3.5, for products.
+    """
+    if actual.shape != truth.exact.shape:
+        return _wrong(f"It has shape {actual.shape}, expected {truth.exact.shape}.")
+    if actual.dtype != truth.dtype:
+        return _wrong(f"It is of type {actual.dtype}, expected {truth.dtype}.")
+    stored = format_of(truth.dtype)
+    if stored is None:
+        return _judge_whole_numbers(truth, actual)
+    exact, values = truth.exact.astype(np.float64), actual.astype(np.float64)
+    unit = stored.unit_roundoff
+    judged, not_finite = _usable(truth, exact, values, stored)
+    if not_finite is not None:
+        return _wrong(f"At {not_finite} it is {values[not_finite]}, expected {exact[not_finite]:.6g}.")
+    if not judged.any():
+        return NodeAgreement(verdict=Verdict.OK, error=0.0, allowed=0.0, evidence="Nothing in it can be judged.")
+    exact, values = np.where(judged, exact, 0.0), np.where(judged, values, 0.0)
+    error = np.abs(values - exact)
+    allowed = _allowed(truth, exact, judged, unit, stored)
+    beyond = error > allowed
+    proven = truth.rule is NodeRule.ROUNDED and bool(beyond.any())
+    if truth.bound is not None:
+        limit = truth.bound + unit * (1.0 + unit) * (np.abs(exact) + truth.bound) + _smallest(stored)
+        proven = bool((error > limit).any())
+        allowed = np.fmin(allowed, limit)
+    return _conclude(error, allowed, exact, values, proven=proven)
+
+
+def product_bound(left: Array, right: Array, added: Float64 | None, precision: Precision) -> Float64:
+    """Proven bound of the error of left @ right + added, before the output is rounded.
+
+    Args:
+        left: First operand, already transposed and scaled as the operator says.
+        right: Second operand.
+        added: What is added to the product, or None.
+        precision: The declared arithmetic.
+
+    Source: |computed - exact| <= gamma_n |A||B| for any order of summation, Higham 3.5; with a
+        rounding of both operands, and three more where a bias and factors come in.
+    """
+    magnitudes: Float64 = np.abs(left.astype(np.float64)) @ np.abs(right.astype(np.float64))
+    terms, roundings = left.shape[-1], 0.0
+    if added is not None:
+        magnitudes = magnitudes + np.abs(added)
+        terms, roundings = terms + 1, 3.0 * precision.output_sum.unit_roundoff
+    operand = 0.0 if precision.operand is None else precision.operand.unit_roundoff
+    sums = float(gamma(terms, max(precision.output_sum.unit_roundoff, precision.score_sum.unit_roundoff)))
+    return magnitudes * math.expm1(sums + 2.0 * operand + roundings)
+
+
+def working_unit(precision: Precision) -> float:
+    """Unit roundoff of the coarsest format that a kernel of this arithmetic works in."""
+    formats = (precision.operand, precision.score_sum, precision.softmax, precision.output_sum)
+    return max(one.unit_roundoff for one in formats if one is not None)
+
+
+def _smallest(stored: FloatFormat) -> float:
+    """What a kernel loses that flushes subnormal numbers to zero."""
+    match stored:
+        case FloatFormat.FLOAT64:
+            return 2.0**-1022
+        case FloatFormat.FLOAT16:
+            return 2.0**-24
+        case FloatFormat.FLOAT32 | FloatFormat.BFLOAT16 | FloatFormat.TF32:
+            return 2.0**-126
+
+
+def _usable(
+    truth: NodeTruth, exact: Float64, values: Float64, stored: FloatFormat
+) -> tuple[NDArray[np.bool_], tuple[int, ...] | None]:
+    """Which elements can be judged by their error, and the first that is not finite without cause.
+
+    Where the formula gives NaN nothing is expected. Infinity is expected where the formula gives
+    it, and excused where the value, or a step of it in the model's own type, exceeds the format.
+    """
+    large = np.abs(exact) > stored.largest * (1.0 - stored.unit_roundoff)
+    if truth.own is not None:
+        large |= ~np.isfinite(truth.own.astype(np.float64)) & np.isfinite(exact)
+    finite = np.isfinite(values)
+    bad = np.isfinite(exact) & ~finite & ~large
+    bad |= np.isinf(exact) & (values != exact) & ~(finite & (np.abs(values) >= stored.largest))
+    place = tuple(int(one) for one in np.unravel_index(int(bad.argmax()), bad.shape)) if bad.any() else None
+    return np.isfinite(exact) & finite, place
+
+
+def _allowed(truth: NodeTruth, exact: Float64, judged: NDArray[np.bool_], unit: float, stored: FloatFormat) -> Float64:
+    rounding = unit * np.abs(exact)
+    if truth.rule is NodeRule.ROUNDED:
+        return (_ALLOWED_TIMES + 1.0) * rounding + _smallest(stored)
+    seen = np.zeros_like(exact)
+    if truth.own is not None:
+        # A narrow format is finer inside most kernels: what the reference loses at its output is allowed once.
+        once = rounding if stored in (FloatFormat.FLOAT16, FloatFormat.BFLOAT16) else 0.0
+        seen = np.maximum(seen, _distance(truth.own.astype(np.float64), exact, judged) - once)
+    if truth.moved is not None:
+        seen = np.maximum(seen, _distance(truth.moved, exact, judged))
+    # Twice: a value is rounded in the working format and then again in the output's.
+    return _ALLOWED_TIMES * _yardstick(seen) + (1.0 + unit) * rounding + _smallest(stored)
+
+
+def _distance(values: Float64, exact: Float64, judged: NDArray[np.bool_]) -> Float64:
+    usable = judged & np.isfinite(values)
+    distance: Float64 = np.where(usable, np.abs(np.where(usable, values, 0.0) - exact), 0.0)
+    return distance
+
+
+def _yardstick(seen: Float64) -> Float64:
+    """Largest error of each row (along the last axis), and no less than the middle row's.
+
+    One element may be right by luck, so that rows are looked at; and one row may be ill-conditioned
+    (a fully masked one, with inputs of -3e38), which must not excuse the others.
+    """
+    if not seen.ndim:
+        return seen
+    rows = seen.max(axis=-1, keepdims=True, initial=0.0)
+    larger: Float64 = np.maximum(rows, np.median(rows) if rows.size else 0.0)
+    return larger
+
+
+def _judge_whole_numbers(truth: NodeTruth, actual: Array) -> NodeAgreement:
+    step = 1.0 if truth.rule is NodeRule.QUANTISING else 0.0
+    different = actual != truth.exact
+    if step and actual.dtype.kind in "iu":
+        different &= np.abs(actual.astype(np.float64) - truth.exact.astype(np.float64)) > step
+    count = int(np.count_nonzero(different))
+    if not count:
+        return NodeAgreement(verdict=Verdict.OK, error=0.0, allowed=step, evidence="It is equal.")
+    place = tuple(int(one) for one in np.unravel_index(int(np.argmax(different)), different.shape))
+    seen = f"got {actual[place]}, expected {truth.exact[place]}"
+    text = f"{count} of {actual.size} elements differ, first at {place}: {seen}."
+    error = abs(float(actual[place]) - float(truth.exact[place])) if actual.dtype.kind in "iub" else 0.0
+    return NodeAgreement(verdict=Verdict.WRONG, error=error, allowed=step, evidence=text)
+
+
+def _conclude(error: Float64, allowed: Float64, exact: Float64, values: Float64, *, proven: bool) -> NodeAgreement:
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        ratio = np.where(error > 0.0, error / allowed, 0.0)
+    place = tuple(int(one) for one in np.unravel_index(int(ratio.argmax()), ratio.shape))
+    found, limit = float(error[place]), float(allowed[place])
+    count = int(np.count_nonzero(error > allowed))
+    if not count:
+        text = f"All {error.size} elements are right, the worst is off by {found:.2g} of {limit:.2g} allowed."
+        return NodeAgreement(verdict=Verdict.OK, error=found, allowed=limit, evidence=text)
+    text = (
+        f"{count} of {error.size} elements are off by more than is allowed, at worst {found:.3g} of {limit:.3g} at "
+        f"{place}: got {values[place]:.6g}, expected {exact[place]:.6g}."
+    )
+    return NodeAgreement(
+        verdict=Verdict.WRONG if proven else Verdict.SUSPICIOUS, error=found, allowed=limit, evidence=text
+    )
+
+
+def _wrong(text: str) -> NodeAgreement:
+    return NodeAgreement(verdict=Verdict.WRONG, error=0.0, allowed=0.0, evidence=text)

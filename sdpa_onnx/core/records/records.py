@@ -1,0 +1,263 @@
+"""What a run writes: one record a line, each with its schema, kind and outcome.
+
+Units stand in the names; nothing is NaN in place of a reason. Reading and
+writing files is the store's.
+"""
+
+import math
+from typing import Any
+
+import msgspec
+
+from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.records.baked import BakedAxis, BakedSetting
+from sdpa_onnx.core.records.form_records import FormRecord
+from sdpa_onnx.core.records.gate_records import GateRecord
+from sdpa_onnx.core.records.judge_records import ConformanceRecord, LocatedRecord, PlantedRecord
+from sdpa_onnx.core.records.record_base import SCHEMA, BaseRecord, Sizes
+from sdpa_onnx.core.records.timing_records import TimingRecord
+from sdpa_onnx.core.records.timing_validity import impossible
+from sdpa_onnx.core.records.verdicts import Conformity, Outcome, RatioVerdict, Verdict
+from sdpa_onnx.errors import RecordFormatError
+
+__all__ = [
+    "SCHEMA",
+    "AgreementRecord",
+    "AttentionRecord",
+    "BakedAxis",
+    "BakedSetting",
+    "ConformanceRecord",
+    "Conformity",
+    "ExportRecord",
+    "FormRecord",
+    "GateRecord",
+    "LocatedRecord",
+    "MeasuredValue",
+    "Outcome",
+    "PlantedRecord",
+    "RatioVerdict",
+    "Record",
+    "RuntimeRecord",
+    "SaturationRecord",
+    "Sizes",
+    "TimingRecord",
+    "Verdict",
+    "decode_record",
+    "encode_record",
+    "require_finite",
+]
+
+
+class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="agreement"):
+    """One output of one attention judged against the float64 oracle.
+
+    Args:
+        site: Which attention of the model.
+        sizes: Sizes it was judged at.
+        dtype: Element type.
+        precision: The declared arithmetic.
+        verdict: The judge's word, or None if nothing was judged.
+        max_abs_error: Largest |actual - oracle|.
+        max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a
+            fault. At the end of a module (site "end:...") it is the error over what is allowed there.
+        not_finite: Elements that are NaN or infinite without cause; they have no ratio.
+        kappa: Root mean square of error / sigma over the elements judged statistically; about 1 at
+            most where the declared arithmetic ran; -1 if none was.
+        max_z: Largest |error| / sigma among them; -1 if none was.
+        max_relative_error, max_ulp_error, cosine: Printed for comparison, never decide.
+        diagnosis: What the evidence says, one sentence.
+        inputs: Ladder step, probe or sizes that the inputs came from.
+        spread: Standard deviation of the logits, or -1 if the module's own.
+        seed: Seed of the inputs.
+        judged_rows, total_rows: Rows of (batch, head, query) judged and present.
+        scale_error_proven: Smallest relative error of the scale that this
+            judgement proves wrong (METHOD A), or -1 if not computed.
+        ran: Operator types that ran, with their node counts.
+        expanded: Operators that the runtime replaced by their body, with the nodes that came of each.
+        fused: Operators that ran and do not stand in the model, with their node counts.
+        providers: Nodes per execution provider.
+    """
+
+    site: str = ""
+    sizes: Sizes = Sizes()
+    dtype: str = ""
+    precision: str = ""
+    verdict: Verdict | None = None
+    max_abs_error: float = 0.0
+    max_bound_ratio: float = 0.0
+    not_finite: int = 0
+    max_relative_error: float = 0.0
+    max_ulp_error: float = 0.0
+    cosine: float = 1.0
+    diagnosis: str = ""
+    inputs: str = ""
+    spread: float = -1.0
+    seed: int = 0
+    judged_rows: int = 0
+    total_rows: int = 0
+    scale_error_proven: float = -1.0
+    kappa: float = -1.0
+    max_z: float = -1.0
+    ran: dict[str, int] = msgspec.field(default_factory=dict)
+    expanded: dict[str, int] = msgspec.field(default_factory=dict)
+    fused: dict[str, int] = msgspec.field(default_factory=dict)
+    providers: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="export"):
+    """One export, with the proof of its dynamic axes.
+
+    Args:
+        dynamic_axes: Names of the axes that may change.
+        baked: Axes that were found fixed.
+        settings: Settings of attentions that were found fixed.
+        sizes_tried: How many sizes never traced were run.
+        nodes: Nodes per operator type as saved.
+        seconds: Wall time of the export.
+        model: File or content hash.
+    """
+
+    dynamic_axes: tuple[str, ...] = ()
+    baked: tuple[BakedAxis, ...] = ()
+    settings: tuple[BakedSetting, ...] = ()
+    sizes_tried: int = 0
+    nodes: dict[str, int] = msgspec.field(default_factory=dict)
+    seconds: float = 0.0
+    model: str = ""
+
+
+class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="attention"):
+    """One attention found in a model by `inspect`.
+
+    Args:
+        node: Its name in the graph.
+        dialect: How it is written.
+        spec: What it computes, or None where it is not read.
+        dynamic_axes: Names of the axes of the graph that may change.
+        baked: Axes of the graph that were found fixed by running it.
+        static_axes: Batch and sequence axes that the file declares fixed, each one clause.
+        scale_doubt: Why the scale may belong to one length only; "" without doubt.
+        sizes_tried: Size sets that were run; 0 if none was.
+        converted_to: The form that `convert` wrote it in; "" where it stayed as it was.
+    """
+
+    node: str = ""
+    dialect: str = ""
+    spec: AttentionSpec | None = None
+    dynamic_axes: tuple[str, ...] = ()
+    baked: tuple[BakedAxis, ...] = ()
+    static_axes: tuple[str, ...] = ()
+    scale_doubt: str = ""
+    sizes_tried: int = 0
+    converted_to: str = ""
+
+
+class RuntimeRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="runtime"):
+    """One runtime as found on this machine."""
+
+    version: str = ""
+    measures_time: bool = True
+
+
+class MeasuredValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured number beside its prediction.
+
+    Args:
+        value: As measured.
+        predicted: Exact prediction at this size, or None where there is none.
+        standard_error: Of the measured value, from independent draws of the keys.
+        z: Deviation in standard errors, brought to the normal scale for the number of draws, or None.
+    """
+
+    value: float
+    predicted: float | None = None
+    standard_error: float | None = None
+    z: float | None = None
+
+
+class SaturationRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="saturation"):
+    """What one scale rule does to the softmax at one width and length.
+
+    Args:
+        scale_rule: "none", "1/sqrt(d_k)" or "1/d_k".
+        head_dim: d_k.
+        kv_seq_len: Keys of a row.
+        sigma: Standard deviation of the components of query and key.
+        dtype: Element type of the weights measured.
+        rows: Rows measured, over all draws.
+        draws: Independent draws of the keys.
+        measures: Name -> measured and predicted; names are those of `core.saturation.measures`.
+    """
+
+    scale_rule: str = ""
+    head_dim: int = 0
+    kv_seq_len: int = 0
+    sigma: float = 1.0
+    dtype: str = ""
+    rows: int = 0
+    draws: int = 0
+    measures: dict[str, MeasuredValue] = msgspec.field(default_factory=dict)
+
+
+Record = (
+    AgreementRecord
+    | TimingRecord
+    | ExportRecord
+    | SaturationRecord
+    | ConformanceRecord
+    | PlantedRecord
+    | LocatedRecord
+    | AttentionRecord
+    | RuntimeRecord
+    | FormRecord
+    | GateRecord
+)
+
+
+def encode_record(record: Record) -> bytes:
+    """One line of JSON, without the newline; the same record gives the same bytes."""
+    return msgspec.json.encode(record, order="sorted")
+
+
+def require_finite(record: Record) -> None:
+    """Refuse a record that JSON cannot hold.
+
+    Raises:
+        RecordFormatError: If a number is NaN or infinite; its field is named.
+    """
+    for name, value in msgspec.structs.asdict(record).items():
+        numbers = [value]
+        if isinstance(value, dict):
+            numbers = [getattr(one, "value", one) for one in value.values()]
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise RecordFormatError(f"The {name} of {record.case or record.target} is not a finite number.")
+
+
+def decode_record(line: bytes, *, where: str) -> Record:
+    """Read one line back.
+
+    Raises:
+        RecordFormatError: If the line is no record, or one of a timing that cannot be; `where` (file:line) is named.
+    """
+    try:
+        record: Record = msgspec.json.decode(line, type=Record)
+    except msgspec.MsgspecError as error:
+        raise RecordFormatError(f"{where}: {error}.") from error
+    except UnicodeDecodeError as error:  # older msgspec lets it through
+        raise RecordFormatError(f"{where}: Invalid UTF-8 encoded string.") from error
+    except RecursionError as error:
+        raise RecordFormatError(f"{where}: it is nested too deeply.") from error
+    if record.schema != SCHEMA:
+        raise RecordFormatError(
+            f"{where}: the record has schema {record.schema}, this version reads {SCHEMA}.",
+            hint="Read it with the version of sdpa_onnx that wrote it.",
+        )
+    if isinstance(record, TimingRecord) and (fault := impossible(record)):
+        raise RecordFormatError(f"{where}: {fault}.")
+    return record
+
+
+def to_builtins(record: Record) -> dict[str, Any]:
+    """The record as plain dicts and lists, for `--json`."""
+    plain: dict[str, Any] = msgspec.to_builtins(record)
+    return plain

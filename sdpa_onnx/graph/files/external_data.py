@@ -1,0 +1,216 @@
+"""Tensors whose numbers stay in files until they are used; small ones are read at once.
+
+Finds the tensors of a model and puts such tensors in place; writes nothing and
+checks nothing about a graph (see `structure`).
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.files.data_file import DataFile, open_beside
+
+__all__ = ["FileTensor", "attach_files", "in_memory", "replace_tensors", "tensors_of"]
+
+# onnx's own writer leaves tensors below this in the message.
+_READ_BYTES = 1024
+
+Tensor = ir.TensorProtocol
+
+
+class FileTensor(ir.ExternalTensor):
+    """A tensor in an open file.
+
+    Args:
+        described: Location, offset, type, shape, name and notes.
+        file: The file.
+        folder: The folder of the model that it belongs to.
+        within: Whether the file is the model itself, so that the tensor stands in the graph's message.
+    """
+
+    __slots__ = ("_numbers", "file", "within")
+
+    def __init__(self, described: ir.ExternalTensor, file: DataFile, *, folder: Path, within: bool) -> None:
+        super().__init__(
+            described.location,
+            described.offset,
+            described.length,
+            described.dtype,
+            shape=ir.Shape(described.shape),
+            name=described.name or "",
+            doc_string=described.doc_string,
+            metadata_props=dict(described.metadata_props) or None,
+            base_dir=folder,
+        )
+        self.file = file
+        self.within = within
+        self._numbers: NDArray[Any] | None = None
+
+    @property
+    def start(self) -> int:
+        """First byte in the file."""
+        return self.offset or 0
+
+    def numpy(self) -> NDArray[Any]:
+        """The numbers; many of them are mapped, not copied. Read-only."""
+        if self._numbers is None:
+            self._numbers = self._decoded(self.file.view(self.start, self.nbytes))
+        return self._numbers
+
+    def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> NDArray[Any]:
+        numbers = self.numpy()
+        if dtype is not None and numbers.dtype != dtype:
+            return numbers.astype(dtype)
+        return numbers.copy() if copy else numbers
+
+    def tobytes(self) -> bytes:
+        """A copy of the bytes, as in the file."""
+        return self.file.read(self.start, self.nbytes)
+
+    def tofile(self, file: Any) -> None:
+        """Append the bytes to an open file without holding them."""
+        self.file.copy_to(file, self.start, self.nbytes)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes, a few at a time."""
+        return self.file.chunks(self.start, self.nbytes)
+
+    def release(self) -> None:
+        """Forget what was read."""
+        self._numbers = None
+
+    def _decoded(self, data: memoryview) -> NDArray[Any]:
+        shape = self.shape.numpy()
+        if self.dtype.bitwidth < 8:
+            packed = onnx.TensorProto(data_type=self.dtype.value, dims=shape, raw_data=bytes(data))
+            return ir.serde.deserialize_tensor(packed).numpy()
+        return np.frombuffer(data, dtype=np.dtype(self.dtype.numpy()).newbyteorder("<")).reshape(shape)
+
+
+def tensors_of(model: ir.Model) -> Iterator[Tensor]:
+    """Every tensor of a model: initializers and attributes, subgraphs and functions included."""
+    found: list[Tensor] = []
+    _visit(model, found.append)
+    return iter(found)
+
+
+def replace_tensors(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> None:
+    """Put tensors in place of others, in place.
+
+    Args:
+        model: The model.
+        new: The tensor instead of a given one, or None to leave it.
+    """
+    _visit(model, new)
+
+
+def _visit(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> None:
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for graph in (model.graph, *(inner for body in bodies for inner in body.subgraphs())):
+        for value in graph.initializers.values():
+            if value.const_value is not None and (tensor := new(value.const_value)) is not None:
+                value.const_value = tensor
+    for node in (node for body in bodies for node in body.all_nodes()):
+        for name, attribute in list(node.attributes.items()):
+            if (changed := _changed(attribute, new)) is not None:
+                node.attributes[name] = changed
+
+
+def _changed(attribute: ir.Attr, new: Callable[[Tensor], Tensor | None]) -> ir.Attr | None:
+    if attribute.is_ref():
+        return None
+    match attribute.type:
+        case ir.AttributeType.TENSOR:
+            tensor = new(attribute.as_tensor())
+            return None if tensor is None else ir.AttrTensor(attribute.name, tensor, doc_string=attribute.doc_string)
+        case ir.AttributeType.TENSORS:
+            old = attribute.as_tensors()
+            changed = [new(tensor) for tensor in old]
+            if all(tensor is None for tensor in changed):
+                return None
+            kept = [tensor or before for tensor, before in zip(changed, old, strict=True)]
+            return ir.AttrTensors(attribute.name, kept, doc_string=attribute.doc_string)
+        case _:
+            return None
+
+
+def in_memory(tensor: Tensor) -> Tensor | None:
+    """A tensor with its numbers instead of one in a file; None for others."""
+    return _numbers(tensor) if isinstance(tensor, FileTensor) else None
+
+
+def _numbers(tensor: FileTensor) -> Tensor:
+    return ir.Tensor(
+        tensor.numpy(),
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape),
+        name=tensor.name,
+        doc_string=tensor.doc_string,
+        metadata_props=dict(tensor.metadata_props) or None,
+    )
+
+
+def attach_files(model: ir.Model, folder: Path | None, *, own: DataFile | None = None, who: str) -> None:
+    """Open the files of every external tensor, in place.
+
+    The small ones are read at once: shapes and scales are there for everyone.
+
+    Args:
+        model: The model, its external tensors described only.
+        folder: The model's folder; None = what the tensors themselves say.
+        own: The model's own file, where large tensors inside it are to be read from.
+        who: How an error begins: "Cannot read m.onnx".
+
+    Raises:
+        ModelError: If a file is missing or hostile, or too short for its tensors.
+    """
+    files: dict[tuple[Path, str], DataFile] = {}
+
+    def opened(tensor: Tensor) -> Tensor | None:
+        if not isinstance(tensor, ir.ExternalTensor) or isinstance(tensor, FileTensor):
+            return None
+        location = os.fspath(tensor.location)
+        if own is not None and location == own.path.name:
+            return _checked(FileTensor(tensor, own, folder=own.path.parent, within=True), who)
+        if folder is None and not os.fspath(tensor.base_dir):
+            raise ModelError(
+                "The model's tensors lie in files beside it, and its folder is not known.",
+                hint="Give the path of its file.",
+            )
+        where = (folder or Path(tensor.base_dir), location)
+        if where not in files:
+            files[where] = open_beside(*where, who=who)
+        return _checked(FileTensor(tensor, files[where], folder=where[0].resolve(), within=False), who)
+
+    replace_tensors(model, opened)
+
+
+def _checked(found: FileTensor, who: str) -> Tensor:
+    """The tensor, or what it holds where that is little.
+
+    Raises:
+        ModelError: If it does not fit its file.
+    """
+    file = found.file
+    if found.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        raise ModelError(f"{who}: tensor '{found.name}' of text or of no type cannot lie in a file beside it.")
+    length = found.nbytes if found.length is None else found.length
+    if found.start < 0 or length != found.nbytes:
+        raise ModelError(
+            f"{who}: tensor '{found.name}' takes {found.nbytes} bytes by its shape, but is said to be "
+            f"{length} bytes from byte {found.start} of {file.path.name}."
+        )
+    if found.start + length > file.size:
+        raise ModelError(
+            f"{who}: tensor '{found.name}' ends at byte {found.start + length} of {file.path.name}, "
+            f"which has {file.size}.",
+            hint="The file may be cut short.",
+        )
+    return _numbers(found) if found.nbytes < _READ_BYTES else found

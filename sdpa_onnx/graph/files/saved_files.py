@@ -1,0 +1,238 @@
+"""The file or two files of a model: written aside, then put in place together.
+
+A model is one file, or a file and a data file beside it where it had such
+tensors or is above protobuf's limit. Numbers are copied tensor by tensor.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import onnx_ir as ir
+from google.protobuf.message import EncodeError
+
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.files.external_data import FileTensor, Tensor, tensors_of
+from sdpa_onnx.graph.files.message import is_bulk, message_pieces, reference_to, write_tensor
+from sdpa_onnx.graph.files.whole_file import check_target
+from sdpa_onnx.graph.files.wire import byte_pieces, write_pieces
+
+__all__ = [
+    "PROTOBUF_LIMIT_BYTES",
+    "LinkedFiles",
+    "StagedModel",
+    "copied",
+    "fits_one_message",
+    "linked",
+    "staged",
+]
+
+# protobuf refuses a message above 2 GiB; larger models keep their tensors in a file beside them.
+PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
+# onnx's own threshold: smaller tensors stay in the message.
+_SMALLEST_OUTSIDE_BYTES = 1024
+# So that a large tensor can be mapped by itself, and a small one read in place by vector instructions.
+_PAGE_BYTES, _LINE_BYTES, _MAPPED_BYTES = 4096, 64, 2**20
+_PREFIX = ".sdpa-onnx-"
+
+
+@dataclass(slots=True)
+class StagedModel:
+    """A written model that is not in its place yet.
+
+    Args:
+        path: A file that can be loaded; its data file, if any, lies beside it.
+        target: Where it belongs.
+    """
+
+    path: Path
+    target: Path
+
+    def commit(self) -> Path:
+        """Put it in its place, the old file or files with it out of the way, or all as it was.
+
+        Raises:
+            ModelError: If that fails; what was there is there again.
+        """
+        try:
+            _put(self.path, self.target)
+        except OSError as error:
+            raise ModelError(f"Cannot write {self.target}: {error.strerror or error}.") from error
+        return self.target
+
+
+@contextlib.contextmanager
+def staged(model: ir.Model, path: Path) -> Iterator[StagedModel]:
+    """Write a model into a hidden folder beside its place; `StagedModel.commit` puts it there.
+
+    Args:
+        model: The model; files that its tensors lie in may be those that are written over.
+        path: Where it belongs. Its folder must exist.
+
+    Raises:
+        ModelError: If it cannot be written; what was there is as it was, and nothing is left.
+    """
+    target = check_target(path, failure=ModelError)
+    outside = _needs_data_file(model)
+    if outside:
+        _check_pair(path, target)
+    folder: Path | None = None
+    try:
+        try:
+            folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=_PREFIX))
+            _write(model, folder / target.name, outside)
+        except OSError as error:
+            raise ModelError(f"Cannot write {path}: {error.strerror or error}.") from error
+        except (EncodeError, ValueError) as error:
+            raise ModelError(f"Cannot write {path}: its graph without tensors is above 2 GiB.") from error
+        yield StagedModel(path=folder / target.name, target=target)
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _needs_data_file(model: ir.Model) -> list[Tensor]:
+    """The tensors that belong into a file beside the model; none = it is one file."""
+    tensors = list({id(tensor): tensor for tensor in tensors_of(model)}.values())
+    outside = [tensor for tensor in tensors if isinstance(tensor, FileTensor) and not tensor.within]
+    inside = sum(_size(tensor) for tensor in tensors) - sum(tensor.nbytes for tensor in outside)
+    if inside <= PROTOBUF_LIMIT_BYTES:
+        return list[Tensor](outside)
+    return [tensor for tensor in tensors if is_bulk(tensor) or _size(tensor) >= _SMALLEST_OUTSIDE_BYTES]
+
+
+def _size(tensor: Tensor) -> int:
+    return 0 if tensor.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED) else tensor.nbytes
+
+
+def _data_of(path: Path) -> Path:
+    return path.with_name(path.name + ".data")
+
+
+def _check_pair(path: Path, target: Path) -> None:
+    if path.is_symlink():
+        raise ModelError(
+            f"{path} is a link, and this model needs a data file beside it.", hint="Give the name of the file itself."
+        )
+    data = _data_of(target)
+    if data.is_dir() or (data.exists() and not data.is_file()):
+        raise ModelError(f"Cannot write {path}: its data file {data} is no ordinary file.")
+
+
+def _write(model: ir.Model, path: Path, outside: list[Tensor]) -> None:
+    places: dict[int, ir.ExternalTensor] = {}
+    if outside:
+        with _data_of(path).open("xb") as file:
+            for tensor, offset in _written(outside, file):
+                places[id(tensor)] = reference_to(tensor, _data_of(path).name, offset)
+    with path.open("xb") as file:
+        write_pieces(message_pieces(model, places), file)
+
+
+def _written(tensors: list[Tensor], file: IO[bytes]) -> Iterator[tuple[Tensor, int]]:
+    """Append tensors; those that share their numbers are written once."""
+    known: dict[object, int] = {}
+    for tensor in tensors:
+        key = (tensor.file.identity, tensor.start, tensor.nbytes) if isinstance(tensor, FileTensor) else id(tensor)
+        if key not in known:
+            step = _PAGE_BYTES if tensor.nbytes >= _MAPPED_BYTES else _LINE_BYTES
+            file.write(b"\0" * (-file.tell() % step))
+            known[key] = file.tell()
+            write_tensor(tensor, file)
+        yield tensor, known[key]
+
+
+def _put(draft: Path, target: Path) -> None:
+    new, data = _data_of(draft), _data_of(target)
+    if not new.exists():
+        draft.replace(target)
+        return
+    # An old model beside new numbers would be read as right: for a moment there is none rather than that.
+    old = [place for place in (target, data) if os.path.lexists(place)] if os.path.lexists(data) else []
+    aside = {place: draft.with_name(f"{_PREFIX}{number}") for number, place in enumerate(old)}
+    moved: list[Path] = []
+    try:
+        for place, away in aside.items():
+            place.replace(away)
+            moved.append(place)
+        new.replace(data)
+        draft.replace(target)
+    except BaseException:
+        if not old and not new.exists():  # it got to its place, where nothing was
+            data.unlink(missing_ok=True)
+        for place in reversed(moved):
+            aside[place].replace(place)
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class LinkedFiles:
+    """A model for a program that reads files itself.
+
+    Args:
+        message: The graph. Tensors may be references into `folder`.
+        folder: The folder of the data files; None = the message stands alone.
+    """
+
+    message: bytes
+    folder: Path | None = None
+
+
+def fits_one_message(model: ir.Model) -> bool:
+    """Whether all numbers fit the message of the graph, by protobuf's limit."""
+    return sum(_size(tensor) for tensor in tensors_of(model)) <= PROTOBUF_LIMIT_BYTES
+
+
+@contextlib.contextmanager
+def copied(model: ir.Model) -> Iterator[Path]:
+    """A copy of a model, with its data file, that lies in a folder of its own until the block ends.
+
+    Raises:
+        ModelError: If it cannot be written.
+    """
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        path = Path(folder) / "model.onnx"
+        with staged(model, path) as draft:
+            draft.commit()
+        yield path
+
+
+def linked(model: ir.Model) -> LinkedFiles:
+    """The graph's message, its tensors left in their files.
+
+    Tensors from the files of several models, from a file whose name another one
+    has taken, or in memory and above protobuf's limit, are copied into a folder
+    that lives as long as the result.
+
+    Raises:
+        ModelError: If a file was written into after it was opened, or the copy cannot be written.
+    """
+    tensors = [tensor for tensor in tensors_of(model) if isinstance(tensor, FileTensor)]
+    folders = {Path(tensor.base_dir) for tensor in tensors}
+    inside = sum(_size(tensor) for tensor in tensors_of(model) if not isinstance(tensor, FileTensor))
+    files = {tensor.file for tensor in tensors}
+    if changed := next((file for file in files if not file.is_intact()), None):
+        raise ModelError(f"{changed.path} was changed after it was read.", hint="Read the model again.")
+    if len(folders) > 1 or inside > PROTOBUF_LIMIT_BYTES or not all(file.is_current() for file in files):
+        return _copied(model)
+    places = {id(tensor): reference_to(tensor, _name(tensor), tensor.start) for tensor in tensors}
+    message = b"".join(byte_pieces(message_pieces(model, places)))
+    return LinkedFiles(message=message, folder=next(iter(folders), None))
+
+
+def _name(tensor: FileTensor) -> str:
+    return tensor.file.path.relative_to(tensor.base_dir).as_posix()
+
+
+def _copied(model: ir.Model) -> LinkedFiles:
+    with contextlib.ExitStack() as stack:
+        path = stack.enter_context(copied(model))
+        found = LinkedFiles(message=path.read_bytes(), folder=path.parent)
+        weakref.finalize(found, stack.pop_all().close)
+    return found

@@ -1,0 +1,133 @@
+"""The cache of onnxruntime's GroupQueryAttention in the terms of the standard operator, as nodes.
+
+There every sample has its own number of keys, the buffer may be longer than all of them, and new keys
+are written behind those that are valid. Here that buffer is computed, and a mask says what each query sees.
+"""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from sdpa_onnx.graph.lift.contrib.mask import positions, size_of
+from sdpa_onnx.graph.nodes import Nodes
+
+__all__ = ["CacheLengths", "buffer", "lengths_of", "seen_by_queries", "valid_keys"]
+
+_WHOLE = ir.DataType.INT64
+_BOOL = ir.DataType.BOOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheLengths:
+    """Numbers of keys, all int64.
+
+    Args:
+        total: (batch, 1): valid keys of each sample, past and new.
+        past: (batch, 1): those among them that the cache held: total less the new ones, or 0.
+        longest: (1,): keys that a mask spans.
+        queries: (1,): queries, which are the new keys.
+    """
+
+    total: ir.Value
+    past: ir.Value
+    longest: ir.Value
+    queries: ir.Value
+
+
+def lengths_of(nodes: Nodes, query: ir.Value, seqlens: ir.Value, longest: ir.Value) -> CacheLengths:
+    """Read the lengths from the operator's inputs.
+
+    Args:
+        nodes: Where it is written.
+        query: (batch, queries, width).
+        seqlens: `seqlens_k`, (batch,): valid keys less one.
+        longest: `total_sequence_length`, one number.
+
+    Source: onnxruntime docs/ContribOperators.md: with T = seqlens_k + 1 keys and S queries, of which Q = min(S, T)
+        are no padding, P = T - Q keys were cached.
+    """
+    flat = nodes("Reshape", nodes("Cast", seqlens, dtype=_WHOLE, to=int(_WHOLE)), nodes.integers(-1, 1))
+    total = nodes("Add", flat, nodes.integers(1))
+    queries = size_of(nodes, query, 1)
+    past = nodes("Max", nodes("Sub", total, queries), nodes.integers(0))
+    longest = nodes("Reshape", nodes("Cast", longest, dtype=_WHOLE, to=int(_WHOLE)), nodes.integers(1))
+    return CacheLengths(total=total, past=past, longest=longest, queries=queries)
+
+
+def valid_keys(nodes: Nodes, lengths: CacheLengths, keys: ir.Value) -> ir.Value:
+    """(batch, 1, 1, keys): whether a key is no padding, for `keys`, (1,), of them."""
+    valid = nodes("Less", positions(nodes, keys), lengths.total, dtype=_BOOL)
+    return nodes("Unsqueeze", valid, nodes.integers(1, 2), shape=ir.Shape([None, 1, 1, None]))
+
+
+def seen_by_queries(nodes: Nodes, lengths: CacheLengths, *, is_causal: bool, window: int) -> ir.Value:
+    """(batch, 1, queries or 1, longest): whether a query sees a key of the buffer.
+
+    Args:
+        nodes: Where it is written.
+        lengths: Of the samples.
+        is_causal: Query s stands at P + s and sees the keys up to there.
+        window: Keys that it sees of these, its own counted; below 1 = all.
+    """
+    seen = valid_keys(nodes, lengths, lengths.longest)
+    if not is_causal:
+        return seen
+    keys = positions(nodes, lengths.longest)
+    rows = nodes("Add", lengths.past, positions(nodes, lengths.queries))
+    places = nodes("Unsqueeze", rows, nodes.integers(1, 3))  # (batch, 1, queries, 1)
+    future = nodes("Greater", keys, places, dtype=_BOOL)
+    seen = nodes("And", seen, nodes("Not", future), shape=ir.Shape([None, 1, None, None]))
+    if window > 0:
+        first = nodes("Sub", places, nodes.integers(window))
+        near = nodes("Greater", keys, first, dtype=_BOOL)
+        seen = nodes("And", seen, near, shape=ir.Shape([None, 1, None, None]))
+    return seen
+
+
+def buffer(
+    nodes: Nodes, new: ir.Value, past: ir.Value | None, lengths: CacheLengths, *, heads: int, width: int
+) -> tuple[ir.Value, ir.Value]:
+    """Write new keys (or values) behind the valid ones of each sample.
+
+    Args:
+        nodes: Where it is written.
+        new: (batch, queries, heads * width).
+        past: (batch, heads, past buffer, width), or None.
+        lengths: Of the samples.
+        heads: Key and value heads.
+        width: Of one.
+
+    Returns:
+        (batch, longest, heads * width) to attend to, and (batch, heads, present buffer, width); rows
+        behind the new keys are 0.
+    """
+    rows = nodes("Reshape", new, nodes.integers(0, 0, heads, width))
+    place, size = positions(nodes, lengths.longest), lengths.longest
+    index = place
+    if past is not None:
+        held = size_of(nodes, past, 2)
+        size = nodes("Max", lengths.longest, held)
+        rows = nodes("Concat", nodes("Transpose", past, perm=[0, 2, 1, 3]), rows, axis=1)
+        place = positions(nodes, size)
+        shifted = nodes("Add", place, nodes("Sub", held, lengths.past))
+        index = nodes("Where", nodes("Less", place, lengths.past, dtype=_BOOL), place, shifted, dtype=_WHOLE)
+    last = nodes("Sub", size_of(nodes, rows, 1), nodes.integers(1))
+    samples = nodes("Concat", size_of(nodes, rows, 0), size, axis=0)
+    index = nodes("Expand", nodes("Min", index, last), samples)
+    taken = nodes("GatherND", rows, nodes("Unsqueeze", index, nodes.integers(2)), batch_dims=1, dtype=new.dtype)
+    # Not `total`: the kernel keeps what it was given, padding too, and so does a comparison of the two.
+    end = nodes("Add", lengths.past, lengths.queries)
+    written = nodes("Unsqueeze", nodes("Less", place, end, dtype=_BOOL), nodes.integers(2, 3))
+    kept = nodes("Where", written, taken, nodes.constant(0, new.dtype or ir.DataType.FLOAT), dtype=new.dtype)
+    present = nodes("Transpose", kept, perm=[0, 2, 1, 3], shape=ir.Shape([None, heads, None, width]))
+    whole = nodes("Reshape", kept, nodes.integers(0, 0, heads * width))
+    attended = nodes(
+        "Slice",
+        whole,
+        nodes.integers(0),
+        lengths.longest,
+        nodes.integers(1),
+        # A name of its own: these are not as many as the queries.
+        shape=ir.Shape([None, f"{nodes.prefix}_keys", heads * width]),
+    )
+    return attended, present

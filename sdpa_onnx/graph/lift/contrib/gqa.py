@@ -1,0 +1,238 @@
+"""onnxruntime's `GroupQueryAttention`: packed or separate, rotated, windowed, with its cache and lengths.
+
+Where the graph proves that every sample fills its cache, past and present are those of the standard
+operator. Otherwise the buffer of keys is computed, and a mask stands for lengths, causality and window.
+Sinks, norms, quantised and window-sized caches are refused.
+
+Source: onnxruntime docs/ContribOperators.md, com.microsoft version 1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lift.contrib.cache import CacheLengths, buffer, lengths_of, seen_by_queries, valid_keys
+from sdpa_onnx.graph.lift.contrib.full_lengths import counts_queries, keys_fill_cache
+from sdpa_onnx.graph.lift.contrib.mask import add_up, positions, size_of
+from sdpa_onnx.graph.lift.contrib.node import ContribNode, ContribReading, NotReadError, dtype_of, read_each
+from sdpa_onnx.graph.lift.contrib.operands import describe, split_last
+from sdpa_onnx.graph.lift.contrib.rotary import Rotation, rotate
+from sdpa_onnx.graph.lift.found import FoundAttention
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.one_node import FORMAL_INPUTS
+
+__all__ = ["read"]
+
+_OPERATOR = (CONTRIB_DOMAIN, "GroupQueryAttention")
+_FORMAL = (*FORMAL_INPUTS[_OPERATOR], "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
+_HIDDEN = float("-inf")
+_PADDED = (
+    "The graph does not prove that every sample fills its cache: the buffer of keys is computed by added nodes, and "
+    "a mask stands for lengths and causality. Rows behind the new keys are 0 in its presents."
+)
+
+
+def read(search: GraphFacts) -> Iterator[FoundAttention]:
+    """Find every GroupQueryAttention of onnxruntime."""
+    yield from read_each(search, _OPERATOR, "onnxruntime GroupQueryAttention", _FORMAL, _read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What enters the attention, of three axes, and its figures."""
+
+    query: ir.Value
+    key: ir.Value
+    value: ir.Value
+    heads: int
+    kv_heads: int
+    width: int
+    element: ir.DataType
+
+
+def _read(one: ContribNode) -> ContribReading:
+    _refuse(one)
+    parts = _parts(one)
+    is_causal, window = _causality(one)
+    past_key, past_value = one.past()
+    lengths = _lengths(one, one.need("query"), past_key)
+    if one.integer("do_rotary") == 1:
+        parts = _rotated(one, parts, past_key, lengths)
+    spec = AttentionSpec(
+        q_num_heads=parts.heads,
+        kv_num_heads=parts.kv_heads,
+        head_dim=parts.width,
+        is_causal=is_causal,
+        left_window=window - 1 if window > 0 else -1,
+        softcap=one.number("softcap"),
+        scale=one.scale,
+        has_past=past_key is not None,
+        layout=Layout.BSH,
+    )
+    attention = GraphAttention(
+        name=one.search.attention_name(one.node),
+        spec=spec,
+        dtype=dtype_of(parts.query, "query"),
+        query=parts.query,
+        key=parts.key,
+        value=parts.value,
+        output=describe(one.node.outputs[0], parts.element, None, None, parts.heads * parts.width),
+        past_key=past_key,
+        past_value=past_value,
+        present_key=_present(one, 1, parts),
+        present_value=_present(one, 2, parts),
+    )
+    if lengths is None:
+        return ContribReading(attention=_masked(one, attention, None))
+    if past_key is None and attention.present_key is None and attention.present_value is None:
+        seen = valid_keys(one.nodes, lengths, size_of(one.nodes, parts.key, 1))
+        return ContribReading(attention=_masked(one, attention, seen))
+    return _buffered(one, attention, lengths, window)
+
+
+def _lengths(one: ContribNode, query: ir.Value, past: ir.Value | None) -> CacheLengths | None:
+    """The lengths of the samples; None where every sample fills its cache."""
+    seqlens, valid = one.need("seqlens_k"), one.get("query_seqlens")
+    if valid is not None and not counts_queries(one.search, valid, query):
+        raise NotReadError("its query_seqlens may leave out queries, whose output the operator leaves unspecified")
+    if keys_fill_cache(one.search, seqlens, query, past):
+        return None
+    return lengths_of(one.nodes, query, seqlens, one.need("total_sequence_length"))
+
+
+def _refuse(one: ContribNode) -> None:
+    """Everything that the standard operator cannot say."""
+    one.refuse("head_sink", why="a term of the softmax's sum that the standard operator does not have")
+    one.refuse("k_scale", "v_scale", why="that is, a quantised cache")
+    one.refuse("q_norm_weight", "k_norm_weight", why="a norm of queries and keys, which is not read")
+    if one.integer("smooth_softmax", -1) == 1:
+        raise NotReadError("its smooth_softmax adds a term to the softmax's sum, which the standard operator does not")
+    if one.integer("sliding_window_cache") == 1:
+        raise NotReadError("its cache holds the last window of keys only (sliding_window_cache), which is not read")
+    if one.output(3) is not None:
+        raise NotReadError("its output output_qk is read, which the standard operator gives at another stage")
+
+
+def _causality(one: ContribNode) -> tuple[bool, int]:
+    """Whether it is causal, and the keys of its window, the query's own counted; -1 = all."""
+    window = one.integer("local_window_size", -1)
+    if window == 0 or window < -1:
+        raise NotReadError(f"its local_window_size is {window}, which leaves no key to see")
+    match one.integer("causal", 1):
+        case 1:
+            return True, window
+        case 0 if window < 1:
+            return False, -1
+        case 0:
+            raise NotReadError("it has a local_window_size without being causal")
+        case other:
+            raise NotReadError(f"its attribute causal is {other}, it must be 0 or 1")
+
+
+def _parts(one: ContribNode) -> _Parts:
+    heads, kv_heads = one.positive("num_heads"), one.positive("kv_num_heads")
+    query, key, value = one.need("query"), one.get("key"), one.get("value")
+    dtype_of(query, "query")
+    element = query.dtype or ir.DataType.FLOAT
+    if one.rank(query, "query") != 3:
+        raise NotReadError("the rank of its query is not 3")
+    if key is None:
+        one.refuse("value", why="and no key")
+        width = one.heads_width(query, heads + 2 * kv_heads, "query")
+        query, key, value = split_last(one.nodes, query, (heads * width, kv_heads * width, kv_heads * width))
+    elif value is None:
+        raise NotReadError("it has a key and no value")
+    else:
+        width = one.heads_width(query, heads, "query")
+        for operand, name in ((key, "key"), (value, "value")):
+            if one.heads_width(operand, kv_heads, name) != width:
+                raise NotReadError(f"its query and {name} have heads of different width")
+            describe(operand, element, None, None, kv_heads * width)
+        describe(query, None, None, None, heads * width)
+    return _Parts(query=query, key=key, value=value, heads=heads, kv_heads=kv_heads, width=width, element=element)
+
+
+def _present(one: ContribNode, position: int, parts: _Parts) -> ir.Value | None:
+    value = one.output(position)
+    return None if value is None else describe(value, parts.element, None, parts.kv_heads, None, parts.width)
+
+
+def _rotated(one: ContribNode, parts: _Parts, past: ir.Value | None, lengths: CacheLengths | None) -> _Parts:
+    """Turn query and key as the operator does, before the cache."""
+    nodes, cos, sin = one.nodes, one.get("cos_cache"), one.get("sin_cache")
+    if cos is None or sin is None:
+        raise NotReadError("it rotates (do_rotary) and has no cos_cache and sin_cache")
+    pairs = one.size(cos, -1, "cos_cache")
+    if not 0 < 2 * pairs <= parts.width:
+        raise NotReadError(f"its cos_cache turns {2 * pairs} columns of heads of width {parts.width}")
+    places = _places(one, parts.query, past, lengths)
+    turned = [nodes("Unsqueeze", nodes("Gather", table, places, axis=0), nodes.integers(2)) for table in (cos, sin)]
+    rotation = Rotation(cos=turned[0], sin=turned[1], pairs=pairs, interleaved=one.integer("rotary_interleaved") == 1)
+    return replace(
+        parts,
+        query=rotate(nodes, parts.query, rotation, heads=parts.heads, width=parts.width),
+        key=rotate(nodes, parts.key, rotation, heads=parts.kv_heads, width=parts.width),
+    )
+
+
+def _places(one: ContribNode, query: ir.Value, past: ir.Value | None, lengths: CacheLengths | None) -> ir.Value:
+    """(batch or 1, queries): the position of each query."""
+    given, nodes = one.get("position_ids"), one.nodes
+    rows = positions(nodes, size_of(nodes, query, 1))
+    if given is not None:
+        return _given_places(one, given, query, rows)
+    if lengths is not None:
+        return nodes("Add", lengths.past, rows)
+    if past is not None:
+        rows = nodes("Add", rows, size_of(nodes, past, 2))
+    return nodes("Unsqueeze", rows, nodes.integers(0))
+
+
+def _given_places(one: ContribNode, given: ir.Value, query: ir.Value, rows: ir.Value) -> ir.Value:
+    """`position_ids`; of a first prompt "the kernel uses only the first element", and counts from there."""
+    nodes, whole = one.nodes, ir.DataType.INT64
+    if one.get("query_seqlens") is not None:  # beside which no prompt is told from a later chunk
+        return given
+    longest = nodes("Cast", one.need("total_sequence_length"), dtype=whole, to=int(whole))
+    is_prompt = nodes(
+        "Equal", nodes("Reshape", longest, nodes.integers(1)), size_of(nodes, query, 1), dtype=ir.DataType.BOOL
+    )
+    first = nodes("Slice", nodes("Reshape", given, nodes.integers(-1)), nodes.integers(0), nodes.integers(1))
+    return nodes("Where", is_prompt, nodes("Add", first, rows), given, dtype=whole)
+
+
+def _masked(one: ContribNode, attention: GraphAttention, seen: ir.Value | None) -> GraphAttention:
+    """The attention under what is seen and the bias that is added."""
+    element = attention.query.dtype or ir.DataType.FLOAT
+    mask = add_up(one.nodes, seen=seen, bias=one.of_rank("attention_bias", 4), fill=_HIDDEN, element=element)
+    return replace(attention, spec=replace(attention.spec, mask=mask.kind), attn_mask=mask.value)
+
+
+def _buffered(one: ContribNode, attention: GraphAttention, lengths: CacheLengths, window: int) -> ContribReading:
+    """The attention over a buffer that holds past and new keys of each sample, and nothing that is causal by itself."""
+    spec, nodes = attention.spec, one.nodes
+    heads, width = spec.kv_num_heads, spec.head_dim
+    key, present_key = buffer(nodes, attention.key, attention.past_key, lengths, heads=heads, width=width)
+    value, present_value = buffer(nodes, attention.value, attention.past_value, lengths, heads=heads, width=width)
+    seen = seen_by_queries(nodes, lengths, is_causal=spec.is_causal, window=window)
+    old = (attention.present_key, attention.present_value)
+    plain = replace(
+        attention,
+        spec=replace(spec, is_causal=False, left_window=-1, has_past=False),
+        key=key,
+        value=value,
+        past_key=None,
+        past_value=None,
+        present_key=None,
+        present_value=None,
+    )
+    pairs = zip(old, (present_key, present_value), strict=True)
+    return ContribReading(
+        attention=_masked(one, plain, seen),
+        warnings=(_PADDED,),
+        replaced=tuple((value, new) for value, new in pairs if value is not None),
+    )

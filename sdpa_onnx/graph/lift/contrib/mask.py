@@ -1,0 +1,129 @@
+"""The masks of onnxruntime's operators in the terms of the standard one, as nodes.
+
+A padding mask there says which keys are seen and fills the others with `mask_filter_value`: a finite number,
+so that a row that sees nothing is the softmax of its own scores and not zero. It becomes an added mask.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from sdpa_onnx.core.attention.inputs import numpy_dtype
+from sdpa_onnx.core.attention.spec import Dtype, MaskKind
+from sdpa_onnx.graph.lift.contrib.node import ContribNode, NotReadError
+from sdpa_onnx.graph.nodes import Nodes
+
+__all__ = ["ContribMask", "add_up", "fill_of", "positions", "seen_keys", "size_of", "starts_and_ends"]
+
+# Source: onnxruntime docs/ContribOperators.md, mask_filter_value "Default value is -10000.0f".
+_FILL = -10000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContribMask:
+    """A mask of the standard operator: its value, or None, and its kind."""
+
+    value: ir.Value | None
+    kind: MaskKind
+
+
+def fill_of(one: ContribNode, dtype: Dtype) -> float:
+    """What the node adds to the score of a hidden key, in its own type; -inf where that type cannot hold it."""
+    with np.errstate(over="ignore"):
+        fill = float(np.float32(one.number("mask_filter_value", _FILL)).astype(numpy_dtype(dtype)))
+    if np.isnan(fill) or fill > 0.0:
+        raise NotReadError(f"its mask_filter_value is {fill:g}, which hides nothing")
+    return fill
+
+
+def size_of(nodes: Nodes, value: ir.Value, axis: int) -> ir.Value:
+    """(1,) int64: the size of one axis."""
+    whole = nodes("Shape", value, dtype=ir.DataType.INT64)
+    return nodes("Gather", whole, nodes.integers(axis), axis=0)
+
+
+def positions(nodes: Nodes, size: ir.Value) -> ir.Value:
+    """(size,) int64: 0, 1, 2, ...
+
+    Args:
+        nodes: Where it is written.
+        size: (1,) int64.
+    """
+    end = nodes("Squeeze", size, nodes.integers(0))
+    whole = ir.DataType.INT64
+    return nodes("Range", nodes.constant(0, whole), end, nodes.constant(1, whole))
+
+
+def seen_keys(nodes: Nodes, mask: ir.Value, rank: int) -> ir.Value:
+    """Whether a key is seen, from a mask of integers: (batch or 1, 1, queries or 1, keys).
+
+    Args:
+        nodes: Where it is written.
+        mask: (batch, keys) or (batch, queries, keys); above 0 = seen.
+        rank: Its axes.
+    """
+    seen = nodes("Greater", mask, nodes.constant(0, mask.dtype or ir.DataType.INT32), dtype=ir.DataType.BOOL)
+    if rank == 2:
+        return nodes("Unsqueeze", seen, nodes.integers(1, 2), shape=ir.Shape([None, 1, 1, None]))
+    return nodes("Unsqueeze", seen, nodes.integers(1), shape=ir.Shape([None, 1, None, None]))
+
+
+def starts_and_ends(
+    nodes: Nodes, mask: ir.Value, *, batch: ir.Value, keys: ir.Value, has_starts: bool = False
+) -> ir.Value:
+    """Whether a key is seen, from where the keys of each sample end and perhaps start: (batch, 1, 1, keys).
+
+    Args:
+        nodes: Where it is written.
+        mask: (batch,): ends; (2 batch,): ends, then starts; (3 batch + 2,): ends, then what cuts a buffer apart.
+        batch: (1,) int64.
+        keys: (1,) int64: past and new keys.
+        has_starts: Whether the operator knows the second of these.
+    """
+    whole = nodes("Cast", mask, dtype=ir.DataType.INT64, to=int(ir.DataType.INT64))
+    places = positions(nodes, keys)
+    ends = nodes("Slice", whole, nodes.integers(0), batch)
+    seen = nodes("Less", places, nodes("Unsqueeze", ends, nodes.integers(1)), dtype=ir.DataType.BOOL)
+    if has_starts:
+        starts = _starts(nodes, whole, batch)
+        begun = nodes("Less", places, nodes("Unsqueeze", starts, nodes.integers(1)), dtype=ir.DataType.BOOL)
+        seen = nodes("And", seen, nodes("Not", begun))
+    return nodes("Unsqueeze", seen, nodes.integers(1, 2), shape=ir.Shape([None, 1, 1, None]))
+
+
+def _starts(nodes: Nodes, whole: ir.Value, batch: ir.Value) -> ir.Value:
+    """The second half of 2 x batch numbers; zeros of any other count, so that one graph serves all."""
+    twice = nodes("Add", batch, batch)
+    length = nodes("Shape", whole, dtype=ir.DataType.INT64)
+    padded = nodes("Concat", whole, nodes("Expand", nodes.integers(0), batch), axis=0)
+    second = nodes("Slice", padded, batch, twice)
+    is_twice = nodes("Equal", length, twice, dtype=ir.DataType.BOOL)
+    return nodes("Where", is_twice, second, nodes.integers(0), dtype=ir.DataType.INT64)
+
+
+def add_up(
+    nodes: Nodes, *, seen: ir.Value | None, bias: ir.Value | None, fill: float, element: ir.DataType
+) -> ContribMask:
+    """One mask from the keys that are seen and the bias that is added.
+
+    Args:
+        nodes: Where it is written.
+        seen: Boolean, of four axes, or None.
+        bias: Added to the scores, of four axes, or None.
+        fill: What a hidden key gets; -inf = it is hidden whatever the bias is.
+        element: Type of the attention.
+    """
+    if seen is None:
+        return ContribMask(value=bias, kind=MaskKind.NONE if bias is None else MaskKind.FLOAT)
+    four = ir.Shape([None] * 4)
+    if np.isneginf(fill):
+        if bias is None:
+            return ContribMask(value=seen, kind=MaskKind.BOOL)
+        hidden = nodes.constant(fill, element)
+        return ContribMask(value=nodes("Where", seen, bias, hidden, dtype=element, shape=four), kind=MaskKind.FLOAT)
+    zero, filled = nodes.constant(0.0, element), nodes.constant(fill, element)
+    added = nodes("Where", seen, zero, filled, dtype=element, shape=seen.shape or four)
+    if bias is not None:
+        added = nodes("Add", bias, added, dtype=element, shape=four)
+    return ContribMask(value=added, kind=MaskKind.FLOAT)

@@ -1,0 +1,121 @@
+"""Query, key and value of onnxruntime's `MultiHeadAttention` in each of the ways that it takes them.
+
+Source: onnxruntime docs/ContribOperators.md, com.microsoft version 1.
+"""
+
+import onnx_ir as ir
+
+from sdpa_onnx.graph.lift.contrib.node import ContribNode, NotReadError
+from sdpa_onnx.graph.lift.contrib.operands import ContribOperands, add_bias, describe, heads_inside
+
+__all__ = ["read_operands"]
+
+
+def read_operands(one: ContribNode, heads: int) -> ContribOperands:
+    """Three values of three axes, from separate ones, a cache's, packed keys, or all in the query.
+
+    Raises:
+        NotReadError: If it is none of these, or sizes are unknown or do not fit.
+    """
+    query = one.need("query")
+    if one.rank(query, "query") == 5:
+        return _packed_in_query(one, query, heads)
+    if one.rank(query, "query") != 3:
+        raise NotReadError("the rank of its query is neither 3 nor 5")
+    if one.get("key") is None:
+        raise NotReadError("it has no key, and a query of three axes")
+    key = one.need("key")
+    head_dim = one.heads_width(query, heads, "query")
+    describe(query, None, None, None, heads * head_dim)
+    match one.rank(key, "key"):
+        case 5:
+            return _packed_in_key(one, query, key, heads, head_dim)
+        case 4:
+            return _heads_first(one, query, key, heads, head_dim)
+        case 3:
+            return _separate(one, query, key, heads, head_dim)
+        case rank:
+            raise NotReadError(f"the rank of its key is {rank}, not 3, 4 or 5")
+
+
+def _separate(one: ContribNode, query: ir.Value, key: ir.Value, heads: int, head_dim: int) -> ContribOperands:
+    value = one.need("value")
+    v_head_dim = one.heads_width(value, heads, "value")
+    if one.heads_width(key, heads, "key") != head_dim:
+        raise NotReadError("its query and key have heads of different width")
+    widths = (heads * head_dim, heads * head_dim, heads * v_head_dim)
+    for operand, width in ((key, widths[1]), (value, widths[2])):
+        describe(operand, query.dtype, None, None, width)
+    equally_long = one.same_size(query, 1, key, 1)
+    query, key, value = add_bias(one, one.get("bias"), (query, key, value), widths)
+    return ContribOperands(
+        query=query, key=key, value=value, head_dim=head_dim, v_head_dim=v_head_dim, equally_long=equally_long
+    )
+
+
+def _heads_first(one: ContribNode, query: ir.Value, key: ir.Value, heads: int, head_dim: int) -> ContribOperands:
+    """Keys and values of cross-attention as a cache holds them."""
+    value = one.need("value")
+    if one.rank(value, "value") != 4:
+        raise NotReadError("its key has 4 axes and its value has not")
+    for operand, name in ((key, "key"), (value, "value")):
+        if one.search.dims_of(operand)[1] not in (None, heads):  # type: ignore[index]  # its rank is known
+            raise NotReadError(f"its {name} has not the {heads} heads that num_heads says")
+    v_head_dim = one.size(value, -1, "value")
+    if one.size(key, -1, "key") != head_dim:
+        raise NotReadError("its query and key have heads of different width")
+    equally_long = one.same_size(query, 1, key, 2)
+    widths = (heads * head_dim, heads * head_dim, heads * v_head_dim)
+    # Keys and values of a cache have theirs in them: the kernel adds the query's part alone.
+    (query,) = add_bias(one, one.get("bias"), (query,), widths)
+    return ContribOperands(
+        query=query,
+        key=heads_inside(one.nodes, key, heads * head_dim),
+        value=heads_inside(one.nodes, value, heads * v_head_dim),
+        head_dim=head_dim,
+        v_head_dim=v_head_dim,
+        equally_long=equally_long,
+    )
+
+
+def _packed_in_key(one: ContribNode, query: ir.Value, packed: ir.Value, heads: int, head_dim: int) -> ContribOperands:
+    one.refuse("value", why="beside a key that packs both")
+    one.refuse("bias", why="beside packed keys, which is not read")
+    width = _packed_width(one, packed, heads, 2, "key")
+    if width != head_dim:
+        raise NotReadError("its query and key have heads of different width")
+    key, value = _unpack(one, packed, 2, heads * width)
+    return ContribOperands(
+        query=query,
+        key=key,
+        value=value,
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+        equally_long=one.same_size(query, 1, packed, 1),
+    )
+
+
+def _packed_in_query(one: ContribNode, packed: ir.Value, heads: int) -> ContribOperands:
+    one.refuse("key", "value", why="beside a query that packs all three")
+    width = _packed_width(one, packed, heads, 3, "query")
+    whole = heads * width
+    query, key, value = add_bias(one, one.get("bias"), _unpack(one, packed, 3, whole), (whole, whole, whole))
+    return ContribOperands(query=query, key=key, value=value, head_dim=width, v_head_dim=width, equally_long=True)
+
+
+def _packed_width(one: ContribNode, packed: ir.Value, heads: int, count: int, name: str) -> int:
+    """Width of a head in (batch, length, heads, count, width)."""
+    dims = one.search.dims_of(packed) or ()
+    if dims[2] not in (None, heads) or dims[3] not in (None, count):
+        raise NotReadError(
+            f"its {name} has shape (samples, length, {dims[2]}, {dims[3]}, width), "
+            f"expected {heads} heads and {count} packed"
+        )
+    return one.size(packed, -1, name)
+
+
+def _unpack(one: ContribNode, packed: ir.Value, count: int, width: int) -> list[ir.Value]:
+    nodes = one.nodes
+    parts = nodes.many("Split", packed, nodes.integers(*([1] * count)), outputs=count, axis=3)
+    shape = ir.Shape([None, None, width])
+    return [nodes("Reshape", part, nodes.integers(0, 0, width), dtype=packed.dtype, shape=shape) for part in parts]

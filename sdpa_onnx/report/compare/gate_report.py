@@ -1,0 +1,301 @@
+"""A comparison in words and tables, for terminal, Markdown and JUnit alike; decides nothing.
+
+Knows no widths and no markup. Rows that say the same of many cases are told once.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sdpa_onnx.core.compare.gate_row import percent
+from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
+from sdpa_onnx.core.records.records import TimingRecord
+from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, plain, usual_factors
+from sdpa_onnx.report.text.number_text import count, duration, ratio_text
+from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.workflows.expected.known_findings import KnownFinding, SortedFindings
+
+__all__ = [
+    "GateReport",
+    "alarms",
+    "changed_table",
+    "evidence_lines",
+    "gate_words",
+    "headline",
+    "place",
+    "summary",
+    "tally_table",
+]
+
+# In the order in which they are told.
+_ORDER = (
+    *(
+        GateVerdict.REGRESSION,
+        GateVerdict.UNDECIDED,
+        GateVerdict.NOT_COMPARABLE,
+        GateVerdict.DISAPPEARED,
+        GateVerdict.WORSE,
+    ),
+    *(GateVerdict.CHANGED, GateVerdict.APPEARED, GateVerdict.BETTER, GateVerdict.SAME),
+)
+_WORDS = {
+    GateVerdict.SAME: "the same",
+    GateVerdict.WORSE: "worse, allowed",
+    GateVerdict.NOT_COMPARABLE: "not comparable",
+}
+# Of a time, where nothing had to be allowed for it.
+_WITHIN = "slower within the margin"
+# So many findings of one gate and word are told in full; of more the worst alone, for they may have one cause.
+_MOST_ALIKE = 3
+# Verdicts from bad to worst.
+_BAD = ("crashed", "failed", "disagrees", "suspicious", "wrong")
+# In the evidence of core/compare/gate_time.py.
+_NOISY = "NOISY"
+# So many times are told also where they are the same as before.
+_MOST_TIMES = 12
+_NOTHING_USUAL = CommonFactors()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateReport:
+    """A finished comparison.
+
+    Args:
+        rows: What the gates say.
+        base, head: What was compared, for people.
+        how: In what way, one sentence.
+        command: The command line that repeats it.
+        known: The rows beside the known findings, if there is a file of them.
+    """
+
+    rows: Sequence[GateRecord]
+    base: str
+    head: str
+    how: str
+    command: str
+    known: SortedFindings | None = None
+
+    @property
+    def failing(self) -> list[GateRecord]:
+        """Rows that fail the comparison: those that no known finding lists."""
+        return [row for row in self.rows if row.fails and self.why(row) is None]
+
+    def why(self, row: GateRecord) -> KnownFinding | None:
+        """The known finding that excuses a failing row, or None."""
+        if self.known is None:
+            return None
+        return next((entry for entry, found in self.known.known if any(one is row for one in found)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Rows of one gate with one word and one evidence."""
+
+    rows: Sequence[GateRecord] = field(default_factory=tuple)
+
+    @property
+    def first(self) -> GateRecord:
+        return self.rows[0]
+
+    def where(self, usual: CommonFactors) -> str:
+        """The case, or how many there are and the first of them."""
+        if len(self.rows) == 1:
+            return place(self.first, usual)
+        return f"{len(self.rows)} cases, such as {place(self.first, usual)}"
+
+
+def _groups(report: GateReport) -> list[_Group]:
+    """What is not the same as before, the worst first, and few times in any case; rows that say the same are one."""
+    timed = [row for row in report.rows if row.ratio > 0]
+    told = {id(row) for row in timed} if len(timed) <= _MOST_TIMES else set()
+    found: dict[tuple[object, ...], list[GateRecord]] = {}
+    for row in report.rows:
+        if row.word is not GateVerdict.SAME or id(row) in told:
+            key = (row.gate, row.word, row.evidence, row.base, row.head, row.fails, report.why(row) is None)
+            found.setdefault(key, []).append(row)
+    order = list(Gate)
+    ordered = sorted(
+        found.values(),
+        key=lambda rows: (
+            not (rows[0].fails and report.why(rows[0]) is None),
+            _ORDER.index(rows[0].word),
+            order.index(rows[0].gate),
+        ),
+    )
+    return [_Group(rows=rows) for rows in ordered]
+
+
+def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
+    """Where a row belongs: runtime or arm, case, attention, inputs.
+
+    Args:
+        usual: What most rows share, and is not named.
+    """
+    runs = row.arm if row.arm not in ("", "HEAD") else row.runtime
+    opset = f"opset {row.opset}" if row.opset and not row.arm else ""
+    threads = f"{row.threads} threads" if row.threads > 1 else ""
+    site = f"output '{row.site[4:]}'" if row.site.startswith("end:") else row.site
+    case = case_in_words(_sized(row), usual)
+    parts = (runs, row.target, case, row.form if not row.arm else "", opset, site, row.inputs, threads)
+    return plain(", ".join(dict.fromkeys(part for part in parts if part)))
+
+
+def _usual_of(report: GateReport) -> CommonFactors:
+    """Heads and element type of most rows, which need no naming in each."""
+    return usual_factors([_sized(row) for row in report.rows])
+
+
+def _sized(row: GateRecord) -> TimingRecord:
+    """The row as a record whose case has words."""
+    return TimingRecord(case=row.case, target=row.target, sizes=row.sizes, dtype=row.dtype)
+
+
+def headline(report: GateReport) -> str:
+    """The shortest word for all of it."""
+    failing = len(report.failing)
+    if failing:
+        return count(failing, "regression")
+    return "no regression found, time not gated" if _noisy(report) else "no regression"
+
+
+def summary(report: GateReport) -> str:
+    """The comparison in one sentence."""
+    checks = count(len(report.rows), "check")
+    tally = Counter(gate_words(report, row) for row in report.rows)
+    margin = f" of {percent(max((row.margin for row in report.rows), default=0.0))}"
+    failing = report.failing
+    if failing:
+        first = failing[0]
+        counts = Counter(row.gate for row in failing)
+        gates = join_words([f"{counts[gate]} of {gate}" for gate in Gate if counts[gate]])
+        which = f" ({gates}), the first" if len(failing) > 1 else ""
+        said = first.evidence.split(". ")[0].rstrip(".")
+        where = place(first, _usual_of(report))
+        slower = f" Beside that {tally[_WITHIN]} {_WITHIN}{margin}." if tally[_WITHIN] else ""
+        return f"{headline(report).capitalize()} in {checks}{which}: {first.gate}, {where}: {plain(said)}.{slower}"
+    parts = [f"{tally[word]} {word}{margin if word == _WITHIN else ''}" for word in _printed(report)]
+    return f"No regression in {checks}: {join_words(parts)}."
+
+
+def _printed(report: GateReport) -> list[str]:
+    """Words that occur, the best first."""
+    ranked = sorted(report.rows, key=lambda row: -_ORDER.index(row.word))
+    return list(dict.fromkeys(gate_words(report, row) for row in ranked))
+
+
+def alarms(report: GateReport) -> list[str]:
+    """What must not be overlooked although it fails nothing."""
+    lines = []
+    noisy = _noisy(report)
+    if noisy:
+        lines.append(f"TIME WAS NOT GATED in {count(noisy, 'case')}: the machine was too noisy, see below.")
+    known = [row for row in report.rows if row.fails and report.why(row) is not None]
+    if known:
+        lines.append(f"{count(len(known), 'known finding')} beside that, as listed.")
+    return lines
+
+
+def _noisy(report: GateReport) -> int:
+    """How many timings were too noisy to be gated."""
+    return sum(row.gate is Gate.TIME and _NOISY in row.evidence for row in report.rows)
+
+
+def gate_words(report: GateReport, row: GateRecord) -> str:
+    """The word of a row as it is printed."""
+    if row.fails and report.why(row) is not None:
+        return "known"
+    within = row.gate is Gate.TIME and row.word is GateVerdict.WORSE and 0 < row.ratio_high <= 1 + row.margin
+    word = _WITHIN if within else _WORDS.get(row.word, row.word.value)
+    return f"{word} (strict)" if row.fails and row.word is not GateVerdict.REGRESSION else word
+
+
+def changed_table(report: GateReport, *, most: int) -> Table | None:
+    """What changed and how long it took, one row a group; None where there is neither.
+
+    Args:
+        most: Rows at most; a note says how many are left out.
+    """
+    found = _groups(report)
+    if not found:
+        return None
+    usual = _usual_of(report)
+    rows = [
+        (str(group.first.gate), gate_words(report, group.first), group.where(usual), *_before_and_now(group.first))
+        for group in found[:most]
+    ]
+    left = len(found) - len(rows)
+    notes = [f"All with {usual.words}, if not said." if usual.words else "", f"{count(left, 'more row')} not shown."]
+    return Table(
+        title="What changed, and times",
+        heading="",
+        columns=(
+            Column(head="gate"),
+            Column(head="word"),
+            Column(head="where"),
+            Column(head="BASE"),
+            Column(head="HEAD"),
+            Column(head="ratio"),
+        ),
+        sections=(Section(heading="", rows=tuple(rows)),),
+        note=" ".join(note for note in notes[: 2 if left else 1] if note),
+    )
+
+
+def tally_table(report: GateReport) -> Table:
+    """How many rows each gate has of each word."""
+    used = _printed(report)
+    gates = [gate for gate in Gate if any(row.gate is gate for row in report.rows)]
+    counts = Counter((row.gate, gate_words(report, row)) for row in report.rows)
+    return Table(
+        title="All checks",
+        heading="",
+        columns=(Column(head="gate"), *(Column(head=word, is_number=True) for word in used)),
+        sections=(
+            Section(
+                heading="",
+                rows=tuple((str(gate), *(str(counts[gate, word] or "-") for word in used)) for gate in gates),
+            ),
+        ),
+    )
+
+
+def evidence_lines(report: GateReport) -> list[tuple[str, str]]:
+    """Findings: what each is of, and its evidence in sentences. Of many of one kind the worst, and how many more."""
+    usual = _usual_of(report)
+    kinds: dict[tuple[object, ...], list[_Group]] = {}
+    for group in _groups(report):
+        row = group.first
+        if row.word is not GateVerdict.SAME:
+            kinds.setdefault((row.gate, gate_words(report, row), id(report.why(row))), []).append(group)
+    lines = []
+    for groups in kinds.values():
+        if len(groups) <= _MOST_ALIKE or groups[0].first.gate is Gate.TIME:
+            lines += [_evidence(report, group, usual) for group in groups]
+            continue
+        label, text = _evidence(report, max(groups, key=_badness), usual)
+        lines.append((label, f"{text} This is the worst; {len(groups) - 1} more like it have rows in the table."))
+    return lines
+
+
+def _badness(group: _Group) -> int:
+    return _BAD.index(group.first.head) if group.first.head in _BAD else -1
+
+
+def _evidence(report: GateReport, group: _Group, usual: CommonFactors) -> tuple[str, str]:
+    entry = report.why(group.first)
+    known = f" Known: {plain(entry.why)} ({entry.place})." if entry is not None else ""
+    doubts = "".join(f" Doubt: {plain(text)}" for text in group.first.warnings)
+    label = f"{group.first.gate}, {gate_words(report, group.first)}"
+    return label, f"{group.where(usual)}: {plain(group.first.evidence)}{known}{doubts}"
+
+
+def _before_and_now(row: GateRecord) -> tuple[str, str, str]:
+    """What BASE and HEAD had, and the ratio, as far as there is one."""
+    if row.gate is Gate.MEMORY and row.base_bytes > 0:
+        return row.base, row.head, f"{row.head_bytes / row.base_bytes:.2f}"
+    if row.ratio < 0:
+        return row.base or "-", row.head or "-", "-"
+    ratio = ratio_text(row.ratio, row.ratio_low, row.ratio_high)
+    if row.base_seconds <= 0 or row.head_seconds <= 0:
+        return "-", "-", ratio
+    return duration(row.base_seconds), duration(row.head_seconds), ratio

@@ -1,0 +1,122 @@
+"""The chart of a history: a panel for each case, ratios over the runs, and a line where versions changed.
+
+One chart for each machine and reference; the words come from history_words.py.
+"""
+
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.core.compare.history import History, HistoryGroup, HistorySeries
+from sdpa_onnx.report.compare.history_text import case_words, group_words, marks
+from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, in_rows
+from sdpa_onnx.report.text.escape_control import visible
+from sdpa_onnx.report.text.labels import series_name
+from sdpa_onnx.report.text.ticks import ticks
+
+if TYPE_CHECKING:
+    import altair as alt
+
+__all__ = ["history_charts"]
+
+_PANEL_WIDTH, _PANEL_HEIGHT, _PANELS_A_ROW = 380, 200, 2
+# Names of runs under an axis; more are thinned out.
+_MOST_NAMES = 12
+# Where arms of one run stand side by side, in runs: else their intervals hide each other.
+_SIDE_STEP = 0.08
+
+
+def history_charts(history: History) -> dict[str, "alt.ConcatChart"]:
+    """Define a chart for each group with at least two runs, by file name without ending."""
+    groups = [group for group in history.groups if len(group.runs) > 1]
+    return {f"history-{number}": _chart(group) for number, group in enumerate(groups, 1)}
+
+
+def _chart(group: HistoryGroup) -> "alt.ConcatChart":
+    arms = list(dict.fromkeys(series_name(series.newest) for series in group.series))
+    cases: dict[str, list[HistorySeries]] = {}
+    for series in group.series:
+        cases.setdefault(case_words(group, series), []).append(series)
+    panels = [_panel(group, case, found, arms) for case, found in cases.items()]
+    subtitle = [
+        "below 1 = faster; bars: interval of a run; grey lines: versions changed there, a ring: the level changed"
+    ]
+    return in_rows(panels, columns=_PANELS_A_ROW, title=f"Ratio to {group_words(group.key)}", subtitle=subtitle)
+
+
+def _panel(group: HistoryGroup, case: str, found: list[HistorySeries], arms: list[str]) -> "alt.LayerChart":
+    import altair as alt
+
+    rows = _rows(found)
+    ends = [float(row[end]) for row in rows for end in ("low", "high")] + [1.0]
+    room = max((max(ends) / min(ends)) ** 0.06, 1.01)
+    low, high = min(ends) / room, max(ends) * room
+    data = alt.Chart(alt.InlineData(values=rows))
+    legend = alt.Legend(
+        title=None, orient="bottom", direction="horizontal", columns=2, columnPadding=40, symbolStrokeWidth=2
+    )
+    shown = [arm for arm in arms if arm in {row["arm"] for row in rows}]
+    # Black is the reference's, which has no line here.
+    looks = [(PALETTE[1:][index % (len(PALETTE) - 1)], SHAPES[index % len(SHAPES)]) for index in map(arms.index, shown)]
+    colour = alt.Color("arm:N", scale=alt.Scale(domain=shown, range=[one for one, _ in looks]), legend=legend)
+    shape = alt.Shape("arm:N", scale=alt.Scale(domain=shown, range=[one for _, one in looks]), legend=legend)
+    axis = alt.Axis(values=ticks(low, high), format="~g")
+    title = f"time / time of {group.key.reference}"
+    y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
+    base = data.encode(x=_x(group), color=colour)
+    layers: list[alt.Chart] = [
+        *_rules(group),
+        base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q"),
+        base.mark_line(strokeWidth=1.5).encode(y=y),
+        base.mark_point(filled=True, size=45, opacity=1).encode(y=y, shape=shape),
+    ]
+    changed = [row for row in rows if row["changed"]]
+    if changed:
+        ring = alt.Chart(alt.InlineData(values=changed)).mark_point(size=220, strokeWidth=2, color="#a3131b")
+        layers.append(ring.encode(x=_x(group), y=y))
+    return alt.LayerChart(
+        layer=layers, width=_PANEL_WIDTH, height=_PANEL_HEIGHT, title=alt.TitleParams(case, fontSize=12)
+    )
+
+
+def _rows(found: list[HistorySeries]) -> list[dict[str, str | float | bool]]:
+    middle = (len(found) - 1) / 2
+    return [
+        {
+            "arm": series_name(series.newest),
+            "x": point.run + _SIDE_STEP * (number - middle),
+            "y": point.record.ratio,
+            "low": point.record.ratio_low,
+            "high": point.record.ratio_high,
+            "changed": index in {change.index for change in series.changes},
+        }
+        for number, series in enumerate(found)
+        for index, point in enumerate(series.points)
+    ]
+
+
+def _x(group: HistoryGroup) -> "alt.X":
+    import altair as alt
+
+    names = [run.name for run in group.runs]
+    step = -(-len(names) // _MOST_NAMES)
+    text = "{" + ", ".join(f"{index}: {_quoted(name)}" for index, name in enumerate(names)) + "}[datum.value]"
+    axis = alt.Axis(values=list(range(0, len(names), step)), labelExpr=text, labelAngle=-35, labelLimit=150, grid=False)
+    scale = alt.Scale(domain=[-0.5, len(names) - 0.5], nice=False)
+    return alt.X("x:Q", title=None, scale=scale, axis=axis)
+
+
+def _quoted(name: str) -> str:
+    """A text of Vega's expression language, which is JSON's."""
+    import msgspec
+
+    return msgspec.json.encode(visible(name)).decode()
+
+
+def _rules(group: HistoryGroup) -> "list[alt.Chart]":
+    """A line before every run that was made with other versions."""
+    import altair as alt
+
+    at = [{"x": index - 0.5} for index in marks(group)]
+    if not at:
+        return []
+    rule = alt.Chart(alt.InlineData(values=at)).mark_rule(color="#8a8a8a", strokeDash=[4, 3], strokeWidth=1.5)
+    return [rule.encode(x=_x(group))]

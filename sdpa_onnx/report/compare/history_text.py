@@ -1,0 +1,170 @@
+"""A history in sentences and tables: how often, how much, since when, and what changed there; compares nothing."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from sdpa_onnx.core.compare.change_points import HISTORY_ALPHA, ChangePoint
+from sdpa_onnx.core.compare.history import GroupKey, History, HistoryGroup, HistorySeries, differences
+from sdpa_onnx.report.text.labels import arm_in_words, case_in_words, join_words, series_name, usual_factors
+from sdpa_onnx.report.text.number_text import count, ratio_text, share
+from sdpa_onnx.report.text.table import Column, Section, Table
+
+__all__ = ["case_words", "group_words", "history_sentences", "history_tables", "marks"]
+
+_NOTE = (
+    "Time of an arm over that of the reference in the same run, with the interval of the run; below 1 = faster. "
+    "Change: where the level moved by more than chance and the usual differences between runs explain."
+)
+
+
+# Arms that are named where many changed at once; the table has all.
+_MOST_ARMS = 3
+
+# Source: the simulation in tests/core/compare/test_change_points.py.
+_FALSE_ALARMS = (
+    f"The chance that a history without any change is told to have one is at most {share(HISTORY_ALPHA)}, as long as "
+    "runs of the same thing differ by about 1 %."
+)
+
+
+def history_sentences(history: History) -> list[str]:
+    """The first says it all; then every change, what cannot be compared, and what was left out."""
+    changes = [change for group in history.groups for series in group.series for change in series.changes]
+    runs = {run.name for group in history.groups for run in group.runs}
+    arms = sum(len(group.series) for group in history.groups)
+    told = f"{count(len(changes), 'change')} of level" if changes else "no change of level"
+    first = f"{count(len(runs), 'run')}, {count(arms, 'series', 'series')}: {told}."
+    return [
+        first,
+        *(sentence for group in history.groups for sentence in _changes(group)),
+        *_apart(history.groups),
+        *(
+            f"{count(number, 'timing')} of {name} failed or was too noisy to count."
+            for name, number in history.left_out.items()
+        ),
+        *(
+            f"{name} is skipped: {reason}{'' if reason.endswith('.') else '.'}"
+            for name, reason in history.skipped.items()
+        ),
+        _FALSE_ALARMS,
+    ]
+
+
+def history_tables(history: History) -> list[Table]:
+    """Per machine and reference: the series, then the runs with what changed between them."""
+    return [table for group in history.groups for table in (_series_table(group), _runs_table(group))]
+
+
+def group_words(key: GroupKey) -> str:
+    """What a group's ratios refer to, and where: torch 2.13.0 on AMD EPYC, 2 cores, 1 thread."""
+    reference = f"{key.reference} {key.reference_version}".strip()
+    return f"{reference} on {key.machine}, {count(key.threads, 'thread')}"
+
+
+def case_words(group: HistoryGroup, series: HistorySeries) -> str:
+    """Target and case of a series."""
+    usual = usual_factors([one.newest for one in group.series])
+    parts = (series.newest.target, case_in_words(series.newest, usual))
+    return ", ".join(dict.fromkeys(part for part in parts if part))
+
+
+def marks(group: HistoryGroup) -> dict[int, str]:
+    """Index of a run -> what had changed when it was made, where something had."""
+    changed = {
+        index: differences(before.header, after.header)
+        for index, (before, after) in enumerate(zip(group.runs, group.runs[1:], strict=False), 1)
+    }
+    return {index: join_words(words) for index, words in changed.items() if words}
+
+
+def _changes(group: HistoryGroup) -> Iterator[str]:
+    """A sentence for each run at which levels changed; many arms at once have one cause more often than many."""
+    at: dict[int, list[tuple[HistorySeries, ChangePoint]]] = {}
+    for series in group.series:
+        for change in series.changes:
+            at.setdefault(series.points[change.index].run, []).append((series, change))
+    for run, found in sorted(at.items()):
+        largest = sorted(found, key=lambda one: -abs(one[1].log_change))[:_MOST_ARMS]
+        arms = [
+            f"{arm_in_words(series.newest)} in {case_words(group, series)} is {_change_words(change)}"
+            for series, change in largest
+        ]
+        more = [f"{len(found) - _MOST_ARMS} more changed less"] if len(found) > _MOST_ARMS else []
+        only = " This was seen in the newest run only; the next one will tell." if _is_newest(found) else ""
+        yield f"From {group.runs[run].name} on, {'; '.join([*arms, *more])}. {_cause(group, run)}{only}"
+
+
+def _is_newest(found: Sequence[tuple[HistorySeries, ChangePoint]]) -> bool:
+    return all(change.after == 1 and change.index == len(series.points) - 1 for series, change in found)
+
+
+def _cause(group: HistoryGroup, run: int) -> str:
+    before, after = group.runs[run - 1], group.runs[run]
+    changed = differences(before.header, after.header)
+    where = f"between {before.name} and {after.name}"
+    return f"Changed {where}: {join_words(changed)}." if changed else f"No version changed {where}."
+
+
+def _change_words(change: ChangePoint) -> str:
+    factor, low, high = (math.exp(value) for value in (change.log_change, change.log_low, change.log_high))
+    word = "slower" if change.log_change > 0 else "faster"
+    levels = f"{math.exp(change.log_before):.2f} -> {math.exp(change.log_after):.2f} of the reference"
+    return f"{word}: {ratio_text(factor, low, high, times=' x')} ({levels})"
+
+
+def _apart(groups: Sequence[HistoryGroup]) -> Iterator[str]:
+    """Why there is more than one group."""
+    if len(groups) > 1:
+        names = join_words([f"{group_words(group.key)} ({count(len(group.runs), 'run')})" for group in groups])
+        yield f"Ratios are compared only on one machine and beside one version of the reference: {names}."
+
+
+def _series_table(group: HistoryGroup) -> Table:
+    by_case: dict[str, list[HistorySeries]] = {}
+    for series in group.series:
+        by_case.setdefault(case_words(group, series), []).append(series)
+    return Table(
+        title=f"Ratio to {group_words(group.key)}",
+        heading="case",
+        columns=(
+            Column(head="arm"),
+            Column(head="runs", is_number=True),
+            Column(head="first", is_number=True),
+            Column(head="newest", is_number=True),
+            Column(head="change"),
+        ),
+        sections=tuple(
+            Section(heading=case, rows=tuple(_series_row(group, one) for one in found))
+            for case, found in by_case.items()
+        ),
+        note=_NOTE,
+    )
+
+
+def _series_row(group: HistoryGroup, series: HistorySeries) -> tuple[str, ...]:
+    first, newest = series.points[0].record, series.newest
+    changes = [
+        f"{math.exp(change.log_change):.2f} x from {group.runs[series.points[change.index].run].name} on"
+        for change in series.changes
+    ]
+    return (
+        series_name(newest),
+        str(len(series.points)),
+        ratio_text(first.ratio, first.ratio_low, first.ratio_high),
+        ratio_text(newest.ratio, newest.ratio_low, newest.ratio_high),
+        ", ".join(changes) or "none",
+    )
+
+
+def _runs_table(group: HistoryGroup) -> Table:
+    changed = marks(group)
+    rows = [
+        (run.name, run.header.started, changed.get(index, "" if index == 0 else "nothing"))
+        for index, run in enumerate(group.runs)
+    ]
+    return Table(
+        title=f"Runs with {group_words(group.key)}",
+        heading="",
+        columns=(Column(head="run"), Column(head="started"), Column(head="what changed")),
+        sections=(Section(heading="", rows=tuple(rows)),),
+    )

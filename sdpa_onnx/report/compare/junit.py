@@ -1,0 +1,82 @@
+"""A comparison as JUnit XML: one suite a gate, one test case a row, a failure with its evidence.
+
+Well-formed whatever a name holds. What is open is skipped, and says why; many that cannot be compared for one reason,
+figures aside, are one case.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from xml.etree import ElementTree as ET
+
+from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
+from sdpa_onnx.core.records.verdicts import Outcome
+from sdpa_onnx.report.compare.gate_report import GateReport, gate_words, place, summary
+from sdpa_onnx.report.text.escape_control import visible
+
+__all__ = ["render_junit"]
+
+# Characters that XML 1.0 cannot hold, even escaped. Source: XML 1.0, production 2.
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+# So many cases that cannot be compared for one reason are told one by one; a file of foreign benchmarks has thousands.
+_MOST_ALIKE = 20
+_FIGURES = re.compile(r"\d[\d.e+-]*")
+
+
+def render_junit(report: GateReport) -> bytes:
+    """Write a comparison as JUnit XML, UTF-8."""
+    groups = list(_groups(report.rows))
+    root = ET.Element("testsuites", {"name": "sdpa-onnx compare", **_counts(report, [rows[0] for rows in groups])})
+    for gate in Gate:
+        told = [rows for rows in groups if rows[0].gate is gate]
+        if told:
+            counts = _counts(report, [rows[0] for rows in told])
+            suite = ET.SubElement(root, "testsuite", {"name": gate.value, **counts})
+            names: Counter[str] = Counter()
+            for rows in told:
+                name = place(rows[0]) if len(rows) == 1 else f"{len(rows)} cases, such as {place(rows[0])}"
+                names[name] += 1
+                _add(suite, report, rows[0], name if names[name] == 1 else f"{name} ({names[name]})")
+    output = ET.SubElement(root, "system-out")
+    output.text = _xml(summary(report))
+    ET.indent(root)
+    text: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
+    return text + b"\n"
+
+
+def _groups(rows: Sequence[GateRecord]) -> Iterator[Sequence[GateRecord]]:
+    """Rows by test case, in order: each alone, but for many that cannot be compared for one reason."""
+    alike: dict[tuple[object, ...], list[GateRecord]] = {}
+    for index, row in enumerate(rows):
+        is_bare = row.word is GateVerdict.NOT_COMPARABLE and not row.fails
+        key = (row.gate, row.runtime, _FIGURES.sub("", row.evidence)) if is_bare else (index,)
+        alike.setdefault(key, []).append(row)
+    for found in alike.values():
+        yield from [found] if len(found) > _MOST_ALIKE else ([row] for row in found)
+
+
+def _add(suite: ET.Element, report: GateReport, row: GateRecord, name: str) -> None:
+    """One test case; rows of one name are numbered by now, for readers take them for one."""
+    attributes = {"classname": _xml(f"sdpa_onnx.{row.gate}.{row.runtime or 'any'}"), "name": _xml(name)}
+    case = ET.SubElement(suite, "testcase", attributes)
+    word, evidence = gate_words(report, row), _xml(row.evidence)
+    known = report.why(row)
+    if known is not None:
+        ET.SubElement(case, "skipped", {"message": _xml(f"known: {known.why}")}).text = evidence
+    elif row.fails:
+        ET.SubElement(case, "failure", {"message": _xml(word), "type": row.gate.value}).text = evidence
+    elif row.outcome is Outcome.SKIPPED:
+        ET.SubElement(case, "skipped", {"message": evidence})
+    else:
+        ET.SubElement(case, "system-out").text = _xml(f"{word}: {row.evidence}")
+
+
+def _counts(report: GateReport, rows: list[GateRecord]) -> dict[str, str]:
+    failures = sum(row.fails and report.why(row) is None for row in rows)
+    skipped = sum(row.outcome is Outcome.SKIPPED or (row.fails and report.why(row) is not None) for row in rows)
+    return {"tests": str(len(rows)), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
+
+
+def _xml(text: str) -> str:
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", visible(text))

@@ -1,0 +1,83 @@
+"""A comparison as Markdown, for a comment on a pull request and the summary of a job; at most 60 kB.
+
+Reads no clock and no file: the same rows give the same bytes. What a name holds can never become markup.
+"""
+
+from collections.abc import Sequence
+
+from sdpa_onnx.report.compare.gate_report import (
+    GateReport,
+    alarms,
+    changed_table,
+    evidence_lines,
+    headline,
+    summary,
+    tally_table,
+)
+from sdpa_onnx.report.text.markdown_parts import code_span, fenced, inert, table_row
+from sdpa_onnx.report.text.table import Column, Table
+
+__all__ = ["MOST_BYTES", "render_gates"]
+
+# GitHub refuses a comment above 65536 characters; the rest is left to whoever puts it together.
+MOST_BYTES = 60_000
+_MOST_ROWS = 40
+_MOST_EVIDENCE = 160
+_FEWEST = 5
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_WHOLE = ("word", "BASE", "HEAD", "ratio")
+
+
+def render_gates(report: GateReport) -> str:
+    """Write a comparison; details are cut first where it would be too long."""
+    rows, most, evidence = _MOST_ROWS, _MOST_EVIDENCE, evidence_lines(report)
+    while True:
+        text = _rendered(report, rows, evidence, most)
+        if len(text.encode()) <= MOST_BYTES or (rows <= _FEWEST and not most):
+            return text
+        rows, most = rows if most > _MOST_ROWS else max(rows // 2, _FEWEST), most // 2
+
+
+def _rendered(report: GateReport, most_rows: int, evidence: Sequence[tuple[str, str]], most: int) -> str:
+    table = changed_table(report, most=most_rows)
+    mark = "\N{CROSS MARK}" if report.failing else "\N{WARNING SIGN}\N{VARIATION SELECTOR-16}" if alarms(report) else ""
+    mark = mark or "\N{WHITE HEAVY CHECK MARK}"
+    blocks = [
+        f"## {mark} Attention: {headline(report)}",
+        f"**{inert(summary(report))}**",
+        *(f"**{inert(line)}**" for line in alarms(report)),
+        f"BASE {code_span(report.base)}, HEAD {code_span(report.head)}. {inert(report.how)}",
+        *([] if table is None else [_table(table)]),
+        *_evidence(evidence, most),
+        _folded(f"All {len(report.rows)} checks", _table(tally_table(report))),
+        _folded("How to repeat it", fenced(report.command)),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _evidence(lines: Sequence[tuple[str, str]], most: int) -> list[str]:
+    if not lines:
+        return []
+    told = [f"- **{inert(label)}**: {inert(text)}" for label, text in lines[:most]]
+    left = len(lines) - len(told)
+    return [_folded("Evidence", "\n".join([*told, *([f"- {left} more are not shown."] if left else [])]))]
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
+def _table(table: Table) -> str:
+    lines = [
+        table_row([inert(column.head) for column in table.columns]),
+        table_row(["---:" if column.is_number else "---" for column in table.columns]),
+        *(table_row(list(map(_cell, row, table.columns))) for section in table.sections for row in section.rows),
+    ]
+    return "\n".join([*lines, *(["", inert(table.note)] if table.note else [])])
+
+
+def _cell(text: str, column: Column) -> str:
+    """A cell; the word that fails stands out, and figures are not broken."""
+    if column.head == "word" and text == "regression":
+        return f"**{text}**"
+    return inert(text).replace(" ", _NO_BREAK) if column.head in _WHOLE else inert(text)

@@ -1,0 +1,165 @@
+"""What a report of `conformance` is made from, and its words for places and figures.
+
+Reads no clock, no machine and no file: whoever ran fills it in.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sdpa_onnx.core.records.records import ConformanceRecord
+from sdpa_onnx.core.records.verdicts import Conformity
+from sdpa_onnx.report.text.labels import plain
+from sdpa_onnx.report.text.number_text import count, figure
+from sdpa_onnx.workflows.conformance.observing import OTHER
+from sdpa_onnx.workflows.expected.known_findings import KnownFinding, SortedFindings
+
+__all__ = [
+    "SKIPPED",
+    "ConformanceFinding",
+    "ConformanceRun",
+    "evidence",
+    "findings_of",
+    "place",
+    "places",
+    "seen",
+    "verdict_word",
+]
+
+SKIPPED = "skipped"
+"""The word of a row that was not judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConformanceRun:
+    """Rows of one or several runtimes, and the circumstances.
+
+    Args:
+        records: The rows, in the order in which they ran.
+        versions: Runtime -> its version, such as "onnxruntime 1.32.0".
+        sources: Feature -> where the operator's text, or an issue, says what is right.
+        facts: What is safe to tell of the machine and the packages, by name.
+        command: The command line that repeats all of it.
+        known: The rows beside the known findings, or None if no file of them was given.
+        is_finished: False if it was stopped.
+        made: Day on which it ran.
+    """
+
+    records: tuple[ConformanceRecord, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    command: str = ""
+    known: SortedFindings | None = None
+    is_finished: bool = True
+    made: str = ""
+
+    @property
+    def runtimes(self) -> tuple[str, ...]:
+        """Names of the runtimes, each once, those without a row too."""
+        return tuple(dict.fromkeys([*self.versions, *(record.runtime for record in self.records)]))
+
+    def rows_of(self, runtime: str) -> list[ConformanceRecord]:
+        """The rows of one runtime."""
+        return [record for record in self.records if record.runtime == runtime]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConformanceFinding:
+    """Rows of one feature that are wrong, or crashed, in one way.
+
+    Args:
+        worst: The row with the largest error over its bound.
+        rows: All of them.
+        known: The entry that lists it, or None.
+        is_new: Whether a file of known findings was given that does not list all of them.
+    """
+
+    worst: ConformanceRecord
+    rows: tuple[ConformanceRecord, ...]
+    known: KnownFinding | None
+    is_new: bool
+
+
+def findings_of(run: ConformanceRun, verdict: Conformity) -> list[ConformanceFinding]:
+    """Group the rows of one verdict by runtime, feature, operator and what was observed.
+
+    Runtime by runtime, those of which most cases are wrong first, then those with the largest error over its bound.
+    """
+    groups: dict[tuple[str, ...], list[ConformanceRecord]] = {}
+    for record in run.records:
+        if record.verdict is verdict:
+            key = (record.runtime, record.operator, record.feature, record.observed, record.reading)
+            groups.setdefault(key, []).append(record)
+    found = [_finding(run, rows) for rows in groups.values()]
+    return sorted(found, key=lambda one: (run.runtimes.index(one.worst.runtime), -_share(one), -_size(one)))
+
+
+def _share(finding: ConformanceFinding) -> float:
+    """Part of the cases that is wrong."""
+    cases = sum(row.cases for row in finding.rows)
+    return sum(row.wrong_cases for row in finding.rows) / cases if cases else 0.0
+
+
+def _size(finding: ConformanceFinding) -> float:
+    ratio = finding.worst.max_bound_ratio
+    return math.inf if math.isnan(ratio) else ratio
+
+
+def seen(record: ConformanceRecord) -> str:
+    """Which of the known outcomes was observed; "" if none of them."""
+    return "" if record.observed == OTHER else record.observed
+
+
+def verdict_word(record: ConformanceRecord) -> str:
+    """The verdict, also of a row that has none."""
+    return SKIPPED if record.verdict is None else str(record.verdict)
+
+
+def place(record: ConformanceRecord) -> str:
+    """Operator, opset and dtype of a row: Attention 23 float32."""
+    return " ".join(str(part) for part in (record.operator, record.opset or "", record.dtype) if part)
+
+
+def places(records: Iterable[ConformanceRecord]) -> str:
+    """Several of them, shortly: Attention 23 float32, float16; Attention 24 float32."""
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        head = " ".join(str(part) for part in (record.operator, record.opset or "") if part)
+        found.setdefault(head, {})[record.dtype] = None
+    return "; ".join(" ".join(part for part in (head, ", ".join(dtypes)) if part) for head, dtypes in found.items())
+
+
+def _figures_in_words(record: ConformanceRecord) -> str:
+    """How much of a row is wrong, and by how much; an error inside its bound is no evidence and left out."""
+    said = []
+    if record.wrong_cases:
+        said.append(f"{record.wrong_cases} of {count(record.cases, 'case')} wrong")
+    if record.max_bound_ratio > 1:
+        said.append(f"largest error {figure(record.max_abs_error)}")
+        said.append(f"{figure(record.max_bound_ratio)} times the bound")
+    return ", ".join(said)
+
+
+def evidence(record: ConformanceRecord, *, beside: ConformanceRecord | None = None) -> str:
+    """What was seen, in sentences: cases, figures, diagnosis, reason.
+
+    Args:
+        beside: A row whose diagnosis and reason the reader has seen already.
+    """
+    seen = {beside.diagnosis, beside.reason} if beside is not None else set()
+    words = [text for text in (record.diagnosis, record.reason) if text not in seen]
+    said = [_figures_in_words(record), *map(plain, words), *map(plain, record.warnings)]
+    return " ".join(_sentence(text) for text in dict.fromkeys(said) if text)
+
+
+def _finding(run: ConformanceRun, rows: Sequence[ConformanceRecord]) -> ConformanceFinding:
+    entries = run.known.known if run.known else ()
+    entry = next((entry for entry, matched in entries if any(row in matched for row in rows)), None)
+    new = run.known.new if run.known else ()
+    worst = max(rows, key=lambda row: row.max_bound_ratio)
+    return ConformanceFinding(worst=worst, rows=tuple(rows), known=entry, is_new=any(row in new for row in rows))
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

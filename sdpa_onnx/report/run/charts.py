@@ -1,0 +1,124 @@
+"""The charts of a run: points to altair definitions.
+
+White background and a palette that colour-blind readers tell apart, with a shape
+for every arm; the numbers come from chart_points.py. Those of saturation are
+in saturation_chart.py.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.core.records.records import Record
+from sdpa_onnx.report.saturation.charts import saturation_charts
+from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, side_by_side
+from sdpa_onnx.report.text.chart_titles import ChartKind, chart_title
+from sdpa_onnx.report.text.labels import CaseFactor
+from sdpa_onnx.report.text.ticks import ticks
+from sdpa_onnx.report.timing.chart_points import ChartPoint, ChartSeries, chart_series, series_names
+
+if TYPE_CHECKING:
+    import altair as alt
+
+__all__ = ["charts"]
+
+# Factor between neighbouring series on the logarithmic horizontal axis.
+_SIDE_STEP = 1.04
+
+_PANEL_WIDTH, _PANEL_HEIGHT = 330, 260
+_AXIS_TITLES = {CaseFactor.LENGTH: "length (tokens)", CaseFactor.HEAD_DIM: "d_k (width of one head, elements)"}
+
+
+def charts(records: Sequence[Record]) -> dict[str, "alt.HConcatChart"]:
+    """Define every chart that has data, by file name without ending."""
+    names = series_names(records)
+    drawn = {str(series.name): _chart(series, names) for series in chart_series(records)}
+    return drawn | saturation_charts(records)
+
+
+def _chart(series: ChartSeries, names: Sequence[str]) -> "alt.HConcatChart":
+    is_time = series.name.kind is not ChartKind.ERROR_OVER_HEAD_DIM
+    absolute = _panel(series, series.absolute, names, title=_absolute_title(series))
+    relative = _panel(series, series.relative, names, title=_relative_title(series)) + _line_at_one(series)
+    panels = (absolute, relative) if is_time else (relative, absolute)
+    return side_by_side(panels, title=chart_title(str(series.name)), subtitle=[series.fixed])
+
+
+def _absolute_title(series: ChartSeries) -> str:
+    return f"time of a call ({series.unit})" if series.unit else "largest absolute error"
+
+
+def _relative_title(series: ChartSeries) -> str:
+    return f"time / time of {series.baseline}" if series.baseline else "largest error / proven bound"
+
+
+def _panel(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[str], *, title: str) -> "alt.LayerChart":
+    import altair as alt
+
+    shown = [name for name in names if name in {point.series for point in (*series.absolute, *series.relative)}]
+    colours = [PALETTE[names.index(name) % len(PALETTE)] for name in shown]
+    shapes = [SHAPES[names.index(name) % len(SHAPES)] for name in shown]
+    legend = alt.Legend(title=None, orient="bottom", direction="horizontal", columns=4, symbolStrokeWidth=2)
+    colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
+    shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=shapes), legend=legend)
+    base = alt.Chart(alt.InlineData(values=_rows(series, points, names))).encode(x=_x(series), color=colour)
+    low, high = _domain(series, points)
+    axis = alt.Axis(values=ticks(low, high), format="~g" if low > 1e-3 else "~e")
+    y = alt.Y("y:Q", title=title, scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
+    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    lines = base.mark_line(strokeWidth=1.5).encode(y=y)
+    marks = base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shape)
+    has_bars = any(point.low < point.high for point in points)
+    layers = [*([bars] if has_bars else []), lines, marks]
+    return alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_PANEL_HEIGHT)
+
+
+def _rows(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[str]) -> list[dict[str, str | float]]:
+    """The data of a panel, bars of ratios side by side: behind each other they read as one.
+
+    Times stay in place, for their lines are steep and would seem to be apart.
+    """
+    has_bars = points is series.relative and any(point.low < point.high for point in points)
+    step = _SIDE_STEP if has_bars else 1.0
+    shown = [name for name in names if name in {point.series for point in points}]
+    middle = (len(shown) - 1) / 2
+    return [
+        {
+            "series": point.series,
+            "x": point.x * step ** (shown.index(point.series) - middle),
+            "y": point.y,
+            "low": point.low,
+            "high": point.high,
+        }
+        for point in points
+    ]
+
+
+def _x(series: ChartSeries) -> "alt.X":
+    import altair as alt
+
+    axis = series.name.kind.axis
+    values = sorted({point.x for point in (*series.absolute, *series.relative)})
+    scale = alt.Scale(type="log", base=2, domain=[values[0] / 1.15, values[-1] * 1.15], nice=False)
+    return alt.X("x:Q", title=_AXIS_TITLES[axis], scale=scale, axis=alt.Axis(values=values, format="d"))
+
+
+def _domain(series: ChartSeries, points: Sequence[ChartPoint]) -> tuple[float, float]:
+    """The ends of the vertical axis: room around the points; the line at 1 is inside where there is one."""
+    ends = [end for point in points for end in (point.low, point.high) if end > 0]
+    if points is series.relative:
+        ends.append(1.0)
+    room = max((max(ends) / min(ends)) ** 0.06, 1.01)
+    return min(ends) / room, max(ends) * room
+
+
+def _line_at_one(series: ChartSeries) -> "alt.LayerChart":
+    """The line that decides: the baseline, or the proven bound; named outside, where no point can be."""
+    import altair as alt
+
+    text = series.baseline or "bound"
+    data = alt.Chart(alt.InlineData(values=[{"one": 1.0, "text": text}]))
+    rule = data.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color="#333333").encode(y="one:Q")
+    label = data.mark_text(align="left", dx=5, fontSize=11, color="#333333").encode(
+        y="one:Q", x=alt.value(_PANEL_WIDTH), text="text:N"
+    )
+    return alt.LayerChart(layer=[rule, label])

@@ -1,0 +1,41 @@
+"""The circumstances of a run as rows of text, shared by terminal and Markdown; reads no machine."""
+
+from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.report.text.number_text import figure, figures_per_second, percent
+
+__all__ = ["environment_rows"]
+
+# Ceilings by name: what is printed and its unit.
+_CEILINGS = {
+    "gemm_flops_per_second": ("ceiling, matrix products", "FLOP/s"),
+    "exps_per_second": ("ceiling, exponentials", "exp/s"),
+    "bytes_per_second": ("ceiling, memory", "B/s"),
+}
+
+
+def environment_rows(header: RunHeader) -> list[tuple[str, str]]:
+    """Name and value of everything known of the run but its results."""
+    return [
+        ("suite", header.suite),
+        ("started", header.started),
+        ("finished", header.finished or "no"),
+        ("cells", f"{header.done_cells} of {header.planned_cells}"),
+        *sorted(header.environment.items()),
+        ("threads", str(header.threads)),
+        ("versions", ", ".join(f"{name} {version}" for name, version in sorted(header.versions.items())) or "unknown"),
+        *(_ceiling(name, value) for name, value in sorted(header.ceilings.items()) if value > 0),
+        *_calibration(header),
+    ]
+
+
+def _calibration(header: RunHeader) -> list[tuple[str, str]]:
+    """How much two processes of one model are taken to differ; no row in runs of earlier versions."""
+    spread = header.calibration.get("between_sd", 0.0)
+    return [("two processes of one model differ by", percent(spread))] if spread > 0 else []
+
+
+def _ceiling(name: str, value: float) -> tuple[str, str]:
+    if name not in _CEILINGS:
+        return f"ceiling, {name}", figure(value)
+    words, unit = _CEILINGS[name]
+    return words, figures_per_second(value, unit)

@@ -1,0 +1,237 @@
+"""The first lines of a report: what was found, in plain words, bad news first.
+
+Says nothing that the records do not prove; the timing sentences are in
+timing_findings.py, those on saturation in saturation_findings.py.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
+from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
+from sdpa_onnx.report.text.known_summary import known_summary
+from sdpa_onnx.report.text.labels import (
+    CommonFactors,
+    is_module_end,
+    join_words,
+    plain,
+    series_name,
+    usual_factors,
+    where_in_words,
+)
+from sdpa_onnx.report.text.number_text import count, figure, share
+from sdpa_onnx.report.text.tally import FailureGroup, bound_ratio, kind_noun, not_ok, outcome_of
+from sdpa_onnx.report.timing.alarms import is_told_as_alarm
+from sdpa_onnx.report.timing.findings import timing_findings
+from sdpa_onnx.workflows.expected.known_findings import SortedFindings
+
+__all__ = ["findings"]
+
+# Groups that get a line of their own; the rest are counted and stand in the tables.
+_MOST_LINES = 4
+_REASON_LIMIT = 160
+
+_OUTCOME_WORDS = {
+    Outcome.DISAGREES: "disagree",
+    Outcome.FAILED: "failed",
+    Outcome.UNSUPPORTED: "unsupported",
+    Outcome.SKIPPED: "skipped",
+}
+
+
+def findings(records: Sequence[Record], header: RunHeader, *, known: SortedFindings | None = None) -> list[str]:
+    """Tell what the run found; the first line counts everything that is not ok, the next what of it is known."""
+    usual = usual_factors(records)
+    return [
+        _status_line(records, header, usual),
+        *([known_summary(known)] if known is not None else []),
+        *_worst_lines(records),
+        *_not_ok_lines(records, usual),
+        *timing_findings(records, usual),
+        *_sharpness_lines(records),
+        *_export_lines(records),
+        *_warning_lines(records, usual),
+        *saturation_findings(saturation_records(records)),
+    ]
+
+
+def _status_line(records: Sequence[Record], header: RunHeader, usual: CommonFactors) -> str:
+    sentences = []
+    if not header.is_finished:
+        sentences.append(f"This run is not finished: {header.done_cells} of {header.planned_cells} cells.")
+    if not records:
+        return " ".join([*sentences, "There are no records: nothing was checked and nothing was timed."])
+    sentences.append(_agreement_sentence(records, usual))
+    rest = _rest_in_words(records)
+    if rest:
+        sentences.append(f"Not ok: {rest}.")
+    return " ".join(sentences)
+
+
+def _agreement_sentence(records: Sequence[Record], usual: CommonFactors) -> str:
+    checks = _judged(records)
+    if not checks:
+        return f"No output was checked against the float64 oracle{_saturation_in_words(records)}."
+    wrong = _disagreeing(records)
+    if wrong:
+        return f"{_counts_of_wrong(wrong, len(checks))}; the worst {_times_its_bound(wrong[0], usual)}."
+    agree = "The one check agrees" if len(checks) == 1 else f"All {len(checks)} checks agree"
+    proven = [check for check in checks if not is_module_end(check)]
+    if not proven:
+        return f"{agree} with a float64 run of the module."
+    worst = max(proven, key=bound_ratio)
+    largest = f"{figure(bound_ratio(worst))} of its proven bound ({where_in_words(worst, usual)})"
+    return f"{agree} with the float64 oracle; the largest error is {largest}."
+
+
+def _saturation_in_words(records: Sequence[Record]) -> str:
+    """A run of saturation alone did check something: cells against their predictions."""
+    cells = saturation_records(records)
+    if not cells:
+        return ""
+    ok = sum(outcome_of(cell) is Outcome.OK for cell in cells)
+    return f" by itself; {ok} of {count(len(cells), 'saturation cell')} {'is' if 1 in (ok, len(cells)) else 'are'} ok"
+
+
+def _counts_of_wrong(wrong: Sequence[AgreementRecord], checks: int) -> str:
+    """How many checks disagree, the proven ones apart: 3 of 212 checks are WRONG and 1 is suspicious."""
+    suspicious = sum(check.verdict is Verdict.SUSPICIOUS for check in wrong)
+    proven = len(wrong) - suspicious
+    parts = [
+        f"{number} {noun}{'is' if number == 1 else 'are'} {word}"
+        for number, noun, word in (
+            (proven, f"of {count(checks, 'check')} ", "WRONG"),
+            (suspicious, "" if proven else f"of {count(checks, 'check')} ", "suspicious"),
+        )
+        if number
+    ]
+    return join_words(parts)
+
+
+def _times_its_bound(worst: AgreementRecord, usual: CommonFactors) -> str:
+    where = where_in_words(worst, usual)
+    ratio = bound_ratio(worst)
+    if ratio == float("inf"):
+        return f"is not finite where the oracle is ({where})"
+    limit = "what is allowed at the end of a module" if is_module_end(worst) else "its proven bound"
+    return f"error is {figure(ratio)} times {limit} ({where})"
+
+
+def _rest_in_words(records: Sequence[Record]) -> str:
+    """Counts of what is not ok beyond the wrong checks, which the sentence before has told."""
+    judged = {id(check) for check in _judged(records)}
+    counts: Counter[tuple[str, Outcome]] = Counter()
+    for group in not_ok(records):
+        counts[group.noun, group.outcome] += sum(id(record) not in judged for record in group.records)
+    return join_words([f"{count(n, noun)} {_verb(outcome, n)}" for (noun, outcome), n in counts.items() if n])
+
+
+def _verb(outcome: Outcome, number: int) -> str:
+    if outcome is Outcome.DISAGREES and number == 1:
+        return "disagrees"
+    return _OUTCOME_WORDS[outcome]
+
+
+def _worst_lines(records: Sequence[Record]) -> list[str]:
+    """The evidence on the worst wrong check, enough to repeat it."""
+    wrong = _disagreeing(records)
+    if not wrong:
+        return []
+    worst = wrong[0]
+    inputs = f", inputs '{worst.inputs}'" if worst.inputs else ""
+    site = f", attention {worst.site}" if worst.site else ""
+    evidence = f"Evidence on the worst: largest error {figure(worst.max_abs_error)}{site}{inputs}, seed {worst.seed}."
+    said = plain(worst.diagnosis or worst.reason, _REASON_LIMIT)
+    where = sorted({f"{check.target} on {series_name(check)}" for check in wrong})
+    listed = join_words(where) if len(where) <= _MOST_LINES else f"{len(where)} places"
+    timed = any(isinstance(record, TimingRecord) for record in records)
+    worthless = "; times of these count for nothing until they are right" if timed else ""
+    spread = f"The checks that disagree are in {listed}{worthless}."
+    return [" ".join(part for part in (evidence, said, spread) if part)]
+
+
+def _not_ok_lines(records: Sequence[Record], usual: CommonFactors) -> list[str]:
+    """One line a reason; wrong checks have their own."""
+    groups = [group for group in not_ok(records) if (group.noun, group.outcome) != ("check", Outcome.DISAGREES)]
+    lines = [_not_ok_line(group, usual) for group in groups[:_MOST_LINES]]
+    left = groups[_MOST_LINES:]
+    if left:
+        cells = sum(len(group.records) for group in left)
+        lines.append(f"{count(len(left), 'more reason')} ({count(cells, 'record')}) in the table of what is not ok.")
+    return lines
+
+
+def _not_ok_line(group: FailureGroup, usual: CommonFactors) -> str:
+    where = where_in_words(group.records[0], usual)
+    more = f" and {len(group.records) - 1} more" if len(group.records) > 1 else ""
+    number = len(group.records)
+    return f"{count(number, group.noun)} {_verb(group.outcome, number)} ({where}{more}): {_sentence(group.reason)}"
+
+
+def _sharpness_lines(records: Sequence[Record]) -> list[str]:
+    """What the checks would have caught, at the least sharp place."""
+    sharpest: dict[tuple[str, str], float] = {}
+    for check in _judged(records):
+        if outcome_of(check) is Outcome.OK and not is_module_end(check):
+            place = (check.target, series_name(check))
+            proven = check.scale_error_proven if check.scale_error_proven >= 0 else float("inf")
+            sharpest[place] = min(sharpest.get(place, float("inf")), proven)
+    weakest = max(sharpest.values(), default=float("inf"))
+    if weakest == float("inf"):
+        return []
+    caught = f"a scale off by {share(weakest)} would have been proven wrong"
+    return [f"The checks are sharp: for every target and runtime, {caught}."]
+
+
+def _export_lines(records: Sequence[Record]) -> list[str]:
+    """What was proven of the dynamic axes of the exports that are right."""
+    right = [record for record in records if isinstance(record, ExportRecord) and outcome_of(record) is Outcome.OK]
+    tried = [record.sizes_tried for record in right if record.dynamic_axes and record.sizes_tried]
+    if not tried:
+        return []
+    which = f"All {len(tried)} exports" if len(tried) == len(right) > 1 else count(len(tried), "export")
+    sizes = f"{min(tried)}" if min(tried) == max(tried) else f"{min(tried)} to {max(tried)}"
+    return [f"{which} ran at sizes that were never traced ({sizes} tried of each); no axis is baked."]
+
+
+def _warning_lines(records: Sequence[Record], usual: CommonFactors) -> list[str]:
+    """Doubts, each once, with how many records carry it; those on timings that stand above are not repeated."""
+    doubted: dict[str, list[Record]] = {}
+    for record in records:
+        for warning in dict.fromkeys(record.warnings):
+            if not (isinstance(record, TimingRecord) and is_told_as_alarm(warning)):
+                doubted.setdefault(plain(warning), []).append(record)
+    groups = sorted(doubted.items(), key=lambda group: -len(group[1]))
+    lines = [_warning_line(warning, members, usual) for warning, members in groups[:_MOST_LINES]]
+    if len(groups) > _MOST_LINES:
+        lines.append(f"{count(len(groups) - _MOST_LINES, 'more warning')} in the table of warnings.")
+    return lines
+
+
+def _warning_line(warning: str, members: Sequence[Record], usual: CommonFactors) -> str:
+    if len(members) == 1:
+        return f"Warning ({kind_noun(members[0])}, {where_in_words(members[0], usual)}): {_sentence(warning)}"
+    names = sorted({series_name(record) or record.target for record in members})
+    shown = join_words(names) if len(names) <= _MOST_LINES else count(len(names), "arm")
+    return f"Warning on {len(members)} records ({shown}): {_sentence(warning)}"
+
+
+def _sentence(text: str) -> str:
+    """A reason cut to a line's worth, with its full stop."""
+    short = plain(text, _REASON_LIMIT)
+    return short if short.endswith((".", "!", "?")) else f"{short}."
+
+
+def _judged(records: Sequence[Record]) -> list[AgreementRecord]:
+    return [
+        record
+        for record in records
+        if isinstance(record, AgreementRecord) and outcome_of(record) in (Outcome.OK, Outcome.DISAGREES)
+    ]
+
+
+def _disagreeing(records: Sequence[Record]) -> list[AgreementRecord]:
+    """The checks that disagree, proven faults first, then by how far they are off."""
+    wrong = [check for check in _judged(records) if outcome_of(check) is Outcome.DISAGREES]
+    return sorted(wrong, key=lambda check: (check.verdict is Verdict.SUSPICIOUS, -bound_ratio(check)))

@@ -1,0 +1,108 @@
+"""The table of a choice among forms: who ran how fast where, and why the others were not kept."""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from sdpa_onnx.core.records.records import FormRecord, Outcome, Record
+from sdpa_onnx.report.text.labels import join_words
+from sdpa_onnx.report.text.number_text import count, duration, ratio_text
+from sdpa_onnx.report.text.table import Column, Section, Table
+
+__all__ = ["attentions_alike", "form_table", "limits_of_chosen", "told_forms"]
+
+# Cell for "does not apply here".
+_NONE = "-"
+
+
+def attentions_alike(names: Sequence[str]) -> str:
+    """One attention by its name, several by their number and the first."""
+    return names[0] if len(names) == 1 else f"{len(names)} attentions (first: {names[0]})"
+
+
+def told_forms(records: Sequence[FormRecord]) -> list[FormRecord]:
+    """What a person is told: attentions with one and the same table once, and no warnings, see `limits_of_chosen`."""
+    by_site: dict[str, list[FormRecord]] = {}
+    for record in records:
+        by_site.setdefault(record.site, []).append(msgspec.structs.replace(record, site=""))
+    tables: list[tuple[list[str], list[FormRecord]]] = []
+    for site, rows in by_site.items():
+        same = next((sites for sites, known in tables if known == rows), None)
+        if same is None:
+            tables.append(([site], rows))
+        else:
+            same.append(site)
+    return [
+        msgspec.structs.replace(row, site=attentions_alike(sites), warnings=())
+        for sites, rows in tables
+        for row in rows
+    ]
+
+
+def limits_of_chosen(records: Sequence[FormRecord]) -> list[str]:
+    """What the chosen forms do not take although it harms nobody else, one short line for each form."""
+    limits: dict[tuple[str, str], dict[str, None]] = {}
+    for record in records:
+        if record.chosen and record.warnings:
+            limits.setdefault((record.form, record.runtime), {}).update(dict.fromkeys(record.warnings))
+    return [_limit_line(list(warnings)) for warnings in limits.values()]
+
+
+def _limit_line(warnings: Sequence[str]) -> str:
+    # The clause before the mask, the case and the runtime's own words.
+    first = re.split(r", | \(|: ", warnings[0], maxsplit=1)[0].rstrip(".")
+    more = f", {len(warnings) - 1} more" if len(warnings) > 1 else ""
+    return f"{first} (in full{more} under --json)."
+
+
+def form_table(records: Sequence[Record]) -> Table:
+    """One section for each attention and its sizes, one row for each way of writing it that is right there."""
+    forms = [record for record in records if isinstance(record, FormRecord) and record.outcome is Outcome.OK]
+    sections: dict[str, list[tuple[str, ...]]] = {}
+    for record in forms:
+        sections.setdefault(_heading(record), []).append(_row(record))
+    threads = join_words([count(number, "thread") for number in sorted({record.threads for record in forms})])
+    return Table(
+        title="Forms",
+        heading="attention",
+        columns=(
+            Column(head="form"),
+            Column(head="opset", is_number=True),
+            Column(head="worked around"),
+            Column(head="time", is_number=True),
+            Column(head="ratio [95 %]", is_number=True),
+            Column(head="chosen"),
+        ),
+        sections=tuple(Section(heading=heading, rows=tuple(rows)) for heading, rows in sections.items()),
+        note=f"{threads}. Ratio: time over that of the fastest in the same interleaved run. Every form here answers "
+        "all probes right on this runtime, with what is worked around.",
+    )
+
+
+def _heading(record: FormRecord) -> str:
+    sizes, words = record.sizes, []
+    if sizes.q_seq_len >= 0:
+        words = [
+            f"batch {sizes.batch_size}",
+            f"{sizes.q_seq_len} {'query' if sizes.q_seq_len == 1 else 'queries'}",
+            count(sizes.kv_seq_len, "key"),
+        ]
+    if record.past_seq_len >= 0:
+        words.append(f"{record.past_seq_len} in the cache")
+    what = " ".join(word for word in (record.site, f"on {record.runtime}") if word)
+    return ", ".join([what, *words])
+
+
+def _row(record: FormRecord) -> tuple[str, ...]:
+    is_timed = record.median_seconds > 0
+    is_paired = record.ratio_low < record.ratio_high
+    plain = f"{record.ratio:.2f}" if is_timed else _NONE
+    return (
+        record.arm or record.form,
+        str(record.opset),
+        ", ".join(record.workarounds) or _NONE,
+        duration(record.median_seconds) if is_timed else _NONE,
+        ratio_text(record.ratio, record.ratio_low, record.ratio_high) if is_paired else plain,
+        "yes" if record.chosen else record.reason,
+    )

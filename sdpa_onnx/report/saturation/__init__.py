@@ -1,0 +1,5 @@
+"""Reports of saturation: tables, small multiples and findings.
+
+Draws what `core.saturation` computed.
+No measuring here.
+"""

@@ -1,0 +1,114 @@
+"""What saturation cells say in a few sentences: the claims that matter most, and the largest deviation.
+
+The claims themselves, and whether they hold, are `core.saturation.claims`'; here
+they are only chosen.
+"""
+
+from collections.abc import Sequence
+
+from sdpa_onnx.core.records.records import Outcome, Record, SaturationRecord
+from sdpa_onnx.core.saturation.claims import claims
+from sdpa_onnx.core.saturation.measures import LIMIT_Z, MeasureName, deviations
+from sdpa_onnx.report.saturation.tables import largest_deviation
+from sdpa_onnx.report.text.labels import inputs_in_words, join_words
+from sdpa_onnx.report.text.number_text import count, figure
+
+__all__ = ["deviation_line", "saturation_findings", "saturation_records", "with_deviation"]
+
+# How the claims begin that stand in the first lines, one line each. Twin: core/saturation/claims.py.
+_LINES = (
+    ("What scaling buys",),
+    ("Scale ",),
+    ("In the mean square",),
+    ("In the median row", "Dead rows"),
+)
+_LEFT_OUT = "nothing below rests on them."
+_BARE_TARGET = "sdpa"
+
+
+def saturation_records(records: Sequence[Record]) -> list[SaturationRecord]:
+    """The saturation cells of a run."""
+    return [record for record in records if isinstance(record, SaturationRecord)]
+
+
+def saturation_findings(records: Sequence[SaturationRecord]) -> list[str]:
+    """Say what the scale does here: keys and saturated rows, phase, gradients; then modules and the deviation.
+
+    The claims are those of the inputs that most cells have, bare attention first;
+    the others, and the rest of the claims, stand in their own section.
+    """
+    if not records:
+        return []
+    main = _main_inputs(records)
+    said = claims(main)
+    # The sentence on what was left out comes first where there is one, then what was measured.
+    opening = [line for line in said[:1] if line.endswith(_LEFT_OUT)]
+    inputs = said[len(opening) : len(opening) + 1]
+    chosen = [_starting(said, starts) for starts in _LINES]
+    lines = [line for line in chosen if line]
+    if inputs:
+        lines = [f"Saturation: {inputs[0]} {lines[0]}", *lines[1:]] if lines else [f"Saturation: {inputs[0]}"]
+    told = {id(record) for record in main}
+    lines += _module_lines([record for record in records if id(record) not in told])
+    return with_deviation(records, [*opening, *lines])
+
+
+def deviation_line(records: Sequence[SaturationRecord]) -> str:
+    """Say how far the measures are from their exact predictions; empty if none was compared."""
+    found = [(abs(worst[1]), worst, record) for record in records if (worst := largest_deviation(record))]
+    if not found:
+        return ""
+    _, (name, z), record = max(found, key=lambda one: one[0])
+    compared = sum(one.z is not None for cell in records for one in cell.measures.values())
+    where = f"{name}, {inputs_in_words(record)}, d_k {record.head_dim}, length {record.kv_seq_len}"
+    told = (
+        f"Of {count(compared, 'measure')} beside an exact prediction in {count(len(found), 'cell')}, the largest |z| "
+        f"is {abs(z):.1f} ({where})"
+    )
+    beyond = [cell for cell in records if deviations(cell.measures)]
+    if not beyond:
+        return f"{told}: within the limit of {LIMIT_Z:g}."
+    wrong = sum(cell.outcome is Outcome.DISAGREES for cell in beyond)
+    return f"{told}: over the limit of {LIMIT_Z:g} in {count(len(beyond), 'cell')} ({wrong} counted as disagreeing)."
+
+
+def with_deviation(records: Sequence[SaturationRecord], lines: Sequence[str]) -> list[str]:
+    """Add the line on the deviation: last, or first if it is over the limit."""
+    deviation = deviation_line(records)
+    if any(deviations(record.measures) for record in records):
+        return [deviation, *lines]
+    return [*lines, *([deviation] if deviation else [])]
+
+
+def _main_inputs(records: Sequence[SaturationRecord]) -> list[SaturationRecord]:
+    """The cells of one kind of input: bare attention before modules, then the most."""
+    groups: dict[tuple[str, float, str], list[SaturationRecord]] = {}
+    for record in records:
+        groups.setdefault((record.target, record.sigma, record.dtype), []).append(record)
+    return max(groups.values(), key=lambda group: (group[0].target == _BARE_TARGET, len(group)))
+
+
+def _starting(said: Sequence[str], starts: Sequence[str]) -> str:
+    return " ".join(line for line in said if line.startswith(tuple(starts)))
+
+
+def _module_lines(records: Sequence[SaturationRecord]) -> list[str]:
+    """One line a module: its sigma and how wide it spreads the logits under each rule."""
+    cells: dict[tuple[str, int, int], list[SaturationRecord]] = {}
+    for record in records:
+        if record.target != _BARE_TARGET and MeasureName.BETA in record.measures:
+            cells.setdefault((record.target, record.head_dim, record.kv_seq_len), []).append(record)
+    return [
+        f"{target} as initialised (sigma^2 {members[0].sigma ** 2:.3g}, d_k {head_dim}, length {length}): "
+        f"{join_words([_spread(record) for record in members])}."
+        for (target, head_dim, length), members in cells.items()
+    ]
+
+
+def _spread(record: SaturationRecord) -> str:
+    beta, index = (record.measures[name] for name in (MeasureName.BETA, MeasureName.BETA_OVER_CRITICAL))
+    predicted = "" if beta.predicted is None else f", predicted {figure(beta.predicted)}"
+    return (
+        f"under scale {record.scale_rule} the logits spread by {figure(beta.value)}{predicted} "
+        f"(beta / beta_c {figure(index.value)})"
+    )

@@ -1,0 +1,143 @@
+"""Saturation records as two tables: what was measured, and the main measures beside their exact prediction.
+
+What it means for the paper's claims is said by `core.saturation.claims`.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sdpa_onnx.core.records.records import MeasuredValue, Outcome, SaturationRecord
+from sdpa_onnx.core.saturation.measures import LIMIT_Z, MeasureName, deviations
+from sdpa_onnx.report.text.labels import inputs_in_words
+from sdpa_onnx.report.text.number_text import figure, share
+from sdpa_onnx.report.text.table import Column, Section, Table
+
+__all__ = ["PREDICTION_TITLE", "SATURATION_TITLE", "largest_deviation", "prediction_table", "saturation_table"]
+
+SATURATION_TITLE = "Saturation of the softmax"
+PREDICTION_TITLE = "Saturation, measured beside predicted"
+
+_NONE = "-"
+# Beside a z beyond LIMIT_Z and a cell that disagrees.
+_FLAG = "!"
+
+
+def _short(value: float) -> str:
+    """Fewer digits for what spans ten decades, so that 80 columns hold the row: 1.07, 0.083, 1e-09."""
+    if value >= 0.1 or value == 0:
+        return figure(value)
+    return f"{value:#.2g}" if value >= 1e-3 else f"{value:.0e}"
+
+
+def _three(value: float) -> str:
+    """Three digits, two below 0.01: never more than six characters."""
+    return figure(value) if value >= 0.01 else _short(value)
+
+
+def _part(value: float) -> str:
+    """A share; what is as good as none is not given digits."""
+    return "<.01 %" if 0 < value < 1e-4 else share(value)
+
+
+def _signed(z: float) -> str:
+    """A deviation with its sign, and no minus before zero."""
+    return f"{round(z, 1) + 0.0:+.1f}"
+
+
+# Head of the column, measure, how it is written.
+_COLUMNS: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
+    ("beta/ beta_c", MeasureName.BETA_OVER_CRITICAL, figure),
+    ("keys e^H", MeasureName.EFFECTIVE_KEYS, figure),
+    ("max w > .99", MeasureName.SATURATED_ROWS, _part),
+    ("|J| rms", MeasureName.JACOBIAN_RMS, _three),
+    ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, _three),
+    ("grad q median", MeasureName.QUERY_GRADIENT_MEDIAN, _short),
+    ("grad q p10", MeasureName.QUERY_GRADIENT_P10, _short),
+    ("dead rows", MeasureName.QUERY_GRADIENT_DEAD, _part),
+    ("f16 zeros", MeasureName.FLOAT16_ZEROS, _part),
+)
+_PREDICTED: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
+    ("H/ln S", MeasureName.ENTROPY_SHARE, _three),
+    ("max w > .99", MeasureName.SATURATED_ROWS, _part),
+    ("|J| rms", MeasureName.JACOBIAN_RMS, _three),
+    ("grad q rms", MeasureName.QUERY_GRADIENT_RMS, _three),
+)
+
+
+def saturation_table(records: Sequence[SaturationRecord]) -> Table:
+    """What was measured: a section for each kind of input and scale rule, rows in the order of the records."""
+    heads = ("d_k", "length", *(head for head, _, _ in _COLUMNS), "worst z")
+    return Table(
+        title=SATURATION_TITLE,
+        heading="inputs and scale",
+        columns=tuple(Column(head=head, is_number=True) for head in heads),
+        sections=_sections([(inputs_in_words(record), _row(record)) for record in records]),
+        note="beta: standard deviation of a row's logits, beta_c = sqrt(2 ln S); above 1 the softmax is frozen. e^H: "
+        "equal weights of that entropy. |J|: Frobenius norm of the softmax Jacobian. grad q: norm of dL/dq for an "
+        "upstream gradient of norm 1. Dead rows: that below a tenth of its median under 1/sqrt(d_k). f16 zeros: "
+        "weights below 2^-25. Worst z: of the measure furthest from its exact prediction, in standard errors; "
+        f"{_FLAG} where it is beyond {LIMIT_Z:g} or the cell disagrees.",
+    )
+
+
+def prediction_table(records: Sequence[SaturationRecord]) -> Table:
+    """The main measures beside their exact prediction: a section for each kind of input, length and scale rule."""
+    shown = [record for record in records if any(name.value in record.measures for _, name, _ in _PREDICTED)]
+    triples = [head for name, _, _ in _PREDICTED for head in (name, "exact", "z")]
+    rows = [(f"{inputs_in_words(record)}, length {record.kv_seq_len}", _predicted_row(record)) for record in shown]
+    return Table(
+        title=PREDICTION_TITLE,
+        heading="inputs, scale and length",
+        columns=tuple(Column(head=head, is_number=True) for head in ("d_k", *triples)),
+        sections=_sections(rows),
+        note="Exact: the expectation over Gaussian logits at this very d_k and length. z: measured minus exact, in "
+        f"standard errors of the measured value; {_FLAG} beyond {LIMIT_Z:g}. H/ln S: entropy of the weights over its "
+        "largest value, 1 where all keys weigh the same. Medians, p10 and dead rows have no exact prediction.",
+    )
+
+
+def largest_deviation(record: SaturationRecord) -> tuple[str, float] | None:
+    """The measure furthest from its prediction and its z; None if nothing was compared."""
+    found = [(name, one.z) for name, one in record.measures.items() if one.z is not None]
+    return max(found, key=lambda pair: abs(pair[1]), default=None)
+
+
+def _sections(rows: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[Section, ...]:
+    """Rows under their headings, in the order in which these first occur."""
+    gathered: dict[str, list[tuple[str, ...]]] = {}
+    for heading, row in rows:
+        gathered.setdefault(heading, []).append(row)
+    return tuple(Section(heading=heading, rows=tuple(members)) for heading, members in gathered.items())
+
+
+def _row(record: SaturationRecord) -> tuple[str, ...]:
+    cells = [_cell(record.measures.get(name.value), write) for _, name, write in _COLUMNS]
+    return (str(record.head_dim), str(record.kv_seq_len), *cells, _worst_z(record))
+
+
+def _cell(measure: MeasuredValue | None, write: Callable[[float], str]) -> str:
+    return _NONE if measure is None else write(measure.value)
+
+
+def _worst_z(record: SaturationRecord) -> str:
+    """The largest deviation, flagged, or the outcome where nothing was compared."""
+    found = largest_deviation(record)
+    if found is None:
+        return _NONE if record.outcome is Outcome.OK else record.outcome.value
+    is_flagged = record.outcome is not Outcome.OK or bool(deviations(record.measures))
+    return f"{_signed(found[1])}{_FLAG if is_flagged else ''}"
+
+
+def _predicted_row(record: SaturationRecord) -> tuple[str, ...]:
+    triples = [_triple(record.measures.get(name.value), write) for _, name, write in _PREDICTED]
+    return (str(record.head_dim), *(cell for triple in triples for cell in triple))
+
+
+def _triple(measure: MeasuredValue | None, write: Callable[[float], str]) -> tuple[str, str, str]:
+    """Measured, predicted, z."""
+    if measure is None:
+        return (_NONE, _NONE, _NONE)
+    predicted = _NONE if measure.predicted is None else write(measure.predicted)
+    if measure.z is None:
+        return (write(measure.value), predicted, _NONE)
+    flag = "" if abs(measure.z) <= LIMIT_Z else _FLAG
+    return (write(measure.value), predicted, f"{_signed(measure.z)}{flag}")

@@ -1,0 +1,200 @@
+"""Names for people: what case, what arm, what form; text only, no judgement."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sdpa_onnx.core.records.records import AgreementRecord, Record, SaturationRecord, Sizes, TimingRecord
+
+__all__ = [
+    "CaseFactor",
+    "CommonFactors",
+    "SizedRecord",
+    "arm_in_words",
+    "case_in_words",
+    "case_options",
+    "clock_in_words",
+    "inputs_in_words",
+    "is_expanded",
+    "is_module_end",
+    "join_words",
+    "plain",
+    "series_name",
+    "usual_factors",
+    "where_in_words",
+]
+
+SizedRecord = AgreementRecord | TimingRecord
+"""A record that has sizes."""
+
+_FORM_WORDS = {"attention": "Attention", "decomposed": "the decomposed graph"}
+
+# A case id, its size tokens; what is left are its options. Twin: AttentionCase.case_id.
+_CASE_ID = re.compile(r"^b\d+_hq\d+_hkv\d+_q\d+_kv\d+_d\d+_")
+_SIZE_TOKEN = re.compile(r"^(b|q|kv|d)\d+$")
+_OPTION_WORDS = (
+    (re.compile(r"^causal$"), "causal"),
+    (re.compile(r"^dv(\d+)$"), r"d_v \1"),
+    (re.compile(r"^wl(\d+)$"), r"left window \1"),
+    (re.compile(r"^wr(\d+)$"), r"right window \1"),
+    (re.compile(r"^past(\d+)$"), r"past \1"),
+    (re.compile(r"^mask-bool$"), "boolean mask"),
+    (re.compile(r"^mask-float$"), "float mask"),
+    (re.compile(r"^mask-lengths$"), "key lengths"),
+    (re.compile(r"^cap([\d.e+-]+)$"), r"softcap \1"),
+    (re.compile(r"^scale(.+)$"), r"scale \1"),
+    (re.compile(r"^bsh$"), "layout BSH"),
+)
+_KV_HEADS = re.compile(r"^hq(\d+)$|^hkv(\d+)$")
+
+
+class CaseFactor(StrEnum):
+    """A factor that a suite varies, by the word the report uses for it."""
+
+    BATCH = "batch"
+    LENGTH = "length"
+    HEAD_DIM = "d_k"
+    HEADS = "heads"
+    DTYPE = "dtype"
+    OPTIONS = "options"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonFactors:
+    """Factors that most records share; a case names them only where it differs."""
+
+    q_num_heads: int = -1
+    dtype: str = ""
+
+    @property
+    def words(self) -> str:
+        """The shared factors, for a caption."""
+        heads = f"{self.q_num_heads} heads" if self.q_num_heads > 0 else ""
+        return ", ".join(word for word in (heads, self.dtype) if word)
+
+
+def usual_factors(records: Sequence[Record]) -> CommonFactors:
+    """Find the heads and the dtype that most records have."""
+    sized = [record for record in records if isinstance(record, SizedRecord) and record.sizes.q_num_heads > 0]
+    if not sized:
+        return CommonFactors()
+    heads = Counter(record.sizes.q_num_heads for record in sized).most_common(1)[0][0]
+    dtype = Counter(record.dtype for record in sized).most_common(1)[0][0]
+    return CommonFactors(q_num_heads=heads, dtype=dtype)
+
+
+def case_options(case: str) -> tuple[str, ...]:
+    """The tokens of a case id that are no sizes: heads, dtype, causal and the like.
+
+    None for a case that is named otherwise (a module with the sizes of its axes).
+    """
+    if not _CASE_ID.match(case):
+        return ()
+    return tuple(token for token in case.split("_") if not _SIZE_TOKEN.match(token))
+
+
+def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[CaseFactor] = ()) -> str:
+    """Say a case in words, its target left out: batch 1, length 512, d_k 64, causal.
+
+    Args:
+        without: Factors not to name.
+    """
+    if isinstance(record, SaturationRecord):
+        return f"{inputs_in_words(record, with_target=False)}, d_k {record.head_dim}, length {record.kv_seq_len}"
+    if not isinstance(record, SizedRecord) or record.sizes.q_seq_len < 0:
+        return record.case or record.target
+    sizes = record.sizes
+    is_usual = sizes.q_num_heads == usual.q_num_heads
+    parts = {
+        CaseFactor.BATCH: f"batch {sizes.batch_size}",
+        CaseFactor.LENGTH: _length_words(sizes),
+        CaseFactor.HEAD_DIM: f"d_k {sizes.head_dim}" if sizes.head_dim > 0 else "",
+        CaseFactor.HEADS: "" if is_usual or sizes.q_num_heads < 1 else f"{sizes.q_num_heads} heads",
+        CaseFactor.OPTIONS: ", ".join(_option_words(record.case)),
+        CaseFactor.DTYPE: "" if record.dtype == usual.dtype else record.dtype,
+    }
+    return ", ".join(text for axis, text in parts.items() if text and axis not in set(without))
+
+
+def inputs_in_words(record: SaturationRecord, *, with_target: bool = True) -> str:
+    """Say what a saturation cell was measured on: sdpa, sigma^2 1, float32, scale none.
+
+    Args:
+        record: A module is named with what its weights are, for its sigma comes of them.
+        with_target: Whether to name the target.
+    """
+    module = "" if record.target == "sdpa" else " as initialised"
+    target = f"{record.target}{module}, " if with_target and record.target else ""
+    return f"{target}sigma^2 {record.sigma**2:.3g}, {record.dtype}, scale {record.scale_rule}"
+
+
+def where_in_words(record: Record, usual: CommonFactors) -> str:
+    """Say where a record belongs: target, arm, case."""
+    parts = (record.target, series_name(record), case_in_words(record, usual))
+    return ", ".join(dict.fromkeys(part for part in parts if part))
+
+
+def series_name(record: Record) -> str:
+    """Short name of what ran: the arm, or runtime, form and opset; and whether the operator was kept."""
+    mark = " (expanded)" if is_expanded(record) else ""
+    if isinstance(record, TimingRecord) and record.arm:
+        return f"{record.arm}{mark}"
+    return " ".join(str(part) for part in (record.runtime, record.form, record.opset or "") if part) + mark
+
+
+def is_expanded(record: Record) -> bool:
+    """Whether an attention operator was asked for and something else ran in its place."""
+    return isinstance(record, SizedRecord) and any("Attention" in operator for operator in record.expanded)
+
+
+def is_module_end(record: Record) -> bool:
+    """Whether a check judged the end of a module, which has a rule instead of a proven bound.
+
+    Twin: workflows/verify/verify_model.py, which names the site.
+    """
+    return isinstance(record, AgreementRecord) and record.site.startswith("end:")
+
+
+def arm_in_words(record: Record) -> str:
+    """Long name of what ran: Attention (opset 23) on ort-cpu; Attention (opset 25, expanded) on ort-cpu."""
+    if not (record.form and record.runtime):
+        return series_name(record)
+    notes = [f"opset {record.opset}"] if record.opset else []
+    noted = ", ".join([*notes, *(["expanded"] if is_expanded(record) else [])])
+    behind = f" ({noted})" if noted else ""
+    return f"{_FORM_WORDS.get(record.form, f'form {record.form}')}{behind} on {record.runtime}"
+
+
+def clock_in_words(clock: str) -> str:
+    """Say which clock a time is of."""
+    return {"cpu": "CPU time", "wall": "wall time"}.get(clock, clock)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """List words: a, b and c."""
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+
+
+def plain(text: str, limit: int = 0) -> str:
+    """One line, without repeated spaces; cut at a word if a limit is given."""
+    line = " ".join(text.split())
+    if not limit or len(line) <= limit:
+        return line
+    return line[: limit - 3].rsplit(" ", 1)[0] + "..."
+
+
+def _length_words(sizes: Sizes) -> str:
+    if sizes.q_seq_len == sizes.kv_seq_len:
+        return f"length {sizes.q_seq_len}"
+    return f"{sizes.q_seq_len} queries, {sizes.kv_seq_len} keys"
+
+
+def _option_words(case: str) -> list[str]:
+    options = case_options(case)
+    heads = [int(found[1] or found[2]) for token in options if (found := _KV_HEADS.match(token))]
+    words = [f"{heads[1]} key/value heads"] if len(heads) == 2 and heads[0] != heads[1] else []
+    for token in options:
+        words += [found.expand(word) for pattern, word in _OPTION_WORDS if (found := pattern.match(token))]
+    return words

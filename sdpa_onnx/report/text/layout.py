@@ -1,0 +1,151 @@
+"""Tables and sentences as plain lines of a given width; numbers are never cut or broken.
+
+ASCII rules only, so that a pipe, a log and a narrow terminal read the same. rich's
+own tables shrink number columns when space is short; these do not.
+"""
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sdpa_onnx.report.text.table import Column, Table
+
+__all__ = ["TextLine", "Tone", "bullet", "paragraph", "table_lines"]
+
+_WIDE_GAP, _NARROW_GAP = 2, 1
+_LEAST_TEXT_WIDTH = 12
+
+# Spaces inside an interval, and between a number and its unit, where a line must not break.
+_TIGHT = re.compile(
+    r"(?:\d x )?\[[\d., -]+\]|\d (?:%|ms|µs|ns|s|[TGM]?FLOP/s)(?![a-z])|\b(?:d_k|batch|length|opset|seed) \d+"
+)
+
+
+class Tone(StrEnum):
+    """What a line is, for whoever colours it."""
+
+    TITLE = "title"
+    HEAD = "head"
+    SECTION = "section"
+    ROW = "row"
+    NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextLine:
+    """One line of output, without its newline."""
+
+    text: str
+    tone: Tone
+
+
+def paragraph(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
+    """Break a text at words; an interval or a number with its unit stays whole."""
+    later = indent if hanging is None else hanging
+    broken = textwrap.wrap(
+        _held_together(text),
+        max(width, _LEAST_TEXT_WIDTH),
+        initial_indent=indent,
+        subsequent_indent=later,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\0", " ") for line in broken]
+
+
+def bullet(text: str, width: int) -> list[str]:
+    """A sentence as a list item."""
+    return paragraph(text, width, indent="- ", hanging="  ")
+
+
+def table_lines(table: Table, width: int) -> list[TextLine]:
+    """Lay a table out; text columns give way, and what still does not fit overflows."""
+    gap, widths = _fit(table, width)
+    lines = [TextLine(text=table.title, tone=Tone.TITLE)]
+    heads = tuple(_breakable(column.head) for column in table.columns)
+    lines += [
+        TextLine(text=text, tone=Tone.HEAD) for text in _row_lines(table.columns, heads, widths, gap, is_head=True)
+    ]
+    lines.append(TextLine(text=gap.join("-" * one for one in widths), tone=Tone.HEAD))
+    for section in table.sections:
+        if section.heading:
+            lines += [TextLine(text=text, tone=Tone.SECTION) for text in paragraph(f"{section.heading}:", width)]
+        for row in section.rows:
+            lines += [TextLine(text=text, tone=Tone.ROW) for text in _row_lines(table.columns, row, widths, gap)]
+    lines += [TextLine(text=text, tone=Tone.NOTE) for text in paragraph(table.note, width)]
+    for number, footnote in enumerate(table.footnotes, 1):
+        lines += [
+            TextLine(text=text, tone=Tone.NOTE) for text in paragraph(f"[{number}] {footnote}", width, hanging="    ")
+        ]
+    return lines
+
+
+def _fit(table: Table, width: int) -> tuple[str, list[int]]:
+    """Choose the gap and the widths: wide gap, else narrow gap, else narrower text columns."""
+    natural = [_natural_width(table, index) for index in range(len(table.columns))]
+    for gap in (_WIDE_GAP, _NARROW_GAP):
+        if sum(natural) + gap * (len(natural) - 1) <= width:
+            return " " * gap, natural
+    return " ", _narrowed(table, natural, width - _NARROW_GAP * (len(natural) - 1))
+
+
+def _narrowed(table: Table, natural: Sequence[int], room: int) -> list[int]:
+    """Take from the widest text column until the row fits or no text column can give."""
+    widths = list(natural)
+    floors = [
+        one if column.is_number else min(one, max(_LEAST_TEXT_WIDTH, _longest_word(_breakable(column.head))))
+        for column, one in zip(table.columns, natural, strict=True)
+    ]
+    while sum(widths) > room:
+        spare = [one - floor for one, floor in zip(widths, floors, strict=True)]
+        if max(spare) <= 0:
+            break
+        widest = max(range(len(widths)), key=lambda index: (spare[index] > 0, widths[index]))
+        widths[widest] -= 1
+    return widths
+
+
+def _natural_width(table: Table, index: int) -> int:
+    cells = [row[index] for section in table.sections for row in section.rows]
+    return max([_longest_word(_breakable(table.columns[index].head)), *(len(cell) for cell in cells)])
+
+
+def _row_lines(
+    columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], gap: str, *, is_head: bool = False
+) -> list[str]:
+    stacks = [
+        [cell] if column.is_number and not is_head else _folded(cell, width)
+        for column, cell, width in zip(columns, cells, widths, strict=True)
+    ]
+    height = max(len(stack) for stack in stacks)
+    # Heads stand on the rule, cells hang from their first line.
+    padded = [[""] * (height - len(s)) + s if is_head else s + [""] * (height - len(s)) for s in stacks]
+    return [
+        gap.join(
+            text.rjust(width) if column.is_number else text.ljust(width)
+            for column, text, width in zip(columns, line, widths, strict=True)
+        ).rstrip()
+        for line in zip(*padded, strict=True)
+    ]
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Break a cell at words; a longer word is broken too, for nothing in a text cell may be lost."""
+    lines = textwrap.wrap(_held_together(text), width, break_long_words=True, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines] or [""]
+
+
+def _held_together(text: str) -> str:
+    """The text with marks instead of the spaces at which a line must not break."""
+    return _TIGHT.sub(lambda found: found[0].replace(" ", "\0"), text)
+
+
+def _breakable(head: str) -> str:
+    """A head may also be broken before a stroke: useful GFLOP /s."""
+    return re.sub(r"(?<=\w)/", " /", head)
+
+
+def _longest_word(text: str) -> int:
+    return max((len(word) for word in text.split()), default=0)

@@ -1,0 +1,77 @@
+"""What every Markdown page of ours is made of: tables, and text that cannot become markup."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from sdpa_onnx.report.text.escape_control import visible
+from sdpa_onnx.report.text.table import Table
+
+__all__ = ["code_span", "escaped", "fenced", "inert", "table_block", "table_row"]
+
+# What else could become markup where a page is public: links, emphasis, mentions, references to issues, formulas.
+_MARKS = re.compile(r"([\[\]_~])")
+_MENTION = re.compile(r"([@#])(?=\w)")
+# What GitHub makes a link of without any brackets. Source: GitHub Flavored Markdown, "Autolinks (extension)".
+_ADDRESS = re.compile(r"(:(?=//)|www(?=\.))", re.IGNORECASE)
+_ZERO_WIDTH = "\N{ZERO WIDTH SPACE}"
+
+
+def table_block(table: Table, *, level: int = 2, safe: Callable[[str], str] | None = None) -> str:
+    """A table under its title; the heading of a section stands in its first row only.
+
+    Args:
+        level: Of the title.
+        safe: What keeps markup out of a text; `escaped` if not given.
+    """
+    safe = safe or escaped
+    heads = ([table.heading] if table.heading else []) + [column.head for column in table.columns]
+    rules = (["---"] if table.heading else []) + ["---:" if column.is_number else "---" for column in table.columns]
+    lines = [table_row([safe(head) for head in heads]), table_row(rules)]
+    for section in table.sections:
+        for index, row in enumerate(section.rows):
+            heading = [section.heading if index == 0 else ""] if table.heading else []
+            lines.append(table_row([safe(cell) for cell in (*heading, *row)]))
+    note = ["", safe(table.note)] if table.note else []
+    footnotes = [f"- [{number}] {safe(footnote)}" for number, footnote in enumerate(table.footnotes, 1)]
+    return "\n".join(
+        [f"{'#' * level} {safe(table.title)}", "", *lines, *note, *([""] if footnotes else []), *footnotes]
+    )
+
+
+def table_row(cells: Sequence[str]) -> str:
+    """One line of a table; the cells are escaped already."""
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(text: str) -> str:
+    """Keep Markdown and HTML out of a reason or a name."""
+    line = visible(" ".join(text.split()))
+    for mark, safe in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("`", "\\`")):
+        line = line.replace(mark, safe)
+    return line
+
+
+def inert(text: str) -> str:
+    """`escaped`, and no link, mention, formula or emphasis either: for pages that strangers' names come into."""
+    line = _MENTION.sub(rf"\1{_ZERO_WIDTH}", _MARKS.sub(r"\\\1", escaped(text)))
+    # A backslash before a dollar sign does not keep GitHub from reading a formula everywhere.
+    return _ADDRESS.sub(rf"\1{_ZERO_WIDTH}", line).replace("$", "&#36;")
+
+
+def code_span(text: str) -> str:
+    """Text in a code span that its own backticks cannot end."""
+    line = visible(" ".join(text.split()))
+    ticks = "`" * (_longest(line) + 1)
+    space = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{ticks}{space}{line}{space}{ticks}"
+
+
+def fenced(text: str) -> str:
+    """A command as a block of code that its own backticks cannot end."""
+    fence = "`" * max(3, _longest(text) + 1)
+    return f"{fence}sh\n{visible(text)}\n{fence}"
+
+
+def _longest(text: str) -> int:
+    """Length of the longest run of backticks."""
+    return max((len(run) for run in re.findall("`+", text)), default=0)

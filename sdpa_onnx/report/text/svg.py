@@ -1,0 +1,26 @@
+"""Altair charts as SVG files: drawing, and the folder that charts have beside a report."""
+
+import json
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.report.text.escape_control import visible_throughout
+
+if TYPE_CHECKING:
+    import altair as alt
+
+__all__ = ["CHART_FOLDER", "to_svg"]
+
+CHART_FOLDER = "charts"
+
+
+def to_svg(chart: "alt.HConcatChart | alt.ConcatChart") -> str:
+    """Draw a chart; the same chart gives the same text.
+
+    That holds while no mark is clipped: Vega numbers its clip paths on through
+    the life of the process.
+    """
+    import vl_convert  # late: loads a JavaScript engine
+
+    # A control character in a name would abort the process in there, not raise.
+    svg: str = vl_convert.vegalite_to_svg(json.dumps(visible_throughout(json.loads(chart.to_json()))))
+    return svg + "\n"

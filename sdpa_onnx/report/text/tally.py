@@ -1,0 +1,125 @@
+"""What became of the records, counted and grouped; a contradiction counts as the worse of the two."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records.records import (
+    AgreementRecord,
+    AttentionRecord,
+    ConformanceRecord,
+    ExportRecord,
+    FormRecord,
+    LocatedRecord,
+    Outcome,
+    PlantedRecord,
+    Record,
+    RuntimeRecord,
+    SaturationRecord,
+    TimingRecord,
+    Verdict,
+)
+from sdpa_onnx.report.text.labels import join_words, plain
+
+__all__ = ["FailureGroup", "baked_words", "bound_ratio", "kind_noun", "not_ok", "outcome_of", "reason_of"]
+
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+_SEVERITY = (Outcome.DISAGREES, Outcome.FAILED, Outcome.UNSUPPORTED, Outcome.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureGroup:
+    """Records of one kind that are not ok for the same reason."""
+
+    outcome: Outcome
+    noun: str
+    reason: str
+    records: tuple[Record, ...]
+
+
+def kind_noun(record: Record) -> str:
+    """What a record of this kind is called in the report."""
+    nouns: dict[type, str] = {
+        AgreementRecord: "check",
+        TimingRecord: "timing",
+        ExportRecord: "export",
+        SaturationRecord: "saturation cell",
+        ConformanceRecord: "feature",
+        PlantedRecord: "planted fault",
+        LocatedRecord: "search for the first bad node",
+        AttentionRecord: "attention",
+        RuntimeRecord: "runtime",
+        FormRecord: "form",
+    }
+    return nouns[type(record)]
+
+
+def outcome_of(record: Record) -> Outcome:
+    """The outcome, or a worse one if the record's own figures contradict it.
+
+    A report must not print "ok" over a proven error or a baked axis because a
+    writer forgot to set the outcome.
+    """
+    if record.outcome is not Outcome.OK:
+        return record.outcome
+    match record:
+        case AgreementRecord(verdict=None):
+            return Outcome.SKIPPED
+        case AgreementRecord():
+            wrong = record.verdict is Verdict.WRONG or not bound_ratio(record) <= 1
+            return Outcome.DISAGREES if wrong else Outcome.OK
+        case ExportRecord():
+            return Outcome.DISAGREES if record.baked else Outcome.OK
+        case _:
+            return Outcome.OK
+
+
+def reason_of(record: Record) -> str:
+    """Why a record is not ok, in one line; never empty."""
+    said = [record.reason]
+    match record:
+        case AgreementRecord(verdict=None):
+            said += ["no verdict was recorded"]
+        case AgreementRecord():
+            said = [record.diagnosis, record.reason, "the error exceeds its proven bound"]
+        case ExportRecord():
+            said += [baked_words(record)]
+        case _:
+            pass
+    return next((plain(text) for text in said if text), "no reason was recorded")
+
+
+def baked_words(record: ExportRecord) -> str:
+    """Which axes are baked, and where."""
+    words = [f"{baked.axis} at {baked.node}" if baked.node else baked.axis for baked in record.baked]
+    return f"baked: {join_words(words)}" if words else ""
+
+
+def bound_ratio(record: AgreementRecord) -> float:
+    """Largest error over its bound; an output that is not a number is infinitely far off."""
+    return math.inf if record.not_finite or math.isnan(record.max_bound_ratio) else record.max_bound_ratio
+
+
+def _badness(record: Record) -> float:
+    return bound_ratio(record) if isinstance(record, AgreementRecord) else 0.0
+
+
+def not_ok(records: Sequence[Record]) -> list[FailureGroup]:
+    """Group everything that is not ok by outcome, kind and reason; the worst and the most first.
+
+    Reasons that differ in their numbers only are one, told by its worst record.
+    """
+    gathered: dict[tuple[Outcome, str, str], list[Record]] = {}
+    for record in records:
+        if isinstance(record, PlantedRecord | LocatedRecord):
+            continue  # no judgements of their own: they have tables
+        outcome = outcome_of(record)
+        if outcome is not Outcome.OK:
+            kind_of_reason = _NUMBER.sub("#", reason_of(record))
+            gathered.setdefault((outcome, kind_noun(record), kind_of_reason), []).append(record)
+    groups = [
+        FailureGroup(outcome=outcome, noun=noun, reason=reason_of(max(members, key=_badness)), records=tuple(members))
+        for (outcome, noun, _), members in gathered.items()
+    ]
+    return sorted(groups, key=lambda group: (_SEVERITY.index(group.outcome), -len(group.records)))

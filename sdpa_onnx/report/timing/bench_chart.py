@@ -1,0 +1,198 @@
+"""The chart of one `bench`: time and ratio of every arm, over the length where there are several.
+
+White background, shapes and colours as in charts.py; the numbers are those of the table.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sdpa_onnx.graph.files.whole_file import write_whole
+from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, side_by_side
+from sdpa_onnx.report.text.labels import clock_in_words, join_words
+from sdpa_onnx.report.text.number_text import confidence_text, count, time_unit
+from sdpa_onnx.report.text.svg import to_svg
+from sdpa_onnx.report.text.ticks import ticks
+from sdpa_onnx.report.timing.bench_points import ComparisonLine, along_length, arm_names, overtakings, sizes_words
+from sdpa_onnx.workflows.bench.bench_files import BenchResult
+
+if TYPE_CHECKING:
+    import altair as alt
+
+__all__ = ["bench_chart", "write_chart"]
+
+_PANEL_WIDTH, _PANEL_HEIGHT, _ROW_HEIGHT = 330, 260, 34
+
+Row = dict[str, str | float]
+
+
+def write_chart(results: Sequence[BenchResult], path: Path) -> bool:
+    """Draw the comparisons into a file, .svg or .html (whole: it loads nothing from anywhere).
+
+    Returns:
+        False if nothing has a time, so that there is nothing to draw.
+
+    Raises:
+        FolderError, OSError: If it cannot be written; no half file is left.
+    """
+    chart = bench_chart(results)
+    if chart is None:
+        return False
+    write_whole(path, (_to_html(chart) if path.suffix == ".html" else to_svg(chart)).encode())
+    return True
+
+
+def _to_html(chart: "alt.HConcatChart") -> str:
+    """A page with the chart and all that draws it."""
+    import vl_convert  # late: loads a JavaScript engine
+
+    # The definition stands inside <script>, written as it is: a name must not end that.
+    told = chart.to_json().replace("</", "<\\u200b/").replace("<!", "<\\u200b!")
+    page: str = vl_convert.vegalite_to_html(told, bundle=True)
+    return page
+
+
+def bench_chart(results: Sequence[BenchResult]) -> "alt.HConcatChart | None":
+    """Define the chart; None where nothing has a time."""
+    along = along_length(results)
+    if not along.sized:
+        return None
+    rows = _rows(along)
+    names = arm_names(along)
+    first = along.sized[0].comparison.first
+    times, unit = _times(rows)
+    time = _panel(along, names, times, title=f"median time of a call ({unit})")
+    ratio = _panel(along, names, _ratios(rows), title=f"time / time of {first.baseline}")
+    panels = (time, ratio + _lines(along))
+    return side_by_side(panels, title=f"Time of a call: {first.target}", subtitle=_subtitle(along))
+
+
+def _subtitle(along: ComparisonLine) -> list[str]:
+    arms = [arm for one in along.sized for arm in one.comparison.arms]
+    fixed = {
+        axis: size for axis, size in along.sized[0].sizes.items() if all(one.sizes[axis] == size for one in along.sized)
+    }
+    confidence = join_words(sorted({confidence_text(arm.confidence) for arm in arms}))
+    clock = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
+    threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
+    parts = (
+        sizes_words(fixed),
+        along.sized[0].comparison.first.dtype,
+        threads,
+        clock,
+        f"bars: {confidence} of the ratio",
+    )
+    return [", ".join(part for part in parts if part)]
+
+
+def _rows(along: ComparisonLine) -> list[Row]:
+    """A row an arm and comparison, in seconds."""
+    return [
+        {
+            "series": arm.arm,
+            "x": float(along.length(one)),
+            "seconds": arm.median_seconds,
+            "seconds_low": arm.median_low,
+            "seconds_high": arm.median_high,
+            "ratio": arm.ratio,
+            "ratio_low": arm.ratio_low,
+            "ratio_high": arm.ratio_high,
+            "is_baseline": float(arm.arm == arm.baseline),
+        }
+        for one in along.sized
+        for arm in one.comparison.arms
+    ]
+
+
+def _times(rows: Sequence[Row]) -> tuple[list[Row], str]:
+    size, unit = time_unit(min(float(row["seconds"]) for row in rows))
+    return [_row(row, "seconds", size) for row in rows], unit
+
+
+def _ratios(rows: Sequence[Row]) -> list[Row]:
+    return [_row(row, "ratio", 1.0) for row in rows if not row["is_baseline"]]
+
+
+def _row(row: Row, what: str, size: float) -> Row:
+    """One point; an interval that a logarithmic axis cannot show is left out."""
+    y, low, high = (float(row[name]) / size for name in (what, f"{what}_low", f"{what}_high"))
+    if not 0 < low <= y <= high:
+        low = high = y
+    return {"series": row["series"], "x": row["x"], "y": y, "low": low, "high": high}
+
+
+def _panel(along: ComparisonLine, names: Sequence[str], rows: Sequence[Row], *, title: str) -> "alt.LayerChart":
+    import altair as alt
+
+    colour = alt.Color(
+        "series:N", scale=alt.Scale(domain=list(names), range=_cycled(PALETTE, names)), legend=_legend(along)
+    )
+    shape = alt.Shape(
+        "series:N", scale=alt.Scale(domain=list(names), range=_cycled(SHAPES, names)), legend=_legend(along)
+    )
+    ends = [float(row[end]) for row in rows for end in ("low", "high")] or [1.0]
+    low, high = _domain([*ends, 1.0] if title.startswith("time /") else ends)
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    axis = alt.Axis(values=ticks(low, high), format="~g" if low > 1e-3 else "~e")
+    base = alt.Chart(alt.InlineData(values=list(rows))).encode(color=colour)
+    if along.axis:
+        y = alt.Y("y:Q", title=title, scale=scale, axis=axis)
+        base = base.encode(x=_length_axis(along))
+        bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+        layers = [
+            bars,
+            base.mark_line(strokeWidth=1.5).encode(y=y),
+            base.mark_point(filled=True, size=55, opacity=1).encode(y=y, shape=shape),
+        ]
+        return alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_PANEL_HEIGHT)
+    x = alt.X("y:Q", title=title, scale=scale, axis=axis)
+    base = base.encode(
+        y=alt.Y(
+            "series:N", title=None, sort=list(names), scale=alt.Scale(domain=list(names)), axis=alt.Axis(labelLimit=0)
+        )
+    )
+    bars = base.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    layers = [bars, base.mark_point(filled=True, size=70, opacity=1).encode(x=x, shape=shape)]
+    return alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_ROW_HEIGHT * len(names))
+
+
+def _cycled(values: Sequence[str], names: Sequence[str]) -> list[str]:
+    return [values[number % len(values)] for number in range(len(names))]
+
+
+def _legend(along: ComparisonLine) -> "alt.Legend | None":
+    """Below the lines; where the arms are named beside their points there is none."""
+    import altair as alt
+
+    return alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3) if along.axis else None
+
+
+def _length_axis(along: ComparisonLine) -> "alt.X":
+    import altair as alt
+
+    values = [along.length(one) for one in along.sized]
+    scale = alt.Scale(type="log", base=2, domain=[values[0] / 1.15, values[-1] * 1.15], nice=False)
+    return alt.X("x:Q", title=along.axis, scale=scale, axis=alt.Axis(values=values, format="d"))
+
+
+def _domain(ends: Sequence[float]) -> tuple[float, float]:
+    """The ends of a logarithmic axis: room around the points."""
+    room = max((max(ends) / min(ends)) ** 0.06, 1.01)
+    return min(ends) / room, max(ends) * room
+
+
+def _lines(along: ComparisonLine) -> "alt.LayerChart":
+    """The line at 1, and one at every crossover length."""
+    import altair as alt
+
+    one = alt.Chart(alt.InlineData(values=[{"one": 1.0}])).mark_rule(
+        strokeDash=[5, 4], strokeWidth=1.5, color="#333333"
+    )
+    if not along.axis:
+        return alt.LayerChart(layer=[one.encode(x="one:Q")])
+    found = [{"x": change.length} for changes in overtakings(along).values() for change in changes]
+    layers = [one.encode(y="one:Q")]
+    if found:
+        crossed = alt.Chart(alt.InlineData(values=found)).mark_rule(strokeDash=[2, 3], color="#777777")
+        layers.append(crossed.encode(x="x:Q"))
+    return alt.LayerChart(layer=layers)

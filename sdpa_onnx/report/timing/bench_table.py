@@ -1,0 +1,208 @@
+"""What `bench` prints: a line an arm, ratios over lengths, crossover lengths, and how to read them.
+
+Fits 110 characters; what is left out stands in the records.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from sdpa_onnx.core.records.records import Outcome, TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.core.timing.crossover import Crossover
+from sdpa_onnx.core.timing.paired import Calibration
+from sdpa_onnx.report.text.labels import clock_in_words, join_words, plain
+from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, table_lines
+from sdpa_onnx.report.text.number_text import bytes_text, confidence_text, count, duration, percent, ratio_text, share
+from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.timing.alarms import is_told_as_alarm, timing_alarms
+from sdpa_onnx.report.timing.bench_points import (
+    ComparisonLine,
+    SizedComparison,
+    along_length,
+    arm_names,
+    overtakings,
+    sizes_words,
+)
+from sdpa_onnx.report.timing.comparisons import RecordedComparison
+from sdpa_onnx.report.timing.verdict_text import verdict_cell, verdict_word
+from sdpa_onnx.workflows.bench.bench_files import BenchResult
+
+__all__ = ["BENCH_WIDTH", "bench_lines", "crossover_sentences", "ratio_tables"]
+
+# Characters of a line where nothing is known of the reader's window.
+BENCH_WIDTH = 110
+_NONE = "-"
+# Lengths side by side that fit in BENCH_WIDTH beside the name of an arm.
+_LENGTHS_A_TABLE = 4
+
+
+def bench_lines(results: Sequence[BenchResult], refused: Sequence[TimingRecord], *, width: int) -> list[TextLine]:
+    """Everything that a person is told, as lines.
+
+    Args:
+        results: Comparisons that have ended.
+        refused: Arms that could not take part, with the reason.
+        width: Of a line.
+    """
+    along = along_length(results)
+    tables = [_times_table(along), *ratio_tables(along)] if along.sized else []
+    timings = [record for one in results for record in one.records]
+    lines = [TextLine(text=text, tone=Tone.ROW) for one in timing_alarms(timings) for text in bullet(one, width)]
+    for table in tables:
+        lines += [*table_lines(table, width), TextLine(text="", tone=Tone.ROW)]
+    sentences = [*crossover_sentences(along), *_missing(results, refused), *_legend(along), *_numbers(results)]
+    return lines + [TextLine(text=text, tone=Tone.ROW) for one in sentences for text in bullet(one, width)]
+
+
+def _times_table(along: ComparisonLine) -> Table:
+    """A line an arm, one section for each sizes."""
+    arms = [arm for one in along.sized for arm in one.comparison.arms]
+    footnotes = tuple(dict.fromkeys(plain(warning) for arm in arms for warning in _doubts(arm)))
+    confidences = join_words(sorted({confidence_text(arm.confidence) for arm in arms}))
+    heads = ("first", "new length", "idle", "memory", "roof")
+    return Table(
+        title="Time of a call",
+        heading="sizes",
+        columns=(
+            Column(head="arm"),
+            Column(head="median", is_number=True),
+            Column(head=f"ratio [{confidences}]", is_number=True),
+            Column(head="verdict"),
+            *(Column(head=head, is_number=True) for head in heads),
+            Column(head="bound by"),
+        ),
+        sections=tuple(
+            Section(
+                heading=sizes_words(one.sizes),
+                rows=tuple(_row(arm, one.comparison, footnotes) for arm in one.comparison.arms),
+            )
+            for one in along.sized
+        ),
+        footnotes=footnotes,
+    )
+
+
+def _row(arm: TimingRecord, comparison: RecordedComparison, footnotes: Sequence[str]) -> tuple[str, ...]:
+    marks = [f"[{footnotes.index(plain(warning)) + 1}]" for warning in dict.fromkeys(_doubts(arm))]
+    is_baseline = arm.arm == arm.baseline
+    return (
+        " ".join([arm.arm, *marks]),
+        duration(arm.median_seconds),
+        "baseline" if is_baseline else ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high),
+        ", ".join([*([] if is_baseline else [verdict_cell(comparison.judged(arm))]), *_wrong(arm)]),
+        _seconds(arm.first_seconds),
+        _seconds(arm.new_length_seconds),
+        _seconds(arm.idle_seconds),
+        bytes_text(arm.peak_memory_bytes) if arm.peak_memory_bytes >= 0 else _NONE,
+        share(arm.roof_share) if arm.roof_share >= 0 else _NONE,
+        arm.bound_by or _NONE,
+    )
+
+
+def _doubts(arm: TimingRecord) -> list[str]:
+    """Warnings that are the arm's own; those on the whole comparison lead the output."""
+    return [warning for warning in arm.warnings if not is_told_as_alarm(warning)]
+
+
+def _wrong(arm: TimingRecord) -> list[str]:
+    """What is to be seen at once; the evidence is the footnote. Twin: workflows/bench/arm_agreement.py."""
+    words = ("Numbers wrong:", "Numbers suspicious:")
+    return [word.rstrip(":").lower() for word in words if any(warning.startswith(word) for warning in arm.warnings)]
+
+
+def _seconds(seconds: float) -> str:
+    return duration(seconds) if seconds >= 0 else _NONE
+
+
+def ratio_tables(along: ComparisonLine) -> list[Table]:
+    """Ratios, a line an arm and a column a length; a few lengths a table."""
+    if not along.axis:
+        return []
+    chunks = range(0, len(along.sized), _LENGTHS_A_TABLE)
+    return [_ratio_table(along, along.sized[start : start + _LENGTHS_A_TABLE]) for start in chunks]
+
+
+def _ratio_table(along: ComparisonLine, sized: Sequence[SizedComparison]) -> Table:
+    rows = tuple((name, *(_ratio_cell(name, one.comparison) for one in sized)) for name in arm_names(along))
+    return Table(
+        title=f"Ratio to {along.sized[0].comparison.first.baseline} over {along.axis}",
+        heading="",
+        columns=(Column(head="arm"), *(Column(head=str(along.length(one))) for one in sized)),
+        sections=(Section(heading="", rows=rows),),
+    )
+
+
+def _ratio_cell(name: str, comparison: RecordedComparison) -> str:
+    arm = next((arm for arm in comparison.arms if arm.arm == name), None)
+    if arm is None:
+        return _NONE
+    if arm.arm == arm.baseline:
+        return f"baseline, {duration(arm.median_seconds)}"
+    return f"{ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high)} {comparison.judged(arm).verdict}"
+
+
+def crossover_sentences(along: ComparisonLine) -> list[str]:
+    """At which length the order changes, one sentence an arm."""
+    baseline = along.sized[0].comparison.first.baseline if along.sized else ""
+    found = overtakings(along)
+    told = [_crossover_words(name, baseline, one, along.axis) for name, changes in found.items() for one in changes]
+    unchanged = [name for name, changes in found.items() if not changes]
+    if unchanged:
+        told.append(f"No change of order with {baseline} is proven for {join_words(unchanged)}.")
+    return told
+
+
+def _crossover_words(name: str, baseline: str, change: Crossover, axis: str) -> str:
+    winner, loser = (name, baseline) if change.wins_above else (baseline, name)
+    return (
+        f"{winner} overtakes {loser} at {axis} of about {change.length:.0f}: proven slower at {change.low}, proven "
+        f"faster at {change.high}."
+    )
+
+
+def _missing(results: Sequence[BenchResult], refused: Sequence[TimingRecord]) -> Iterator[str]:
+    """Arms without a time, with the reason; one that fails in several comparisons once."""
+    failed = [record for one in results for record in one.records if record.outcome is not Outcome.OK]
+    reasons = {(record.arm, record.outcome, plain(record.reason)): None for record in (*refused, *failed)}
+    for arm, outcome, reason in reasons:
+        yield f"{arm}: {outcome}. {reason}"
+
+
+def _legend(along: ComparisonLine) -> Iterator[str]:
+    arms = [arm for one in along.sized for arm in one.comparison.arms]
+    if not arms:
+        return
+    baseline = join_words(sorted({arm.baseline for arm in arms}))
+    clocks = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
+    launches = join_words([count(number, "launch", "launches") for number in sorted({arm.launches for arm in arms})])
+    threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
+    caches = join_words(sorted({arm.cache for arm in arms}))
+    disturbed = max(arm.disturbed for arm in arms)
+    yield (
+        f"Ratio: time over that of {baseline} in the same interleaved run, below 1 = faster. {clocks}, {threads}, "
+        f"{launches} in processes of their own, {caches} cache, up to {percent(disturbed)} of calls disturbed. "
+        f"Verdict: {verdict_word(RatioVerdict.EQUAL)}; inconclusive, with about how many launches more would tell."
+    )
+    between = max(arm.between_sd for arm in arms)
+    if between > 0:
+        is_usual = between == Calibration().between_sd
+        source = "the usual figure; `sdpa-onnx bench --calibrate` measures this machine's" if is_usual else "calibrated"
+        yield f"Two processes of one model are taken to differ by {percent(between)} ({source})."
+    yield (
+        "First, new length, idle: one run after loading, at another length, after a pause. Memory: peak of the first "
+        "run above the loaded state. Roof: share of what this machine's products and exponentials allow."
+    )
+
+
+def _numbers(results: Sequence[BenchResult]) -> Iterator[str]:
+    """One line on the judgement of the numbers."""
+    unjudged = {name: why for one in results for name, why in one.numbers.unjudged.items()}
+    wrong = {name for one in results for name in one.numbers.warnings}
+    ran = {record.arm for one in results for record in one.records if record.outcome is Outcome.OK}
+    right = sorted(ran - set(unjudged) - wrong)
+    parts = [
+        *([f"right for {join_words(right)}"] if right else []),
+        *([f"not right for {join_words(sorted(wrong))}"] if wrong else []),
+        *(f"not judged for {name}: {why.rstrip('.')}" for name, why in unjudged.items()),
+    ]
+    if parts:
+        yield f"Numbers at these sizes, by the float64 oracle: {'; '.join(parts)}."

@@ -1,0 +1,144 @@
+"""The numbers behind the charts: which records become which points; draws nothing."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.report.text.chart_titles import ChartKind, ChartName
+from sdpa_onnx.report.text.labels import (
+    CaseFactor,
+    CommonFactors,
+    case_in_words,
+    clock_in_words,
+    series_name,
+    usual_factors,
+)
+from sdpa_onnx.report.text.number_text import count, time_unit
+from sdpa_onnx.report.text.tally import bound_ratio
+from sdpa_onnx.report.timing.comparisons import comparisons
+from sdpa_onnx.report.timing.slices import Slice, axis_value, slices_along
+
+__all__ = ["ChartPoint", "ChartSeries", "chart_series", "series_names"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartPoint:
+    """One mark: x is the factor, y the measure with its interval in the series' unit."""
+
+    series: str
+    x: int
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartSeries:
+    """What one chart shows.
+
+    Args:
+        name: The chart.
+        fixed: The factors that stay the same, in words.
+        absolute: Points in the unit of `unit`; relative: points beside a line at 1.
+        baseline: Series that the relative points refer to; "" if none.
+        unit: Unit of the absolute points; "" if they have none.
+    """
+
+    name: ChartName
+    fixed: str
+    absolute: tuple[ChartPoint, ...]
+    relative: tuple[ChartPoint, ...]
+    baseline: str = ""
+    unit: str = ""
+
+
+def chart_series(records: Sequence[Record]) -> Iterator[ChartSeries]:
+    """Gather the points of every chart that has a line to show."""
+    usual = usual_factors(records)
+    timings = [record for record in records if isinstance(record, TimingRecord) and _is_timed(record)]
+    checks = [record for record in records if isinstance(record, AgreementRecord) and record.verdict is not None]
+    for kind in (ChartKind.TIME_OVER_LENGTH, ChartKind.TIME_OVER_HEAD_DIM):
+        yield from (_timing_series(kind, along, usual) for along in slices_along(timings, kind.axis))
+    for along in slices_along(checks, CaseFactor.HEAD_DIM):
+        drawn = _error_series(along, usual)
+        if drawn.relative:
+            yield drawn
+
+
+def series_names(records: Sequence[Record]) -> list[str]:
+    """Every name that a chart may show, baselines first, so that a colour means the same in all charts."""
+    named = [record for record in records if isinstance(record, TimingRecord | AgreementRecord)]
+    baselines = {record.baseline for record in named if isinstance(record, TimingRecord)}
+    names = {series_name(record) for record in named} - {""}
+    return sorted(names & baselines) + sorted(names - baselines)
+
+
+def _is_timed(record: TimingRecord) -> bool:
+    return record.outcome is Outcome.OK and record.median_seconds > 0
+
+
+def _timing_series(kind: ChartKind, along: Slice[TimingRecord], usual: CommonFactors) -> ChartSeries:
+    longest = max(record.median_seconds for record in along.records)
+    shortest = min(record.median_seconds for record in along.records)
+    size, unit = time_unit(math.sqrt(longest * shortest))
+    first = along.records[0]
+    found = comparisons(along.records)
+    ratios = [arm for one in found if not one.is_noisy for arm in one.contenders]
+    left_out = sum(len(one.contenders) for one in found if one.is_noisy)
+    note = [f"{count(left_out, 'noisy ratio')} not drawn"] if left_out else []
+    return ChartSeries(
+        name=ChartName(kind=kind, target=along.target),
+        fixed=", ".join((_fixed(along, usual), count(first.threads, "thread"), clock_in_words(first.clock), *note)),
+        absolute=tuple(_time_point(record, along.axis, size) for record in along.records),
+        relative=tuple(_ratio_point(record, along.axis) for record in ratios),
+        baseline=first.baseline,
+        unit=unit,
+    )
+
+
+def _time_point(record: TimingRecord, axis: CaseFactor, size: float) -> ChartPoint:
+    ends = _ends(record.median_seconds, record.median_low, record.median_high)
+    y, low, high = (seconds / size for seconds in (record.median_seconds, *ends))
+    return ChartPoint(series=series_name(record), x=axis_value(record, axis), y=y, low=low, high=high)
+
+
+def _ratio_point(record: TimingRecord, axis: CaseFactor) -> ChartPoint:
+    low, high = _ends(record.ratio, record.ratio_low, record.ratio_high)
+    return ChartPoint(series=series_name(record), x=axis_value(record, axis), y=record.ratio, low=low, high=high)
+
+
+def _ends(value: float, low: float, high: float) -> tuple[float, float]:
+    """The interval, or the value alone where a logarithmic axis cannot show it or none was recorded."""
+    return (low, high) if 0 < low <= value <= high < math.inf else (value, value)
+
+
+def _error_series(along: Slice[AgreementRecord], usual: CommonFactors) -> ChartSeries:
+    groups: dict[tuple[str, int], list[AgreementRecord]] = {}
+    for record in along.records:
+        groups.setdefault((series_name(record), axis_value(record, along.axis)), []).append(record)
+    relative = [_error_point(key, max(bound_ratio(check) for check in checks)) for key, checks in groups.items()]
+    absolute = [_error_point(key, max(check.max_abs_error for check in checks)) for key, checks in groups.items()]
+    left_out = sum(not _has_logarithm(point) for point in relative)
+    note = f"{count(left_out, 'point')} not drawn (error zero or not finite)" if left_out else ""
+    return ChartSeries(
+        name=ChartName(kind=ChartKind.ERROR_OVER_HEAD_DIM, target=along.target),
+        fixed=", ".join(word for word in (_fixed(along, usual), note) if word),
+        absolute=tuple(filter(_has_logarithm, absolute)),
+        relative=tuple(filter(_has_logarithm, relative)),
+    )
+
+
+def _error_point(key: tuple[str, int], error: float) -> ChartPoint:
+    name, x = key
+    return ChartPoint(series=name, x=x, y=error, low=error, high=error)
+
+
+def _has_logarithm(point: ChartPoint) -> bool:
+    return 0 < point.y < math.inf
+
+
+def _fixed(along: Slice[TimingRecord] | Slice[AgreementRecord], usual: CommonFactors) -> str:
+    """The fixed factors in words, the usual ones too: a chart stands alone."""
+    case = case_in_words(along.records[0], usual, without=[along.axis])
+    return ", ".join(word for word in (case, usual.words) if word)

@@ -1,0 +1,235 @@
+"""Timing records as comparisons, and the verdict on a ratio; writes no sentences.
+
+The ratios, their intervals and their verdicts come from the records. Formed here are only quotients of two arms, and
+the verdict of records of earlier versions, which have none.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sdpa_onnx.core.compare.gate_effects import welch
+from sdpa_onnx.core.records.records import Outcome, Record, TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.core.timing.paired import RatioEstimate
+from sdpa_onnx.report.text.labels import case_options
+
+__all__ = ["EQUAL_WITHIN", "ArmRatio", "JudgedRatio", "RecordedComparison", "central", "comparisons", "fastest"]
+
+# Smallest effect that is called faster or slower, and the half-width inside which two arms are equal.
+# Source: METHOD B.4 (|est| > 1 %; equivalence margin delta = 2 %).
+# Twin: core/timing/paired.py, for records with a verdict.
+_SMALLEST_EFFECT = 0.01
+EQUAL_WITHIN = 0.02
+
+_SWAPPED = {RatioVerdict.FASTER: RatioVerdict.SLOWER, RatioVerdict.SLOWER: RatioVerdict.FASTER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRatio:
+    """Time of one arm over another, with its interval; below 1 = faster.
+
+    Args:
+        value, low, high: The ratio and the ends of its interval.
+        standard_error, degrees: Of the log ratio, as in `TimingRecord`; -1 where they are not known.
+        is_paired: Whether the two were compared visit by visit, not each with a third.
+    """
+
+    value: float
+    low: float
+    high: float
+    standard_error: float = -1.0
+    degrees: float = -1.0
+    is_paired: bool = True
+
+    def over(self, other: "ArmRatio") -> "ArmRatio":
+        """Compare two arms that share a baseline; the pairing of the two is lost.
+
+        Where both standard errors are known the interval is Welch's, at the alpha of the two. It is too wide rather
+        than too narrow: the noise of the baseline is in both ratios and counts twice. Otherwise it divides end by
+        end: both 95 % intervals cover at once in at least 90 % (Bonferroni).
+        """
+        if min(self.standard_error, other.standard_error, self.degrees, other.degrees) > 0:
+            return self._welch_over(other)
+        value = self.value / other.value
+        if other.low <= 0:
+            return ArmRatio(value=value, low=0.0, high=math.inf)
+        return ArmRatio(value=value, low=self.low / other.high, high=self.high / other.low)
+
+    def _welch_over(self, other: "ArmRatio") -> "ArmRatio":
+        estimate = welch(_estimate(other), _estimate(self))
+        low, high = estimate.interval(min(_alpha_of(self), _alpha_of(other)))
+        return ArmRatio(
+            value=estimate.ratio,
+            low=low,
+            high=high,
+            standard_error=estimate.standard_error,
+            degrees=estimate.degrees,
+            is_paired=False,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRatio:
+    """A ratio with its verdict, and about how many launches more would give one."""
+
+    ratio: ArmRatio
+    verdict: RatioVerdict
+    launches_needed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedComparison:
+    """Arms that were timed interleaved at one case; the baseline first if it is there.
+
+    Args:
+        arms: Those that have a time.
+        missing: Those that were asked for and failed, or were not measured.
+    """
+
+    arms: tuple[TimingRecord, ...]
+    missing: tuple[TimingRecord, ...] = ()
+
+    @property
+    def first(self) -> TimingRecord:
+        """Any arm, for what all of them share: target, case, sizes."""
+        return self.arms[0]
+
+    @property
+    def contenders(self) -> tuple[TimingRecord, ...]:
+        """The arms that are not the baseline."""
+        return tuple(arm for arm in self.arms if arm.arm != arm.baseline)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether a clone of the baseline came out different: then no ratio of the whole table holds."""
+        return any(arm.verdict is RatioVerdict.NOISY for arm in self.arms)
+
+    def judged(self, arm: TimingRecord) -> JudgedRatio:
+        """The ratio of an arm over the baseline as recorded, with its verdict.
+
+        A record that calls an arm faster or slower beside an interval that contains 1 contradicts itself; the
+        interval is believed.
+        """
+        ratio = _ratio_of(arm)
+        verdict = _judge(ratio) if arm.verdict is None else arm.verdict
+        is_contradicted = (verdict is RatioVerdict.FASTER and ratio.high >= 1) or (
+            verdict is RatioVerdict.SLOWER and ratio.low <= 1
+        )
+        if self.is_noisy:
+            verdict = RatioVerdict.NOISY
+        elif is_contradicted:
+            verdict = RatioVerdict.INCONCLUSIVE
+        return JudgedRatio(ratio=ratio, verdict=verdict, launches_needed=arm.launches_needed)
+
+    def between(self, arm: TimingRecord, other: TimingRecord) -> JudgedRatio:
+        """The ratio of an arm over any other arm of the comparison, with its verdict."""
+        ratio = _ratio_of(arm).over(_ratio_of(other))
+        if other.arm == other.baseline:
+            return self.judged(arm)
+        if arm.arm == arm.baseline:
+            against = self.judged(other)
+            verdict = _SWAPPED.get(against.verdict, against.verdict)
+            return JudgedRatio(ratio=ratio, verdict=verdict, launches_needed=against.launches_needed)
+        return JudgedRatio(ratio=ratio, verdict=RatioVerdict.NOISY if self.is_noisy else _judge(ratio))
+
+
+def _judge(ratio: ArmRatio) -> RatioVerdict:
+    """Say what an interval allows by itself: never faster or slower while it contains 1."""
+    effect = abs(ratio.value - 1) > _SMALLEST_EFFECT
+    if ratio.high < 1 and effect:
+        return RatioVerdict.FASTER
+    if ratio.low > 1 and effect:
+        return RatioVerdict.SLOWER
+    if ratio.low >= 1 - EQUAL_WITHIN and ratio.high <= 1 + EQUAL_WITHIN:
+        return RatioVerdict.EQUAL
+    return RatioVerdict.INCONCLUSIVE
+
+
+def _alpha_of(ratio: ArmRatio) -> float:
+    """The share that an interval leaves out: less than 1 - confidence where the test looked several times."""
+    return replace(_estimate(ratio), log_ratio=math.log(ratio.high / ratio.value)).p_value()
+
+
+def _estimate(ratio: ArmRatio) -> RatioEstimate:
+    return RatioEstimate(
+        log_ratio=math.log(ratio.value), standard_error=ratio.standard_error, degrees=ratio.degrees, launches=1
+    )
+
+
+def _ratio_of(arm: TimingRecord) -> ArmRatio:
+    """The ratio of an arm over its baseline as recorded."""
+    return ArmRatio(
+        value=arm.ratio,
+        low=arm.ratio_low,
+        high=arm.ratio_high,
+        standard_error=arm.log_ratio_se,
+        degrees=arm.degrees,
+    )
+
+
+def comparisons(records: Sequence[Record]) -> tuple[RecordedComparison, ...]:
+    """Gather the timings, by target in order of appearance, then by size; a group in which nothing ran is left out."""
+    gathered: dict[tuple[str, ...], list[TimingRecord]] = {}
+    targets: dict[str, int] = {}
+    for record in records:
+        if isinstance(record, TimingRecord):
+            targets.setdefault(record.target, len(targets))
+            gathered.setdefault((record.target, record.group, record.case), []).append(record)
+    found = [_comparison(arms) for group in gathered.values() for arms in _by_threads(group)]
+    ran = [one for one in found if one.arms]
+    return tuple(sorted(ran, key=lambda one: (targets[one.first.target], *_order(one.first))))
+
+
+def _by_threads(group: Sequence[TimingRecord]) -> list[list[TimingRecord]]:
+    """One comparison, whose arms may have threads of their own; or one for each number, where an arm comes twice."""
+    if len({record.arm for record in group}) == len(group):
+        return [list(group)]
+    threads = dict.fromkeys(record.threads for record in group)
+    return [[record for record in group if record.threads == number] for number in threads]
+
+
+def _comparison(group: Sequence[TimingRecord]) -> RecordedComparison:
+    timed = [record for record in group if record.outcome is Outcome.OK and record.median_seconds > 0]
+    return RecordedComparison(
+        arms=tuple(sorted(timed, key=lambda arm: arm.arm != arm.baseline)),
+        missing=tuple(record for record in group if record.outcome is not Outcome.OK),
+    )
+
+
+def central(found: Sequence[RecordedComparison]) -> RecordedComparison:
+    """The comparison around which the others vary one factor at a time.
+
+    Ties go to the one with more useful work.
+    """
+
+    def neighbours(one: RecordedComparison) -> tuple[int, int]:
+        close = sum(_differing_factors(one.first, other.first) <= 1 for other in found)
+        return close, one.first.useful_flops
+
+    return max(found, key=neighbours)
+
+
+def fastest(comparison: RecordedComparison) -> TimingRecord | None:
+    """The arm that is faster than every other arm, or None where that is not sure."""
+    for arm in comparison.arms:
+        others = [other for other in comparison.arms if other is not arm]
+        if others and all(comparison.between(arm, other).verdict is RatioVerdict.FASTER for other in others):
+            return arm
+    return None
+
+
+def _factors(record: TimingRecord) -> tuple[object, ...]:
+    sizes = record.sizes
+    lengths = (sizes.q_seq_len, sizes.kv_seq_len)
+    return (sizes.batch_size, lengths, sizes.head_dim, case_options(record.case), record.dtype, record.threads)
+
+
+def _differing_factors(one: TimingRecord, other: TimingRecord) -> int:
+    return sum(a != b for a, b in zip(_factors(one), _factors(other), strict=True))
+
+
+def _order(record: TimingRecord) -> tuple[object, ...]:
+    sizes = record.sizes
+    options = case_options(record.case)
+    return (record.dtype, options, record.threads, sizes.batch_size, sizes.head_dim, sizes.q_seq_len, sizes.kv_seq_len)

@@ -1,0 +1,142 @@
+"""What a call costs beside its steady time, at what rates it works, and what differs between the arms; text cells.
+
+For comparisons in worker processes; an arm of which nothing was measured has no row.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from sdpa_onnx.core.records.records import Record, TimingRecord
+from sdpa_onnx.report.text.labels import CommonFactors, series_name
+from sdpa_onnx.report.text.number_text import bytes_text, duration, figure, share
+from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
+from sdpa_onnx.report.timing.tables import has_launches, section_of_case
+
+__all__ = ["COST_TITLE", "WORK_TITLE", "circumstances_table", "cost_table", "work_table"]
+
+COST_TITLE = "What a call costs"
+WORK_TITLE = "Work of a call"
+_CIRCUMSTANCES_TITLE = "What the arms ran on"
+
+_NONE = "-"
+
+
+def cost_table(records: Sequence[Record], usual: CommonFactors) -> Table:
+    """Session creation, first runs, idling, time inside kernels, memory."""
+    heads = ("create", "first run", "new length", "after idling", "kernels", "host", "memory")
+    return Table(
+        title=COST_TITLE,
+        heading="case",
+        columns=(Column(head="arm"), *(Column(head=head, is_number=True) for head in heads)),
+        sections=_sections(records, usual, _cost_cells),
+        note="Wall time, median over launches. Create: the session. First run; new length: the first run at other "
+        "sizes, the process being warm. After idling: the first run after a pause. Kernels, host: a call while it is "
+        "profiled, which takes time itself, inside operators and outside. Memory: the most that the first runs took "
+        f"above the loaded state. {_NONE}: not measured, or lost in the error.",
+    )
+
+
+def work_table(records: Sequence[Record], usual: CommonFactors, ceilings: Mapping[str, float]) -> Table:
+    """Rates of a call beside the ceilings of the machine, what bounds it, and how many nodes ran."""
+    heads = ("useful GFLOP/s", "executed GFLOP/s", "Gexp/s", "GB/s")
+    behind = " Behind a rate: its share of the ceiling that was measured in the same run." if ceilings else ""
+    return Table(
+        title=WORK_TITLE,
+        heading="case",
+        columns=(
+            Column(head="arm"),
+            *(Column(head=head, is_number=True) for head in heads),
+            Column(head="bound by"),
+            Column(head="nodes run", is_number=True),
+        ),
+        sections=_sections(records, usual, lambda arm: _work_cells(arm, ceilings)),
+        note="By the median. Useful: pairs that may attend; executed: those that a kernel which skips nothing "
+        "computes. GB/s: inputs read once and outputs written once, the least that a fused kernel moves. Bound by: "
+        "what takes longest: products, exponentials, memory, or the host, which is the time outside operators. "
+        f"Nodes run: after the runtime's own optimisation.{behind}",
+    )
+
+
+def circumstances_table(records: Sequence[Record]) -> Table:
+    """Version, environment, options and threads of each arm, where arms of one comparison differ in them."""
+    differing = [one for one in comparisons(records) if _differs(one)]
+    rows = dict.fromkeys(
+        (
+            series_name(arm),
+            arm.runtime_version or _NONE,
+            arm.python or "this one",
+            ", ".join(f"{name}={value}" for name, value in sorted(arm.options.items())) or _NONE,
+            str(arm.threads),
+        )
+        for one in differing
+        for arm in one.arms
+    )
+    heads = ("version", "environment", "options")
+    return Table(
+        title=_CIRCUMSTANCES_TITLE,
+        heading="",
+        columns=(
+            Column(head="arm"),
+            *(Column(head=head) for head in heads),
+            Column(head="threads", is_number=True),
+        ),
+        sections=(Section(heading="", rows=tuple(rows)),) if rows else (),
+        note="Options: only those that differ from the usual ones.",
+    )
+
+
+def _sections(
+    records: Sequence[Record], usual: CommonFactors, cells: Callable[[TimingRecord], tuple[str, ...]]
+) -> tuple[Section, ...]:
+    sections = []
+    for one in comparisons(records):
+        if has_launches(one.arms):
+            rows = [(series_name(arm), *row) for arm in one.arms if _says_something(row := cells(arm))]
+            sections.append(section_of_case(one, usual, rows))
+    return tuple(section for section in sections if section.rows)
+
+
+def _says_something(cells: Iterable[str]) -> bool:
+    return any(cell != _NONE for cell in cells)
+
+
+def _cost_cells(arm: TimingRecord) -> tuple[str, ...]:
+    seconds = (
+        arm.create_seconds,
+        arm.first_seconds,
+        arm.new_length_seconds,
+        arm.idle_seconds,
+        arm.kernel_seconds,
+        arm.host_seconds,  # 0 where the profile says more than the call takes without it
+    )
+    memory = bytes_text(arm.peak_memory_bytes) if arm.peak_memory_bytes >= 0 else _NONE
+    return (*(duration(one) if one > 0 else _NONE for one in seconds), memory)
+
+
+def _work_cells(arm: TimingRecord, ceilings: Mapping[str, float]) -> tuple[str, ...]:
+    products = ceilings.get("gemm_flops_per_second", 0.0)
+    return (
+        _rate(arm.useful_flops, arm.median_seconds, products),
+        _rate(arm.executed_flops, arm.median_seconds, products),
+        _rate(arm.exps, arm.median_seconds, ceilings.get("exps_per_second", 0.0)),
+        _rate(arm.bytes_moved, arm.median_seconds, ceilings.get("bytes_per_second", 0.0)),
+        arm.bound_by or _NONE,
+        str(sum(arm.ran.values())) if arm.ran else _NONE,
+    )
+
+
+def _rate(amount: int, seconds: float, ceiling: float) -> str:
+    """A rate in thousand millions a second, with its share of the ceiling where that is known."""
+    if not amount:
+        return _NONE
+    rate = amount / seconds
+    return figure(rate / 1e9) + (f" ({share(rate / ceiling)})" if ceiling > 0 else "")
+
+
+def _differs(one: RecordedComparison) -> bool:
+    """Versions may differ between runtimes; within one they are a difference that is compared."""
+    versions: dict[str, set[str]] = {}
+    for arm in one.arms:
+        versions.setdefault(arm.runtime, set()).add(arm.runtime_version)
+    others = {(arm.python, tuple(sorted(arm.options.items())), arm.threads) for arm in one.arms}
+    return len(others) > 1 or any(len(known) > 1 for known in versions.values())

@@ -1,0 +1,192 @@
+"""The timing sentences: who is faster, where it changes, how near the roof, how noisy.
+
+Never says faster or slower while an interval contains 1, or of a noisy comparison (comparisons.Comparison).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+
+from sdpa_onnx.core.records.records import Record, TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.report.text.labels import CaseFactor, CommonFactors, arm_in_words, case_in_words, join_words, series_name
+from sdpa_onnx.report.text.number_text import count, figures_per_second, share
+from sdpa_onnx.report.timing.alarms import alarm_lines
+from sdpa_onnx.report.timing.comparisons import JudgedRatio, RecordedComparison, central, comparisons, fastest
+from sdpa_onnx.report.timing.slices import Slice, axis_value, slices_along
+from sdpa_onnx.report.timing.verdict_text import judged_in_words, ratio_in_words, verdict_counts
+
+__all__ = ["timing_findings"]
+
+# Share of disturbed calls above which the CPU clock decides. Source: METHOD B.4.
+_BUSY_SHARE = 0.10
+
+_MOST_CASES = 3
+_DECOMPOSED = "decomposed"
+
+
+def timing_findings(records: Sequence[Record], usual: CommonFactors) -> list[str]:
+    """Tell what the timings say; nothing if there are none."""
+    found = comparisons(records)
+    if not found:
+        return []
+    return [
+        *alarm_lines(found, usual),
+        *_central_lines(found, usual),
+        *_other_target_lines(found),
+        *_against_lines(found, usual),
+        *_winner_lines(found, CaseFactor.LENGTH, usual),
+        *_winner_lines(found, CaseFactor.HEAD_DIM, usual),
+        *_roof_lines(found, usual),
+        *_noise_lines(found),
+    ]
+
+
+def _main_target(found: Sequence[RecordedComparison]) -> list[RecordedComparison]:
+    """The comparisons of the target that was timed most."""
+    targets = Counter(one.first.target for one in found)
+    main = targets.most_common(1)[0][0]
+    return [one for one in found if one.first.target == main]
+
+
+def _central_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
+    middle = central(_main_target(found))
+    where = f"{middle.first.target}, {case_in_words(middle.first, usual)}"
+    return [_central_line(_name(middle, arm), arm, middle.judged(arm), where) for arm in middle.contenders]
+
+
+def _central_line(name: str, arm: TimingRecord, judged: JudgedRatio, where: str) -> str:
+    mark = ";" if judged.verdict is RatioVerdict.NOISY else ":"
+    taken = f"{_capital(name)} takes {ratio_in_words(judged)} the time of {arm.baseline} in {where}"
+    return f"{taken}{mark} {judged_in_words(judged)}."
+
+
+def _other_target_lines(found: Sequence[RecordedComparison]) -> list[str]:
+    """The same arms in the other targets, one line an arm."""
+    main = _main_target(found)[0].first.target
+    told: dict[str, list[str]] = {}
+    for target in dict.fromkeys(one.first.target for one in found):
+        if target != main:
+            middle = central([one for one in found if one.first.target == target])
+            for arm in middle.contenders:
+                judged = middle.judged(arm)
+                ratio = f"{target} {ratio_in_words(judged)}, {judged_in_words(judged)}"
+                told.setdefault(f"{_capital(_name(middle, arm))} over {arm.baseline}", []).append(ratio)
+    return [f"{arm} elsewhere: {'; '.join(ratios)}." for arm, ratios in told.items()]
+
+
+def _against_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
+    """Each arm over its baseline, then each form over the decomposed graph on its runtime."""
+    pairs: dict[tuple[str, str], list[tuple[RecordedComparison, JudgedRatio]]] = {}
+    for one in found:
+        for arm in one.contenders:
+            pairs.setdefault((_name(one, arm), arm.baseline), []).append((one, one.judged(arm)))
+    for one in found:
+        decomposed = {_circumstances(arm): arm for arm in one.arms if arm.form == _DECOMPOSED}
+        for arm in one.contenders:
+            other = decomposed.get(_circumstances(arm))
+            if other is not None and other in one.contenders and arm.form not in ("", _DECOMPOSED):
+                names = (_name(one, arm), _name(one, other))
+                pairs.setdefault(names, []).append((one, one.between(arm, other)))
+    return [_against_line(names, told, usual) for names, told in pairs.items() if len(found) > 1 or len(pairs) > 2]
+
+
+def _circumstances(arm: TimingRecord) -> tuple[object, ...]:
+    """What two arms must share for their forms to be compared."""
+    return (arm.runtime, arm.python, tuple(sorted(arm.options.items())), arm.threads)
+
+
+def _name(one: RecordedComparison, arm: TimingRecord) -> str:
+    """The arm in words; by its own name where the words fit another arm too (two files, two versions of a runtime)."""
+    words = arm_in_words(arm)
+    return words if sum(arm_in_words(other) == words for other in one.arms) == 1 else series_name(arm)
+
+
+def _against_line(
+    names: tuple[str, str], pairs: Sequence[tuple[RecordedComparison, JudgedRatio]], usual: CommonFactors
+) -> str:
+    counted = verdict_counts([judged for _, judged in pairs])
+    line = f"{_capital(names[0])} against {names[1]}: {counted}."
+    slower = [(one, judged) for one, judged in pairs if judged.verdict is RatioVerdict.SLOWER]
+    if slower:
+        slower.sort(key=lambda pair: -pair[1].ratio.value)
+        cases = [
+            f"{one.first.target}, {case_in_words(one.first, usual)} ({ratio_in_words(judged)})"
+            for one, judged in slower[:_MOST_CASES]
+        ]
+        more = f"; and {count(len(slower) - _MOST_CASES, 'more case')}" if len(slower) > _MOST_CASES else ""
+        line = f"{line} Slower at {'; '.join(cases)}{more}."
+    if all(judged.ratio.is_paired for _, judged in pairs):
+        return line
+    baselines = join_words(sorted({one.first.baseline for one, _ in pairs}))
+    return f"{line} Both were paired with {baselines}, not with each other, so the intervals are wider."
+
+
+def _winner_lines(found: Sequence[RecordedComparison], axis: CaseFactor, usual: CommonFactors) -> list[str]:
+    arms = [arm for one in found if len(one.arms) > 1 for arm in one.arms]
+    return [_winner_line(one, usual) for one in slices_along(arms, axis)]
+
+
+def _winner_line(along: Slice[TimingRecord], usual: CommonFactors) -> str:
+    winners = []
+    for one in comparisons(along.records):
+        winner = fastest(one)
+        winners.append((axis_value(one.first, along.axis), series_name(winner) if winner else ""))
+    winners.sort()
+    runs = [(name, [value for value, _ in run]) for name, run in groupby(winners, key=lambda winner: winner[1])]
+    fixed = case_in_words(along.records[0], usual, without=[along.axis])
+    where = f"({along.target}, {fixed})"
+    everywhere = f"at every {along.axis} from {winners[0][0]} to {winners[-1][0]} {where}"
+    if len(runs) == 1:
+        name = runs[0][0]
+        return f"{name} is fastest {everywhere}." if name else f"No arm is clearly fastest {everywhere}."
+    told = "; ".join(f"{name or 'no clear winner'} {_values_in_words(values)}" for name, values in runs)
+    changes = len({name for name, _ in runs if name}) > 1
+    start = f"The fastest arm changes with {along.axis}" if changes else f"Fastest arm by {along.axis}"
+    return f"{start} {where}: {told}."
+
+
+def _values_in_words(values: Sequence[int]) -> str:
+    if len(values) < 3:
+        return f"at {join_words([str(value) for value in values])}"
+    return f"from {values[0]} to {values[-1]}"
+
+
+def _roof_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
+    middle = central(_main_target(found))
+    arms = [arm for arm in middle.arms if arm.roof_share >= 0]
+    if not arms:
+        return []
+    shares = [
+        f"{series_name(arm)} reaches {share(arm.roof_share)} "
+        f"({figures_per_second(arm.useful_flops / arm.median_seconds, 'FLOP/s')})"
+        for arm in arms
+    ]
+    where = f"{middle.first.target}, {case_in_words(middle.first, usual)}"
+    line = f"Of the roof measured on this machine, {join_words(shares)} in {where}."
+    over = any(arm.roof_share > 1 for arm in arms)
+    return [f"{line} More than 100 % means that the roof was measured too low." if over else line]
+
+
+def _noise_lines(found: Sequence[RecordedComparison]) -> list[str]:
+    arms = [arm for one in found for arm in one.arms]
+    calls = sum(arm.calls for arm in arms)
+    disturbed = sum(arm.disturbed * (arm.calls / calls if calls else 1 / len(arms)) for arm in arms)
+    verdicts = Counter(one.judged(arm).verdict for one in found for arm in one.contenders)
+    undecided = verdicts[RatioVerdict.INCONCLUSIVE]
+    restless = sum(not arm.steady for arm in arms)
+    lines = []
+    if disturbed > _BUSY_SHARE:
+        clock = " The times are CPU time, not wall time." if {arm.clock for arm in arms} == {"cpu"} else ""
+        is_called = not undecided and not verdicts[RatioVerdict.NOISY]
+        open_ratios = f"; {count(undecided, 'ratio')} inconclusive" if undecided else ""
+        rest = "; every ratio could be called" if is_called else open_ratios
+        lines.append(f"The machine was busy: {share(disturbed)} of calls were disturbed{rest}.{clock}")
+    if restless:
+        lines.append(f"{count(restless, 'timing')} of {len(arms)} never reached a steady state in the warm-up.")
+    return lines
+
+
+def _capital(text: str) -> str:
+    """A sentence start; names of arms keep their case."""
+    return f"T{text[1:]}" if text.startswith("the ") else text

@@ -1,0 +1,83 @@
+"""Records along one factor with everything else fixed; draws and says nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, assert_never
+
+from sdpa_onnx.report.text.labels import CaseFactor, SizedRecord, case_options
+
+__all__ = ["Slice", "axis_value", "slices_along"]
+
+R = TypeVar("R", bound=SizedRecord)
+
+# Fewer values make no line.
+_LEAST_VALUES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice(Generic[R]):
+    """Records of one target that differ in one factor, sorted by it."""
+
+    target: str
+    axis: CaseFactor
+    records: tuple[R, ...]
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The values of the factor, each once, rising."""
+        return tuple(sorted({axis_value(record, self.axis) for record in self.records}))
+
+
+def axis_value(record: SizedRecord, axis: CaseFactor) -> int:
+    """The value of a numeric factor; the length is that of the keys."""
+    match axis:
+        case CaseFactor.BATCH:
+            return record.sizes.batch_size
+        case CaseFactor.LENGTH:
+            return record.sizes.kv_seq_len
+        case CaseFactor.HEAD_DIM:
+            return record.sizes.head_dim
+        case CaseFactor.HEADS:
+            return record.sizes.q_num_heads
+        case CaseFactor.DTYPE | CaseFactor.OPTIONS:
+            raise ValueError(f"{axis} has no numbers to go along.")
+        case _:
+            assert_never(axis)
+
+
+def slices_along(records: Sequence[R], axis: CaseFactor) -> list[Slice[R]]:
+    """For each target the slice with the most values of the factor, if it has at least three."""
+    gathered: dict[tuple[object, ...], list[R]] = {}
+    for record in records:
+        if axis_value(record, axis) > 0:
+            gathered.setdefault(_fixed(record, axis), []).append(record)
+    widest: dict[str, Slice[R]] = {}
+    for members in gathered.values():
+        found = Slice(target=members[0].target, axis=axis, records=_sorted_along(members, axis))
+        before = widest.get(found.target)
+        if len(found.values) >= _LEAST_VALUES and (before is None or len(found.values) > len(before.values)):
+            widest[found.target] = found
+    return list(widest.values())
+
+
+def _fixed(record: SizedRecord, axis: CaseFactor) -> tuple[object, ...]:
+    sizes = record.sizes
+    factors: dict[CaseFactor, object] = {
+        CaseFactor.BATCH: sizes.batch_size,
+        CaseFactor.HEAD_DIM: sizes.head_dim,
+        CaseFactor.LENGTH: (sizes.q_seq_len, sizes.kv_seq_len),
+        CaseFactor.HEADS: sizes.q_num_heads,
+        CaseFactor.DTYPE: record.dtype,
+        CaseFactor.OPTIONS: case_options(record.case),
+    }
+    if axis is CaseFactor.HEADS:
+        # The case id carries the head counts too; they are what varies.
+        factors[CaseFactor.OPTIONS] = tuple(token for token in case_options(record.case) if not token.startswith("h"))
+    # Along the length, queries go with the keys, or stay while the keys grow (decoding).
+    queries = "as keys" if sizes.q_seq_len == sizes.kv_seq_len else sizes.q_seq_len
+    factors[axis] = queries if axis is CaseFactor.LENGTH else None
+    return (record.target, *(factors[one] for one in CaseFactor))
+
+
+def _sorted_along(members: Sequence[R], axis: CaseFactor) -> tuple[R, ...]:
+    return tuple(sorted(members, key=lambda record: axis_value(record, axis)))

@@ -1,0 +1,152 @@
+"""The tables of timing as text cells: how long and how sure, what a call costs, at what rates, and on what it ran.
+
+Records of earlier versions, which were timed in one process and carry no verdict, keep the one table that they had.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from sdpa_onnx.core.records.records import Record, TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, clock_in_words, join_words, plain, series_name
+from sdpa_onnx.report.text.number_text import confidence_text, count, figure, median_text, percent, ratio_text, share
+from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.timing.alarms import is_told_as_alarm
+from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
+from sdpa_onnx.report.timing.verdict_text import confidences, verdict_cell, verdict_word
+
+__all__ = ["TIMING_TITLE", "has_launches", "section_of_case", "timing_table"]
+
+TIMING_TITLE = "Time of a call"
+
+# Cell for "does not apply here"; a reason stands elsewhere.
+_NONE = "-"
+
+
+def has_launches(arms: Sequence[TimingRecord]) -> bool:
+    """Whether arms were measured in several processes and judged, not in ours as in earlier versions."""
+    return any(arm.verdict is not None or arm.launches > 1 for arm in arms)
+
+
+def timing_table(records: Sequence[Record], usual: CommonFactors) -> Table:
+    """Median and ratio of every arm, one section a case; what was asked and did not run is marked."""
+    found = comparisons(records)
+    arms = [arm for one in found for arm in one.arms]
+    footnotes = tuple(dict.fromkeys(warning for arm in arms for warning in _marked_warnings(arm)))
+    told = confidences(found)
+    ratio = f"ratio [{told[0]}]" if len(told) == 1 else "ratio"
+    is_judged = has_launches(arms)
+    tail = ("verdict", "would find", "roof") if is_judged else ("useful GFLOP/s", "roof", "nodes run")
+    heads = ("median [95 %]", ratio, *tail)
+    rows = _judged_row if is_judged else _plain_row
+    return Table(
+        title=TIMING_TITLE,
+        heading="case",
+        columns=(Column(head="arm"), *(Column(head=head, is_number=head != "verdict") for head in heads)),
+        sections=tuple(
+            section_of_case(
+                one,
+                usual,
+                [(_marked_name(arm, footnotes), *rows(one, arm, len(told) > 1)) for arm in one.arms]
+                + [(series_name(arm), arm.outcome.value, *[_NONE] * len(heads[1:])) for arm in one.missing],
+                with_clock=len({arm.clock for arm in arms}) > 1,
+            )
+            for one in found
+        ),
+        note=_judged_note(found, usual) if is_judged else _plain_note(found, usual),
+        footnotes=footnotes,
+    )
+
+
+def section_of_case(
+    one: RecordedComparison, usual: CommonFactors, rows: Sequence[tuple[str, ...]], *, with_clock: bool = False
+) -> Section:
+    """One case: its words, and of how many launches its figures come."""
+    case = ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
+    launches = max(arm.launches for arm in one.arms)
+    words = [
+        case,
+        count(launches, "launch", "launches") if has_launches(one.arms) else "",
+        clock_in_words(one.first.clock) if with_clock else "",
+        "cold cache" if one.first.cache == "cold" else "",
+    ]
+    return Section(heading="; ".join(word for word in words if word), rows=tuple(rows))
+
+
+def _marked_warnings(arm: TimingRecord) -> list[str]:
+    """Those of this arm, each once; what is said of a whole comparison stands above the table."""
+    return list(dict.fromkeys(plain(warning) for warning in arm.warnings if not is_told_as_alarm(warning)))
+
+
+def _marked_name(arm: TimingRecord, footnotes: Sequence[str]) -> str:
+    marks = [f"[{footnotes.index(warning) + 1}]" for warning in _marked_warnings(arm)]
+    return " ".join([series_name(arm), *marks])
+
+
+def _plain_row(_: RecordedComparison, arm: TimingRecord, is_mixed: bool) -> tuple[str, ...]:  # noqa: FBT001 - one signature
+    return (
+        median_text(arm.median_seconds, arm.median_low, arm.median_high),
+        _ratio_cell(arm, with_confidence=is_mixed),
+        figure(arm.useful_flops / arm.median_seconds / 1e9) if arm.useful_flops else _NONE,
+        share(arm.roof_share) if arm.roof_share >= 0 else _NONE,
+        str(sum(arm.ran.values())) if arm.ran else _NONE,
+    )
+
+
+def _judged_row(one: RecordedComparison, arm: TimingRecord, is_mixed: bool) -> tuple[str, ...]:  # noqa: FBT001 - one signature
+    is_baseline = arm.arm == arm.baseline
+    return (
+        median_text(arm.median_seconds, arm.median_low, arm.median_high),
+        _ratio_cell(arm, with_confidence=is_mixed),
+        _NONE if is_baseline else verdict_cell(one.judged(arm)),
+        _NONE if is_baseline or one.is_noisy or arm.detectable < 0 else percent(arm.detectable),
+        share(arm.roof_share) if arm.roof_share >= 0 else _NONE,
+    )
+
+
+def _ratio_cell(arm: TimingRecord, *, with_confidence: bool) -> str:
+    if arm.arm == arm.baseline:
+        return "baseline"
+    confidence = f" {confidence_text(arm.confidence)}" if with_confidence else ""
+    return ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high) + confidence
+
+
+def _plain_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
+    return (
+        f"{_shared(found, usual)}, unless the case says otherwise. Ratio: time over that of {_baselines(found)} in the "
+        "same interleaved run, below 1 = faster; where its interval contains 1, nothing is claimed. Useful: masked "
+        "pairs are not counted. Roof: share of the bound from measured matrix products and exponentials. Nodes run: "
+        f"after the runtime's own optimisation. {_chance(found)}"
+    )
+
+
+def _judged_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
+    return (
+        f"{_shared(found, usual)}, unless the case says otherwise. Ratio: time over that of {_baselines(found)}, below "
+        "1 = faster; each arm ran in processes of its own, another one each launch, visited in random order. Verdict: "
+        f"faster and slower hold for all arms of a case together; {verdict_word(RatioVerdict.EQUAL)}; inconclusive, "
+        "with about how many launches more would tell; noisy: a clone of the baseline came out different, so no ratio "
+        "of that case holds. Would find: the slow-down that is found with a probability of 80 %. Roof: share of the "
+        f"bound from measured matrix products and exponentials. {_chance(found)}"
+    )
+
+
+def _shared(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
+    arms = [arm for one in found for arm in one.arms]
+    threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
+    clock = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
+    return ", ".join(word for word in (usual.words, threads, clock) if word)
+
+
+def _baselines(found: Sequence[RecordedComparison]) -> str:
+    return join_words(sorted({arm.baseline for one in found for arm in one.arms if arm.baseline})) or "the baseline"
+
+
+def _chance(found: Sequence[RecordedComparison]) -> str:
+    """What to expect of intervals by chance, so that nobody is surprised by one among many."""
+    arms = [arm for one in found for arm in one.contenders]
+    by_confidence: Mapping[str, list[TimingRecord]] = {
+        word: [arm for arm in arms if confidence_text(arm.confidence) == word] for word in confidences(found)
+    }
+    counted = join_words([f"{count(len(members), 'interval')} of {word}" for word, members in by_confidence.items()])
+    missed = sum(1 - arm.confidence for arm in arms)
+    return f"Of {counted}, {missed:.2g} are expected to miss the truth by chance."

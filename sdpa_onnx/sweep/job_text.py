@@ -1,0 +1,120 @@
+"""Jobs in words: for progress, and as the records of what was not done."""
+
+from sdpa_onnx.core.records.records import (
+    AgreementRecord,
+    ExportRecord,
+    Outcome,
+    Record,
+    SaturationRecord,
+    TimingRecord,
+)
+from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.graph.attention_node import usual_form
+from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, ModelKey, SaturationJob, TimingJob
+from sdpa_onnx.sweep.suite import CaseKey
+
+__all__ = [
+    "case_words",
+    "error_words",
+    "failed_agreement",
+    "failed_record",
+    "job_seconds",
+    "job_words",
+    "model_words",
+    "skipped_arm",
+]
+
+
+def job_words(job: Job) -> str:
+    """What a job does, for progress."""
+    match job:
+        case ExportJob():
+            return f"export {model_words(job.model)} opset {job.model.opset}"
+        case AgreementJob():
+            return f"verify {case_words(job.case)} opset {job.model.opset} on {job.runtime}"
+        case TimingJob():
+            return f"time {case_words(job.case)}"
+        case SaturationJob(head_dim=None):
+            return "saturation of nn.MultiheadAttention"
+        case SaturationJob():
+            return f"saturation at d_k {job.head_dim}"
+
+
+def job_seconds(job: Job) -> float:
+    """A guess of how long a job takes, only to tell the time left."""
+    match job:
+        case ExportJob():
+            return 2.0
+        case AgreementJob():
+            pairs = job.case.batch_size * job.case.q_seq_len * job.case.kv_seq_len
+            return 0.1 + len(job.spreads) * pairs * 1e-6
+        case TimingJob():
+            return job.measure.budget_seconds + 1.0
+        case SaturationJob():
+            return 4.0 + 2e-7 * (job.head_dim or 64) * job.draws * sum(job.kv_seq_lens)
+
+
+def failed_record(job: Job, error: Exception) -> Record:
+    """The record of a job that failed."""
+    reason = error_words(error)
+    match job:
+        case ExportJob():
+            return ExportRecord(
+                target=job.model.target,
+                case=model_words(job.model),
+                opset=job.model.opset,
+                outcome=Outcome.FAILED,
+                reason=reason,
+            )
+        case AgreementJob():
+            return failed_agreement(job, Outcome.FAILED, reason)
+        case TimingJob():
+            return skipped_arm(job, "", Outcome.FAILED, reason)
+        case SaturationJob():
+            return SaturationRecord(
+                target="sdpa", head_dim=job.head_dim or 0, sigma=job.sigma, outcome=Outcome.FAILED, reason=reason
+            )
+
+
+def error_words(error: Exception) -> str:
+    """An error for a record: ours in our words, others with their kind."""
+    return str(error) if isinstance(error, SdpaOnnxError) else f"{type(error).__name__}: {error}"
+
+
+def failed_agreement(job: AgreementJob, outcome: Outcome, reason: str) -> AgreementRecord:
+    """The record of a case that was not judged."""
+    return AgreementRecord(
+        target=job.case.target,
+        case=case_words(job.case),
+        form=job.model.form or usual_form(job.model.spec, job.model.opset),
+        opset=job.model.opset,
+        runtime=job.runtime,
+        dtype=job.case.dtype.value,
+        outcome=outcome,
+        reason=reason,
+    )
+
+
+def skipped_arm(job: TimingJob, arm: str, outcome: Outcome, reason: str) -> TimingRecord:
+    """The record of an arm that was not timed."""
+    return TimingRecord(
+        target=job.case.target,
+        case=case_words(job.case),
+        arm=arm,
+        runtime=arm.partition(" ")[0],
+        outcome=outcome,
+        reason=reason,
+    )
+
+
+def model_words(key: ModelKey) -> str:
+    """A graph in words."""
+    return key.target if key.spec is None else f"{key.target} d_k {key.spec.head_dim}"
+
+
+def case_words(case: CaseKey) -> str:
+    """A case in words."""
+    causal = " causal" if case.spec is not None and case.spec.is_causal else ""
+    width = f" d_k {case.spec.head_dim}" if case.spec is not None else ""
+    lengths = f"{case.q_seq_len}" if case.q_seq_len == case.kv_seq_len else f"{case.q_seq_len}x{case.kv_seq_len}"
+    return f"{case.target}{causal}{width} batch {case.batch_size} length {lengths}"

@@ -1,0 +1,129 @@
+"""Whether what is timed is right: the outputs of every arm at the timed sizes, judged against the float64 oracle.
+
+Runs each arm once as it will be timed (runtime, settings, threads, environment), with the values around its attentions
+as further outputs. Times nothing.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sdpa_onnx.core.records.records import AgreementRecord, Verdict
+from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.arrays import read_arrays
+from sdpa_onnx.measure.pool import WorkerFactory, WorkerPool
+from sdpa_onnx.measure.what_ran import worker_report
+from sdpa_onnx.measure.workers import Worker
+from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
+from sdpa_onnx.workflows.check.input_steps import GIVEN, InputStep
+from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
+from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext
+from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
+
+__all__ = ["ArmAgreement", "judge_numbers"]
+
+_NOT_READ = "no attention of it could be read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmAgreement:
+    """What was found about the numbers of all arms.
+
+    Args:
+        records: Every judgement.
+        warnings: By arm whose numbers are not right, the sentence for its record.
+        unjudged: By arm that was not judged, why, as a clause.
+    """
+
+    records: tuple[AgreementRecord, ...] = ()
+    warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unjudged: Mapping[str, str] = field(default_factory=dict)
+
+
+def judge_numbers(
+    arms: Sequence[Arm], check: CheckOptions, *, target: str, patience_seconds: float, start: WorkerFactory = Worker
+) -> ArmAgreement:
+    """Judge the numbers of arms.
+
+    An arm that does not run is left to the timing, which says so.
+
+    Args:
+        arms: All of a comparison.
+        check: Sizes and inputs that will be timed; its first spread is used.
+        target: Name for the records.
+        patience_seconds: Longest wait for one answer of a runtime.
+        start: How a process is started; a parameter for tests.
+    """
+    records: list[AgreementRecord] = []
+    warnings: dict[str, tuple[str, ...]] = {}
+    unjudged: dict[str, str] = {}
+    expectations = ExpectationCache()
+    with WorkerPool(fresh=False, patience_seconds=patience_seconds, start=start) as pool, JobFolder() as folder:
+        for arm in arms:
+            model = with_lifted_sites(arm.model)
+            if not model.sites:
+                unjudged[arm.name] = _NOT_READ
+                continue
+            try:
+                found = _judged(arm, model, check, pool, folder, expectations, target=target)
+            except (SessionError, ModelError) as error:
+                unjudged[arm.name] = str(error)
+                continue
+            records += found
+            if bad := _warnings(found):
+                warnings[arm.name] = bad
+            elif (reason := _why_not(found)) is not None:
+                unjudged[arm.name] = reason
+    return ArmAgreement(records=tuple(records), warnings=warnings, unjudged=unjudged)
+
+
+def _judged(
+    arm: Arm,
+    model: OnnxModel,
+    check: CheckOptions,
+    pool: WorkerPool,
+    folder: JobFolder,
+    expectations: ExpectationCache,
+    *,
+    target: str,
+) -> list[AgreementRecord]:
+    tapped = model if model.is_bare_attention else model.tapped()
+    step = _step(model, check)
+    job = folder.job(arm, step.feeds, threads=check.threads, model=tapped)
+    with tempfile.TemporaryDirectory() as name:
+        with pool.lend(job) as worker:
+            worker.visit(1)  # some runtimes have outputs, and choose their kernels, only then
+            ran = worker_report(worker, tapped, job.runtime, threads=job.threads)
+            worker.outputs(Path(name))
+        outputs = read_arrays(Path(name))
+    checked = RunContext(
+        model=model, runtime=job.runtime, ran=ran, check=check, step=step.word, target=f"{target}, {arm.name}"
+    )
+    return list(judge_outputs(checked, step, outputs, expectations))
+
+
+def _step(model: OnnxModel, check: CheckOptions) -> InputStep:
+    if check.inputs is not None:
+        return InputStep(word=GIVEN, spread=-1.0, check=check, feeds=dict(check.inputs))
+    spread = check.spreads[0]
+    feeds: Feeds = draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
+    return InputStep(
+        word=f"spread {spread:g}", spread=spread if model.is_bare_attention else -1.0, check=check, feeds=feeds
+    )
+
+
+def _why_not(found: Sequence[AgreementRecord]) -> str | None:
+    """Why something of an arm has no judgement, or None where all of it has one."""
+    return next((record.reason for record in found if record.verdict is None), None)
+
+
+def _warnings(found: Sequence[AgreementRecord]) -> tuple[str, ...]:
+    """One sentence for the worst judgement that is not right."""
+    bad = [record for record in found if record.verdict is not None and not record.verdict.is_right]
+    worst = next((record for record in bad if record.verdict is Verdict.WRONG), next(iter(bad), None))
+    if worst is None:
+        return ()
+    return (f"Numbers {worst.verdict}: {worst.diagnosis}",)

@@ -1,0 +1,361 @@
+"""One attention case run on one runtime and judged: the trial that fuzzing and reducing repeat.
+
+Builds the one-attention model, keeps sessions of equal graphs open, and turns whatever
+happens into a value. Chooses no cases: that is `reduce`'s and the fuzzer's.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, Self
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.probes import PROBES
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.judge.cache_agreement import judge_present
+from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.records.records import Conformity, Verdict
+from sdpa_onnx.errors import CaseError, SessionError
+from sdpa_onnx.graph.attention_node import build_attention_model, give_scores, minimum_opset
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported
+from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
+
+__all__ = [
+    "QK_OUTPUT",
+    "CaseTrial",
+    "Form",
+    "LoadFailure",
+    "Sessions",
+    "TrialResult",
+    "judge_attention",
+    "judge_present",
+    "not_taken",
+    "output_names",
+    "qk_mode_of",
+    "run_case",
+    "trial_model",
+]
+
+Array = NDArray[np.generic]
+Form = Literal["attention", "decomposed"]
+
+# Name of the operator's fourth output.
+QK_OUTPUT = "qk_matmul_output"
+# Sessions kept open: a fuzzer comes back to few graphs, and each holds little.
+_KEPT_SESSIONS = 32
+# Axes of a mask that has another shape than the exporter's (batch_size, 1, q_seq_len, total_seq_len).
+_MASK_AXES = ("mask_batch", "mask_heads", "mask_queries", "mask_keys")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseTrial:
+    """One attention to run and judge.
+
+    Args:
+        case: What is computed, with sizes and type.
+        source: Where the inputs come from: a logit spread, or the name of a probe.
+        seed: Seed of the inputs.
+        inputs: Given arrays, instead of drawn ones; a mask may have any shape that broadcasts.
+        form: One Attention node, or the exporter's formula.
+        opset: None = the lowest that can express the spec.
+        threads: Threads inside one operator.
+        graph: A graph of one bare attention to run instead of a built one; needs given inputs.
+        qk_mode: Also ask for the fourth output, and for which stage of the scores; None = without it.
+    """
+
+    case: AttentionCase
+    source: float | str = 1.0
+    seed: int = 0
+    inputs: AttentionInputs | None = None
+    form: Form = "attention"
+    opset: int | None = None
+    threads: int = 1
+    graph: OnnxModel | None = None
+    qk_mode: QkOutputMode | None = None
+
+    @property
+    def used_opset(self) -> int:
+        """Operator-set version of the model that runs."""
+        if self.graph is not None:
+            return self.graph.opset
+        return self.least_opset if self.opset is None else self.opset
+
+    @property
+    def least_opset(self) -> int:
+        """Lowest opset whose operator takes the spec and these arrays.
+
+        Source: ONNX Attention, opset 24, from which a mask may be shorter than the keys.
+        """
+        mask = None if self.inputs is None else self.inputs.attn_mask
+        is_short = mask is not None and mask.ndim > 0 and mask.shape[-1] < self.case.total_seq_len
+        return max(minimum_opset(self.case.spec), 24 if is_short else 0)
+
+    def feeds(self, inputs: AttentionInputs) -> dict[str, Array]:
+        """The arrays by the names of the graph's inputs."""
+        if self.graph is None:
+            return inputs.onnx_feeds()
+        arrays = inputs.named()
+        return {name: arrays[field] for field, name in self.graph.sites[0].inputs.items()}
+
+    def renamed(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
+        """What the graph gave, by the operator's own output names."""
+        if self.graph is None:
+            return dict(outputs)
+        names = output_names(self.graph, self.graph.sites[0])
+        return {name: outputs[own] for name, own in names.items() if own in outputs}
+
+    def draw(self) -> AttentionInputs:
+        """The arrays that the runtime gets.
+
+        Raises:
+            CaseError: If there is no probe of that name.
+        """
+        if self.inputs is not None:
+            return self.inputs
+        if isinstance(self.source, str):
+            probe = next((probe for probe in PROBES if probe.name == self.source), None)
+            if probe is None:
+                known = ", ".join(probe.name for probe in PROBES)
+                raise CaseError(f"There is no probe '{self.source}'.", hint=f"Known: {known}.")
+            return probe.draw(self.case, self.seed)
+        return draw_inputs(self.case, spread=self.source, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What came of a trial.
+
+    Args:
+        kind: RIGHT, WRONG (wrong or suspicious), REFUSED or CRASHED.
+        message: The evidence, or the runtime's error, one sentence.
+        output: The output that is wrong: Y, present_key, present_value or qk_matmul_output; "" if none is.
+        agreement: The judgement of that output, or of Y where all are right; None if nothing ran.
+        precision: The declared arithmetic; "" if nothing ran.
+        inputs: The arrays that it ran on.
+        outputs: What the runtime gave, by ONNX output name.
+    """
+
+    kind: Conformity
+    message: str
+    output: str = ""
+    agreement: Agreement | None = None
+    precision: str = ""
+    inputs: AttentionInputs
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadFailure:
+    """A model that a runtime did not load: refused or crashed, and the error in one sentence."""
+
+    kind: Conformity
+    message: str
+
+
+@dataclass(slots=True)
+class Sessions:
+    """Loaded models of one runtime, so that trials of equal graphs share one; a context manager."""
+
+    runtime: Runtime
+    keep: int = _KEPT_SESSIONS
+    _open: "OrderedDict[tuple[object, ...], tuple[ExitStack, Session] | LoadFailure]" = field(
+        default_factory=OrderedDict, init=False
+    )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._open:
+            self._drop()
+
+    def get(self, trial: CaseTrial, inputs: AttentionInputs) -> Session | LoadFailure:
+        """The session for a trial's graph, or why the runtime refuses it."""
+        spec, dtype = trial.case.spec, trial.case.dtype
+        mask = inputs.attn_mask
+        shaped = None if mask is None else (mask.dtype.name, _mask_pattern(trial.case, mask))
+        built = (spec, dtype, trial.form, trial.used_opset, trial.qk_mode, shaped)
+        key = (*(built if trial.graph is None else (trial.graph.content_hash(),)), trial.threads)
+        if key not in self._open:
+            model = trial_model(trial, inputs)
+            self._open[key] = self._load(model, trial.threads)
+            while len(self._open) > self.keep:
+                self._drop()
+        self._open.move_to_end(key)
+        found = self._open[key]
+        return found if isinstance(found, LoadFailure) else found[1]
+
+    def _load(self, model: OnnxModel, threads: int) -> tuple[ExitStack, Session] | LoadFailure:
+        support = self.runtime.supports(model)
+        if isinstance(support, Unsupported):
+            return LoadFailure(kind=Conformity.REFUSED, message=not_taken(self.runtime.name, support.reason))
+        stack = ExitStack()
+        try:
+            session = stack.enter_context(self.runtime.load(model, LoadOptions(threads=threads)))
+        except ProcessDiedError as error:
+            return LoadFailure(kind=Conformity.CRASHED, message=str(error))
+        except SessionError as error:
+            return LoadFailure(kind=Conformity.REFUSED, message=str(error))
+        return stack, session
+
+    def _drop(self) -> None:
+        _, oldest = self._open.popitem(last=False)
+        if not isinstance(oldest, LoadFailure):
+            oldest[0].close()
+
+
+def not_taken(runtime: str, reason: str) -> str:
+    """The sentence about a model that a runtime says it does not take."""
+    return f"{runtime} does not take the model: {reason}."
+
+
+def run_case(trial: CaseTrial, sessions: Sessions) -> TrialResult:
+    """Run one attention on one runtime and judge every output.
+
+    A refusal, before or while it runs, is a value. A runtime that may take the process
+    with it is to be wrapped first.
+
+    Args:
+        trial: What to run.
+        sessions: Open sessions of the runtime.
+
+    Raises:
+        CaseError: If given arrays do not fit the case.
+        ExportError: If the operator of that opset cannot express the spec.
+    """
+    inputs = trial.draw()
+    session = sessions.get(trial, inputs)
+    if isinstance(session, LoadFailure):
+        return TrialResult(kind=session.kind, message=session.message, inputs=inputs)
+    try:
+        outputs = session.run(trial.feeds(inputs))
+    except ProcessDiedError as error:
+        return TrialResult(kind=Conformity.CRASHED, message=str(error), inputs=inputs)
+    except SessionError as error:
+        return TrialResult(kind=Conformity.REFUSED, message=str(error), inputs=inputs)
+    precision = session.ran().precision  # asked after the run: some choose their kernels only then
+    return judge_attention(
+        trial.case.spec,
+        inputs,
+        trial.renamed(outputs),
+        precision=precision,
+        seed=trial.seed,
+        qk_mode=trial.qk_mode,
+    )
+
+
+def trial_model(trial: CaseTrial, inputs: AttentionInputs | None = None) -> OnnxModel:
+    """The one-attention model of a trial, with dynamic sizes.
+
+    Args:
+        trial: What to run.
+        inputs: Arrays whose mask may have another shape than the usual one.
+    """
+    spec, dtype = trial.case.spec, trial.case.dtype
+    if trial.graph is not None:
+        return trial.graph
+    if trial.form == "decomposed":
+        from sdpa_onnx.torch_export.exporter import export_spec
+
+        return export_spec(spec, opset=trial.used_opset, form="decomposed", dtype=dtype)
+    graph = build_attention_model(spec, opset=trial.used_opset, dtype=dtype)
+    if inputs is not None and inputs.attn_mask is not None:
+        _shape_mask(graph, trial.case, inputs.attn_mask)
+    if trial.qk_mode is not None:
+        give_scores(graph, spec, trial.qk_mode, name=QK_OUTPUT)
+    return load_model(graph)
+
+
+def _shape_mask(graph: ir.Model, case: AttentionCase, given: Array) -> None:
+    """Give the mask the shape of a given one; beside lengths, which a spec names alone, give the node a mask first."""
+    pattern = _mask_pattern(case, given)
+    if pattern is None:
+        return
+    names = _MASK_AXES[len(_MASK_AXES) - len(pattern) :]
+    shape = ir.Shape([1 if is_one else name for is_one, name in zip(pattern, names, strict=True)])
+    mask = next((value for value in graph.graph.inputs if value.name == "attn_mask"), None)
+    if mask is None:
+        mask = ir.Value(name="attn_mask", type=ir.TensorType(ir.DataType.from_numpy(given.dtype)))
+        graph.graph.inputs.append(mask)
+        graph.graph.node(0).replace_input_with(3, mask)
+    mask.shape = shape
+
+
+def _mask_pattern(case: AttentionCase, mask: Array | None) -> tuple[bool, ...] | None:
+    """Which axes of a mask are 1, or None if it has the usual shape (or there is none)."""
+    if mask is None or mask.shape == case.input_shapes().get("attn_mask"):
+        return None
+    return tuple(size == 1 for size in mask.shape)
+
+
+def judge_attention(
+    spec: AttentionSpec,
+    inputs: AttentionInputs,
+    outputs: Mapping[str, Array],
+    *,
+    precision: str,
+    seed: int = 0,
+    qk_mode: QkOutputMode | None = None,
+) -> TrialResult:
+    """Judge every output of an attention.
+
+    Args:
+        spec: What is computed.
+        inputs: The arrays that it ran on.
+        outputs: What it gave, by the operator's own names.
+        precision: The declared arithmetic.
+        seed: Which queries of a big case are judged.
+        qk_mode: Stage of the scores in the fourth output; None = it is not judged.
+    """
+    expectation = expect(spec, inputs, precision=find_precision(precision), seed=seed)
+    agreements = {"Y": judge(expectation, outputs["Y"]), **judge_present(spec, inputs, outputs)}
+    if qk_mode is not None and QK_OUTPUT in outputs:
+        scores = expect_qk(spec, inputs, mode=qk_mode, precision=find_precision(precision))
+        agreements[QK_OUTPUT] = judge_qk(scores, outputs[QK_OUTPUT])
+    bad = (Verdict.WRONG, Verdict.SUSPICIOUS)
+    wrong = next((name for name, agreement in agreements.items() if agreement.verdict in bad), "")
+    agreement = agreements[wrong or "Y"]
+    return TrialResult(
+        kind=Conformity.WRONG if wrong else Conformity.RIGHT,
+        message=agreement.diagnosis,
+        output=wrong,
+        agreement=agreement,
+        precision=precision,
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
+def output_names(model: OnnxModel, site: AttentionSite) -> dict[str, str]:
+    """Output name of the operator -> name in the graph: Y, and the others where a node of it gives them."""
+    names = {"Y": site.output}
+    for node in model.ir.graph:
+        made = [value.name or "" for value in node.outputs]
+        if node.op_type == "Attention" and made and made[0] == site.output:
+            names |= dict(zip(("present_key", "present_value", QK_OUTPUT), made[1:4], strict=False))
+    if site.past_key is not None:  # our exporter's own names, in every form
+        own = [name for name in ("present_key", "present_value") if name in model.output_names]
+        names |= {name: name for name in own if name not in names}
+    return {name: own for name, own in names.items() if own}
+
+
+def qk_mode_of(model: OnnxModel, site: AttentionSite) -> QkOutputMode | None:
+    """Stage of the scores that an Attention node gives as its fourth output; None if it gives none."""
+    for node in model.ir.graph:
+        if node.op_type == "Attention" and node.outputs[0].name == site.output and len(node.outputs) > 3:
+            mode = node.attributes.get("qk_matmul_output_mode")
+            return QkOutputMode(mode.as_int() if mode else 0) if node.outputs[3].name else None
+    return None

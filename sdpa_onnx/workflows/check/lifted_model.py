@@ -1,0 +1,173 @@
+"""Every attention of a model with its place, whoever wrote the file; what could not be read has its reason.
+
+Files of ours say in their metadata where their attentions are, in any form; in others they are recognised.
+Nothing is run: a wrong reading is found by whoever runs it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.spec import Dtype, Layout
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lift.find import find_attentions
+from sdpa_onnx.graph.lift.found import FoundAttention
+from sdpa_onnx.graph.model import SITES_KEY, OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
+from sdpa_onnx.workflows.check.run_context import FORM_KEY, form_of
+
+__all__ = ["LiftedModel", "lift", "with_lifted_sites"]
+
+_WORDS = {
+    Form.DECOMPOSED: "decomposed by sdpa-onnx",
+    Form.ATTENTION: "ONNX Attention",
+    Form.BLOCKED: "blocks of queries in a Loop",
+    Form.ORT_MHA: "onnxruntime MultiHeadAttention",
+    Form.ORT_GQA: "onnxruntime GroupQueryAttention",
+}
+_HAVE_CACHE_OUTPUTS = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiftedModel:
+    """A model that can be tapped at every attention that was read.
+
+    Args:
+        model: Computes what the given model computes; its sites are those of all attentions read.
+        found: Every attention, in graph order; values belong to `model`.
+    """
+
+    model: OnnxModel
+    found: tuple[FoundAttention, ...]
+
+    @property
+    def read(self) -> tuple[GraphAttention, ...]:
+        """Those that were read."""
+        return tuple(found.attention for found in self.found if found.attention is not None)
+
+
+def lift(model: OnnxModel, *, rows_may_be_empty: bool = True) -> LiftedModel:
+    """Find every attention of a model.
+
+    Args:
+        model: Is left as it is.
+        rows_may_be_empty: Whether padding may hide every key of a query; if not, more masks are causal.
+    """
+    findings = find_attentions(model.ir, rows_may_be_empty=rows_may_be_empty)
+    findings.model.meta.update(model.ir.meta)  # sizes that it was traced at, where only this process knows them
+    values = _values(findings.model.graph)
+    dialect = _dialect(model)
+    noted = [one for site in _noted_sites(model) if (one := _by_note(site, values, dialect)) is not None]
+    covered = {id(node) for one in noted if one.attention is not None for node in _region(one.attention)}
+    rest = [one for one in findings.found if not _is_within(one, findings.model, covered)]
+    places = {node.name: place for place, node in enumerate(findings.model.graph.all_nodes())}
+    found = sorted([*noted, *rest], key=lambda one: places.get(one.node, len(places)))
+    sites = tuple(one.attention.site for one in found if one.attention is not None)
+    return LiftedModel(model=replace(model, ir=findings.model, sites=sites), found=tuple(found))
+
+
+def with_lifted_sites(model: OnnxModel) -> OnnxModel:
+    """A model of any maker that can be judged where its attentions were read; one of ours as it is."""
+    if SITES_KEY in model.ir.metadata_props:
+        return model
+    lifted = lift(model).model
+    return lifted if lifted.sites else model
+
+
+def _noted_sites(model: OnnxModel) -> tuple[AttentionSite, ...]:
+    return model.sites if SITES_KEY in model.ir.metadata_props else ()
+
+
+def _dialect(model: OnnxModel) -> str:
+    """How a file of ours writes its attentions, in words."""
+    form = Form(form_of(model))
+    if FORM_KEY not in model.ir.metadata_props and form is Form.DECOMPOSED:
+        return "decomposed by torch.onnx"
+    return _WORDS[form]
+
+
+def _by_note(site: AttentionSite, values: Mapping[str, ir.Value], dialect: str) -> FoundAttention | None:
+    """The attention that the metadata tells of; None if the graph has no such values."""
+    names = [*site.inputs.values(), site.output]
+    if any(name not in values for name in names):
+        return None
+    output, query = values[site.output], values[site.query]
+    producer = output.producer()
+    if producer is None or query.dtype is None or query.dtype.numpy().name not in set(Dtype):
+        return None
+    present_key, present_value = _cache(site, values, producer)
+    own = {field: values[name] for field, name in site.inputs.items()}
+    attention = GraphAttention(
+        name=site.name,
+        spec=site.spec,
+        dtype=Dtype(query.dtype.numpy().name),
+        query=own["query"],
+        key=own["key"],
+        value=own["value"],
+        output=output,
+        attn_mask=own.get("attn_mask"),
+        past_key=own.get("past_key"),
+        past_value=own.get("past_value"),
+        nonpad_kv_seqlen=own.get("nonpad_kv_seqlen"),
+        present_key=present_key,
+        present_value=present_value,
+    )
+    return FoundAttention(dialect=dialect, node=producer.name or site.name, attention=attention)
+
+
+def _cache(
+    site: AttentionSite, values: Mapping[str, ir.Value], producer: ir.Node
+) -> tuple[ir.Value | None, ir.Value | None]:
+    """The values that hold past and new keys and values, where something reads them."""
+    if site.past_key is None or site.past_value is None:
+        return None, None
+    if producer.op_type in _HAVE_CACHE_OUTPUTS and len(producer.outputs) > 2:
+        return _if_read(producer.outputs[1]), _if_read(producer.outputs[2])
+    # In 3-D the new keys were turned to heads first; a Concat of that is another value than the site's.
+    found = (_joined(values[name]) for name in (site.past_key, site.past_value))
+    key, value = found
+    return (key, value) if site.spec.layout is Layout.BNSH else (None, None)
+
+
+def _if_read(value: ir.Value) -> ir.Value | None:
+    return value if value.uses() or value.is_graph_output() else None
+
+
+def _joined(past: ir.Value) -> ir.Value | None:
+    """What a Concat makes of a past and something new, if it leaves the graph."""
+    joined = [use.node for use in past.uses() if use.node.op_type == "Concat" and use.idx == 0]
+    outputs = [node.outputs[0] for node in joined if len(node.inputs) == 2 and node.outputs[0].is_graph_output()]
+    return outputs[0] if len(outputs) == 1 else None
+
+
+def _region(attention: GraphAttention) -> Iterator[ir.Node]:
+    """Nodes between an attention's inputs and its output, those of subgraphs too."""
+    ends = {id(getattr(attention, field)) for field in attention.site.inputs}
+    waiting = [attention.output]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        node = value.producer()
+        if id(value) in ends or node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield from nodes_within(node)
+        waiting += inputs_within(node)
+
+
+def _is_within(found: FoundAttention, model: ir.Model, covered: set[int]) -> bool:
+    """Whether what was recognised belongs to an attention that the metadata told of already."""
+    if found.attention is not None:
+        producer = found.attention.output.producer()
+        if producer is not None and id(producer) in covered:
+            return True
+    return any(id(node) in covered for node in model.graph.all_nodes() if node.name and node.name == found.node)
+
+
+def _values(graph: ir.Graph) -> dict[str, ir.Value]:
+    values = {value.name or "": value for value in graph.inputs}
+    values |= dict(graph.initializers)
+    return values | {value.name or "": value for node in graph for value in node.outputs}

@@ -1,0 +1,239 @@
+"""What was asked of a model and what ran, and the agreement records that come of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs
+from sdpa_onnx.core.judge.agreement import Agreement
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.runtimes.base import RanReport
+from sdpa_onnx.workflows.check.feeds import bare_case, dtype_of
+
+__all__ = [
+    "FORM_KEY",
+    "MODULE_RUNTIME",
+    "CheckOptions",
+    "RunContext",
+    "end_sizes",
+    "failed_record",
+    "form_of",
+    "site_sizes",
+    "unsupported_record",
+    "with_figures",
+    "with_ran",
+]
+
+# Metadata: the form that a file was converted into.
+FORM_KEY = "sdpa_onnx.form"
+# This runtime runs the module that a graph came from: it has no form and no opset.
+MODULE_RUNTIME = "torch"
+
+_NO_NUMBER = "Nothing could be judged: the oracle itself has no finite number here."
+_EMPTY = "Nothing could be judged: the output has no elements."
+_NOTHING_TAPPED = (
+    "No attention was seen in this module, since it does not call scaled_dot_product_attention (for "
+    "nn.MultiheadAttention, need_weights=False makes it do so): only the module's end was compared."
+)
+# The first opset with an Attention node.
+_ATTENTION_OPSET = 23
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckOptions:
+    """What to check of a model.
+
+    Args:
+        sizes: Size of every named axis.
+        spreads: Logit spreads to run; a module is fed so that it reaches them.
+        seed: Seed of the inputs.
+        threads: Threads inside one operator.
+        inputs: Given arrays by graph input name, instead of drawn ones.
+        probes: Also ask the structural probes of a bare attention.
+    """
+
+    sizes: Mapping[str, int]
+    spreads: Sequence[float] = LADDER
+    seed: int = 0
+    threads: int = 1
+    inputs: Mapping[str, NDArray[np.generic]] | None = None
+    probes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContext:
+    """A check on one runtime, with what really ran; `step` names the inputs, such as "spread 1"."""
+
+    model: OnnxModel
+    runtime: str
+    ran: RanReport
+    check: CheckOptions
+    step: str
+    target: str
+
+    def record(
+        self, agreement: Agreement, *, spread: float, site: str, sizes: Sizes, is_empty: bool = False
+    ) -> AgreementRecord:
+        """Write one judgement down.
+
+        Args:
+            agreement: What the judge found.
+            spread: Standard deviation of the logits as measured, -1 if unknown.
+            site: Which attention, or "end:" and the output.
+            sizes: Sizes it was judged at.
+            is_empty: Whether there is no element to judge.
+        """
+        disagrees = not agreement.verdict.is_right
+        blind = not disagrees and (
+            is_empty or (agreement.judged_rows > 0 and agreement.total > 0 and not agreement.judged)
+        )
+        outcome = Outcome.DISAGREES if disagrees else Outcome.FAILED if blind else Outcome.OK
+        reason = (_EMPTY if is_empty else _NO_NUMBER) if blind else ""
+        plain = AgreementRecord(
+            target=self.target,
+            case=case_name(self.model, self.check, self.target),
+            form="" if self.runtime == MODULE_RUNTIME else form_of(self.model),
+            opset=0 if self.runtime == MODULE_RUNTIME else self.model.opset,
+            runtime=self.runtime,
+            outcome=outcome,
+            reason=agreement.diagnosis if disagrees else reason,
+            warnings=(*self.ran.warnings, *agreement.warnings, *_untapped(self.model)),
+            site=site,
+            sizes=sizes,
+            dtype=dtype_of(self.model).value,
+            precision=self.ran.precision,
+            diagnosis=reason if blind else agreement.diagnosis,
+            inputs=self.step,
+            spread=spread,
+            seed=self.check.seed,
+        )
+        record = with_ran(with_figures(plain, agreement), self.ran)
+        return msgspec.structs.replace(record, verdict=None) if blind else record
+
+
+def _untapped(model: OnnxModel) -> tuple[str, ...]:
+    """Why no attention inside was judged; nothing where some were."""
+    if model.sites:
+        return ()
+    if model.path is None:
+        return (_NOTHING_TAPPED,)
+    if model.opset < _ATTENTION_OPSET:
+        why = f"opset {model.opset} has no Attention node"
+    elif form_of(model) == "attention":
+        why = "its Attention nodes are of unknown shape, or stand in a subgraph"
+    else:
+        why = "it has no Attention node"
+    return (f"No attention of this file could be read ({why}): only its end was compared.",)
+
+
+def with_figures(record: AgreementRecord, agreement: Agreement) -> AgreementRecord:
+    """The record with the judge's word and figures; the sentence is the caller's."""
+    proven = agreement.scale_error_proven
+    return msgspec.structs.replace(
+        record,
+        verdict=agreement.verdict,
+        max_abs_error=agreement.max_abs_error,
+        max_bound_ratio=agreement.max_bound_ratio,
+        not_finite=agreement.not_finite,
+        max_relative_error=agreement.max_relative_error,
+        max_ulp_error=agreement.max_ulp_error,
+        cosine=agreement.cosine,
+        judged_rows=agreement.judged_rows,
+        total_rows=agreement.total_rows,
+        scale_error_proven=proven if math.isfinite(proven) else -1.0,
+        kappa=agreement.kappa,
+        max_z=agreement.max_z,
+    )
+
+
+def with_ran(record: AgreementRecord, ran: RanReport) -> AgreementRecord:
+    """The record with what really ran."""
+    return msgspec.structs.replace(
+        record,
+        ran=dict(ran.node_counts),
+        expanded=dict(ran.expanded),
+        fused=dict(ran.fused),
+        providers=dict(ran.providers),
+    )
+
+
+def unsupported_record(
+    model: OnnxModel, runtime: str, check: CheckOptions, *, target: str, reason: str
+) -> AgreementRecord:
+    """The record of a runtime that does not take the model."""
+    return _not_judged(model, runtime, check, target, Outcome.UNSUPPORTED, reason)
+
+
+def failed_record(model: OnnxModel, runtime: str, check: CheckOptions, *, target: str, reason: str) -> AgreementRecord:
+    """The record of a runtime that failed on the model."""
+    return _not_judged(model, runtime, check, target, Outcome.FAILED, reason)
+
+
+def _not_judged(
+    model: OnnxModel, runtime: str, check: CheckOptions, target: str, outcome: Outcome, reason: str
+) -> AgreementRecord:
+    return AgreementRecord(
+        target=target,
+        case=case_name(model, check, target),
+        form=form_of(model),
+        opset=model.opset,
+        runtime=runtime,
+        outcome=outcome,
+        reason=reason,
+    )
+
+
+def form_of(model: OnnxModel) -> str:
+    """The graph form: what the file says that it was converted into, else by the operators that stand in it."""
+    noted = model.ir.metadata_props.get(FORM_KEY)
+    if noted in set(Form):
+        return str(noted)
+    operators = {(node.domain, node.op_type) for node in model.ir.graph}
+    if "Attention" in {op_type for _, op_type in operators}:
+        return Form.ATTENTION.value
+    contrib = {op_type for domain, op_type in operators if domain == CONTRIB_DOMAIN}
+    if "GroupQueryAttention" in contrib:
+        return Form.ORT_GQA.value
+    return Form.ORT_MHA.value if "MultiHeadAttention" in contrib else Form.DECOMPOSED.value
+
+
+def case_name(model: OnnxModel, check: CheckOptions, target: str) -> str:
+    """Case id of a bare attention, else the target with its sizes."""
+    case = bare_case(model, check.sizes) if check.inputs is None else None
+    if case is not None:
+        return case.case_id
+    lengths = [axis for axis in check.sizes if not axis.startswith("batch")]
+    short = {axis: "b" for axis in check.sizes if axis.startswith("batch")} | dict(
+        zip(lengths, ("q", "kv"), strict=False)
+    )
+    return "_".join([target or "model", *(f"{short.get(axis, axis)}{size}" for axis, size in check.sizes.items())])
+
+
+def site_sizes(site: AttentionSite, inputs: AttentionInputs) -> Sizes:
+    """Sizes of one attention, read off its own arrays."""
+    axis = 2 if inputs.query.ndim == 4 else 1
+    return Sizes(
+        batch_size=inputs.query.shape[0],
+        q_seq_len=inputs.query.shape[axis],
+        kv_seq_len=inputs.key.shape[axis],
+        head_dim=site.spec.head_dim,
+        q_num_heads=site.spec.q_num_heads,
+    )
+
+
+def end_sizes(check: CheckOptions) -> Sizes:
+    """Sizes of a whole module, as far as its axes are named."""
+    queries = check.sizes.get("q_seq_len", -1)
+    return Sizes(
+        batch_size=check.sizes.get("batch_size", -1),
+        q_seq_len=queries,
+        kv_seq_len=check.sizes.get("kv_seq_len", queries),
+    )

@@ -1,0 +1,344 @@
+"""One attention written alone in a form, run on one runtime and judged by the oracle.
+
+Writes the models; which questions they are asked is `form_questions`', what follows from it `workarounds`'.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.records.verdicts import Conformity, Verdict
+from sdpa_onnx.errors import SessionError
+from sdpa_onnx.graph.attention_node import build_attention_model, give_scores
+from sdpa_onnx.graph.element_types import mask_kind_of
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.ir_version import lowest_ir_version
+from sdpa_onnx.graph.lower.lower import lower
+from sdpa_onnx.graph.lower.operands import has_equal_lengths
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported
+from sdpa_onnx.workflows.check.case_trial import QK_OUTPUT, LoadFailure, judge_attention, not_taken
+from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
+
+__all__ = ["FormProblem", "FormSessions", "ProbeAnswer", "bare_attention", "form_model", "problem_of", "set_opset"]
+
+Array = NDArray[np.generic]
+
+# The operator's newest text: the canonical form, before it is written in another.
+_CANONICAL_OPSET = 25
+# The mask that our exporter declares: samples, one head, queries, keys.
+_USUAL_MASK = "B1ST"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormProblem:
+    """An attention and what its graph can feed it: what a form has to be right for.
+
+    Args:
+        spec: What it computes.
+        dtype: Element type.
+        mask_shapes: Axes of the masks that can come: B samples, H heads, S queries, T keys, P fewer keys, 1;
+            F keys under a name of their own, which a form has to take for fewer.
+        beside_lengths: Kind of a mask that comes beside the lengths of a spec that names these alone.
+        has_single_keys: Whether keys and values of one sample serve all queries' samples.
+        has_equal_lengths: Whether there are always as many new keys as queries; None = the graph does not say.
+        scores_mode: Stage of the scores that the graph reads; None = it reads none.
+    """
+
+    spec: AttentionSpec
+    dtype: Dtype = Dtype.FLOAT32
+    mask_shapes: tuple[str, ...] = (_USUAL_MASK,)
+    beside_lengths: MaskKind = MaskKind.NONE
+    has_single_keys: bool = False
+    has_equal_lengths: bool | None = False
+    scores_mode: QkOutputMode | None = None
+
+    @property
+    def mask_kind(self) -> MaskKind:
+        """Boolean, float or NONE: of the mask that is an input."""
+        return self.beside_lengths if self.spec.mask is MaskKind.LENGTHS else self.spec.mask
+
+    @property
+    def has_mask(self) -> bool:
+        return self.mask_kind is not MaskKind.NONE
+
+    def settled_for(self, form: Form) -> "FormProblem":
+        """The same where the graph does not say whether lengths differ: equal only for a form that must have it so.
+
+        Such a form fails when it runs on others, and gives no wrong number.
+        """
+        equal = form is Form.ORT_GQA if self.has_equal_lengths is None else self.has_equal_lengths
+        return replace(self, has_equal_lengths=equal)
+
+    def smaller(self) -> "FormProblem":
+        """The same with few heads, which are shared alike: kernels do not depend on their number."""
+        kv_num_heads = min(self.spec.kv_num_heads, 2)
+        group = min(self.spec.heads_per_kv, 3)
+        spec = replace(self.spec, kv_num_heads=kv_num_heads, q_num_heads=kv_num_heads * group)
+        return replace(self, spec=spec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeAnswer:
+    """What a runtime gave to one question.
+
+    Args:
+        kind: RIGHT, WRONG, REFUSED or CRASHED.
+        message: The evidence, or the runtime's error; "" if it is right.
+        max_bound_ratio: Largest error over its proven bound; 0 where nothing was judged.
+    """
+
+    kind: Conformity
+    message: str = ""
+    max_bound_ratio: float = 0.0
+
+
+def problem_of(attention: GraphAttention) -> FormProblem:
+    """Read off a graph what it can feed one of its attentions."""
+    return FormProblem(
+        spec=attention.spec,
+        dtype=attention.dtype,
+        mask_shapes=_mask_shapes(attention),
+        beside_lengths=_beside_lengths(attention),
+        has_single_keys=_has_single_keys(attention),
+        has_equal_lengths=has_equal_lengths(attention),
+        scores_mode=None if attention.scores is None else QkOutputMode(attention.scores_mode),
+    )
+
+
+def _mask_shapes(attention: GraphAttention) -> tuple[str, ...]:
+    """The kinds of masks that fit the declared shape: an axis of 1 stays 1, an open one may be 1 where it can be."""
+    mask = attention.attn_mask
+    if mask is None:
+        return (_USUAL_MASK,)
+    if mask.shape is None:
+        return (_USUAL_MASK, "B11T", "1HST", "ST", "T")
+    letters = "BHST"[4 - len(mask.shape) :]
+    last = "T" if _follows_keys(attention, mask.shape) else "F"
+    fixed = "".join(
+        "1" if size == 1 and letter != "T" else letter for size, letter in zip(mask.shape, letters, strict=True)
+    )
+    fixed = fixed.replace("T", last)
+    shapes = [fixed]
+    if "S" in fixed and not _follows_queries(attention, mask.shape):
+        shapes.append(fixed.replace("S", "1"))
+    if _may_be_short(attention):
+        shapes.append(fixed.replace("F", "P"))
+    return tuple(dict.fromkeys(shapes))
+
+
+def _follows_queries(attention: GraphAttention, mask: ir.Shape) -> bool:
+    """Whether the mask's query axis is known to be the query's own."""
+    query = attention.query.shape
+    axis = -2
+    return query is not None and len(query) >= 3 and query[axis] == mask[-2] and _is_known(mask[-2])
+
+
+def _follows_keys(attention: GraphAttention, mask: ir.Shape) -> bool:
+    """Whether the mask's last axis is known to be all keys: by their own name, or by the name that we give the sum."""
+    axis = attention.spec.layout.length_axis
+    key = attention.key.shape
+    if attention.past_key is not None:
+        return not isinstance(mask[-1], int) and mask[-1].value == "total_seq_len"
+    return key is not None and key[axis] == mask[-1] and _is_known(mask[-1])
+
+
+def _is_known(size: int | ir.SymbolicDim) -> bool:
+    return isinstance(size, int) or size.value is not None
+
+
+def _may_be_short(attention: GraphAttention) -> bool:
+    """Whether the source gives a short mask a meaning: only the standard operator does, from opset 24 on."""
+    node = attention.output.producer()
+    if node is None or node.op_type != "Attention" or node.domain or node.graph is None:
+        return False
+    version = node.version or node.graph.opset_imports.get("", 0)
+    mask, keys = attention.attn_mask, attention.key.shape
+    fixed = mask is not None and mask.shape is not None and keys is not None and mask.shape[-1] in tuple(keys)[1:3]
+    return version >= 24 and not fixed
+
+
+def _beside_lengths(attention: GraphAttention) -> MaskKind:
+    mask = attention.attn_mask
+    if mask is None or attention.spec.mask is not MaskKind.LENGTHS:
+        return MaskKind.NONE
+    return mask_kind_of(mask)
+
+
+def _has_single_keys(attention: GraphAttention) -> bool:
+    query, key = attention.query.shape, attention.key.shape
+    return query is not None and key is not None and key[0] == 1 and query[0] != 1
+
+
+def bare_attention(
+    problem: FormProblem, *, mask_shape: str = _USUAL_MASK, name: str = "attention"
+) -> tuple[ir.Model, GraphAttention]:
+    """The canonical attention alone in a graph of open sizes, to be written in a form."""
+    spec = problem.spec
+    model = build_attention_model(spec, opset=_CANONICAL_OPSET, dtype=problem.dtype)
+    graph = model.graph
+    node = graph.node(0)
+    values = {value.name: value for value in graph.inputs}
+    named = {role: values[onnx] for role, onnx in ONNX_INPUT_NAMES.items() if onnx in values}
+    new_keys = "q_seq_len" if problem.has_equal_lengths else "kv_seq_len"
+    for role in ("key", "value"):
+        axis = spec.layout.length_axis
+        named[role].shape = _with_axis(named[role], axis, new_keys)
+    if problem.beside_lengths is not MaskKind.NONE:
+        named["attn_mask"] = _add_mask(model, problem)
+    if problem.has_mask:
+        named["attn_mask"].shape = _declared(mask_shape, spec, "total_seq_len" if spec.has_past else new_keys)
+    if problem.has_single_keys:
+        for role in ("key", "value", "past_key", "past_value"):
+            if role in named:
+                named[role].shape = _with_axis(named[role], 0, 1)
+    mode = problem.scores_mode
+    scores = None if mode is None else give_scores(model, spec, mode, name=QK_OUTPUT)
+    outputs = {value.name: value for value in node.outputs}
+    attention = GraphAttention(
+        name=name,
+        spec=spec,
+        dtype=problem.dtype,
+        **named,
+        output=outputs["Y"],
+        present_key=outputs.get("present_key"),
+        present_value=outputs.get("present_value"),
+        scores=scores,
+        scores_mode=int(mode or 0),
+    )
+    return model, attention
+
+
+def form_model(
+    problem: FormProblem, form: Form, *, opset: int, options: LowerOptions, mask_shape: str = _USUAL_MASK
+) -> OnnxModel:
+    """The attention alone in a form, with dynamic sizes.
+
+    Raises:
+        ExportError: If the form cannot say it at that opset.
+    """
+    model, attention = bare_attention(problem, mask_shape=mask_shape)
+    set_opset(model, opset)
+    written = lower(model, attention, form, options)
+    return OnnxModel(ir=model, sites=(written.site,))
+
+
+def set_opset(model: ir.Model, opset: int) -> None:
+    """Declare another opset for a graph whose only node is about to be replaced."""
+    model.graph.opset_imports[""] = opset
+    model.ir_version = lowest_ir_version(opset)
+
+
+def _add_mask(model: ir.Model, problem: FormProblem) -> ir.Value:
+    """A mask beside the lengths, as an input of the graph and of its node."""
+    kind = ir.DataType.BOOL if problem.beside_lengths is MaskKind.BOOL else model.graph.inputs[0].dtype
+    mask = ir.Value(name="attn_mask", type=ir.TensorType(kind or ir.DataType.FLOAT))
+    model.graph.inputs.append(mask)
+    model.graph.node(0).replace_input_with(3, mask)
+    return mask
+
+
+def _with_axis(value: ir.Value, axis: int, size: int | str) -> ir.Shape:
+    sizes: list[int | str | ir.SymbolicDim] = list(value.shape or ())
+    sizes[axis] = size
+    return ir.Shape(sizes)
+
+
+def _declared(mask_shape: str, spec: AttentionSpec, keys: str) -> ir.Shape:
+    sizes: Mapping[str, int | str] = {
+        "B": "batch_size",
+        "H": spec.q_num_heads,
+        "S": "q_seq_len",
+        "T": keys,
+        "P": "mask_keys",
+        "F": "mask_keys",
+        "1": 1,
+    }
+    return ir.Shape([sizes[axis] for axis in mask_shape])
+
+
+@dataclass(slots=True, kw_only=True)
+class FormSessions:
+    """One way of writing a problem, loaded on one runtime once for each shape of mask; a context manager.
+
+    Args:
+        runtime: Where it runs; one that may take the process with it is to be wrapped first.
+        problem: The attention.
+        form: How it is written.
+        opset: Of the model.
+        options: What is chosen within the form.
+    """
+
+    runtime: Runtime
+    problem: FormProblem
+    form: Form
+    opset: int
+    options: LowerOptions
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _open: dict[str, Session | LoadFailure] = field(default_factory=dict, init=False)
+    _precisions: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def ask(self, given: AttentionInputs, *, mask_shape: str, judged: AttentionInputs | None = None) -> ProbeAnswer:
+        """Run one set of arrays and judge every output.
+
+        Args:
+            given: What the runtime gets.
+            mask_shape: The model's mask.
+            judged: What the oracle gets; None = the same.
+        """
+        session = self._session(mask_shape)
+        if isinstance(session, LoadFailure):
+            return ProbeAnswer(kind=session.kind, message=session.message)
+        try:
+            outputs = session.run(given.onnx_feeds())
+        except ProcessDiedError as error:
+            return ProbeAnswer(kind=Conformity.CRASHED, message=str(error))
+        except SessionError as error:
+            return ProbeAnswer(kind=Conformity.REFUSED, message=str(error))
+        if mask_shape not in self._precisions:  # asked after a run: some runtimes choose their kernels only then
+            self._precisions[mask_shape] = session.ran().precision
+        return self._judged(judged or given, outputs, self._precisions[mask_shape])
+
+    def _judged(self, inputs: AttentionInputs, outputs: Mapping[str, Array], precision: str) -> ProbeAnswer:
+        """Only what is proved wrong counts: suspicion is left to the verification of the file that comes of it."""
+        mode = self.problem.scores_mode
+        result = judge_attention(self.problem.spec, inputs, outputs, precision=precision, qk_mode=mode)
+        if result.agreement is None or result.agreement.verdict is not Verdict.WRONG:
+            return ProbeAnswer(kind=Conformity.RIGHT)
+        ratio = result.agreement.max_bound_ratio
+        return ProbeAnswer(kind=Conformity.WRONG, message=result.message, max_bound_ratio=ratio)
+
+    def _session(self, mask_shape: str) -> Session | LoadFailure:
+        if mask_shape not in self._open:
+            self._open[mask_shape] = self._load(mask_shape)
+        return self._open[mask_shape]
+
+    def _load(self, mask_shape: str) -> Session | LoadFailure:
+        model = form_model(self.problem, self.form, opset=self.opset, options=self.options, mask_shape=mask_shape)
+        support = self.runtime.supports(model)
+        if isinstance(support, Unsupported):
+            return LoadFailure(kind=Conformity.REFUSED, message=not_taken(self.runtime.name, support.reason))
+        try:
+            return self._stack.enter_context(self.runtime.load(model, LoadOptions(threads=1)))
+        except ProcessDiedError as error:
+            return LoadFailure(kind=Conformity.CRASHED, message=str(error))
+        except SessionError as error:
+            return LoadFailure(kind=Conformity.REFUSED, message=str(error))

@@ -1,0 +1,161 @@
+"""BASE and HEAD of a comparison of models: whether they can be compared, and their records named alike.
+
+Judges and times nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.errors import PlanError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.check.run_context import form_of
+from sdpa_onnx.workflows.verify.inspect_file import what_runs
+
+__all__ = [
+    "BASE",
+    "HEAD",
+    "ComparedRecords",
+    "aligned",
+    "aligned_timing",
+    "by_sizes",
+    "graph_facts",
+    "not_compared",
+    "refused_alike",
+    "require_comparable",
+]
+
+# Names of the two arms.
+BASE, HEAD = "BASE", "HEAD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRecords:
+    """Records of BASE and of HEAD, those of the same thing under the same names; and what could not be asked."""
+
+    base: Sequence[Record] = ()
+    head: Sequence[Record] = ()
+    notes: Sequence[GateRecord] = ()
+
+
+def require_comparable(
+    paths: tuple[Path, Path], models: tuple[OnnxModel, OnnxModel], pythons: tuple[Path | None, Path | None]
+) -> None:
+    """Refuse what cannot be compared.
+
+    Raises:
+        PlanError: If inputs or outputs differ in name or type, or BASE and HEAD are the same in every way.
+    """
+    if paths[0].resolve() == paths[1].resolve() and pythons[0] == pythons[1]:
+        raise PlanError(
+            f"BASE and HEAD are the same file, {paths[1]}.",
+            hint="Give two files, or two environments with --base-python and --head-python.",
+        )
+    for what in ("inputs", "outputs"):
+        before, now = (_listed(model, what) for model in models)
+        if before != now:
+            raise PlanError(
+                f"{paths[1]} has {what} {', '.join(now)}; {paths[0]} has {', '.join(before)}.",
+                hint="Only models with the same inputs and outputs can be compared.",
+            )
+
+
+def _listed(model: OnnxModel, what: str) -> list[str]:
+    values = model.ir.graph.inputs if what == "inputs" else model.ir.graph.outputs
+    return [f"{value.name} ({value.dtype.name.lower() if value.dtype else 'unknown type'})" for value in values]
+
+
+def not_compared(gate: Gate, runtime: str, target: str, reason: str) -> GateRecord:
+    """A row that says what was not asked, and why."""
+    return GateRecord(
+        gate=gate,
+        word=GateVerdict.NOT_COMPARABLE,
+        target=target,
+        case=target,
+        runtime=runtime,
+        evidence=reason,
+    )
+
+
+def by_sizes(records: Sequence[Record]) -> list[Record]:
+    """Judgements whose case is named by its sizes alone.
+
+    A case id tells what is computed too. Where HEAD computes something else than BASE, that must be found, and not be
+    taken for another case.
+    """
+    return [_by_sizes(record) for record in records]
+
+
+def _by_sizes(record: Record) -> Record:
+    if not isinstance(record, AgreementRecord) or record.sizes.q_seq_len < 0:
+        return msgspec.structs.replace(record, case=record.target)
+    sizes = record.sizes
+    case = f"{record.target}_b{sizes.batch_size}_q{sizes.q_seq_len}_kv{sizes.kv_seq_len}"
+    return msgspec.structs.replace(record, case=case)
+
+
+def refused_alike(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """What was judged, as of the one case that the other side refused as a whole, so that they meet in one row."""
+    told = [one for one in others if isinstance(one, AgreementRecord)]
+    if not told or any(one.site or one.verdict is not None for one in told):
+        return list(records)
+    return [
+        msgspec.structs.replace(one, case=told[0].case) if isinstance(one, AgreementRecord) else one for one in records
+    ]
+
+
+def aligned(base: Sequence[Record], head: Sequence[Record]) -> list[Record]:
+    """The judgements of BASE under the names that HEAD gives: form, opset, and attentions in their order."""
+    like = next((record for record in head if isinstance(record, AgreementRecord)), None)
+    if like is None:
+        return list(base)
+    sites, theirs = _sites(base), _sites(head)
+    names = dict(zip(sites, theirs, strict=True)) if len(sites) == len(theirs) else {}
+    return [_aligned(record, like, names) for record in base]
+
+
+def _aligned(record: Record, like: AgreementRecord, names: dict[str, str]) -> Record:
+    match record:
+        case AgreementRecord():
+            site = names.get(record.site, record.site)
+            return msgspec.structs.replace(record, form=like.form, opset=like.opset, site=site)
+        case ExportRecord():
+            return msgspec.structs.replace(record, form=like.form, opset=like.opset, nodes={})
+        case _:
+            return record
+
+
+def _sites(records: Sequence[Record]) -> list[str]:
+    """Names of attentions in the order in which they were judged; a module's end keeps its own name."""
+    named = (one.site for one in records if isinstance(one, AgreementRecord))
+    return list(dict.fromkeys(site for site in named if site and not site.startswith("end:")))
+
+
+def aligned_timing(base: TimingRecord, head: TimingRecord) -> TimingRecord:
+    """The timing of BASE as the arm that HEAD is beside; its opset and what ran stay its own."""
+    same = {name: getattr(head, name) for name in ("target", "case", "group", "form", "arm", "python", "options")}
+    return msgspec.structs.replace(base, **same)
+
+
+def graph_facts(model: OnnxModel, runtime: Runtime, target: str, patience_seconds: float | None) -> TimingRecord:
+    """What stands in a file and what a runtime runs of it, as a timing without times."""
+    ran = what_runs(model, runtime.name, patience_seconds=patience_seconds)
+    facts = TimingRecord(
+        target=target,
+        case=target,
+        form=form_of(model),
+        opset=model.opset,
+        runtime=runtime.name,
+        arm=HEAD,
+        model_nodes=model.node_counts(),
+        model_bytes=-1 if model.path is None else model.path.stat().st_size,
+    )
+    if isinstance(ran, str):
+        return msgspec.structs.replace(facts, outcome=Outcome.FAILED, reason=ran)
+    counts = {"ran": ran.node_counts, "expanded": ran.expanded, "fused": ran.fused, "providers": ran.providers}
+    return msgspec.structs.replace(facts, **{name: dict(found) for name, found in counts.items()})

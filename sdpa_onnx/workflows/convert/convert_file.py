@@ -1,0 +1,171 @@
+"""Convert a file and write the result only when it was proved: what was proved is, to the byte, what is written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import onnx_ir as ir
+
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.records.records import AttentionRecord, Outcome
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.files.external_data import tensors_of
+from sdpa_onnx.graph.files.saved_files import staged
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.workflows.check.lifted_model import LiftedModel
+from sdpa_onnx.workflows.choose_form.form_strategy import FormStrategy
+from sdpa_onnx.workflows.convert.convert_model import ConvertedModel, convert_model
+from sdpa_onnx.workflows.convert.paired_runs import RunEffort
+from sdpa_onnx.workflows.convert.proof import ConversionProof, prove_conversion
+from sdpa_onnx.workflows.convert.proof_process import prove_apart
+from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
+from sdpa_onnx.workflows.verify.inspect_file import attention_records
+
+__all__ = ["Conversion", "ProofOptions", "convert_and_prove", "prove_converted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofOptions:
+    """How a result is proved.
+
+    Args:
+        runtime: Name of the runtime where it is to be right.
+        seed: Seed of the inputs.
+        threads: Threads inside one operator.
+        patience_seconds: Run the runtime in a process of its own, and give it up after this
+            long without an answer; None = in this process, without a limit.
+        effort: How much is run; None = as usual.
+        on_size: Told (done, of) after each size set.
+    """
+
+    runtime: str = "ort-cpu"
+    seed: int = 0
+    threads: int = 1
+    patience_seconds: float | None = None
+    effort: RunEffort | None = None
+    on_size: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """What became of a file.
+
+    Args:
+        converted: The result, with what was found.
+        attentions: One record per attention: what it is, and what became of it.
+        proof: What was seen; None where nothing was converted.
+        path: What was written, or None.
+    """
+
+    converted: ConvertedModel
+    attentions: tuple[AttentionRecord, ...]
+    proof: ConversionProof | None
+    path: Path | None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether there is a result that nothing speaks against."""
+        if self.proof is not None:
+            return self.proof.is_right
+        return bool(self.converted.already)
+
+
+def convert_and_prove(
+    path: Path,
+    output: Path,
+    form: Form | FormStrategy,
+    options: LowerOptions | None = None,
+    *,
+    opset: int | None = None,
+    again: bool = False,
+    rows_may_be_empty: bool = True,
+    proof: ProofOptions | None = None,
+) -> Conversion:
+    """Convert a file; the result is written in one step, and only if its proof is right.
+
+    Where every attention has the form already, the file is written as it is.
+
+    Args:
+        path: The file.
+        output: Where the result belongs; may be the file itself.
+        form: What to write, or the way that finds it for each attention.
+        options: Within a form.
+        opset: Of the result; None = the file's own wherever the form allows.
+        again: Also write anew what has the form already.
+        rows_may_be_empty: Whether padding may hide every key of a query, see `convert_model`. If not, the proof
+            feeds only masks under which every query sees its first key.
+        proof: How it is proved.
+
+    Raises:
+        ModelError: If the file cannot be read, holds no attention, cannot get the opset that the form needs, runs
+            nowhere, or the result cannot be written.
+        PlanError: If the opset asked for is older than the file's.
+    """
+    model = load_model(path)
+    converted = convert_model(model, form, options, opset=opset, again=again, rows_may_be_empty=rows_may_be_empty)
+    attentions = told(model, converted, str(path))
+    if not attentions:
+        raise ModelError(f"{path} has no attention in it.", hint="Neither an operator nor softmax(QK^T) V was found.")
+    if not converted.converted:
+        written = model.save(output) if converted.already else None
+        return Conversion(converted=converted, attentions=attentions, proof=None, path=written)
+    with staged(converted.model.ir, output) as draft:
+        seen = _proved(path, converted, draft.path, str(output), proof or ProofOptions())
+        written = draft.commit() if seen.is_right else None
+    return Conversion(converted=converted, attentions=attentions, proof=seen, path=written)
+
+
+def prove_converted(converted: ConvertedModel, *, target: str, proof: ProofOptions | None = None) -> ConversionProof:
+    """Prove a result in memory, see `convert_proof.prove_conversion`."""
+    asked = proof or ProofOptions()
+    return _side_by_side(converted, converted.model, target, asked)
+
+
+def told(model: OnnxModel, converted: ConvertedModel, target: str) -> tuple[AttentionRecord, ...]:
+    """One record per attention of the source, with what became of it."""
+    lifted = LiftedModel(model=converted.source, found=converted.found)
+    records = attention_records(model, lifted, target=target)
+    return tuple(
+        _with_fate(record, found.node, converted) for record, found in zip(records, converted.found, strict=True)
+    )
+
+
+def _with_fate(record: AttentionRecord, node: str, converted: ConvertedModel) -> AttentionRecord:
+    if record.spec is not None and record.node in converted.converted:
+        return msgspec.structs.replace(record, converted_to=converted.form)
+    if node in converted.refused:
+        return msgspec.structs.replace(record, outcome=Outcome.UNSUPPORTED, reason=converted.refused[node])
+    return record
+
+
+def _proved(path: Path, converted: ConvertedModel, draft: Path, target: str, asked: ProofOptions) -> ConversionProof:
+    """The proof of a written draft; a model with files beside it is held by a process of its own only."""
+    in_files = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors_of(converted.model.ir))
+    if in_files and asked.patience_seconds is not None:
+        return prove_apart(
+            path,
+            draft,
+            runtime=asked.runtime,
+            target=target,
+            seed=asked.seed,
+            threads=asked.threads,
+            patience_seconds=asked.patience_seconds,
+            rows_may_be_empty=converted.rows_may_be_empty,
+        )
+    return _side_by_side(converted, load_model(draft), target, asked)
+
+
+def _side_by_side(converted: ConvertedModel, result: OnnxModel, target: str, asked: ProofOptions) -> ConversionProof:
+    with own_process(get_runtime(asked.runtime), asked.patience_seconds) as runtime:
+        return prove_conversion(
+            converted.source,
+            result,
+            runtime,
+            target=target,
+            seed=asked.seed,
+            threads=asked.threads,
+            effort=replace(asked.effort or RunEffort(), rows_may_be_empty=converted.rows_may_be_empty),
+            on_size=asked.on_size,
+        )

@@ -1,0 +1,92 @@
+"""Convert a file for a runtime: a form with the workarounds that it needs there, or for each attention the fastest."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.records.form_records import FormRecord
+from sdpa_onnx.graph.model import load_model
+from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.workflows.choose_form.attention_sizes import sizes_by_name
+from sdpa_onnx.workflows.choose_form.choose import RaceBudget
+from sdpa_onnx.workflows.choose_form.form_strategy import FormStrategy
+from sdpa_onnx.workflows.choose_form.runtime_strategies import FastestForm, RuntimeForm
+from sdpa_onnx.workflows.convert.convert_file import Conversion, ProofOptions, convert_and_prove
+from sdpa_onnx.workflows.convert.upgrade_opset import stays_below
+from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
+
+__all__ = ["ConversionTask", "convert_fastest", "convert_for"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionTask:
+    """A file, where the result belongs, and how it is proved.
+
+    Args:
+        path: The file.
+        output: Where the result belongs.
+        opset: Of the result; None = the file's own wherever the form allows.
+        proof: How it is proved; names the runtime.
+        rows_may_be_empty: Whether padding may hide every key of a query, see `convert_model`.
+    """
+
+    path: Path
+    output: Path
+    opset: int | None
+    proof: ProofOptions
+    rows_may_be_empty: bool = True
+
+    def written(self, writing: FormStrategy, *, again: bool) -> Conversion:
+        """Convert and prove in one way."""
+        return convert_and_prove(
+            self.path,
+            self.output,
+            writing,
+            opset=self.opset,
+            again=again,
+            rows_may_be_empty=self.rows_may_be_empty,
+            proof=self.proof,
+        )
+
+
+def convert_for(
+    task: ConversionTask, form: Form, options: LowerOptions, *, again: bool
+) -> tuple[Conversion, tuple[FormRecord, ...]]:
+    """Convert to one form, written so that the runtime gets it right; see `convert_and_prove`.
+
+    Returns:
+        What became of the file, and what the runtime was asked.
+    """
+    with own_process(get_runtime(task.proof.runtime), task.proof.patience_seconds) as where:
+        writing = RuntimeForm(runtime=where, form=form, options=options)
+        done = task.written(writing, again=again)
+    return done, writing.records
+
+
+def convert_fastest(
+    task: ConversionTask, budget: RaceBudget, *, at: Sequence[Mapping[str, int]], on_step: Callable[[str], None]
+) -> tuple[Conversion, tuple[FormRecord, ...]]:
+    """Convert every attention to the form that is right and fastest on the runtime; see `convert_and_prove`.
+
+    Args:
+        task: The file.
+        budget: What is timed.
+        at: Sizes of the file's own axes to time at; () = those of the budget.
+        on_step: Told what is being done.
+
+    Returns:
+        What became of the file, and the table of reasons.
+    """
+    runtime = get_runtime(task.proof.runtime)
+    model = load_model(task.path)
+    sizes = sizes_by_name(model, runtime, at) if at else {}
+    writing = FastestForm(
+        runtime=runtime,
+        budget=replace(budget, threads=task.proof.threads, seed=task.proof.seed),
+        sizes=sizes,
+        cannot_hold=stays_below(model, task.opset),
+        on_step=on_step,
+    )
+    done = task.written(writing, again=True)
+    return done, writing.records

@@ -1,0 +1,271 @@
+"""A whole graph in float64, node by node: the truth about the end of a file, whatever runtime it is for.
+
+Nothing is rounded between nodes, unlike in `locate.node_steps`, but for what depends on sizes and constants
+alone: that is part of what the graph says, and is computed in the graph's own type. Judges nothing.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.judge.cache_agreement import present_of
+from sdpa_onnx.core.judge.node_rule import format_of
+from sdpa_onnx.errors import CaseError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.workflows.locate.node_steps import flat_model
+from sdpa_onnx.workflows.locate.reference_nodes import NodeReference, NoReference, node_label, read_names, widened
+
+__all__ = ["Float64Graph", "Float64Run"]
+
+Array = NDArray[np.generic]
+# Gives a node's outputs in the model's own type: (node, what it reads) -> outputs, or why not.
+Stand = Callable[[ir.Node, Mapping[str, Array]], "dict[str, Array] | NoReference"]
+
+_STEPS = frozenset({"Cast", "Floor", "Ceil", "Round"})
+_SIZES = frozenset({"Shape", "Size"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float64Run:
+    """What one run in float64 gave.
+
+    Args:
+        values: Arrays by the names asked for; what could not be computed is missing.
+        by_oracle: Names of attentions that only the oracle could compute: they are no witness of their own reading.
+        stood_in: Nodes that were computed by the runtime in the model's own type.
+        reason: Why a value is missing; "" if none is.
+    """
+
+    values: dict[str, Array]
+    by_oracle: tuple[str, ...] = ()
+    stood_in: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class Float64Graph:
+    """A graph to be run in float64 on ONNX's own evaluator.
+
+    Args:
+        model: The graph, with its attentions; functions are written out.
+
+    Attributes:
+        stand_in: What gives the outputs of a node that has no reference and is no attention.
+
+    Source: DESIGN section 2: the end of a larger model is compared with a float64 run of the same graph.
+    """
+
+    def __init__(self, model: OnnxModel) -> None:
+        self._flat = flat_model(model)
+        self._graph = self._flat.ir.graph
+        self._reference = NodeReference(self._flat.ir)
+        self.stand_in: Stand = lambda node, _: NoReference(f"no runtime was asked about {node.op_type}")
+        self._sites = {site.output: site for site in model.sites}
+        self._readers: dict[str, int] = {}
+        for node in self._graph:
+            for name in read_names(node):
+                self._readers[name] = self._readers.get(name, 0) + 1
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Names of whole numbers that are made of real ones: a rounding before them can change them by one.
+
+        A position bucket is such. What a runtime gave there is to be handed to `run`: another number is another
+        function.
+        """
+        return tuple(
+            name
+            for node in self._graph
+            if node.domain == "" and node.op_type in _STEPS and node.inputs[0] is not None and _is_step(node)
+            for value in node.outputs
+            if (name := value.name)
+        )
+
+    def run(
+        self, feeds: Mapping[str, Array], wanted: Collection[str], *, given: Mapping[str, Array] | None = None
+    ) -> Float64Run:
+        """Compute the values of these names.
+
+        Args:
+            feeds: Arrays by graph input name, in the model's own types.
+            wanted: Names of values of the main graph.
+            given: What is not to be computed, by value name, see `steps`.
+        """
+        (found,) = self.run_all([(feeds, given or {})], wanted)
+        return found
+
+    def run_all(
+        self, asked: Sequence[tuple[Mapping[str, Array], Mapping[str, Array]]], wanted: Collection[str]
+    ) -> list[Float64Run]:
+        """Compute the values of these names for several (feeds, given), see `run`.
+
+        All go through one node before the next, so each weight is read and widened once, and one node's are held.
+        """
+        weights = _Weights(self._graph)
+        walks = [
+            _Run(self._reference, self.stand_in, self._sites, dict(self._readers), given, weights, feeds, wanted)
+            for feeds, given in asked
+        ]
+        for node in self._graph:
+            for walk in walks:
+                walk.take(node)
+            weights.drop()
+        return [walk.finished() for walk in walks]
+
+
+def _is_step(node: ir.Node) -> bool:
+    """Whether a node makes whole numbers of real ones."""
+    read, made = node.inputs[0], node.outputs[0]
+    if read is None or read.dtype is None or not read.dtype.is_floating_point():
+        return False
+    return node.op_type != "Cast" or (made.dtype is not None and made.dtype.is_integer())
+
+
+class _Weights:
+    """The initializers that one node reads, for all walks; float64 copies are four times a float16 file."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._own: dict[str, Array | None] = {}
+        self._wide: dict[str, Array] = {}
+
+    def own(self, name: str) -> Array | None:
+        """In the graph's own type, read at the first question after `drop`; None if there is none of this name."""
+        if name not in self._own:
+            value = self._graph.initializers.get(name)
+            self._own[name] = None if value is None or value.const_value is None else value.const_value.numpy()
+        return self._own[name]
+
+    def wide(self, name: str, own: Array) -> Array:
+        """The same in float64, made at the first question after `drop`."""
+        if name not in self._wide:
+            self._wide[name] = widened(own)
+        return self._wide[name]
+
+    def drop(self) -> None:
+        """Forget the arrays."""
+        self._own.clear()
+        self._wide.clear()
+
+
+class _Run:
+    """One walk; values are dropped when nothing reads them any more."""
+
+    def __init__(
+        self,
+        reference: NodeReference,
+        stand_in: Stand,
+        sites: Mapping[str, AttentionSite],
+        left: dict[str, int],
+        given: Mapping[str, Array],
+        weights: _Weights,
+        feeds: Mapping[str, Array],
+        wanted: Collection[str],
+    ) -> None:
+        self._reference, self._stand_in = reference, stand_in
+        self._given, self._weights, self._wanted = given, weights, wanted
+        # Names of values that depend on sizes and constants alone.
+        self._sized: set[str] = set()
+        self._sites, self._left = sites, left
+        self._values = {name: widened(array) for name, array in feeds.items()}
+        self._found = {name: self._values[name] for name in wanted if name in self._values}
+        self._by_oracle: list[str] = []
+        self._stood_in: list[str] = []
+        self._reason = ""
+
+    def take(self, node: ir.Node) -> None:
+        """Compute the next node of the graph."""
+        result = self._outputs(node)
+        if isinstance(result, NoReference):
+            self._reason = self._reason or f"'{node_label(node)}' ({node.op_type}): {result.reason}"
+            return
+        self._values |= result
+        self._found |= {name: widened(array) for name, array in result.items() if name in self._wanted}
+        self._forget(node, result)
+
+    def finished(self) -> Float64Run:
+        """What was asked for, when all nodes were taken."""
+        constants = {name: self._weights.own(name) for name in self._wanted if name not in self._found}
+        found = self._found | {name: widened(array) for name, array in constants.items() if array is not None}
+        missing = [name for name in self._wanted if name not in found]
+        return Float64Run(
+            values=found,
+            by_oracle=tuple(self._by_oracle),
+            stood_in=tuple(self._stood_in),
+            reason=self._reason if missing else "",
+        )
+
+    def _outputs(self, node: ir.Node) -> dict[str, Array] | NoReference:
+        names = [value.name for value in node.outputs if value.name]
+        if names and all(name in self._given for name in names):
+            return {name: self._given[name] for name in names}
+        reads: dict[str, Array] = {}
+        for name in read_names(node):
+            array = self._values[name] if name in self._values else self._weights.own(name)
+            if array is None:
+                return NoReference(f"there is no value of its input '{name}'")
+            reads[name] = array
+        own = self._in_own_type(node, reads)
+        if own is not None:
+            return own
+        weights = {name: self._weights.wide(name, array) for name, array in reads.items() if name not in self._values}
+        exact = self._reference.exact(node, reads | weights)
+        return self._stand_for(node, reads, exact) if isinstance(exact, NoReference) else exact
+
+    def _in_own_type(self, node: ir.Node, reads: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Outputs of what float64 must not or need not touch: sizes and constants, and rows picked of a table."""
+        table = node.inputs[0] if node.op_type == "Gather" and node.domain == "" else None
+        is_sized = node.op_type in _SIZES or all(name in self._sized or name not in self._values for name in reads)
+        if not is_sized and (table is None or not table.is_initializer()):
+            return None
+        own = self._reference.own(node, reads)
+        if isinstance(own, NoReference):
+            return None
+        if is_sized:
+            self._sized |= set(own)
+        return own if is_sized else {name: widened(array) for name, array in own.items()}
+
+    def _stand_for(self, node: ir.Node, reads: Mapping[str, Array], why: NoReference) -> dict[str, Array] | NoReference:
+        """Outputs of a node that has no reference: an attention by the oracle, another one by the runtime."""
+        by_oracle = self._by_the_oracle(node, why)
+        if not isinstance(by_oracle, NoReference):
+            return by_oracle
+        stood = self._stand_in(node, reads)
+        if isinstance(stood, NoReference):
+            return by_oracle
+        if any(format_of(array.dtype) is not None for array in stood.values()):
+            self._stood_in.append(node_label(node))
+        return {name: widened(array) for name, array in stood.items()}
+
+    def _by_the_oracle(self, node: ir.Node, why: NoReference) -> dict[str, Array] | NoReference:
+        """Outputs of an attention of another operator set, as far as the oracle can say them."""
+        made = (value.name or "" for value in node.outputs)
+        site = next((self._sites[name] for name in made if name in self._sites), None)
+        if site is None or any(name not in self._values for name in site.inputs.values()):
+            return why
+        inputs = AttentionInputs(**{field: self._values[name] for field, name in site.inputs.items()})
+        try:
+            result: dict[str, Array] = {site.output: attend(site.spec, inputs).output}
+        except (CaseError, ValueError, IndexError) as error:
+            return NoReference(f"the oracle cannot compute it: {error}")
+        self._by_oracle.append(site.name)
+        others = [value.name or "" for value in node.outputs if value.name and value.name != site.output]
+        return result | dict(zip(others, present_of(site.spec, inputs).values(), strict=False))
+
+    def _forget(self, node: ir.Node, made: Mapping[str, Array]) -> None:
+        for name in read_names(node):
+            self._left[name] -= 1
+            if not self._left[name] and name not in self._kept():
+                self._values.pop(name, None)
+        for name in made:
+            if not self._left.get(name) and name not in self._kept():
+                self._values.pop(name, None)
+
+    def _kept(self) -> set[str]:
+        """Values that an attention may still be computed from."""
+        return {name for site in self._sites.values() for name in site.inputs.values()}

@@ -1,0 +1,268 @@
+"""Prove that a rewritten graph computes what its source computes; any doubt is a record that disagrees.
+
+Three judgements. The reading: the source in float64 against the oracle where each attention was read. The writing:
+each attention of the result, tapped on the runtime, and cut out under probes. The end: every output against the
+source in float64, see `file_end`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import LADDER
+from sdpa_onnx.core.judge.agreement import Agreement
+from sdpa_onnx.core.judge.node_rule import format_of
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome
+from sdpa_onnx.core.records.verdicts import Verdict
+from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import Runtime, Unsupported
+from sdpa_onnx.workflows.check.feeds import Feeds
+from sdpa_onnx.workflows.check.file_feeds import named_axes
+from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext, end_sizes, failed_record, unsupported_record
+from sdpa_onnx.workflows.convert.output_check import (
+    OutputRun,
+    has_number,
+    judge_end,
+    relative_yardstick,
+    source_agreement,
+)
+from sdpa_onnx.workflows.convert.paired_runs import HIDDEN_ROWS, PairedModels, PairRun, RunEffort
+from sdpa_onnx.workflows.convert.reading_check import judge_reading, judge_source
+from sdpa_onnx.workflows.verify.site_probes import sites_alone
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model, judge_sites
+
+__all__ = ["ConversionProof", "prove_conversion"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionProof:
+    """What was seen when source and result ran side by side.
+
+    Args:
+        records: Judgements of the reading, of the result's attentions and of its end; each decides.
+        source: The source's own errors beside them: the yardstick of the end, and where the source is wrong.
+        sizes_tried: Size sets at which both ran.
+        notes: What a person should know, one sentence each.
+        sizes: These sets, of the axes that may change.
+    """
+
+    records: tuple[AgreementRecord, ...]
+    source: tuple[AgreementRecord, ...] = ()
+    sizes_tried: int = 0
+    notes: tuple[str, ...] = ()
+    sizes: tuple[Mapping[str, int], ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """Whether everything was judged and nothing spoke against it."""
+        return bool(self.records) and all(record.outcome is Outcome.OK for record in self.records)
+
+
+def prove_conversion(
+    source: OnnxModel,
+    result: OnnxModel,
+    runtime: Runtime,
+    *,
+    target: str,
+    seed: int = 0,
+    threads: int = 1,
+    effort: RunEffort | None = None,
+    on_size: Callable[[int, int], None] | None = None,
+) -> ConversionProof:
+    """Run source and result on the same inputs and judge every attention and every output.
+
+    Args:
+        source: Tappable at every attention read, see `lifted.lift`.
+        result: The same attentions in another form.
+        runtime: Where the result is to be right.
+        target: Name for the records.
+        seed: Seed of the inputs.
+        threads: Threads inside one operator.
+        effort: How much is run; None = as usual.
+        on_size: Told (done, of) after each size set.
+
+    Raises:
+        ModelError: If the source runs nowhere, at no sizes that could be found, or cannot be fed.
+    """
+    check = CheckOptions(sizes={}, seed=seed, threads=threads)
+    source, result = named_axes(source), named_axes(result)
+    support = runtime.supports(result)
+    if isinstance(support, Unsupported):
+        return ConversionProof(
+            records=(unsupported_record(result, runtime.name, check, target=target, reason=support.reason),)
+        )
+    other = _other_interface(source, result)
+    if other:
+        return ConversionProof(records=(failed_record(result, runtime.name, check, target=target, reason=other),))
+    seen = _Seen(source=source, result=result, runtime=runtime, target=target)
+    pairs = PairedModels(
+        source=source, result=result, runtime=runtime, seed=seed, threads=threads, effort=effort or RunEffort()
+    )
+    for run in pairs.runs(on_size):
+        seen.take(run)
+    return seen.finished()
+
+
+def _other_interface(source: OnnxModel, result: OnnxModel) -> str:
+    """How the result takes or gives something else than the source; "" if it does not."""
+    for what in ("inputs", "outputs"):
+        before, after = (
+            [(value.name, value.dtype) for value in getattr(model.ir.graph, what)] for model in (source, result)
+        )
+        if before != after:
+            return f"The {what} changed: from {_listed(before)} to {_listed(after)}."
+    was, now = ([str(value.shape) for value in model.ir.graph.inputs] for model in (source, result))
+    return "" if was == now else f"The shapes of the inputs changed: from {was} to {now}."
+
+
+def _listed(values: "list[tuple[str | None, object]]") -> str:
+    return ", ".join(f"'{name}' {kind}" for name, kind in values)
+
+
+def _has_nan(array: NDArray[np.generic]) -> bool:
+    return format_of(array.dtype) is not None and bool(np.isnan(array.astype(np.float64)).any())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seen:
+    """The judgements so far; private and short-lived."""
+
+    source: OnnxModel
+    result: OnnxModel
+    runtime: Runtime
+    target: str
+    expectations: ExpectationCache = field(default_factory=ExpectationCache)
+    records: list[AgreementRecord] = field(default_factory=list)
+    own: list[AgreementRecord] = field(default_factory=list)
+    ends: dict[str, list[tuple[OutputRun, PairRun]]] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    sizes: list[Mapping[str, int]] = field(default_factory=list)
+    around: Feeds = field(default_factory=dict)
+
+    def take(self, run: PairRun) -> None:
+        """Judge one run; its ends are judged when all runs are there."""
+        if run.step.check.sizes not in self.sizes:
+            self.sizes.append(run.step.check.sizes)
+        tapped = run.result if isinstance(run.result, str) else run.tapped
+        if isinstance(tapped, str):
+            reason = f"The result fails where the source runs: {tapped}"
+            self.records.append(
+                failed_record(self.result, self.runtime.name, run.step.check, target=self.target, reason=reason)
+            )
+            return
+        self.around = tapped
+        own = list(judge_source(self._checked(run, self.source), run))
+        readings = judge_reading(self._checked(run, self.source), run, own)
+        self.records += [reading for reading in readings if reading is not None]
+        wrong = [
+            record
+            for record, reading in zip(own, readings, strict=True)
+            if record.outcome is not Outcome.OK and (reading is None or reading.outcome is Outcome.OK)
+        ]
+        self.own += wrong
+        self.records += judge_sites(self._checked(run, self.result), tapped, run.step.spread, self.expectations)
+        self._keep_ends(run, is_source_right=not wrong)
+        self._note(run)
+
+    def _checked(self, run: PairRun, model: OnnxModel) -> RunContext:
+        is_source = model is self.source
+        ran = run.source_ran if is_source or run.result_ran is None else run.result_ran
+        name = run.at_source if is_source else self.runtime.name
+        return RunContext(
+            model=model, runtime=name, ran=ran, check=run.step.check, step=run.step.word, target=self.target
+        )
+
+    def _keep_ends(self, run: PairRun, *, is_source_right: bool) -> None:
+        if isinstance(run.result, str):
+            return
+        # An index of the largest among NaN means nothing, in either graph.
+        has_nan = run.step.word == HIDDEN_ROWS and any(_has_nan(array) for array in run.source.values())
+        for name in self.source.output_names:
+            if has_nan and format_of(run.source[name].dtype) is None:
+                continue
+            end = OutputRun(
+                truth=run.wide.values.get(name, run.source[name]),
+                source=run.source[name],
+                actual=run.result[name],
+                is_source_right=is_source_right,
+            )
+            self.ends.setdefault(name, []).append((end, run))
+
+    def _note(self, run: PairRun) -> None:
+        if run.at_source != self.runtime.name:
+            self.notes[f"{self.runtime.name} does not run the source, which ran on {run.at_source}."] = None
+        if run.wide.by_oracle:
+            self.notes[
+                f"The operators of {', '.join(run.wide.by_oracle)} have no float64: their reading is judged by what "
+                f"they give on {run.at_source} in their own type."
+            ] = None
+        if run.wide.stood_in:
+            self.notes[
+                f"{len(run.wide.stood_in)} nodes have no float64, the first '{run.wide.stood_in[0]}': they ran in "
+                "their own type, so the truth about the end is less sharp."
+            ] = None
+        if run.wide.reason:
+            self.notes[
+                f"The source has no float64 at {run.wide.reason}. What it gives in its own type stands for it."
+            ] = None
+
+    def finished(self) -> ConversionProof:
+        """All judgements; the ends against what all runs say of the source's own error."""
+        for name, found in self.ends.items():
+            self.records += self._judged_end(name, found)
+        self.records += self._alone()
+        return ConversionProof(
+            records=tuple(self.records),
+            source=tuple(self.own),
+            sizes_tried=len(self.sizes),
+            notes=tuple(self.notes),
+            sizes=tuple(self.sizes),
+        )
+
+    def _judged_end(self, name: str, found: list[tuple[OutputRun, PairRun]]) -> Iterator[AgreementRecord]:
+        ends = [end for end, _ in found]
+        if not any(end.is_source_right for end in ends):
+            where = found[0][1].at_source
+            self.notes[
+                f"The source is wrong on {where} in every run, by the oracle: its end is no witness, and the result is "
+                "judged by its attentions alone."
+            ] = None
+            return
+        if not any(has_number(end) for end in ends):
+            nothing = Agreement(verdict=Verdict.SUSPICIOUS, diagnosis="The source gives no finite number in any run.")
+            yield self._end_record(found[-1][1], self.result, name, nothing)
+            return
+        yardstick = relative_yardstick(ends)
+        for end, run in found:
+            self.own.append(self._end_record(run, self.source, name, source_agreement(end)))
+            yield self._end_record(run, self.result, name, judge_end(end, yardstick))
+
+    def _end_record(self, run: PairRun, model: OnnxModel, name: str, agreement: Agreement) -> AgreementRecord:
+        checked = self._checked(run, model)
+        return checked.record(agreement, spread=-1.0, site=f"end:{name}", sizes=end_sizes(run.step.check))
+
+    def _alone(self) -> Iterator[AgreementRecord]:
+        """Every kind of attention of the result by itself, on every spread and probe."""
+        if not self.sizes or any(record.outcome is not Outcome.OK for record in self.records):
+            return  # the evidence is there already
+        check = CheckOptions(sizes=self.sizes[-1], spreads=(), probes=True)
+        if self.result.is_bare_attention:
+            yield from self._probed(self.result, check)
+            return
+        seen: list[object] = []
+        try:
+            for _, part, small in sites_alone(self.result, self.runtime, check, arrays=self.around):
+                if part.sites[0].spec not in seen:
+                    seen.append(part.sites[0].spec)
+                    yield from self._probed(part, replace(small, spreads=LADDER))
+        except ModelError:
+            return  # inputs that only a legal index fits: the runs side by side have judged them
+
+    def _probed(self, model: OnnxModel, check: CheckOptions) -> Iterator[AgreementRecord]:
+        try:
+            yield from check_model(model, self.runtime, check, target=self.target, expectations=self.expectations)
+        except SessionError as error:
+            yield failed_record(model, self.runtime.name, check, target=self.target, reason=str(error))

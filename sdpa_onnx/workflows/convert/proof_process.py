@@ -1,0 +1,163 @@
+"""The proof of a large result in a process of its own, which reads source and result from their files.
+
+The process that converts then never holds the numbers of the model.
+"""
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from sdpa_onnx.core.records.records import AgreementRecord
+from sdpa_onnx.errors import ModelError, SdpaOnnxError
+from sdpa_onnx.graph.files.large import is_large, number_bytes
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.measure.process_end import ending
+from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.workflows.check.lifted_model import lift
+from sdpa_onnx.workflows.check.run_context import CheckOptions, failed_record
+from sdpa_onnx.workflows.convert.paired_runs import RunEffort
+from sdpa_onnx.workflows.convert.proof import ConversionProof, prove_conversion
+from sdpa_onnx.workflows.isolate.start_child import child_command
+
+__all__ = ["prove_apart"]
+
+
+# Every run reads all of a large model: few runs of the whole, its attentions by themselves as ever.
+_FEW = RunEffort(count=2, spreads=(1.0,))
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is asked, as JSON.
+
+    Args:
+        source, result: Files.
+        runtime: Name of the runtime, which the child itself loads.
+        target: Name for the records.
+        seed: Seed of the inputs.
+        threads: Threads inside one operator.
+        rows_may_be_empty: How the source is to be read, see `convert_model`.
+    """
+
+    source: str
+    result: str
+    runtime: str
+    target: str
+    seed: int
+    threads: int
+    rows_may_be_empty: bool
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child answers: a refusal, or the parts of a `ConversionProof`."""
+
+    refusal: str = ""
+    records: tuple[AgreementRecord, ...] = ()
+    source: tuple[AgreementRecord, ...] = ()
+    sizes_tried: int = 0
+    notes: tuple[str, ...] = ()
+    sizes: tuple[dict[str, int], ...] = ()
+
+
+def prove_apart(
+    source: Path,
+    result: Path,
+    *,
+    runtime: str,
+    target: str,
+    seed: int,
+    threads: int,
+    patience_seconds: float,
+    rows_may_be_empty: bool = True,
+) -> ConversionProof:
+    """Prove a result in a new process; a crash of the runtime is a record that failed.
+
+    Args:
+        source: File of the source.
+        result: File of the result.
+        runtime: Name of the runtime.
+        target: Name for the records.
+        seed: Seed of the inputs.
+        threads: Threads inside one operator.
+        patience_seconds: Longest wait for all of it.
+        rows_may_be_empty: How the source is to be read, see `convert_model`.
+
+    Raises:
+        ModelError: If the source runs nowhere, or cannot be fed.
+    """
+    asked = _Asked(
+        source=str(source),
+        result=str(result),
+        runtime=runtime,
+        target=target,
+        seed=seed,
+        threads=threads,
+        rows_may_be_empty=rows_may_be_empty,
+    )
+    with tempfile.NamedTemporaryFile(suffix=".json") as answer:
+        command = child_command(
+            "sdpa_onnx.workflows.convert.proof_process", msgspec.json.encode(asked).decode(), answer.name
+        )
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_seconds, check=False
+            )
+            why = f"{runtime} crashed: its process ended with {ending(done.returncode)}."
+        except subprocess.TimeoutExpired:
+            why = f"{runtime} gave no answer in {patience_seconds:g} s."
+        data = answer.read()
+    if not data:
+        model = load_model(result)
+        check = CheckOptions(sizes={}, seed=seed, threads=threads)
+        return ConversionProof(records=(failed_record(model, runtime, check, target=target, reason=why),))
+    found = msgspec.json.decode(data, type=_Answer)
+    if found.refusal:
+        raise ModelError(found.refusal)
+    return ConversionProof(
+        records=found.records,
+        source=found.source,
+        sizes_tried=found.sizes_tried,
+        notes=found.notes,
+        sizes=found.sizes,
+    )
+
+
+def _answer(asked: _Asked) -> _Answer:
+    try:
+        source = load_model(asked.source)
+        large = is_large(source.ir)
+        proof = prove_conversion(
+            lift(source, rows_may_be_empty=asked.rows_may_be_empty).model,
+            load_model(asked.result),
+            get_runtime(asked.runtime),
+            target=asked.target,
+            seed=asked.seed,
+            threads=asked.threads,
+            effort=replace(_FEW if large else RunEffort(), rows_may_be_empty=asked.rows_may_be_empty),
+        )
+    except SdpaOnnxError as error:
+        return _Answer(refusal=str(error))
+    return _Answer(
+        records=proof.records,
+        source=proof.source,
+        sizes_tried=proof.sizes_tried,
+        notes=(*proof.notes, *([_few_note(source, proof)] if large else [])),
+        sizes=tuple(dict(sizes) for sizes in proof.sizes),
+    )
+
+
+def _few_note(source: OnnxModel, proof: ConversionProof) -> str:
+    held = f"{number_bytes(source.ir) / 1e9:.1f} GB of numbers"
+    at = f"{proof.sizes_tried} size set{'s' * (proof.sizes_tried != 1)}"
+    return (
+        f"The model has {held}: as a whole it ran at {at} and logit spread 1 only, its attentions by themselves at "
+        "every spread."
+    )
+
+
+if __name__ == "__main__":
+    _found = _answer(msgspec.json.decode(sys.argv[1], type=_Asked))
+    Path(sys.argv[2]).write_bytes(msgspec.json.encode(_found))

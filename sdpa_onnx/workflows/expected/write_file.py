@@ -1,0 +1,56 @@
+"""The present findings as a file of known ones, to begin or to renew it.
+
+Text only; whoever asks for it writes the file. Twin: expected.py, which reads it.
+"""
+
+import json
+from collections.abc import Sequence
+
+from sdpa_onnx.core.records.records import ConformanceRecord, GateRecord, Record
+from sdpa_onnx.workflows.expected.amount import allowance
+from sdpa_onnx.workflows.expected.known_findings import KnownFindings, is_bad
+
+__all__ = ["write_known"]
+
+_HEAD = """\
+# Known findings: what is listed here does not fail `--expect`, what is not does, and what has gone is told.
+# Every field but `why` must be equal; `*` in a text stands for any text. Beyond `at_most` it is new.
+"""
+# What names a row, in the order of the file, and what came out.
+_FIELDS: dict[type[Record], tuple[tuple[str, ...], tuple[str, ...]]] = {
+    ConformanceRecord: (("runtime", "operator", "feature", "opset", "dtype"), ("verdict", "observed")),
+    GateRecord: (("gate", "runtime", "target", "case", "form", "arm", "site", "inputs"), ("word",)),
+}
+
+
+def write_known(records: Sequence[Record], *, known: KnownFindings) -> str:
+    """Write an entry for each bad row, in the order of what names it.
+
+    Args:
+        records: What was found by `conformance` or `compare`; other kinds are left out.
+        known: Entries so far; a row that one of them matches keeps its `why`.
+    """
+    bad = [record for record in records if type(record) in _FIELDS and is_bad(record)]
+    ordered = sorted(bad, key=lambda row: [getattr(row, name) for name in _FIELDS[type(row)][0]])
+    return "\n".join([_HEAD, *(_entry(record, known) for record in ordered)])
+
+
+def _entry(record: Record, known: KnownFindings) -> str:
+    entry = known.find(record)
+    said = entry.why if entry else getattr(record, "diagnosis", "") or record.reason or "No reason was recorded."
+    kind = str(record.__struct_config__.tag)
+    names, came_out = _FIELDS[type(record)]
+    values = {"kind": kind} | {name: value for name in (*names, *came_out) if (value := getattr(record, name))}
+    at_most = allowance(record)
+    values |= {} if at_most is None else {"at_most": at_most}
+    values["why"] = " ".join(said.split())
+    lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
+    return "\n".join(["[[known]]", *lines, ""])
+
+
+def _toml(value: object) -> str:
+    """A number, or a basic string; JSON's escapes are TOML's, but for DEL and what UTF-8 cannot hold."""
+    if isinstance(value, int | float):
+        return repr(value)
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,229 @@
+"""Export a target and call it done only when it is proved: axes, every attention, the module's end."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import onnx_ir as ir
+
+from sdpa_onnx.catalog import entry_names, find_entry
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, FormRecord, Outcome
+from sdpa_onnx.errors import ExportError
+from sdpa_onnx.graph.attention_node import usual_form
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import Runtime, get_runtime
+from sdpa_onnx.workflows.check.feeds import axis_names
+from sdpa_onnx.workflows.check.run_context import FORM_KEY, CheckOptions, form_of
+from sdpa_onnx.workflows.convert.convert_model import convert_model
+from sdpa_onnx.workflows.convert.paired_runs import edge_sets, has_branches, long_sets
+from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
+from sdpa_onnx.workflows.verify.axis_links import batch_axes, follow
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+
+if TYPE_CHECKING:
+    from sdpa_onnx.workflows.export.export_for_runtime import WrittenExport
+
+__all__ = ["ExportResult", "export_and_prove", "export_target", "has_one_length"]
+
+# What torch.onnx, or one node of ours, says by itself for a bare attention.
+_BY_TORCH: dict[str | None, Literal["attention", "decomposed"]] = {"attention": "attention", "decomposed": "decomposed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportResult:
+    """An export and what was found about it.
+
+    Args:
+        model: The graph.
+        record: The export, with the proof of its axes.
+        agreement: Every judgement on the way.
+        forms: What was probed and timed to write it for its runtime.
+    """
+
+    model: OnnxModel
+    record: ExportRecord
+    agreement: tuple[AgreementRecord, ...]
+    forms: tuple[FormRecord, ...] = ()
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing spoke against it."""
+        return all(record.outcome is Outcome.OK for record in (self.record, *self.agreement))
+
+
+def export_target(
+    target: str | AttentionSpec,
+    *,
+    opset: int,
+    form: str | None,
+    dtype: Dtype | None,
+    shapes: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
+    dynamic_axes: Mapping[str, Sequence[int]] | None = None,
+) -> OnnxModel:
+    """Export a bare spec or a named target; nothing is run.
+
+    Args:
+        target: A spec, a catalog name, one of our uses, or a user's class.
+        opset: 18 to 25.
+        form: One of `Form`; None = the usual one at that opset. What torch.onnx does not write by itself is
+            written from its attentions, each of them. Of a spec, see `has_one_length`.
+        dtype: Element type; a module and its sample inputs are converted to it. None = float32 for bare
+            attention, as it is for a module.
+        shapes: Sample inputs of a class, by name: sizes and element type.
+        dynamic_axes: Axes that may change, by input name.
+
+    Raises:
+        PlanError: If the target does not exist.
+        ExportError: If torch or onnx refuses, or the form cannot say an attention at that opset.
+    """
+    from sdpa_onnx.torch_export.exporter import export_module, export_spec
+    from sdpa_onnx.torch_export.targets import resolve_target
+
+    if isinstance(target, str) and target in entry_names():
+        target = find_entry(target).spec
+    if isinstance(target, AttentionSpec):
+        by_torch = form if form in _BY_TORCH else usual_form(target, opset)
+        made = export_spec(target, opset=opset, form=_BY_TORCH[by_torch], dtype=dtype or Dtype.FLOAT32)
+        if has_one_length(target, form):
+            made = _of_one_length(made)
+        return made if form in (None, by_torch) else _lowered(made, Form(form))
+    found = resolve_target(target, shapes=shapes)
+    if dtype is not None:
+        found = found.converted(dtype.value)
+    made = export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
+    return made if form in (None, form_of(made)) else _lowered(made, Form(form))
+
+
+def has_one_length(target: str | AttentionSpec, form: str | None) -> bool:
+    """Whether query and key of an export share one axis, which they need not by the target.
+
+    Only of causal attention without a past, in a form that is for as many new keys as queries.
+    """
+    is_self = isinstance(target, AttentionSpec) and target.is_causal and not target.has_past
+    return is_self and form == Form.ORT_GQA
+
+
+def _of_one_length(model: OnnxModel) -> OnnxModel:
+    """Self-attention whose keys are as long as its queries by the names of its axes."""
+    graph = model.ir.clone()
+    graph.meta.update(model.ir.meta)
+    for value in (*graph.graph.inputs, *(value for node in graph.graph for value in node.outputs)):
+        if value.shape is not None:
+            dims = [dim if isinstance(dim, int) else str(dim.value) for dim in value.shape]
+            value.shape = ir.Shape(["q_seq_len" if dim == "kv_seq_len" else dim for dim in dims])
+    return replace(model, ir=graph)
+
+
+def _lowered(model: OnnxModel, form: Form) -> OnnxModel:
+    """Every attention of an export in another form, at its own opset."""
+    converted = convert_model(model, form, opset=model.opset)
+    if converted.refused:
+        node, reason = next(iter(converted.refused.items()))
+        raise ExportError(f"Attention '{node}' cannot be written as '{form}': {reason}", hint="Choose another form.")
+    return converted.model
+
+
+def export_and_prove(
+    make: Callable[[], OnnxModel],
+    *,
+    target: str,
+    runtime: str = "ort-cpu",
+    path: Path | None = None,
+    seed: int = 0,
+    on_size: Callable[[int, int], None] | None = None,
+    patience_seconds: float | None = None,
+    write: "Callable[[OnnxModel, Runtime], WrittenExport] | None" = None,
+) -> ExportResult:
+    """Export, prove the dynamic axes, judge on the ladder, and save only if all is right.
+
+    Args:
+        make: Does the export.
+        target: Name for the records.
+        runtime: Where the proof runs.
+        path: Where to save; None = nowhere.
+        seed: Seed of the inputs.
+        on_size: Told (done, of) after each size.
+        patience_seconds: Run the runtime in a process of its own, and give it up after
+            this long without an answer; None = in this process, without a limit.
+        write: Writes the export for the runtime, before it is proved; None = as it is.
+
+    Raises:
+        ModelError: If the file cannot be written.
+    """
+    start = time.perf_counter()
+    model = make()
+    seconds = time.perf_counter() - start
+    with own_process(get_runtime(runtime), patience_seconds) as where:
+        written = None if write is None else write(model, where)
+        if written is not None and written.reason:
+            return _refused(written, target, seconds)
+        model = model if written is None else written.model
+        proof = prove_axes(model, where, target=target, traced=traced_sizes(model), seed=seed, on_size=on_size)
+        judged = () if proof.reason else _ladder(model, where, target, seed, proof.links)
+    exported = ExportResult(
+        model=model,
+        record=_record(model, target, proof, seconds, str(path or "")),
+        agreement=(*proof.records, *judged),
+        forms=() if written is None else written.records,
+    )
+    if path is not None and exported.is_right:
+        model.save(path)
+    return exported
+
+
+def _refused(written: "WrittenExport", target: str, seconds: float) -> ExportResult:
+    """An export that must not be saved, whatever a proof at other inputs would say."""
+    record = ExportRecord(
+        target=target,
+        case=target,
+        form=form_of(written.model),
+        opset=written.model.opset,
+        outcome=written.outcome,
+        reason=written.reason,
+        nodes=written.model.node_counts(),
+        seconds=seconds,
+    )
+    return ExportResult(model=written.model, record=record, agreement=(), forms=written.records)
+
+
+def _ladder(
+    model: OnnxModel, runtime: Runtime, target: str, seed: int, links: Mapping[str, str]
+) -> tuple[AgreementRecord, ...]:
+    """All logit spreads at one size that differs from the traced one, and at long ones where there are blocks."""
+    free, batches = [axis for axis in axis_names(model) if axis not in links], batch_axes(model)
+    sets = [size_sets(free, count=3, batches=batches)[-1], *_more_sets(model, free, batches)]
+    checks = [CheckOptions(sizes=follow(links, sizes), seed=seed) for sizes in sets]
+    shared = ExpectationCache()
+    return tuple(
+        record for check in checks for record in check_model(model, runtime, check, target=target, expectations=shared)
+    )
+
+
+def _more_sets(model: OnnxModel, free: Sequence[str], batches: Collection[str]) -> list[dict[str, int]]:
+    """Lengths that blocks and branches of a form need; none for those of a module's own."""
+    if FORM_KEY not in model.ir.metadata_props or not has_branches(model):
+        return []
+    return [*edge_sets(model, free, batches), *long_sets(free, batches)]
+
+
+def _record(model: OnnxModel, target: str, proof: AxesProof, seconds: float, path: str) -> ExportRecord:
+    return ExportRecord(
+        target=target,
+        case=target,
+        form=form_of(model),
+        opset=model.opset,
+        outcome=proof.outcome,
+        reason=proof.reason,
+        dynamic_axes=proof.dynamic_axes,
+        baked=proof.baked,
+        settings=proof.settings,
+        sizes_tried=proof.sizes_tried,
+        nodes=model.node_counts(),
+        seconds=seconds,
+        model=path,
+    )

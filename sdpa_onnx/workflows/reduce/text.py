@@ -1,0 +1,125 @@
+"""A reduced case in words for a person, and as a record for a program."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Sizes
+from sdpa_onnx.workflows.check.input_steps import GIVEN
+from sdpa_onnx.workflows.check.run_context import form_of, with_figures
+from sdpa_onnx.workflows.reduce.search import NothingFails, ReducedCase
+
+__all__ = ["ONE_LIMIT", "nothing_record", "nothing_sentence", "reduced_record", "sentences"]
+
+# More sets of sizes than this are counted, not listed.
+_SHOWN = 3
+_TIME_UP = " The time was up: a smaller case may exist (--seconds)."
+ONE_LIMIT = (
+    "The limit is known only at the element that is off the most: the other elements stand in expected.npz without one."
+)
+_DOES = {
+    Conformity.RIGHT: "is right",
+    Conformity.WRONG: "is wrong",
+    Conformity.REFUSED: "refuses it",
+    Conformity.CRASHED: "crashes",
+}
+
+
+def sentences(reduced: ReducedCase) -> Iterator[str]:
+    """What fails, on what, and how small it became; one line each."""
+    does = "is suspicious" if reduced.is_suspicious else _DOES[reduced.kind]
+    yield f"{reduced.runtime_version} {does}: {reduced.message}"
+    if reduced.case:
+        form = f"{form_of(reduced.model)} form, opset {reduced.model.opset}"
+        yield f"Smallest case: {reduced.case}, {form}{reduced.fourth_output}."
+    else:
+        nodes = ", ".join(f"{count} {name}" for name, count in reduced.model.node_counts().items())
+        yield f"Smallest part: {nodes}."
+    if reduced.found_in:
+        yield f"Found on {reduced.found_in}"
+    if reduced.dropped:
+        yield f"Smaller: {', '.join(reduced.dropped)}."
+    if reduced.has_one_limit:
+        yield ONE_LIMIT
+    end = f" {reduced.stopped}".rstrip() if reduced.is_finished else _TIME_UP
+    cases = "case" if reduced.trials == 1 else "cases"
+    yield f"{reduced.trials} smaller {cases} run in {reduced.seconds:.1f} s.{end}"
+
+
+def nothing_sentence(found: NothingFails, runtime: str) -> str:
+    """What was tried, where nothing fails, and what was not judged."""
+    so_far = "" if found.is_finished else " in the time given (--seconds), which did not suffice for everything"
+    said = [f"Nothing fails on {runtime}{so_far}: {_right(found)}."]
+    if found.is_read and found.unread:
+        count = "1 attention" if found.unread == 1 else f"{found.unread} attentions"
+        alone = f"; every node alone was right at {_listed(found.alone)}" if found.alone else ""
+        said.append(f"{count} of it could not be read{alone}.")
+    if found.not_judged:
+        said.append(f"Not judged: {_listed(found.not_judged, 'of such')}.")
+    return " ".join(said)
+
+
+def _right(found: NothingFails) -> str:
+    if not found.is_read:
+        where = "on the given arrays" if found.is_given else f"at {_listed(found.alone)}"
+        return f"no attention of it could be read; every node alone was right {where}"
+    if found.is_given:
+        return "right on the given arrays"
+    asked = "the ladder of spreads and the probes" if found.is_finished else "what was tried"
+    return f"right on {asked} at {_listed(found.tried)}"
+
+
+def _listed(texts: tuple[str, ...], what: str = "sets of sizes") -> str:
+    more = len(texts) - _SHOWN
+    return "; ".join(texts[:_SHOWN]) + (f"; and {more} more {what}" if more > 0 else "")
+
+
+def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
+    """The judgement of the smallest case."""
+    agreement = reduced.agreement
+    plain = AgreementRecord(
+        target=target,
+        case=reduced.case or "part",
+        form=form_of(reduced.model),
+        opset=reduced.model.opset,
+        runtime=reduced.runtime,
+        outcome=Outcome.DISAGREES if reduced.kind is Conformity.WRONG else Outcome.FAILED,
+        reason=reduced.message,
+        warnings=() if reduced.is_finished else ("The time was up before nothing smaller was found.",),
+        site=reduced.failure.output,
+        sizes=_sizes(reduced),
+        dtype="" if reduced.trial is None else reduced.trial.case.dtype.value,
+        precision=reduced.precision,
+        inputs="reduced",
+        seed=0 if reduced.trial is None else reduced.trial.seed,
+    )
+    if agreement is None:
+        return plain
+    return msgspec.structs.replace(with_figures(plain, agreement), diagnosis=reduced.message)
+
+
+def nothing_record(found: NothingFails, *, target: str, runtime: str) -> AgreementRecord:
+    """The record of a model in which nothing fails: right, with the last sizes that were tried."""
+    looked = "ladder and probes" if found.is_read else "every node alone"
+    sentence = nothing_sentence(found, runtime)
+    whole = found.is_read and found.is_finished and not found.unread and not found.not_judged
+    return AgreementRecord(
+        target=target,
+        case=found.tried[-1],
+        runtime=runtime,
+        inputs=GIVEN if found.is_given else looked,
+        warnings=() if whole else (sentence,),
+    )
+
+
+def _sizes(reduced: ReducedCase) -> Sizes:
+    if reduced.trial is None:
+        return Sizes()
+    case = reduced.trial.case
+    return Sizes(
+        batch_size=case.batch_size,
+        q_seq_len=case.q_seq_len,
+        kv_seq_len=case.kv_seq_len,
+        head_dim=case.spec.head_dim,
+        q_num_heads=case.spec.q_num_heads,
+    )

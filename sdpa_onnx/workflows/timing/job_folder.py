@@ -1,0 +1,190 @@
+"""Arms of a comparison as jobs for worker processes: their files written once, to a temporary folder.
+
+Starts no process; see `measure.schedule`.
+"""
+
+import errno
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.errors import FolderError, ModelError
+from sdpa_onnx.graph.files.large import number_bytes
+from sdpa_onnx.graph.files.saved_files import LinkedFiles
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.arm_job import Adapter, ArmJob
+from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
+from sdpa_onnx.measure.arrays import write_arrays
+from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, form_of
+
+__all__ = ["Arm", "JobFolder", "longer"]
+
+Feeds = Mapping[str, NDArray[np.generic]]
+_PREFIX = "sdpa-onnx-bench-"
+_FULL_HINT = "Free some space, or name another folder in the environment variable TMPDIR."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One contestant.
+
+    Args:
+        name: Unique in the comparison.
+        model: What runs.
+        runtime: Where it runs.
+        threads: Threads inside one operator; None = as the comparison says.
+        options: Settings of the runtime that differ from the usual ones, see `measure.arm_settings`.
+        python: Interpreter of another environment that has the runtime; None = ours.
+        environment: Label of that environment for the record.
+    """
+
+    name: str
+    model: OnnxModel
+    runtime: Runtime
+    threads: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    python: Path | None = None
+    environment: str = ""
+
+    @property
+    def form(self) -> str:
+        return "" if self.runtime.name == MODULE_RUNTIME else form_of(self.model)
+
+    @property
+    def opset(self) -> int:
+        return 0 if self.runtime.name == MODULE_RUNTIME else self.model.opset
+
+
+@dataclass(slots=True)
+class JobFolder:
+    """A temporary folder of models and inputs; a context manager that removes it."""
+
+    _folder: "tempfile.TemporaryDirectory[str]" = field(init=False)
+    _models: dict[int, tuple[OnnxModel, LinkedFiles, Path]] = field(default_factory=dict, init=False)
+    _inputs: list[tuple[Feeds, Path]] = field(default_factory=list, init=False)
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    def job(
+        self,
+        arm: Arm,
+        feeds: Feeds,
+        *,
+        threads: int,
+        new_length: Feeds | None = None,
+        copies: int = 1,
+        model: OnnxModel | None = None,
+    ) -> ArmJob:
+        """Write what an arm needs; models and inputs that are there already are shared.
+
+        Args:
+            arm: The arm.
+            feeds: Arrays by input name.
+            threads: Threads inside one operator, where the arm has none of its own.
+            new_length: The same at other sizes.
+            copies: Sets of inputs that calls take in turn.
+            model: Another model than the arm's, such as one with more outputs.
+
+        Raises:
+            ModelError: If the model cannot be written.
+            PlanError: If the arm's options are wrong.
+            FolderError: If the disk is full.
+        """
+        own = arm.model if model is None else model
+        count, adapter = arm.threads or threads, adapter_of(arm.runtime.name)
+        settings = arm_settings(arm.runtime.name, own, threads=count, options=arm.options)
+        try:
+            path, linked = self._model(own)
+            if adapter is Adapter.SDPA_ONNX:
+                _write_module(own, path.with_suffix(".pt"))
+            inputs = self._arrays(feeds)
+            longer_inputs = None if new_length is None else self._arrays(new_length)
+        except OSError as error:
+            hint = _FULL_HINT if error.errno == errno.ENOSPC else None
+            raise FolderError(f"Cannot write {self._folder.name}: {error.strerror or error}.", hint=hint) from error
+        return ArmJob(
+            runtime=arm.runtime.name,
+            adapter=adapter,
+            model=path,
+            folder=linked.folder,
+            inputs=inputs,
+            new_length_inputs=longer_inputs,
+            threads=count,
+            settings=settings,
+            python=arm.python,
+            copies=copies,
+        )
+
+    def model_bytes(self, arm: Arm) -> int:
+        """Size of the arm's model, tensors in files of their own included; -1 if it was not written."""
+        if id(arm.model) not in self._models:
+            return -1
+        model, linked, path = self._models[id(arm.model)]
+        return path.stat().st_size + (number_bytes(model.ir) if linked.folder is not None else 0)
+
+    def _model(self, model: OnnxModel) -> tuple[Path, LinkedFiles]:
+        if id(model) not in self._models:
+            linked = model.linked()  # kept: it may own a folder that the worker reads from
+            path = Path(self._folder.name) / f"model{len(self._models)}.onnx"
+            path.write_bytes(linked.message)
+            self._models[id(model)] = model, linked, path
+        _, linked, path = self._models[id(model)]
+        return path, linked
+
+    def _arrays(self, feeds: Feeds) -> Path:
+        for known, folder in self._inputs:
+            if list(known) == list(feeds) and all(_same(known[name], feeds[name]) for name in feeds):
+                return folder
+        folder = write_arrays(Path(self._folder.name) / f"inputs{len(self._inputs)}", feeds)
+        self._inputs.append((feeds, folder))
+        return folder
+
+
+def longer(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Other sizes of the named axes, to time the first run at a new length: each the next prime, but 1 and batches.
+
+    Axes of one size stay of one size. A prime, since kernels that are tuned for multiples must not profit.
+    """
+    return {axis: size if axis.startswith("batch") or size < 2 else _next_prime(size) for axis, size in sizes.items()}
+
+
+def _next_prime(number: int) -> int:
+    while True:
+        number += 1
+        if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
+            return number
+
+
+def _same(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
+    return one is other or (one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+
+
+def _write_module(model: OnnxModel, path: Path) -> None:
+    """The module that a graph was exported from, which the runtime `torch` runs, beside the graph.
+
+    Raises:
+        ModelError: If it cannot be pickled.
+    """
+    if model.source is None or path.exists():
+        return
+    import torch
+
+    try:
+        torch.save((model.source, model.bind), path)
+    except Exception as error:
+        path.unlink(missing_ok=True)  # another arm must not take it for whole
+        raise ModelError(f"The module of the model cannot be handed to another process: {error}.") from error

@@ -1,0 +1,128 @@
+"""Axes that have names of their own and must be equally long, found by running graph and module.
+
+torch.onnx names the length of keys and that of values apart; no graph means
+anything where they differ, which is no fault. Some runtimes run it there all
+the same and give wrong shapes, so that another one is asked first.
+"""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from sdpa_onnx.core.attention.axis_links import find_links
+from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported, get_runtime
+from sdpa_onnx.workflows.check.feeds import axis_names, draw_feeds
+from sdpa_onnx.workflows.check.module_run import runs_at
+from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
+
+__all__ = ["axis_links", "batch_axes", "first_that_runs", "follow"]
+
+# It is always installed and refuses sizes that do not fit together.
+_STRICT_RUNTIME = "ort-cpu"
+
+
+def axis_links(model: OnnxModel, runtime: Runtime, *, traced: Mapping[str, int] | None, seed: int) -> dict[str, str]:
+    """Find axes that must have the size of another one; that other by each of them.
+
+    Which axes belong together is a matter of the graph: a runtime that refuses what
+    does not fit is asked first, and the given one where that one sees no link.
+
+    Args:
+        model: The graph, and its module if it has one.
+        runtime: Where it will be judged.
+        traced: Sizes at which it is known to run: axes of one size may belong together.
+        seed: Seed of the inputs.
+
+    Raises:
+        ProcessDiedError: If the given runtime crashed or gave no answer.
+    """
+    axes = {axis: (traced or {}).get(axis) for axis in axis_names(model)}
+    if len(axes) < 2:
+        return {}
+    return _strict_links(model, runtime, axes, seed) or _links(model, runtime, axes, seed)
+
+
+def _strict_links(model: OnnxModel, runtime: Runtime, axes: Mapping[str, int | None], seed: int) -> dict[str, str]:
+    """Links by the runtime that refuses; nothing where it is the given one, or cannot run the graph."""
+    strict = get_runtime(_STRICT_RUNTIME)
+    if runtime.name == _STRICT_RUNTIME or isinstance(strict.supports(model), Unsupported):
+        return {}
+    patience_seconds = runtime.patience_seconds if isinstance(runtime, GuardedRuntime) else None
+    # It is not the one that is judged: if it dies, that says nothing here.
+    with contextlib.suppress(ProcessDiedError), own_process(strict, patience_seconds) as apart:
+        return _links(model, apart, axes, seed)
+    return {}
+
+
+def _links(model: OnnxModel, runtime: Runtime, axes: Mapping[str, int | None], seed: int) -> dict[str, str]:
+    try:
+        with _running(model, runtime, seed) as runs:
+            return find_links(axes, batches=batch_axes(model), runs=runs)
+    except ProcessDiedError:
+        raise
+    except SessionError:
+        return {}
+
+
+def first_that_runs(
+    model: OnnxModel, runtime: Runtime, candidates: Iterable[dict[str, int]], *, seed: int
+) -> dict[str, int] | None:
+    """The first of these sizes at which graph and module run; None if none does.
+
+    Raises:
+        ProcessDiedError: If the runtime crashed or gave no answer.
+    """
+    try:
+        with _running(model, runtime, seed) as runs:
+            return next(filter(runs, candidates), None)
+    except ProcessDiedError:
+        raise
+    except SessionError:
+        return None
+
+
+@contextlib.contextmanager
+def _running(model: OnnxModel, runtime: Runtime, seed: int) -> Iterator[Callable[[dict[str, int]], bool]]:
+    """Load once; tell of any sizes whether graph and module run at them."""
+    # As a bare attention its inputs would be drawn with equal lengths.
+    plain = replace(model, sites=())
+    # A copy: what the module remembers of these calls must not reach the judge.
+    asked = replace(model, source=copy.deepcopy(model.source)) if model.bind is not None else model
+    with runtime.load(plain, LoadOptions()) as session:
+
+        def runs(sizes: dict[str, int]) -> bool:
+            try:
+                feeds = draw_feeds(plain, sizes, spread=1.0, seed=seed)
+                session.run(feeds)
+            except ProcessDiedError:
+                raise
+            except (SessionError, ModelError):
+                return False
+            return runs_at(asked, feeds)
+
+        yield runs
+
+
+def follow(
+    links: Mapping[str, str], sizes: Mapping[str, int], given: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Sizes with every linked axis as long as the axis that it follows; what is given wins, on either side."""
+    given = given or {}
+    found = {**sizes, **given}
+    for axis, head in links.items():
+        if axis in given and head not in given:
+            found[head] = given[axis]
+    for axis, head in links.items():
+        if axis not in given:
+            found[axis] = found[head]
+    return found
+
+
+def batch_axes(model: OnnxModel) -> set[str]:
+    """Names of first axes, and of what is called a batch."""
+    shapes = [value.shape for value in model.ir.graph.inputs if value.shape is not None and len(value.shape) > 1]
+    firsts = {str(shape[0].value) for shape in shapes if not isinstance(shape[0], int)}
+    return firsts | {axis for axis in axis_names(model) if axis.startswith("batch")}

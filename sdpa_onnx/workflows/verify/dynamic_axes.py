@@ -1,0 +1,369 @@
+"""Prove that the axes of a model may change: run it at sizes never traced, judge each time.
+
+An axis that is declared dynamic and does not behave so is named, with the node
+where the runtime stops if it says so; so is a setting of an attention that
+follows a size in the module and is fixed in the graph.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome
+from sdpa_onnx.errors import CaseError, ExportError, ModelError, SessionError
+from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel
+from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.runtimes.ort_errors import failing_node
+from sdpa_onnx.workflows.check.feeds import axis_names
+from sdpa_onnx.workflows.check.graph_numbers import likely_sizes
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
+from sdpa_onnx.workflows.verify.axis_links import axis_links, batch_axes, first_that_runs, follow
+from sdpa_onnx.workflows.verify.baked_settings import baked_settings
+from sdpa_onnx.workflows.verify.fixed_number import fixed_number
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+
+__all__ = ["AxesProof", "prove_axes", "size_sets", "traced_sizes"]
+
+# 1, 2, primes, a power of two and something larger than any usual sample; neighbours differ, so q != kv.
+_LENGTHS = (1, 2, 13, 64, 31, 97, 5, 128)
+_BATCHES = (1, 3, 2, 5)
+# How many size sets an export is run at; axes of one name always change together.
+_SETS = 8
+# Size sets in which a graph that runs nowhere else is tried, made of the numbers that stand in it.
+_GUESSES = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxesProof:
+    """What running at other sizes showed.
+
+    Args:
+        dynamic_axes: Names of the axes that may change.
+        baked: Axes that do not really change.
+        settings: Settings of attentions that do not follow a size as the module's do.
+        links: Axes that have to be as long as another one, by that other.
+        failure: Why it is not right at the sizes tried, if that is no axis's fault; "" if it is right.
+        died: Where the runtime crashed or gave no answer, which ended the proof; "" if it did not.
+        sizes_tried: Size sets that were run.
+        records: The judgements on the way.
+    """
+
+    dynamic_axes: tuple[str, ...]
+    baked: tuple[BakedAxis, ...] = ()
+    settings: tuple[BakedSetting, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    failure: str = ""
+    died: str = ""
+    sizes_tried: int
+    records: tuple[AgreementRecord, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """OK if every axis was proved, FAILED if the runtime ended the proof before anything was wrong."""
+        if self.baked or self.settings or self.failure:
+            return Outcome.DISAGREES
+        return Outcome.FAILED if self.died else Outcome.OK
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, one sentence; "" if nothing is."""
+        if self.settings:
+            text = "; ".join(setting.evidence for setting in self.settings)
+            return f"{text[:1].upper()}{text[1:]}."
+        parts = [f"axis '{axis.axis}' is fixed" + (f" at '{axis.node}'" if axis.node else "") for axis in self.baked]
+        wrong = f"{'; '.join(parts)} ({self.baked[0].evidence})" if self.baked else self.failure
+        return " ".join(filter(None, (wrong, self.died)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why one size set failed.
+
+    Args:
+        evidence: In one sentence.
+        node: Where, or "".
+        is_number: It ran, the shapes are right and the numbers at the end are not.
+        is_refusal: The runtime did not run it.
+    """
+
+    evidence: str
+    node: str
+    is_number: bool = False
+    is_refusal: bool = False
+
+
+def size_sets(axes: Sequence[str], *, count: int = _SETS, batches: Collection[str] = ()) -> list[dict[str, int]]:
+    """Choose sizes for named axes: 1, 2, primes, larger ones, and no two lengths alike.
+
+    Args:
+        axes: Their names.
+        count: Size sets.
+        batches: Axes that count samples, besides those called batch.
+
+    Example:
+        >>> size_sets(["batch_size", "q_seq_len", "kv_seq_len"], count=2)
+        [{'batch_size': 1, 'q_seq_len': 1, 'kv_seq_len': 64}, {'batch_size': 3, 'q_seq_len': 2, 'kv_seq_len': 31}]
+    """
+    sets = []
+    for number in range(count):
+        sizes = {}
+        for position, axis in enumerate(axes):
+            if axis.startswith("batch") or axis in batches:
+                sizes[axis] = _BATCHES[number % len(_BATCHES)]
+            else:
+                sizes[axis] = _LENGTHS[(number + 3 * (position - 1)) % len(_LENGTHS)]
+        sets.append(sizes)
+    return sets
+
+
+def traced_sizes(model: OnnxModel) -> dict[str, int] | None:
+    """Sizes of the sample that the model was traced at, if our exporter or the reader of its module noted them.
+
+    Raises:
+        ModelError: If the note cannot be read.
+    """
+    text = model.ir.metadata_props.get(TRACED_KEY)
+    if text is None:
+        noted: dict[str, int] | None = model.ir.meta.get(TRACED_KEY)
+        return noted
+    try:
+        return msgspec.json.decode(text, type=dict[str, int])
+    except msgspec.MsgspecError as error:
+        raise ModelError(f"The metadata '{TRACED_KEY}' of the model cannot be read: {error}.") from error
+
+
+def prove_axes(
+    model: OnnxModel,
+    runtime: Runtime,
+    *,
+    target: str,
+    traced: Mapping[str, int] | None = None,
+    count: int = _SETS,
+    seed: int = 0,
+    on_size: Callable[[int, int], None] | None = None,
+    is_enough: Callable[[], bool] = lambda: False,
+) -> AxesProof:
+    """Run a model at sizes never traced and judge every attention each time.
+
+    Args:
+        model: The model; its axes are read from its inputs.
+        runtime: Where to run it.
+        target: Name for the records.
+        traced: Sizes it was exported at, where every change of one axis starts.
+        count: Size sets.
+        seed: Seed of the inputs.
+        on_size: Told (done, of) after each size set, for progress.
+        is_enough: Asked before each size set but the first; True ends the proof with what was tried.
+    """
+    axes = axis_names(model)
+    try:
+        links = axis_links(model, runtime, traced=traced, seed=seed)
+    except ProcessDiedError as error:
+        return AxesProof(dynamic_axes=axes, died=str(error), sizes_tried=0)
+    heads = [axis for axis in axes if axis not in links]
+    trial = _Trial(model=model, runtime=runtime, target=target, seed=seed, links=links, is_enough=is_enough)
+    batches = batch_axes(model)
+    walk = _Walk(good=[dict(traced)] if traced else [])
+    walk.go(trial, size_sets(heads, count=count, batches=batches) if axes else [], batches, on_size)
+    proof = AxesProof(
+        dynamic_axes=axes, links=links, died=walk.died, sizes_tried=len(walk.tried), records=tuple(walk.records)
+    )
+    if not walk.failures:
+        return proof
+    sizes, first = walk.failures[-1]
+    found = replace(proof, failure=f"It is wrong at {_words(sizes)}: {first.evidence}")
+    if walk.died:
+        return found
+    try:
+        return _explained(proof, trial, walk.failures, walk.good, walk.tried, traced)
+    except ProcessDiedError as error:
+        return replace(found, died=f"The search for the axis ended: {error}")
+
+
+def _explained(
+    proof: AxesProof,
+    trial: "_Trial",
+    failures: Sequence[tuple[dict[str, int], _Failure]],
+    good: Sequence[Mapping[str, int]],
+    tried: Sequence[Mapping[str, int]],
+    traced: Mapping[str, int] | None,
+) -> AxesProof:
+    """The proof with the setting or the axis that the failures come from, or with their evidence."""
+    wrong = [follow(trial.links, sizes) for sizes, _ in failures]
+    settings = baked_settings(trial.model, trial.runtime, traced=traced, wrong=wrong, seed=trial.seed)
+    if settings:
+        return replace(proof, settings=settings)
+    heads = [axis for axis in proof.dynamic_axes if axis not in trial.links]
+    working = next((sizes for sizes in good if trial.run(sizes, []) is None), None) or _guessed(
+        trial, heads, [failure.evidence for _, failure in failures]
+    )
+    sizes, first = failures[-1]
+    if working is None:
+        refused = all(failure.is_refusal for _, failure in failures)
+        what = "It runs at none of the sizes that were tried" if refused else "It is wrong wherever it was tried"
+        return replace(proof, failure=f"{what}, e.g. at {_words(sizes)}: {first.evidence}")
+    start = {axis: working[axis] for axis in heads}
+    fixed = _Isolation(trial=trial, working=start, batches=batch_axes(trial.model)).fixed(tried)
+    baked = [axis.baked for axis in fixed if not axis.is_number]
+    if fixed and not baked:
+        evidence = fixed_number(trial.model, start, fixed[0].wrong, links=trial.links, seed=trial.seed)
+        return replace(proof, failure=f"{evidence} {fixed[0].says}")
+    if baked:
+        # A change of one axis may pass the runtime's own checks where a change of all did not.
+        node = next((failure.node for _, failure in failures if failure.node), "")
+        named = tuple(axis if axis.node else msgspec.structs.replace(axis, node=node) for axis in baked)
+        return replace(proof, baked=named)
+    return replace(proof, failure=f"It is right at {_words(working)} and wrong at {_words(sizes)}: {first.evidence}")
+
+
+def _guessed(trial: "_Trial", heads: Sequence[str], errors: Sequence[str]) -> dict[str, int] | None:
+    """Sizes at which the graph is right, made of the numbers that stand in it; None if none are found.
+
+    What a runtime complained about comes first: a fixed size is often part of its sentence.
+    """
+    told = {int(number) for error in errors for number in re.findall(r"\b\d{1,5}\b", error)}
+    numbers = sorted(likely_sizes(trial.model), key=lambda number: number not in told)
+    batches = batch_axes(trial.model)
+    choices = [(2, *numbers) if axis in batches else tuple(numbers) for axis in heads]
+    alike = ({axis: 2 if axis in batches else number for axis in heads} for number in numbers)
+    mixed = (dict(zip(heads, sizes, strict=True)) for sizes in itertools.product(*choices))
+    guesses = itertools.islice(itertools.chain(alike, mixed), _GUESSES)
+    allowed = itertools.takewhile(lambda _: not trial.is_enough(), guesses)
+    followed = (follow(trial.links, sizes) for sizes in allowed)
+    found = first_that_runs(trial.model, trial.runtime, followed, seed=trial.seed)
+    return found if found is not None and trial.run(found, []) is None else None
+
+
+def _says_something(sizes: Mapping[str, int], batches: Collection[str]) -> bool:
+    """Whether a right result means anything: with one key the softmax is 1 whatever the scores are."""
+    return all(size > 1 for axis, size in sizes.items() if not axis.startswith("batch") and axis not in batches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """One model on one runtime, to be run at many sizes; the module's float64 copy is made once."""
+
+    model: OnnxModel
+    runtime: Runtime
+    target: str
+    seed: int
+    links: Mapping[str, str]
+    is_enough: Callable[[], bool]
+    shared: ExpectationCache = field(default_factory=ExpectationCache)
+
+    def run(self, sizes: Mapping[str, int], records: list[AgreementRecord]) -> _Failure | None:
+        """Run one size set and add its records; None if everything is right.
+
+        Raises:
+            ProcessDiedError: If the runtime crashed or gave no answer, which says nothing about the graph.
+        """
+        check = CheckOptions(sizes=follow(self.links, sizes), spreads=(1.0,), seed=self.seed)
+        try:
+            found = check_model(self.model, self.runtime, check, target=self.target, expectations=self.shared)
+        except ProcessDiedError:
+            raise
+        except SessionError as error:
+            return _Failure(str(error), failing_node(str(error.__cause__ or error)) or "", is_refusal=True)
+        except (ExportError, CaseError) as error:
+            # The second: values inside that do not fit together, which only a fault of the runtime can make of ours.
+            return _Failure(str(error), "")
+        records.extend(found)
+        wrong = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
+        if wrong is None:
+            return None
+        # Some sites are attentions, others outputs of the whole graph, which is no node.
+        is_end = wrong.site.startswith("end:")
+        # A wrong shape has no error of numbers.
+        is_number = is_end and (wrong.max_bound_ratio > 0.0 or wrong.not_finite > 0)
+        return _Failure(wrong.diagnosis, "" if is_end else wrong.site, is_number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fixed:
+    """An axis with which something is fixed: itself, or only a number in the graph; at what sizes, and why."""
+
+    baked: BakedAxis
+    is_number: bool
+    wrong: Mapping[str, int]
+    says: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Walk:
+    """What came of running one size set after the other; private and short-lived."""
+
+    good: list[dict[str, int]]
+    tried: list[dict[str, int]] = field(default_factory=list)
+    failures: list[tuple[dict[str, int], _Failure]] = field(default_factory=list)
+    records: list[AgreementRecord] = field(default_factory=list)
+    died: str = ""
+
+    def go(
+        self,
+        trial: _Trial,
+        planned: Sequence[dict[str, int]],
+        batches: set[str],
+        on_size: Callable[[int, int], None] | None,
+    ) -> None:
+        """Run every planned size set, until it is enough or the runtime dies."""
+        for sizes in planned:
+            if self.tried and trial.is_enough():
+                return
+            try:
+                failure = trial.run(sizes, self.records)
+            except ProcessDiedError as error:
+                self.died = f"At {_words(follow(trial.links, sizes))}: {error}"
+                return
+            self.tried.append(sizes)
+            if failure is not None:
+                self.failures.append((sizes, failure))
+            elif _says_something(sizes, batches):
+                self.good.append(sizes)
+            if on_size is not None:
+                on_size(len(self.tried), len(planned))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Isolation:
+    """Sizes that work, from which one axis at a time is changed."""
+
+    trial: _Trial
+    working: Mapping[str, int]
+    batches: Collection[str]
+
+    def fixed(self, tried: Sequence[Mapping[str, int]]) -> tuple[_Fixed, ...]:
+        """Axes that work at no other size. One that fails at some sizes only is no baked axis but a fault there."""
+        found = (self._fixed(axis, [sizes[axis] for sizes in tried]) for axis in self.working)
+        return tuple(axis for axis in found if axis is not None)
+
+    def _fixed(self, axis: str, tried: Sequence[int]) -> _Fixed | None:
+        failures: list[tuple[int, _Failure]] = []
+        others = [
+            size
+            for size in dict.fromkeys(tried)
+            if size != self.working[axis] and _says_something({axis: size}, self.batches)
+        ]
+        for size in others:
+            changed = {**self.working, axis: size}
+            failure = self.trial.run(changed, [])
+            if failure is None:
+                return None
+            failures.append((size, failure))
+        if not failures:
+            return None
+        size, failure = max(failures, key=lambda found: bool(found[1].node))
+        evidence = f"{axis} {self.working[axis]} works, {size} does not: {failure.evidence}"
+        return _Fixed(
+            baked=BakedAxis(axis=axis, node=failure.node, evidence=evidence),
+            is_number=all(found.is_number for _, found in failures),
+            wrong={**self.working, axis: size},
+            says=failure.evidence,
+        )
+
+
+def _words(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{axis} {size}" for axis, size in sizes.items())

@@ -1,0 +1,60 @@
+"""A number in a graph that stayed as it was at the size at export, in words: the axis itself is free.
+
+Looks into the module for the line that makes such a number of a size. That the
+graph is wrong was found before, by `dynamic_axes`.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from sdpa_onnx.errors import ExportError, ModelError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.workflows.check.feeds import draw_feeds
+from sdpa_onnx.workflows.check.module_run import arguments_of
+from sdpa_onnx.workflows.verify.axis_links import follow
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from sdpa_onnx.torch_export.size_numbers import SizeNumber
+
+__all__ = ["fixed_number"]
+
+
+def fixed_number(
+    model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int], *, links: Mapping[str, str], seed: int
+) -> str:
+    """Say that a number was fixed, and which line makes it, or what to look at.
+
+    Args:
+        model: The graph and its module.
+        right: Sizes at which the graph is right.
+        wrong: Sizes at which it runs and its numbers are wrong; only some axes differ.
+        links: Axes as long as another one.
+        seed: Seed of the inputs.
+    """
+    changed = [axis for axis in right if right[axis] != wrong[axis]]
+    before, after = (", ".join(f"{axis} {sizes[axis]}" for axis in changed) for sizes in (right, wrong))
+    fact = f"It is right at {before} and wrong at {after}: a number in the graph was fixed at the size at export"
+    number = _number(model, follow(links, right), follow(links, wrong), seed)
+    if number is None:
+        return f"{fact} (the scale, perhaps). Look for one that the module computes from a size in Python."
+    own = f"{number.first:.6g} at {before}, {number.second:.6g} at {after}"
+    return f"{fact}; the module makes one of a size: {own}{f' ({number.where})' if number.where else ''}."
+
+
+def _number(model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int], seed: int) -> "SizeNumber | None":
+    if model.source is None:
+        return None
+    from sdpa_onnx.torch_export.size_numbers import size_number
+
+    # A copy: what the module remembers of these calls must not reach the judge.
+    module = copy.deepcopy(cast("nn.Module", model.source))
+    try:
+        first, second = (
+            arguments_of(model, draw_feeds(model, sizes, spread=1.0, seed=seed)) for sizes in (right, wrong)
+        )
+        return size_number(module, first, second)
+    except (ExportError, ModelError):
+        return None

@@ -1,0 +1,96 @@
+"""The axes of an inspected file, tried for a few seconds: which of them are really free.
+
+A short proof: fewer sizes than `verify` tries, and it ends when its time is over.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from sdpa_onnx.core.records.records import AttentionRecord
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import Unsupported, get_runtime
+from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, own_process
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, traced_sizes
+
+__all__ = ["AxesTrial", "try_axes"]
+
+_SETS = 4
+# Seconds after which no further size is begun.
+_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxesTrial:
+    """Records of the attentions with what a short proof of the axes showed.
+
+    Args:
+        records: The records given, with `baked`, `sizes_tried` and warnings.
+        says: The result, one sentence.
+    """
+
+    records: list[AttentionRecord]
+    says: str
+
+
+def try_axes(
+    model: OnnxModel,
+    records: Sequence[AttentionRecord],
+    runtime: str,
+    *,
+    target: str,
+    patience_seconds: float | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> AxesTrial:
+    """Run the file at a few sizes and write down what is fixed.
+
+    Args:
+        model: The file.
+        records: Of its attentions.
+        runtime: Where to run it.
+        target: Its name.
+        patience_seconds: Run it in a process of its own, so that a crash is an answer, and give
+            it up after this long; None = in this process.
+        clock: Seconds.
+    """
+    found = get_runtime(runtime)
+    for answer in (found.available(), found.supports(model)):
+        if isinstance(answer, Unsupported):
+            return AxesTrial(records=list(records), says=f"Axes were not tried: {answer.reason}")
+    try:
+        with own_process(found, patience_seconds) as apart:
+            if isinstance(apart, GuardedRuntime):
+                apart.start()
+            start = clock()
+            proof = prove_axes(
+                model,
+                apart,
+                target=target,
+                traced=traced_sizes(model),
+                count=_SETS,
+                is_enough=lambda: clock() - start > _SECONDS,
+            )
+    except ModelError as error:
+        return AxesTrial(records=list(records), says=f"Axes were not tried: {error}")
+    doubt = (f"On {runtime}: {proof.failure}",) if proof.failure else ()
+    changed = [
+        msgspec.structs.replace(
+            record, baked=proof.baked, sizes_tried=proof.sizes_tried, warnings=(*record.warnings, *doubt)
+        )
+        for record in records
+    ]
+    return AxesTrial(records=changed, says=_says(proof, runtime, is_judged=bool(model.sites)))
+
+
+def _says(proof: AxesProof, runtime: str, *, is_judged: bool) -> str:
+    if not proof.dynamic_axes:
+        return "No axis is declared dynamic, so none was tried."
+    where = f"at {proof.sizes_tried} size{'s' if proof.sizes_tried > 1 else ''} on {runtime}"
+    if proof.reason:
+        return f"Not proved {where}: {proof.reason}"
+    word = "Every attention is right" if is_judged else "It runs (nothing in it could be judged)"
+    linked = ", ".join(f"{axis} as long as {head}" for axis, head in proof.links.items())
+    return f"{word} {where}{f', with {linked}: it does not run otherwise' if linked else ''}."

@@ -1,0 +1,125 @@
+"""Prove that a check would notice: plant every fault that an attention can have, and judge it by the same inputs.
+
+The fault takes the way of a real output: run, substitute, judge. Whether the runtime itself is
+right is `verify`'s to say.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.faults.fault_kind import Fault
+from sdpa_onnx.core.faults.planted_faults import faults_for, right_output
+from sdpa_onnx.core.records.verdicts import Verdict
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session
+from sdpa_onnx.runtimes.faulty import plant_in
+from sdpa_onnx.workflows.check.feeds import Feeds, dtype_of
+from sdpa_onnx.workflows.check.input_steps import InputStep, ladder, probe_steps
+from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
+
+__all__ = ["PlantedFault", "prove"]
+
+_NOTICED = (Verdict.WRONG, Verdict.SUSPICIOUS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlantedFault:
+    """What became of one planted fault.
+
+    Args:
+        fault: The fault.
+        caught_by: The first inputs that showed it, such as "probe uniform-codes"; None if none did.
+        shows: Whether it changes an output on any of the inputs; if not, it is no fault
+            there (one sample cannot be confused with another, and no input holds a NaN).
+    """
+
+    fault: Fault
+    caught_by: str | None
+    shows: bool
+
+
+@dataclass(slots=True)
+class _Trial:
+    """A fault on its way through the inputs."""
+
+    fault: Fault
+    caught_by: str | None = None
+    shows: bool = False
+
+
+def prove(
+    model: OnnxModel, runtime: Runtime, check: CheckOptions, *, faults: Sequence[Fault] | None = None
+) -> list[PlantedFault]:
+    """Plant faults in a runtime's outputs and see which inputs of a check catch them.
+
+    Where the runtime's own output is not right, the fault is planted in the oracle's.
+
+    Args:
+        model: One attention and nothing around it.
+        runtime: Where it runs.
+        check: Sizes and inputs; with `probes`, the structural probes come first.
+        faults: What to plant; None = every fault that this attention can have.
+
+    Raises:
+        ModelError: If the model is more than one attention.
+        SessionError: If the runtime fails on it.
+    """
+    if not model.is_bare_attention:
+        raise ModelError(
+            "Faults can be planted only in a model that is one attention and nothing around it.",
+            hint="Export the attention alone.",
+        )
+    site = model.sites[0]
+    if faults is None:
+        roles = {"output", *(name for name in ("present_key", "present_value") if name in model.output_names)}
+        faults = faults_for(site.spec, dtype=dtype_of(model), outputs=roles)
+    trials = [_Trial(fault=fault) for fault in faults]
+    with runtime.load(model, LoadOptions(threads=check.threads)) as session:
+        for step in _steps(model, session, check):
+            open_ = [trial for trial in trials if trial.caught_by is None]
+            if not open_:
+                break
+            outputs = session.run(step.feeds)
+            checked = RunContext(
+                model=model, runtime=runtime.name, ran=session.ran(), check=step.check, step=step.word, target=""
+            )
+            _try_step(open_, checked, step, outputs, check.seed)
+    return [PlantedFault(fault=trial.fault, caught_by=trial.caught_by, shows=trial.shows) for trial in trials]
+
+
+def _steps(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[InputStep]:
+    """The inputs of the check, the small ones first."""
+    probes = probe_steps(model, check) if check.probes and check.inputs is None else iter(())
+    return itertools.chain(probes, ladder(model, session, check))
+
+
+def _try_step(trials: Sequence[_Trial], checked: RunContext, step: InputStep, outputs: Feeds, seed: int) -> None:
+    """Plant each fault on one set of inputs, in the oracle's output where the runtime's own is not right."""
+    expectations = ExpectationCache()
+    site = checked.model.sites[0]
+    inputs = AttentionInputs(**{name: step.feeds[value] for name, value in site.inputs.items()})
+    exact = {**outputs, site.output: right_output(site.spec, inputs)}
+    if _noticed(checked, step, outputs, expectations):
+        outputs = exact
+        if _noticed(checked, step, outputs, expectations):
+            return  # the cache that it gives back is wrong
+    for trial in trials:
+        planted = plant_in(site, trial.fault, step.feeds, outputs, seed=seed)
+        if _same(planted, outputs) or _same(planted, exact):
+            continue
+        trial.shows = True
+        if _noticed(checked, step, planted, expectations):
+            trial.caught_by = step.word
+
+
+def _same(some: Feeds, other: Feeds) -> bool:
+    """Whether all outputs are equal to the last bit."""
+    return all(array.tobytes() == other[name].tobytes() for name, array in some.items())
+
+
+def _noticed(checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache) -> bool:
+    return any(record.verdict in _NOTICED for record in judge_outputs(checked, step, outputs, expectations))

@@ -1,0 +1,215 @@
+"""Verify a file as a user would ask it: all runtimes, a size that was not traced, and its axes."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sdpa_onnx.core.records.records import ExportRecord, Outcome, Record
+from sdpa_onnx.errors import ModelError, PlanError, SessionError
+from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel, load_model
+from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
+from sdpa_onnx.workflows.check.feeds import axis_names
+from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, failed_record, form_of
+from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
+from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
+from sdpa_onnx.workflows.verify.axis_links import axis_links, batch_axes, follow
+from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.verify.file_axes import scale_doubts
+from sdpa_onnx.workflows.verify.inspect_file import inspect_model
+from sdpa_onnx.workflows.verify.planted_records import prove_sites
+from sdpa_onnx.workflows.verify.site_probes import probe_sites
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+
+__all__ = ["VerifyExtras", "load_against", "verify_file"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyExtras:
+    """What a caller of `verify_file` wants beyond the judgement.
+
+    Args:
+        keep: Told runtime, step and all arrays of every run at the chosen sizes.
+        prove: Also plant every fault, to show that the check would notice.
+        patience_seconds: Run each runtime in a process of its own, and give it up after
+            this long without an answer; None = in this process, without a limit.
+    """
+
+    keep: Callable[[str, str, Arrays], None] | None = None
+    prove: bool = False
+    patience_seconds: float | None = None
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[Runtime]:
+        """A runtime by name; a module's own runtime has no file to send, and stays here."""
+        patience_seconds = None if name == MODULE_RUNTIME else self.patience_seconds
+        with own_process(get_runtime(name), patience_seconds) as runtime:
+            yield runtime
+
+
+def load_against(path: Path, against: str | None) -> OnnxModel:
+    """Load a file, with the module that its end is compared with.
+
+    Raises:
+        ModelError: If there is no such file.
+        PlanError: If the target does not exist.
+    """
+    model = load_model(path)
+    if against is None:
+        return model
+    from sdpa_onnx.torch_export.bound_inputs import bind_inputs
+    from sdpa_onnx.torch_export.linked_axes import named_sizes
+    from sdpa_onnx.torch_export.onnx_tidy import input_dims
+    from sdpa_onnx.torch_export.targets import resolve_target
+
+    target = resolve_target(against)
+    bound = bind_inputs(target.module, target.sample_inputs)
+    if len(bound.leaves()) != len(model.input_names):
+        raise PlanError(
+            f"{against} takes {len(bound.leaves())} tensors, {path} has {len(model.input_names)} inputs.",
+            hint="Compare a file with the module that it came from.",
+        )
+    # Beside the graph, not in it: where a search for a fixed axis or setting starts.
+    model.ir.meta[TRACED_KEY] = named_sizes(bound, input_dims(model.ir))
+    return replace(model, source=target.module, bind=bound.with_tensors)
+
+
+def verify_file(
+    model: OnnxModel,
+    runtimes: Sequence[str],
+    check: CheckOptions,
+    *,
+    target: str,
+    extras: VerifyExtras | None = None,
+) -> Iterator[Record]:
+    """Judge a model on every runtime, then prove its axes where nothing was fixed by the caller.
+
+    Attentions of a file of another maker are judged where they were read, see `lifted`. Where a model of
+    several nodes disagrees, the first bad node is looked for.
+
+    Args:
+        model: The model.
+        runtimes: Names of available runtimes.
+        target: Name for the records.
+        check: Sizes that the caller fixes (the others are chosen), threads, seed, and
+            given inputs, with which the axes are not tried.
+        extras: What else is wanted; None = nothing.
+
+    Raises:
+        PlanError: If a size names no axis, or sizes that must be equal are not.
+        ModelError: If nothing in the model can be judged.
+        SessionError: If a runtime refuses given inputs.
+    """
+    extras = extras or VerifyExtras()
+    model = with_lifted_sites(model)
+    if not model.sites and model.source is None:
+        yield from _without_attention(model, runtimes, target, check, extras)
+        return
+    whole = replace(check, sizes=_sizes(model, check, runtimes, extras), probes=True)
+    expectations = ExpectationCache()
+    for name in runtimes:
+        with extras.opened(name) as runtime:
+            try:
+                yield from _judged(model, runtime, whole, target, expectations, extras)
+            except SessionError as error:
+                if check.inputs is not None and not isinstance(error, ProcessDiedError):
+                    raise  # the caller's own arrays may be what is wrong; a process that dies never is their fault
+                # One runtime's refusal is a finding about it; the others are still asked.
+                yield failed_record(model, name, whole, target=target, reason=str(error))
+            if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
+                yield _axes_record(model, runtime, target, check.seed)
+
+
+def _judged(
+    model: OnnxModel,
+    runtime: Runtime,
+    check: CheckOptions,
+    target: str,
+    expectations: ExpectationCache,
+    extras: VerifyExtras,
+) -> Iterator[Record]:
+    """Ladder, probes, the first bad node of what disagrees, and planted faults if they are wanted."""
+    told = StepRecorder(also=extras.keep)
+    found = check_model(model, runtime, check, target=target, expectations=expectations, keep=told)
+    yield from found
+    bad = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
+    located = bad and locate(model, runtime, bad, told.steps[bad.inputs], threads=check.threads)
+    if located is not None:
+        yield located
+    if check.inputs is None:
+        yield from probe_sites(model, runtime, check, target=target, expectations=expectations)
+    if extras.prove:
+        yield from prove_sites(model, runtime, check, target=target)
+
+
+def _without_attention(
+    model: OnnxModel, runtimes: Sequence[str], target: str, check: CheckOptions, extras: VerifyExtras
+) -> Iterator[ExportRecord]:
+    """A file of which nothing can be judged: running it may still show a fixed axis."""
+    found = inspect_model(model, target=target)
+    asked = (_fixed_axes(model, name, target, check, extras) for name in runtimes)
+    fixed = [record for record in asked if record is not None]
+    if not fixed:
+        raise ModelError(
+            f"{target} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
+            hint="Compare its end with its module (--against), or export a module that calls "
+            "scaled_dot_product_attention.",
+        )
+    yield from fixed
+
+
+def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extras: VerifyExtras) -> dict[str, int]:
+    """What the caller fixes and a choice for the rest, with axes that must be equally long made so."""
+    axes = axis_names(model)
+    unknown = [axis for axis in check.sizes if axis not in axes]
+    if unknown:
+        raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
+    able = [name for name in runtimes if not isinstance(get_runtime(name).supports(model), Unsupported)]
+    links: dict[str, str] = {}
+    if able and check.inputs is None:
+        # A runtime that dies here is told of when it is judged.
+        with contextlib.suppress(ProcessDiedError), extras.opened(able[0]) as runtime:
+            links = axis_links(model, runtime, traced=traced_sizes(model), seed=check.seed)
+    chosen = size_sets([axis for axis in axes if axis not in links], count=3, batches=batch_axes(model))[-1]
+    sizes = follow(links, chosen, check.sizes)
+    unequal = next((axis for axis, head in links.items() if sizes[axis] != sizes[head]), None)
+    if unequal is not None:
+        head = links[unequal]
+        raise PlanError(
+            f"The model runs only where '{head}' and '{unequal}' are equally long, not at {sizes[head]} and "
+            f"{sizes[unequal]}.",
+            hint="Give both the same size, or only one of them.",
+        )
+    return sizes
+
+
+def _fixed_axes(
+    model: OnnxModel, name: str, target: str, check: CheckOptions, extras: VerifyExtras
+) -> ExportRecord | None:
+    """What running alone shows about a file of which nothing can be judged; None if it runs at all sizes."""
+    if check.inputs is not None or isinstance(get_runtime(name).supports(model), Unsupported):
+        return None
+    with extras.opened(name) as runtime:
+        record = _axes_record(model, runtime, target, check.seed)
+    return record if record.outcome is not Outcome.OK else None
+
+
+def _axes_record(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> ExportRecord:
+    proof = prove_axes(model, runtime, target=target, traced=traced_sizes(model), seed=seed)
+    return ExportRecord(
+        target=target,
+        case=target,
+        form=form_of(model),
+        opset=model.opset,
+        runtime=runtime.name,
+        outcome=proof.outcome,
+        reason=proof.reason,
+        warnings=() if model.source is not None else scale_doubts(model),
+        dynamic_axes=proof.dynamic_axes,
+        baked=proof.baked,
+        settings=proof.settings,
+        sizes_tried=proof.sizes_tried,
+        nodes=model.node_counts(),
+        model=target,
+    )

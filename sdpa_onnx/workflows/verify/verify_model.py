@@ -1,0 +1,227 @@
+"""Verify a model: run it on a runtime, judge every attention inside and the module's end.
+
+Each attention is judged on its own tapped inputs, so that an error is named
+where it is made. Timing is `bench`'s, dynamic axes are `dynamic_axes`'.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.faults.diagnosis import explain
+from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect, judge
+from sdpa_onnx.core.judge.cache_agreement import judge_present
+from sdpa_onnx.core.records.records import AgreementRecord, Verdict
+from sdpa_onnx.errors import ExportError, ModelError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
+from sdpa_onnx.workflows.check.feeds import Feeds, dtype_of, resolve_shape
+from sdpa_onnx.workflows.check.input_steps import InputStep, ladder, logit_spread, probe_steps
+from sdpa_onnx.workflows.check.module_output_check import Float64Module
+from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext, end_sizes, site_sizes, unsupported_record
+
+__all__ = ["ExpectationCache", "check_model", "judge_outputs", "judge_sites", "verify"]
+
+Array = NDArray[np.generic]
+
+
+@dataclass(slots=True)
+class ExpectationCache:
+    """The last few oracles, so that runtimes that got the same inputs share one, and the truth about each module."""
+
+    keep: int = 8
+    made: dict[tuple[object, ...], Expectation] = field(default_factory=dict)
+    truths: dict[int, tuple[object, Float64Module]] = field(default_factory=dict)
+
+    def get(self, key: tuple[object, ...], make: Callable[[], Expectation]) -> Expectation:
+        if key not in self.made:
+            while len(self.made) >= self.keep:
+                del self.made[next(iter(self.made))]
+            self.made[key] = make()
+        return self.made[key]
+
+    def truth(self, model: OnnxModel) -> Float64Module | None:
+        """The module that a graph came from, beside its float64 copy, made once; None for bare attention."""
+        source = model.source
+        if source is None or (model.is_bare_attention and model.bind is None):
+            return None
+        if id(source) not in self.truths:
+            # The source is kept beside it, so that its id is not given to another object.
+            made = Float64Module.of(source, dtype_of(model).value, model.bind)  # type: ignore[arg-type]  # a torch module
+            self.truths[id(source)] = (source, made)
+        return self.truths[id(source)][1]
+
+
+def verify(
+    model: OnnxModel, runtimes: Iterable[str], checks: Sequence[CheckOptions], *, target: str = ""
+) -> Iterator[AgreementRecord]:
+    """Judge a model on runtimes; one record per attention, check and spread.
+
+    Raises:
+        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
+        SessionError: If a runtime fails on the model.
+    """
+    expectations = ExpectationCache()
+    for name in runtimes:
+        runtime = get_runtime(name)
+        for check in checks:
+            yield from check_model(model, runtime, check, target=target, expectations=expectations)
+
+
+def check_model(
+    model: OnnxModel,
+    runtime: Runtime,
+    check: CheckOptions,
+    *,
+    target: str,
+    expectations: ExpectationCache,
+    keep: Callable[[str, str, Feeds], None] | None = None,
+) -> list[AgreementRecord]:
+    """Run one check on one runtime.
+
+    Args:
+        model: The model.
+        runtime: Where to run it.
+        check: Sizes and inputs.
+        target: Name for the records.
+        expectations: Oracles that other runtimes share.
+        keep: Told runtime, step and all arrays of every run.
+
+    Returns:
+        Records of every attention and of the module's end; one record with the
+        reason if the runtime does not take the model.
+    """
+    support = runtime.supports(model)
+    if isinstance(support, Unsupported):
+        return [unsupported_record(model, runtime.name, check, target=target, reason=support.reason)]
+    tapped = model if model.is_bare_attention else model.tapped()
+    with runtime.load(tapped, LoadOptions(threads=check.threads)) as session:
+        found: list[AgreementRecord] = []
+        for step, outputs, ran in _runs(model, session, check):
+            if keep is not None:
+                keep(runtime.name, step.word, {**step.feeds, **outputs})
+            checked = RunContext(
+                model=model, runtime=runtime.name, ran=ran, check=step.check, step=step.word, target=target
+            )
+            found += judge_outputs(checked, step, outputs, expectations)
+        return found
+
+
+def _runs(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[tuple[InputStep, Feeds, RanReport]]:
+    """Run every step; what really ran is asked after the run, since some runtimes choose their kernels only then."""
+    steps = ladder(model, session, check)
+    if check.probes and check.inputs is None and model.is_bare_attention:
+        steps = itertools.chain(steps, probe_steps(model, check))
+    for step in steps:
+        outputs = session.run(step.feeds)
+        yield step, outputs, session.ran()
+
+
+def judge_outputs(
+    checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache
+) -> Iterator[AgreementRecord]:
+    """Judge every attention and the end of one run of a model.
+
+    Args:
+        checked: The model, where it ran and how.
+        step: What it was fed.
+        outputs: What it gave, tapped values included, by name.
+        expectations: Oracles that other runtimes share.
+    """
+    yield from _judge_shapes(checked, outputs)
+    arrays = {**checked.model.constants(), **step.feeds, **outputs}
+    yield from judge_sites(checked, arrays, step.spread, expectations)
+    truth = expectations.truth(checked.model)
+    if truth is not None:
+        for name, agreement in _judge_end(truth, checked.model, step.feeds, outputs):
+            yield checked.record(agreement, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
+
+
+def _judge_shapes(checked: RunContext, outputs: Feeds) -> Iterator[AgreementRecord]:
+    """Outputs whose shape is not the one that the graph declares at these sizes: an axis that does not change."""
+    if checked.check.inputs is not None:
+        return
+    for value in checked.model.ir.graph.outputs:
+        name = value.name or ""
+        try:
+            declared = resolve_shape(value, checked.check.sizes)
+        except ModelError:
+            continue  # the graph does not say
+        if outputs[name].shape != declared:
+            found = f"Output '{name}' has shape {outputs[name].shape}, the graph declares {declared} at these sizes."
+            wrong = Agreement(verdict=Verdict.WRONG, diagnosis=found)
+            yield checked.record(wrong, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
+
+
+def judge_sites(
+    checked: RunContext, arrays: Feeds, spread: float, expectations: ExpectationCache
+) -> Iterator[AgreementRecord]:
+    """Judge each attention on its own tapped inputs.
+
+    Args:
+        checked: The model, where it ran and how.
+        arrays: Constants, inputs and outputs of the run by name, tapped values included.
+        spread: Standard deviation of the logits that was asked for, or -1.
+        expectations: Oracles that other runtimes share.
+    """
+    check, precision = checked.check, checked.ran.precision
+    for site in checked.model.sites:
+        inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
+        make = partial(expect, site.spec, inputs, precision=find_precision(precision), seed=check.seed)
+        shared = checked.model.is_bare_attention and check.inputs is None
+        key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), checked.step, check.seed, precision)
+        agreement = judge(expectations.get(key, make) if shared else make(), arrays[site.output])
+        agreement = _explained(agreement, site.spec, inputs, arrays[site.output], precision)
+        agreement = replace(agreement, warnings=(*agreement.warnings, *_never_reached(site.spec, inputs)))
+        measured = spread if shared and spread >= 0.0 else logit_spread(site, inputs)
+        yield checked.record(
+            agreement,
+            spread=measured,
+            site=site.name,
+            sizes=site_sizes(site, inputs),
+            is_empty=not arrays[site.output].size,
+        )
+        for name, cache in judge_present(site.spec, inputs, arrays).items():
+            yield checked.record(cache, spread=measured, site=name, sizes=site_sizes(site, inputs))
+
+
+def _explained(
+    agreement: Agreement, spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision: str
+) -> Agreement:
+    """Add the named fault that a disagreement looks like, if one fits."""
+    if agreement.verdict.is_right:
+        return agreement
+    found = explain(spec, inputs, actual, precision=precision)
+    if found is None:
+        return agreement
+    dated = f" ({found.dated})" if found.dated else ""
+    return replace(agreement, diagnosis=f"{agreement.diagnosis} It looks as if {found.says}{dated}.")
+
+
+def _never_reached(spec: AttentionSpec, inputs: AttentionInputs) -> Iterator[str]:
+    """Windows that hide nothing at these sizes, so that a runtime may ignore them unseen."""
+    axis = 2 if inputs.query.ndim == 4 else 1
+    queries, keys = inputs.query.shape[axis], inputs.key.shape[axis]
+    if inputs.nonpad_kv_seqlen is not None or not queries or not keys:
+        return
+    past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
+    reach = {"left": (spec.left_window, past + queries - 1), "right": (spec.right_window, keys - 1)}
+    for side, (window, farthest) in reach.items():
+        if window >= farthest:
+            yield f"The {side} window of {window} hides nothing at these sizes: not checked, give longer ones."
+
+
+def _judge_end(truth: Float64Module, model: OnnxModel, feeds: Feeds, outputs: Feeds) -> Iterator[tuple[str, Agreement]]:
+    """Judge what the module gives in the end, output by output."""
+    try:
+        agreements = truth.judge(feeds, [outputs[name] for name in model.output_names])
+    except ExportError as error:
+        agreements = [Agreement(verdict=Verdict.SUSPICIOUS, diagnosis=f"The end could not be compared: {error}")]
+    yield from zip(model.output_names, agreements, strict=False)

@@ -1,0 +1,160 @@
+"""What stands between a command and the shell: closed streams, foreign prints and exits, stops, memory."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sdpa_onnx.cli import main as entry
+from sdpa_onnx.cli.error_boundary import guarded, replace_unsayable, tell
+from sdpa_onnx.cli.show import print_json
+from sdpa_onnx.core.records.records import RuntimeRecord
+from tests.cli.invoke import Shell
+from tests.sweep.process import environment
+
+_CHATTY = "import sys\nprint('noise')\nfrom mods import Right as Base\nclass Right(Base):\n    pass\n"
+
+
+def _raising(error: BaseException) -> Callable[[], None]:
+    @guarded
+    def command() -> int:
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),
+        ValueError("array is too big; `arr.size * arr.dtype.itemsize` is larger than the maximum possible size."),
+        ValueError("Maximum allowed dimension exceeded"),
+        OverflowError("Python int too large to convert to C long"),
+    ],
+    ids=str,
+)
+def test_sizes_too_large(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """However a library says that memory is short, the sentence is the same."""
+    with pytest.raises(SystemExit) as ended:
+        _raising(error)()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "sdpa-onnx: There is not enough memory. Use smaller sizes.\n"
+
+
+def test_foreign_exit(capsys: pytest.CaptureFixture[str]) -> None:
+    """A target that calls sys.exit(0) is no success."""
+    with pytest.raises(SystemExit) as ended:
+        _raising(SystemExit(0))()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "sdpa-onnx: The code of the target called sys.exit.\n"
+
+
+def test_nothing_is_told_without_stderr(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stderr closed, what is for the person does not land in the results."""
+    monkeypatch.setattr(sys, "stderr", None)
+    tell("hello")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("stream", ["1", "2"], ids=["stdout", "stderr"])
+@pytest.mark.parametrize(
+    "form", [pytest.param("", id="words", marks=pytest.mark.slow), pytest.param("--json", id="json")]
+)
+def test_closed_stream(shell: Shell, stream: str, form: str) -> None:
+    """A closed stdout or stderr is no crash."""
+    line = f"exec {sys.executable} -m sdpa_onnx verify bare.onnx {form} {stream}>&-"
+    done = subprocess.run(["/bin/sh", "-c", line], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_prints_of_a_module_are_no_json(shell: Shell) -> None:
+    """What a user's file prints goes to stderr, so that stdout is JSON alone."""
+    Path("chatty.py").write_text(_CHATTY)
+    ended = shell("export", "chatty.py:Right", "-o", "x.onnx", "--json")
+    assert ended.code == 0, ended
+    assert json.loads(ended.stdout)[0]["kind"] == "export"
+    assert "noise\n" not in ended.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_like_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    """SIGTERM, a closed terminal, and Ctrl-C while the command line is read, give one sentence and exit code 130."""
+    before = signal.getsignal(number)
+
+    def stopped(**_: object) -> None:
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(entry, "app", stopped)
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "sdpa-onnx: Interrupted.\n"
+    assert signal.getsignal(number) is before
+
+
+def test_hang_up_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under nohup a command goes on when its terminal is closed."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    monkeypatch.setattr(entry, "app", lambda **_: os.kill(os.getpid(), signal.SIGHUP))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            entry.main()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+def test_numbers_that_are_none(shell: Shell, number: str) -> None:
+    """The parser takes them as within any limits; no option means them."""
+    wanted = f"--sigma {number} is no finite number."
+    assert shell.refusal("saturation", "--sigma", number) == wanted
+
+
+@pytest.mark.parametrize("command", ["bench", "compare", "inspect"])
+def test_name_that_is_not_utf8(shell: Shell, command: str) -> None:
+    """Bytes that no record could hold are refused before anything runs."""
+    name = os.fsdecode(b"caf\xe9.onnx")
+    assert shell.refusal(command, name) == (
+        "caf\\udce9.onnx is not UTF-8, as the names in records and reports are. Rename the file."
+    )
+
+
+def test_name_that_the_locale_lacks(shell: Shell) -> None:
+    """A name that Python read byte by byte, although it is UTF-8, is not what is to be changed."""
+    assert shell.refusal("inspect", "caf\udcc3\udca9.onnx") == (
+        "caf\\udcc3\\udca9.onnx cannot be read in this locale, which is not UTF-8. Set PYTHONUTF8=1."
+    )
+
+
+def test_stdout_that_lacks_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an encoding lacks is escaped in words; in JSON by JSON's own escapes."""
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
+    replace_unsayable()
+    sys.stdout.write("1 \u00b5s \u274c\n")
+    assert raw.getvalue() == b"1 \\xb5s \\u274c\n"
+    raw.seek(0)
+    raw.truncate()
+    print_json([RuntimeRecord(runtime="\u00b5 \U0001f600")])
+    assert json.loads(raw.getvalue())[0]["runtime"] == "\u00b5 \U0001f600"
+
+
+@pytest.mark.parametrize("target", ["sdpa", "gpt2/self"])
+@pytest.mark.parametrize("option", [("--shape", "Q=1x2"), ("--dynamic", "Q=0")], ids=["shape", "dynamic"])
+def test_options_that_only_a_class_takes(shell: Shell, target: str, option: tuple[str, str]) -> None:
+    """Sample shapes beside a target with inputs of its own are refused, not passed over."""
+    assert shell.refusal("export", target, "-o", "x.onnx", *option) == (
+        f"{option[0]} does not go with '{target}', whose inputs are known; it is for a class."
+    )

@@ -1,0 +1,38 @@
+"""What differs between two attentions, told by its name."""
+
+from dataclasses import replace
+
+import pytest
+
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout, ScaleRule
+from sdpa_onnx.core.attention.spec_changes import spec_changes
+
+_SPEC = AttentionSpec(q_num_heads=4, kv_num_heads=4, head_dim=32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"scale": 0.18}, "The scale was 0.1768 and is 0.18."),
+        ({"scale": 0.17678}, "The scale was 0.176776695 and is 0.17678."),
+        ({"is_causal": True}, "The is_causal was False and is True."),
+        ({"softcap": 30.0}, "The softcap was 0 and is 30."),
+        ({"kv_num_heads": 2}, "The kv_num_heads was 4 and is 2."),
+    ],
+)
+def test_a_changed_field_is_named(changes: dict[str, object], sentence: str) -> None:
+    """With what it was and what it is, in as many digits as tell the two apart."""
+    assert spec_changes([_SPEC], [replace(_SPEC, **changes)]) == [sentence]  # type: ignore[arg-type]
+
+
+def test_what_computes_the_same_is_no_change() -> None:
+    """A rule and its number, rounded to float32 or not, and another order of axes."""
+    rounded = replace(_SPEC, scale=0.17677669, layout=Layout.BSH)
+    assert spec_changes([_SPEC, _SPEC], [rounded, replace(_SPEC, scale=ScaleRule.INVERSE_SQRT)]) == []
+
+
+def test_of_several_attentions() -> None:
+    """How many changed; nothing where it is unknown which is which."""
+    wrong = replace(_SPEC, scale=0.5)
+    assert spec_changes([_SPEC] * 3, [wrong, _SPEC, wrong]) == ["The scale of 2 of 3 attentions was 0.1768 and is 0.5."]
+    assert spec_changes([_SPEC], [wrong, wrong]) == []

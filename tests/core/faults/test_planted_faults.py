@@ -1,0 +1,176 @@
+"""Every planted fault is called wrong in every type by the ladder or a probe; what cannot show is listed here."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sdpa_onnx.core.attention.inputs import LADDER, draw_inputs
+from sdpa_onnx.core.attention.oracle import QkOutputMode, attend
+from sdpa_onnx.core.attention.precision import find_precision
+from sdpa_onnx.core.attention.probes import probes_for
+from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
+from sdpa_onnx.core.faults.planted_faults import FAULTS, caught_faults, faults_for, find_fault, right_output
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.records.verdicts import Verdict
+from tests.core.attentions import CASES, case
+
+# As many queries as new keys: the last query sees every key anyway, and so both alignments are one.
+_SQUARE = {"causal-bottom-right", "causal-one-query-sees-all", "causal-last-row-sees-all"}
+# Faults that give the right output at the sizes of a case.
+_EQUAL: dict[str, set[str]] = {
+    # More keys than any query sees.
+    "causal": {"causal-one-query-sees-all", "last-key-missing"},
+    "past-one-query": {"last-key-missing", "output-transposed"},
+    "past-chunk": _SQUARE,
+    "bool-causal": _SQUARE,
+    "float-causal-past": _SQUARE,
+    "window": {"causal-bottom-right"},
+    "window-causal": _SQUARE,
+    "softcap-causal": _SQUARE,
+    "bsh-causal": _SQUARE,
+}
+# Arithmetic within the rounding of the type itself: eight keys in float16, one element in bfloat16.
+_WITHIN_ROUNDING = {Dtype.FLOAT16: {"float16-accumulation"}, Dtype.BFLOAT16: {"one-element-slightly-off"}}
+_QUICK = {
+    ("past-one-query", Dtype.FLOAT16),
+    ("float-causal-past", Dtype.BFLOAT16),
+    ("lengths-causal", Dtype.FLOAT32),
+    ("softcap-bool", Dtype.BFLOAT16),
+    ("window", Dtype.FLOAT64),
+}
+
+
+def _left_over(asked: AttentionCase) -> tuple[set[str], set[str]]:
+    """Names of the faults that are not caught, and of those that give the right output on all inputs."""
+    faults = {fault.name: fault for fault in faults_for(asked.spec, dtype=asked.dtype)}
+    hidden = set(faults)
+    drawn = [probe.draw(asked, 1) for probe in probes_for(asked.spec)]
+    for inputs in drawn + [draw_inputs(asked, spread=spread, seed=1) for spread in LADDER]:
+        precision = find_precision(asked.dtype)
+        caught = caught_faults(asked.spec, inputs, precision=precision, faults=faults.values())
+        hidden -= {name for name, found in caught.items() if found is not None}
+        faults = {name: fault for name, fault in faults.items() if not caught[name]}
+    return set(faults) - hidden, hidden
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=() if (name, dtype) in _QUICK else pytest.mark.slow)
+        for name in CASES
+        for dtype in Dtype
+    ],
+)
+def test_every_fault_is_caught(name: str, dtype: Dtype) -> None:
+    """In every type, the inputs catch every fault that is one at these sizes, but what is rounding."""
+    missed, equal = _left_over(replace(CASES[name], dtype=dtype))
+    assert missed <= _WITHIN_ROUNDING.get(dtype, set())
+    assert equal == _EQUAL.get(name, set())
+
+
+def test_every_kind_is_planted_somewhere() -> None:
+    """The matrix leaves no fault of the output out."""
+    planted = {fault.name for asked in CASES.values() for fault in faults_for(asked.spec)}
+    assert planted == {fault.name for fault in FAULTS if fault.output == "output"}
+    assert len(FAULTS) >= 80
+
+
+@pytest.mark.parametrize("name", ["plain", "bsh-past-float", "lengths-causal", "softcap-bool", "causal"])
+def test_fault_is_pure(name: str) -> None:
+    """A fault changes no argument, keeps shapes and types, and one seed gives one output."""
+    asked = replace(CASES[name], dtype=Dtype.FLOAT16)
+    inputs = draw_inputs(asked, seed=2)
+    truth = attend(asked.spec, inputs, qk_mode=QkOutputMode.SCORES)
+    right = {"output": right_output(asked.spec, inputs)}
+    right |= {name: getattr(truth, name).astype(np.float16) for name in ("present_key", "present_value", "qk")}
+    before = {name: array.tobytes() for name, array in (inputs.named() | right).items()}
+    for fault in faults_for(asked.spec, outputs=right):
+        first, second = (fault.plant(asked.spec, inputs, right, np.random.default_rng(5)) for _ in range(2))
+        assert {name: array.tobytes() for name, array in (inputs.named() | right).items()} == before
+        for role, array in right.items():
+            assert (first[role].shape, first[role].dtype) == (array.shape, array.dtype)
+            assert first[role].tobytes() == second[role].tobytes()
+            assert role == fault.output or first[role].tobytes() == array.tobytes()
+
+
+def test_fault_is_none_where_nothing_is() -> None:
+    """Faults can be planted in outputs without elements, without queries, keys or samples."""
+    for sizes in ("0x3x4", "2x0x4", "2x3x0"):
+        asked = case(sizes, mask="bool", is_causal=True)
+        inputs = draw_inputs(asked)
+        right = {"output": right_output(asked.spec, inputs)}
+        for fault in faults_for(asked.spec):
+            planted = fault.plant(asked.spec, inputs, right, np.random.default_rng(0))
+            assert planted["output"].shape == right["output"].shape
+
+
+@pytest.mark.parametrize("role", ["present_key", "present_value"])
+def test_cache_faults(role: str) -> None:
+    """The cache that comes back has its parts exchanged, its newest one missing, or is not updated."""
+    asked = CASES["past-chunk"]
+    inputs = draw_inputs(asked)
+    truth = attend(asked.spec, inputs)
+    right = {"output": truth.output, "present_key": truth.present_key, "present_value": truth.present_value}
+    slug = role.replace("_", "-")
+    given = {
+        kind: find_fault(f"{slug}-{kind}").plant(asked.spec, inputs, right, np.random.default_rng(0))[role]
+        for kind in ("past-after-new", "last-missing", "not-updated")
+    }
+    past, new = right[role][:, :, :5], right[role][:, :, 5:]
+    np.testing.assert_array_equal(given["past-after-new"], np.concatenate([new, past], axis=2))
+    np.testing.assert_array_equal(given["last-missing"][:, :, :-1], right[role][:, :, :-1])
+    assert not given["last-missing"][:, :, -1].any()
+    np.testing.assert_array_equal(given["not-updated"], np.concatenate([past, np.zeros_like(new)], axis=2))
+
+
+@pytest.mark.parametrize(
+    ("fault", "asked", "given"),
+    [
+        ("qk-softcap-and-mask-swapped", QkOutputMode.AFTER_SOFTCAP, QkOutputMode.AFTER_MASK),
+        ("qk-softcap-and-mask-swapped", QkOutputMode.AFTER_MASK, QkOutputMode.AFTER_SOFTCAP),
+        ("qk-scores-and-weights-swapped", QkOutputMode.SCORES, QkOutputMode.WEIGHTS),
+        ("qk-scores-and-weights-swapped", QkOutputMode.WEIGHTS, QkOutputMode.SCORES),
+    ],
+)
+def test_qk_faults(fault: str, asked: QkOutputMode, given: QkOutputMode) -> None:
+    """Another stage of the scores is given than the one asked for."""
+    spec, inputs = CASES["softcap-bool"].spec, draw_inputs(CASES["softcap-bool"], spread=4.0)
+    stages = {mode: attend(spec, inputs, qk_mode=mode).qk for mode in QkOutputMode}
+    right = {"output": right_output(spec, inputs), "qk": stages[asked]}
+    planted = find_fault(fault).plant(spec, inputs, right, np.random.default_rng(0))["qk"]  # type: ignore[arg-type]
+    np.testing.assert_array_equal(planted, stages[given])  # type: ignore[arg-type]
+
+
+def test_nan_swallowed() -> None:
+    """A NaN in the values is read as zero; without one the output is right."""
+    spec, inputs = CASES["plain"].spec, draw_inputs(CASES["plain"])
+    right = {"output": right_output(spec, inputs)}
+    fault = find_fault("nan-swallowed")
+    assert fault.plant(spec, inputs, right, np.random.default_rng(0))["output"].tobytes() == right["output"].tobytes()
+    value = inputs.value.copy()
+    value[0, 0, 0, 0] = np.nan
+    holed = replace(inputs, value=value)
+    assert np.isnan(attend(spec, holed).output[0, :2, :, 0]).all()
+    planted = fault.plant(spec, holed, right, np.random.default_rng(0))["output"]
+    value[0, 0, 0, 0] = 0.0
+    np.testing.assert_array_equal(planted, right_output(spec, replace(inputs, value=value)))
+
+
+def test_maximum_not_subtracted_needs_large_logits() -> None:
+    """Small logits hide a softmax without its maximum, large ones give NaN."""
+    asked, fault = CASES["plain"], find_fault("maximum-not-subtracted")
+    for probe in (probe for probe in probes_for(asked.spec) if probe.name != "nan-seen"):
+        inputs = probe.draw(asked, 1)
+        planted = fault.plant(
+            asked.spec, inputs, {"output": right_output(asked.spec, inputs)}, np.random.default_rng(0)
+        )
+        expectation = expect(asked.spec, inputs, precision=find_precision("float32"))
+        wrong = judge(expectation, planted["output"]).verdict is Verdict.WRONG
+        assert wrong == (probe.name == "large-logits") == np.isnan(planted["output"]).any()
+
+
+def test_unknown_fault() -> None:
+    """There is no fault of another name."""
+    with pytest.raises(KeyError):
+        find_fault("none-such")

@@ -1,0 +1,166 @@
+"""What `bench` prints, to the letter, and in the cases that must not be overlooked."""
+
+import msgspec
+import pytest
+
+from sdpa_onnx.core.records.records import Outcome, TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.report.timing.bench_points import along_length
+from sdpa_onnx.report.timing.bench_table import BENCH_WIDTH, bench_lines, crossover_sentences, ratio_tables
+from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
+from sdpa_onnx.workflows.bench.bench_files import BenchResult
+from tests.report.synthetic_bench import BASELINE, benched, failed, over_lengths, timing
+
+# Columns are two spaces apart where there is room.
+_WIDE = 200
+
+
+def _printed(*results: BenchResult, refused: tuple[TimingRecord, ...] = (), width: int = BENCH_WIDTH) -> str:
+    return "\n".join(line.text for line in bench_lines(results, refused, width=width))
+
+
+def _row(text: str, arm: str) -> list[str]:
+    """The cells of an arm's line."""
+    line = next(line for line in text.splitlines() if line.startswith(arm))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_line_of_an_arm() -> None:
+    """Median, ratio with interval, word, first runs, memory, roof and bound, each with its unit."""
+    text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8)))
+    assert _row(text, "torch") == [
+        "torch", "1.00 ms", "baseline", "12.3 ms", "2.10 ms", "1.70 ms", "3.34 MiB", "42 %", "products",
+    ]  # fmt: skip
+    assert _row(text, "ort-cpu") == [
+        "ort-cpu", "800 µs", "0.80 [0.79, 0.81]", "faster", "12.3 ms", "2.10 ms", "1.70 ms", "3.34 MiB", "42 %",
+        "products",
+    ]  # fmt: skip
+
+
+def test_lines_fit() -> None:
+    """No line is wider than the width that is promised, with long names and words too."""
+    arms = [timing(f"ort-cpu a_longer_name_{n}.onnx decomposed", 1.0 + n / 1000) for n in range(4)]
+    text = _printed(benched(timing(BASELINE), *arms))
+    assert max(map(len, text.splitlines())) <= BENCH_WIDTH
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word"),
+    [
+        (RatioVerdict.EQUAL, "equal"),
+        (RatioVerdict.INCONCLUSIVE, "inconclusive (3 more)"),
+        (RatioVerdict.NOISY, "noisy"),
+        (RatioVerdict.SLOWER, "inconclusive"),
+    ],
+)
+def test_words(verdict: RatioVerdict, word: str) -> None:
+    """The record's word; one that its own interval contradicts is not believed."""
+    needed = 3 if verdict is RatioVerdict.INCONCLUSIVE else 0
+    arm = timing("ort-cpu", 1.001, verdict=verdict, launches_needed=needed)
+    assert _row(_printed(benched(timing(BASELINE), arm), width=_WIDE), "ort-cpu")[3] == word
+
+
+def test_noisy_table_leads() -> None:
+    """That nothing can be trusted stands before the first number."""
+    text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8, verdict=RatioVerdict.NOISY)))
+    assert text.startswith("- NOISY in 1 of 1 comparison")
+
+
+def test_what_was_not_measured() -> None:
+    """A dash, never a zero or a minus one."""
+    unknown = {"first_seconds": -1.0, "new_length_seconds": -1.0, "idle_seconds": -1.0, "peak_memory_bytes": -1}
+    arm = timing("ort-cpu", 0.8, roof_share=-1.0, bound_by="", **unknown)
+    assert _row(_printed(benched(timing(BASELINE), arm), width=_WIDE), "ort-cpu")[4:] == ["-"] * 6
+
+
+def test_wrong_numbers_stand_in_the_table() -> None:
+    """A fast arm that is wrong says so in its own line, with the evidence below and in the legend."""
+    sentence = "Numbers wrong: 5 of 40 elements are out of bound."
+    wrong = timing("ort-cpu", 0.5, warnings=(sentence,))
+    numbers = ArmAgreement(warnings={"ort-cpu": (sentence,)})
+    text = _printed(benched(timing(BASELINE), wrong, numbers=numbers), width=_WIDE)
+    assert _row(text, "ort-cpu [1]")[3] == "faster, numbers wrong"
+    assert f"[1] {sentence}" in text
+    assert "- Numbers at these sizes, by the float64 oracle: right for torch; not right for ort-cpu." in text
+
+
+def test_numbers_that_nobody_could_judge() -> None:
+    """What was not judged is named with the reason."""
+    numbers = ArmAgreement(unjudged={"ort-cpu": "no attention of it could be read"})
+    text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8), numbers=numbers))
+    assert text.splitlines()[-2:] == [
+        "- Numbers at these sizes, by the float64 oracle: right for torch; not judged for ort-cpu: no attention of it",
+        "  could be read.",
+    ]
+
+
+def test_arms_without_a_time() -> None:
+    """A refused arm and a failed one are told once each, with the reason."""
+    refused = TimingRecord(arm="ort-gqa", outcome=Outcome.UNSUPPORTED, reason="It has no such mask.")
+    results = [
+        benched(timing(BASELINE, length=n), failed("openvino", "It crashed.", length=n), length=n) for n in (128, 256)
+    ]
+    text = _printed(*results, refused=(refused,))
+    assert text.count("- ort-gqa: unsupported. It has no such mask.") == 1
+    assert text.count("- openvino: failed. It crashed.") == 1
+
+
+def test_nothing_has_a_time() -> None:
+    """Without a time there is no table and no legend of one, only the reasons."""
+    assert _printed(benched(failed(BASELINE, "It crashed."))) == "- torch: failed. It crashed."
+
+
+def test_calibrated_figure_is_told() -> None:
+    """A reader learns whether the machine's own figure was used."""
+    arm = timing("ort-cpu", 0.8)
+    usual = "Two processes of one model are taken to differ by 0.57 % (the usual figure;"
+    assert usual in _printed(benched(timing(BASELINE), arm))
+    own = [msgspec.structs.replace(one, between_sd=0.0031) for one in (timing(BASELINE), arm)]
+    assert "taken to differ by 0.31 % (calibrated)." in _printed(benched(*own))
+
+
+_RATIOS = {128: 1.3, 256: 1.2, 512: 0.9, 1024: 0.8, 2048: 0.7}
+
+
+def test_ratios_over_lengths() -> None:
+    """A column a length, in order, at most four a table."""
+    tables = ratio_tables(along_length(over_lengths(_RATIOS)[::-1]))
+    assert [[column.head for column in table.columns] for table in tables] == [
+        ["arm", "128", "256", "512", "1024"],
+        ["arm", "2048"],
+    ]
+    assert tables[0].title == "Ratio to torch over kv_seq_len"
+    assert tables[0].sections[0].rows[1][:2] == ("ort-cpu", "1.30 [1.28, 1.32] slower")
+    assert tables[0].sections[0].rows[0][1] == "baseline, 1.00 ms"
+
+
+def test_crossover_is_told() -> None:
+    """The length, and the two lengths that prove it."""
+    assert crossover_sentences(along_length(over_lengths(_RATIOS))) == [
+        "ort-cpu overtakes torch at kv_seq_len of about 397: proven slower at 256, proven faster at 512."
+    ]
+
+
+def test_arm_that_is_overtaken() -> None:
+    """Where an arm loses beyond a length, the other one overtakes it."""
+    assert crossover_sentences(along_length(over_lengths({128: 0.8, 512: 1.25}))) == [
+        "torch overtakes ort-cpu at kv_seq_len of about 256: proven slower at 128, proven faster at 512."
+    ]
+
+
+def test_no_change_is_claimed() -> None:
+    """Without two proofs of opposite sign there is no length; a noisy table proves nothing."""
+    none = ["No change of order with torch is proven for ort-cpu."]
+    assert crossover_sentences(along_length(over_lengths({128: 1.3, 256: 1.2}))) == none
+    assert crossover_sentences(along_length(over_lengths({128: 1.3, 256: 0.999}))) == none
+    noisy = [
+        benched(timing(BASELINE, length=n), timing("a", ratio, length=n, verdict=RatioVerdict.NOISY), length=n)
+        for n, ratio in {128: 1.3, 256: 0.7}.items()
+    ]
+    assert crossover_sentences(along_length(noisy)) == []
+
+
+def test_one_length_has_no_crossover() -> None:
+    """With one comparison nothing is said of lengths."""
+    along = along_length(over_lengths({128: 0.8}))
+    assert (along.axis, ratio_tables(along), crossover_sentences(along)) == ("", [], [])

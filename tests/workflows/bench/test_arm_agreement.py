@@ -1,0 +1,141 @@
+"""Numbers of timed arms: right ones pass, planted faults are told, and what cannot be judged is named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from sdpa_onnx.core.records.records import Verdict
+from sdpa_onnx.core.records.verdicts import Outcome
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.measure.arm_job import Adapter, ArmJob, RanFacts
+from sdpa_onnx.measure.arrays import read_arrays, write_arrays
+from sdpa_onnx.measure.workers import WorkerFailedError
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, get_runtime
+from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
+from sdpa_onnx.workflows.check.feeds import axis_names
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.timing.job_folder import Arm
+
+_SIZES = {"batch_size": 1, "q_seq_len": 5, "kv_seq_len": 7}
+_REPORT = RanReport(providers={}, node_counts={}, precision="float32")
+
+
+class InProcess:
+    """A worker without a process; outputs are scaled by `factor`, and `fails` stops it at a question."""
+
+    factor = 1.0
+    fails = ""
+    started: ClassVar[list[tuple[Adapter, Path | None, int]]] = []
+
+    def __init__(self, adapter: Adapter, *, python: Path | None, threads: int, **_: object) -> None:
+        self.started.append((adapter, python, threads))
+
+    def unload(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def load(self, job: ArmJob) -> None:
+        if self.fails:
+            raise WorkerFailedError(self.fails)
+        with get_runtime("ort-cpu").load(load_model(job.model), LoadOptions()) as session:
+            self.made = session.run(read_arrays(job.inputs))
+
+    def visit(self, calls: int) -> None: ...
+
+    def ran(self, *, with_graph: bool = True) -> RanFacts:
+        return RanFacts(assigned={}, report=_REPORT)
+
+    def outputs(self, path: Path) -> None:
+        write_arrays(path, {name: np.asarray(self.factor * array, array.dtype) for name, array in self.made.items()})
+
+
+@pytest.fixture
+def judged() -> Callable[..., ArmAgreement]:
+    """Judges arms, each in a worker of the kind given."""
+
+    def judge(
+        *models: OnnxModel, factor: float = 1.0, fails: str = "", check: CheckOptions | None = None
+    ) -> ArmAgreement:
+        made = type("Made", (InProcess,), {"factor": factor, "fails": fails, "started": []})
+        arms = [Arm(name=f"arm {n}", model=model, runtime=get_runtime("ort-cpu")) for n, model in enumerate(models)]
+        check = check or CheckOptions(sizes=_SIZES, spreads=(1.0,))
+        found = judge_numbers(arms, check, target="t", patience_seconds=60.0, start=made)
+        judge.started = made.started  # type: ignore[attr-defined]
+        return found
+
+    return judge
+
+
+def test_inputs_without_a_number(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
+    """Where the oracle itself has no number, the arm is not judged, and never right."""
+    shapes = {"Q": (1, 4, 3, 8), "K": (1, 2, 3, 8), "V": (1, 2, 3, 6)}
+    given = {name: np.full(shape, np.nan, np.float32) for name, shape in shapes.items()}
+    found = judged(bare_model, check=CheckOptions(sizes={}, inputs=given))
+    assert {one.outcome for one in found.records} == {Outcome.FAILED}
+    reason = "Nothing could be judged: the oracle itself has no finite number here."
+    assert (found.warnings, found.unjudged) == ({}, {"arm 0": reason})
+
+
+def test_right_numbers(judged: Callable[..., ArmAgreement], bare_model: OnnxModel, decomposed_model: OnnxModel) -> None:
+    """Every arm has a judgement at the timed sizes, and no warning; arms that start alike share a process."""
+    found = judged(bare_model, decomposed_model)
+    assert [(one.target, one.verdict, one.outcome) for one in found.records] == [
+        ("t, arm 0", Verdict.OK, Outcome.OK),
+        ("t, arm 1", Verdict.OK, Outcome.OK),
+    ]
+    assert (found.records[0].sizes.q_seq_len, found.records[0].sizes.kv_seq_len) == (5, 7)
+    assert (found.warnings, found.unjudged) == ({}, {})
+    assert judged.started == [(Adapter.ONNXRUNTIME, None, 1)]  # type: ignore[attr-defined]
+
+
+def test_wrong_numbers_are_told(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
+    """An output that is 1 % too large is proved wrong, with the evidence in one sentence."""
+    found = judged(bare_model, factor=1.01)
+    assert found.records[0].outcome is Outcome.DISAGREES
+    (sentence,) = found.warnings["arm 0"]
+    assert sentence == f"Numbers wrong: {found.records[0].diagnosis}"
+
+
+def test_model_that_is_not_what_it_says(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
+    """A graph that is causal under a description that is not is wrong, though the runtime is right."""
+    site = bare_model.sites[0]
+    altered = replace(bare_model, sites=(replace(site, spec=replace(site.spec, is_causal=False)),))
+    assert judged(altered).warnings["arm 0"][0].startswith("Numbers wrong: ")
+
+
+def test_attentions_inside_a_model(
+    judged: Callable[..., ArmAgreement], module_model: OnnxModel, tmp_path: Path
+) -> None:
+    """Each attention of a module's file is judged on its own inputs, and a fault in it is told."""
+    model = load_model(module_model.save(tmp_path / "m.onnx"))
+    check = CheckOptions(sizes=dict.fromkeys(axis_names(model), 6), spreads=(1.0,))
+    assert [one.verdict for one in judged(model, check=check).records] == [Verdict.OK]
+    assert judged(model, check=check, factor=1.01).warnings["arm 0"]
+
+
+def test_given_inputs(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
+    """The user's own arrays are what is judged."""
+    rng = np.random.default_rng(0)
+    shapes = {"Q": (1, 4, 3, 8), "K": (1, 2, 3, 8), "V": (1, 2, 3, 6)}
+    given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+    (record,) = judged(bare_model, check=CheckOptions(sizes={}, inputs=given)).records
+    assert (record.inputs, record.verdict, record.sizes.q_seq_len) == ("given", Verdict.OK, 3)
+
+
+def test_arm_that_fails_is_not_judged(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
+    """A process that ends is left to the timing, and the reason is kept."""
+    found = judged(bare_model, bare_model, fails="It crashed.")
+    assert (found.records, found.unjudged) == ((), {"arm 0": "It crashed.", "arm 1": "It crashed."})
+    assert len(judged.started) == 2  # type: ignore[attr-defined]
+
+
+def test_model_without_a_known_attention(judged: Callable[..., ArmAgreement]) -> None:
+    """Where no attention is read nothing is run and nothing is claimed."""
+    from tests.graph.models import product
+
+    found = judged(load_model(product()))
+    assert (found.records, found.unjudged) == ((), {"arm 0": "no attention of it could be read"})

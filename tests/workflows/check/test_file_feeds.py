@@ -1,0 +1,77 @@
+"""Inputs of files of any maker: indices inside their tables, masks with a hidden row, names for every axis."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.workflows.check.feeds import axis_names, draw_feeds
+from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, named_axes, with_hidden_rows
+from tests.workflows.convert_sources import with_ids
+
+
+def test_index_finds_its_table() -> None:
+    """The shortest table counts, also behind a Cast; a mask indexes nothing."""
+    model = with_ids(rows=11)
+    short = numpy_helper.from_array(np.zeros((5, 2), np.float32), "short")
+    model.graph.initializer.append(short)
+    model.graph.node.append(helper.make_node("Cast", ["ids"], ["cast"], to=TensorProto.INT32))
+    model.graph.node.append(helper.make_node("Gather", ["short", "cast"], ["other"]))
+    assert index_limits(load_model(with_ids(rows=11)).ir) == {"ids": 11}
+    assert index_limits(load_model(model).ir) == {"ids": 5}
+
+
+def test_indices_use_the_whole_table() -> None:
+    """Not only its first two rows, and never beyond its last."""
+    model = load_model(with_ids(rows=11))
+    feeds = draw_feeds(model, {"batch": 4, "seq": 50}, spread=1.0, seed=0)
+    ids = legal(feeds, {"ids": 11}, seed=0)["ids"]
+    assert (ids.min(), ids.max(), ids.dtype) == (0, 10, feeds["ids"].dtype)
+
+
+def _masked(shape: list[str | int]) -> OnnxModel:
+    """A boolean input of some shape, passed on."""
+    info = [helper.make_tensor_value_info(name, TensorProto.BOOL, shape) for name in ("keep", "out")]
+    graph = helper.make_graph([helper.make_node("Identity", ["keep"], ["out"])], "graph", info[:1], info[1:])
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    return load_model(model)
+
+
+@pytest.mark.parametrize(
+    ("shape", "hidden"),
+    [
+        ([3, 4], (slice(-1, None), slice(None))),
+        ([2, 1, 3, 4], (slice(None), slice(None), -1)),
+        ([3, 1, 1, 4], (-1,)),
+    ],
+    ids=["samples", "queries", "one-query"],
+)
+def test_one_row_is_hidden(shape: list[str | int], hidden: tuple[object, ...]) -> None:
+    """The last query, or the last sample where the mask has no queries; all other rows stay as they were."""
+    model = _masked(shape)
+    feeds = {"keep": np.ones(shape, bool)}  # type: ignore[arg-type]
+    found = with_hidden_rows(model, feeds, {})
+    assert found is not None
+    assert not found["keep"][hidden].any()  # type: ignore[index]
+    rest = found["keep"].copy()
+    rest[hidden] = True  # type: ignore[index]
+    assert rest.all()
+    assert feeds["keep"].all()
+
+
+def test_nothing_to_hide() -> None:
+    """Without a mask there are no such inputs."""
+    model = load_model(with_ids())
+    feeds = draw_feeds(model, {"batch": 2, "seq": 3}, spread=1.0, seed=0)
+    assert with_hidden_rows(model, feeds, {"ids": 11, "seen": 2}) is None
+
+
+def test_every_axis_gets_a_name() -> None:
+    """Axes without a name, and named by what is no sum of names; what has a name keeps it."""
+    model = _masked([3, 4])
+    value = model.ir.graph.inputs[0]
+    value.shape = type(value.shape)([None, "2*n", "seq", 8])  # type: ignore[misc, call-arg]
+    named = named_axes(model)
+    assert axis_names(named) == ("keep_axis0", "keep_axis1", "seq")
+    assert named_axes(named) is named

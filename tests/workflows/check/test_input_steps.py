@@ -1,0 +1,65 @@
+"""What a model is fed when it is judged: the ladder, the probes behind it, or given arrays."""
+
+import pytest
+
+from sdpa_onnx.core.attention.inputs import LADDER
+from sdpa_onnx.core.attention.probes import probes_for
+from sdpa_onnx.core.faults.planted_faults import find_fault
+from sdpa_onnx.core.records.records import AgreementRecord, Verdict
+from sdpa_onnx.runtimes.base import Runtime, get_runtime
+from sdpa_onnx.runtimes.faulty import FaultyRuntime
+from sdpa_onnx.workflows.check.feeds import draw_feeds
+from sdpa_onnx.workflows.check.input_steps import probe_steps
+from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+from tests.graph.models import SPECS, bare, inner_attention, load_model
+
+_MODEL = bare(SPECS["bool-mask"])
+_SIZES = {"batch_size": 1, "q_seq_len": 3, "kv_seq_len": 5}
+_LADDER = [f"spread {spread:g}" for spread in LADDER]
+_PROBES = [f"probe {probe.name}" for probe in probes_for(SPECS["bool-mask"])]
+
+
+def _checked(runtime: Runtime, check: CheckOptions) -> list[AgreementRecord]:
+    return check_model(_MODEL, runtime, check, target="t", expectations=ExpectationCache())
+
+
+@pytest.mark.parametrize("fault", ["mask-right-open", "nan-swallowed"])
+def test_a_fault_that_only_a_probe_shows_is_wrong(fault: str) -> None:
+    """The whole ladder passes a mask that is read too generously, or a NaN that is lost; a probe does not."""
+    runtime = FaultyRuntime(get_runtime("onnx-reference"), find_fault(fault))
+    verdicts = {record.inputs: record for record in _checked(runtime, CheckOptions(sizes=_SIZES, probes=True))}
+    assert {verdicts[step].verdict for step in _LADDER} == {Verdict.OK}
+    wrong = [record for record in verdicts.values() if record.verdict is Verdict.WRONG]
+    assert wrong
+    assert {record.inputs.split()[0] for record in wrong} == {"probe"}
+    blind = _checked(runtime, CheckOptions(sizes=_SIZES))
+    assert {record.verdict for record in blind} == {Verdict.OK}
+
+
+def test_probes_come_behind_the_ladder() -> None:
+    """Every rung and every probe of the attention, each a record that a right runtime passes."""
+    records = _checked(get_runtime("ort-cpu"), CheckOptions(sizes=_SIZES, probes=True))
+    assert [record.inputs for record in records] == [*_LADDER, *_PROBES]
+    assert {record.verdict for record in records} <= {Verdict.OK, Verdict.ROUNDING_LEVEL}
+
+
+def test_no_probes_beside_given_arrays() -> None:
+    """Who gives arrays is told about these, and about nothing else."""
+    given = draw_feeds(_MODEL, _SIZES, spread=1.0, seed=0)
+    records = _checked(get_runtime("ort-cpu"), CheckOptions(sizes=_SIZES, inputs=given, probes=True))
+    assert [record.inputs for record in records] == ["given"]
+
+
+def test_probes_are_small() -> None:
+    """Long axes are cut to one length with a ragged tile; short ones stay."""
+    steps = list(probe_steps(_MODEL, CheckOptions(sizes={"batch_size": 2, "q_seq_len": 5, "kv_seq_len": 4096})))
+    assert [step.word for step in steps] == _PROBES
+    for step in steps:
+        assert step.check.sizes == {"batch_size": 2, "q_seq_len": 5, "kv_seq_len": 67}
+        assert step.feeds["K"].shape == (2, 2, 67, 8)
+
+
+def test_larger_model_has_no_probes_of_its_own() -> None:
+    """Its weights decide what the attention sees, so no input of it can be a probe."""
+    assert list(probe_steps(load_model(inner_attention()), CheckOptions(sizes={"batch_size": 1, "q_seq_len": 3}))) == []

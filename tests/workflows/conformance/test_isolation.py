@@ -1,0 +1,192 @@
+"""A runtime that crashes, hangs, exits or prints takes its own row down and nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sdpa_onnx.core.records.records import Conformity, Outcome
+from sdpa_onnx.errors import PlanError, RuntimeNotFoundError, RuntimeUnavailableError
+from sdpa_onnx.workflows.conformance import conformance
+
+# What a row does is written in the model's opset: one misdeed each, and 25 is innocent.
+_MODULE = """
+import ctypes, os, sys, time
+
+from tests.workflows.oracle_runtime import OracleRuntime
+
+
+class Misbehaving(OracleRuntime):
+    def __init__(self):
+        super().__init__(name="misbehaving")
+
+    def supports(self, model):
+        misdeed = os.environ["MISDEED"] if model.opset == 24 else ""
+        if misdeed == "segfault":
+            ctypes.string_at(0)
+        if misdeed == "hang":
+            time.sleep(600)
+        if misdeed == "exit":
+            os._exit(3)
+        if misdeed == "raise":
+            raise ZeroDivisionError("boom")
+        if misdeed == "print":
+            print('{"kind": "conformance"}', flush=True)
+            os.write(1, b"noise without an end")
+        return super().supports(model)
+
+
+class Absent(Misbehaving):
+    def available(self):
+        from sdpa_onnx.runtimes.base import Unsupported
+
+        return Unsupported("misbehaving is missing: pip install it")
+"""
+
+
+@pytest.fixture
+def misbehaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that this process and its children find by entry point, as any plug-in."""
+    (tmp_path / "misbehaving.py").write_text(_MODULE)
+    info = tmp_path / "misbehaving-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: misbehaving\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[sdpa_onnx.runtimes]\nmisbehaving = misbehaving:Misbehaving\nabsent-runtime = misbehaving:Absent\n"
+    )
+    root = Path(__file__).parents[3]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(root)]))
+
+
+def _children() -> set[psutil.Process]:
+    """Processes below this one; other tests may have left some, such as that of multiprocessing's spawn."""
+    return set(psutil.Process().children(recursive=True))
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "reason"),
+    [
+        ("segfault", "Its process was ended by SIGSEGV."),
+        pytest.param("exit", "Its process ended with exit code 3.", marks=pytest.mark.slow),
+        pytest.param(
+            "raise", "It ended in an error that is not a refusal: ZeroDivisionError: boom.", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_crash_is_one_row(misbehaving: None, monkeypatch: pytest.MonkeyPatch, misdeed: str, reason: str) -> None:
+    """The row before and the row after are as ever, and the reason is told."""
+    monkeypatch.setenv("MISDEED", misdeed)
+    told: list[tuple[int, int]] = []
+    records = list(
+        conformance(
+            "misbehaving",
+            only=["value-width"],
+            dtypes=["float32"],
+            on_row=lambda done, total: told.append((done, total)),
+        )
+    )
+    assert [(record.opset, record.verdict) for record in records] == [
+        (23, Conformity.RIGHT),
+        (24, Conformity.CRASHED),
+        (25, Conformity.RIGHT),
+    ]
+    crashed = records[1]
+    assert (crashed.outcome, crashed.reason, crashed.feature) == (Outcome.FAILED, reason, "value-width")
+    assert crashed.repeat == (
+        "sdpa-onnx conformance --runtime misbehaving --only value-width --opset 24 --dtype float32"
+    )
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.slow
+def test_a_hang_ends_at_its_time(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that does not answer is ended, and its process with it."""
+    monkeypatch.setenv("MISDEED", "hang")
+    before = _children()
+    records = list(conformance("misbehaving", only=["value-width"], dtypes=["float32"], timeout_seconds=1.0))
+    assert [record.verdict for record in records] == [Conformity.RIGHT, Conformity.CRASHED, Conformity.RIGHT]
+    assert records[1].reason == "It did not answer within 1 s."
+    assert _children() <= before
+
+
+def test_what_a_runtime_prints_is_no_record(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise on standard output, from Python or from below it, does not reach the answers."""
+    monkeypatch.setenv("MISDEED", "print")
+    records = list(conformance("misbehaving", only=["value-width"], dtypes=["float32"]))
+    assert [record.verdict for record in records] == [Conformity.RIGHT] * 3
+
+
+def test_a_caller_that_stops_leaves_no_child(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing the iterator half way ends the child process."""
+    monkeypatch.setenv("MISDEED", "")
+    before = _children()
+    rows = conformance("misbehaving", only=["value-width"], dtypes=["float32"])
+    next(rows)
+    assert _children() - before
+    rows.close()
+    assert _children() <= before
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child that hangs outlives a killed parent")
+def test_a_killed_parent_leaves_no_child(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even a child that hangs ends with its parent."""
+    monkeypatch.setenv("MISDEED", "hang")
+    code = (
+        "from sdpa_onnx.workflows.conformance import conformance\n"
+        "for record in conformance('misbehaving', only=['value-width'], dtypes=['float32'], timeout_seconds=600):\n"
+        "    print(record.opset, flush=True)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"23\n"
+    children = psutil.Process(parent.pid).children(recursive=True)
+    assert children
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    _gone, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+@pytest.mark.slow
+def test_in_this_process_the_records_are_the_same(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Isolation changes nothing but what a crash costs."""
+    monkeypatch.setenv("MISDEED", "")
+    choice = {"only": ["softcap-mask"], "opsets": [24], "dtypes": ["float32"]}
+    inside, outside = (list(conformance("misbehaving", isolate=isolate, **choice)) for isolate in (False, True))
+    assert inside == outside
+    assert len(inside) == 1
+
+
+def test_a_runtime_that_is_not_there_is_told_at_once(misbehaving: None) -> None:
+    """Nothing is started for it."""
+    with pytest.raises(RuntimeUnavailableError) as caught:
+        next(conformance("absent-runtime"))
+    assert str(caught.value) == ("Runtime 'absent-runtime' is not available: misbehaving is missing: pip install it.")
+    with pytest.raises(RuntimeNotFoundError):
+        next(conformance("nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ({"only": ["softcp"]}, "There is no feature 'softcp'. Did you mean 'softcap'?"),
+        ({"operators": ["Atention"]}, "There is no operator 'Atention'. Did you mean 'Attention'?"),
+        ({"dtypes": ["float31"]}, "There is no dtype 'float31'. Did you mean 'float32'?"),
+        (
+            {"only": ["window-left"], "opsets": [23]},
+            "No feature is left by this choice. Leave out --opset or --operator.",
+        ),
+    ],
+)
+def test_an_unknown_word_is_answered_with_the_nearest(choice: dict[str, list[str]], text: str) -> None:
+    """A slip of the finger ends before anything runs."""
+    with pytest.raises(PlanError) as caught:
+        next(conformance("ort-cpu", **choice))  # type: ignore[arg-type]
+    assert str(caught.value) == text

@@ -1,0 +1,122 @@
+"""A mask that is causal but for rows that padding hides entirely: kept, or causality where the caller has none."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.graph.model import load_model
+from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.workflows.convert.convert_file import ProofOptions, convert_and_prove
+from sdpa_onnx.workflows.convert.convert_model import ConvertedModel, convert_model
+from sdpa_onnx.workflows.convert.paired_runs import RunEffort
+from sdpa_onnx.workflows.convert.proof import ConversionProof, prove_conversion
+from sdpa_onnx.workflows.convert.proof_process import prove_apart
+from tests.workflows.convert_sources import with_padding
+
+_FEW = ProofOptions(effort=RunEffort(count=2))
+_KEPT = (
+    "its mask is causal but for rows that padding hides entirely: kept as a mask; convert --no-empty-rows lets it skip "
+    "keys."
+)
+_NO_FIRST = (
+    """later = LessOrEqual (j, i)  some = Greater (j, zero)  both = And (later, some)  seen = And (both, keep)"""
+)
+
+
+def _converted(source: onnx.ModelProto, *, rows_may_be_empty: bool) -> ConvertedModel:
+    return convert_model(load_model(source), Form.DECOMPOSED, again=True, rows_may_be_empty=rows_may_be_empty)
+
+
+def _proof(done: ConvertedModel, *, rows_may_be_empty: bool) -> ConversionProof:
+    effort = RunEffort(count=2, rows_may_be_empty=rows_may_be_empty)
+    return prove_conversion(done.source, done.model, get_runtime("ort-cpu"), target="result", effort=effort)
+
+
+def _said(done: ConvertedModel) -> tuple[bool, tuple[str, ...], str | None]:
+    """Causality, warnings, and what the result assumes."""
+    (site,), (found,) = done.model.sites, done.found
+    return site.spec.is_causal, found.warnings, done.model.ir.metadata_props.get("sdpa_onnx.assumes")
+
+
+def test_mask_is_kept_where_rows_may_be_empty() -> None:
+    """Hidden rows average over later keys too, which causality would change: nothing is assumed, and one line tells."""
+    done = _converted(with_padding(), rows_may_be_empty=True)
+    assert _said(done) == (False, (_KEPT,), None)
+    assert _proof(done, rows_may_be_empty=True).is_right
+
+
+def test_mask_is_causal_where_no_row_is_empty(tmp_path: Path) -> None:
+    """With the caller's word for it the reading is causal, proved under masks that keep it, and says so in the file."""
+    onnx.save(with_padding(), tmp_path / "source.onnx")
+    done = convert_and_prove(
+        tmp_path / "source.onnx",
+        tmp_path / "result.onnx",
+        Form.DECOMPOSED,
+        again=True,
+        rows_may_be_empty=False,
+        proof=_FEW,
+    )
+    assert done.is_right
+    assert done.proof is not None
+    assert "hidden rows" in {record.inputs for record in done.proof.records}
+    assert _said(done.converted) == (True, (), "every query sees a key")
+    assert load_model(tmp_path / "result.onnx").ir.metadata_props["sdpa_onnx.assumes"] == "every query sees a key"
+
+
+def test_claim_is_seen_under_a_mask_that_breaks_it() -> None:
+    """The same result is no equal of its source once a whole row is hidden: the option is needed."""
+    proof = _proof(_converted(with_padding(), rows_may_be_empty=False), rows_may_be_empty=True)
+    assert not proof.is_right
+    bad = {record.inputs for record in proof.records if record.verdict in ("wrong", "suspicious")}
+    assert bad == {"hidden rows"}
+
+
+def test_claim_that_the_graph_itself_breaks_is_refused() -> None:
+    """Where the graph hides the first key for ever, its first query sees none whatever is fed."""
+    done = _converted(with_padding(_NO_FIRST), rows_may_be_empty=False)
+    assert _said(done)[0]
+    assert not _proof(done, rows_may_be_empty=False).is_right
+
+
+def test_python_takes_the_same_word() -> None:
+    """The argument of `sdpa_onnx.convert`."""
+    import sdpa_onnx as so
+
+    for may_be in (True, False):
+        result = so.convert(load_model(with_padding()), "ort-mha", runtime=None, rows_may_be_empty=may_be)
+        assert result.sites[0].spec.is_causal is not may_be
+
+
+@pytest.mark.parametrize(
+    "mask",
+    ["later = LessOrEqual (j, i)  seen = Or (later, keep)", "next = Add (i, one)  seen = LessOrEqual (j, next)"],
+    ids=["content", "one too many"],
+)
+def test_mask_that_is_not_causal_stays(mask: str) -> None:
+    """That no row is empty makes no mask causal that shows a later key."""
+    done = _converted(with_padding(mask), rows_may_be_empty=False)
+    assert _said(done) == (False, (), None)
+
+
+@pytest.mark.slow
+def test_proving_process_is_told(tmp_path: Path) -> None:
+    """The process that proves large files reads the source as the converter did."""
+    done = _converted(with_padding(), rows_may_be_empty=False)
+    onnx.save(with_padding(), tmp_path / "source.onnx")
+    done.model.save(tmp_path / "result.onnx")
+    rights = [
+        prove_apart(
+            tmp_path / "source.onnx",
+            tmp_path / "result.onnx",
+            runtime="ort-cpu",
+            target="result",
+            seed=0,
+            threads=1,
+            patience_seconds=300.0,
+            rows_may_be_empty=may_be,
+        ).is_right
+        for may_be in (False, True)
+    ]
+    assert rights == [True, False]

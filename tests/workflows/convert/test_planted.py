@@ -1,0 +1,209 @@
+"""A wrong rewrite cannot be saved: every planted fault of a form, and every planted misreading, is refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.records.records import Outcome
+from sdpa_onnx.graph.attention_node import build_attention_model
+from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lift.find import find_attentions
+from sdpa_onnx.graph.lift.found import FoundAttentions
+from sdpa_onnx.graph.lower.lower import lower
+from sdpa_onnx.graph.nodes import Nodes
+from sdpa_onnx.workflows.convert.convert_file import Conversion, ProofOptions, convert_and_prove
+from sdpa_onnx.workflows.convert.paired_runs import RunEffort
+from tests.workflows.convert_sources import with_projections
+
+_SPEC = AttentionSpec(
+    q_num_heads=4, kv_num_heads=2, head_dim=8, v_head_dim=8, is_causal=True, mask=MaskKind.BOOL, softcap=2.0
+)
+_WINDOW = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, left_window=4)
+
+Fault = Callable[[ir.Model, GraphAttention], GraphAttention]
+
+
+def _with_spec(**changes: object) -> Fault:
+    """What a form would be written from, with other figures."""
+    return lambda _, attention: replace(attention, spec=replace(attention.spec, **changes))  # type: ignore[arg-type]
+
+
+def _scaled(times: float) -> Fault:
+    return lambda _, attention: replace(
+        attention, spec=replace(attention.spec, scale=times * attention.spec.scale_value)
+    )
+
+
+def _extra(model: ir.Model, attention: GraphAttention) -> tuple[Nodes, Callable[[], None]]:
+    """A writer of nodes, and what puts them before the attention."""
+    nodes, place = Nodes("planted"), attention.output.producer()
+    assert place is not None
+    return nodes, lambda: model.graph.insert_before(place, nodes.written)
+
+
+def _without_mask(_: ir.Model, attention: GraphAttention) -> GraphAttention:
+    return replace(attention, attn_mask=None, spec=replace(attention.spec, mask=MaskKind.NONE))
+
+
+def _mask_inverted(model: ir.Model, attention: GraphAttention) -> GraphAttention:
+    nodes, put = _extra(model, attention)
+    mask = nodes("Not", attention.attn_mask, shape=attention.attn_mask.shape)  # type: ignore[union-attr]
+    put()
+    return replace(attention, attn_mask=mask)
+
+
+def _swapped(_: ir.Model, attention: GraphAttention) -> GraphAttention:
+    return replace(attention, key=attention.value, value=attention.key)
+
+
+def _heads_tiled(model: ir.Model, attention: GraphAttention) -> GraphAttention:
+    nodes, put = _extra(model, attention)
+    shape = ir.Shape([attention.key.shape[0], 4, attention.key.shape[2], 8])  # type: ignore[index]
+    tiled = [nodes("Concat", value, value, axis=1, shape=shape) for value in (attention.key, attention.value)]
+    put()
+    spec = replace(attention.spec, kv_num_heads=4)
+    return replace(attention, key=tiled[0], value=tiled[1], spec=spec)
+
+
+def _last_keys_dropped(model: ir.Model, attention: GraphAttention) -> GraphAttention:
+    """As a blocked form that forgets its last, ragged block."""
+    nodes, put = _extra(model, attention)
+    ends = (nodes.integers(0), nodes.integers(-1), nodes.integers(2))
+    shape = ir.Shape([attention.key.shape[0], 2, None, 8])  # type: ignore[index]
+    cut = [nodes("Slice", value, *ends, shape=shape) for value in (attention.key, attention.value)]
+    put()
+    return replace(attention, key=cut[0], value=cut[1])
+
+
+_FAULTS: dict[str, tuple[AttentionSpec, Fault]] = {
+    "scale-twice": (_SPEC, _scaled(2.0)),
+    "scale-one-percent": (_SPEC, _scaled(1.01)),
+    "causal-dropped": (_SPEC, _with_spec(is_causal=False)),
+    "causal-off-by-one": (_SPEC, _with_spec(is_causal=False, right_window=1)),
+    "mask-dropped": (_SPEC, _without_mask),
+    "mask-inverted": (_SPEC, _mask_inverted),
+    "heads-tiled": (_SPEC, _heads_tiled),
+    "key-value-swapped": (_SPEC, _swapped),
+    "softcap-dropped": (_SPEC, _with_spec(softcap=0.0)),
+    "window-off-by-one": (_WINDOW, _with_spec(left_window=5)),
+    "last-keys-dropped": (_WINDOW, _last_keys_dropped),
+}
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault], None]:
+    """Exchange the writing of forms for a faulty one that claims to have written what was asked."""
+
+    def plant(fault: Fault) -> None:
+        def faulty(model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
+            written = lower(model, fault(model, attention), form, options)
+            return replace(attention, output=written.output)
+
+        monkeypatch.setattr("sdpa_onnx.workflows.choose_form.form_strategy.lower", faulty)
+
+    return plant
+
+
+def _converted(tmp_path: Path, source: ir.Model | onnx.ModelProto) -> Conversion:
+    path = tmp_path / "source.onnx"
+    onnx.save(ir.to_proto(source) if isinstance(source, ir.Model) else source, path)
+    return convert_and_prove(
+        path, tmp_path / "result.onnx", Form.DECOMPOSED, again=True, proof=ProofOptions(effort=RunEffort(count=3))
+    )
+
+
+def _sites_against(done: Conversion) -> set[str]:
+    assert done.proof is not None
+    return {record.site for record in done.proof.records if record.outcome is not Outcome.OK}
+
+
+@pytest.mark.parametrize("spec", [_SPEC, _WINDOW], ids=["masked", "window"])
+def test_right_rewrite_is_written(tmp_path: Path, spec: AttentionSpec) -> None:
+    """Without a fault nothing speaks against the same models."""
+    done = _converted(tmp_path, build_attention_model(spec, opset=25, dtype=Dtype.FLOAT32))
+    assert _sites_against(done) == set()
+    assert done.path is not None
+    assert done.path.exists()
+
+
+# As many again as the default tests have time for.
+_LONG = ("scale-twice", "causal-dropped", "mask-dropped", "mask-inverted", "key-value-swapped", "softcap-dropped")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG)) for name in _FAULTS])
+def test_wrong_rewrite_is_refused(tmp_path: Path, planted: Callable[[Fault], None], name: str) -> None:
+    """The attention and the end both speak against it, and nothing is written."""
+    spec, fault = _FAULTS[name]
+    planted(fault)
+    done = _converted(tmp_path, build_attention_model(spec, opset=25, dtype=Dtype.FLOAT32))
+    assert {"attention", "end:Y"} <= _sites_against(done)
+    assert (done.is_right, done.path) == (False, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["source.onnx"]
+
+
+def test_changed_neighbour_is_refused(tmp_path: Path, planted: Callable[[Fault], None]) -> None:
+    """Every attention is right, and the end is not: a weight beside it was changed by a thousandth."""
+
+    def change(model: ir.Model, attention: GraphAttention) -> GraphAttention:
+        weight = model.graph.initializers["wo"]
+        weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.001))  # type: ignore[union-attr]
+        return attention
+
+    planted(change)
+    done = _converted(tmp_path, with_projections())
+    against = _sites_against(done)
+    assert "end:y" in against
+    assert {site.split(":")[0] for site in against} == {"end"}
+    assert done.path is None
+
+
+def test_whole_numbers_are_compared_exactly(tmp_path: Path, planted: Callable[[Fault], None]) -> None:
+    """An index at the end that differs is told as such."""
+
+    def change(model: ir.Model, attention: GraphAttention) -> GraphAttention:
+        (node,) = [node for node in model.graph if node.op_type == "ArgMax"]
+        node.op_type = "ArgMin"
+        return attention
+
+    planted(change)
+    done = _converted(tmp_path, with_projections())
+    assert _sites_against(done) == {"end:best"}
+    assert done.proof is not None
+    told = next(record.diagnosis for record in done.proof.records if record.outcome is not Outcome.OK)
+    assert told.endswith("elements differ from the source.")
+
+
+_MISREADINGS: dict[str, Callable[[GraphAttention], GraphAttention]] = {
+    "scale": lambda found: replace(found, spec=replace(found.spec, scale=1.01 * found.spec.scale_value)),
+    "mask-ignored": lambda found: replace(found, attn_mask=None, spec=replace(found.spec, mask=MaskKind.NONE)),
+    "other-value": lambda found: replace(found, value=found.key),
+}
+
+
+@pytest.mark.parametrize("name", _MISREADINGS)
+def test_wrong_reading_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """What was misread is written consistently, so that every attention of the result agrees with its reading:
+    the source in float64 and the end do not.
+    """
+
+    def misread(model: ir.Model, *, rows_may_be_empty: bool) -> FoundAttentions:
+        findings = find_attentions(model, rows_may_be_empty=rows_may_be_empty)
+        found = [replace(one, attention=_MISREADINGS[name](one.attention)) for one in findings.found if one.attention]
+        return replace(findings, found=tuple(found))
+
+    monkeypatch.setattr("sdpa_onnx.workflows.check.lifted_model.find_attentions", misread)
+    done = _converted(tmp_path, with_projections())
+    against = _sites_against(done)
+    assert {site.split(":")[0] for site in against} == {"read", "end"}
+    assert "end:y" in against
+    assert done.path is None
+    assert done.proof is not None
+    told = [record.diagnosis for record in done.proof.records if record.site.startswith("read:")]
+    assert any(text.startswith("It was misread: the source in float64 gives something else.") for text in told)

@@ -1,0 +1,143 @@
+"""Which runtimes run in a process of their own, and what a crash and a planted runtime are there."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import Pipe
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.records.records import Outcome
+from sdpa_onnx.errors import SessionError
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, get_runtime
+from sdpa_onnx.workflows.export.export_target import ExportResult, export_and_prove, export_target
+from sdpa_onnx.workflows.isolate import isolated_runtime as guarded
+from sdpa_onnx.workflows.isolate.isolated_child import READY
+from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
+from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes, traced_sizes
+from tests.sweep.fakes import Faulty
+from tests.workflows.dying_child import start_dying
+from tests.workflows.oracle_runtime import OracleRuntime
+from tests.workflows.planted_runtime import Planted, fault
+
+
+@dataclass
+class Unknown(OracleRuntime):
+    """A runtime that no package registers."""
+
+    name: str = "unknown-engine"
+
+
+def test_registered_runtime_is_apart() -> None:
+    """A child finds it by its name; without a patience it stays here."""
+    real = get_runtime("ort-cpu")
+    with own_process(real, 5.0) as runtime:
+        assert isinstance(runtime, GuardedRuntime)
+        assert (runtime.name, runtime.patience_seconds) == ("ort-cpu", 5.0)
+    with own_process(real, None) as runtime:
+        assert runtime is real
+
+
+@pytest.mark.parametrize("own", [Planted(fault("scale-missing")), Unknown()], ids=["another-of-the-name", "unknown"])
+def test_runtime_that_a_child_would_not_find_stays_here(own: Runtime) -> None:
+    """A program's own runtime must not be exchanged for the registered one of that name."""
+    with own_process(own, 5.0) as runtime:
+        assert runtime is own
+
+
+@pytest.mark.slow
+def test_cause_of_a_refusal_comes_along() -> None:
+    """What the runtime itself said, in which the failing node stands, is the same as in this process."""
+    spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4)
+    model = export_target(spec, opset=18, form="decomposed", dtype=Dtype.FLOAT32)
+    feeds = {name: np.zeros((1, 2, 3 + number, 4), np.float32) for number, name in enumerate(model.input_names)}
+    causes = []
+    for patience_seconds in (None, 60.0):
+        with (
+            own_process(get_runtime("ort-cpu"), patience_seconds) as runtime,
+            runtime.load(model, LoadOptions()) as session,
+            pytest.raises(SessionError) as caught,
+        ):
+            session.run(feeds)
+        causes.append((str(caught.value), str(caught.value.__cause__)))
+    assert causes[0] == causes[1]
+    assert "node" in causes[0][1]
+
+
+def _start_dead(_: str) -> guarded._Child:
+    """A child that says that it is there, and ends before it answers."""
+    ours, theirs = Pipe()
+    process = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(3)"])
+    theirs.send(READY)
+    theirs.close()
+    return guarded._Child(process, ours)
+
+
+def test_export_on_a_runtime_that_dies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It has failed, which is not called wrong; this process lives on, and nothing is written."""
+    monkeypatch.setattr(guarded, "_start", _start_dead)
+    exported = _exported(tmp_path / "x.onnx", 5.0)
+    assert (exported.is_right, exported.record.outcome) == (False, Outcome.FAILED)
+    assert exported.record.reason == "ort-cpu crashed: its process ended with exit code 3."
+    assert not (tmp_path / "x.onnx").exists()
+
+
+@pytest.mark.slow
+def test_export_on_a_runtime_that_dies_at_a_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that dies at some size ends the proof there, and the size is told."""
+    monkeypatch.setattr(guarded, "_start", start_dying)
+    exported = _exported(tmp_path / "x.onnx", 10.0)
+    assert exported.record.outcome is Outcome.FAILED
+    assert exported.record.reason.startswith(
+        "At batch_size 1, q_seq_len 1, kv_seq_len 64: ort-cpu crashed: its process ended with "
+    )
+    assert exported.record.sizes_tried == 0
+    assert not (tmp_path / "x.onnx").exists()
+
+
+def _start_silent(_: str) -> guarded._Child:
+    """A child that says that it is there, and nothing after."""
+    ours, theirs = Pipe()
+    command = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    theirs.send(READY)
+    theirs.close()
+    return guarded._Child(process, ours)
+
+
+def test_axes_on_a_runtime_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, bare_model: OnnxModel) -> None:
+    """The first wait in vain ends the proof: nothing was tried, so nothing is wrong."""
+    started: list[str] = []
+    monkeypatch.setattr(guarded, "_start", lambda name: started.append(name) or _start_silent(name))
+    with own_process(get_runtime("ort-cpu"), 0.1) as runtime:
+        proof = prove_axes(bare_model, runtime, target="t", traced=traced_sizes(bare_model))
+    assert (proof.outcome, proof.reason) == (Outcome.FAILED, "ort-cpu gave no answer in 0.1 s.")
+    assert (proof.baked, proof.failure, proof.sizes_tried, started) == ((), "", 0, ["ort-cpu"])
+
+
+def test_wrong_before_it_died(bare_model: OnnxModel) -> None:
+    """What was wrong before the end stays told, with the end behind it."""
+    answers = iter([1.0, 1.0])
+
+    def worse(_: object, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            return {name: array + np.float32(next(answers)) for name, array in outputs.items()}
+        except StopIteration:
+            raise ProcessDiedError("ort-cpu gave no answer in 3 s.") from None
+
+    proof = prove_axes(bare_model, Faulty(fault=worse), target="t")  # type: ignore[arg-type]
+    assert proof.outcome is Outcome.DISAGREES
+    assert proof.reason.startswith("It is wrong at batch_size ")
+    assert ": ort-cpu gave no answer in 3 s." in proof.reason
+    assert proof.reason.endswith(" ort-cpu gave no answer in 3 s.")
+
+
+def _exported(path: Path, patience_seconds: float) -> ExportResult:
+    spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4)
+    make = partial(export_target, spec, opset=23, form=None, dtype=Dtype.FLOAT32)
+    return export_and_prove(make, target="sdpa", path=path, patience_seconds=patience_seconds)

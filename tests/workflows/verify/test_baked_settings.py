@@ -1,0 +1,122 @@
+"""A setting that follows a size in the module and is fixed in the graph is named; its right twin is silent."""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from sdpa_onnx.core.records.records import Outcome
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.torch_export.exporter import export_module
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, traced_sizes
+from tests.workflows.user_modules import (
+    CausalWhenLong,
+    MaskedWhenLong,
+    Scaled,
+    ScaledByLength,
+    ScaledByLogLength,
+    qkv,
+)
+
+_SAMPLE = "batch_size 2, q_seq_len 5, k_seq_len 6"
+
+
+def _proof(model: OnnxModel, module: nn.Module) -> AxesProof:
+    """Prove a graph as if it had come from this module."""
+    return prove_axes(
+        replace(model, source=module.eval()), get_runtime("ort-cpu"), target="t", traced=traced_sizes(model), count=3
+    )
+
+
+def _exported(module: nn.Module, opset: int = 23) -> OnnxModel:
+    return export_module(module.eval(), qkv(), opset=opset)
+
+
+@functools.cache
+def _scaled(scale: float, opset: int = 23) -> OnnxModel:
+    return _exported(Scaled(scale), opset)
+
+
+@pytest.mark.parametrize("opset", [pytest.param(18, marks=pytest.mark.slow), 23])
+@pytest.mark.parametrize("is_read", [True, False], ids=["stated", "by-trial"])
+@pytest.mark.parametrize(
+    ("fixed", "own", "formula"),
+    [
+        (1 / 6, ScaledByLength, "1/k_seq_len"),
+        pytest.param(math.log(6) / 8, ScaledByLogLength, "log(k_seq_len)/d_k", marks=pytest.mark.slow),
+    ],
+    ids=["inverse", "logarithm"],
+)
+def test_scale_baked_at_the_traced_length(
+    fixed: float, own: Callable[[], nn.Module], formula: str, opset: int, *, is_read: bool
+) -> None:
+    """Both numbers, the formula, the sizes and the line are told, also where the graph does not state its scale."""
+    model = _scaled(fixed, opset)
+    proof = _proof(model if is_read else replace(model, sites=()), own())
+    assert (proof.outcome, proof.baked, proof.failure) == (Outcome.DISAGREES, (), "")
+    (setting,) = proof.settings
+    assert (setting.setting, setting.site, setting.fixed) == ("scale", "sdpa", f"{fixed:.6g}")
+    assert setting.evidence.startswith(
+        f"the scale of 'sdpa' is fixed at {fixed:.6g} = {formula}, the module's own at {_SAMPLE}; at "
+    )
+    assert f"the module's own is {setting.own} = {formula} (" in setting.evidence
+    assert "user_modules.py:" in setting.evidence
+    assert proof.reason == f"T{setting.evidence[1:]}."
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["stated", "by-trial"])
+@pytest.mark.parametrize(
+    "scale",
+    [1 / 6, *(pytest.param(rule, marks=pytest.mark.slow) for rule in (0.3, 1.0, 1 / 8, 8**-0.5))],
+    ids=["1/6", "0.3", "1", "1/d_k", "1/sqrt(d_k)"],
+)
+def test_constant_scale_of_the_module(scale: float, *, is_read: bool) -> None:
+    """A scale that is the module's own constant is proved, also where it looks like a length's."""
+    model = _scaled(scale)
+    proof = _proof(model if is_read else replace(model, sites=()), Scaled(scale))
+    assert (proof.settings, proof.reason) == ((), "")
+
+
+@pytest.mark.parametrize("module", [ScaledByLength, ScaledByLogLength])
+def test_scale_that_follows(module: Callable[[], nn.Module]) -> None:
+    """A scale that was moved onto the query is 1 in the graph, and that is no fault."""
+    proof = _proof(_exported(module()), module())
+    assert (proof.settings, proof.reason) == ((), "")
+
+
+@pytest.mark.slow
+def test_causality_of_a_length() -> None:
+    """A flag that the module sets by its number of queries is named with both values."""
+    proof = _proof(_exported(CausalWhenLong()), CausalWhenLong())
+    (setting,) = proof.settings
+    assert (setting.setting, setting.fixed, setting.own) == ("is_causal", "it is False", "it is True")
+    assert setting.evidence.startswith(
+        f"is_causal of 'sdpa' is fixed: at {_SAMPLE}, where the module was traced, it is False; at "
+    )
+
+
+def test_mask_of_a_length() -> None:
+    """A mask that the module gives at some lengths only is named."""
+    proof = _proof(_exported(MaskedWhenLong()), MaskedWhenLong())
+    (setting,) = proof.settings
+    assert (setting.setting, setting.fixed, setting.own) == ("attn_mask", "none is given", "a mask is given")
+
+
+@pytest.mark.slow
+def test_another_fault_is_no_setting() -> None:
+    """Where the settings agree, the failure keeps its own evidence."""
+
+    class Shifted(Scaled):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return super().forward(q, k, v) + 0.5
+
+    for sites in ((), None):
+        model = _scaled(0.3)
+        proof = _proof(model if sites is None else replace(model, sites=sites), Shifted())
+        assert (proof.settings, proof.baked) == ((), ())
+        assert proof.failure.startswith("It is wrong wherever it was tried, e.g. at ")
