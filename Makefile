@@ -14,6 +14,8 @@ PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?= dev
+# Processes that share the tests.
+JOBS ?= 2
 # Compare two of these with `pytest-benchmark compare .benchmarks/A.json .benchmarks/B.json --group-by=fullname`.
 ifndef BENCH
 BENCH := .benchmarks/$(shell date -u +%Y%m%dT%H%M%SZ).json
@@ -31,11 +33,15 @@ STAMP := $(VENV)/.installed
 report: $(STAMP)
 	@$(BIN)/sdpa-onnx run quick
 
+# Two processes share the tests; those that time something run alone afterwards. --dist=loadscope keeps the tests of a
+# module together, which share its fixtures.
 test: $(STAMP)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not slow and not alone" -n $(JOBS) --dist=loadscope
+	@$(BIN)/python -m pytest -m "alone and not slow"
 
 test-slow: $(STAMP)
-	@$(BIN)/python -m pytest -m slow
+	@$(BIN)/python -m pytest -m "slow and not alone" -n $(JOBS) --dist=loadscope
+	@$(BIN)/python -m pytest -m "slow and alone"
 
 lint: $(STAMP)
 	@$(BIN)/ruff check

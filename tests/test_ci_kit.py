@@ -8,6 +8,8 @@ import pytest
 
 from tests.ci_runner import KIT, ROOT, TWICE, Runner, git, load, module, scratch_repository
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Runner:

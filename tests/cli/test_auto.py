@@ -8,6 +8,8 @@ import pytest
 from sdpa_onnx.graph.model import load_model
 from tests.cli.invoke import Shell
 
+pytestmark = pytest.mark.alone
+
 _SMALL = ("--q-num-heads", "2", "--head-dim", "8")
 
 

@@ -28,6 +28,8 @@ from tests.cli.invoke import Shell
 from tests.measure.environments import NUMPY, ONNXRUNTIME, environment
 from tests.report.synthetic_bench import benched, timing
 
+pytestmark = pytest.mark.alone
+
 _RATIOS = {64: 1.3, 128: 1.2, 256: 0.8}
 
 

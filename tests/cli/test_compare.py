@@ -20,6 +20,8 @@ from sdpa_onnx.workflows.compare.models import CompareOptions
 from tests.cli.invoke import Shell
 from tests.core.gate_problems import MACHINE, TORCH, agreed, timed
 
+pytestmark = pytest.mark.alone
+
 _WRONG = agreed(verdict=Verdict.WRONG, outcome=Outcome.DISAGREES, diagnosis="Off by one.")
 
 

@@ -16,6 +16,8 @@ from sdpa_onnx.pytest_plugin.result import TimedPair
 from sdpa_onnx.workflows.timing import comparison as bench_module
 from sdpa_onnx.workflows.timing.comparison import TimedComparison
 
+pytestmark = pytest.mark.alone
+
 _SPEC = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8)
 _BASE = TimingRecord(arm="base", baseline="base")
 _HEAD = TimingRecord(arm="head", baseline="base", ratio=1.5, verdict=RatioVerdict.SLOWER)

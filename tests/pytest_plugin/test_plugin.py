@@ -16,6 +16,8 @@ from sdpa_onnx.pytest_plugin.result import TimedArm, TimedPair
 from sdpa_onnx.workflows.compare.benchmark_file import read_benchmarks
 from tests.measure.test_visits import FakeClock
 
+pytestmark = pytest.mark.alone
+
 pytest_plugins = ["pytester"]
 
 Run = Callable[..., pytest.RunResult]

@@ -56,8 +56,9 @@ def winner(raced: Sequence[RacedArm]) -> RacedArm:
         raced: At least one, from the simplest to the least simple.
 
     Example:
-        >>> slow, fast = Raced(arm="attention", ratio=1.5, ratio_low=1.4), Raced(arm="blocked", ratio=1, ratio_low=1)
-        >>> winner([slow, fast]).arm, winner([Raced(arm="attention", ratio=1.03, ratio_low=1.01), fast]).arm
+        >>> slow = RacedArm(arm="attention", ratio=1.5, ratio_low=1.4)
+        >>> fast = RacedArm(arm="blocked", ratio=1, ratio_low=1)
+        >>> winner([slow, fast]).arm, winner([RacedArm(arm="attention", ratio=1.03, ratio_low=1.01), fast]).arm
         ('blocked', 'attention')
     """
     best = min(one.ratio for one in raced)

@@ -67,11 +67,11 @@ class GraphFacts:
         return float(numbers[0]) if bool((numbers == numbers[0]).all()) else None
 
     def sizes_in(self, value: ir.Value | None) -> NDArray[np.generic] | None:
-        """An array of whole numbers, with a `Size` for each that depends on the size of an axis."""
+        """An array of whole numbers, with a `SymbolicSize` for each that depends on the size of an axis."""
         return self._axes.sizes_in(value)
 
     def sizes_of(self, value: ir.Value | None) -> tuple[SizeEntry, ...] | None:
-        """Sizes of a value's axes, a `Size` where one is not static; None if the rank is unknown."""
+        """Sizes of a value's axes, a `SymbolicSize` where one is not static; None if the rank is unknown."""
         return None if value is None else self._axes.of(value)
 
     def dims_of(self, value: ir.Value | None) -> tuple[int | None, ...] | None:

@@ -1,7 +1,7 @@
 """What a worker answers: load, visit, after_idle, kernel_times, ran, outputs, unload.
 
 One arm at a time. What a runtime raises goes to the parent as it is; the parent words it. Times nothing by itself
-but what stands in `Loaded`, and the run after idling.
+but what stands in `LoadTimes`, and the run after idling.
 """
 
 from __future__ import annotations

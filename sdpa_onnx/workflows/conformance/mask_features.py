@@ -10,6 +10,7 @@ _TEXT = "ONNX Attention, opset 23"
 _ALIGNMENT = "ONNX Attention, opset 25, 'offset'; onnxruntime issue 29020"
 _OFFSETS = ("causal-upper-left", "causal-bottom-right", "causal-ignored", "causal-strict", "causal-one-too-many")
 _ROWS = ("masked-row-nan", "masked-row-mean", "masked-row-unmasked")
+_POINT = DisputedPoint.MASKED_ROW
 _MASKED_ROW = "onnx PR 8068: a row without a visible key gives zeros, not NaN"
 
 
@@ -310,24 +311,8 @@ _ROWS_FEATURES = (
             readings=readings,
         )
         for slug, title, source, specs, rows, point, readings in (
-            (
-                "bool",
-                "boolean mask",
-                _MASKED_ROW,
-                (_spec(mask=_BOOL),),
-                MaskRows.HIDDEN,
-                DisputedPoint.MASKED_ROW,
-                _ROWS,
-            ),
-            (
-                "inf",
-                "float mask of -inf",
-                _MASKED_ROW,
-                (_spec(mask=_FLOAT),),
-                MaskRows.HIDDEN,
-                DisputedPoint.MASKED_ROW,
-                _ROWS,
-            ),
+            ("bool", "boolean mask", _MASKED_ROW, (_spec(mask=_BOOL),), MaskRows.HIDDEN, _POINT, _ROWS),
+            ("inf", "float mask of -inf", _MASKED_ROW, (_spec(mask=_FLOAT),), MaskRows.HIDDEN, _POINT, _ROWS),
             (
                 "causal",
                 "causality and mask together leave nothing",

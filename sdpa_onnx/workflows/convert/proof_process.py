@@ -29,6 +29,9 @@ __all__ = ["prove_apart"]
 # Every run reads all of a large model: few runs of the whole, its attentions by themselves as ever.
 _FEW = RunEffort(count=2, spreads=(1.0,))
 
+# Run with `python -m` in the child.
+_MODULE = "sdpa_onnx.workflows.convert.proof_process"
+
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What the child is asked, as JSON.
@@ -98,9 +101,7 @@ def prove_apart(
         rows_may_be_empty=rows_may_be_empty,
     )
     with tempfile.NamedTemporaryFile(suffix=".json") as answer:
-        command = child_command(
-            "sdpa_onnx.workflows.convert.proof_process", msgspec.json.encode(asked).decode(), answer.name
-        )
+        command = child_command(_MODULE, msgspec.json.encode(asked).decode(), answer.name)
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_seconds, check=False

@@ -26,7 +26,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     def plain(runtime: Runtime, form: Form) -> FixedForm:
         return FixedForm(form=form, options=LowerOptions())
 
-    monkeypatch.setattr(bench_arms, "FormFor", plain)
+    monkeypatch.setattr(bench_arms, "RuntimeForm", plain)
     monkeypatch.setattr(bench_arms, "package_version", lambda python, _: f"1.{python.name}")
 
 

@@ -20,6 +20,8 @@ from sdpa_onnx.workflows.compare.sides import aligned, aligned_timing, by_sizes,
 from tests.graph.models import SPECS, bare
 from tests.measure.environments import NUMPY, environment
 
+pytestmark = pytest.mark.alone
+
 _UNTIMED = GateLimits(skipped=frozenset({Gate.TIME, Gate.MEMORY}))
 _JUDGED_ALONE = GateLimits(skipped=frozenset({Gate.TIME, Gate.MEMORY, Gate.GRAPH}))
 _GRAPH_ALONE = GateLimits(skipped=frozenset({Gate.TIME, Gate.MEMORY, Gate.AGREEMENT}))

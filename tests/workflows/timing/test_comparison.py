@@ -24,6 +24,8 @@ from sdpa_onnx.workflows.timing.job_folder import longer
 from tests.measure.fake_workers import MILLISECOND, FakeArm, FakeMachine
 from tests.sweep.fakes import Faulty, Refusing
 
+pytestmark = pytest.mark.alone
+
 _PLAN = TimingPlan(blocks=6, least_blocks=6, visit_seconds=0.004, budget_seconds=100.0)
 _SIZES = {"batch_size": 1, "q_seq_len": 4, "kv_seq_len": 6}
 _ALL = dict.fromkeys(range(99), "load")
