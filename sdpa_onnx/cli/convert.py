@@ -190,11 +190,13 @@ def _raised(done: "Conversion", opset: int | None) -> list[str]:
 
 def _seen(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     """What the proof saw, for a person."""
+    from sdpa_onnx.core.records.records import Subject
+
     judged = [record for record in proof.records if record.verdict is not None]
     bad = [record for record in proof.records if record.outcome != "ok"]
-    runtimes = sorted({record.runtime for record in judged or bad if not record.site.startswith("read:")})
-    ends = [record for record in judged if record.site.startswith("end:")]
-    worst = max(ends, key=lambda record: record.max_bound_ratio, default=None)
+    runtimes = sorted({record.runtime for record in judged or bad if record.subject is not Subject.READING})
+    outputs = [record for record in judged if record.subject is Subject.OUTPUT]
+    worst = max(outputs, key=lambda record: record.max_bound_ratio, default=None)
     lines = [
         (
             f"Proof on {', '.join(runtimes)}: {len(judged)} judgements at {_size_words(proof)}, "
@@ -206,7 +208,7 @@ def _seen(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     if proof.is_right and proof.sizes_tried == 1 and any(proof.sizes):
         lines.append(_ONE_SIZE)
     if worst is not None:
-        lines.append(f"Worst output ({worst.site.removeprefix('end:')}): {worst.diagnosis}")
+        lines.append(f"Worst output ({worst.site}): {worst.diagnosis}")
     lines += list(proof.notes)
     seen = list(dict.fromkeys(f"  {_evidence(record)}" for record in bad))
     lines += seen[:_LISTED]
@@ -223,8 +225,9 @@ def _size_words(proof: "ConversionProof") -> str:
 
 
 def _evidence(record: "AgreementRecord") -> str:
-    what, _, name = record.site.rpartition(":")
-    where = {"read": f"the reading of {name}", "end": f"output {name}"}.get(what, record.site or record.runtime)
+    from sdpa_onnx.report.text.labels import site_in_words
+
+    where = site_in_words(record) or record.runtime
     figures = {"batch": record.sizes.batch_size, "q": record.sizes.q_seq_len, "kv": record.sizes.kv_seq_len}
     sizes = ", ".join(f"{word} {size}" for word, size in figures.items() if size >= 0)
     at = f" ({', '.join(part for part in (record.inputs, sizes) if part)})" if record.inputs or sizes else ""

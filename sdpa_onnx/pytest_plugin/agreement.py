@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record
+from sdpa_onnx.report.text.labels import site_in_words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +105,7 @@ def _finding(record: Record) -> list[str]:
     if not isinstance(record, AgreementRecord):
         return [f"- {record.reason}"]
     if record.verdict is None:
-        return [f"- {record.site or record.case}: {record.reason}"]
+        return [f"- {site_in_words(record) or record.case}: {record.reason}"]
     sizes = record.sizes
     shape = f"{sizes.batch_size} x {sizes.q_num_heads} heads x {sizes.q_seq_len} queries, {sizes.kv_seq_len} keys"
     figures = (
@@ -113,7 +114,7 @@ def _finding(record: Record) -> list[str]:
         f"cosine {record.cosine:.6f}; {record.not_finite} not finite"
     )
     return [
-        f"- {record.site}, {record.inputs} ({record.dtype}, {shape}, seed {record.seed}) {record.verdict}: "
+        f"- {site_in_words(record)}, {record.inputs} ({record.dtype}, {shape}, seed {record.seed}) {record.verdict}: "
         + record.reason,
         f"  {figures}",
     ]

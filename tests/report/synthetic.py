@@ -14,6 +14,7 @@ from sdpa_onnx.core.records.records import (
     Record,
     RuntimeRecord,
     Sizes,
+    Subject,
     TimingRecord,
     Verdict,
 )
@@ -151,7 +152,8 @@ def checks_of(target: str, case: AttentionCase) -> Iterator[AgreementRecord]:
             if target in USES:
                 yield msgspec.structs.replace(
                     inner,
-                    site="end:Y",
+                    subject=Subject.OUTPUT,
+                    site="Y",
                     sizes=Sizes(batch_size=1, q_seq_len=case.q_seq_len, kv_seq_len=case.kv_seq_len),
                     max_bound_ratio=0.5 + 0.1 * luck,
                     scale_error_proven=-1.0,

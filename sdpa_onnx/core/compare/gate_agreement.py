@@ -134,6 +134,6 @@ def _one_sided(record: BaseRecord | None, *, is_new: bool) -> GateRecord:
 
 def _renamed(before: BaseRecord, now: BaseRecord) -> str:
     """What differs in the names of two records that were matched by the rest."""
-    values = {name: (getattr(before, name, ""), getattr(now, name, "")) for name in ("opset", "site", "arm")}
+    values = {name: (getattr(before, name, ""), getattr(now, name, "")) for name in ("opset", "subject", "site", "arm")}
     names = [name for name, (was, is_now) in values.items() if was and is_now and was != is_now]
     return "".join(f" Its {name} was '{getattr(before, name)}'." for name in names)

@@ -15,6 +15,7 @@ from sdpa_onnx.core.compare.gate_row import gate_record, percent
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Record, TimingRecord
+from sdpa_onnx.core.records.subject import Subject
 from sdpa_onnx.core.records.verdicts import Outcome
 
 __all__ = ["graph_gate"]
@@ -97,7 +98,14 @@ def _compared(of: BaseRecord, before: _Facts, now: _Facts, limits: GateLimits) -
     evidence = " ".join([*worse, *told]) or "The same nodes stand in the file and run."
     row = gate_record(Gate.GRAPH, word, of, base=_summary(before), head=_summary(now), evidence=evidence)
     return msgspec.structs.replace(
-        row, case="", sizes=Sizes(), inputs="", site="", threads=0, amount=_amount(before, now)
+        row,
+        case="",
+        sizes=Sizes(),
+        inputs="",
+        subject=Subject.ATTENTION,
+        site="",
+        threads=0,
+        amount=_amount(before, now),
     )  # it holds for all of them
 
 

@@ -20,7 +20,7 @@ RecordT = TypeVar("RecordT", bound=BaseRecord)
 # been renamed or changed. Seed and element type always count: other inputs are another question.
 _LEVELS: dict[type[BaseRecord], tuple[tuple[str, ...], ...]] = {
     AgreementRecord: (
-        ("target", "case", "form", "opset", "runtime", "dtype", "inputs", "seed", "site"),
+        ("target", "case", "form", "opset", "runtime", "dtype", "inputs", "seed", "subject", "site"),
         ("target", "case", "form", "opset", "runtime", "dtype", "inputs", "seed"),
         ("target", "case", "form", "runtime", "dtype", "inputs", "seed"),
     ),

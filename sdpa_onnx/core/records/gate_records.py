@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
+from sdpa_onnx.core.records.subject import Subject
 from sdpa_onnx.core.records.verdicts import Outcome
 
 __all__ = ["Gate", "GateRecord", "GateVerdict"]
@@ -49,7 +50,8 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
     Args:
         gate: Which gate.
         word: What it says.
-        arm: Name of the arm, for timing; site: which attention; inputs: ladder step or probe; dtype: element type.
+        arm: Name of the arm, for timing.
+        subject, site: What was judged, and its name; inputs: ladder step or probe; dtype: element type.
         sizes: Sizes of the case. threads: Threads inside one operator; 0 where none is told.
         base, head: What either had, in a few words.
         evidence: Why the word holds, sentences.
@@ -65,6 +67,7 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
     gate: Gate = Gate.AGREEMENT
     word: GateVerdict = GateVerdict.SAME
     arm: str = ""
+    subject: Subject = Subject.ATTENTION
     site: str = ""
     inputs: str = ""
     dtype: str = ""

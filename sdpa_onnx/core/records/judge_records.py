@@ -1,6 +1,7 @@
 """What the judge's other questions write: features of an operator, planted faults, the first bad node."""
 
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
+from sdpa_onnx.core.records.subject import Subject
 from sdpa_onnx.core.records.verdicts import Conformity, Verdict
 
 __all__ = ["ConformanceRecord", "LocatedRecord", "PlantedRecord"]
@@ -75,7 +76,7 @@ class LocatedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
     `outcome` is disagrees if one was found, ok if none was.
 
     Args:
-        site: The judgement that disagreed: an attention, or "end:" and the output.
+        subject, site: The judgement that disagreed: what it is about, and its name.
         sizes: Sizes that it disagreed at.
         inputs: The step that it disagreed on.
         node: Its name; the first of a group; "" if none was found.
@@ -88,6 +89,7 @@ class LocatedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
         diagnosis: All of it in words.
     """
 
+    subject: Subject = Subject.ATTENTION
     site: str = ""
     sizes: Sizes = Sizes()
     inputs: str = ""

@@ -15,6 +15,7 @@ from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.core.records.gate_records import GateRecord
 from sdpa_onnx.core.records.judge_records import ConformanceRecord, LocatedRecord, PlantedRecord
 from sdpa_onnx.core.records.record_base import SCHEMA, BaseRecord, Sizes
+from sdpa_onnx.core.records.subject import Subject, from_earlier_site
 from sdpa_onnx.core.records.timing_records import TimingRecord
 from sdpa_onnx.core.records.timing_validity import impossible
 from sdpa_onnx.core.records.verdicts import Conformity, Outcome, RatioVerdict, Verdict
@@ -40,6 +41,7 @@ __all__ = [
     "RuntimeRecord",
     "SaturationRecord",
     "Sizes",
+    "Subject",
     "TimingRecord",
     "Verdict",
     "decode_record",
@@ -52,14 +54,14 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     """One output of one attention judged against the float64 oracle.
 
     Args:
-        site: Which attention of the model.
+        subject: What is judged; site: its name, "" where a whole model failed.
         sizes: Sizes it was judged at.
         dtype: Element type.
         precision: The declared arithmetic.
         verdict: The judge's word, or None if nothing was judged.
         max_abs_error: Largest |actual - oracle|.
         max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a
-            fault. At the end of a module (site "end:...") it is the error over what is allowed there.
+            fault. Of an output of the model it is the error over what is allowed there.
         not_finite: Elements that are NaN or infinite without cause; they have no ratio.
         kappa: Root mean square of error / sigma over the elements judged statistically; about 1 at
             most where the declared arithmetic ran; -1 if none was.
@@ -78,6 +80,7 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         providers: Nodes per execution provider.
     """
 
+    subject: Subject = Subject.ATTENTION
     site: str = ""
     sizes: Sizes = Sizes()
     dtype: str = ""
@@ -252,8 +255,23 @@ def decode_record(line: bytes, *, where: str) -> Record:
             f"{where}: the record has schema {record.schema}, this version reads {SCHEMA}.",
             hint="Read it with the version of sdpa_onnx that wrote it.",
         )
+    record = _completed(record, msgspec.json.decode(line, type=_LaterFields))
     if isinstance(record, TimingRecord) and (fault := impossible(record)):
         raise RecordFormatError(f"{where}: {fault}.")
+    return record
+
+
+class _LaterFields(msgspec.Struct, frozen=True):
+    """Fields that records of earlier versions lack: whether a line has them."""
+
+    subject: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def _completed(record: Record, later: _LaterFields) -> Record:
+    """The record with the fields that came later, from what earlier versions wrote in their stead."""
+    if later.subject is msgspec.UNSET and isinstance(record, AgreementRecord | LocatedRecord | GateRecord):
+        subject, site = from_earlier_site(record.site)
+        return msgspec.structs.replace(record, subject=subject, site=site)
     return record
 
 

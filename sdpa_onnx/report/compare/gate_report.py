@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from sdpa_onnx.core.compare.gate_row import percent
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import TimingRecord
-from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, plain, usual_factors
+from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, plain, site_in_words, usual_factors
 from sdpa_onnx.report.text.number_text import count, duration, ratio_text
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.workflows.expected.known_findings import KnownFinding, SortedFindings
@@ -134,9 +134,8 @@ def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
     runs = row.arm if row.arm not in ("", "HEAD") else row.runtime
     opset = f"opset {row.opset}" if row.opset and not row.arm else ""
     threads = f"{row.threads} threads" if row.threads > 1 else ""
-    site = f"output '{row.site[4:]}'" if row.site.startswith("end:") else row.site
     case = case_in_words(_sized(row), usual)
-    parts = (runs, row.target, case, row.form if not row.arm else "", opset, site, row.inputs, threads)
+    parts = (runs, row.target, case, row.form if not row.arm else "", opset, site_in_words(row), row.inputs, threads)
     return plain(", ".join(dict.fromkeys(part for part in parts if part)))
 
 

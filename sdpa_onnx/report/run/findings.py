@@ -7,16 +7,25 @@ timing_findings.py, those on saturation in saturation_findings.py.
 from collections import Counter
 from collections.abc import Sequence
 
-from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord, Verdict
+from sdpa_onnx.core.records.records import (
+    AgreementRecord,
+    ExportRecord,
+    Outcome,
+    Record,
+    Subject,
+    TimingRecord,
+    Verdict,
+)
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
 from sdpa_onnx.report.text.known_summary import known_summary
 from sdpa_onnx.report.text.labels import (
     CommonFactors,
-    is_module_end,
+    is_output_check,
     join_words,
     plain,
     series_name,
+    site_in_words,
     usual_factors,
     where_in_words,
 )
@@ -77,7 +86,7 @@ def _agreement_sentence(records: Sequence[Record], usual: CommonFactors) -> str:
     if wrong:
         return f"{_counts_of_wrong(wrong, len(checks))}; the worst {_times_its_bound(wrong[0], usual)}."
     agree = "The one check agrees" if len(checks) == 1 else f"All {len(checks)} checks agree"
-    proven = [check for check in checks if not is_module_end(check)]
+    proven = [check for check in checks if not is_output_check(check)]
     if not proven:
         return f"{agree} with a float64 run of the module."
     worst = max(proven, key=bound_ratio)
@@ -114,7 +123,7 @@ def _times_its_bound(worst: AgreementRecord, usual: CommonFactors) -> str:
     ratio = bound_ratio(worst)
     if ratio == float("inf"):
         return f"is not finite where the oracle is ({where})"
-    limit = "what is allowed at the end of a module" if is_module_end(worst) else "its proven bound"
+    limit = "what is allowed at the end of a module" if is_output_check(worst) else "its proven bound"
     return f"error is {figure(ratio)} times {limit} ({where})"
 
 
@@ -140,7 +149,8 @@ def _worst_lines(records: Sequence[Record]) -> list[str]:
         return []
     worst = wrong[0]
     inputs = f", inputs '{worst.inputs}'" if worst.inputs else ""
-    site = f", attention {worst.site}" if worst.site else ""
+    noun = "attention " if worst.subject is Subject.ATTENTION else ""
+    site = f", {noun}{site_in_words(worst)}" if worst.site else ""
     evidence = f"Evidence on the worst: largest error {figure(worst.max_abs_error)}{site}{inputs}, seed {worst.seed}."
     said = plain(worst.diagnosis or worst.reason, _REASON_LIMIT)
     where = sorted({f"{check.target} on {series_name(check)}" for check in wrong})
@@ -173,7 +183,7 @@ def _sharpness_lines(records: Sequence[Record]) -> list[str]:
     """What the checks would have caught, at the least sharp place."""
     sharpest: dict[tuple[str, str], float] = {}
     for check in _judged(records):
-        if outcome_of(check) is Outcome.OK and not is_module_end(check):
+        if outcome_of(check) is Outcome.OK and not is_output_check(check):
             place = (check.target, series_name(check))
             proven = check.scale_error_proven if check.scale_error_proven >= 0 else float("inf")
             sharpest[place] = min(sharpest.get(place, float("inf")), proven)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sdpa_onnx.core.records.records import LocatedRecord, Outcome, PlantedRecord, Record
-from sdpa_onnx.report.text.labels import join_words, plain
+from sdpa_onnx.report.text.labels import join_words, plain, site_in_words
 from sdpa_onnx.report.text.table import Column, Section, Table
 
 __all__ = ["located_table", "planted_table"]
@@ -12,7 +12,7 @@ __all__ = ["located_table", "planted_table"]
 def located_table(records: Sequence[Record]) -> Table:
     """The first bad node of every judgement that was looked into."""
     found = [record for record in records if isinstance(record, LocatedRecord)]
-    rows = tuple((record.runtime, plain(record.site), plain(record.diagnosis)) for record in found)
+    rows = tuple((record.runtime, plain(site_in_words(record)), plain(record.diagnosis)) for record in found)
     return Table(
         title="Where the error begins",
         heading="model",

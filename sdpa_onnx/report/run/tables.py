@@ -21,7 +21,7 @@ from sdpa_onnx.report.saturation.tables import prediction_table, saturation_tabl
 from sdpa_onnx.report.text.labels import (
     CommonFactors,
     case_in_words,
-    is_module_end,
+    is_output_check,
     plain,
     series_name,
     usual_factors,
@@ -78,7 +78,7 @@ def agreement_table(records: Sequence[Record], usual: CommonFactors) -> Table:
     for record in records:
         if isinstance(record, AgreementRecord):
             dtype = "" if record.dtype in ("", usual.dtype) else f" {record.dtype}"
-            end = ", end" if is_module_end(record) else ""
+            end = ", end" if is_output_check(record) else ""
             arms = gathered.setdefault(record.target, {})
             arms.setdefault(f"{series_name(record)}{dtype}{end}", []).append(record)
     verdicts = _verdicts_shown(records)

@@ -5,8 +5,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import assert_never
 
-from sdpa_onnx.core.records.records import AgreementRecord, Record, SaturationRecord, Sizes, TimingRecord
+from sdpa_onnx.core.records.records import (
+    AgreementRecord,
+    GateRecord,
+    LocatedRecord,
+    Record,
+    SaturationRecord,
+    Sizes,
+    Subject,
+    TimingRecord,
+)
 
 __all__ = [
     "CaseFactor",
@@ -18,10 +28,11 @@ __all__ = [
     "clock_in_words",
     "inputs_in_words",
     "is_expanded",
-    "is_module_end",
+    "is_output_check",
     "join_words",
     "plain",
     "series_name",
+    "site_in_words",
     "usual_factors",
     "where_in_words",
 ]
@@ -149,12 +160,24 @@ def is_expanded(record: Record) -> bool:
     return isinstance(record, SizedRecord) and any("Attention" in operator for operator in record.expanded)
 
 
-def is_module_end(record: Record) -> bool:
-    """Whether a check judged the end of a module, which has a rule instead of a proven bound.
+def is_output_check(record: Record) -> bool:
+    """Whether a check judged an output of a whole model, which has a rule instead of a proven bound."""
+    return isinstance(record, AgreementRecord) and record.subject is Subject.OUTPUT
 
-    Twin: workflows/verify/verify_model.py, which names the site.
-    """
-    return isinstance(record, AgreementRecord) and record.site.startswith("end:")
+
+def site_in_words(record: AgreementRecord | LocatedRecord | GateRecord) -> str:
+    """Say what was judged: the name of the attention, output 'Y', the reading of 'attention'; "" without a name."""
+    if not record.site:
+        return ""
+    match record.subject:
+        case Subject.ATTENTION:
+            return record.site
+        case Subject.OUTPUT:
+            return f"output '{record.site}'"
+        case Subject.READING:
+            return f"the reading of '{record.site}'"
+        case _:
+            assert_never(record.subject)
 
 
 def arm_in_words(record: Record) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs
 from sdpa_onnx.core.judge.agreement import Agreement
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes, Subject
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
@@ -80,14 +80,22 @@ class RunContext:
     target: str
 
     def record(
-        self, agreement: Agreement, *, spread: float, site: str, sizes: Sizes, is_empty: bool = False
+        self,
+        agreement: Agreement,
+        *,
+        spread: float,
+        subject: Subject = Subject.ATTENTION,
+        site: str,
+        sizes: Sizes,
+        is_empty: bool = False,
     ) -> AgreementRecord:
         """Write one judgement down.
 
         Args:
             agreement: What the judge found.
             spread: Standard deviation of the logits as measured, -1 if unknown.
-            site: Which attention, or "end:" and the output.
+            subject: What is judged.
+            site: Its name.
             sizes: Sizes it was judged at.
             is_empty: Whether there is no element to judge.
         """
@@ -106,6 +114,7 @@ class RunContext:
             outcome=outcome,
             reason=agreement.diagnosis if disagrees else reason,
             warnings=(*self.ran.warnings, *agreement.warnings, *_untapped(self.model)),
+            subject=subject,
             site=site,
             sizes=sizes,
             dtype=dtype_of(self.model).value,

@@ -11,7 +11,7 @@ import msgspec
 
 from sdpa_onnx.core.attention.spec_changes import spec_changes
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
-from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Record
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Record, Subject
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
@@ -170,7 +170,7 @@ def _is_bad(record: Record) -> bool:
 
 
 def _ends(records: tuple[AgreementRecord, ...]) -> list[Record]:
-    return [_without_ran(record) for record in records if record.site.startswith("end:")]
+    return [_without_ran(record) for record in records if record.subject is Subject.OUTPUT]
 
 
 def _without_ran(record: AgreementRecord) -> AgreementRecord:

@@ -3,14 +3,14 @@
 Judges and times nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
-from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, Subject, TimingRecord
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
@@ -30,6 +30,8 @@ __all__ = [
     "require_comparable",
 ]
 
+# What a judgement is about, and the name of that.
+_Site = tuple[Subject, str]
 # Names of the two arms.
 BASE, HEAD = "BASE", "HEAD"
 
@@ -119,21 +121,21 @@ def aligned(base: Sequence[Record], head: Sequence[Record]) -> list[Record]:
     return [_aligned(record, like, names) for record in base]
 
 
-def _aligned(record: Record, like: AgreementRecord, names: dict[str, str]) -> Record:
+def _aligned(record: Record, like: AgreementRecord, names: Mapping[_Site, _Site]) -> Record:
     match record:
         case AgreementRecord():
-            site = names.get(record.site, record.site)
-            return msgspec.structs.replace(record, form=like.form, opset=like.opset, site=site)
+            subject, site = names.get((record.subject, record.site), (record.subject, record.site))
+            return msgspec.structs.replace(record, form=like.form, opset=like.opset, subject=subject, site=site)
         case ExportRecord():
             return msgspec.structs.replace(record, form=like.form, opset=like.opset, nodes={})
         case _:
             return record
 
 
-def _sites(records: Sequence[Record]) -> list[str]:
-    """Names of attentions in the order in which they were judged; a module's end keeps its own name."""
-    named = (one.site for one in records if isinstance(one, AgreementRecord))
-    return list(dict.fromkeys(site for site in named if site and not site.startswith("end:")))
+def _sites(records: Sequence[Record]) -> list[_Site]:
+    """Attentions in the order in which they were judged; an output of the model keeps its own name."""
+    judged = (one for one in records if isinstance(one, AgreementRecord) and one.site)
+    return list(dict.fromkeys((one.subject, one.site) for one in judged if one.subject is not Subject.OUTPUT))
 
 
 def aligned_timing(base: TimingRecord, head: TimingRecord) -> TimingRecord:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.inputs import LADDER
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.judge.node_rule import format_of
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
@@ -242,7 +242,9 @@ class _Seen:
 
     def _end_record(self, run: PairRun, model: OnnxModel, name: str, agreement: Agreement) -> AgreementRecord:
         checked = self._checked(run, model)
-        return checked.record(agreement, spread=-1.0, site=f"end:{name}", sizes=end_sizes(run.step.check))
+        return checked.record(
+            agreement, spread=-1.0, subject=Subject.OUTPUT, site=name, sizes=end_sizes(run.step.check)
+        )
 
     def _alone(self) -> Iterator[AgreementRecord]:
         """Every kind of attention of the result by itself, on every spread and probe."""

@@ -14,7 +14,7 @@ from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import attend
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.site import AttentionSite
@@ -116,7 +116,8 @@ def _record(checked: RunContext, site: AttentionSite, values: Feeds, agreement: 
     return checked.record(
         agreement,
         spread=spread,
-        site=f"read:{site.name}",
+        subject=Subject.READING,
+        site=site.name,
         sizes=site_sizes(site, inputs),
         is_empty=not values[site.output].size,
     )

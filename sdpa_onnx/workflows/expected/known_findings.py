@@ -15,6 +15,9 @@ A file is TOML (or the same as JSON), one table a finding:
 Every field but `why` is a field of the record and must be equal; in a string `*`
 stands for any text. An entry of kind "gate" may say how large its finding may be,
 `at_most`; a larger one is new. Without it, any size is allowed.
+
+An entry with a `site` and no `subject` names an attention, or was written by a version
+without that field, which put it before the name (`core.records.subject.earlier_site`).
 """
 
 import difflib
@@ -28,6 +31,7 @@ from typing import Any, get_args
 import msgspec
 
 from sdpa_onnx.core.records.records import ConformanceRecord, GateRecord, Outcome, Record
+from sdpa_onnx.core.records.subject import Subject, earlier_site
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.workflows.expected.amount import is_within
 
@@ -41,7 +45,8 @@ _AT_MOST = "at_most"
 # that these name are all well.
 _NAMES_A_ROW = frozenset(
     (
-        *("kind", "schema", "cell", "job", "parts", "case", "target", "form", "opset", "runtime", "version", "site"),
+        *("kind", "schema", "cell", "job", "parts", "case", "target", "form", "opset", "runtime", "version"),
+        *("subject", "site"),
         *("dtype", "precision", "inputs", "spread", "seed", "group", "arm", "baseline", "clock", "threads", "model"),
         "gate",
         *("node", "dialect", "feature", "title", "operator", "repeat", "scale_rule", "head_dim", "kv_seq_len", "sigma"),
@@ -81,6 +86,8 @@ class KnownFinding:
 
     def _agrees(self, record: Record, names: Iterable[str]) -> bool:
         plain: dict[str, Any] = msgspec.to_builtins(record)
+        if "subject" in plain and "subject" not in self.fields:
+            plain["site"] = earlier_site(Subject(plain["subject"]), plain["site"])
         return all(name in plain and _is_like(self.fields[name], plain[name]) for name in names)
 
 

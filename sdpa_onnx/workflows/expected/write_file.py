@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 
 from sdpa_onnx.core.records.records import ConformanceRecord, GateRecord, Record
+from sdpa_onnx.core.records.subject import Subject
 from sdpa_onnx.workflows.expected.amount import allowance
 from sdpa_onnx.workflows.expected.known_findings import KnownFindings, is_bad
 
@@ -19,7 +20,7 @@ _HEAD = """\
 # What names a row, in the order of the file, and what came out.
 _FIELDS: dict[type[Record], tuple[tuple[str, ...], tuple[str, ...]]] = {
     ConformanceRecord: (("runtime", "operator", "feature", "opset", "dtype"), ("verdict", "observed")),
-    GateRecord: (("gate", "runtime", "target", "case", "form", "arm", "site", "inputs"), ("word",)),
+    GateRecord: (("gate", "runtime", "target", "case", "form", "arm", "subject", "site", "inputs"), ("word",)),
 }
 
 
@@ -41,6 +42,8 @@ def _entry(record: Record, known: KnownFindings) -> str:
     kind = str(record.__struct_config__.tag)
     names, came_out = _FIELDS[type(record)]
     values = {"kind": kind} | {name: value for name in (*names, *came_out) if (value := getattr(record, name))}
+    if values.get("subject") is Subject.ATTENTION:
+        del values["subject"]  # an entry without it is of an attention
     at_most = allowance(record)
     values |= {} if at_most is None else {"at_most": at_most}
     values["why"] = " ".join(said.split())

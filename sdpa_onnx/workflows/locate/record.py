@@ -69,6 +69,7 @@ def _located(record: AgreementRecord, outcome: Outcome, sentence: str, found: Ba
         runtime=record.runtime,
         outcome=outcome,
         reason="" if outcome is Outcome.OK else sentence,
+        subject=record.subject,
         site=record.site,
         sizes=record.sizes,
         inputs=record.inputs,

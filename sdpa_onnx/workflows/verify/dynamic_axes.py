@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome
+from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome, Subject
 from sdpa_onnx.errors import CaseError, ExportError, ModelError, SessionError
 from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
@@ -276,10 +276,10 @@ class _Trial:
         if wrong is None:
             return None
         # Some sites are attentions, others outputs of the whole graph, which is no node.
-        is_end = wrong.site.startswith("end:")
+        is_output = wrong.subject is Subject.OUTPUT
         # A wrong shape has no error of numbers.
-        is_number = is_end and (wrong.max_bound_ratio > 0.0 or wrong.not_finite > 0)
-        return _Failure(wrong.diagnosis, "" if is_end else wrong.site, is_number)
+        is_number = is_output and (wrong.max_bound_ratio > 0.0 or wrong.not_finite > 0)
+        return _Failure(wrong.diagnosis, "" if is_output else wrong.site, is_number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.faults.diagnosis import explain
 from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect, judge
 from sdpa_onnx.core.judge.cache_agreement import judge_present
-from sdpa_onnx.core.records.records import AgreementRecord, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, Subject, Verdict
 from sdpa_onnx.errors import ExportError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
@@ -141,7 +141,7 @@ def judge_outputs(
     truth = expectations.truth(checked.model)
     if truth is not None:
         for name, agreement in _judge_end(truth, checked.model, step.feeds, outputs):
-            yield checked.record(agreement, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
+            yield _output_record(checked, name, agreement)
 
 
 def _judge_shapes(checked: RunContext, outputs: Feeds) -> Iterator[AgreementRecord]:
@@ -157,7 +157,11 @@ def _judge_shapes(checked: RunContext, outputs: Feeds) -> Iterator[AgreementReco
         if outputs[name].shape != declared:
             found = f"Output '{name}' has shape {outputs[name].shape}, the graph declares {declared} at these sizes."
             wrong = Agreement(verdict=Verdict.WRONG, diagnosis=found)
-            yield checked.record(wrong, spread=-1.0, site=f"end:{name}", sizes=end_sizes(checked.check))
+            yield _output_record(checked, name, wrong)
+
+
+def _output_record(checked: RunContext, name: str, agreement: Agreement) -> AgreementRecord:
+    return checked.record(agreement, spread=-1.0, subject=Subject.OUTPUT, site=name, sizes=end_sizes(checked.check))
 
 
 def judge_sites(

@@ -12,7 +12,7 @@ from rich.console import Console
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gates import RunSide, compare_paired, compare_stored
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
-from sdpa_onnx.core.records.records import Record
+from sdpa_onnx.core.records.records import Record, Subject
 from sdpa_onnx.core.records.verdicts import Outcome, RatioVerdict, Verdict
 from sdpa_onnx.report.compare.gate_report import GateReport, evidence_lines, place, summary
 from sdpa_onnx.report.compare.junit import render_junit
@@ -194,7 +194,7 @@ def test_place_names_what_there_is() -> None:
 
 def test_an_output_is_quoted() -> None:
     """The output of the name "output" would read oddly without."""
-    row = compare_paired([agreed()], [agreed(site="end:output", case="x")], [], GateLimits())[0]
+    row = compare_paired([agreed()], [agreed(subject=Subject.OUTPUT, site="output", case="x")], [], GateLimits())[0]
     assert ", output 'output', spread 1" in place(row)
 
 

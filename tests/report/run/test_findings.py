@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, ExportRecord, Outcome, Record, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, ExportRecord, Outcome, Record, Subject, Verdict
 from sdpa_onnx.report.run.findings import findings
 from tests.conftest import GoldenCheck
 from tests.report.synthetic import check, comparison, header, quick_records, troubled_records, with_ratios
@@ -73,7 +73,7 @@ def test_times_of_wrong_outputs_do_not_count() -> None:
 
 def test_worst_is_by_bound_and_proof() -> None:
     """A proven fault comes before a larger suspicion."""
-    suspicious = {"outcome": Outcome.DISAGREES, "verdict": Verdict.SUSPICIOUS, "site": "end:Y"}
+    suspicious = {"outcome": Outcome.DISAGREES, "verdict": Verdict.SUSPICIOUS, "subject": Subject.OUTPUT, "site": "Y"}
     lines = tell(
         [check(**suspicious, max_bound_ratio=99.0), check(**WRONG), check(**(WRONG | {"max_bound_ratio": 2.0}))]
     )
@@ -82,7 +82,17 @@ def test_worst_is_by_bound_and_proof() -> None:
 
 def test_suspicious_end_of_a_module() -> None:
     """The end of a module has a rule, not a proven bound."""
-    lines = tell([check(outcome=Outcome.DISAGREES, verdict=Verdict.SUSPICIOUS, site="end:Y", max_bound_ratio=1.5)])
+    lines = tell(
+        [
+            check(
+                outcome=Outcome.DISAGREES,
+                verdict=Verdict.SUSPICIOUS,
+                subject=Subject.OUTPUT,
+                site="Y",
+                max_bound_ratio=1.5,
+            )
+        ]
+    )
     assert lines[0].startswith(
         "1 of 1 check is suspicious; the worst error is 1.50 times what is allowed at the end of a module (sdpa,"
     )
@@ -186,7 +196,7 @@ def test_warnings_are_told_once() -> None:
 
 def test_module_end_alone() -> None:
     """Without a proven bound none is claimed."""
-    assert tell([check(site="end:Y")]) == ["The one check agrees with a float64 run of the module."]
+    assert tell([check(subject=Subject.OUTPUT, site="Y")]) == ["The one check agrees with a float64 run of the module."]
 
 
 def test_every_record_kind_is_counted() -> None:

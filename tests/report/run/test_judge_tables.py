@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from sdpa_onnx.core.records.records import LocatedRecord, Outcome, PlantedRecord, Record, Verdict
+from sdpa_onnx.core.records.records import LocatedRecord, Outcome, PlantedRecord, Record, Subject, Verdict
 from sdpa_onnx.report.run.judge_tables import located_table, planted_table
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.run.terminal import print_tables
@@ -18,15 +18,19 @@ def _planted(fault: str, outcome: Outcome, **fields: str) -> PlantedRecord:
     return PlantedRecord(outcome=outcome, **(usual | fields))  # type: ignore[arg-type]
 
 
-def _located(site: str, diagnosis: str, outcome: Outcome = Outcome.DISAGREES) -> LocatedRecord:
-    return LocatedRecord(target="block.onnx", runtime="ort-cpu", outcome=outcome, site=site, diagnosis=diagnosis)
+def _located(
+    site: str, diagnosis: str, outcome: Outcome = Outcome.DISAGREES, subject: Subject = Subject.ATTENTION
+) -> LocatedRecord:
+    return LocatedRecord(
+        target="block.onnx", runtime="ort-cpu", outcome=outcome, subject=subject, site=site, diagnosis=diagnosis
+    )
 
 
 def _records() -> list[Record]:
     found = "The first bad node on ort-cpu is 'project' (MatMul): fed the reference's values, its output 'q' is wrong."
     return [
         check(outcome=Outcome.DISAGREES, verdict=Verdict.WRONG, max_bound_ratio=12.0, diagnosis="Off by 1 %."),
-        _located("end:y", found),
+        _located("y", found, subject=Subject.OUTPUT),
         _located("attend", "No bad node on ort-cpu: 3 nodes were judged,\neach by itself.", Outcome.OK),
         _planted("scale-missing", Outcome.OK),
         _planted("heads-tiled", Outcome.OK),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Verdict
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.check.feeds import axis_names
@@ -28,7 +28,7 @@ def _ends(model: OnnxModel, source: nn.Module) -> list[AgreementRecord]:
         target="t",
         expectations=ExpectationCache(),
     )
-    return [record for record in records if record.site.startswith("end:")]
+    return [record for record in records if record.subject is Subject.OUTPUT]
 
 
 def test_right_module_passes(module_model: OnnxModel) -> None:

@@ -11,7 +11,7 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gates import compare_paired
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
-from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Sizes, TimingRecord, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Sizes, Subject, TimingRecord, Verdict
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.workflows.compare import judge as compare_judge
@@ -93,8 +93,10 @@ def test_graphs_of_another_environment(folder: Path, tmp_path: Path) -> None:
 
 def test_names_of_base_follow_head() -> None:
     """Form, opset and attentions in their order; a module's end keeps its name, and unequal numbers are left."""
-    base = [AgreementRecord(site=site, form="attention", opset=23) for site in ("a", "b", "end:Y")]
-    head = [AgreementRecord(site=site, form="decomposed", opset=18) for site in ("x", "y", "end:Y")]
+    output = AgreementRecord(subject=Subject.OUTPUT, site="a", form="attention", opset=23)
+    base = [*(AgreementRecord(site=site, form="attention", opset=23) for site in ("a", "b")), output]
+    head = [msgspec.structs.replace(one, form="decomposed", opset=18) for one in base]
+    head[:2] = [msgspec.structs.replace(one, site=site) for one, site in zip(head[:2], ("x", "y"), strict=True)]
     assert aligned(base, head) == head
     kept = aligned(base[:1], head)
     assert isinstance(kept[0], AgreementRecord)
@@ -147,7 +149,7 @@ def test_another_opset_agrees(folder: Path) -> None:
         folder / "attention.onnx", folder / "newer.onnx", CompareOptions(runtimes=["ort-cpu"], limits=_UNTIMED)
     )
     assert words(rows, Gate.AGREEMENT) <= {GateVerdict.SAME, GateVerdict.BETTER}
-    assert any(row.site == "end:Y" for row in rows)
+    assert any((row.subject, row.site) == (Subject.OUTPUT, "Y") for row in rows)
     assert len([row for row in rows if row.gate is Gate.AGREEMENT]) > 10
 
 
@@ -159,14 +161,14 @@ def test_a_planted_fault_fails(folder: Path) -> None:
     )
     failing = [row for row in rows if row.fails]
     assert {row.gate for row in failing} == {Gate.AGREEMENT}
-    assert {row.site for row in failing} == {"end:Y"}
+    assert {(row.subject, row.site) for row in failing} == {(Subject.OUTPUT, "Y")}
     assert all("The scale was 0.3536 and is 0.4." in row.evidence for row in failing)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.SUSPICIOUS])
 def test_a_changed_scale_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
     """First of what is told of an output that differs; a row that passes where none does."""
-    end = AgreementRecord(site="end:Y", verdict=Verdict.OK)
+    end = AgreementRecord(subject=Subject.OUTPUT, site="Y", verdict=Verdict.OK)
     proof = SimpleNamespace(
         source=(end,), records=(msgspec.structs.replace(end, verdict=verdict, diagnosis="The error is 0.1."),)
     )

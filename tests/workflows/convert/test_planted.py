@@ -11,7 +11,7 @@ import pytest
 
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
-from sdpa_onnx.core.records.records import Outcome
+from sdpa_onnx.core.records.records import Outcome, Subject
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.find import find_attentions
@@ -119,9 +119,9 @@ def _converted(tmp_path: Path, source: ir.Model | onnx.ModelProto) -> Conversion
     )
 
 
-def _sites_against(done: Conversion) -> set[str]:
+def _sites_against(done: Conversion) -> set[tuple[Subject, str]]:
     assert done.proof is not None
-    return {record.site for record in done.proof.records if record.outcome is not Outcome.OK}
+    return {(record.subject, record.site) for record in done.proof.records if record.outcome is not Outcome.OK}
 
 
 @pytest.mark.parametrize("spec", [_SPEC, _WINDOW], ids=["masked", "window"])
@@ -143,7 +143,7 @@ def test_wrong_rewrite_is_refused(tmp_path: Path, planted: Callable[[Fault], Non
     spec, fault = _FAULTS[name]
     planted(fault)
     done = _converted(tmp_path, build_attention_model(spec, opset=25, dtype=Dtype.FLOAT32))
-    assert {"attention", "end:Y"} <= _sites_against(done)
+    assert {(Subject.ATTENTION, "attention"), (Subject.OUTPUT, "Y")} <= _sites_against(done)
     assert (done.is_right, done.path) == (False, None)
     assert [path.name for path in tmp_path.iterdir()] == ["source.onnx"]
 
@@ -159,8 +159,8 @@ def test_changed_neighbour_is_refused(tmp_path: Path, planted: Callable[[Fault],
     planted(change)
     done = _converted(tmp_path, with_projections())
     against = _sites_against(done)
-    assert "end:y" in against
-    assert {site.split(":")[0] for site in against} == {"end"}
+    assert (Subject.OUTPUT, "y") in against
+    assert {subject for subject, _ in against} == {Subject.OUTPUT}
     assert done.path is None
 
 
@@ -174,7 +174,7 @@ def test_whole_numbers_are_compared_exactly(tmp_path: Path, planted: Callable[[F
 
     planted(change)
     done = _converted(tmp_path, with_projections())
-    assert _sites_against(done) == {"end:best"}
+    assert _sites_against(done) == {(Subject.OUTPUT, "best")}
     assert done.proof is not None
     told = next(record.diagnosis for record in done.proof.records if record.outcome is not Outcome.OK)
     assert told.endswith("elements differ from the source.")
@@ -201,9 +201,9 @@ def test_wrong_reading_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sdpa_onnx.workflows.check.lifted_model.find_attentions", misread)
     done = _converted(tmp_path, with_projections())
     against = _sites_against(done)
-    assert {site.split(":")[0] for site in against} == {"read", "end"}
-    assert "end:y" in against
+    assert {subject for subject, _ in against} == {Subject.READING, Subject.OUTPUT}
+    assert (Subject.OUTPUT, "y") in against
     assert done.path is None
     assert done.proof is not None
-    told = [record.diagnosis for record in done.proof.records if record.site.startswith("read:")]
+    told = [record.diagnosis for record in done.proof.records if record.subject is Subject.READING]
     assert any(text.startswith("It was misread: the source in float64 gives something else.") for text in told)

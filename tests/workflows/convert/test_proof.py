@@ -8,7 +8,7 @@ import pytest
 
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
-from sdpa_onnx.core.records.records import Outcome
+from sdpa_onnx.core.records.records import Outcome, Subject
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.lower.by_length import Branch, lower_by_length
@@ -43,10 +43,10 @@ def test_wrong_source_is_told_and_left_behind() -> None:
 def test_both_errors_are_reported() -> None:
     """Each output of each run has a record of the source beside that of the result."""
     proof = _proof(with_projections(), Form.DECOMPOSED, count=2)
-    of_source = [(record.site, record.inputs) for record in proof.source if record.site.startswith("end:")]
-    of_result = [(record.site, record.inputs) for record in proof.records if record.site.startswith("end:")]
+    of_source = [(record.site, record.inputs) for record in proof.source if record.subject is Subject.OUTPUT]
+    of_result = [(record.site, record.inputs) for record in proof.records if record.subject is Subject.OUTPUT]
     assert of_source == of_result
-    assert {site for site, _ in of_result} == {"end:y", "end:best"}
+    assert {site for site, _ in of_result} == {"y", "best"}
 
 
 def test_other_interface_is_refused() -> None:

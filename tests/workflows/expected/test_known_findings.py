@@ -6,13 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sdpa_onnx.core.records.gate_records import GateVerdict
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
     ConformanceRecord,
     Conformity,
     ExportRecord,
+    GateRecord,
     Outcome,
     Record,
+    Subject,
     Verdict,
 )
 from sdpa_onnx.errors import PlanError
@@ -290,3 +293,37 @@ def test_nested_too_deeply(tmp_path: Path, name: str) -> None:
     with pytest.raises(PlanError) as caught:
         read_expected(path)
     assert str(caught.value) == f"Known findings {path} cannot be read: they are nested too deeply."
+
+
+@pytest.mark.parametrize(
+    ("entry", "subjects"),
+    [
+        ('site = "Y"', {Subject.ATTENTION}),
+        ('site = "end:Y"', {Subject.OUTPUT}),
+        ('site = "read:Y"', {Subject.READING}),
+        ('site = "*"', set(Subject)),
+        ('site = "end:*"', {Subject.OUTPUT}),
+        ('site = "Y"\nsubject = "output"', {Subject.OUTPUT}),
+        ('site = "*"\nsubject = "attention"', {Subject.ATTENTION}),
+        ('site = "end:Y"\nsubject = "output"', set()),
+    ],
+)
+def test_attention_and_output_of_one_name_are_two_rows(tmp_path: Path, entry: str, subjects: set[Subject]) -> None:
+    """An entry without a subject is one of an earlier version, where the name had a prefix."""
+    path = tmp_path / "known.toml"
+    path.write_text(f'[[known]]\nkind = "agreement"\nwhy = "seen"\n{entry}\n', encoding="utf-8")
+    records = [AgreementRecord(subject=one, site="Y", outcome=Outcome.DISAGREES) for one in Subject]
+    found = read_expected(path).sort(records)
+    assert {one.subject for one in records if one not in found.new} == subjects  # type: ignore[union-attr]
+
+
+def test_written_entries_tell_an_output_from_an_attention(tmp_path: Path) -> None:
+    """Each written entry matches its own row alone."""
+    rows = [
+        GateRecord(subject=one, site="Y", outcome=Outcome.DISAGREES, word=GateVerdict.REGRESSION) for one in Subject
+    ]
+    for index, record in enumerate(rows):
+        path = tmp_path / f"known-{index}.toml"
+        path.write_text(write_known([record], known=KnownFindings()), encoding="utf-8")
+        found = read_expected(path)
+        assert [found.find(one) is not None for one in rows] == [one is record for one in rows]

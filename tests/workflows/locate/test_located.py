@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, LocatedRecord, Outcome, Record, Verdict
+from sdpa_onnx.core.records.records import (
+    AgreementRecord,
+    ExportRecord,
+    LocatedRecord,
+    Outcome,
+    Record,
+    Subject,
+    Verdict,
+)
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
@@ -46,7 +54,7 @@ def test_wrong_projection_of_a_module_is_located(monkeypatch: pytest.MonkeyPatch
     node = next(node for node in module_model.ir.graph if node.op_type in ("MatMul", "Gemm"))
     records = _verified(monkeypatch, module_model, Altered(node=node.name or "", alter=scaled(1.01)))
     (located,) = [record for record in records if isinstance(record, LocatedRecord)]
-    assert located.site.startswith("end:")
+    assert located.subject is Subject.OUTPUT
     assert located.node == node.name
 
 

@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
@@ -44,7 +44,7 @@ def test_right_model_is_proved_at_eight_sizes(name: str, request: pytest.Fixture
     proof = _proof(model)
     assert (proof.outcome, proof.reason, proof.baked, proof.sizes_tried) == (Outcome.OK, "", (), 8)
     assert {record.outcome for record in proof.records} == {Outcome.OK}
-    sites = [record for record in proof.records if not record.site.startswith("end:")]
+    sites = [record for record in proof.records if record.subject is not Subject.OUTPUT]
     assert len({(record.sizes.batch_size, record.sizes.q_seq_len, record.sizes.kv_seq_len) for record in sites}) == 8
     assert set(proof.dynamic_axes) >= {"batch_size"}
 
@@ -128,7 +128,7 @@ def test_scale_of_a_logarithm_is_kept(opset: int) -> None:
     """log S_k follows the length in both forms, and is proved at sizes where a baked one would be wrong."""
     proof = _proof(export_module(ScaledByLogLength().eval(), qkv(), opset=opset), count=4)
     assert (proof.outcome, proof.reason) == (Outcome.OK, "")
-    assert any(record.site.startswith("end:") for record in proof.records)
+    assert any(record.subject is Subject.OUTPUT for record in proof.records)
 
 
 def test_scale_baked_at_the_traced_length_is_found(bare_model: OnnxModel) -> None:

@@ -8,7 +8,7 @@ import torch
 from onnx import TensorProto, helper
 
 import sdpa_onnx
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.torch_export.exporter import export_module
 from sdpa_onnx.workflows.export.export_target import export_and_prove
@@ -100,7 +100,7 @@ def test_module_is_called_as_it_was_exported() -> None:
     """Keyword-only tensors and constants of the sample reach the module when its end is compared."""
     sample = {"x": torch.randn(2, 4, 5, 8), "factor": 2.0}
     exported = export_and_prove(lambda: export_module(_KeywordOnly(), sample), target="keyword")
-    ends = [record for record in exported.agreement if record.site.startswith("end:")]
+    ends = [record for record in exported.agreement if record.subject is Subject.OUTPUT]
     assert exported.is_right
     assert ends
     # Compared with numbers, not passed over because the module could not be called.

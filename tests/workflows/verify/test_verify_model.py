@@ -7,7 +7,7 @@ import pytest
 
 from sdpa_onnx.core.attention.inputs import LADDER
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Verdict
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
@@ -190,7 +190,7 @@ def test_module_reaches_the_spreads_asked_for(name: str, request: pytest.Fixture
     model: OnnxModel = request.getfixturevalue(name)
     length = next(axis for axis in ("x_seq_len", "q_seq_len", "hidden_seq_len") if _has(model, axis))
     records = _checked(model, get_runtime("ort-cpu"), {"batch_size": 2, length: 64})
-    sites = [record for record in records if not record.site.startswith("end:")]
+    sites = [record for record in records if record.subject is not Subject.OUTPUT]
     assert [record.inputs for record in sites] == [f"spread {step:g}" for step in LADDER]
     assert [record.spread for record in sites] == pytest.approx(list(LADDER), rel=0.2)
     assert {record.verdict for record in records} == {Verdict.OK}
