@@ -77,6 +77,11 @@ def name_of(target: str, case: AttentionCase) -> str:
     return f"{target}_batch_size{case.batch_size}_q_seq_len{case.q_seq_len}_kv_seq_len{case.kv_seq_len}"
 
 
+def spec_of(target: str, case: AttentionCase) -> AttentionSpec | None:
+    """The spec as verify writes it: that of bare attention, none for a module."""
+    return None if target in USES else case.spec
+
+
 def timings_of(target: str, case: AttentionCase, *, noise: float = 0.012) -> list[TimingRecord]:
     """One interleaved comparison of the three arms."""
     pairs = case.batch_size * 8 * case.q_seq_len * case.kv_seq_len
@@ -95,6 +100,7 @@ def _timing(
     is_baseline = arm.name == "torch"
     return TimingRecord(
         case=name_of(target, case),
+        spec=spec_of(target, case),
         target=target,
         form=arm.form,
         opset=arm.opset,
@@ -131,6 +137,7 @@ def checks_of(target: str, case: AttentionCase) -> Iterator[AgreementRecord]:
             ratio = 0.09 * (case.spec.head_dim / 64) ** 0.2 * (1 + 0.25 * luck)
             inner = AgreementRecord(
                 case=name_of(target, case),
+                spec=spec_of(target, case),
                 target=target,
                 form=arm.form,
                 opset=arm.opset,

@@ -11,7 +11,17 @@ from typing import TypeVar
 
 from sdpa_onnx.errors import CaseError
 
-__all__ = ["AttentionCase", "AttentionSpec", "Dtype", "Layout", "MaskKind", "ScaleRule"]
+__all__ = [
+    "AttentionCase",
+    "AttentionSpec",
+    "Dtype",
+    "Layout",
+    "MaskKind",
+    "ScaleRule",
+    "option_tokens",
+    "parse_case_id",
+    "scale_word",
+]
 
 
 _Enum = TypeVar("_Enum", bound=StrEnum)
@@ -198,7 +208,7 @@ class AttentionCase:
 
     @property
     def case_id(self) -> str:
-        """Stable, file-name safe name: only what differs from the default appears."""
+        """Stable, file-name safe name: only what differs from the default appears. Twin: `parse_case_id`."""
         spec = self.spec
         parts = [
             f"b{self.batch_size}",
@@ -209,18 +219,7 @@ class AttentionCase:
             f"d{spec.head_dim}",
             self.dtype.short,
         ]
-        options = {
-            "causal": spec.is_causal,
-            f"dv{spec.v_head_dim}": spec.v_head_dim != spec.head_dim,
-            f"wl{spec.left_window}": spec.left_window >= 0,
-            f"wr{spec.right_window}": spec.right_window >= 0,
-            f"past{self.past_seq_len}": spec.has_past,
-            f"mask-{spec.mask}": spec.mask is not MaskKind.NONE,
-            f"cap{spec.softcap:g}": spec.softcap > 0,
-            f"scale{_scale_word(spec.scale)}": spec.scale != ScaleRule.INVERSE_SQRT,
-            spec.layout.value: spec.layout is not Layout.BNSH,
-        }
-        return "_".join(parts + [word for word, present in options.items() if present])
+        return "_".join([*parts, *option_tokens(spec, self.past_seq_len)])
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the inputs that this case has, by their name in `AttentionInputs`."""
@@ -246,6 +245,70 @@ class AttentionCase:
         return (self.batch_size, seq_len, num_heads * width)
 
 
+def option_tokens(spec: AttentionSpec, past_seq_len: int = 0) -> tuple[str, ...]:
+    """What a spec has beside heads and width, as it stands in a case id: only what differs from the default.
+
+    Args:
+        spec: What is computed.
+        past_seq_len: Keys in the cache, if it has one.
+
+    Example:
+        >>> option_tokens(AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=8, is_causal=True, left_window=4))
+        ('causal', 'wl4')
+    """
+    options = {
+        "causal": spec.is_causal,
+        f"dv{spec.v_head_dim}": spec.v_head_dim != spec.head_dim,
+        f"wl{spec.left_window}": spec.left_window >= 0,
+        f"wr{spec.right_window}": spec.right_window >= 0,
+        f"past{past_seq_len}": spec.has_past,
+        f"mask-{spec.mask}": spec.mask is not MaskKind.NONE,
+        f"cap{spec.softcap:g}": spec.softcap > 0,
+        f"scale{scale_word(spec.scale)}": spec.scale != ScaleRule.INVERSE_SQRT,
+        spec.layout.value: spec.layout is not Layout.BNSH,
+    }
+    return tuple(word for word, present in options.items() if present)
+
+
+_CASE_ID = re.compile(
+    r"b(?P<batch_size>\d+)_hq(?P<q_num_heads>\d+)_hkv(?P<kv_num_heads>\d+)_q(?P<q_seq_len>\d+)_kv(?P<kv_seq_len>\d+)"
+    r"_d(?P<head_dim>\d+)_(?P<dtype>b?f\d+)(?P<causal>_causal)?(?:_dv(?P<v_head_dim>\d+))?(?:_wl(?P<left_window>\d+))?"
+    r"(?:_wr(?P<right_window>\d+))?(?:_past(?P<past_seq_len>\d+))?(?:_mask-(?P<mask>[a-z]+))?(?:_cap(?P<softcap>[^_]+))?"
+    r"(?:_scale(?P<scale>[^_]+))?(?:_(?P<layout>bsh))?"
+)
+_CASE_SIZES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
+_SPEC_SIZES = ("q_num_heads", "kv_num_heads", "head_dim", "v_head_dim", "left_window", "right_window")
+
+
+def parse_case_id(text: str) -> AttentionCase | None:
+    """The case that an id names, to the digits that stand in it; None of any other text. Twin: `AttentionCase.case_id`.
+
+    For records that earlier versions wrote, which have no field for the spec.
+
+    Example:
+        >>> parse_case_id("b2_hq8_hkv2_q128_kv128_d64_f16_causal").spec.is_causal
+        True
+    """
+    found = _CASE_ID.fullmatch(text)
+    if found is None:
+        return None
+    read = {name: value for name, value in found.groupdict().items() if value is not None}
+    try:
+        spec = AttentionSpec(
+            **{name: int(read[name]) for name in _SPEC_SIZES if name in read},
+            is_causal="causal" in read,
+            mask=MaskKind(read.get("mask", MaskKind.NONE)),
+            softcap=float(read.get("softcap", 0.0)),
+            scale=_scale_of(read["scale"]) if "scale" in read else ScaleRule.INVERSE_SQRT,
+            has_past="past_seq_len" in read,
+            layout=Layout(read.get("layout", Layout.BNSH)),
+        )
+        dtype = next(one for one in Dtype if one.short == read["dtype"])
+        return AttentionCase(spec=spec, dtype=dtype, **{name: int(read[name]) for name in _CASE_SIZES if name in read})
+    except (ValueError, StopIteration):  # a number or a word that no id has; CaseError is a ValueError
+        return None
+
+
 def _require(name: str, value: object, allowed: str, *, holds: bool) -> None:
     if not holds:
         raise CaseError(f"{name} is {value}; it must be {allowed}.")
@@ -262,5 +325,15 @@ def _member(kind: type[_Enum], name: str, value: str) -> _Enum:
         raise CaseError(f"{name} is '{value}'; it must be one of {', '.join(kind)}.") from None
 
 
-def _scale_word(scale: float | ScaleRule) -> str:
+def scale_word(scale: float | ScaleRule) -> str:
+    """A scale as it stands in a case id."""
     return re.sub(r"[^a-z0-9]+", "-", scale.value) if isinstance(scale, ScaleRule) else f"{scale:g}"
+
+
+def _scale_of(word: str) -> float | ScaleRule:
+    """Twin: `scale_word`.
+
+    Raises:
+        ValueError: If it is neither a rule nor a number.
+    """
+    return next((rule for rule in ScaleRule if scale_word(rule) == word), None) or float(word)

@@ -100,6 +100,8 @@ def _compared(of: BaseRecord, before: _Facts, now: _Facts, limits: GateLimits) -
     return msgspec.structs.replace(
         row,
         case="",
+        spec=None,
+        past_seq_len=-1,
         sizes=Sizes(),
         inputs="",
         subject=Subject.ATTENTION,

@@ -9,7 +9,22 @@ from sdpa_onnx.core.records.verdicts import Outcome
 
 __all__ = ["gate_record", "percent", "reason", "settled"]
 
-_NAMES = ("target", "case", "form", "opset", "runtime", "dtype", "sizes", "subject", "site", "inputs", "arm", "threads")
+_NAMES = (
+    "target",
+    "case",
+    "form",
+    "opset",
+    "runtime",
+    "dtype",
+    "spec",
+    "past_seq_len",
+    "sizes",
+    "subject",
+    "site",
+    "inputs",
+    "arm",
+    "threads",
+)
 
 
 def gate_record(

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.subject import Subject
 from sdpa_onnx.core.records.verdicts import Outcome
@@ -52,6 +53,7 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
         word: What it says.
         arm: Name of the arm, for timing.
         subject, site: What was judged, and its name; inputs: ladder step or probe; dtype: element type.
+        spec, past_seq_len: As in `AgreementRecord`.
         sizes: Sizes of the case. threads: Threads inside one operator; 0 where none is told.
         base, head: What either had, in a few words.
         evidence: Why the word holds, sentences.
@@ -71,6 +73,8 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
     site: str = ""
     inputs: str = ""
     dtype: str = ""
+    spec: AttentionSpec | None = None
+    past_seq_len: int = -1
     sizes: Sizes = Sizes()
     threads: int = 0
     base: str = ""

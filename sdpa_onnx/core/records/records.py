@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.attention.spec import AttentionSpec, parse_case_id
 from sdpa_onnx.core.records.baked import BakedAxis, BakedSetting
 from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.core.records.gate_records import GateRecord
@@ -54,6 +54,8 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     """One output of one attention judged against the float64 oracle.
 
     Args:
+        spec, past_seq_len: What the case computes and the keys in its cache, where it is one attention by itself;
+            None and -1 of a larger model.
         subject: What is judged; site: its name, "" where a whole model failed.
         sizes: Sizes it was judged at.
         dtype: Element type.
@@ -80,6 +82,8 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         providers: Nodes per execution provider.
     """
 
+    spec: AttentionSpec | None = None
+    past_seq_len: int = -1
     subject: Subject = Subject.ATTENTION
     site: str = ""
     sizes: Sizes = Sizes()
@@ -265,13 +269,19 @@ class _LaterFields(msgspec.Struct, frozen=True):
     """Fields that records of earlier versions lack: whether a line has them."""
 
     subject: str | msgspec.UnsetType = msgspec.UNSET
+    spec: dict[str, object] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def _completed(record: Record, later: _LaterFields) -> Record:
     """The record with the fields that came later, from what earlier versions wrote in their stead."""
     if later.subject is msgspec.UNSET and isinstance(record, AgreementRecord | LocatedRecord | GateRecord):
         subject, site = from_earlier_site(record.site)
-        return msgspec.structs.replace(record, subject=subject, site=site)
+        record = msgspec.structs.replace(record, subject=subject, site=site)
+    if later.spec is msgspec.UNSET and isinstance(record, AgreementRecord | TimingRecord | GateRecord):
+        case = parse_case_id(record.case)
+        if case is not None:
+            past = case.past_seq_len if case.spec.has_past else -1
+            record = msgspec.structs.replace(record, spec=case.spec, past_seq_len=past)
     return record
 
 

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 
@@ -14,6 +15,8 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     Args:
         group: The comparison; its arms were timed in one interleaved run.
         sizes: Sizes of the case.
+        spec, past_seq_len: What the case computes and the keys in its cache, where it is one attention by itself;
+            None and -1 of a larger model.
         dtype: Element type.
         arm: Name of this arm; baseline: name of the arm that ratios refer to.
         median_seconds, median_low, median_high: Median over launches of the median
@@ -56,6 +59,8 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
 
     group: str = ""
     sizes: Sizes = Sizes()
+    spec: AttentionSpec | None = None
+    past_seq_len: int = -1
     dtype: str = ""
     arm: str = ""
     baseline: str = ""

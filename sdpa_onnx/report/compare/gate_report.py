@@ -146,7 +146,14 @@ def _usual_of(report: GateReport) -> CommonFactors:
 
 def _sized(row: GateRecord) -> TimingRecord:
     """The row as a record whose case has words."""
-    return TimingRecord(case=row.case, target=row.target, sizes=row.sizes, dtype=row.dtype)
+    return TimingRecord(
+        case=row.case,
+        target=row.target,
+        spec=row.spec,
+        past_seq_len=row.past_seq_len,
+        sizes=row.sizes,
+        dtype=row.dtype,
+    )
 
 
 def headline(report: GateReport) -> str:

@@ -1,12 +1,12 @@
 """Names for people: what case, what arm, what form; text only, no judgement."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
+from sdpa_onnx.core.attention.spec import Layout, MaskKind, ScaleRule, option_tokens, scale_word
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
     GateRecord,
@@ -42,23 +42,12 @@ SizedRecord = AgreementRecord | TimingRecord
 
 _FORM_WORDS = {"attention": "Attention", "decomposed": "the decomposed graph"}
 
-# A case id, its size tokens; what is left are its options. Twin: AttentionCase.case_id.
-_CASE_ID = re.compile(r"^b\d+_hq\d+_hkv\d+_q\d+_kv\d+_d\d+_")
-_SIZE_TOKEN = re.compile(r"^(b|q|kv|d)\d+$")
-_OPTION_WORDS = (
-    (re.compile(r"^causal$"), "causal"),
-    (re.compile(r"^dv(\d+)$"), r"d_v \1"),
-    (re.compile(r"^wl(\d+)$"), r"left window \1"),
-    (re.compile(r"^wr(\d+)$"), r"right window \1"),
-    (re.compile(r"^past(\d+)$"), r"past \1"),
-    (re.compile(r"^mask-bool$"), "boolean mask"),
-    (re.compile(r"^mask-float$"), "float mask"),
-    (re.compile(r"^mask-lengths$"), "key lengths"),
-    (re.compile(r"^cap([\d.e+-]+)$"), r"softcap \1"),
-    (re.compile(r"^scale(.+)$"), r"scale \1"),
-    (re.compile(r"^bsh$"), "layout BSH"),
-)
-_KV_HEADS = re.compile(r"^hq(\d+)$|^hkv(\d+)$")
+_MASK_WORDS = {
+    MaskKind.NONE: "",
+    MaskKind.BOOL: "boolean mask",
+    MaskKind.FLOAT: "float mask",
+    MaskKind.LENGTHS: "key lengths",
+}
 
 
 class CaseFactor(StrEnum):
@@ -96,14 +85,19 @@ def usual_factors(records: Sequence[Record]) -> CommonFactors:
     return CommonFactors(q_num_heads=heads, dtype=dtype)
 
 
-def case_options(case: str) -> tuple[str, ...]:
-    """The tokens of a case id that are no sizes: heads, dtype, causal and the like.
+def case_options(record: SizedRecord, *, with_heads: bool = True) -> tuple[str, ...]:
+    """What a case has beside its sizes and element type, one token each: heads, causality, windows and the like.
 
-    None for a case that is named otherwise (a module with the sizes of its axes).
+    None for a model that is more than one attention.
+
+    Args:
+        record: Of the case.
+        with_heads: Whether the head counts are among them.
     """
-    if not _CASE_ID.match(case):
+    if record.spec is None:
         return ()
-    return tuple(token for token in case.split("_") if not _SIZE_TOKEN.match(token))
+    heads = (f"hq{record.spec.q_num_heads}", f"hkv{record.spec.kv_num_heads}") if with_heads else ()
+    return (*heads, *option_tokens(record.spec, record.past_seq_len))
 
 
 def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[CaseFactor] = ()) -> str:
@@ -123,7 +117,7 @@ def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[Cas
         CaseFactor.LENGTH: _length_words(sizes),
         CaseFactor.HEAD_DIM: f"d_k {sizes.head_dim}" if sizes.head_dim > 0 else "",
         CaseFactor.HEADS: "" if is_usual or sizes.q_num_heads < 1 else f"{sizes.q_num_heads} heads",
-        CaseFactor.OPTIONS: ", ".join(_option_words(record.case)),
+        CaseFactor.OPTIONS: ", ".join(_option_words(record)),
         CaseFactor.DTYPE: "" if record.dtype == usual.dtype else record.dtype,
     }
     return ", ".join(text for axis, text in parts.items() if text and axis not in set(without))
@@ -214,10 +208,20 @@ def _length_words(sizes: Sizes) -> str:
     return f"{sizes.q_seq_len} queries, {sizes.kv_seq_len} keys"
 
 
-def _option_words(case: str) -> list[str]:
-    options = case_options(case)
-    heads = [int(found[1] or found[2]) for token in options if (found := _KV_HEADS.match(token))]
-    words = [f"{heads[1]} key/value heads"] if len(heads) == 2 and heads[0] != heads[1] else []
-    for token in options:
-        words += [found.expand(word) for pattern, word in _OPTION_WORDS if (found := pattern.match(token))]
-    return words
+def _option_words(record: SizedRecord) -> list[str]:
+    spec = record.spec
+    if spec is None:
+        return []
+    words = {
+        f"{spec.kv_num_heads} key/value heads": spec.kv_num_heads != spec.q_num_heads,
+        "causal": spec.is_causal,
+        f"d_v {spec.v_head_dim}": spec.v_head_dim != spec.head_dim,
+        f"left window {spec.left_window}": spec.left_window >= 0,
+        f"right window {spec.right_window}": spec.right_window >= 0,
+        f"past {record.past_seq_len}": spec.has_past,
+        _MASK_WORDS[spec.mask]: spec.mask is not MaskKind.NONE,
+        f"softcap {spec.softcap:g}": spec.softcap > 0,
+        f"scale {scale_word(spec.scale)}": spec.scale != ScaleRule.INVERSE_SQRT,
+        "layout BSH": spec.layout is Layout.BSH,
+    }
+    return [word for word, present in words.items() if present]

@@ -222,7 +222,7 @@ def fastest(comparison: RecordedComparison) -> TimingRecord | None:
 def _factors(record: TimingRecord) -> tuple[object, ...]:
     sizes = record.sizes
     lengths = (sizes.q_seq_len, sizes.kv_seq_len)
-    return (sizes.batch_size, lengths, sizes.head_dim, case_options(record.case), record.dtype, record.threads)
+    return (sizes.batch_size, lengths, sizes.head_dim, case_options(record), record.dtype, record.threads)
 
 
 def _differing_factors(one: TimingRecord, other: TimingRecord) -> int:
@@ -231,5 +231,5 @@ def _differing_factors(one: TimingRecord, other: TimingRecord) -> int:
 
 def _order(record: TimingRecord) -> tuple[object, ...]:
     sizes = record.sizes
-    options = case_options(record.case)
+    options = case_options(record)
     return (record.dtype, options, record.threads, sizes.batch_size, sizes.head_dim, sizes.q_seq_len, sizes.kv_seq_len)

@@ -68,11 +68,10 @@ def _fixed(record: SizedRecord, axis: CaseFactor) -> tuple[object, ...]:
         CaseFactor.LENGTH: (sizes.q_seq_len, sizes.kv_seq_len),
         CaseFactor.HEADS: sizes.q_num_heads,
         CaseFactor.DTYPE: record.dtype,
-        CaseFactor.OPTIONS: case_options(record.case),
+        CaseFactor.OPTIONS: case_options(record),
     }
     if axis is CaseFactor.HEADS:
-        # The case id carries the head counts too; they are what varies.
-        factors[CaseFactor.OPTIONS] = tuple(token for token in case_options(record.case) if not token.startswith("h"))
+        factors[CaseFactor.OPTIONS] = case_options(record, with_heads=False)
     # Along the length, queries go with the keys, or stay while the keys grow (decoding).
     queries = "as keys" if sizes.q_seq_len == sizes.kv_seq_len else sizes.q_seq_len
     factors[axis] = queries if axis is CaseFactor.LENGTH else None

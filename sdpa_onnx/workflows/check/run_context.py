@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs
+from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes, Subject
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
@@ -22,10 +23,12 @@ __all__ = [
     "FORM_KEY",
     "MODULE_RUNTIME",
     "CheckOptions",
+    "NamedCase",
     "RunContext",
     "end_sizes",
     "failed_record",
     "form_of",
+    "named_case",
     "site_sizes",
     "unsupported_record",
     "with_figures",
@@ -105,9 +108,12 @@ class RunContext:
         )
         outcome = Outcome.DISAGREES if disagrees else Outcome.FAILED if blind else Outcome.OK
         reason = (_EMPTY if is_empty else _NO_NUMBER) if blind else ""
+        case = named_case(self.model, self.check, self.target)
         plain = AgreementRecord(
             target=self.target,
-            case=case_name(self.model, self.check, self.target),
+            case=case.name,
+            spec=case.spec,
+            past_seq_len=case.past_seq_len,
             form="" if self.runtime == MODULE_RUNTIME else form_of(self.model),
             opset=0 if self.runtime == MODULE_RUNTIME else self.model.opset,
             runtime=self.runtime,
@@ -189,9 +195,12 @@ def failed_record(model: OnnxModel, runtime: str, check: CheckOptions, *, target
 def _not_judged(
     model: OnnxModel, runtime: str, check: CheckOptions, target: str, outcome: Outcome, reason: str
 ) -> AgreementRecord:
+    case = named_case(model, check, target)
     return AgreementRecord(
         target=target,
-        case=case_name(model, check, target),
+        case=case.name,
+        spec=case.spec,
+        past_seq_len=case.past_seq_len,
         form=form_of(model),
         opset=model.opset,
         runtime=runtime,
@@ -214,16 +223,27 @@ def form_of(model: OnnxModel) -> str:
     return Form.ORT_MHA.value if "MultiHeadAttention" in contrib else Form.DECOMPOSED.value
 
 
-def case_name(model: OnnxModel, check: CheckOptions, target: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedCase:
+    """A case as records name it, with its spec and the keys in its cache where it is one attention by itself."""
+
+    name: str
+    spec: AttentionSpec | None = None
+    past_seq_len: int = -1
+
+
+def named_case(model: OnnxModel, check: CheckOptions, target: str) -> NamedCase:
     """Case id of a bare attention, else the target with its sizes."""
     case = bare_case(model, check.sizes) if check.inputs is None else None
     if case is not None:
-        return case.case_id
+        past = case.past_seq_len if case.spec.has_past else -1
+        return NamedCase(name=case.case_id, spec=case.spec, past_seq_len=past)
     lengths = [axis for axis in check.sizes if not axis.startswith("batch")]
     short = {axis: "b" for axis in check.sizes if axis.startswith("batch")} | dict(
         zip(lengths, ("q", "kv"), strict=False)
     )
-    return "_".join([target or "model", *(f"{short.get(axis, axis)}{size}" for axis, size in check.sizes.items())])
+    sizes = (f"{short.get(axis, axis)}{size}" for axis, size in check.sizes.items())
+    return NamedCase(name="_".join([target or "model", *sizes]))
 
 
 def site_sizes(site: AttentionSite, inputs: AttentionInputs) -> Sizes:

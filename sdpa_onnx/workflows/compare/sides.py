@@ -94,11 +94,11 @@ def by_sizes(records: Sequence[Record]) -> list[Record]:
 
 
 def _by_sizes(record: Record) -> Record:
-    if not isinstance(record, AgreementRecord) or record.sizes.q_seq_len < 0:
+    if not isinstance(record, AgreementRecord):
         return msgspec.structs.replace(record, case=record.target)
     sizes = record.sizes
-    case = f"{record.target}_b{sizes.batch_size}_q{sizes.q_seq_len}_kv{sizes.kv_seq_len}"
-    return msgspec.structs.replace(record, case=case)
+    behind = "" if sizes.q_seq_len < 0 else f"_b{sizes.batch_size}_q{sizes.q_seq_len}_kv{sizes.kv_seq_len}"
+    return msgspec.structs.replace(record, case=f"{record.target}{behind}", spec=None, past_seq_len=-1)
 
 
 def refused_alike(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
@@ -106,9 +106,8 @@ def refused_alike(records: Sequence[Record], others: Sequence[Record]) -> list[R
     told = [one for one in others if isinstance(one, AgreementRecord)]
     if not told or any(one.site or one.verdict is not None for one in told):
         return list(records)
-    return [
-        msgspec.structs.replace(one, case=told[0].case) if isinstance(one, AgreementRecord) else one for one in records
-    ]
+    case = {"case": told[0].case, "spec": told[0].spec, "past_seq_len": told[0].past_seq_len}
+    return [msgspec.structs.replace(one, **case) if isinstance(one, AgreementRecord) else one for one in records]
 
 
 def aligned(base: Sequence[Record], head: Sequence[Record]) -> list[Record]:
@@ -140,7 +139,10 @@ def _sites(records: Sequence[Record]) -> list[_Site]:
 
 def aligned_timing(base: TimingRecord, head: TimingRecord) -> TimingRecord:
     """The timing of BASE as the arm that HEAD is beside; its opset and what ran stay its own."""
-    same = {name: getattr(head, name) for name in ("target", "case", "group", "form", "arm", "python", "options")}
+    same = {
+        name: getattr(head, name)
+        for name in ("target", "case", "spec", "past_seq_len", "group", "form", "arm", "python", "options")
+    }
     return msgspec.structs.replace(base, **same)
 
 

@@ -39,6 +39,8 @@ def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecor
         outcome=_OUTCOMES[finding.kind],
         reason=group.title,
         warnings=tuple(_doubts(group, runtime, seed)),
+        spec=case.case.spec,
+        past_seq_len=case.case.past_seq_len if case.case.spec.has_past else -1,
         site=finding.output,
         sizes=Sizes(
             batch_size=case.case.batch_size,

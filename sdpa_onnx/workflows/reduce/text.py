@@ -77,6 +77,7 @@ def _listed(texts: tuple[str, ...], what: str = "sets of sizes") -> str:
 def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
     """The judgement of the smallest case."""
     agreement = reduced.agreement
+    case = reduced.trial.case if reduced.case and reduced.trial is not None else None
     plain = AgreementRecord(
         target=target,
         case=reduced.case or "part",
@@ -86,6 +87,8 @@ def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
         outcome=Outcome.DISAGREES if reduced.kind is Conformity.WRONG else Outcome.FAILED,
         reason=reduced.message,
         warnings=() if reduced.is_finished else ("The time was up before nothing smaller was found.",),
+        spec=None if case is None else case.spec,
+        past_seq_len=case.past_seq_len if case is not None and case.spec.has_past else -1,
         site=reduced.failure.output,
         sizes=_sizes(reduced),
         dtype="" if reduced.trial is None else reduced.trial.case.dtype.value,

@@ -19,7 +19,7 @@ from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.measure.verdict_rule import Decision, ratio
 from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.workflows.check.feeds import dtype_of
-from sdpa_onnx.workflows.check.run_context import CheckOptions, case_name, end_sizes
+from sdpa_onnx.workflows.check.run_context import CheckOptions, end_sizes, named_case
 from sdpa_onnx.workflows.timing.graph_work import model_work, site_case
 from sdpa_onnx.workflows.timing.job_folder import Arm
 
@@ -68,14 +68,16 @@ class RecordContext:
 
 def plain_record(arm: Arm, check: CheckOptions, *, target: str, baseline: str) -> TimingRecord:
     """What is known of an arm before it runs."""
-    case = case_name(arm.model, check, target)
+    case = named_case(arm.model, check, target)
     return TimingRecord(
         target=target,
-        case=case,
+        case=case.name,
         form=arm.form,
         opset=arm.opset,
         runtime=arm.runtime.name,
-        group=case,
+        group=case.name,
+        spec=case.spec,
+        past_seq_len=case.past_seq_len,
         sizes=_sizes(arm.model, check),
         dtype=dtype_of(arm.model).value,
         arm=arm.name,

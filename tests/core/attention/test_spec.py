@@ -1,12 +1,23 @@
 """Specs and cases: what is refused and in which words, ids, JSON."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.spec import (
+    AttentionCase,
+    AttentionSpec,
+    Dtype,
+    Layout,
+    MaskKind,
+    ScaleRule,
+    parse_case_id,
+)
 from sdpa_onnx.errors import CaseError, SdpaOnnxError
 
 SMALL: dict[str, Any] = {"q_num_heads": 8, "kv_num_heads": 2, "head_dim": 64}
@@ -170,6 +181,69 @@ def test_case_ids(of_spec: dict[str, Any], of_case: dict[str, Any], expected: st
     """Only what differs from the default appears, in a fixed order; source: DESIGN section 4."""
     case = AttentionCase(spec=spec(**of_spec), batch_size=2, q_seq_len=128, dtype=Dtype.FLOAT16, **of_case)
     assert case.case_id == expected
+
+
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> AttentionCase:
+    """Any case at all."""
+    kv_num_heads, has_past = draw(st.integers(1, 40)), draw(st.booleans())
+    of_spec = AttentionSpec(
+        q_num_heads=kv_num_heads * draw(st.integers(1, 8)),
+        kv_num_heads=kv_num_heads,
+        head_dim=draw(st.integers(1, 512)),
+        v_head_dim=draw(st.integers(1, 512)),
+        is_causal=draw(st.booleans()),
+        left_window=draw(st.integers(-1, 10_000)),
+        right_window=draw(st.integers(-1, 10_000)),
+        mask=draw(st.sampled_from([kind for kind in MaskKind if not has_past or kind is not MaskKind.LENGTHS])),
+        softcap=draw(st.floats(0.0, allow_infinity=False)),
+        scale=draw(st.sampled_from(ScaleRule) | _FINITE),
+        has_past=has_past,
+        layout=draw(st.sampled_from(Layout)),
+    )
+    sizes = {name: draw(st.integers(0, 10**6)) for name in ("batch_size", "q_seq_len", "kv_seq_len")}
+    past = draw(st.integers(0, 10**6)) if has_past else 0
+    return AttentionCase(spec=of_spec, past_seq_len=past, dtype=draw(st.sampled_from(Dtype)), **sizes)
+
+
+@given(_cases())
+def test_an_id_is_read_back(case: AttentionCase) -> None:
+    """All but the digits of scale and softcap that the id leaves out."""
+    found = parse_case_id(case.case_id)
+    assert found is not None
+    assert found.case_id == case.case_id
+    assert replace(found, spec=replace(found.spec, scale=1.0, softcap=0.0)) == replace(
+        case, spec=replace(case.spec, scale=1.0, softcap=0.0)
+    )
+    assert found.spec.scale_value == pytest.approx(case.spec.scale_value, rel=1e-5, abs=1e-320)
+    assert found.spec.softcap == pytest.approx(case.spec.softcap, rel=1e-5, abs=1e-320)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "two.onnx_b2_q13",
+        "b2_hq8_hkv2_q128_kv128_d64",
+        f"{ID}_",
+        f"{ID}_wide",
+        f"{ID}_dv32_causal",
+        f"{ID}_mask-round",
+        f"{ID}_scalesome",
+        f"{ID}_scaleinf",
+        f"{ID}_past3_mask-lengths",
+        ID.replace("f16", "f8"),
+        ID.replace("hkv2", "hkv3"),
+        ID.replace("q128", f"q{'1' * 5000}"),
+        f"x{ID}",
+    ],
+)
+def test_other_text_is_no_id(text: str) -> None:
+    """A word too many, in another order or out of range; and no text raises."""
+    assert parse_case_id(text) is None
 
 
 def test_a_plain_id_has_no_option_words() -> None:

@@ -125,6 +125,8 @@ FULL: dict[str, Record] = {
         outcome=Outcome.DISAGREES,
         reason="it differs",
         warnings=("one", "zwei: \u00e9 \u2264"),
+        spec=SPEC,
+        past_seq_len=3,
         subject=Subject.READING,
         site="node 1",
         sizes=SIZES,
@@ -157,6 +159,8 @@ FULL: dict[str, Record] = {
         providers={"CPUExecutionProvider": 60},
         group="g",
         sizes=SIZES,
+        spec=SPEC,
+        past_seq_len=3,
         dtype="float16",
         arm="ort-cpu",
         baseline="torch",
@@ -248,6 +252,8 @@ FULL: dict[str, Record] = {
         gate=Gate.TIME,
         word=GateVerdict.REGRESSION,
         arm="ort-cpu",
+        spec=SPEC,
+        past_seq_len=3,
         subject=Subject.OUTPUT,
         site="sdpa",
         inputs="spread 1",
@@ -282,6 +288,19 @@ def test_a_record_survives_its_line(kind: str) -> None:
     back = decode_record(line, where="x:1")
     assert back == FULL[kind]
     assert type(back) is type(FULL[kind])
+
+
+@pytest.mark.parametrize("kind", ["agreement", "timing", "gate"])
+def test_earlier_records_get_their_spec_from_the_case_id(kind: str) -> None:
+    """Only where the field is missing: a spec of null is of a larger model, whatever it is called."""
+    case = "b1_hq4_hkv2_q1_kv1_d8_f32_past5"
+    old = decode_record(f'{{"kind":"{kind}","case":"{case}"}}'.encode(), where="old:1")
+    spec = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8, has_past=True)
+    assert (old.spec, old.past_seq_len) == (spec, 5)  # type: ignore[union-attr]
+    now = decode_record(f'{{"kind":"{kind}","case":"{case}","spec":null}}'.encode(), where="new:1")
+    assert (now.spec, now.past_seq_len) == (None, -1)  # type: ignore[union-attr]
+    named = decode_record(f'{{"kind":"{kind}","case":"two.onnx_b1_q13"}}'.encode(), where="old:2")
+    assert (named.spec, named.past_seq_len) == (None, -1)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", FULL)

@@ -98,11 +98,11 @@ def test_each_target_has_its_chart() -> None:
 def test_causal_is_another_line_than_full() -> None:
     """Factors that only the case id tells keep slices apart."""
     causal = [
-        check(case=(case := case_of(head_dim=width, causal=True)).case_id, sizes=sizes_of(case))
+        check(case=(case := case_of(head_dim=width, causal=True)).case_id, spec=case.spec, sizes=sizes_of(case))
         for width in (16, 32, 64)
     ]
     full = [
-        check(case=(case := case_of(head_dim=width)).case_id, sizes=sizes_of(case), max_bound_ratio=0.9)
+        check(case=(case := case_of(head_dim=width)).case_id, spec=case.spec, sizes=sizes_of(case), max_bound_ratio=0.9)
         for width in (16, 32)
     ]
     (series,) = chart_series([*causal, *full])
@@ -113,7 +113,9 @@ def test_causal_is_another_line_than_full() -> None:
 def test_the_worst_of_several_inputs_is_drawn() -> None:
     """One point a series and d_k: the largest error of its inputs."""
     records: list[Record] = [
-        check(case=(case := case_of(head_dim=width)).case_id, sizes=sizes_of(case), max_bound_ratio=ratio)
+        check(
+            case=(case := case_of(head_dim=width)).case_id, spec=case.spec, sizes=sizes_of(case), max_bound_ratio=ratio
+        )
         for width in (16, 32, 64)
         for ratio in (0.1, 0.3, 0.2)
     ]
@@ -125,7 +127,7 @@ def test_the_worst_of_several_inputs_is_drawn() -> None:
 def test_what_a_logarithm_cannot_show_is_said(error: float) -> None:
     """Exact and not finite results are left out and counted in the caption."""
     records: list[Record] = [
-        check(case=(case := case_of(head_dim=width)).case_id, sizes=sizes_of(case), max_abs_error=1e-6)
+        check(case=(case := case_of(head_dim=width)).case_id, spec=case.spec, sizes=sizes_of(case), max_abs_error=1e-6)
         for width in (16, 32, 64)
     ]
     records[0] = msgspec.structs.replace(records[0], max_bound_ratio=error, max_abs_error=error)
