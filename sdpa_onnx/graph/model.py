@@ -24,9 +24,8 @@ from sdpa_onnx.graph.files.message import is_bulk, message_pieces, without_bulk
 from sdpa_onnx.graph.files.saved_files import PROTOBUF_LIMIT_BYTES, LinkedFiles, fits_one_message, linked, staged
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.graph.files.wire import WireError, byte_pieces, total_length
-from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.site import AttentionSite
-from sdpa_onnx.graph.structure import check_structure
+from sdpa_onnx.graph.structure import read_message
 
 __all__ = ["SITES_KEY", "SPEC_KEY", "TRACED_KEY", "OnnxModel", "load_model"]
 
@@ -225,8 +224,7 @@ def load_model(
 
 def _taken(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     try:
-        in_order = check_structure(proto, who="The model")
-        model = _from_proto(proto, in_order=in_order, who="The model")
+        model = read_message(proto, who="The model")
     except _UNREADABLE as error:
         raise ModelError("The message is not an ONNX model.") from error
     attach_files(model, folder, who="Cannot read the model")
@@ -242,8 +240,7 @@ def _read(path: Path) -> ir.Model:
         proto, own = _message(path)
         if not proto.opset_import or not (proto.graph.node or proto.graph.output):
             raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.")
-        in_order = check_structure(proto, who=str(path))
-        model = _from_proto(proto, in_order=in_order, who=str(path))
+        model = read_message(proto, who=str(path))
         attach_files(model, path.parent.absolute(), own=own, who=f"Cannot read {path}")
         return model
     except FileNotFoundError as error:
@@ -264,21 +261,6 @@ def _message(path: Path) -> tuple[onnx.ModelProto, DataFile | None]:
     except WireError as error:
         raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.") from error
     return onnx.ModelProto.FromString(skeleton), own
-
-
-def _from_proto(proto: onnx.ModelProto, *, in_order: bool, who: str) -> ir.Model:
-    with quiet_ir():
-        model = ir.from_proto(proto)
-    if not in_order:
-        try:
-            bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-            for body in bodies:
-                body.sort()
-        except ValueError as error:
-            raise ModelError(
-                f"{who} is no sound model: its nodes wait for each other in a circle.", hint="It may be damaged."
-            ) from error
-    return model
 
 
 def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:

@@ -1,207 +1,214 @@
-"""Whether a graph is whole: every value made once and before it is read, names, attributes and types in order.
+"""Refuse a damaged model when it is read: what onnx.checker refuses in a node, and what our own code cannot handle.
 
-Looks at messages as they were read; runs nothing, infers nothing. Tensors and
-operators' own rules are looked at by `structure_tensors` and `structure_nodes`.
+`onnx.checker.check_model` is not asked: it refuses models that onnxruntime runs
+(outputs without a shape, nodes out of order, operators of other domains that
+are not imported, tensor names given twice), and it holds at most 2 GiB. So each
+node is checked alone, without tensors and subgraphs, and onnx_ir resolves the names.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
+import onnx_ir as ir
 
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph.structure_nodes import Opsets, attribute_fault, operator_fault, opsets_of
-from sdpa_onnx.graph.structure_tensors import tensor_fault, type_fault
+from sdpa_onnx.graph.files.external_data import tensors_of
+from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.structure_texts import text_fault
 
-__all__ = ["check_structure"]
+__all__ = ["read_message"]
 
-_HINT = "It may be damaged, or hold what is not read here."
+_HINT = "It may be damaged, or use what this version cannot read."
 
-Names = frozenset[str]
+# A domain of which onnx knows no operator: it then checks what is true of any node.
+_UNKNOWN_DOMAIN = "sdpa_onnx.unknown"
+
+Functions = frozenset[tuple[str, str]]
 
 
-class _UnsoundError(Exception):
-    """What is wrong, to be told with the name of the file."""
-
-
-def check_structure(proto: onnx.ModelProto, *, who: str) -> bool:
-    """Refuse a graph that is not whole.
+def read_message(proto: onnx.ModelProto, *, who: str) -> ir.Model:
+    """Read a message into onnx_ir, its nodes sorted; files of tensors are not opened.
 
     Args:
-        proto: The model. Numbers in other files are not looked at.
+        proto: The model.
         who: How an error begins: "m.onnx".
-
-    Returns:
-        Whether every node stands behind those that it reads from; else it is to be sorted.
 
     Raises:
         ModelError: The first fault found.
     """
+    found = _checked(proto)
+    if isinstance(found, str):
+        raise ModelError(f"{who} is not a valid model: {found}.", hint=_HINT)
+    return found
+
+
+def _checked(proto: onnx.ModelProto) -> ir.Model | str:
+    """The model, or what is wrong with it as a sentence without its full stop."""
+    if fault := _message_fault(proto):
+        return fault
     try:
-        return _checked_model(proto)
-    except _UnsoundError as fault:
-        raise ModelError(f"{who} is no sound model: {fault}.", hint=_HINT) from None
+        with quiet_ir():
+            model = ir.from_proto(proto)
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            graph.sort()
+    except (ir.serde.SerdeError, ValueError) as error:
+        return _first_cause(error)
+    if fault := _name_fault(model) or _call_fault(model) or _tensors_fault(model):
+        return fault
+    _open_negative_axes(model)
+    return model
 
 
-def _checked_model(proto: onnx.ModelProto) -> bool:
+def _first_cause(error: BaseException) -> str:
+    """The error that onnx_ir wrapped, in one line."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return f"onnx_ir cannot read it ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')})"
+
+
+def _graphs(model: ir.Model) -> list[ir.Graph]:
+    """The main graph, those of functions, and all subgraphs."""
+    bodies = [model.graph, *(function.graph for function in model.functions.values())]
+    return [*bodies, *(inner for body in bodies for inner in body.subgraphs())]
+
+
+def _open_negative_axes(model: ir.Model) -> None:
+    """Take a size of -1 as unknown, as onnxruntime does; some writers use it for an axis of any size."""
+    for graph in _graphs(model):
+        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+            if value.shape is not None and any(isinstance(size, int) and size < 0 for size in value.shape):
+                sizes = [None if isinstance(size, int) and size < 0 else size for size in value.shape]
+                value.shape = ir.Shape(sizes)
+
+
+def _message_fault(proto: onnx.ModelProto) -> str | None:
     if fault := text_fault(proto):
-        raise _UnsoundError(fault)
+        return fault
     functions = [(function.domain, function.name, function.overload) for function in proto.functions]
     if len(functions) != len(set(functions)):
-        raise _UnsoundError("it has two functions of one name")
-    _check_calls(proto)
-    scope = _Scope(opsets=_opsets(proto.opset_import), own=frozenset((domain, name) for domain, name, _ in functions))
-    in_order = _check_graph(proto.graph, scope, everything=frozenset(), seen=frozenset())
-    for function in proto.functions:
-        in_order &= _check_function(function, scope)
-    return in_order
+        return "it has two functions of one name"
+    own = frozenset((domain, name) for domain, name, _ in functions)
+    bodies = [(proto.graph.node, proto.opset_import), *((one.node, one.opset_import) for one in proto.functions)]
+    for place, (nodes, imports) in enumerate(bodies):
+        opsets = {_domain(entry.domain): entry.version for entry in imports}
+        for node in _nodes_of(nodes):
+            if fault := _node_fault(node, opsets, own, in_function=place > 0):
+                return fault
+    return None
 
 
-def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> Opsets:
-    found = opsets_of(imports)
-    if isinstance(found, str):
-        raise _UnsoundError(found)
-    return found
-
-
-class _Scope:
-    """What nodes of a body may use: operator sets, the model's functions, attributes of the function around them."""
-
-    __slots__ = ("attributes", "opsets", "own")
-
-    def __init__(self, *, opsets: Opsets, own: frozenset[tuple[str, str]], attributes: Names | None = None) -> None:
-        self.opsets = opsets
-        self.own = own
-        self.attributes = attributes  # None: not in a function
-
-
-def _check_graph(graph: onnx.GraphProto, scope: _Scope, *, everything: Names, seen: Names) -> bool:
-    where = f"graph '{graph.name}'"
-    if graph.sparse_initializer:
-        raise _UnsoundError(f"{where} has sparse tensors, which are not read here")
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        _raise(type_fault(value.type), f"value '{value.name}'")
-    for tensor in graph.initializer:
-        _raise(tensor_fault(tensor), f"tensor '{tensor.name}'")
-    inputs = _once([value.name for value in graph.input], f"the inputs of {where}")
-    constants = _once([tensor.name for tensor in graph.initializer], f"the tensors of {where}")
-    begun = inputs | constants
-    made, in_order = _check_nodes(graph.node, scope, begun=begun, everything=everything, seen=seen)
-    for value in graph.output:
-        if value.name not in begun and value.name not in made:
-            raise _UnsoundError(f"nothing in {where} makes its output '{value.name}'")
-    return in_order
-
-
-def _check_function(function: onnx.FunctionProto, scope: _Scope) -> bool:
-    where = f"function '{function.name}'"
-    inputs = _once(list(function.input), f"the inputs of {where}")
-    attributes = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
-    named = _once(attributes, f"the attributes of {where}")
-    inner = _Scope(opsets=_opsets(function.opset_import), own=scope.own, attributes=named)
-    for attribute in function.attribute_proto:
-        _check_attribute(attribute, inner, where)
-    nothing: Names = frozenset()
-    made, in_order = _check_nodes(function.node, inner, begun=inputs, everything=nothing, seen=nothing)
-    for name in function.output:
-        if name not in inputs and name not in made:
-            raise _UnsoundError(f"nothing in {where} makes its output '{name}'")
-    return in_order
-
-
-def _check_nodes(
-    nodes: Sequence[onnx.NodeProto], scope: _Scope, *, begun: Names, everything: Names, seen: Names
-) -> tuple[Names, bool]:
-    """What the nodes make, and whether they stand in order.
-
-    Args:
-        nodes: The nodes of one body.
-        scope: What they may use.
-        begun: Inputs and tensors of the body.
-        everything: Values of the bodies around it.
-        seen: Those of them that are made before it.
-    """
-    made = _once([name for node in nodes for name in node.output if name], "the values that are made", taken=begun)
-    known = everything | begun | made
-    before = set(seen | begun)
-    in_order = True
+def _nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and those of their subgraphs."""
     for node in nodes:
-        where = _where(node)
-        for name in node.input:
-            if name and name not in known:
-                raise _UnsoundError(f"{where} reads '{name}', which nothing makes")
-        in_order &= all(name in before for name in node.input if name)
-        graphs = _subgraphs(node, scope, where)
-        _raise(operator_fault(node, scope.opsets, scope.own), where)
-        for graph in graphs:
-            in_order &= _check_graph(graph, scope, everything=known, seen=frozenset(before))
-        before.update(node.output)
-    return made, in_order
-
-
-def _subgraphs(node: onnx.NodeProto, scope: _Scope, where: str) -> list[onnx.GraphProto]:
-    _once([attribute.name for attribute in node.attribute], f"the attributes of {where}")
-    for attribute in node.attribute:
-        _check_attribute(attribute, scope, where)
-    single = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
-    return single + [graph for attribute in node.attribute for graph in attribute.graphs]
-
-
-def _check_attribute(attribute: onnx.AttributeProto, scope: _Scope, where: str) -> None:
-    _raise(attribute_fault(attribute, scope.attributes), f"attribute '{attribute.name}' of {where}")
-    for tensor in (*((attribute.t,) if attribute.HasField("t") else ()), *attribute.tensors):
-        _raise(tensor_fault(tensor), f"the tensor in '{attribute.name}' of {where}")
-
-
-def _check_calls(proto: onnx.ModelProto) -> None:
-    """No function may call itself, through others or not: it would never end."""
-    bodies = {(function.domain, function.name): function.node for function in proto.functions}
-    done: set[tuple[str, str]] = set()
-    for root, nodes in bodies.items():
-        # One step of the walk: a function, and those of its calls that are still to be followed.
-        path = [(root, iter(_calls(nodes)))]
-        while path:
-            name, calls = path[-1]
-            call = next((call for call in calls if call in bodies and call not in done), None)
-            if call is None:
-                done.add(name)
-                path.pop()
-            elif any(call == above for above, _ in path):
-                raise _UnsoundError(f"function '{call[1]}' calls itself")
-            else:
-                path.append((call, iter(_calls(bodies[call]))))
-
-
-def _calls(nodes: Iterable[onnx.NodeProto]) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for node in nodes:
-        found.append((node.domain, node.op_type))
+        yield node
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                found += _calls(graph.node)
-    return found
+                yield from _nodes_of(graph.node)
 
 
-def _once(names: Sequence[str], what: str, *, taken: Names = frozenset()) -> Names:
-    """The names, each given once and none of them empty.
+def _node_fault(node: onnx.NodeProto, opsets: Mapping[str, int], own: Functions, *, in_function: bool) -> str | None:
+    where = f"node '{node.name or next(iter(node.output), '')}' ({node.op_type})"
+    if not in_function and any(attribute.ref_attr_name for attribute in node.attribute):
+        return f"{where} refers to an attribute of a function, and is in none"
+    is_own = (node.domain, node.op_type) in own
+    domain = _domain(node.domain)
+    version = opsets.get(domain, 0)
+    if not domain and version < 1 and not is_own:
+        return f"{where} is a standard operator, and the model imports no version of them"
+    if is_own or not _has_schema(node.op_type, version, domain):
+        domain, version = _UNKNOWN_DOMAIN, 1
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = onnx.IR_VERSION
+    context.opset_imports = {domain: version}
+    try:
+        onnx.checker.check_node(_without_content(node, domain), context)
+    except onnx.checker.ValidationError as error:
+        return f"{where}: {_first_line(error)}"
+    return None
 
-    Raises:
-        _UnsoundError: If not.
-    """
-    known = set(taken)
-    for name in names:
-        if not name:
-            raise _UnsoundError(f"a name is missing among {what}")
-        if name in known:
-            raise _UnsoundError(f"'{name}' stands twice among {what}")
-        known.add(name)
-    return frozenset(names)
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
 
 
-def _where(node: onnx.NodeProto) -> str:
-    return f"node '{node.name or next(iter(node.output), '')}' ({node.op_type})"
+def _has_schema(op_type: str, version: int, domain: str) -> bool:
+    """Whether the installed onnx knows the operator in this version; onnxruntime also runs deprecated ones."""
+    if not domain and version > onnx.defs.onnx_opset_version():
+        return False
+    try:
+        return not onnx.defs.get_schema(op_type, version, domain).deprecated
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: a version above 32 bits
+        return False
 
 
-def _raise(fault: str | None, where: str) -> None:
-    if fault is not None:
-        raise _UnsoundError(f"{where} {fault}")
+def _without_content(node: onnx.NodeProto, domain: str) -> onnx.NodeProto:
+    """A copy whose subgraphs and tensors are minimal: they are checked elsewhere, and external ones cannot be here."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.domain = domain
+    for attribute in copy.attribute:
+        for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+            graph.CopyFrom(onnx.GraphProto(name="body"))
+        for tensor in (*((attribute.t,) if attribute.HasField("t") else ()), *attribute.tensors):
+            tensor.CopyFrom(onnx.TensorProto(data_type=onnx.TensorProto.FLOAT, float_data=[0.0]))
+    return copy
+
+
+def _name_fault(model: ir.Model) -> str | None:
+    for graph in _graphs(model):
+        names = [value.name for value in graph.inputs]
+        if len(names) != len(set(names)):
+            return f"two inputs of graph '{graph.name}' have one name"
+        for node in graph:
+            for value in node.inputs:
+                if value is not None and not _has_source(value):
+                    return f"node '{node.name}' ({node.op_type}) reads '{value.name}', which nothing computes"
+        for value in graph.outputs:
+            if value.graph is not graph or not _has_source(value):
+                return f"nothing in graph '{graph.name}' computes its output '{value.name}'"
+    return None
+
+
+def _has_source(value: ir.Value) -> bool:
+    return value.producer() is not None or value.is_graph_input() or value.is_initializer()
+
+
+def _call_fault(model: ir.Model) -> str | None:
+    """A function that calls itself, through others or not, never ends."""
+    calls = {name: {node.op_identifier() for node in one.all_nodes()} for name, one in model.functions.items()}
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        return f"function '{error.args[1][0][1]}' calls itself"
+    return None
+
+
+def _tensors_fault(model: ir.Model) -> str | None:
+    return next((f"tensor '{one.name}' {fault}" for one in tensors_of(model) if (fault := _tensor_fault(one))), None)
+
+
+def _tensor_fault(tensor: ir.TensorProtocol) -> str | None:
+    """What is wrong with a tensor; onnx.checker allows more bytes than the shape needs, which numpy refuses."""
+    shape = list(tensor.shape.numpy())
+    if tensor.dtype is ir.DataType.UNDEFINED:
+        return "has no element type"
+    if any(size < 0 for size in shape):
+        return f"has a negative size: {shape}"
+    if isinstance(tensor, ir.ExternalTensor):
+        return None  # compared with its file when that is opened
+    message = tensor.raw if isinstance(tensor, ir.serde.TensorProtoTensor) else None
+    if message is not None and message.HasField("raw_data"):
+        found = len(message.raw_data)
+        return None if found == tensor.nbytes else f"has {found} bytes, but its shape {shape} needs {tensor.nbytes}"
+    try:
+        if message is not None:
+            onnx.checker.check_tensor(message)  # onnx_ir reads a tensor without numbers as zeros
+        tensor.numpy()
+    except (onnx.checker.ValidationError, ValueError) as error:
+        return f"cannot be read: {_first_line(error)}"
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(". ")

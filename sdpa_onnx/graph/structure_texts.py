@@ -1,4 +1,4 @@
-"""Whether every text of a message is text: protobuf reads names of any bytes, and nothing can be done with them."""
+"""Find text in a message that is not UTF-8: protobuf reads it, onnx_ir and onnx.checker do not look at it."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -10,7 +10,7 @@ __all__ = ["text_fault"]
 
 
 def text_fault(message: Message) -> str | None:
-    """Which text is no UTF-8, or None; numbers are not looked at."""
+    """Describe the first text that is not UTF-8, or None."""
     return next(_bad_texts(message), None)
 
 
@@ -20,7 +20,7 @@ def _bad_texts(message: Message) -> Iterator[str]:
         value = getattr(message, name)
         for text in value if is_list else (value,):
             if not isinstance(text, str):
-                yield f"a text in it (field {name}) is no UTF-8: {bytes(text[:40])!r}"
+                yield f"a text in it (field {name}) is not UTF-8: {bytes(text[:40])!r}"
     for name, is_list in inner:
         if is_list:
             for part in getattr(message, name):
