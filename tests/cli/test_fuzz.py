@@ -9,7 +9,8 @@ import pytest
 from sdpa_onnx.core.attention.random_cases import CASES_PER_GRAPH, RandomCase, RandomGraph, draw_case, draw_graph
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.core.records.records import Conformity, Verdict
-from sdpa_onnx.workflows.fuzz.case import CaseOutcome, FuzzFinding, OpenGraphs
+from sdpa_onnx.workflows.check.case_trial import Sessions
+from sdpa_onnx.workflows.fuzz.case import CaseOutcome, FuzzFinding
 from tests.cli.invoke import Shell
 
 _HAS_THE_FAULT = pytest.mark.skipif(version("onnxruntime") != "1.32.0", reason="the fault of onnxruntime 1.32.0")
@@ -26,7 +27,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, bad: dict[int, Conformity], *, stops_
     """Let cases come to this, and remember their numbers."""
     asked: list[int] = []
 
-    def run(case: RandomCase, _graphs: OpenGraphs) -> CaseOutcome:
+    def run(case: RandomCase, _sessions: Sessions) -> CaseOutcome:
         if case.number == stops_at:
             raise KeyboardInterrupt
         asked.append(case.number)
@@ -111,7 +112,7 @@ def test_json_and_known_findings(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
 def test_own_fault_fails_the_command(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A case that this package cannot judge is told and counted."""
 
-    def broken(case: RandomCase, _graphs: OpenGraphs) -> CaseOutcome:
+    def broken(case: RandomCase, _sessions: Sessions) -> CaseOutcome:
         raise ValueError(f"at {case.number}")
 
     monkeypatch.setattr("sdpa_onnx.workflows.fuzz.run.run_random", broken)

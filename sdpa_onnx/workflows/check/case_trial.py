@@ -5,7 +5,7 @@ happens into a value. Chooses no cases: that is `reduce`'s and the fuzzer's.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -38,6 +38,7 @@ __all__ = [
     "LoadFailure",
     "Sessions",
     "TrialResult",
+    "failure_of",
     "judge_attention",
     "judge_present",
     "not_taken",
@@ -157,7 +158,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFailure:
-    """A model that a runtime did not load: refused or crashed, and the error in one sentence."""
+    """A model that a runtime did not load or run: refused or crashed, and the error in one sentence."""
 
     kind: Conformity
     message: str
@@ -165,11 +166,18 @@ class LoadFailure:
 
 @dataclass(slots=True)
 class Sessions:
-    """Loaded models of one runtime, so that trials of equal graphs share one; a context manager."""
+    """Loaded models of one runtime, so that trials of equal graphs share one; a context manager.
+
+    Args:
+        runtime: Where they run.
+        keep: How many stay open.
+        threads: Threads inside one operator; a `CaseTrial` has its own.
+    """
 
     runtime: Runtime
     keep: int = _KEPT_SESSIONS
-    _open: "OrderedDict[tuple[object, ...], tuple[ExitStack, Session] | LoadFailure]" = field(
+    threads: int = 1
+    _open: "OrderedDict[Hashable, tuple[ExitStack, Session] | LoadFailure]" = field(
         default_factory=OrderedDict, init=False
     )
 
@@ -179,6 +187,9 @@ class Sessions:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            self._open.clear()  # interrupted in the middle of a call: the runtime may not answer
+            return
         while self._open:
             self._drop()
 
@@ -189,9 +200,20 @@ class Sessions:
         shaped = None if mask is None else (mask.dtype.name, _mask_pattern(trial.case, mask))
         built = (spec, dtype, trial.form, trial.used_opset, trial.qk_mode, shaped)
         key = (*(built if trial.graph is None else (trial.graph.content_hash(),)), trial.threads)
+        return self.open(key, lambda: trial_model(trial, inputs), threads=trial.threads)
+
+    def open(
+        self, key: Hashable, build: Callable[[], OnnxModel], *, threads: int | None = None
+    ) -> Session | LoadFailure:
+        """The session for a model, or why the runtime refuses it.
+
+        Args:
+            key: What the model is known by.
+            build: Makes the model, called only where no session has that key.
+            threads: Threads inside one operator; None = those of all sessions.
+        """
         if key not in self._open:
-            model = trial_model(trial, inputs)
-            self._open[key] = self._load(model, trial.threads)
+            self._open[key] = self._load(build(), self.threads if threads is None else threads)
             while len(self._open) > self.keep:
                 self._drop()
         self._open.move_to_end(key)
@@ -204,17 +226,20 @@ class Sessions:
             return LoadFailure(kind=Conformity.REFUSED, message=not_taken(self.runtime.name, support.reason))
         stack = ExitStack()
         try:
-            session = stack.enter_context(self.runtime.load(model, LoadOptions(threads=threads)))
-        except ProcessDiedError as error:
-            return LoadFailure(kind=Conformity.CRASHED, message=str(error))
+            return stack, stack.enter_context(self.runtime.load(model, LoadOptions(threads=threads)))
         except SessionError as error:
-            return LoadFailure(kind=Conformity.REFUSED, message=str(error))
-        return stack, session
+            return failure_of(error)
 
     def _drop(self) -> None:
         _, oldest = self._open.popitem(last=False)
         if not isinstance(oldest, LoadFailure):
             oldest[0].close()
+
+
+def failure_of(error: SessionError) -> LoadFailure:
+    """Why a model does not load or run, by the error that the runtime raised."""
+    is_dead = isinstance(error, ProcessDiedError)
+    return LoadFailure(kind=Conformity.CRASHED if is_dead else Conformity.REFUSED, message=str(error))
 
 
 def not_taken(runtime: str, reason: str) -> str:
@@ -242,10 +267,9 @@ def run_case(trial: CaseTrial, sessions: Sessions) -> TrialResult:
         return TrialResult(kind=session.kind, message=session.message, inputs=inputs)
     try:
         outputs = session.run(trial.feeds(inputs))
-    except ProcessDiedError as error:
-        return TrialResult(kind=Conformity.CRASHED, message=str(error), inputs=inputs)
     except SessionError as error:
-        return TrialResult(kind=Conformity.REFUSED, message=str(error), inputs=inputs)
+        failure = failure_of(error)
+        return TrialResult(kind=failure.kind, message=failure.message, inputs=inputs)
     precision = session.ran().precision  # asked after the run: some choose their kernels only then
     return judge_attention(
         trial.case.spec,

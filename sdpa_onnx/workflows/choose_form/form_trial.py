@@ -4,7 +4,6 @@ Writes the models; which questions they are asked is `form_questions`', what fol
 """
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
@@ -26,9 +25,8 @@ from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.lower.lower import lower
 from sdpa_onnx.graph.lower.operands import has_equal_lengths
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported
-from sdpa_onnx.workflows.check.case_trial import QK_OUTPUT, LoadFailure, judge_attention, not_taken
-from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
+from sdpa_onnx.runtimes.base import Runtime, Session
+from sdpa_onnx.workflows.check.case_trial import QK_OUTPUT, LoadFailure, Sessions, failure_of, judge_attention
 
 __all__ = ["FormProblem", "FormSessions", "ProbeAnswer", "bare_attention", "form_model", "problem_of", "set_opset"]
 
@@ -284,9 +282,11 @@ class FormSessions:
     form: Form
     opset: int
     options: LowerOptions
-    _stack: ExitStack = field(default_factory=ExitStack, init=False)
-    _open: dict[str, Session | LoadFailure] = field(default_factory=dict, init=False)
+    _sessions: Sessions = field(init=False)
     _precisions: dict[str, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._sessions = Sessions(self.runtime)
 
     def __enter__(self) -> Self:
         return self
@@ -294,7 +294,7 @@ class FormSessions:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._sessions.__exit__(kind, error, trace)
 
     def ask(self, given: AttentionInputs, *, mask_shape: str, judged: AttentionInputs | None = None) -> ProbeAnswer:
         """Run one set of arrays and judge every output.
@@ -309,10 +309,9 @@ class FormSessions:
             return ProbeAnswer(kind=session.kind, message=session.message)
         try:
             outputs = session.run(given.onnx_feeds())
-        except ProcessDiedError as error:
-            return ProbeAnswer(kind=Conformity.CRASHED, message=str(error))
         except SessionError as error:
-            return ProbeAnswer(kind=Conformity.REFUSED, message=str(error))
+            failure = failure_of(error)
+            return ProbeAnswer(kind=failure.kind, message=failure.message)
         if mask_shape not in self._precisions:  # asked after a run: some runtimes choose their kernels only then
             self._precisions[mask_shape] = session.ran().precision
         return self._judged(judged or given, outputs, self._precisions[mask_shape])
@@ -327,18 +326,7 @@ class FormSessions:
         return ProbeAnswer(kind=Conformity.WRONG, message=result.message, max_bound_ratio=ratio)
 
     def _session(self, mask_shape: str) -> Session | LoadFailure:
-        if mask_shape not in self._open:
-            self._open[mask_shape] = self._load(mask_shape)
-        return self._open[mask_shape]
-
-    def _load(self, mask_shape: str) -> Session | LoadFailure:
-        model = form_model(self.problem, self.form, opset=self.opset, options=self.options, mask_shape=mask_shape)
-        support = self.runtime.supports(model)
-        if isinstance(support, Unsupported):
-            return LoadFailure(kind=Conformity.REFUSED, message=not_taken(self.runtime.name, support.reason))
-        try:
-            return self._stack.enter_context(self.runtime.load(model, LoadOptions(threads=1)))
-        except ProcessDiedError as error:
-            return LoadFailure(kind=Conformity.CRASHED, message=str(error))
-        except SessionError as error:
-            return LoadFailure(kind=Conformity.REFUSED, message=str(error))
+        return self._sessions.open(
+            mask_shape,
+            lambda: form_model(self.problem, self.form, opset=self.opset, options=self.options, mask_shape=mask_shape),
+        )

@@ -1,14 +1,10 @@
 """One random case on one runtime: run, every output judged, and what failed as values.
 
-Keeps the last sessions open, since neighbouring numbers share a graph. Chooses no cases.
+Chooses no cases.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +18,17 @@ from sdpa_onnx.core.judge.cache_agreement import judge_present
 from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
 from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import SessionError
-from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported
-from sdpa_onnx.workflows.check.case_trial import LoadFailure, not_taken
+from sdpa_onnx.runtimes.base import RanReport, Session
+from sdpa_onnx.workflows.check.case_trial import LoadFailure, Sessions, failure_of
 from sdpa_onnx.workflows.conformance.feature import Feature
 from sdpa_onnx.workflows.conformance.judging import allowed_precision
 from sdpa_onnx.workflows.fuzz.model import QK_OUTPUT, SOFTMAX_ELEMENTS, fuzz_model
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 
-__all__ = ["CaseOutcome", "FuzzFinding", "OpenGraphs", "run_random"]
+__all__ = ["CaseOutcome", "FuzzFinding", "run_random"]
 
 Array = NDArray[np.generic]
 
-# A graph is asked for by neighbouring numbers only.
-_KEPT_GRAPHS = 2
 _BAD = (Verdict.WRONG, Verdict.SUSPICIOUS)
 
 
@@ -99,74 +93,21 @@ class CaseOutcome:
     findings: tuple[FuzzFinding, ...] = ()
 
 
-@dataclass(slots=True, kw_only=True)
-class OpenGraphs:
-    """The last loaded models of one runtime; a context manager.
-
-    Args:
-        runtime: Where they run.
-        threads: Threads inside one operator.
-    """
-
-    runtime: Runtime
-    threads: int = 1
-    _open: "OrderedDict[RandomGraph, tuple[ExitStack, Session] | LoadFailure]" = field(
-        default_factory=OrderedDict, init=False
-    )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not None and not issubclass(kind, Exception):
-            self._open.clear()  # stopped in the middle of a call: the runtime may not answer, and is to be ended
-            return
-        while self._open:
-            self._drop()
-
-    def get(self, graph: RandomGraph) -> Session | LoadFailure:
-        """The session for a graph, or why there is none."""
-        if graph not in self._open:
-            self._open[graph] = self._load(graph)
-            while len(self._open) > _KEPT_GRAPHS:
-                self._drop()
-        found = self._open[graph]
-        return found if isinstance(found, LoadFailure) else found[1]
-
-    def _load(self, graph: RandomGraph) -> tuple[ExitStack, Session] | LoadFailure:
-        model = fuzz_model(graph)
-        support = self.runtime.supports(model)
-        if isinstance(support, Unsupported):
-            return LoadFailure(kind=Conformity.REFUSED, message=not_taken(self.runtime.name, support.reason))
-        stack = ExitStack()
-        try:
-            return stack, stack.enter_context(self.runtime.load(model, LoadOptions(threads=self.threads)))
-        except SessionError as error:
-            return _stopped(error)
-
-    def _drop(self) -> None:
-        _, oldest = self._open.popitem(last=False)
-        if not isinstance(oldest, LoadFailure):
-            oldest[0].close()
-
-
-def run_random(case: RandomCase, graphs: OpenGraphs) -> CaseOutcome:
+def run_random(case: RandomCase, sessions: Sessions) -> CaseOutcome:
     """Run a case and judge every output; a refusal and a crash are values.
 
     Args:
         case: What to run.
-        graphs: Loaded models of the runtime; wrap one that may take the process with it first.
+        sessions: Open sessions of the runtime; one that may crash the process is to be isolated first.
     """
-    session = graphs.get(case.graph)
+    session = sessions.open(case.graph, lambda: fuzz_model(case.graph))
     if isinstance(session, LoadFailure):
         return _not_run(case, session, None)
     try:
         outputs = session.run(case.inputs.onnx_feeds())
         ran = session.ran()  # asked after the run: some choose their kernels only then
     except SessionError as error:
-        return _not_run(case, _stopped(error), _ran_of(session, error))
+        return _not_run(case, failure_of(error), _ran_of(session, error))
     verdicts: list[Verdict] = []
     findings: list[FuzzFinding] = []
     for name, agreement in _judged(case, outputs, ran):
@@ -252,11 +193,6 @@ def _finding(  # fields of one record
         precision=precision,
         ran=ran,
     )
-
-
-def _stopped(error: SessionError) -> LoadFailure:
-    died = isinstance(error, ProcessDiedError)
-    return LoadFailure(kind=Conformity.CRASHED if died else Conformity.REFUSED, message=str(error))
 
 
 def _ran_of(session: Session, error: SessionError) -> RanReport | None:

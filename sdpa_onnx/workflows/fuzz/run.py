@@ -15,8 +15,9 @@ from sdpa_onnx.core.attention.random_cases import RandomCase, draw_case
 from sdpa_onnx.core.records.records import Verdict
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.check.case_trial import Sessions
 from sdpa_onnx.workflows.check.run_context import CheckOptions
-from sdpa_onnx.workflows.fuzz.case import CaseOutcome, OpenGraphs, run_random
+from sdpa_onnx.workflows.fuzz.case import CaseOutcome, run_random
 from sdpa_onnx.workflows.fuzz.groups import FuzzGroup, FuzzGroups
 from sdpa_onnx.workflows.fuzz.model import fuzz_model
 from sdpa_onnx.workflows.reduce.bundle import write_bundle
@@ -26,6 +27,8 @@ __all__ = ["GROUP_SECONDS", "CaseResult", "FuzzRun", "keep_bundles", "reduce_gro
 
 # Time for the smallest case of one group, seconds.
 GROUP_SECONDS = 15.0
+# Neighbouring numbers share a graph, and no other number does.
+_KEPT_SESSIONS = 2
 # What arithmetic on arrays of unforeseen shapes raises: a fault of this package, never of the runtime.
 _OUR_FAULTS = (ArithmeticError, LookupError, TypeError, ValueError)
 
@@ -95,10 +98,10 @@ class FuzzRun:
         """
         begin = self.clock()
         try:
-            with OpenGraphs(runtime=self.runtime, threads=self.threads) as graphs:
+            with Sessions(self.runtime, keep=_KEPT_SESSIONS, threads=self.threads) as sessions:
                 while not self.is_finished and not self._is_late(begin):
                     number = self.next_number
-                    self._count(self._run(draw_case(self.seed, number), graphs))
+                    self._count(self._run(draw_case(self.seed, number), sessions))
                     if on_case is not None:
                         on_case(number)
         finally:
@@ -107,10 +110,10 @@ class FuzzRun:
     def _is_late(self, begin: float) -> bool:
         return self.seconds is not None and self.clock() - begin >= self.seconds
 
-    def _run(self, case: RandomCase, graphs: OpenGraphs) -> CaseOutcome | None:
+    def _run(self, case: RandomCase, sessions: Sessions) -> CaseOutcome | None:
         """What came of a case; None if this package itself failed, which must not end a long run."""
         try:
-            return run_random(case, graphs)
+            return run_random(case, sessions)
         except _OUR_FAULTS as error:
             self.own_faults.append(
                 f"Case {case.number} of seed {self.seed} ({case.case.case_id}, {case.graph.words}) made sdpa-onnx "

@@ -17,7 +17,8 @@ from sdpa_onnx.core.faults.readings import READINGS
 from sdpa_onnx.core.records.records import Conformity, Outcome
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session
-from sdpa_onnx.workflows.fuzz.case import CaseOutcome, FuzzFinding, OpenGraphs, run_random
+from sdpa_onnx.workflows.check.case_trial import Sessions
+from sdpa_onnx.workflows.fuzz.case import CaseOutcome, FuzzFinding, run_random
 from sdpa_onnx.workflows.fuzz.groups import FuzzGroups, title_of
 from sdpa_onnx.workflows.fuzz.model import fuzz_model
 from sdpa_onnx.workflows.fuzz.records import evidence_of, group_record, repeat_command
@@ -111,9 +112,9 @@ def test_reading_is_found_and_named(name: str) -> None:
     reading = next(one for one in READINGS if one.name == name)
     numbers = [number for number in range(0, 800, 3) if reading.applies(draw_graph(5, number).spec)][:9]
     groups = FuzzGroups()
-    with OpenGraphs(runtime=OracleRuntime(blocks=reading.blocks)) as graphs:
+    with Sessions(OracleRuntime(blocks=reading.blocks)) as sessions:
         for number in numbers:
-            for finding in run_random(draw_case(5, number), graphs).findings:
+            for finding in run_random(draw_case(5, number), sessions).findings:
                 groups.add(finding)
     first = max(groups.ordered(), key=lambda group: group.count)
     assert first.first.explanation is not None
@@ -137,8 +138,8 @@ def test_each_wrong_output_is_a_finding() -> None:
     """Y and the scores of one case may both be wrong: two findings, one wrong case."""
     number = next(n for n in range(0, 4000, 8) if draw_graph(5, n).qk_mode is QkOutputMode.SCORES)
     doubled = ChangedRuntime(change=lambda outputs: {name: array + 1 for name, array in outputs.items()})
-    with OpenGraphs(runtime=doubled) as graphs:
-        outcome = run_random(draw_case(5, number), graphs)
+    with Sessions(doubled) as sessions:
+        outcome = run_random(draw_case(5, number), sessions)
     assert {finding.output for finding in outcome.findings} >= {"Y", "qk_matmul_output"}
     run = _run(doubled, 1, start=number)
     assert run.counts == {CaseResult.WRONG: 1}
@@ -158,8 +159,8 @@ def test_wrong_scores_are_named(change: Callable[[Array], Array], reading: str |
     number = next(n for n in range(0, 8000, 8) if _hides_in_scores(n))
     name = "qk_matmul_output"
     runtime = ChangedRuntime(change=lambda outputs: {**outputs, name: change(outputs[name])})
-    with OpenGraphs(runtime=runtime) as graphs:
-        (finding,) = run_random(draw_case(5, number), graphs).findings
+    with Sessions(runtime) as sessions:
+        (finding,) = run_random(draw_case(5, number), sessions).findings
     explained = finding.explanation
     assert (finding.output, None if explained is None else explained.reading) == (name, reading)
 
@@ -178,8 +179,8 @@ def test_softmax_precision_allows_what_it_asks_for() -> None:
         return {name: array * np.float32(1.001) if name == "Y" else array for name, array in outputs.items()}
 
     plain = replace(case, graph=replace(case.graph, softmax_precision=None))
-    with OpenGraphs(runtime=ChangedRuntime(change=rough)) as graphs:
-        kinds = [[finding.kind for finding in run_random(one, graphs).findings] for one in (case, plain)]
+    with Sessions(ChangedRuntime(change=rough)) as sessions:
+        kinds = [[finding.kind for finding in run_random(one, sessions).findings] for one in (case, plain)]
     assert kinds == [[], [Conformity.WRONG]]
 
 
@@ -282,10 +283,10 @@ def test_seconds_end_a_run() -> None:
 def test_our_own_fault_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that no runtime raised names the case; the cases behind it run."""
 
-    def broken(case: RandomCase, graphs: OpenGraphs) -> CaseOutcome:
+    def broken(case: RandomCase, sessions: Sessions) -> CaseOutcome:
         if case.number == 3:
             raise ValueError("shapes differ")
-        return run_random(case, graphs)
+        return run_random(case, sessions)
 
     monkeypatch.setattr("sdpa_onnx.workflows.fuzz.run.run_random", broken)
     run = _run(OracleRuntime(), 3, start=2)
