@@ -4,12 +4,13 @@ Works on copies; the tensors themselves are shared, not copied. Runs nothing and
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import onnx_ir as ir
+from onnx_ir.convenience import create_value_mapping
 from onnx_ir.passes.common import ShapeInferencePass
 
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
@@ -22,7 +23,7 @@ from sdpa_onnx.graph.subgraphs import subgraphs_of
 
 __all__ = ["cut_out", "cut_site"]
 
-# What our metadata says of the whole model holds no longer for a part of it.
+# Metadata of ours that describes the whole model, and so no part of it.
 _OF_THE_WHOLE = (SITES_KEY, SPEC_KEY, TRACED_KEY)
 # A name. A sum (past and new keys that were joined before) is one length for the part, so it gets one name.
 _USABLE_AXIS = re.compile(r"[A-Za-z_]\w*")
@@ -74,8 +75,8 @@ def cut_out(model: OnnxModel, *, inputs: Sequence[str], outputs: Sequence[str]) 
         functions=list(copy.functions.values()),
         metadata_props={key: text for key, text in copy.metadata_props.items() if key not in _OF_THE_WHOLE},
     )
-    names = {value.name for value in _values(graph)}
-    return _with_sites(part, [site for site in model.sites if {*site.inputs.values(), site.output} <= names])
+    names = create_value_mapping(graph, include_subgraphs=False)
+    return _with_sites(part, [site for site in model.sites if {*site.inputs.values(), site.output} <= names.keys()])
 
 
 def cut_site(model: OnnxModel, site: AttentionSite) -> OnnxModel | None:
@@ -113,33 +114,20 @@ def _with_sites(part: ir.Model, sites: Sequence[AttentionSite]) -> OnnxModel:
 
 def _look_up(model: ir.Model, names: Sequence[str]) -> list[ir.Value]:
     """The values of the main graph by these names, each once."""
-    known = {value.name: value for value in _values(model.graph)}
+    known = create_value_mapping(model.graph, include_subgraphs=False)
     for name in names:
         if name not in known:
-            raise ModelError(*_missing(model, name))
+            raise ModelError(f"The model has no value '{name}'{_elsewhere(model, name)}")
     return [known[name] for name in dict.fromkeys(names)]
 
 
-def _missing(model: ir.Model, name: str) -> tuple[str]:
-    inner = (value for graph in model.graph.subgraphs() for value in (*graph.inputs, *_values(graph)))
-    functions = (value for function in model.functions.values() for value in (*function.inputs, *_made(function)))
-    where = "."
-    if any(value.name == name for value in inner):
-        where = ": it lies inside a subgraph (of a Loop, If or Scan), and a part is cut out of the main graph only."
-    elif any(value.name == name for value in functions):
-        where = ": it lies inside a function, and a part is cut out of the main graph only."
-    return (f"The model has no value '{name}'{where}",)
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    yield from _made(graph)
-
-
-def _made(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
-    for node in graph:
-        yield from node.outputs
+def _elsewhere(model: ir.Model, name: str) -> str:
+    """The rest of a sentence: where else a value of that name is."""
+    if name in create_value_mapping(model.graph):
+        return ": it lies inside a subgraph (of a Loop, If or Scan), and a part is cut out of the main graph only."
+    if any(name in create_value_mapping(function) for function in model.functions.values()):
+        return ": it lies inside a function, and a part is cut out of the main graph only."
+    return "."
 
 
 def _give_types(model: ir.Model, values: Sequence[ir.Value]) -> None:
@@ -162,7 +150,11 @@ def _give_types(model: ir.Model, values: Sequence[ir.Value]) -> None:
 def _needed(
     graph: ir.Graph, taken: Sequence[ir.Value], wanted: Sequence[ir.Value]
 ) -> tuple[list[ir.Node], list[ir.Value]]:
-    """Nodes, in graph order, and initializers that the wanted values are computed by."""
+    """Nodes, in graph order, and initializers that the wanted values are computed by.
+
+    `onnx_ir.convenience.extract` orders initializers by chance, so that the hash of a part would change from run to
+    run, and fails in its own words where a subgraph or an output needs an input that is not named.
+    """
     seen, stack = set(taken), list(wanted)
     nodes: set[ir.Node] = set()
     initializers: dict[ir.Value, None] = {}
@@ -203,7 +195,7 @@ def _detach_inputs(graph: ir.Graph) -> None:
     for value in graph.inputs:
         value.const_value = None
         value.metadata_props.clear()
-        twin = next((made for made in _made(graph) if made.name == value.name), None)
+        twin = next((made for node in graph for made in node.outputs if made.name == value.name), None)
         if twin is not None:
             ir.convenience.replace_all_uses_with(twin, value)
             twin.name = f"{value.name}_not_used"
