@@ -3,7 +3,6 @@
 Files, `onnx.ModelProto` and `onnx_ir.Model` come in, an `OnnxModel` goes out.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +18,11 @@ from numpy.typing import NDArray
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import sites_of_nodes
 from sdpa_onnx.graph.files.data_file import DataFile
-from sdpa_onnx.graph.files.external_data import FileTensor, attach_files, in_memory, replace_tensors, tensors_of
-from sdpa_onnx.graph.files.message import is_bulk, message_pieces, without_bulk
-from sdpa_onnx.graph.files.saved_files import PROTOBUF_LIMIT_BYTES, LinkedFiles, fits_one_message, linked, staged
+from sdpa_onnx.graph.files.external_data import FileTensor, attach_files, tensors_of
+from sdpa_onnx.graph.files.message import content_hash, serialised, to_message
+from sdpa_onnx.graph.files.saved_files import LinkedFiles, fits_one_message, linked, staged
 from sdpa_onnx.graph.files.whole_file import write_whole
-from sdpa_onnx.graph.files.wire import WireError, byte_pieces, total_length
+from sdpa_onnx.graph.files.wire import WireError, without_bulk
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.structure import read_message
 
@@ -115,9 +114,8 @@ class OnnxModel:
             ModelError: If the model is above protobuf's 2 GiB.
         """
         try:
-            pieces = message_pieces(self.ir)
-            if total_length(pieces) <= PROTOBUF_LIMIT_BYTES:
-                return b"".join(byte_pieces(pieces))
+            if self.fits_one_message:
+                return serialised(self.ir)
         except (EncodeError, ValueError) as error:
             raise self._too_large() from error
         raise self._too_large()
@@ -130,11 +128,7 @@ class OnnxModel:
 
     def to_proto(self) -> onnx.ModelProto:
         """The message as an object that stands alone, of any size: numbers in files are read into it."""
-        if not any(isinstance(tensor, FileTensor) for tensor in tensors_of(self.ir)):
-            return ir.to_proto(self.ir)
-        copy = self.ir.clone()
-        replace_tensors(copy, in_memory)
-        return ir.to_proto(copy)
+        return to_message(self.ir)
 
     def linked(self) -> LinkedFiles:
         """The graph's message for a program that reads tensor files itself; see `saved_files.linked`."""
@@ -146,11 +140,8 @@ class OnnxModel:
         return fits_one_message(self.ir)
 
     def content_hash(self) -> str:
-        """sha256 of the serialised graph, hex; the same whether numbers lie in it or in files, which are read."""
-        digest = hashlib.sha256()
-        for piece in byte_pieces(message_pieces(self.ir)):
-            digest.update(piece)
-        return digest.hexdigest()
+        """sha256 of the graph, hex; the same whether numbers lie in it or in files, which are read."""
+        return content_hash(self.ir)
 
     def tapped(self, names: Sequence[str] | None = None) -> "OnnxModel":
         """Return a copy whose graph also outputs every value that a site names.
@@ -187,7 +178,7 @@ class OnnxModel:
         Raises:
             ModelError: If the folder does not exist or cannot be written, or the disk is full.
         """
-        if not any(is_bulk(tensor) for tensor in tensors_of(self.ir)):
+        if self.fits_one_message and not any(isinstance(tensor, FileTensor) for tensor in tensors_of(self.ir)):
             return write_whole(Path(path), self.to_bytes(), failure=ModelError)
         with staged(self.ir, Path(path)) as draft:
             return draft.commit()

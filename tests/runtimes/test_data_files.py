@@ -77,7 +77,7 @@ def test_nothing_is_written_into_the_models_folder(tmp_path: Path, runtime: str)
 def test_above_the_limit_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str) -> None:
     """A model that no message can hold runs from a copy in files; here the limit is lowered."""
     inside = load_model(load_model(_written(tmp_path, runtime)).to_proto())
-    monkeypatch.setattr(saved_files, "PROTOBUF_LIMIT_BYTES", 5000)
+    monkeypatch.setattr(saved_files, "_PROTOBUF_LIMIT_BYTES", 5000)
     assert not inside.fits_one_message
     assert _worst(inside, runtime) < 1e-4
     (tmp_path / DATA).unlink()

@@ -1,73 +1,72 @@
-"""A model as one message, its large tensors read from files and written in their turn.
+"""A model as one message: tensors in files are read into it or referred to; their hash needs no message at all.
 
-Cuts them out of a file on the way in, puts them back in on the way out: the
-bytes are those of protobuf's own writer. Where files lie is `saved_files`' matter.
+Where files lie is decided in `saved_files`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import IO, cast
+import hashlib
+from collections.abc import Mapping
+from typing import IO
 
 import onnx
 import onnx_ir as ir
 
-from sdpa_onnx.graph.files.external_data import FileTensor, Tensor, replace_tensors, tensors_of
-from sdpa_onnx.graph.files.wire import Piece, fields_of, rewritten, varint
+from sdpa_onnx.graph.files.external_data import FileTensor, Tensor, in_memory, replace_tensors, tensors_of
 from sdpa_onnx.graph.quiet import quiet_ir
 
-__all__ = ["is_bulk", "message_pieces", "reference_to", "without_bulk", "write_tensor"]
+__all__ = ["content_hash", "reference_to", "serialised", "to_message", "write_tensor"]
 
-# Tensors of this many bytes are never copied into a message that is held.
+# Tensors of this many bytes are hashed one by one.
 _BULK_BYTES = 2**20
-# Stands for a file in messages that nobody else sees; no file has such a name.
-_MARK = "\0bulk "
-_LENGTH_FIELD = 2
 
 
-def without_bulk(data: memoryview, name: str) -> bytes:
-    """A serialised model whose large tensors refer to their place in the file instead.
+def to_message(model: ir.Model, elsewhere: Mapping[int, ir.ExternalTensor] | None = None) -> onnx.ModelProto:
+    """The message of a model as an object, of any size.
 
     Args:
-        data: The file, mapped.
-        name: Its name, which the references carry.
+        model: The model; not changed.
+        elsewhere: References to be written instead of tensors, by `id` of the tensor. Others in files are read.
+    """
+    references = elsewhere or {}
+
+    def placed(tensor: Tensor) -> Tensor | None:
+        return references.get(id(tensor)) or in_memory(tensor)
+
+    if references or any(isinstance(tensor, FileTensor) for tensor in tensors_of(model)):
+        model = model.clone()
+        replace_tensors(model, placed)
+    with quiet_ir():
+        return ir.to_proto(model)
+
+
+def serialised(model: ir.Model, elsewhere: Mapping[int, ir.ExternalTensor] | None = None) -> bytes:
+    """The same as bytes.
 
     Raises:
-        WireError: If it is no message.
+        EncodeError, ValueError: If it is above protobuf's 2 GiB.
     """
-
-    def referred(part: memoryview, place: int) -> Sequence[Piece] | None:
-        fields = fields_of(part)
-        raws = [field for field in fields if field[0] == onnx.TensorProto.RAW_DATA_FIELD_NUMBER]
-        elsewhere = {onnx.TensorProto.EXTERNAL_DATA_FIELD_NUMBER, onnx.TensorProto.DATA_LOCATION_FIELD_NUMBER}
-        # What is written twice or in two places is left to protobuf and its checks.
-        if len(raws) != 1 or elsewhere & {field[0] for field in fields}:
-            return None
-        (_, begin, start, end) = raws[0]
-        if start is None or end - start < _BULK_BYTES:
-            return None
-        reference = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
-        for key, value in (("location", name), ("offset", place + start), ("length", end - start)):
-            reference.external_data.add(key=key, value=str(value))
-        return [part[:begin], part[end:], reference.SerializeToString()]
-
-    return b"".join(cast("Sequence[bytes]", rewritten(data, referred, at_least=_BULK_BYTES)))
+    data: bytes = to_message(model, elsewhere).SerializeToString(deterministic=True)
+    return data
 
 
-def is_bulk(tensor: Tensor) -> bool:
-    """Whether a tensor's numbers are kept out of messages that are held: in a file, or many."""
-    if isinstance(tensor, FileTensor):
-        return True
-    if isinstance(tensor, ir.ExternalTensor | ir.StringTensor):
+def content_hash(model: ir.Model) -> str:
+    """sha256 of a model, hex; the same whether its numbers lie in the message or in files, of any size.
+
+    It is that of the message where no tensor has 1 MiB. Larger ones are referred to in it by their place in this
+    order, and hashed after it.
+    """
+    bulk = [tensor for tensor in tensors_of(model) if _is_bulk(tensor)]
+    digest = hashlib.sha256(serialised(model, {id(tensor): reference_to(tensor, "", None) for tensor in bulk}))
+    for tensor in bulk:
+        for chunk in tensor.chunks() if isinstance(tensor, FileTensor) else (tensor.tobytes(),):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _is_bulk(tensor: Tensor) -> bool:
+    if isinstance(tensor, ir.StringTensor) or tensor.nbytes < _BULK_BYTES:
         return False
     # Numbers written one by one (float_data) keep their form.
-    if isinstance(tensor, ir.serde.TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
-        return False
-    return tensor.nbytes >= _BULK_BYTES
-
-
-def _chunks_of(tensor: Tensor) -> Iterator[bytes]:
-    """The bytes of a tensor, a few at a time where it lies in a file."""
-    return tensor.chunks() if isinstance(tensor, FileTensor) else iter((tensor.tobytes(),))
+    return not isinstance(tensor, ir.serde.TensorProtoTensor) or bool(tensor.raw.HasField("raw_data"))
 
 
 def write_tensor(tensor: Tensor, file: IO[bytes]) -> None:
@@ -76,56 +75,6 @@ def write_tensor(tensor: Tensor, file: IO[bytes]) -> None:
         tensor.tofile(file)
     else:
         file.write(tensor.tobytes())
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    tensor: Tensor
-
-    @property
-    def nbytes(self) -> int:
-        return self.tensor.nbytes
-
-    def chunks(self) -> Iterator[bytes]:
-        return _chunks_of(self.tensor)
-
-    def tofile(self, file: IO[bytes]) -> None:
-        write_tensor(self.tensor, file)
-
-
-def message_pieces(model: ir.Model, elsewhere: Mapping[int, ir.ExternalTensor] | None = None) -> Sequence[Piece]:
-    """The message of a model in pieces, large tensors each a piece whose numbers are not read yet.
-
-    Args:
-        model: The model; not changed.
-        elsewhere: References to be written instead of tensors, by `id` of the tensor.
-
-    Raises:
-        EncodeError, ValueError: If what is not numbers is above protobuf's 2 GiB.
-    """
-    outside = elsewhere or {}
-    if not outside and not any(is_bulk(tensor) for tensor in tensors_of(model)):
-        return [_serialised(model)]
-    bulk: list[Tensor] = []
-
-    def marked(tensor: Tensor) -> Tensor | None:
-        if id(tensor) in outside:
-            return outside[id(tensor)]
-        if not is_bulk(tensor):
-            return None
-        bulk.append(tensor)
-        return reference_to(tensor, f"{_MARK}{len(bulk) - 1}", None)
-
-    def filled(part: memoryview, _place: int) -> Sequence[Piece] | None:
-        proto = onnx.TensorProto.FromString(bytes(part))
-        if not proto.external_data or not proto.external_data[0].value.startswith(_MARK):
-            return None
-        tensor = bulk[int(proto.external_data[0].value.removeprefix(_MARK))]
-        return _filled(proto, tensor)
-
-    copy = model.clone()
-    replace_tensors(copy, marked)
-    return rewritten(memoryview(_serialised(copy)), filled)
 
 
 def reference_to(tensor: Tensor, location: str, offset: int | None) -> ir.ExternalTensor:
@@ -140,19 +89,3 @@ def reference_to(tensor: Tensor, location: str, offset: int | None) -> ir.Extern
         doc_string=tensor.doc_string,
         metadata_props=dict(tensor.metadata_props) or None,
     )
-
-
-def _filled(proto: onnx.TensorProto, tensor: Tensor) -> Sequence[Piece]:
-    """The tensor with its numbers, in the order of field numbers as protobuf writes it."""
-    raw = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
-    proto.ClearField("external_data")
-    proto.ClearField("data_location")
-    data = proto.SerializeToString(deterministic=True)
-    cut = next((begin for number, begin, _, _ in fields_of(memoryview(data)) if number > raw), len(data))
-    return [data[:cut], varint(raw << 3 | _LENGTH_FIELD) + varint(tensor.nbytes), _Numbers(tensor), data[cut:]]
-
-
-def _serialised(model: ir.Model) -> bytes:
-    with quiet_ir():
-        data: bytes = ir.to_proto(model).SerializeToString(deterministic=True)
-    return data

@@ -19,12 +19,10 @@ from google.protobuf.message import EncodeError
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.files.external_data import FileTensor, Tensor, tensors_of
-from sdpa_onnx.graph.files.message import is_bulk, message_pieces, reference_to, write_tensor
+from sdpa_onnx.graph.files.message import reference_to, serialised, write_tensor
 from sdpa_onnx.graph.files.whole_file import check_target
-from sdpa_onnx.graph.files.wire import byte_pieces, write_pieces
 
 __all__ = [
-    "PROTOBUF_LIMIT_BYTES",
     "LinkedFiles",
     "StagedModel",
     "copied",
@@ -34,7 +32,7 @@ __all__ = [
 ]
 
 # protobuf refuses a message above 2 GiB; larger models keep their tensors in a file beside them.
-PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
+_PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
 # onnx's own threshold: smaller tensors stay in the message.
 _SMALLEST_OUTSIDE_BYTES = 1024
 # So that a large tensor can be mapped by itself, and a small one read in place by vector instructions.
@@ -102,9 +100,9 @@ def _needs_data_file(model: ir.Model) -> list[Tensor]:
     tensors = list({id(tensor): tensor for tensor in tensors_of(model)}.values())
     outside = [tensor for tensor in tensors if isinstance(tensor, FileTensor) and not tensor.within]
     inside = sum(_size(tensor) for tensor in tensors) - sum(tensor.nbytes for tensor in outside)
-    if inside <= PROTOBUF_LIMIT_BYTES:
+    if inside <= _PROTOBUF_LIMIT_BYTES:
         return list[Tensor](outside)
-    return [tensor for tensor in tensors if is_bulk(tensor) or _size(tensor) >= _SMALLEST_OUTSIDE_BYTES]
+    return [tensor for tensor in tensors if _size(tensor) >= _SMALLEST_OUTSIDE_BYTES]
 
 
 def _size(tensor: Tensor) -> int:
@@ -131,8 +129,9 @@ def _write(model: ir.Model, path: Path, outside: list[Tensor]) -> None:
         with _data_of(path).open("xb") as file:
             for tensor, offset in _written(outside, file):
                 places[id(tensor)] = reference_to(tensor, _data_of(path).name, offset)
+    message = serialised(model, places)
     with path.open("xb") as file:
-        write_pieces(message_pieces(model, places), file)
+        file.write(message)
 
 
 def _written(tensors: list[Tensor], file: IO[bytes]) -> Iterator[tuple[Tensor, int]]:
@@ -186,7 +185,7 @@ class LinkedFiles:
 
 def fits_one_message(model: ir.Model) -> bool:
     """Whether all numbers fit the message of the graph, by protobuf's limit."""
-    return sum(_size(tensor) for tensor in tensors_of(model)) <= PROTOBUF_LIMIT_BYTES
+    return sum(_size(tensor) for tensor in tensors_of(model)) <= _PROTOBUF_LIMIT_BYTES
 
 
 @contextlib.contextmanager
@@ -219,11 +218,10 @@ def linked(model: ir.Model) -> LinkedFiles:
     files = {tensor.file for tensor in tensors}
     if changed := next((file for file in files if not file.is_intact()), None):
         raise ModelError(f"{changed.path} was changed after it was read.", hint="Read the model again.")
-    if len(folders) > 1 or inside > PROTOBUF_LIMIT_BYTES or not all(file.is_current() for file in files):
+    if len(folders) > 1 or inside > _PROTOBUF_LIMIT_BYTES or not all(file.is_current() for file in files):
         return _copied(model)
     places = {id(tensor): reference_to(tensor, _name(tensor), tensor.start) for tensor in tensors}
-    message = b"".join(byte_pieces(message_pieces(model, places)))
-    return LinkedFiles(message=message, folder=next(iter(folders), None))
+    return LinkedFiles(message=serialised(model, places), folder=next(iter(folders), None))
 
 
 def _name(tensor: FileTensor) -> str:

@@ -1,26 +1,19 @@
-"""Protobuf messages as bytes: large tensors cut out of them and put back in, never held.
+"""Read a large serialised model without its large tensors: each becomes a reference to its place in the file.
 
-Knows where tensors can stand in a model and how a field is written; knows
-nothing of what a model means. Bytes that are no such message raise `WireError`.
+Walks the fields of the messages that can hold tensors and parses nothing else, so
+that a file of 2 GiB is mapped and not read. Plain protobuf holds it twice.
 
 Source: https://protobuf.dev/programming-guides/encoding (varints, tags, lengths).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Protocol
+from collections.abc import Iterator
 
-__all__ = [
-    "Bulk",
-    "Piece",
-    "WireError",
-    "byte_pieces",
-    "fields_of",
-    "rewritten",
-    "total_length",
-    "varint",
-    "write_pieces",
-]
+import onnx
 
+__all__ = ["WireError", "without_bulk"]
+
+# Tensors of this many bytes stay in the file.
+_BULK_BYTES = 2**20
 # The kind of field that has a length: text, bytes, messages.
 _LENGTH = 2
 # Source: protobuf's own limit on messages inside messages.
@@ -40,70 +33,58 @@ class WireError(ValueError):
     """Bytes that are no protobuf message."""
 
 
-class Bulk(Protocol):
-    """Numbers that are written when their turn comes."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def chunks(self) -> Iterator[bytes]: ...
-
-    def tofile(self, file: IO[bytes]) -> None: ...
-
-
-Piece = bytes | memoryview | Bulk
-# From the bytes of a tensor and their place in the whole to what stands instead; None = leave it.
-Change = Callable[[memoryview, int], Sequence[Piece] | None]
-
-
-def rewritten(data: memoryview, change: Change, *, at_least: int = 0) -> Sequence[Piece]:
-    """The pieces of a serialised model whose tensors were changed, the lengths around them with them.
+def without_bulk(data: memoryview, name: str) -> bytes:
+    """A serialised model whose large tensors refer to their place in the file instead.
 
     Args:
-        data: The model.
-        change: What to do with each tensor.
-        at_least: Bytes; what is shorter is not looked into.
+        data: The file, mapped.
+        name: Its name, which the references carry.
 
     Raises:
         WireError: If it is no message.
     """
-    return _rewritten(data, "ModelProto", 0, change, at_least, 0) or [data]
+    found = _rewritten(data, "ModelProto", 0, name, 0)
+    return bytes(data) if found is None else found
 
 
-def total_length(pieces: Sequence[Piece]) -> int:
-    """Bytes of all pieces."""
-    return sum(piece.nbytes if not isinstance(piece, bytes) else len(piece) for piece in pieces)
-
-
-def byte_pieces(pieces: Sequence[Piece]) -> Iterator[bytes | memoryview]:
-    """The bytes of all pieces, a few at a time."""
-    for piece in pieces:
-        if isinstance(piece, bytes | memoryview):
-            yield piece
+def _rewritten(data: memoryview, message: str, place: int, name: str, depth: int) -> bytes | None:
+    """One message without its large tensors, or None if it has none."""
+    if depth > _DEEPEST:
+        raise WireError
+    pieces: list[bytes | memoryview] = []
+    kept = 0
+    for number, begin, start, end in _fields(data):
+        inner = _INNER[message].get(number)
+        if inner is None or start is None or end - start < _BULK_BYTES:
+            continue
+        if inner == "TensorProto":
+            new = _reference(data[start:end], place + start, name)
         else:
-            yield from piece.chunks()
+            new = _rewritten(data[start:end], inner, place + start, name, depth + 1)
+        if new is not None:
+            pieces += [data[kept:begin], _varint(number << 3 | _LENGTH) + _varint(len(new)), new]
+            kept = end
+    return b"".join([*pieces, data[kept:]]) if pieces else None
 
 
-def write_pieces(pieces: Sequence[Piece], file: IO[bytes]) -> None:
-    """Append all pieces to an open file; numbers that lie in a file go from there to here."""
-    for piece in pieces:
-        if isinstance(piece, bytes | memoryview):
-            file.write(piece)
-        else:
-            piece.tofile(file)
+def _reference(part: memoryview, place: int, name: str) -> bytes | None:
+    """A tensor that refers to its numbers in the file, or None if they are few or not in `raw_data` alone."""
+    fields = list(_fields(part))
+    raws = [field for field in fields if field[0] == onnx.TensorProto.RAW_DATA_FIELD_NUMBER]
+    elsewhere = {onnx.TensorProto.EXTERNAL_DATA_FIELD_NUMBER, onnx.TensorProto.DATA_LOCATION_FIELD_NUMBER}
+    # What is written twice or in two places is left to protobuf and its checks.
+    if len(raws) != 1 or elsewhere & {field[0] for field in fields}:
+        return None
+    (_, begin, start, end) = raws[0]
+    if start is None or end - start < _BULK_BYTES:
+        return None
+    reference = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", name), ("offset", place + start), ("length", end - start)):
+        reference.external_data.add(key=key, value=str(value))
+    return b"".join([part[:begin], part[end:], reference.SerializeToString()])
 
 
-def varint(number: int) -> bytes:
-    """A number as protobuf writes it."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def fields_of(data: memoryview) -> Iterator[tuple[int, int, int | None, int]]:
+def _fields(data: memoryview) -> Iterator[tuple[int, int, int | None, int]]:
     """Number, first byte, first byte of the content (None: it has no length) and end of every field.
 
     Raises:
@@ -131,29 +112,6 @@ def fields_of(data: memoryview) -> Iterator[tuple[int, int, int | None, int]]:
         yield tag >> 3, begin, start, position
 
 
-def _rewritten(
-    data: memoryview, message: str, place: int, change: Change, at_least: int, depth: int
-) -> list[Piece] | None:
-    """The pieces of one message, or None if nothing in it changes."""
-    if depth > _DEEPEST:
-        raise WireError
-    pieces: list[Piece] = []
-    kept = 0
-    for number, begin, start, end in fields_of(data):
-        inner = _INNER[message].get(number)
-        if inner is None or start is None or end - start < at_least:
-            continue
-        part = data[start:end]
-        if inner == "TensorProto":
-            new = change(part, place + start)
-        else:
-            new = _rewritten(part, inner, place + start, change, at_least, depth + 1)
-        if new is not None:
-            pieces += [data[kept:begin], varint(number << 3 | _LENGTH) + varint(total_length(new)), *new]
-            kept = end
-    return [*pieces, data[kept:]] if kept else None
-
-
 def _number(data: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
@@ -165,3 +123,12 @@ def _number(data: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
     raise WireError
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

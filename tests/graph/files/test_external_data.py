@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph import model as model_module
-from sdpa_onnx.graph.files import message
+from sdpa_onnx.graph.files import message, wire
 from sdpa_onnx.graph.files.data_file import DataFile
 from sdpa_onnx.graph.files.external_data import FileTensor, tensors_of
 from sdpa_onnx.graph.model import load_model
@@ -121,6 +121,7 @@ def test_message_in_memory_needs_a_folder(tmp_path: Path) -> None:
 def test_large_file_is_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large tensors inside a large file are read from it when asked for, and saved into one file again."""
     monkeypatch.setattr(model_module, "_MAPPED_FILE_BYTES", 1)
+    monkeypatch.setattr(wire, "_BULK_BYTES", 2000)
     monkeypatch.setattr(message, "_BULK_BYTES", 2000)
     proto = inside()
     proto.graph.initializer[0].doc_string = "behind the numbers"

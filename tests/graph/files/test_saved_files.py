@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph.files import data_file, message, saved_files
+from sdpa_onnx.graph.files import data_file, saved_files
 from sdpa_onnx.graph.files.data_file import DataFile
 from sdpa_onnx.graph.files.external_data import FileTensor, tensors_of
 from sdpa_onnx.graph.files.saved_files import linked, staged
@@ -101,8 +101,7 @@ def test_kernel_copies_less_than_asked(tmp_path: Path, monkeypatch: pytest.Monke
 def test_above_the_limit_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model in memory that no message can hold gets a data file; small tensors stay in the graph."""
     model = load_model(inside())
-    monkeypatch.setattr(saved_files, "PROTOBUF_LIMIT_BYTES", 5000)
-    monkeypatch.setattr(message, "_BULK_BYTES", 2000)
+    monkeypatch.setattr(saved_files, "_PROTOBUF_LIMIT_BYTES", 5000)
     path = model.save(tmp_path / "m.onnx")
     assert _names(tmp_path) == ["m.onnx", "m.onnx.data"]
     assert load_model(path).content_hash() == model.content_hash()
@@ -126,7 +125,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) 
     if where == "data":
         monkeypatch.setattr(DataFile, "copy_to", _full)
     else:
-        monkeypatch.setattr(saved_files, "message_pieces", _full)
+        monkeypatch.setattr(saved_files, "serialised", _full)
     with pytest.raises(ModelError) as caught:
         model.save(tmp_path / "m.onnx")
     assert str(caught.value) == f"Cannot write {tmp_path / 'm.onnx'}: No space left on device."
