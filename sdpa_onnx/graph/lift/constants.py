@@ -74,7 +74,7 @@ class Constants:
             return _constant(node)
         if not is_standard(node) or node.op_type not in _KNOWN or steps == 0:
             return None
-        inputs = self._sizes(node) if node.op_type in ("Shape", "SymbolicSize") else self._inputs(node, steps - 1)
+        inputs = self._sizes(node) if node.op_type in ("Shape", "Size") else self._inputs(node, steps - 1)
         if inputs is None:
             return None
         try:
@@ -235,7 +235,7 @@ _BY_NODE: Mapping[str, Callable[[ir.Node, list[Array]], Array]] = {
     "ConstantOfShape": _full,
 }
 _BY_INPUTS: Mapping[str, Callable[..., Any]] = {
-    "SymbolicSize": _size,
+    "Size": _size,
     "Identity": lambda one: one,
     "Slice": _slice,
     "Reshape": _reshape,
