@@ -1,1 +1,1 @@
-"""ONNX graphs in, ONNX graphs out: the model container, its attentions, its metadata."""
+"""Read, analyse and rewrite ONNX graphs: the model container, its attentions and its metadata. Runs no model."""

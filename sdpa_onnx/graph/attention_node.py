@@ -1,6 +1,6 @@
-"""ONNX `Attention` nodes to and from specs: the canonical form of every attention.
+"""Convert between `AttentionSpec` and standard ONNX `Attention` nodes of opset 23 to 25, and build one-node models.
 
-Reads nodes of opset 23 to 25 and writes one-node models; judges nothing.
+Runs and verifies nothing. Other dialects of attention are read in `graph.lift`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from sdpa_onnx.graph.site import AttentionSite
 
 __all__ = ["attributes_of", "build_attention_model", "give_scores", "minimum_opset", "sites_of_nodes", "usual_form"]
 
-# Where the Attention operator begins.
+# The first opset that has the Attention operator.
 _FIRST_OPSET = 23
 
 
 def minimum_opset(spec: AttentionSpec) -> int:
     """Lowest opset whose Attention operator expresses the spec: 23, 24 or 25.
 
-    Source: ONNX Attention; nonpad_kv_seqlen came with 24, windows with 25.
+    Source: ONNX Attention; opset 24 adds nonpad_kv_seqlen, opset 25 adds windows.
     """
     if spec.has_window:
         return 25
@@ -33,10 +33,10 @@ def minimum_opset(spec: AttentionSpec) -> int:
 
 
 def usual_form(spec: AttentionSpec | None, opset: int) -> Literal["attention", "decomposed"]:
-    """The form that an opset has for a spec: one Attention node where it can say it, else the formula.
+    """Default form of a spec at an opset: one Attention node if the exporter can write it, else the decomposed formula.
 
-    Below the opset that has a feature, a mask computed beside the node stands
-    for it; with a softcap the exporter has no such way.
+    Below the opset that adds a feature, the exporter replaces the feature by a
+    computed mask. It cannot do that for a spec with a softcap.
 
     Args:
         spec: A bare attention, or None for a module.
@@ -49,12 +49,13 @@ def usual_form(spec: AttentionSpec | None, opset: int) -> Literal["attention", "
 def build_attention_model(spec: AttentionSpec, *, opset: int, dtype: Dtype) -> ir.Model:
     """Write a model of one Attention node with dynamic sizes.
 
-    Inputs are Q, K, V and, as the spec has them, attn_mask, past_key,
-    past_value, nonpad_kv_seqlen; outputs are Y and, with a past, present_key
-    and present_value. Heads and widths are static; batch and lengths are not.
+    Inputs are Q, K, V and those of attn_mask, past_key, past_value and
+    nonpad_kv_seqlen that the spec has. Outputs are Y and, with a past,
+    present_key and present_value. Head counts and widths are static; batch
+    size and sequence lengths are dynamic.
 
     Args:
-        spec: What it computes.
+        spec: What the node computes.
         opset: 23, 24 or 25.
         dtype: Element type of query, key, value and output.
 
@@ -87,13 +88,16 @@ def build_attention_model(spec: AttentionSpec, *, opset: int, dtype: Dtype) -> i
 
 
 def give_scores(model: ir.Model, spec: AttentionSpec, mode: QkOutputMode, *, name: str) -> ir.Value:
-    """Let a model's one Attention node give its scores too; outputs before them that it does not give have no name.
+    """Add the scores (qk_matmul_output) as an output of a model's one Attention node.
+
+    Optional outputs before the scores that the node does not have yet get an
+    empty name.
 
     Args:
-        model: As `build_attention_model` writes it; changed in place.
-        spec: What it computes.
-        mode: The stage of the scores.
-        name: Of the new output.
+        model: Built by `build_attention_model`; changed in place.
+        spec: What the node computes.
+        mode: The stage at which the scores are taken.
+        name: Name of the new output.
     """
     node = model.graph.node(0)
     made = len(node.outputs)
@@ -110,10 +114,10 @@ def give_scores(model: ir.Model, spec: AttentionSpec, mode: QkOutputMode, *, nam
 
 
 def sites_of_nodes(model: ir.Model) -> tuple[AttentionSite, ...]:
-    """Describe every standard Attention node whose figures the graph states.
+    """Describe every standard Attention node whose head counts and widths the graph states.
 
-    Heads and widths are read from attributes (3-D) or static shapes (4-D); a
-    node whose shapes are unknown is left out, see `inspect`.
+    They are read from attributes (3-D) or static shapes (4-D). A node whose
+    shapes are unknown is left out; `inspect` lists it.
     """
     found: list[AttentionSite] = []
     for node in model.graph:
@@ -125,13 +129,13 @@ def sites_of_nodes(model: ir.Model) -> tuple[AttentionSite, ...]:
 
 
 def spec_of_node(node: ir.Node) -> AttentionSpec | None:
-    """Read the spec of an Attention node, or None where heads or widths are unknown or the node is malformed."""
+    """Read the spec of an Attention node; None if head counts or widths are unknown or the node is malformed."""
     read = spec_or_reason(node)
     return read if isinstance(read, AttentionSpec) else None
 
 
 def spec_or_reason(node: ir.Node) -> AttentionSpec | str:
-    """Read the spec of an Attention node, or say why there is none, without a full stop."""
+    """Read the spec of an Attention node, or return the reason why it cannot be read, without a full stop."""
     try:
         return _read_spec(node)
     except CaseError as error:
@@ -171,21 +175,22 @@ def _read_spec(node: ir.Node) -> AttentionSpec | str:
 
 
 def _figures(node: ir.Node, shapes: Mapping[str, Sequence[int | None]]) -> tuple[int, int, int, int] | str:
-    """Heads of queries and keys, widths of keys and values; or why they are unknown."""
+    """Number of query and key heads, widths of key and value heads; or the reason why they are unknown."""
     query, key, value = shapes["Q"], shapes["K"], shapes["V"]
     is_flat = len(query) == 3
     given = (_int(node, "q_num_heads"), _int(node, "kv_num_heads")) if is_flat else (query[1], key[1])
     if is_flat and 0 in given:
-        return "its Q, K and V have 3 axes, and it has no q_num_heads and kv_num_heads"
+        return "its Q, K and V have 3 axes, but it has no q_num_heads and kv_num_heads"
     heads, kv_heads, width, v_width = *given, query[-1], value[-1]
     if heads is None or kv_heads is None or width is None or v_width is None:
         needed = {"Q": (heads, width), "K": (kv_heads,), "V": (v_width,)}
-        return f"the heads or the width of its {next(n for n, sizes in needed.items() if None in sizes)} are open"
+        name = next(n for n, sizes in needed.items() if None in sizes)
+        return f"the number of heads or the width of its {name} is not static"
     if not is_flat:
         return heads, kv_heads, width, v_width
     for name, size, count in (("Q", width, heads), ("V", v_width, kv_heads)):
         if size % count or size == 0:
-            return f"the width of its {name} is {size}, no multiple of {count} heads"
+            return f"the width of its {name} is {size}, not a multiple of its {count} heads"
     return heads, kv_heads, width // heads, v_width // kv_heads
 
 
@@ -224,7 +229,7 @@ def _tensor_shape(spec: AttentionSpec, num_heads: int, seq_len: str, width: int)
 
 
 def attributes_of(spec: AttentionSpec) -> dict[str, int | float]:
-    """The attributes of an Attention node of this spec; what has the operator's default is left out."""
+    """The attributes of an Attention node of this spec; attributes at the operator's default are left out."""
     attributes: dict[str, int | float] = {}
     if spec.is_causal:
         attributes["is_causal"] = 1
@@ -283,7 +288,7 @@ def _int(node: ir.Node, name: str, default: int = 0) -> int:
     try:
         return attribute.as_int() if attribute else default
     except TypeError as error:
-        raise CaseError(f"its attribute {name} is no integer") from error
+        raise CaseError(f"its attribute {name} is not an integer") from error
 
 
 def _number(node: ir.Node, name: str) -> float | None:
@@ -291,4 +296,4 @@ def _number(node: ir.Node, name: str) -> float | None:
     try:
         return attribute.as_float() if attribute else None
     except TypeError as error:
-        raise CaseError(f"its attribute {name} is no number") from error
+        raise CaseError(f"its attribute {name} is not a number") from error

@@ -1,4 +1,7 @@
-"""The operator domains that we read and write: ONNX's own, under either name, and onnxruntime's."""
+"""Operator domains: the default ONNX domain, under either of its names, and onnxruntime's com.microsoft.
+
+Knows no operators.
+"""
 
 import onnx_ir as ir
 
@@ -8,5 +11,5 @@ CONTRIB_DOMAIN = "com.microsoft"
 
 
 def is_standard(node: ir.Node) -> bool:
-    """Whether a node is of the default domain."""
+    """Whether a node belongs to the default ONNX domain."""
     return node.domain in ("", "ai.onnx")

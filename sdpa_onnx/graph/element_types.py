@@ -1,4 +1,4 @@
-"""ONNX's words for our element types and kinds of mask, and back; no values are converted."""
+"""Map our dtypes and mask kinds to ONNX element types and back. Converts no values."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from sdpa_onnx.core.attention.spec import Dtype, MaskKind
 
 __all__ = ["DTYPES", "ELEMENT_TYPES", "mask_kind_of"]
 
-# An attention's element types; all others are none.
+# The element types that an attention may have; no other type is supported.
 ELEMENT_TYPES: Mapping[Dtype, ir.DataType] = {
     Dtype.FLOAT64: ir.DataType.DOUBLE,
     Dtype.FLOAT32: ir.DataType.FLOAT,
@@ -19,7 +19,7 @@ DTYPES: Mapping[ir.DataType, Dtype] = {element: dtype for dtype, element in ELEM
 
 
 def mask_kind_of(mask: ir.Value | None) -> MaskKind:
-    """Boolean, float, or NONE without a mask."""
+    """BOOL or FLOAT by the element type of the mask; NONE without a mask."""
     if mask is None:
         return MaskKind.NONE
     return MaskKind.BOOL if mask.dtype is ir.DataType.BOOL else MaskKind.FLOAT

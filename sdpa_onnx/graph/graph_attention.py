@@ -1,4 +1,7 @@
-"""One attention of a graph, whatever its form: what it computes, and the values that enter and leave it."""
+"""Describe one attention of a graph in canonical form: its spec and its input and output values.
+
+Neither finds the attention (`graph.lift`) nor writes it (`graph.lower`).
+"""
 
 from dataclasses import dataclass
 
@@ -12,29 +15,30 @@ __all__ = ["GraphAttention"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphAttention:
-    """The canonical form in memory: one `Attention` operator of opset 25, as values of a graph instead of a node.
+    """The canonical form in memory: one `Attention` operator of opset 25, as graph values instead of a node.
 
-    Every form is written from it, and every dialect read into it. The values
-    are those of the graph that it was found in; `output` is what the graph
-    reads today and what a form replaces.
+    Every dialect is read into it, and every form is written from it. The
+    values belong to the graph in which the attention was found. A form
+    replaces `output`.
 
     Args:
         name: Unique in the model.
-        spec: What it computes. Layout BNSH: values are 4-D; BSH: 3-D.
+        spec: What it computes. With layout BNSH the values are 4-D, with BSH 3-D.
         dtype: Element type of query, key, value and output.
         query: (batch, q heads, q length, head_dim), or 3-D.
         key: (batch, kv heads, kv length, head_dim), or 3-D.
         value: (batch, kv heads, kv length, v_head_dim), or 3-D.
         output: (batch, q heads, q length, v_head_dim), or 3-D.
         attn_mask: Boolean (True = may attend) or float (added), broadcast to
-            (batch, q heads, q length, total length); a short last axis hides the rest.
+            (batch, q heads, q length, total length). If the last axis is
+            shorter, the keys beyond it are hidden.
         past_key: (batch, kv heads, past length, head_dim), or None.
-        past_value: The same of width v_head_dim.
-        nonpad_kv_seqlen: (batch,) int64: keys of each sample that are no padding.
-        present_key: Past and new keys as an output, or None if nothing reads them.
-        present_value: The same.
-        scores: The operator's fourth output, or None; a form that cannot give it refuses.
-        scores_mode: Which scores: `qk_matmul_output_mode` of the operator.
+        past_value: (batch, kv heads, past length, v_head_dim), or None.
+        nonpad_kv_seqlen: (batch,) int64: number of keys of each sample that are not padding.
+        present_key: Past and new keys as an output; None if nothing reads them.
+        present_value: Past and new values as an output; None if nothing reads them.
+        scores: The operator's fourth output, or None. A form that cannot compute it refuses the attention.
+        scores_mode: The stage of the scores: the operator's attribute `qk_matmul_output_mode`.
 
     Source: ONNX Attention, opset 25.
     """
@@ -57,7 +61,7 @@ class GraphAttention:
 
     @property
     def site(self) -> AttentionSite:
-        """Where a judge taps it: the names of its values."""
+        """The names of its values, by which a verification reads them as extra outputs."""
         optional = ("attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
         named = {field: value.name for field in optional if (value := getattr(self, field)) is not None}
         return AttentionSite(

@@ -1,4 +1,4 @@
-"""The version of ONNX's file format that an opset needs; nothing about what its operators do."""
+"""Find the lowest ONNX IR version (file format) for an opset. Knows nothing about operators."""
 
 import onnx
 
@@ -6,7 +6,7 @@ __all__ = ["lowest_ir_version"]
 
 
 def lowest_ir_version(opset: int) -> int:
-    """Lowest IR version that may hold an opset of the default domain.
+    """Lowest IR version that allows an opset of the default domain.
 
     Source: onnx.helper.OP_SET_ID_VERSION_MAP.
     """

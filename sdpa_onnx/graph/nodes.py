@@ -1,4 +1,4 @@
-"""Nodes written one after another, with the names, types and ranks that readers of the graph need; knows no form."""
+"""Build ONNX nodes in sequence, with unique names and output types and shapes. Knows no attention form."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ Attribute = int | float | str | Sequence[int] | ir.Graph | ir.TensorProtocol
 
 
 class Nodes:
-    """A list of nodes that grows by calling it.
+    """A node builder: each call appends one node and returns its output value.
 
     Args:
-        prefix: Of every name; unique in the model.
+        prefix: First part of every node name; unique in the model.
 
     Example:
         >>> nodes = Nodes("attention_0")
@@ -37,7 +37,7 @@ class Nodes:
         shape: ir.Shape | None = None,
         **attributes: Attribute,
     ) -> ir.Value:
-        """Write a node of one output; without a dtype it has that of the first input."""
+        """Add a node with one output; without a dtype, the output has the dtype of the first input."""
         return self.many(op_type, *inputs, outputs=1, domain=domain, dtype=dtype, shape=shape, **attributes)[0]
 
     def many(
@@ -50,7 +50,7 @@ class Nodes:
         shape: ir.Shape | None = None,
         **attributes: Attribute,
     ) -> Sequence[ir.Value]:
-        """Write a node of several outputs, all of one dtype."""
+        """Add a node with several outputs, all of one dtype."""
         name = f"{self.prefix}/{op_type}_{len(self.written)}"
         node = ir.node(
             op_type, list(inputs), attributes=dict(attributes), domain=domain, num_outputs=outputs, name=name
@@ -66,10 +66,10 @@ class Nodes:
         return node.outputs
 
     def constant(self, array: "NDArray[np.generic] | int | float | Sequence[int]", dtype: ir.DataType) -> ir.Value:
-        """Write a constant."""
+        """Add a Constant node."""
         content = np.asarray(array).astype(dtype.numpy())
         return self("Constant", dtype=dtype, shape=ir.Shape(content.shape), value=ir.tensor(content))
 
     def integers(self, *numbers: int) -> ir.Value:
-        """Write a 1-D int64 constant, as axes and shapes are."""
+        """Add a 1-D int64 Constant node, such as axes or a shape."""
         return self.constant(list(numbers), ir.DataType.INT64)

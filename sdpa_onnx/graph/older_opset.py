@@ -1,7 +1,7 @@
-"""The opset of a graph raised from 13 and later to at most 18, node after node, by onnx's own converter.
+"""Raise the opset of a model from 13 or later to at most 18 with ONNX's version converter, one node at a time.
 
-Each node whose operator changed goes through the converter alone, so names, shapes, metadata, nodes of other domains
-and numbers, which may lie in files, stay as they are: the converter itself would lose some and read the others.
+Does not convert whole models: the version converter would lose names, shapes, metadata and nodes of other domains, and
+load external data. Each node whose operator changed is converted alone instead, so everything else stays unchanged.
 """
 
 import numpy as np
@@ -16,21 +16,21 @@ from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["HIGHEST", "LOWEST", "raise_older"]
 
-# Below 13, Softmax works on another shape; from 18 up, onnxscript converts.
+# Below 13, Softmax flattens its input to 2-D; from 18 on, onnxscript converts.
 LOWEST, HIGHEST = 13, 18
-# Between these opsets they only gained types; what is inside them is converted by itself.
-_HOLDERS = frozenset({"If", "Loop", "Scan"})
+# Between these opsets they only gained types; the nodes of their subgraphs are converted one by one.
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
 def raise_older(model: ir.Model, opset: int) -> None:
-    """Raise the default domain of a model, in place.
+    """Raise the opset of the default domain of a model, in place; model functions are inlined.
 
     Args:
-        model: Its own opset is 13 or higher, and below the one asked for. Functions are written out on the way.
-        opset: 14 to 18.
+        model: Its opset is at least 13 and below `opset`.
+        opset: Target, 14 to 18.
 
     Raises:
-        ModelError: If a node has no equivalent there.
+        ModelError: If a node has no equivalent at that opset.
     """
     own = model.opset_imports[""]
     if model.functions:
@@ -45,21 +45,21 @@ def raise_older(model: ir.Model, opset: int) -> None:
 
 
 def _has_changed(op_type: str, own: int, opset: int) -> bool:
-    if op_type in _HOLDERS:
+    if op_type in _CONTROL_FLOW:
         return False
     try:
         before, after = (onnx.defs.get_schema(op_type, version, "") for version in (own, opset))
     except onnx.defs.SchemaError as error:
-        raise ModelError(f"'{op_type}' is no operator of opset {own} to {opset}.") from error
+        raise ModelError(f"'{op_type}' is not an operator of opsets {own} to {opset}.") from error
     return before.since_version != after.since_version
 
 
 def _raise(node: ir.Node, nodes: Nodes, own: int, opset: int) -> None:
-    """Take over what the converter makes of a node: its attributes, and constants as further inputs."""
-    raised = ir.from_proto(onnx.version_converter.convert_version(_alone(node, own), opset)).graph
+    """Copy the converted attributes to a node, and attributes that became inputs as constant inputs."""
+    raised = ir.from_proto(onnx.version_converter.convert_version(_single_node_model(node, own), opset)).graph
     *before, last = raised
     if last.op_type != node.op_type or any(one.op_type != "Constant" for one in before):
-        raise ModelError(f"Node '{node.name}' ({node.op_type}) becomes several at opset {opset}.")
+        raise ModelError(f"Node '{node.name}' ({node.op_type}) becomes several nodes at opset {opset}.")
     constants = {one.outputs[0].name: one.attributes["value"].as_tensor() for one in before}
     constants |= {name: value.const_value for name, value in raised.initializers.items() if value.const_value}
     first = len(nodes.written)
@@ -76,8 +76,8 @@ def _raise(node: ir.Node, nodes: Nodes, own: int, opset: int) -> None:
     node.attributes.update({name: value for name, value in last.attributes.items() if name not in node.attributes})
 
 
-def _alone(node: ir.Node, own: int) -> onnx.ModelProto:
-    """A model of this node, with inputs and outputs named by their places."""
+def _single_node_model(node: ir.Node, own: int) -> onnx.ModelProto:
+    """A model of this node alone, its inputs and outputs named by position."""
     single = onnx.NodeProto(op_type=node.op_type, name="node")
     single.input.extend("" if value is None else f"x{place}" for place, value in enumerate(node.inputs))
     single.output.extend(f"y{place}" for place in range(len(node.outputs)))

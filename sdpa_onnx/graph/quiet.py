@@ -1,4 +1,4 @@
-"""Keep onnx_ir's log lines off the terminal: what is wrong is told by our own errors."""
+"""Silence onnx_ir's logger: our own errors report what is wrong. Does not touch other loggers."""
 
 import contextlib
 import logging

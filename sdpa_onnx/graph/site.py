@@ -1,4 +1,4 @@
-"""Where an attention sits in a graph: the values that enter and leave it."""
+"""Locate an attention in a graph by the names of its input and output values. Holds no graph."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ __all__ = ["AttentionSite"]
 class AttentionSite:
     """One attention of a model, by the names of its graph values.
 
-    Written into the metadata of every model that we export, so that a judge
-    can tap exactly what entered and left each attention, in any form.
+    Written into the metadata of every exported model, so that a verification
+    can read the inputs and the output of each attention, in any form.
 
     Args:
         name: Unique in the model: module path or node name.
-        spec: What it computes, on the tapped values.
+        spec: What it computes from these values.
         query: Value name; 4-D BNSH, or 3-D if the spec's layout says so.
         key: The same.
         value: The same.
@@ -40,7 +40,7 @@ class AttentionSite:
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Value name by field name of `AttentionInputs`, only what is present."""
+        """Value name by field name of `AttentionInputs`, without absent inputs."""
         fields = ("query", "key", "value", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
         names = {field: getattr(self, field) for field in fields}
         return {field: name for field, name in names.items() if name is not None}

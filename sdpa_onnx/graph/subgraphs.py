@@ -1,4 +1,4 @@
-"""The bodies of If, Loop and Scan nodes: what stands inside a node, and what it reads; changes nothing."""
+"""Traverse subgraphs: the bodies of If, Loop and Scan nodes and the values that they read. Changes nothing."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ __all__ = ["inputs_within", "nodes_within", "subgraphs_of"]
 
 
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs among a node's attributes; those inside them are theirs."""
+    """The graphs among a node's attributes, without the graphs nested in those."""
     for attribute in node.attributes.values():
         if attribute.type is ir.AttributeType.GRAPH:
             yield attribute.as_graph()
@@ -17,13 +17,13 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def nodes_within(node: ir.Node) -> Iterator[ir.Node]:
-    """The node and those of its subgraphs, at any depth."""
+    """The node and the nodes of its subgraphs, at any depth."""
     yield node
     for graph in subgraphs_of(node):
         yield from graph.all_nodes()
 
 
 def inputs_within(node: ir.Node) -> Iterator[ir.Value]:
-    """What the node reads, in its subgraphs too."""
+    """The values that the node or its subgraphs read."""
     for inner in nodes_within(node):
         yield from (value for value in inner.inputs if value is not None)

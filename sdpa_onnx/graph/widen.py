@@ -1,6 +1,6 @@
-"""One node in float64: every element type that it names becomes double, in its subgraphs too.
+"""Convert a node to float64: every float element type in its attributes and subgraphs becomes double.
 
-Writes protos for ONNX's own evaluator; evaluates nothing.
+Writes protos for ONNX's reference evaluator; evaluates nothing.
 """
 
 import onnx
@@ -11,14 +11,15 @@ __all__ = ["widened_node"]
 _NARROW = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 # Attributes that hold an element type.
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "softmax_precision", "stash_type"})
-# The evaluator has these as numpy code that computes in the type of the input, and refuses another stash_type than 1.
+# The reference evaluator computes these in the type of the input, and refuses any stash_type except 1.
 _STASH_AS_INPUT = frozenset({"LayerNormalization", "RMSNormalization"})
 
 
 def widened_node(node: NodeProto) -> NodeProto:
     """Copy a node so that it computes in float64 on float64 inputs.
 
-    A Cast to a narrower type becomes none: its rounding is the judge's to allow.
+    A Cast to a narrower float type becomes a Cast to double: the error bound of
+    the verification covers the rounding of the original.
     """
     wide = NodeProto()
     wide.CopyFrom(node)

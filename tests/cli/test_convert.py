@@ -81,8 +81,8 @@ def test_no_empty_rows(shell: Shell) -> None:
     kept = shell("convert", "padded.onnx", "-o", "kept.onnx", "--form", "blocked")
     assert kept.code == 0
     assert kept.stdout.splitlines()[1] == (
-        "  warning: its mask is causal but for rows that padding hides entirely: kept as a mask; "
-        "convert --no-empty-rows lets it skip keys."
+        "  warning: its mask is causal except for rows that padding hides entirely, so it is kept as a mask; "
+        "convert --no-empty-rows allows is_causal, which skips keys."
     )
     causal = shell("convert", "padded.onnx", "-o", "causal.onnx", "--form", "blocked", "--no-empty-rows")
     assert (causal.code, "warning" in causal.stdout) == (0, False)

@@ -99,4 +99,4 @@ def test_an_operator_that_is_none_there_is_named() -> None:
     )
     with pytest.raises(ModelError) as raised:
         raise_older(ir.from_proto(source), 18)
-    assert str(raised.value) == "'Mish' is no operator of opset 17 to 18."
+    assert str(raised.value) == "'Mish' is not an operator of opsets 17 to 18."

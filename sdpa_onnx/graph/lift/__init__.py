@@ -1,1 +1,4 @@
-"""Attention in any dialect read into its canonical form; one dialect a file."""
+"""Find attention in a graph and read every dialect into the canonical form; one module per dialect.
+
+Writes no forms: `graph.lower` does.
+"""

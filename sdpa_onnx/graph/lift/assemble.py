@@ -1,4 +1,7 @@
-"""The canonical attention out of what was read of its two products, the scores between them and the weights."""
+"""Assemble a canonical attention from its matched parts: both matrix products, the score chain and the weights.
+
+Matches no pattern itself.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +11,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.element_types import DTYPES, mask_kind_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lift.batch_heads import heads_seen, merged_again, split
+from sdpa_onnx.graph.lift.batch_heads import find_head_count, merge_heads, split_heads
 from sdpa_onnx.graph.lift.factors import scale_of
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.masks_read import as_one_mask
@@ -25,13 +28,13 @@ _Dims = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionParts:
-    """What was read of one attention.
+    """The matched parts of one attention.
 
     Args:
         scores: The product of query and key.
-        chain: What stands between it and the softmax.
+        chain: The nodes between that product and the softmax: scale, softcap, masks.
         values: The product of weights and values.
-        weights_rank: Axes of the weights as they enter it.
+        weights_rank: Rank of the weights at that product.
     """
 
     scores: ScoresProduct
@@ -46,19 +49,19 @@ class _Operands:
     key: ir.Value
     value: ir.Value
     dtype: ir.DataType
-    heads: int | None  # of operands that had to be split
+    heads: int | None  # head count if batch and heads shared an axis that had to be split
 
 
 def assemble(
     search: GraphFacts, nodes: Nodes, softmax: ir.Node, parts: AttentionParts
 ) -> tuple[GraphAttention, tuple[str, ...]] | UnreadReason:
-    """The attention with its warnings; the graph gets the nodes that were written for it.
+    """Build the attention and its warnings, and insert the new nodes that it needs into the graph.
 
     Args:
         search: The graph.
-        nodes: What was written for it so far; inserted only if the attention is read.
-        softmax: What it was recognised by.
-        parts: What was read.
+        nodes: New nodes; inserted only if the attention can be read.
+        softmax: The softmax that the pattern match started from.
+        parts: The matched parts.
     """
     operands = _operands(search, nodes, parts)
     if isinstance(operands, UnreadReason):
@@ -108,19 +111,19 @@ def _operands(search: GraphFacts, nodes: Nodes, parts: AttentionParts) -> _Opera
     if heads is None:
         return operands
     if parts.scores.rank == 3:
-        query, key = split(search, nodes, query, heads), split(search, nodes, key, heads)
+        query, key = split_heads(search, nodes, query, heads), split_heads(search, nodes, key, heads)
     if parts.weights_rank == 3:
-        value = split(search, nodes, value, heads)
+        value = split_heads(search, nodes, value, heads)
     return _Operands(query=query, key=key, value=value, dtype=dtype, heads=heads)
 
 
 def _heads(search: GraphFacts, parts: AttentionParts, operands: _Operands) -> int | None:
-    """Heads where batch and heads share an axis on one side at least, or None if nothing shows them."""
+    """Head count where batch and heads share an axis in at least one product; None if the graph does not show it."""
     for value, rank in ((operands.query, parts.scores.rank), (operands.value, parts.weights_rank)):
         dims = search.dims_of(value)
         if rank == 4 and dims is not None and len(dims) == 4:
             return dims[1]
-    return parts.chain.heads or heads_seen(search, operands.query) or heads_seen(search, operands.key)
+    return parts.chain.heads or find_head_count(search, operands.query) or find_head_count(search, operands.key)
 
 
 def _spec(search: GraphFacts, operands: _Operands, parts: AttentionParts) -> AttentionSpec | UnreadReason:
@@ -128,9 +131,9 @@ def _spec(search: GraphFacts, operands: _Operands, parts: AttentionParts) -> Att
     query, key, value = (search.dims_of(one) for one in (operands.query, operands.key, operands.value))
     if query is None or key is None or value is None:
         return UnreadReason(f"the rank of query, key or value is unknown: node {name}")
-    refused = _misfit(query, key, value)
-    if refused:
-        return UnreadReason(f"{refused}: node {name}")
+    mismatch = _shape_mismatch(query, key, value)
+    if mismatch:
+        return UnreadReason(f"{mismatch}: node {name}")
     is_split = len(query) == 4
     head_dim = query[-1] or key[-1] or 0
     try:
@@ -147,26 +150,26 @@ def _spec(search: GraphFacts, operands: _Operands, parts: AttentionParts) -> Att
         return UnreadReason(f"{error.args[0].rstrip('.')}: node {name}")
 
 
-def _misfit(query: _Dims, key: _Dims, value: _Dims) -> str:
-    """Why operands of these sizes are no attention that can be read, or ""."""
+def _shape_mismatch(query: _Dims, key: _Dims, value: _Dims) -> str:
+    """The reason why shapes of query, key and value do not form an attention that can be read, or ""."""
     if not len(query) == len(key) == len(value) or len(query) not in (3, 4):
         return f"query, key and value have {len(query)}, {len(key)} and {len(value)} axes"
     if any(1 in (query[0], other[0]) and query[0] != other[0] for other in (key, value)):
-        return "one batch of queries, keys or values serves several"
+        return "query, key and value have different batch sizes, which broadcast"
     heads = [] if len(query) == 3 else [query[1], key[1], value[1]]
     if None in heads or value[-1] is None or (query[-1] or key[-1]) is None:
-        return "the number or width of heads is not static"
-    return f"keys have {heads[1]} heads and values {heads[2]}" if heads and heads[1] != heads[2] else ""
+        return "the number or the width of the heads is not static"
+    return f"key has {heads[1]} heads and value {heads[2]}" if heads and heads[1] != heads[2] else ""
 
 
 def _output(search: GraphFacts, nodes: Nodes, parts: AttentionParts, operands: _Operands) -> ir.Value:
-    """The output in the operator's axes: the product's own, or a product written anew with the old one behind it."""
+    """The output in the axis order of the operator: that of the product, or of a new product that replaces it."""
     values, node = parts.values, parts.values.node
     weights, value = values.weights, values.value
     if operands.heads is not None and parts.weights_rank == 3:
-        weights = split(search, nodes, weights, operands.heads)
+        weights = split_heads(search, nodes, weights, operands.heads)
         output = nodes("MatMul", weights, operands.value)
-        restored = merged_again(nodes, output)
+        restored = merge_heads(nodes, output)
     elif parts.weights_rank == 2:
         output = nodes("MatMul", nodes("Unsqueeze", weights, nodes.integers(0)), operands.value)
         restored = nodes("Squeeze", output, nodes.integers(0))

@@ -1,4 +1,7 @@
-"""Sizes of a value's axes, as far as they follow from the graph; fills what shape inference leaves open."""
+"""Symbolic shape inference for single values: derive axis sizes that ONNX shape inference leaves unknown.
+
+Computes no tensor contents; `constants` does.
+"""
 
 import functools
 import math
@@ -18,18 +21,18 @@ __all__ = ["Axes"]
 
 _Sizes = tuple[SizeEntry, ...]
 
-# What an axis or an order that the operator does not allow makes of the rules below.
-_DAMAGED = (IndexError, KeyError, ValueError, TypeError, ZeroDivisionError, RuntimeError)
+# What the rules below raise on a malformed node, such as an axis out of range.
+_MALFORMED_NODE_ERRORS = (IndexError, KeyError, ValueError, TypeError, ZeroDivisionError, RuntimeError)
 
-# Their output has the shape of their first input.
+# Operators whose output has the shape of their first input.
 _SAME_SHAPE = frozenset({"Cast", "Identity", "Dropout", "Softmax", "Neg", "Not", "Tanh", "Sqrt", "LayerNormalization"})
 
 
 class Axes:
-    """Sizes by value, each computed once; also the constants that they follow from.
+    """Axis sizes by value, each computed once, and the constants that they depend on.
 
     Args:
-        open_values: Initializers that are inputs too, which a caller may replace.
+        open_values: Initializers that are graph inputs too, so that a caller may override them.
     """
 
     def __init__(self, open_values: Collection[ir.Value] = ()) -> None:
@@ -38,15 +41,15 @@ class Axes:
         self._known: dict[ir.Value, _Sizes | None] = {}
 
     def of(self, value: ir.Value) -> _Sizes | None:
-        """The sizes, a `SymbolicSize` where one is not static; None if the rank is unknown."""
+        """The axis sizes, with a `SymbolicSize` for each that is not static; None if the rank is unknown."""
         if value not in self._known:
-            self._known[value] = _named(value)  # what a cycle would see
+            self._known[value] = _named(value)  # ends the recursion in a cyclic graph
             self._known[value] = self._complete(value)
         sizes = self._known[value]
         return None if sizes is None else tuple(self._names.known_as(size) for size in sizes)
 
     def sizes_in(self, value: ir.Value | None) -> NDArray[Any] | None:
-        """An array of whole numbers; a `SymbolicSize` for each that depends on an axis; None if unknown."""
+        """An integer array, with a `SymbolicSize` for each entry that depends on an axis; None if unknown."""
         found = self.constants.partly(value)
         if found is None or found.dtype != object:
             return found
@@ -60,7 +63,7 @@ class Axes:
         derive = None if node is None or not is_standard(node) else self._rule(node)
         try:
             derived = None if derive is None or node is None else derive(node)
-        except _DAMAGED:
+        except _MALFORMED_NODE_ERRORS:
             derived = None
         if derived is None or (stated is not None and len(stated) != len(derived)):
             return stated
@@ -106,7 +109,7 @@ class Axes:
         return tuple(sizes[axis] for axis in order) if len(order) == len(sizes) else None
 
     def _target(self, node: ir.Node) -> list[SizeEntry] | None:
-        """Whole numbers of the second input: a shape, or repeats."""
+        """The integers in the second input: a target shape, or repeats."""
         target = self.sizes_in(node.inputs[1] if len(node.inputs) > 1 else None)
         if target is None or target.ndim != 1:
             return None
@@ -121,7 +124,7 @@ class Axes:
         for axis, size in enumerate(target):
             if size != 0:
                 found.append(size)
-            else:  # the axis of the same place
+            else:  # 0 copies the input's axis at the same position
                 found.append(_place(node.outputs[0], axis) if before is None or axis >= len(before) else before[axis])
         left = [axis for axis, size in enumerate(found) if size == -1]
         for axis in left:
@@ -167,7 +170,7 @@ class Axes:
         return tuple(1 if axis in places else next(kept) for axis in range(rank))
 
     def _axes(self, node: ir.Node) -> list[int] | None:
-        """Of Squeeze and Unsqueeze: an input since opset 13, an attribute before; None if not known."""
+        """The axes of Squeeze and Unsqueeze: an input since opset 13, an attribute before; None if unknown."""
         attribute = node.attributes.get("axes")
         if attribute is not None:
             return list(attribute.as_ints())
@@ -206,7 +209,7 @@ class Axes:
 
 
 def _quotient(whole: _Sizes, parts: list[SizeEntry]) -> SizeEntry | None:
-    """What the product of sizes leaves when others are divided out, or None if that is not known."""
+    """The product of `whole` divided by the product of `parts`; None if it is unknown."""
     left, number = list(whole), 1
     for part in parts:
         if part in left:
@@ -238,7 +241,7 @@ def _wider(one: SizeEntry, other: SizeEntry, output: ir.Value, axis: int) -> Siz
         return other
     if other == 1:
         return one
-    # A size beside a number above 1 is that number or 1: the result is the number.
+    # A size that broadcasts with a number above 1 is that number or 1, so the result is the number.
     for size in (one, other):
         if isinstance(size, int):
             return size

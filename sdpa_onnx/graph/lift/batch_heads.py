@@ -1,4 +1,7 @@
-"""Attention whose batch and heads share one axis: how many heads there are, and operands with an axis for each."""
+"""Split and merge the batch and head axes of operands: count the heads of a merged axis, and reshape.
+
+Reads no softmax and no mask.
+"""
 
 import onnx_ir as ir
 
@@ -7,13 +10,13 @@ from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.operands import order_of
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["heads_seen", "merged_again", "split"]
+__all__ = ["find_head_count", "merge_heads", "split_heads"]
 
 
-def heads_seen(search: GraphFacts, value: ir.Value) -> int | None:
-    """Heads in the first axis of a rank-3 operand, as the nodes before it show; None if they do not.
+def find_head_count(search: GraphFacts, value: ir.Value) -> int | None:
+    """Head count in the first axis of a rank-3 operand, from the nodes that produce it; None if they do not show it.
 
-    Seen: a Reshape of (batch, heads, length, width), and torch's multi-head attention, which splits
+    Recognises a Reshape of (batch, heads, length, width), and torch's multi-head attention, which splits
     (length, batch, heads * width) into (length, batch * heads, width) and swaps the first two axes.
 
     Args:
@@ -29,11 +32,11 @@ def heads_seen(search: GraphFacts, value: ir.Value) -> int | None:
         fits = source is not None and len(source) == 4 and source[2:] == sizes[1:]
         return source[1] if source is not None and fits and isinstance(source[1], int) else None
     if node.op_type == "Transpose" and order_of(node, 3) == [1, 0, 2]:
-        return _heads_split(search, node.inputs[0])
+        return _head_count_of_split(search, node.inputs[0])
     return None
 
 
-def _heads_split(search: GraphFacts, value: ir.Value | None) -> int | None:
+def _head_count_of_split(search: GraphFacts, value: ir.Value | None) -> int | None:
     node = None if value is None else value.producer()
     if node is None or node.op_type != "Reshape" or not is_standard(node):
         return None
@@ -46,8 +49,8 @@ def _heads_split(search: GraphFacts, value: ir.Value | None) -> int | None:
     return whole // width
 
 
-def split(search: GraphFacts, nodes: Nodes, value: ir.Value, heads: int) -> ir.Value:
-    """(batch * heads, length, width) as (batch, heads, length, width): as it was before, or by a Reshape."""
+def split_heads(search: GraphFacts, nodes: Nodes, value: ir.Value, heads: int) -> ir.Value:
+    """(batch * heads, length, width) as (batch, heads, length, width): the value before it was merged, or a Reshape."""
     node = value.producer()
     sizes = search.sizes_of(value)
     if node is not None and node.op_type == "Reshape" and is_standard(node):
@@ -61,7 +64,7 @@ def split(search: GraphFacts, nodes: Nodes, value: ir.Value, heads: int) -> ir.V
     return nodes("Reshape", value, target, shape=shape)
 
 
-def merged_again(nodes: Nodes, value: ir.Value) -> ir.Value:
+def merge_heads(nodes: Nodes, value: ir.Value) -> ir.Value:
     """(batch, heads, length, width) as (batch * heads, length, width)."""
     rest = nodes("Shape", value, dtype=ir.DataType.INT64, start=2)
     return nodes("Reshape", value, nodes("Concat", nodes.integers(-1), rest, axis=0))

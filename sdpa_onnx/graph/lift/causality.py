@@ -1,10 +1,10 @@
-"""Whether a mask hides every later key, whatever the content of the graph's inputs.
+"""Prove that a mask is causal: that it hides every later key, whatever the contents of the graph inputs are.
 
-The mask is computed at many sizes from what is known there without any content: sizes, constants and buffers. An
-entry is hidden for certain where all that it can be hides. One length is beyond every position at which the mask may
-change its ways, since a window of 256 shows at no smaller length; what changes with positions in a way that is not read
-counts as unknown (see `index_paths`). Causality is that of the operator without a
-past: query i sees key j if j <= i. A mask that is aligned with the last key is not causal here.
+The mask is evaluated at many sizes with interval arithmetic, from sizes, constants and buffers alone. An entry is
+proved hidden if every value in its interval hides it. One of the lengths lies beyond every position at which the mask
+may change (its reach, see `index_paths`), because a window of 256 shows at no smaller length. A value whose dependence
+on positions is not understood counts as unknown. Causality is that of the operator without a past: query i sees key j
+if j <= i. A mask aligned to the last key does not count as causal. Does not rewrite masks; `normalise` does.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,31 +25,31 @@ __all__ = ["CausalMasks", "Causality"]
 
 _Bools = NDArray[np.bool_]
 
-# The first tells most masks that are not causal.
+# The first length rejects most masks that are not causal.
 _LENGTHS = (5, 1, 2, 3, 8, 9, 17, 33)
-# Sums of numbers up to this are tried: a float mask of 2048 x 2048 entries is 16 MiB.
+# The largest reach that is tried: a float mask of 2048 x 2048 entries takes 16 MiB.
 _LARGEST_THRESHOLD = 2048
-# Beyond the sum, for a comparison may hold at a number or only next to it.
+# Added to the reach: a comparison may change at its number or right after it.
 _BEYOND = 3
-# More different numbers than any mask has; the time grows with them.
+# More different thresholds than any mask has; the time grows with their count.
 _MOST_THRESHOLDS = 16
-# So many different lengths must have had a meaning, where lengths vary at all.
+# If lengths vary at all, the graph must be valid at this many different lengths.
 _LEAST_LENGTHS = 4
-# Large trials have one sample.
+# Trials above this size have a batch of one.
 _SMALL = 64
 _BATCH = 2
-# Lengths that differ are tried up to here.
+# Trials with different lengths per axis go up to this length.
 _LARGEST_PAIR = 9
 
 
 class Causality(Enum):
-    """What a mask proves.
+    """What is proved of a mask.
 
-    EXACTLY_CAUSAL: it hides the later keys and nothing else: causality may stand in its place.
-    CAUSAL_AND_MORE: it hides the later keys, and may hide more: it stays, beside causality.
-    LOWEST_AND_MORE: the same, but by a finite lowest number: where it hides all keys of a
-        query, the query averages over later keys too, which causality beside it would hide.
-    NOTHING_HIDDEN: it lets every key be seen, at all sizes: it may be left out.
+    EXACTLY_CAUSAL: it hides the later keys and nothing else; is_causal may replace it.
+    CAUSAL_AND_MORE: it hides the later keys and may hide others; it is kept, and is_causal is added.
+    LOWEST_AND_MORE: the same, but it hides by a finite lowest number. Where it hides all keys of a
+        query, that query averages over later keys too, which is_causal would hide.
+    NOTHING_HIDDEN: it hides no key at any size; it may be removed.
     NOT_CAUSAL: none of these is proved.
     """
 
@@ -61,17 +61,17 @@ class Causality(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    """A mask at one choice of sizes.
+class _MaskTrial:
+    """The mask at one choice of sizes.
 
     Args:
-        queries: How many it has.
-        keys: How many it has.
+        queries: Number of rows.
+        keys: Number of columns.
         hides_later: It hides every later key.
-        is_absolute: It does so by False or minus infinity, or each query sees another key for
-            certain, so that a finite lowest number hides as well.
-        hides_no_more: It lets every other key be seen.
-        hides_nothing: It lets every key be seen that it has an entry for.
+        is_absolute: It hides them by False or minus infinity, or every query is proved to see another key,
+            so that a finite lowest number hides as well.
+        hides_no_more: It hides no other key.
+        hides_nothing: It hides none of its keys.
     """
 
     queries: int
@@ -82,14 +82,14 @@ class _Seen:
     hides_nothing: bool = False
 
 
-_NOT_SEEN = _Seen(queries=0, keys=0)
+_NO_TRIAL = _MaskTrial(queries=0, keys=0)
 
 
 class CausalMasks:
-    """Judges the masks of one graph; what is computed for one mask serves the others.
+    """Proves causality of the masks of one graph; results are shared between masks.
 
     Args:
-        search: The graph; nodes may be added to it between two questions.
+        search: The graph; nodes may be added to it between two calls.
     """
 
     def __init__(self, search: GraphFacts) -> None:
@@ -97,7 +97,7 @@ class CausalMasks:
         self._axes = _axes_of_inputs(search.graph.inputs)
         self._lengths, self._batches = _length_and_batch_axes(self._axes.values())
         self._evaluators = NodeEvaluators(search.model.opset_imports)
-        # By whether axes that stand first are as long as the others.
+        # Key: whether leading axes have the same size as the length axes.
         self._paths = {
             is_every: IndexPaths(
                 search=search,
@@ -107,18 +107,18 @@ class CausalMasks:
             for is_every in (True, False)
         }
         self._trials: dict[tuple[bool, tuple[int, ...]], SizeTrial] = {}
-        # What is proved of a mask that may be shorter than the keys, and of one that is not.
+        # Results for a mask that may be shorter than the keys, and for one that has an entry for every key.
         self._known: dict[object, tuple[Causality, Causality]] = {}
 
     def causality(self, mask: ir.Value, key: ir.Value | None = None) -> Causality:
-        """Judge a mask of an attention without a past.
+        """Find what is proved of a mask of an attention without a past.
 
         Args:
             mask: Boolean (True = may attend) or float (added to the scores); queries
-                and keys are its last two axes. What is added to an entry that hides,
-                such as a position bias, is taken to be far from the largest number.
-            key: The attention's key, in any layout of its own. Without it the mask may
-                have fewer keys, which hides the others.
+                and keys are its last two axes. A term added to a hidden entry, such as
+                a position bias, is assumed to be far below the largest float.
+            key: The attention's key, in any layout. Without it, the mask may have fewer
+                columns than there are keys, and so hide the others.
         """
         identity = self._identity(mask)
         if identity not in self._known:
@@ -128,7 +128,7 @@ class CausalMasks:
         return whole if is_whole else short
 
     def _identity(self, mask: ir.Value) -> object:
-        """The same for masks that layers make from one condition, each for itself."""
+        """A key that is equal for masks that several layers compute from the same condition."""
         node = mask.producer()
         if node is not None and node.op_type == "Expand" and not node.domain and node.inputs[0] is not None:
             sizes = self._search.sizes_of(mask)
@@ -140,7 +140,7 @@ class CausalMasks:
         return mask if None in branches else (node.inputs[0], mask.dtype, *branches)
 
     def _judge(self, mask: ir.Value) -> tuple[Causality, Causality]:
-        seen: list[_Seen] = []
+        seen: list[_MaskTrial] = []
         is_every = self._varies_with_the_first(mask)
         for length in _LENGTHS:
             seen += self._at(mask, length, is_every=is_every)
@@ -152,10 +152,10 @@ class CausalMasks:
         seen += beyond
         return _verdict(seen, has_all_keys=False), _verdict(seen, has_all_keys=True)
 
-    def _beyond(self, mask: ir.Value, *, is_every: bool) -> list[_Seen] | None:
-        """The mask at a length from which on it does not change any more; None if that cannot be tried.
+    def _beyond(self, mask: ir.Value, *, is_every: bool) -> list[_MaskTrial] | None:
+        """Trials at a length beyond the mask's reach, where it no longer changes; None if that is too large to try.
 
-        Where it has no meaning at that length, a table of positions ends before: then at the last that has one.
+        If the graph is invalid at that length (a table of positions is shorter), the last valid length is tried.
         """
         paths = self._paths[is_every]
         reach = int(paths.reach(mask))
@@ -176,9 +176,9 @@ class CausalMasks:
             fits, misfits = (middle, misfits) if found else (fits, middle)
         return seen
 
-    def _grows(self, mask: ir.Value, length: int, seen: Sequence[_Seen], *, is_every: bool) -> bool:
-        """Whether its axes are as long as that, or do not grow with the length."""
-        before = next(self._at(mask, length - 1, is_every=is_every), _NOT_SEEN)
+    def _grows(self, mask: ir.Value, length: int, seen: Sequence[_MaskTrial], *, is_every: bool) -> bool:
+        """Whether the axes of the mask have at least that length, or do not depend on the length."""
+        before = next(self._at(mask, length - 1, is_every=is_every), _NO_TRIAL)
         one = seen[0]
         return all(
             size >= length or size == smaller
@@ -186,7 +186,7 @@ class CausalMasks:
         )
 
     def _is_as_long(self, mask: ir.Value, key: ir.Value) -> bool:
-        """Whether the mask has an entry for every key; a shorter one hides the others."""
+        """Whether the mask has an entry for every key; a shorter mask hides the other keys."""
         for trial in (trial for length in _LENGTHS for trial in self._trials_of(length, is_every=True)):
             try:
                 own, keys = trial.sizes(mask), trial.sizes(key)
@@ -197,7 +197,7 @@ class CausalMasks:
         return True
 
     def _varies_with_the_first(self, mask: ir.Value) -> bool:
-        """Whether its length is an axis that stands first, as a batch does: (length, batch, width) is torch's way."""
+        """Whether its length is a leading axis, where a batch usually is: torch also uses (length, batch, width)."""
         try:
             few, many = (
                 self._trial(tuple([_LENGTHS[0]] * len(self._lengths) + [first] * len(self._batches)), True).sizes(mask)
@@ -207,18 +207,18 @@ class CausalMasks:
             return True
         return few is not None and many is not None and few[-2:] != many[-2:]
 
-    def _at(self, mask: ir.Value, length: int, *, is_every: bool) -> Iterator[_Seen]:
+    def _at(self, mask: ir.Value, length: int, *, is_every: bool) -> Iterator[_MaskTrial]:
         for trial in self._trials_of(length, is_every=is_every):
             try:
-                yield _look(trial, mask)
+                yield _evaluate(trial, mask)
             except MisfitError:
                 continue
 
     def _trials_of(self, length: int, *, is_every: bool) -> Iterator[SizeTrial]:
-        """Every length the same; all of them different, if small; and if asked for, every open axis of that size."""
+        """All lengths equal; all different, if small; and with `is_every`, all dynamic axes equal."""
         count, batch = len(self._lengths), _BATCH if length <= _SMALL else 1
         choices = [[length] * count + [batch] * len(self._batches)]
-        if 1 < length <= _LARGEST_PAIR:  # one query of several keys looks like a row for all queries
+        if 1 < length <= _LARGEST_PAIR:  # one query with several keys cannot be distinguished from a broadcast row
             places = [length + place for place in range(count)]
             choices += [places + [batch] * len(self._batches), places[::-1] + [batch] * len(self._batches)]
         if is_every:
@@ -240,7 +240,7 @@ class CausalMasks:
 
 
 def _axes_of_inputs(inputs: Iterable[ir.Value]) -> dict[ir.Value, tuple[int | str, ...]]:
-    """Sizes and names of the axes of each input of known rank; an axis without a name gets one of its own."""
+    """Sizes and names of the axes of each input of known rank; an unnamed axis gets a unique name."""
     axes: dict[ir.Value, tuple[int | str, ...]] = {}
     for value in inputs:
         if value.shape is None:
@@ -251,7 +251,7 @@ def _axes_of_inputs(inputs: Iterable[ir.Value]) -> dict[ir.Value, tuple[int | st
 
 
 def _length_and_batch_axes(shapes: Iterable[tuple[int | str, ...]]) -> tuple[list[str], list[str]]:
-    """Names of open axes: those that may be lengths, and those that come first only, as a batch does."""
+    """Names of dynamic axes: possible lengths, and those that are only ever leading axes, such as a batch."""
     first: dict[str, None] = {}
     lengths: dict[str, None] = {}
     for shape in shapes:
@@ -261,17 +261,17 @@ def _length_and_batch_axes(shapes: Iterable[tuple[int | str, ...]]) -> tuple[lis
     return list(lengths), [name for name in first if name not in lengths]
 
 
-def _look(trial: SizeTrial, mask: ir.Value) -> _Seen:
+def _evaluate(trial: SizeTrial, mask: ir.Value) -> _MaskTrial:
     span, dtype = trial.span(mask), trial.dtype(mask)
     if span is None or dtype is None or span.low.ndim < 2 or not span.low.size:
-        return _NOT_SEEN
+        return _NO_TRIAL
     queries, keys = span.low.shape[-2:]
     hidden, absolute, shown, visible = _read(span, dtype)
     hides_nothing = bool(visible.all())
     if (queries == 1) != (keys == 1):  # one row for all queries, or one column for all keys
-        return _Seen(queries=queries, keys=keys, hides_nothing=hides_nothing)
+        return _MaskTrial(queries=queries, keys=keys, hides_nothing=hides_nothing)
     later = np.triu(np.ones((queries, keys), np.bool_), k=1)
-    return _Seen(
+    return _MaskTrial(
         queries=queries,
         keys=keys,
         hides_later=bool(hidden[..., later].all()),
@@ -282,7 +282,7 @@ def _look(trial: SizeTrial, mask: ir.Value) -> _Seen:
 
 
 def _read(span: Span, dtype: "np.dtype[Any]") -> tuple[_Bools, _Bools, _Bools, _Bools]:
-    """Entries that are hidden for certain, those that no score can show, those not hidden, those not even moved."""
+    """Entries proved hidden, hidden by False or -inf, proved not hidden, and proved not even changed (0 is added)."""
     if dtype == np.bool_:
         hidden, shown = ~span.high.astype(np.bool_), span.low.astype(np.bool_)
         return hidden, hidden, shown, shown
@@ -291,8 +291,8 @@ def _read(span: Span, dtype: "np.dtype[Any]") -> tuple[_Bools, _Bools, _Bools, _
     return np.asarray(span.high <= limit), np.asarray(span.high == -np.inf), np.asarray(span.low > limit), plain
 
 
-def _verdict(seen: "list[_Seen]", *, has_all_keys: bool) -> Causality:
-    """What holds at all sizes; lengths that vary must have been enough, and one query alone proves nothing."""
+def _verdict(seen: list[_MaskTrial], *, has_all_keys: bool) -> Causality:
+    """What holds at all sizes. Enough different lengths are required, and a single query proves nothing."""
     lengths = {one.queries for one in seen}
     if not seen or 1 < len(lengths) < _LEAST_LENGTHS:
         return Causality.NOT_CAUSAL
@@ -300,7 +300,7 @@ def _verdict(seen: "list[_Seen]", *, has_all_keys: bool) -> Causality:
         return Causality.NOTHING_HIDDEN
     if not all(one.hides_later for one in seen) or max(lengths) == 1:
         return Causality.NOT_CAUSAL
-    # A short mask hides the keys that it does not have: none that causality shows if it has no more queries.
+    # A short mask hides the keys it has no entry for; is_causal hides them too if it has no more queries than keys.
     is_wide = has_all_keys or all(one.queries <= one.keys for one in seen)
     if is_wide and all(one.hides_no_more for one in seen):
         return Causality.EXACTLY_CAUSAL

@@ -1,7 +1,7 @@
-"""What a value of a graph is, where that follows from constants and the sizes of axes alone.
+"""Constant folding for single values: compute what depends on constants and axis sizes alone.
 
-Exporters compute scales, axes and target shapes by small chains of nodes, such as
-Shape - Slice - Cast - Sqrt - Div of TorchScript's attention. Large tensors are not looked at.
+Exporters compute scales, axes and target shapes by short chains of nodes, such as Shape - Slice - Cast - Sqrt - Div
+in attention exported through TorchScript. Does not change the graph, and does not read large tensors.
 """
 
 import math
@@ -17,23 +17,23 @@ from sdpa_onnx.graph.lift.sizes import SizeEntry, SymbolicSize
 
 __all__ = ["Constants"]
 
-# Whole numbers that stem from sizes stand in arrays of objects: int or Size.
+# Integers that depend on sizes are arrays of dtype object: int or SymbolicSize.
 Array = NDArray[Any]
 
-# A causal buffer of 2048 positions; weights of a projection are larger and are never needed.
+# Holds a causal buffer of 2048 x 2048 positions; projection weights are larger and are never needed.
 _MOST_ELEMENTS = 2**22
 # The longest chains that exporters write for one number or shape have about twenty nodes.
 _MOST_STEPS = 128
-# What numpy raises on a Size (TypeError, AttributeError) or on operands that do not fit.
-_UNKNOWN = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
+# What numpy raises on a SymbolicSize (TypeError, AttributeError) or on incompatible operands.
+_NOT_COMPUTABLE = (TypeError, ValueError, IndexError, KeyError, ArithmeticError, AttributeError)
 
 
 class Constants:
-    """Values by computing backwards from them, each once.
+    """Evaluates values backwards through their producers, each once.
 
     Args:
-        sizes_of: The sizes of a value's axes, or None if their number is unknown.
-        open_values: Initializers that are inputs too, which a caller may replace.
+        sizes_of: Returns the axis sizes of a value, or None if its rank is unknown.
+        open_values: Initializers that are graph inputs too, so that a caller may override them.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Constants:
         return None if any(isinstance(entry, SymbolicSize) for entry in found.flat) else found.astype(np.int64)
 
     def is_one(self, value: ir.Value) -> bool:
-        """Whether a value is constant; numbers are looked at only where nodes compute it."""
+        """Whether a value is constant. Reads contents only if nodes compute the value."""
         node = value.producer()
         if node is None:
             return value.const_value is not None and value not in self._open
         return node.op_type == "Constant" or self.of(value) is not None
 
     def partly(self, value: ir.Value | None) -> Array | None:
-        """The same with a `SymbolicSize` for each size that is no number, in an array of objects."""
+        """The value's array, of dtype object with a `SymbolicSize` for each dynamic size; None if unknown."""
         return None if value is None else self._evaluate(value, _MOST_STEPS)
 
     def _evaluate(self, value: ir.Value, steps: int) -> Array | None:
@@ -80,7 +80,7 @@ class Constants:
         try:
             with np.errstate(all="ignore"):
                 found = _apply(node, inputs)
-        except _UNKNOWN:
+        except _NOT_COMPUTABLE:
             return None
         return found if found.size <= _MOST_ELEMENTS else None
 
@@ -116,7 +116,7 @@ def _tensor(tensor: ir.TensorProtocol | None) -> Array | None:
         return None
     try:
         return np.asarray(tensor.numpy())
-    except (TypeError, ValueError, OSError):  # a type without numbers, or a file that is not there
+    except (TypeError, ValueError, OSError):  # a non-numeric type, or an external data file that does not exist
         return None
 
 
@@ -178,7 +178,7 @@ def _squeeze(node: ir.Node, inputs: list[Array]) -> Array:
 
 
 def _axes(node: ir.Node, inputs: list[Array]) -> list[int]:
-    """Of Squeeze and Unsqueeze: an input since opset 13, an attribute before."""
+    """The axes of Squeeze and Unsqueeze: an input since opset 13, an attribute before."""
     if len(inputs) > 1:
         return [int(axis) for axis in inputs[1].ravel()]
     attribute = node.attributes.get("axes")
@@ -194,18 +194,18 @@ def _reshape(data: Array, shape: Array) -> Array:
 
 
 def _divide(one: Array, other: Array) -> Array:
-    """Of whole numbers towards zero, as the operator's text has it; sizes are not negative."""
+    """Div truncates integers towards zero (operator specification); // is the same because sizes are not negative."""
     return np.asarray(one // other if one.dtype.kind in "iuO" else one / other)
 
 
 def _power(one: Array, other: Array) -> Array:
-    if object in (one.dtype, other.dtype):  # Python's whole numbers would grow without end
-        raise ValueError("not of sizes")
+    if object in (one.dtype, other.dtype):  # Python integers would grow without limit
+        raise ValueError("a power of symbolic sizes")
     return np.asarray(np.power(one, other)).astype(one.dtype)
 
 
 def _equal(one: Array, other: Array) -> Array:
-    """A size is never negative; whether it is some other number is not known."""
+    """Compare; a symbolic size differs from every negative number, and any other comparison with it is unknown."""
     for left, right in ((one, other), (other, one)):
         if (
             left.dtype == object

@@ -1,4 +1,7 @@
-"""Constant factors of a value, such as the scale folded on query or key, and the scale that they make together."""
+"""Collect constant factors of a value, such as a scale on query or key, and recognise their product as a scale rule.
+
+Rewrites no nodes.
+"""
 
 import math
 from dataclasses import dataclass
@@ -13,17 +16,17 @@ from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 
 __all__ = ["Factor", "factor_of", "scale_of", "unscaled"]
 
-# A constant such as sqrt(1/sqrt(d)) is rounded at each of its three steps; float16 constants once.
+# A constant such as sqrt(1/sqrt(d)) is rounded in each of its three steps; a float16 constant once.
 _ROUNDINGS_EACH = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """A number that constants multiply to.
+    """A product of constants.
 
     Args:
         number: The product.
-        doubt: Largest relative error that rounding the constants has made, about.
+        doubt: Approximate largest relative error from the rounding of the constants.
     """
 
     number: float = 1.0
@@ -34,7 +37,7 @@ class Factor:
 
 
 def factor_of(search: GraphFacts, node: ir.Node, position: int) -> Factor | None:
-    """What a Mul or Div multiplies its input at `position` by, or None if that is no constant number."""
+    """The constant by which a Mul or Div multiplies its input at `position`; None if it is not a constant scalar."""
     other = node.inputs[1 - position] if node.op_type in ("Mul", "Div") and len(node.inputs) == 2 else None
     dims, own = search.dims_of(other), search.dims_of(node.inputs[position])
     if other is None or dims is None or any(size != 1 for size in dims):
@@ -53,7 +56,7 @@ def factor_of(search: GraphFacts, node: ir.Node, position: int) -> Factor | None
 
 
 def unscaled(search: GraphFacts, value: ir.Value) -> tuple[ir.Value, Factor]:
-    """A value without the constants that it was just multiplied or divided by, and their product."""
+    """Strip trailing Mul and Div by constants from a value; returns the value before them and their product."""
     factor = Factor()
     while (node := value.producer()) is not None and is_standard(node):
         if node.op_type == "Identity" and node.inputs[0] is not None:
@@ -74,7 +77,7 @@ def unscaled(search: GraphFacts, value: ir.Value) -> tuple[ir.Value, Factor]:
 
 
 def scale_of(factor: Factor, head_dim: int) -> float | ScaleRule:
-    """The scale as a rule of head_dim where the factor is that rule within the rounding of its constants."""
+    """The factor as a rule of head_dim if it equals the rule up to the rounding of its constants, else as a number."""
     if factor.number == 1.0:
         return ScaleRule.NONE if head_dim != 1 else ScaleRule.INVERSE_SQRT
     for rule, number in ((ScaleRule.INVERSE_SQRT, 1 / math.sqrt(head_dim)), (ScaleRule.INVERSE, 1 / head_dim)):
@@ -84,5 +87,5 @@ def scale_of(factor: Factor, head_dim: int) -> float | ScaleRule:
 
 
 def _roundoff(dtype: ir.DataType) -> float:
-    """Largest relative error of one rounding in a type; of another than ours, as in float32."""
+    """Largest relative error of one rounding in a type; that of float32 for types that attention does not use."""
     return find_precision(DTYPES.get(dtype, Dtype.FLOAT32)).output.unit_roundoff

@@ -1,7 +1,7 @@
 """Find every attention of a model, in any dialect, and read it into the canonical form.
 
-Rewrites nothing: what comes back is a copy that computes the same. A dialect is one file with a
-`read(search)` that yields what it recognises; a dialect is added by a line in `READERS`.
+Does not change the model: returns an equivalent copy. A dialect is a module with a function `read(search)` that yields
+the attentions it recognises; add one by a line in `READERS`.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from sdpa_onnx.graph.lift.contrib import mha as contrib_mha
 from sdpa_onnx.graph.lift.contrib import other as contrib_other
 from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
-from sdpa_onnx.graph.lift.normalise import settle
+from sdpa_onnx.graph.lift.normalise import normalise_attention
 
 __all__ = ["READERS", "find_attentions"]
 
@@ -34,18 +34,20 @@ READERS: tuple[Reader, ...] = (
 
 
 def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True) -> FoundAttentions:
-    """Find every attention, read or not, in graph order.
+    """Find every attention in graph order, including those that cannot be read.
 
-    The copy shares the model's tensors; files of external data are not read.
+    The copy shares the model's tensors; external data files are not read.
 
     Args:
-        model: The model; it is left as it is.
-        rows_may_be_empty: Whether padding may hide every key of a query, see `settle`.
+        model: The model; not changed.
+        rows_may_be_empty: Whether padding may hide every key of a query, see `normalise_attention`.
     """
     search = GraphFacts(model)
     read_ones = [attention for read in READERS for attention in read(search)]
     causal = CausalMasks(search)
-    found = [settle(search, causal, attention, rows_may_be_empty=rows_may_be_empty) for attention in read_ones]
+    found = [
+        normalise_attention(search, causal, attention, rows_may_be_empty=rows_may_be_empty) for attention in read_ones
+    ]
     places = {node.name: place for place, node in enumerate(search.graph.all_nodes())}
     found.sort(key=lambda attention: places.get(attention.node, len(places)))
     return FoundAttentions(model=search.model, found=tuple(found))

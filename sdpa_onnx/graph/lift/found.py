@@ -1,4 +1,7 @@
-"""What a search for attention gives: each one found, read or not, and the graph that its values belong to."""
+"""Result types of the search for attention: each attention found, and the graph that its values belong to.
+
+Finds nothing itself.
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +12,7 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 __all__ = ["EVERY_QUERY_SEES_A_KEY", "NAN_ROWS", "FoundAttention", "FoundAttentions"]
 
 EVERY_QUERY_SEES_A_KEY = "every query sees a key"
-# A warning of an attention whose source has no guard against rows that are hidden entirely.
+# Warning for an attention whose source does not guard against fully masked rows.
 NAN_ROWS = "A query that sees no key is NaN in the source and 0 in the result."
 
 
@@ -18,12 +21,12 @@ class FoundAttention:
     """One attention of a graph.
 
     Args:
-        dialect: How it is written, in words for the user.
-        node: Name of the node that it was recognised by.
-        attention: What it computes and where, or None if it could not be read.
-        reason: Why it could not be read, naming the node.
-        warnings: What the user should know of one that was read.
-        assumes: What the reading takes for granted because the caller said so; "" = nothing.
+        dialect: How it is written in the graph, as shown to the user.
+        node: Name of the node by which it was recognised.
+        attention: The canonical attention, or None if it cannot be read.
+        reason: Why it cannot be read; names the node.
+        warnings: Warnings for the user about an attention that was read.
+        assumes: Assumption about the inputs that the caller allowed and the reading depends on; "" = none.
     """
 
     dialect: str
@@ -39,8 +42,8 @@ class FoundAttentions:
     """All attentions of a graph, in graph order.
 
     Args:
-        model: A copy of the searched model that computes the same. It may have nodes more, whose
-            values are read by nothing yet: a mask in the operator's terms, or a packed query set apart.
+        model: An equivalent copy of the searched model. It may have additional nodes whose outputs
+            nothing reads yet, such as a mask in the operator's form or the split of a packed query.
         found: The attentions; their values belong to `model`.
     """
 

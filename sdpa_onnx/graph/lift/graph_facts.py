@@ -1,4 +1,7 @@
-"""The graph under search: a copy that may grow, its constants and sizes, and names that nothing has yet."""
+"""Query and extend a copy of the graph during the search: shapes, constants, unique names, node insertion.
+
+Knows no dialect of attention.
+"""
 
 import itertools
 from collections.abc import Iterable
@@ -15,18 +18,18 @@ from sdpa_onnx.graph.quiet import quiet_ir
 
 __all__ = ["GraphFacts"]
 
-# The IR version that lets an initializer be no input.
+# The first IR version in which an initializer need not be a graph input.
 _OPTIONAL_INPUTS = 4
 
 
 class GraphFacts:
-    """A copy of a model with its shapes inferred, and the questions that readers of dialects ask of it.
+    """A copy of a model with inferred shapes, and the queries that the readers of dialects need.
 
-    Tensors are shared with the model, and files of external data are not opened but for
-    small tensors whose numbers are asked for.
+    Tensors are shared with the model. An external data file is opened only
+    for a small tensor whose content is queried.
 
     Args:
-        model: The model; it is left as it is.
+        model: The model; not changed.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -39,10 +42,10 @@ class GraphFacts:
         self._read: set[str] = set()
         with quiet_ir():
             infer_shapes(self.model)
-        for node in self.graph:  # in order, so that no question goes deep into the graph
+        for node in self.graph:  # in graph order, so that no later query recurses deeply
             for value in node.outputs:
                 self._axes.of(value)
-        for node in self.graph:  # again, now that every name of a size is known
+        for node in self.graph:  # in a second pass, when all names of each size are known
             self._state_shapes(node)
 
     @property
@@ -51,15 +54,15 @@ class GraphFacts:
         return self.model.opset_imports.get("", 0)
 
     def constant_of(self, value: ir.Value | None) -> NDArray[np.generic] | None:
-        """The array of a value that follows from constants and static sizes, or None."""
+        """The array of a value that depends on constants and static sizes alone, else None."""
         return self._axes.constants.of(value)
 
     def is_constant(self, value: ir.Value) -> bool:
-        """Whether a value is constant; numbers of tensors are not looked at."""
+        """Whether a value is constant; tensor contents are not read."""
         return self._axes.constants.is_one(value)
 
     def scalar_of(self, value: ir.Value | None) -> float | None:
-        """The number that every entry of a constant value is, or None."""
+        """The number that all entries of a constant value have in common, or None."""
         array = self.constant_of(value)
         if array is None or not array.size or array.dtype.kind not in "fiubV":
             return None
@@ -67,26 +70,26 @@ class GraphFacts:
         return float(numbers[0]) if bool((numbers == numbers[0]).all()) else None
 
     def sizes_in(self, value: ir.Value | None) -> NDArray[np.generic] | None:
-        """An array of whole numbers, with a `SymbolicSize` for each that depends on the size of an axis."""
+        """An integer array, with a `SymbolicSize` for each entry that depends on an axis; None if unknown."""
         return self._axes.sizes_in(value)
 
     def sizes_of(self, value: ir.Value | None) -> tuple[SizeEntry, ...] | None:
-        """Sizes of a value's axes, a `SymbolicSize` where one is not static; None if the rank is unknown."""
+        """The axis sizes of a value, with a `SymbolicSize` for each that is not static; None if the rank is unknown."""
         return None if value is None else self._axes.of(value)
 
     def dims_of(self, value: ir.Value | None) -> tuple[int | None, ...] | None:
-        """The same with None where a size is not static."""
+        """The axis sizes of a value, with None for each that is not static; None if the rank is unknown."""
         sizes = self.sizes_of(value)
         return None if sizes is None else tuple(size if isinstance(size, int) else None for size in sizes)
 
     def name_of(self, node: ir.Node) -> str:
-        """The node's name; one that has none is called after its operator and first output."""
+        """The node's name; an unnamed node is named after its operator and first output."""
         if not node.name:
             node.name = self.prefix(f"{node.op_type}/{node.outputs[0].name}")
         return node.name
 
     def prefix(self, wanted: str) -> str:
-        """A name that no node and no value has and that none begins with; it is kept for the caller."""
+        """A name that no node, no value and no earlier call has; reserved for the caller."""
         for name in itertools.chain([wanted], (f"{wanted}_{number}" for number in itertools.count(1))):
             if name not in self._names:
                 self._names.add(name)
@@ -94,7 +97,7 @@ class GraphFacts:
         raise AssertionError("itertools.count ended")
 
     def attention_name(self, node: ir.Node) -> str:
-        """A name for the attention that a node was recognised by: the node's own, made unique."""
+        """A unique name for the attention recognised by a node: the node's name, with a number if needed."""
         wanted = self.name_of(node)
         name = next(
             name
@@ -105,18 +108,18 @@ class GraphFacts:
         return name
 
     def nodes_for(self, node: ir.Node) -> Nodes:
-        """A writer of nodes whose names nothing has, to stand before `node`."""
+        """A builder of nodes with unique names, to be inserted before `node`."""
         return Nodes(self.prefix(f"{self.name_of(node)}/lifted"))
 
     def insert_before(self, node: ir.Node, nodes: Nodes) -> None:
-        """Put what was written into the graph, in its order, before a node of it."""
+        """Insert the built nodes into the graph, in order, before one of its nodes."""
         if nodes.written:
             self.graph.insert_before(node, nodes.written)
         for written in nodes.written:
             self._state_shapes(written)
 
     def _state_shapes(self, node: ir.Node) -> None:
-        """Give outputs the sizes that are known of them, where they do not say as much."""
+        """Set the shapes of a node's outputs to the derived sizes where the graph states less."""
         for value in node.outputs:
             sizes = self.sizes_of(value)
             if sizes is None or (value.shape is not None and value.shape.is_static()):
@@ -126,11 +129,11 @@ class GraphFacts:
             value.shape = ir.Shape([old[axis] if size is None else size for axis, size in enumerate(new)])
 
     def replace_output(self, node: ir.Node, value: ir.Value) -> None:
-        """Let a value take the place of a node's only output, its name included, and remove the node.
+        """Replace a node's only output by a value, which takes over its name, and remove the node.
 
         Args:
-            node: It stands after the producer of `value`.
-            value: It computes the same.
+            node: A node after the producer of `value`.
+            value: An equivalent value.
         """
         old = node.outputs[0]
         name, value.shape, value.type = old.name, old.shape, old.type
@@ -140,7 +143,7 @@ class GraphFacts:
         self.graph.remove(node, safe=True)
 
     def discard(self, nodes: Nodes) -> None:
-        """Let go of what was written and is not inserted, so that nothing counts as read by it."""
+        """Disconnect built nodes that are not inserted, so that they do not count as consumers of their inputs."""
         for node in nodes.written:
             for position in range(len(node.inputs)):
                 node.replace_input_with(position, None)

@@ -1,10 +1,10 @@
-"""Where a mask may change its ways: which of its values follow from positions, and the numbers that they meet.
+"""Analyse how a mask depends on positions, to find the sequence length beyond which it no longer changes (its reach).
 
-What is read is what comparisons of positions make: positions may be added, subtracted, negated, limited and moved,
-never multiplied, divided or rounded, so that a comparison changes only where a position passes a sum of the numbers
-beside it. Every other value counts as unknown. Then a mask that is the same everywhere up to its reach, the sum of all
-those numbers, is the same everywhere: entry (i, j) does not depend on how many queries and keys there are. Computes no
-masks.
+Only comparisons of positions are understood. Positions may be added, subtracted, negated, clamped and shifted, but not
+multiplied, divided or rounded, so a comparison changes only where a position passes a sum of the constants that it is
+compared with. Every other value counts as unknown. A mask that is uniform up to its reach, the sum of all those
+constants, is then uniform everywhere, because entry (i, j) does not depend on the number of queries and keys. Does not
+evaluate masks; `causality` does.
 """
 
 import math
@@ -27,11 +27,12 @@ from sdpa_onnx.graph.lift.path_kinds import (
     moved,
     picked,
 )
+from sdpa_onnx.graph.lift.sizes import SymbolicSize
 from sdpa_onnx.graph.lift.spans import SPAN_OPERATORS
 
 __all__ = ["EXTENTS", "IndexPaths"]
 
-# Inputs that decide only how large an output is, not what stands where in it.
+# Inputs that decide only the size of the output, not its entries.
 EXTENTS: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
@@ -42,9 +43,9 @@ EXTENTS: Mapping[str, tuple[int, ...]] = {
     "Range": (1,),
     "Slice": (2,),
 }
-# Larger tables are not looked into; those of masks of 2048 queries and keys have half as many entries.
+# Larger tables are not read; a mask table for 2048 queries and keys has half as many entries.
 _MOST_ENTRIES = 2**23
-# Types that hold every position; in others it wraps around or is rounded.
+# Types that represent every position exactly; in others a position wraps around or is rounded.
 _HOLDS_POSITIONS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -53,12 +54,12 @@ _Rule = Callable[["IndexPaths", ir.Node, list["PathFacts"]], PathFacts]
 
 @dataclass(slots=True)
 class IndexPaths:
-    """Judges values of one graph.
+    """Analyses the values of one graph, each once.
 
     Args:
         search: The graph.
-        batches: Names of axes that are looked at with few entries only; positions along them are unknown.
-        longest: The greatest number in a comparison that can be tried.
+        batches: Names of axes that are tried with few entries only; positions along them count as unknown.
+        longest: The largest constant in a comparison that can be tried.
     """
 
     search: GraphFacts
@@ -67,15 +68,15 @@ class IndexPaths:
     _known: dict[ir.Value, PathFacts] = field(default_factory=dict)
 
     def is_unknown(self, value: ir.Value) -> bool:
-        """Whether nothing may be said of a value, whatever it is at some sizes."""
+        """Whether a value must count as unknown, even if it can be computed at some sizes."""
         return self._of(value).kind is PathKind.UNKNOWN
 
     def reach(self, value: ir.Value) -> float:
-        """The position from which on a value does not change its ways any more."""
+        """The position beyond which a value no longer changes."""
         return sum(self.thresholds(value))
 
     def thresholds(self, value: ir.Value) -> list[float]:
-        """The single numbers of which the reach is the sum."""
+        """The thresholds that add up to the reach."""
         found, seen, stack = [], {value}, [value]
         while stack:
             reached = stack.pop()
@@ -137,10 +138,10 @@ class IndexPaths:
         along = self.search.sizes_in(node.inputs[1])
         if along is None:
             return UNKNOWN
-        words = {word for size in along.ravel().tolist() for word in _names(size)}
+        names = {name for size in along.ravel().tolist() for name in _names(size)}
         if start.kind is not PathKind.LITERAL or self.search.scalar_of(node.inputs[2]) != 1:
             return UNKNOWN
-        kind = PathKind.SAMPLE if words & self.batches else PathKind.POSITION
+        kind = PathKind.SAMPLE if names & self.batches else PathKind.POSITION
         return PathFacts(kind=kind, positions=1, number=start.number)
 
     def _product(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
@@ -163,13 +164,13 @@ class IndexPaths:
         data, index = paths
         if index.kind is PathKind.LITERAL:
             return moved(data, index.number)
-        if data.kind is PathKind.LITERAL:  # whatever picks it, an entry is one of the table's
+        if data.kind is PathKind.LITERAL:  # for any index, the result is an entry of the table
             by = index.number if index.kind is PathKind.POSITION else 0.0
             return PathFacts(kind=PathKind.LITERAL, number=data.number, threshold=by)
         return picked(data, index)
 
     def _gather_nd(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
-        """By indices of which the first may be a sample, where all samples have the same entries."""
+        """GatherND whose first index may be a sample, if all samples have the same entries."""
         data, index = paths
         written = node.inputs[1].producer() if node.inputs[1] is not None else None
         if index.kind is not PathKind.INDICES or written is None or written.op_type != "Concat" or _batch_dims(node):
@@ -182,7 +183,7 @@ class IndexPaths:
         return picked(data, index)
 
     def _is_spread(self, goal: ir.Value | None) -> bool:
-        """Whether the first axis holds the same over and over."""
+        """Whether a value is the same for every index along the first axis."""
         sizes = self.search.sizes_of(goal)
         stack = [goal]
         while stack and sizes is not None:
@@ -193,13 +194,17 @@ class IndexPaths:
             if len(own) < len(sizes) or own[0] == 1:
                 continue
             node = value.producer()
-            if node is None or node.op_type not in _SPREADS or (node.op_type == "Concat" and _axis_of(node) == 0):
+            if (
+                node is None
+                or node.op_type not in _SAME_FOR_SAMPLES
+                or (node.op_type == "Concat" and _axis_of(node) == 0)
+            ):
                 return False
             stack += node.inputs[:1] if node.op_type in ("Expand", "Tile", "Slice", "CumSum") else node.inputs
         return sizes is not None
 
     def _concat(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
-        """Single indices along the last axis, or pieces of which only the last is as long as it likes."""
+        """Concat of single indices along the last axis, or of parts of which only the last has a dynamic length."""
         axis, sizes = _axis_of(node), [self.search.sizes_of(value) for value in node.inputs]
         kinds = {path.kind for path in paths}
         long = [size[axis] if size is not None else None for size in sizes]
@@ -215,7 +220,7 @@ class IndexPaths:
         return moved(joined, float(sum(before))) if joined.kind is not PathKind.UNKNOWN else UNKNOWN
 
     def _tile(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
-        """Only along axes of one entry: else what stands at a place depends on the length."""
+        """Tile along axes of size 1 only; along other axes, the entry at a position depends on the length."""
         before, times = self.search.sizes_of(node.inputs[0]), self.search.sizes_in(node.inputs[1])
         if before is None or times is None or len(before) != times.size:
             return UNKNOWN
@@ -233,7 +238,7 @@ class IndexPaths:
 
 
 def _compared(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
-    """Numbers of both sides together are the difference at which the answer changes."""
+    """The constants of both sides add up to the difference at which the comparison changes."""
     total = added_up(paths)
     if total.kind is PathKind.POSITION:
         return PathFacts(kind=PathKind.PATTERN, threshold=total.number + 1)
@@ -245,12 +250,12 @@ def _added(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
 
 
 def _chosen(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
-    """One of two values, by a condition."""
+    """Where: one of two values."""
     return either(paths[1:])
 
 
 def _limited(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
-    """The greater or less: a comparison, and one of the two."""
+    """Min and Max: a comparison, and one of the two operands."""
     return UNKNOWN if added_up(paths).kind is PathKind.UNKNOWN else either(paths)
 
 
@@ -273,7 +278,7 @@ def _same(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
 
 
 def _pattern(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
-    """Of entries that stand at one place: what patterns make is a pattern; of positions, nothing is known."""
+    """Elementwise operators: a pattern stays a pattern; the result for a position is unknown."""
     return UNKNOWN if PathKind.POSITION in {path.kind for path in paths} else PATTERN
 
 
@@ -288,9 +293,9 @@ def _batch_dims(node: ir.Node) -> int:
 
 
 def _names(size: object) -> set[object]:
-    """Every word in a size, however it is computed."""
-    words = getattr(size, "words", None)
-    return {size} if words is None else {name for word in words for name in _names(word)}
+    """Every operator, axis name and number in a size."""
+    terms = size.terms if isinstance(size, SymbolicSize) else None
+    return {size} if terms is None else {name for term in terms for name in _names(term)}
 
 
 def _is_readable(node: ir.Node) -> bool:
@@ -300,21 +305,23 @@ def _is_readable(node: ir.Node) -> bool:
 
 
 def _entered(node: ir.Node | None) -> list[ir.Value]:
-    """Inputs that decide what stands where."""
+    """Inputs that decide the entries of the output."""
     if node is None:
         return []
     extents = EXTENTS.get(node.op_type, ())
     return [one for position, one in enumerate(node.inputs) if one is not None and position not in extents]
 
 
-# Operators that give the same for every sample if their inputs are the same.
-_SPREADS = frozenset(["Expand", "Tile", "Slice", "CumSum", "Concat", "Identity", "Cast", "Add", "Sub", "Equal", "Not"])
-# Operators that move samples and indices, or pick by them.
+# Operators whose output is the same for every sample if their inputs are.
+_SAME_FOR_SAMPLES = frozenset(
+    ["Expand", "Tile", "Slice", "CumSum", "Concat", "Identity", "Cast", "Add", "Sub", "Equal", "Not"]
+)
+# Operators that move samples and indices, or gather by them.
 _TAKES_SAMPLES = frozenset(["Identity", "Expand", "Unsqueeze", "Squeeze", "Concat", "GatherND"])
 _POINTWISE = frozenset(
     [
         *("And", "Or", "Xor", "Not", "Div", "Mod", "Sqrt", "Reciprocal", "Pow", "Floor", "Ceil", "Round", "Exp", "Log"),
-        # Of zeros alone, see `SizeTrial`.
+        # CumSum of zeros only, see `SizeTrial`.
         "CumSum",
         *("Clip", "Sign", "IsInf", "IsNaN", "BitwiseAnd", "BitwiseOr", "BitwiseNot"),
     ]

@@ -1,6 +1,6 @@
-"""Masks of written-out attention in the operator's terms: boolean (True = may attend) or float (added).
+"""Combine the masks of decomposed attention into one mask: boolean (True = may attend) or float (added).
 
-What the graph does not hold so is written as nodes of the copy.
+Adds the nodes that this needs to the copy of the graph. Does not prove causality; `causality` does.
 """
 
 import math
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sdpa_onnx.graph.lift.batch_heads import split
+from sdpa_onnx.graph.lift.batch_heads import split_heads
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.score_chain import MaskTerm
@@ -29,19 +29,20 @@ def as_one_mask(
     heads: int | None,
     rank: int,
 ) -> ir.Value | UnreadReason | None:
-    """One mask that does what several do, or None if there are none.
+    """Combine mask terms into one equivalent mask; None if there are no terms.
 
-    A fill of -inf makes a boolean mask, in which a row without visible keys gives 0; a finite
-    one a float mask, in which it gives what the source does.
+    A fill of -inf becomes a boolean mask, for which a fully masked row is 0. A
+    finite fill becomes a float mask, for which such a row is the same as in
+    the source.
 
     Args:
         search: The graph.
-        nodes: Where nodes are written.
-        terms: In the order in which they enter.
+        nodes: Builder of the new nodes.
+        terms: The terms, in the order in which they are applied.
         dtype: Element type of the attention.
-        key: The keys; their length is the last axis but one.
-        heads: Heads where scores with batch and heads in one axis were split, or None.
-        rank: Of query, key and value: 4, or 3 where batch and heads are one axis.
+        key: The keys; their length is the second-to-last axis.
+        heads: Head count if batch and heads shared an axis that was split, else None.
+        rank: Rank of query, key and value: 4, or 3 if batch and heads share an axis.
     """
     conditions: list[ir.Value] = []
     added: list[ir.Value] = []
@@ -67,7 +68,7 @@ def _as_mask(search: GraphFacts, nodes: Nodes, term: MaskTerm, dtype: ir.DataTyp
 
 
 def _bias(search: GraphFacts, nodes: Nodes, term: MaskTerm, dtype: ir.DataType) -> ir.Value:
-    """What is added; boolean where that is 0 for a visible and -inf for a hidden key."""
+    """An added mask; a boolean one if it adds 0 for visible and -inf for hidden keys."""
     value = _uncast(term.value)
     node = value.producer()
     if node is not None and node.op_type == "Where" and len(node.inputs) == 3 and node.inputs[0] is not None:
@@ -90,14 +91,14 @@ def _uncast(value: ir.Value) -> ir.Value:
 
 
 def _condition(nodes: Nodes, condition: ir.Value, *, hides: bool, fill: float, dtype: ir.DataType) -> ir.Value:
-    if condition.dtype is None:  # a value whose type nothing states
+    if condition.dtype is None:  # the graph does not state its type
         condition.dtype = ir.DataType.BOOL
     with np.errstate(over="ignore"):
         stored = np.asarray(fill).astype(dtype.numpy())
     if np.isneginf(stored.astype(np.float64)):
         return _negated(nodes, condition) if hides else condition
-    # The lowest number swallows what it is added to, so that a row without visible keys gives the mean of its values,
-    # as it does in the source, where the fill stands alone.
+    # Adding the lowest number absorbs the score, so a fully masked row is the mean of its values, as in the source,
+    # where the fill replaces the score.
     kept, hidden = nodes.constant(0.0, dtype), nodes.constant(float(dtype.min), dtype)
     chosen = (hidden, kept) if hides else (kept, hidden)
     return nodes("Where", condition, *chosen, dtype=dtype)
@@ -113,7 +114,7 @@ def _negated(nodes: Nodes, condition: ir.Value) -> ir.Value:
 def _shaped(
     search: GraphFacts, nodes: Nodes, mask: ir.Value, *, key: ir.Value, heads: int | None, rank: int, term: MaskTerm
 ) -> ir.Value | UnreadReason:
-    """The mask with four axes, or the two of queries and keys alone, and all keys in the last."""
+    """The mask as (batch, heads, queries, keys) or (queries, keys), its last axis with an entry for every key."""
     dims = search.dims_of(term.value)
     name = search.name_of(term.node)
     if dims is None:
@@ -127,12 +128,12 @@ def _shaped(
     if len(dims) != 3:
         return mask
     if term.rank == 3 and rank == 4 and heads is not None and dims[0] != 1:
-        return split(search, nodes, mask, heads)
+        return split_heads(search, nodes, mask, heads)
     return nodes("Unsqueeze", mask, nodes.integers(1 if rank == 3 else 0))
 
 
 def _is_as_long(search: GraphFacts, mask: ir.Value, key: ir.Value) -> bool:
-    """Whether the graph says that the mask has an entry for every key: it is never a single one for all of them."""
+    """Whether the shapes prove that the mask has an entry for every key, so that its last axis never broadcasts."""
     own, keys = search.sizes_of(mask), search.sizes_of(key)
     return own is not None and keys is not None and own[-1] == keys[-2]
 
@@ -140,7 +141,7 @@ def _is_as_long(search: GraphFacts, mask: ir.Value, key: ir.Value) -> bool:
 def _all_keys(
     search: GraphFacts, nodes: Nodes, mask: ir.Value, key: ir.Value, dims: tuple[int | None, ...]
 ) -> tuple[ir.Value, tuple[int | None, ...]]:
-    """A mask that says the same for every key, once per key: the operator takes a short axis for hidden keys."""
+    """Expand a mask that broadcasts over the keys: for the operator, keys beyond a short last axis are hidden."""
     dims = (1,) * (2 - len(dims)) + dims
     sizes = search.sizes_of(key)
     count = nodes("Gather", nodes("Shape", key, dtype=ir.DataType.INT64), nodes.integers(-2), axis=0)

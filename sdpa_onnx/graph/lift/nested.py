@@ -1,4 +1,4 @@
-"""Attention inside the bodies of If, Loop and Scan and inside called functions: found, not read."""
+"""Find attention in subgraphs of If, Loop and Scan and in called functions. Reports it as not read."""
 
 import itertools
 from collections.abc import Iterator
@@ -17,19 +17,19 @@ _CONTRIB = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMul
 
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
-    """Each attention that stands in no node list of the main graph, with where it stands."""
+    """Find each attention outside the main graph's own nodes; the reason names the subgraph or function."""
     for outer in search.graph:
         for body in subgraphs_of(outer):
             for node in body.all_nodes():
                 dialect = _dialect(search, node)
                 if dialect is not None:
-                    where = f"it stands inside a subgraph of node {search.name_of(outer)}, which is not read"
+                    where = f"it is inside a subgraph of node {search.name_of(outer)}, which is not read"
                     yield FoundAttention(dialect=dialect, node=search.name_of(node), reason=where)
     for function in _called(search.model):
         for node in function.all_nodes():
             dialect = _dialect(search, node)
             if dialect is not None:
-                where = f"it stands inside the function {function.name}, which is not read"
+                where = f"it is inside the function {function.name}, which is not read"
                 yield FoundAttention(dialect=dialect, node=search.name_of(node), reason=where)
 
 

@@ -1,4 +1,7 @@
-"""What readers of dialects leave unsaid: causality that a mask proves, and key heads that were only repeated."""
+"""Normalise an attention that was read: replace masks by is_causal, undo repeated key heads, name the scale's rule.
+
+Reads no dialect.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,30 +17,30 @@ from sdpa_onnx.graph.lift.found import EVERY_QUERY_SEES_A_KEY, NAN_ROWS, FoundAt
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.operands import ungrouped
 
-__all__ = ["settle"]
+__all__ = ["normalise_attention"]
 
-# What causality says as well, or what says nothing: it may go.
-_SAID_WITHOUT = (Causality.EXACTLY_CAUSAL, Causality.NOTHING_HIDDEN)
+# Masks that may be removed: is_causal replaces them, or they hide nothing.
+_REDUNDANT = (Causality.EXACTLY_CAUSAL, Causality.NOTHING_HIDDEN)
 _CAUSAL = (Causality.EXACTLY_CAUSAL, Causality.CAUSAL_AND_MORE)
 _ALMOST = (
-    "its mask is causal but for rows that padding hides entirely: kept as a mask; convert --no-empty-rows lets it skip "
-    "keys."
+    "its mask is causal except for rows that padding hides entirely, so it is kept as a mask; convert --no-empty-rows "
+    "allows is_causal, which skips keys."
 )
 # The attribute `scale` is a float32.
 _ROUNDOFF = 2.0**-24
 
 
-def settle(
+def normalise_attention(
     search: GraphFacts, causal: CausalMasks, found: FoundAttention, *, rows_may_be_empty: bool = True
 ) -> FoundAttention:
-    """The same attention, said with causality, grouped heads and a rule for its scale where it has them.
+    """Rewrite an attention with is_causal, grouped key heads and a scale rule where they are equivalent.
 
     Args:
         search: The graph; a mask without its causal part may be added to it.
-        causal: Judges the masks of that graph.
-        found: One attention, read or not.
+        causal: Proves causality of the masks of that graph.
+        found: One attention; returned unchanged if it was not read.
         rows_may_be_empty: Whether padding may hide every key of a query. If not, a mask that hides later
-            keys by a finite lowest number is causal too, and the attention says that it is taken to be so.
+            keys by a finite lowest number counts as causal too, and `assumes` of the result records it.
     """
     attention = found.attention
     if attention is None:
@@ -48,7 +51,7 @@ def settle(
         return replace(found, attention=attention)
     if known is not Causality.LOWEST_AND_MORE:
         attention = _with_causality(search, causal, attention, known)
-        sees_a_key = attention.attn_mask is None  # causality alone leaves every query the first key
+        sees_a_key = attention.attn_mask is None  # with is_causal alone, every query sees the first key
         warnings = tuple(one for one in found.warnings if not (sees_a_key and one == NAN_ROWS))
         return replace(found, attention=attention, warnings=warnings)
     if rows_may_be_empty:
@@ -66,7 +69,7 @@ def _with_rule(attention: GraphAttention) -> GraphAttention:
 
 
 def _with_groups(search: GraphFacts, attention: GraphAttention) -> GraphAttention:
-    """Keys and values before their heads were repeated, where both were repeated alike and nothing else reads them."""
+    """Use keys and values from before their heads were repeated, if both were repeated equally, without a cache."""
     spec = attention.spec
     used = (attention.past_key, attention.past_value, attention.present_key, attention.present_value)
     if spec.layout is not Layout.BNSH or any(value is not None for value in used):
@@ -78,7 +81,7 @@ def _with_groups(search: GraphFacts, attention: GraphAttention) -> GraphAttentio
 
 
 def _known(causal: CausalMasks, attention: GraphAttention) -> Causality | None:
-    """What the mask proves, where that may be said in another way; None where it may not."""
+    """What is proved of the mask; None if the attention has no mask, or features with which it must stay."""
     spec, mask = attention.spec, attention.attn_mask
     has_cache = spec.has_past or attention.nonpad_kv_seqlen is not None
     if mask is None or spec.is_causal or spec.has_window or has_cache or attention.scores is not None:
@@ -92,11 +95,11 @@ def _with_causality(
     spec, mask = attention.spec, attention.attn_mask
     if mask is None:
         return attention
-    is_causal, rest = known in _CAUSAL, None if known in _SAID_WITHOUT else mask
+    is_causal, rest = known in _CAUSAL, None if known in _REDUNDANT else mask
     if rest is not None and mask.dtype == ir.DataType.BOOL:
         parts = _conditions(mask)
         judged = [causal.causality(part, attention.key) for part in parts]
-        kept = [part for part, one in zip(parts, judged, strict=True) if one not in _SAID_WITHOUT]
+        kept = [part for part, one in zip(parts, judged, strict=True) if one not in _REDUNDANT]
         is_causal = is_causal or any(one in _CAUSAL for one in judged)
         if len(kept) < len(parts) and all(_has_keys(search, part, mask) for part in kept):
             rest = _joined(search, attention, kept)
@@ -105,7 +108,7 @@ def _with_causality(
 
 
 def _conditions(mask: ir.Value) -> list[ir.Value]:
-    """What must all hold for a key to be seen."""
+    """The conditions that are combined by And: a key is visible if all hold."""
     node = mask.producer()
     if node is not None and node.op_type == "Expand" and is_standard(node) and node.inputs[0] is not None:
         return _conditions(node.inputs[0])
@@ -115,7 +118,7 @@ def _conditions(mask: ir.Value) -> list[ir.Value]:
 
 
 def _has_keys(search: GraphFacts, condition: ir.Value, mask: ir.Value) -> bool:
-    """Whether a condition is as wide as the mask: alone as a mask, one of a single column would hide the others."""
+    """Whether a condition has as many columns as the mask; used alone, a single column would hide the other keys."""
     own, whole = search.sizes_of(condition), search.sizes_of(mask)
     return own is not None and whole is not None and len(own) in (2, 4) and own[-1] != 1 and own[-1] == whole[-1]
 

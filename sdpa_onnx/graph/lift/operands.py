@@ -1,6 +1,6 @@
-"""Query, key and value of the two products, set free of scale, transposes, casts and repeated heads.
+"""Trace query, key and value back through transposes, casts and repeated heads.
 
-What the graph does not hold in the operator's terms is written as nodes of the copy.
+Adds nodes to the copy of the graph where it has no such value. Factors are stripped in `factors`.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ __all__ = ["as_dtype", "order_of", "transposed", "ungrouped", "untransposed"]
 
 
 def untransposed(search: GraphFacts, nodes: Nodes, value: ir.Value) -> ir.Value:
-    """A value whose last two axes are swapped: the one that was transposed, or a transpose of the given one.
+    """A value with its last two axes swapped: the source of its Transpose, or a new Transpose of it.
 
     Args:
         search: The graph.
-        nodes: Where a transpose is written if the graph has no such value.
+        nodes: Builder for a Transpose if the graph has no such value.
         value: (..., head_dim, kv length).
     """
     node = value.producer()
@@ -39,7 +39,7 @@ def untransposed(search: GraphFacts, nodes: Nodes, value: ir.Value) -> ir.Value:
 
 
 def as_dtype(value: ir.Value, dtype: ir.DataType | None) -> ir.Value | None:
-    """The value in an element type: itself, or what a cast widened; None if neither is."""
+    """The value in an element type: itself, or the source of its widening Cast; None if neither has that type."""
     node = value.producer()
     while value.dtype != dtype and node is not None and node.op_type == "Cast" and node.inputs[0] is not None:
         source = node.inputs[0]
@@ -50,10 +50,10 @@ def as_dtype(value: ir.Value, dtype: ir.DataType | None) -> ir.Value | None:
 
 
 def ungrouped(search: GraphFacts, value: ir.Value) -> tuple[ir.Value, int]:
-    """A value before its heads were repeated for groups of query heads, and how often each was.
+    """A value before its heads were repeated for grouped-query attention, and the number of repeats.
 
-    Seen: Unsqueeze - Expand or Tile - Reshape, and Gather of the repeated heads. Heads must be repeated one by one
-    (0 0 1 1), as the operator does; tiled ones (0 1 0 1) are left as they are.
+    Recognises Unsqueeze - Expand or Tile - Reshape, and Gather of repeated heads. Heads must be repeated interleaved
+    (0 0 1 1), as the operator does; tiled heads (0 1 0 1) stay unchanged.
 
     Args:
         search: The graph.
@@ -82,7 +82,7 @@ def ungrouped(search: GraphFacts, value: ir.Value) -> tuple[ir.Value, int]:
 def _is_regrouped(kept: Sequence[SizeEntry], shape: Sequence[SizeEntry], heads: tuple[int, ...]) -> bool:
     """Whether a shape is (batch, *heads, length, width) of a kept (batch, heads, length, width).
 
-    Two names for the length are taken for one: torch writes the key's into the target shape of the value.
+    Two different names of the length count as equal: torch uses that of the key in the target shape of the value.
     """
     if len(shape) != len(heads) + 3:
         return False
@@ -105,7 +105,7 @@ def _gathered(search: GraphFacts, value: ir.Value, gather: ir.Node) -> tuple[ir.
 
 
 def _producer(node: ir.Node, wanted: str, *before: str) -> ir.Node | None:
-    """The node before a `wanted` one, if it is one of `before`."""
+    """The producer of the first input of a `wanted` node, if its operator is in `before`."""
     if node.op_type != wanted or not is_standard(node) or not node.inputs or node.inputs[0] is None:
         return None
     found = node.inputs[0].producer()
@@ -138,7 +138,7 @@ def _through_reshapes(search: GraphFacts, last: ir.Node) -> ir.Value | None:
 
 
 def _same(one: Sequence[object], other: Sequence[SizeEntry]) -> bool:
-    """Whether two lists of sizes are provably the same; one may leave one size (-1) to the others."""
+    """Whether a target shape provably equals a shape; one of its entries may be -1."""
     if len(one) != len(other):
         return False
     different = [left for left, right in zip(one, other, strict=True) if left != right]
@@ -146,14 +146,14 @@ def _same(one: Sequence[object], other: Sequence[SizeEntry]) -> bool:
 
 
 def order_of(node: ir.Node, rank: int) -> list[int]:
-    """The axes of a Transpose of so many; empty where it says no order of them."""
+    """The permutation of a Transpose of that rank; empty if it is not a valid permutation."""
     attribute = node.attributes.get("perm")
     order = list(attribute.as_ints()) if attribute else list(reversed(range(rank)))
     return order if sorted(order) == list(range(rank)) else []
 
 
 def transposed(nodes: Nodes, value: ir.Value, perm: list[int]) -> ir.Value:
-    """A value with its axes in another order; itself if the order is its own."""
+    """A Transpose of a value; the value itself for the identity permutation."""
     if perm == list(range(len(perm))):
         return value
     known = value.shape is not None and len(value.shape) == len(perm)

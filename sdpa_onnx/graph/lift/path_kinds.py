@@ -1,4 +1,7 @@
-"""What a value of a mask's expression is, as far as positions go, and what becomes of it; knows no graph."""
+"""Abstract values of a mask expression: how a value depends on positions, and how operators combine them.
+
+Knows no graph.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,20 +11,20 @@ import numpy as np
 
 __all__ = ["PATTERN", "UNKNOWN", "PathFacts", "PathKind", "added_up", "either", "largest", "moved", "picked"]
 
-# Numbers from here on stand for infinity or the lowest of a type, not for a length.
+# Numbers from here on mean infinity or the lowest number of a type, not a length.
 _NO_LENGTH = 2.0**31
-# Positions in one comparison: a query's and a key's.
+# Positions in one comparison: that of a query and that of a key.
 _MOST_POSITIONS = 2
 
 
 class PathKind(Enum):
-    """What a value is.
+    """How a value depends on positions.
 
-    LITERAL: constant, or picked from constants.
+    LITERAL: a constant, or an entry gathered from constants.
     POSITION: a sum of positions and literals.
-    SAMPLE: a position along a batch.
-    INDICES: literals, positions and samples beside each other, to pick entries by.
-    PATTERN: what comparisons chose among literals.
+    SAMPLE: a position along a batch axis.
+    INDICES: literals, positions and samples concatenated to index tuples.
+    PATTERN: the result of comparisons, or a selection among literals by them.
     UNKNOWN: anything else.
     """
 
@@ -35,14 +38,14 @@ class PathKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathFacts:
-    """What is known of a value.
+    """The abstract value.
 
     Args:
-        kind: What it is.
-        positions: Positions in the sum.
-        number: The greatest that the literals in it may add up to.
-        threshold: A position at which the value's own operator may change its ways, beyond those of its inputs.
-        is_constant: It is a constant itself, so that its inputs say nothing more.
+        kind: How it depends on positions.
+        positions: Number of positions in the sum.
+        number: Upper bound on the absolute sum of its literals.
+        threshold: Position at which the value's own operator may change its result, in addition to those of its inputs.
+        is_constant: The value is a constant, so its inputs need not be followed.
     """
 
     kind: PathKind
@@ -57,7 +60,7 @@ PATTERN = PathFacts(kind=PathKind.PATTERN)
 
 
 def picked(data: PathFacts, index: PathFacts) -> PathFacts:
-    """Entries by one position: a position of what is picked from is moved, a pattern has the numbers of both."""
+    """Gather by an index with at most one position: shifts a position, and adds a threshold to a literal or pattern."""
     if index.kind not in (PathKind.POSITION, PathKind.INDICES) or index.positions > 1:
         return UNKNOWN
     match data.kind:
@@ -70,7 +73,7 @@ def picked(data: PathFacts, index: PathFacts) -> PathFacts:
 
 
 def moved(path: PathFacts, by: float) -> PathFacts:
-    """The same entries at places that a number moves."""
+    """The same entries, shifted by a number of positions."""
     if path.kind is PathKind.UNKNOWN:
         return PATTERN
     number = path.number if path.kind is PathKind.LITERAL else path.number + by
@@ -78,7 +81,7 @@ def moved(path: PathFacts, by: float) -> PathFacts:
 
 
 def either(paths: list[PathFacts]) -> PathFacts:
-    """One of several values at each place."""
+    """A selection of one of several values at each position."""
     kinds = {path.kind for path in paths}
     if PathKind.POSITION not in kinds:
         return PATTERN
@@ -89,7 +92,7 @@ def either(paths: list[PathFacts]) -> PathFacts:
 
 
 def added_up(paths: list[PathFacts]) -> PathFacts:
-    """A sum or difference; too many positions in it are unknown."""
+    """A sum or difference; unknown if it has too many positions."""
     kinds = {path.kind for path in paths}
     if PathKind.POSITION not in kinds:
         return PATTERN
@@ -101,7 +104,7 @@ def added_up(paths: list[PathFacts]) -> PathFacts:
 
 
 def largest(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> float:
-    """Of the entries by amount; infinity where one is no length: fractional, infinite or huge."""
+    """The largest absolute entry; infinity if any entry is not a length: fractional, infinite or huge."""
     if array.dtype == np.bool_ or not array.size:
         return 0.0
     if array.dtype.kind not in "iufV":

@@ -1,4 +1,4 @@
-"""The ways between a softmax and the two products around it; says where they lead, not what they compute."""
+"""Find the paths between a softmax and the two matrix products around it. Does not interpret the nodes on them."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 __all__ = ["PathNode", "from_products", "into_products"]
 
 _PRODUCTS = frozenset({"MatMul", "Einsum", "Gemm", "FusedMatMul"})
-# Nodes on a way, of any meaning: which of them can be read is decided where they are read.
+# Operators that may be on a path; `score_chain` and `weights` decide whether they can be read.
 _PASSED = frozenset(
     [
         "Add",
@@ -38,62 +38,62 @@ _PASSED = frozenset(
 )
 # Longest chain seen between a product and its softmax: casts, scale, softcap (3), two masks, guards.
 _STEPS = 16
-# A chain of sums branches at each: no attention has more sums than masks.
-_WAYS = 64
+# Paths branch at every sum; no attention has more sums than masks.
+_MOST_PATHS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathNode:
-    """A node on a way, and the input by which the way enters it."""
+    """A node on a path, and the position of the input through which the path enters it."""
 
     node: ir.Node
     position: int
 
 
 def from_products(search: GraphFacts, value: ir.Value) -> list[tuple[ir.Node, tuple[PathNode, ...]]]:
-    """Every product that a value comes from, the nearest first, with the nodes between, the product's side first.
+    """Every product upstream of a value, nearest first, each with the nodes from the product to the value.
 
-    A product with constant weights of two axes is a layer, and no product of queries and keys.
+    A product with constant weights of rank 2 is a linear layer, not a product of query and key, and is left out.
     """
     found: list[tuple[ir.Node, tuple[PathNode, ...]]] = []
-    ways: list[tuple[ir.Value, tuple[PathNode, ...]]] = [(value, ())]
+    paths: list[tuple[ir.Value, tuple[PathNode, ...]]] = [(value, ())]
     for _ in range(_STEPS):
         longer: list[tuple[ir.Value, tuple[PathNode, ...]]] = []
-        for end, way in ways[:_WAYS]:
+        for end, path in paths[:_MOST_PATHS]:
             node = end.producer()
             if node is None:
                 continue
             if node.op_type in _PRODUCTS:
                 if not _is_projection(search, node):
-                    found.append((node, way))
+                    found.append((node, path))
             elif node.op_type in _PASSED:
                 longer += [
-                    (entered, (PathNode(node=node, position=position), *way))
+                    (entered, (PathNode(node=node, position=position), *path))
                     for position, entered in enumerate(node.inputs)
                     if entered is not None and _carries(node, position) and not search.is_constant(entered)
                 ]
-        ways = longer
+        paths = longer
     return found
 
 
 def into_products(value: ir.Value) -> list[tuple[PathNode, tuple[PathNode, ...]]]:
-    """Every product that a value enters, with the nodes between, the value's side first."""
+    """Every product downstream of a value, each with the nodes from the value to the product."""
     found: list[tuple[PathNode, tuple[PathNode, ...]]] = []
-    ways: list[tuple[ir.Value, tuple[PathNode, ...]]] = [(value, ())]
+    paths: list[tuple[ir.Value, tuple[PathNode, ...]]] = [(value, ())]
     seen: set[tuple[ir.Node, int]] = set()
     for _ in range(_STEPS):
         longer: list[tuple[ir.Value, tuple[PathNode, ...]]] = []
-        for end, way in ways:
+        for end, path in paths:
             for node, position in end.uses():
                 step = PathNode(node=node, position=position)
                 if (node, position) in seen:
                     continue
                 seen.add((node, position))
                 if node.op_type in _PRODUCTS:
-                    found.append((step, way))
+                    found.append((step, path))
                 elif node.op_type in _PASSED and _carries(node, position):
-                    longer += [(output, (*way, step)) for output in node.outputs[:1]]
-        ways = longer
+                    longer += [(output, (*path, step)) for output in node.outputs[:1]]
+        paths = longer
     return found
 
 
@@ -104,7 +104,7 @@ def _is_projection(search: GraphFacts, node: ir.Node) -> bool:
 
 
 def _carries(node: ir.Node, position: int) -> bool:
-    """Whether an input carries the numbers that the node passes on, rather than a shape, condition or divisor."""
+    """Whether an input is the data that the node passes on, not a shape, a condition or a parameter."""
     match node.op_type:
         case "Add" | "Sub" | "Mul" | "Div":
             return len(node.inputs) == 2

@@ -1,4 +1,7 @@
-"""The two products of attention, MatMul or Einsum, as query, key and value with their axes in order."""
+"""Read the two matrix products of attention (MatMul, FusedMatMul, Gemm or Einsum) as query, key and value.
+
+Brings their axes into the order of the operator. Does not read the nodes between the products.
+"""
 
 import string
 from collections.abc import Sequence
@@ -18,13 +21,13 @@ __all__ = ["ScoresProduct", "ValuesProduct", "scores_product", "values_product"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoresProduct:
-    """QK^T times a number.
+    """QK^T times a constant factor.
 
     Args:
         node: The product.
         query: (..., q length, head_dim).
         key: (..., kv length, head_dim).
-        factor: Constants multiplied into query, key or product.
+        factor: Product of the constants multiplied into query, key or the product.
         rank: 2, 3 or 4.
     """
 
@@ -43,7 +46,7 @@ class ValuesProduct:
         node: The product.
         weights: (..., q length, kv length).
         value: (..., kv length, v_head_dim).
-        order: Axes of the node's output, where they are not (..., q length, v_head_dim) in order.
+        order: Axis permutation of the node's output; None if it is (..., q length, v_head_dim).
     """
 
     node: ir.Node
@@ -53,7 +56,7 @@ class ValuesProduct:
 
 
 def scores_product(search: GraphFacts, nodes: Nodes, node: ir.Node) -> ScoresProduct | UnreadReason:
-    """Read the product that scores come from."""
+    """Read the product of query and key that computes the scores."""
     name = search.name_of(node)
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
         return UnreadReason(f"a product has no two operands: node {name}")
@@ -66,7 +69,7 @@ def scores_product(search: GraphFacts, nodes: Nodes, node: ir.Node) -> ScoresPro
     if None in ranks:
         return UnreadReason(f"the rank of query or key is unknown: node {name}")
     if ranks[0] != ranks[1]:
-        return UnreadReason(f"the product is of {ranks[0]} axes with {ranks[1]}, so it is a projection: node {name}")
+        return UnreadReason(f"its operands have ranks {ranks[0]} and {ranks[1]}, so it is a projection: node {name}")
     if node.op_type == "MatMul":
         key = untransposed(search, nodes, right)
     elif _is_scaled(node):
@@ -79,7 +82,7 @@ def scores_product(search: GraphFacts, nodes: Nodes, node: ir.Node) -> ScoresPro
 
 
 def values_product(search: GraphFacts, nodes: Nodes, step: PathNode) -> ValuesProduct | UnreadReason:
-    """Read the product that the weights enter."""
+    """Read the product of the weights and the values."""
     node = step.node
     name = search.name_of(node)
     if len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
@@ -97,18 +100,18 @@ def _einsum_scores(
 ) -> ScoresProduct | UnreadReason:
     letters = _letters(search, node)
     if letters is None:
-        return _strange(search, node)
+        return _unread_equation(search, node)
     left, right, out = letters
     query, key = operands
     if out[-1] in left:
         left, right, query, key = right, left, key, query
     batch, summed = out[:-2], (set(left) & set(right)) - set(out)
     if len(summed) != 1:
-        return _strange(search, node)
+        return _unread_equation(search, node)
     (width,) = summed
     wanted = (batch + out[-2] + width, batch + out[-1] + width)
     if sorted(left) != sorted(wanted[0]) or sorted(right) != sorted(wanted[1]):
-        return _strange(search, node)
+        return _unread_equation(search, node)
     return ScoresProduct(
         node=node,
         query=_ordered(nodes, query, left, wanted[0]),
@@ -123,15 +126,15 @@ def _einsum_values(search: GraphFacts, nodes: Nodes, step: PathNode) -> ValuesPr
     letters = _letters(search, node)
     weights, value = node.inputs[step.position], node.inputs[1 - step.position]
     if letters is None or weights is None or value is None:
-        return _strange(search, node)
+        return _unread_equation(search, node)
     held, other, out = (letters[step.position], letters[1 - step.position], letters[2])
     batch, width = held[:-2], set(other) - set(held)
     if len(width) != 1 or held[-1] in out:
-        return _strange(search, node)
+        return _unread_equation(search, node)
     ordered = batch + held[-2] + "".join(width)
     wanted = batch + held[-1] + "".join(width)
     if sorted(other) != sorted(wanted) or sorted(out) != sorted(ordered):
-        return _strange(search, node)
+        return _unread_equation(search, node)
     order = tuple(ordered.index(letter) for letter in out)
     return ValuesProduct(
         node=node,
@@ -142,7 +145,7 @@ def _einsum_values(search: GraphFacts, nodes: Nodes, step: PathNode) -> ValuesPr
 
 
 def _letters(search: GraphFacts, node: ir.Node) -> tuple[str, str, str] | None:
-    """Letters of both operands and the output of an Einsum, one an axis; None if it is no such product."""
+    """Subscripts of both operands and the output of an Einsum, one letter per axis; None if they cannot be read."""
     attribute = node.attributes.get("equation")
     text = attribute.as_string().replace(" ", "") if attribute else ""
     sides = text.replace("->", ",").split(",")
@@ -164,7 +167,7 @@ def _ordered(nodes: Nodes, value: ir.Value, have: str, wanted: str) -> ir.Value:
     return transposed(nodes, value, [have.index(letter) for letter in wanted])
 
 
-def _strange(search: GraphFacts, node: ir.Node) -> UnreadReason:
+def _unread_equation(search: GraphFacts, node: ir.Node) -> UnreadReason:
     attribute = node.attributes.get("equation")
     equation = attribute.as_string() if attribute else ""
     return UnreadReason(f"the equation '{equation}' is not read: node {search.name_of(node)}")
@@ -176,13 +179,13 @@ def _number(node: ir.Node, name: str, default: float) -> float:
 
 
 def _is_scaled(node: ir.Node) -> bool:
-    """Whether a product is of query and key, plain or transposed, times a number."""
+    """Whether a FusedMatMul or Gemm is a product of query and key, plain or transposed, times a constant."""
     if node.op_type == "FusedMatMul":
         return _only(node, "transB", "alpha")
     return node.op_type == "Gemm" and _only(node, "transB", "alpha", "beta") and len(node.inputs) == 2
 
 
 def _only(node: ir.Node, *names: str) -> bool:
-    """Whether no other attribute of a node than the named ones says anything."""
+    """Whether every attribute of a node except the named ones has a neutral value."""
     neutral: Sequence[object] = (0, 1.0)
     return all(attribute.value in neutral for name, attribute in node.attributes.items() if name not in names)

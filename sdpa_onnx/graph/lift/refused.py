@@ -1,4 +1,4 @@
-"""Why an attention could not be read: one sentence that names the node."""
+"""The reason why an attention cannot be read, as a value instead of an exception."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ __all__ = ["UnreadReason"]
 
 @dataclass(frozen=True, slots=True)
 class UnreadReason:
-    """A step of reading that found something else than it can read.
+    """The result of a reading step that does not match.
 
     Args:
-        reason: What stands there, naming the node.
+        reason: What was found instead; names the node.
     """
 
     reason: str

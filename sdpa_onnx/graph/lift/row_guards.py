@@ -1,6 +1,6 @@
-"""Whether a condition behind a softmax is true exactly for rows that see no key: found by evaluating it on rows.
+"""Recognise guards against fully masked rows: evaluate a condition on test rows of scores.
 
-Reads the condition's own nodes from the scores or the weights on; says nothing of where it is used.
+Evaluates only the nodes between the scores or weights and the condition. Does not look at how the condition is used.
 """
 
 from collections.abc import Sequence
@@ -17,26 +17,26 @@ from sdpa_onnx.graph.lift.size_trial import NodeEvaluators
 from sdpa_onnx.graph.lift.spans import MISFIT
 from sdpa_onnx.graph.nodes_apart import has_subgraph
 
-__all__ = ["tells_empty_rows"]
+__all__ = ["detects_empty_rows"]
 
 Array = NDArray[Any]
 
-# One key, few and many: a count of hidden keys is no test of a row.
+# One key, few and many: rejects a condition that compares the number of hidden keys with a constant.
 _KEYS = (1, 3, 8, 70)
-# Sizes of axes before those of queries and keys that are not static.
+# Size of dynamic axes before the axes of queries and keys.
 _OTHERS = 2
 # Longest chain from the scores to the condition of a guard: compare, not, cast, reduce, compare, not.
 _STEPS = 12
 
 
-def tells_empty_rows(search: GraphFacts, softmax: ir.Node, condition: ir.Value, *, wanted: bool) -> bool:
-    """Whether a condition is `wanted` for rows whose scores are all -inf, and the opposite for all other rows.
+def detects_empty_rows(search: GraphFacts, softmax: ir.Node, condition: ir.Value, *, wanted: bool) -> bool:
+    """Whether a condition equals `wanted` exactly for the rows whose scores are all -inf.
 
     Args:
         search: The graph.
         softmax: The softmax over the last axis.
-        condition: What is evaluated, from the softmax's input or output.
-        wanted: What it must be for a row without visible keys.
+        condition: The condition, computed from the softmax's input or output.
+        wanted: Its required value for a fully masked row.
     """
     scores = softmax.inputs[0]
     dims = search.dims_of(scores)
@@ -52,16 +52,16 @@ def tells_empty_rows(search: GraphFacts, softmax: ir.Node, condition: ir.Value, 
         fed = np.broadcast_to(rows, (*outer, *rows.shape)).copy()
         try:
             found = _evaluated(search, evaluators, softmax, order, fed)[condition]
-            told = np.broadcast_to(found.astype(np.bool_), fed.shape)
+            is_true = np.broadcast_to(found.astype(np.bool_), fed.shape)
         except (*MISFIT, KeyError):
             return False
-        if bool((told != (is_empty[:, None] == wanted)).any()):
+        if bool((is_true != (is_empty[:, None] == wanted)).any()):
             return False
     return True
 
 
 def _rows(keys: int, dtype: ir.DataType) -> tuple[Array, NDArray[np.bool_]]:
-    """Scores of (rows, keys), and which rows see no key: of finite numbers of any size, and hidden in part."""
+    """Test scores (rows, keys), finite of any magnitude or partly hidden, and which rows are fully masked."""
     kind = dtype.numpy()
     limits = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]  # it has no types
     numbers = (0.0, 1.5, -1e3, -3e4, float(limits.min), float(limits.max))
@@ -77,7 +77,7 @@ def _rows(keys: int, dtype: ir.DataType) -> tuple[Array, NDArray[np.bool_]]:
 
 
 def _nodes_behind(search: GraphFacts, softmax: ir.Node, condition: ir.Value) -> list[ir.Node] | None:
-    """Nodes between scores or weights and a condition, in order; None if it follows from anything else."""
+    """Nodes from the scores or weights to a condition, in order; None if it depends on anything else."""
     ends = {softmax.inputs[0], softmax.outputs[0]}
     found: dict[ir.Node, None] = {}
     reached = [condition]

@@ -1,4 +1,7 @@
-"""From the product with the keys to the softmax: the scale, the softcap and the masks that stand between."""
+"""Read the nodes from the product of query and key to the softmax: scale, softcap and masks.
+
+Does not convert the masks; `masks_read` does.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,24 +16,23 @@ from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
 from sdpa_onnx.graph.lift.refused import UnreadReason
 
-__all__ = ["MaskTerm", "ScoreChain", "is_idle", "read_chain", "softmax_axis"]
+__all__ = ["MaskTerm", "ScoreChain", "passes_through", "read_chain", "softmax_axis"]
 
-# What is put in place of a hidden score, at most: exp(-745) is 0 in float64 already.
+# A fill up to this number hides a score: exp(-745) is already 0 in float64.
 _HIDES = -1000.0
-# Between these a cast rounds, and is read as the declared arithmetic of a runtime; to others it quantizes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskTerm:
-    """One thing that hides keys or is added to the scores.
+    """One mask or bias applied to the scores.
 
     Args:
-        node: Where it enters.
-        value: Float, added to the scores; or a condition.
-        rank: Of the scores there.
+        node: The node that applies it.
+        value: A float value added to the scores, or a boolean condition.
+        rank: Rank of the scores at that node.
         hides: For a condition: whether True hides the key. None = the value is added.
-        fill: For a condition: what stands in place of a hidden score.
-        factor: What the sum was multiplied by afterwards.
+        fill: For a condition: the number that replaces a hidden score.
+        factor: Product of the constants by which later nodes multiply the masked scores.
     """
 
     node: ir.Node
@@ -43,15 +45,15 @@ class MaskTerm:
 
 @dataclass(slots=True, kw_only=True)
 class ScoreChain:
-    """What stands between product and softmax, in the operator's terms.
+    """The nodes between product and softmax, as parameters of the operator.
 
     Args:
-        rank: Of the scores, at first of the product and at last of the softmax.
+        rank: Rank of the scores after the nodes read so far.
         factor: Scale on QK^T so far.
         softcap: 0.0 = none.
-        masks: In the order in which they enter.
-        heads: Heads that a Reshape shows where the product has batch and heads in one axis.
-        warnings: What the user should know.
+        masks: In the order in which they are applied.
+        heads: Head count from a Reshape, where the product has batch and heads in one axis.
+        warnings: Warnings for the user.
     """
 
     rank: int
@@ -62,24 +64,28 @@ class ScoreChain:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_chain(search: GraphFacts, way: Sequence[PathNode], rank: int) -> ScoreChain | UnreadReason:
-    """Read the nodes of a way, the product's side first.
+def read_chain(search: GraphFacts, path: Sequence[PathNode], rank: int) -> ScoreChain | UnreadReason:
+    """Read the nodes of a path.
 
     Args:
         search: The graph.
-        way: Nodes from the product to the softmax.
-        rank: Of the product's output.
+        path: Nodes from the product to the softmax, in order.
+        rank: Rank of the product's output.
     """
     chain = ScoreChain(rank=rank)
-    for step in way:
+    for step in path:
         refused = _read_step(search, chain, step)
         if refused is not None:
             return refused
     return chain
 
 
-def is_idle(search: GraphFacts, step: PathNode) -> bool:
-    """Whether a node passes its numbers on as they are, rounding aside: a cast, an identity, an idle dropout."""
+def passes_through(search: GraphFacts, step: PathNode) -> bool:
+    """Whether a node passes its input on unchanged except for rounding: a float Cast, Identity, or inactive Dropout.
+
+    A Cast between float types rounds, which the error bound of the runtime's arithmetic covers; a Cast to any other
+    type quantizes.
+    """
     node = step.node
     if not is_standard(node) or step.position != 0:
         return False
@@ -98,7 +104,7 @@ def is_idle(search: GraphFacts, step: PathNode) -> bool:
 
 
 def _read_step(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
-    if is_idle(search, step):
+    if passes_through(search, step):
         return None
     node = step.node
     read = _READS.get(node.op_type)
@@ -107,14 +113,14 @@ def _read_step(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadR
     name = search.name_of(node)
     if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
         return UnreadReason(f"the scores are quantized: {node.op_type} at node {name}")
-    return UnreadReason(f"{node.op_type} stands between the scores and the softmax: node {name}")
+    return UnreadReason(f"there is a {node.op_type} between the scores and the softmax: node {name}")
 
 
 def _scaled(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     factor = factor_of(search, step.node, step.position)
     name = search.name_of(step.node)
     if step.node.op_type == "Div" and step.position == 1:
-        return UnreadReason(f"something is divided by the scores: node {name}")
+        return UnreadReason(f"a value is divided by the scores: node {name}")
     if factor is None:
         return UnreadReason(f"the scale is not constant: node {name}")
     if chain.masks and factor.number <= 0:
@@ -139,7 +145,7 @@ def _times(term: MaskTerm, number: float) -> MaskTerm:
 def _capped(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
     if chain.masks or chain.softcap:
         return UnreadReason(
-            f"Tanh stands after {'a mask' if chain.masks else 'another Tanh'}: node {search.name_of(step.node)}"
+            f"Tanh follows {'a mask' if chain.masks else 'another Tanh'}: node {search.name_of(step.node)}"
         )
     chain.softcap = 1.0
     return None
@@ -160,7 +166,7 @@ def _chosen(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
     fill = search.scalar_of(node.inputs[3 - step.position])
     condition = node.inputs[0]
     if fill is None or condition is None:
-        return UnreadReason(f"what replaces hidden scores is not constant: node {search.name_of(node)}")
+        return UnreadReason(f"the fill of hidden scores is not constant: node {search.name_of(node)}")
     if fill > _HIDES:
         return UnreadReason(f"scores are replaced by {fill:g}, which does not hide them: node {search.name_of(node)}")
     chain.masks.append(MaskTerm(node=node, value=condition, rank=chain.rank, hides=step.position == 2, fill=fill))
@@ -168,7 +174,7 @@ def _chosen(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
 
 
 def _raised(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
-    """A lower limit that no visible score reaches."""
+    """Max or Clip with a lower limit below every visible score."""
     node = step.node
     name = search.name_of(node)
     if node.op_type == "Clip" and len(node.inputs) > 2 and node.inputs[2] is not None:
@@ -176,10 +182,10 @@ def _raised(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
     limits = [value for position, value in enumerate(node.inputs) if position != step.position and value is not None]
     numbers = [search.scalar_of(value) for value in limits]
     if not numbers or any(number is None or number > _HIDES for number in numbers):
-        return UnreadReason(f"scores are limited from below by what is not known to hide them: node {name}")
+        return UnreadReason(f"scores are limited from below by a value that is not known to hide them: node {name}")
     chain.warnings.append(
-        f"scores are lifted to {max(number for number in numbers if number is not None):g} at node {name}: "
-        "a row without visible keys gives a mean there and 0 here"
+        f"scores are raised to {max(number for number in numbers if number is not None):g} at node {name}: "
+        "a query without visible keys is a mean in the source and 0 in the result"
     )
     return None
 
@@ -190,7 +196,7 @@ def _reshaped(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadRe
     name = search.name_of(node)
     ranks = (chain.rank, None if after is None else len(after))
     if after is None or ranks not in ((3, 4), (4, 3)):
-        return UnreadReason(f"the scores are reshaped in a way that is not read: node {name}")
+        return UnreadReason(f"the scores have a Reshape that is not read: node {name}")
     if before is not None and before[-2:] != after[-2:] and _known(before, after):
         return UnreadReason(f"the scores are reshaped across queries and keys: node {name}")
     if len(after) == 4:
@@ -202,7 +208,7 @@ def _reshaped(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadRe
 
 
 def _known(before: Sequence[object], after: Sequence[object]) -> bool:
-    """Whether two axes that differ are numbers on both sides, so that they really differ."""
+    """Whether the axes of queries or keys are static in both shapes and differ."""
     return any(
         isinstance(one, int) and isinstance(other, int) and one != other
         for one, other in zip(before[-2:], after[-2:], strict=True)
@@ -210,7 +216,7 @@ def _known(before: Sequence[object], after: Sequence[object]) -> bool:
 
 
 def softmax_axis(search: GraphFacts, softmax: ir.Node, rank: int) -> int:
-    """The axis, counted from the end: -1 is the last."""
+    """The softmax axis as a negative number: -1 is the last axis."""
     axis = softmax.attributes.get("axis")
     number = axis.as_int() if axis else (-1 if search.opset >= 13 else 1)
     return number if number < 0 else number - rank

@@ -1,8 +1,8 @@
-"""What is known of a graph's values when its inputs have given sizes and any content.
+"""Interval arithmetic over a graph: bounds of its values when the inputs have given sizes and unknown contents.
 
-A value is known by two arrays of its shape, the least and the greatest that each entry can be; they are equal where
-the entry follows from sizes and constants. Content is computed only where it is asked for, so that weights stay
-unread; shapes are those that ONNX infers, node by node. Subgraphs are not entered.
+The bounds of a value are two arrays of its shape, the least and the greatest number that each entry can be. They are
+equal where the entry depends on sizes and constants alone. Contents are computed on demand, so weights are not read;
+shapes come from ONNX shape inference, node by node. Does not enter subgraphs.
 """
 
 import math
@@ -27,8 +27,8 @@ Array = NDArray[Any]
 
 # A mask of 2048 queries and keys has half as many entries; bounds in float32 then take 64 MiB.
 _MOST_ELEMENTS = 2**23
-# Inputs whose numbers decide about the shape of the output.
-# Source: the operators' texts, ONNX 13 to 25.
+# Inputs whose contents decide the shape of the output.
+# Source: the operators' specifications, ONNX opset 13 to 25.
 _DECIDES_SHAPE: Mapping[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
@@ -48,27 +48,30 @@ _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"
 
 
 class MisfitError(Exception):
-    """The graph has no meaning at these sizes."""
+    """The graph is invalid at these sizes."""
 
 
-class _Of(Enum):
-    """CONTENT leaves out what is declared unknown; NUMBERS does not: sizes follow from them."""
+class _Property(Enum):
+    """What is computed of a value.
+
+    CONTENT respects `is_unknown`; NUMBERS does not, because shapes depend on them.
+    """
 
     TYPE = auto()
     CONTENT = auto()
     NUMBERS = auto()
 
 
-_Question = tuple[ir.Value, _Of]
-# Element type and sizes.
+_Query = tuple[ir.Value, _Property]
+# Element type and shape.
 _Type = tuple[int, tuple[int, ...]]
 
 
 class NodeEvaluators:
-    """ONNX's evaluator and inference for single nodes, each made once for all trials of a graph.
+    """ONNX's reference evaluator for single nodes; each evaluator is created once for all trials of a graph.
 
     Args:
-        opsets: Version by domain.
+        opsets: Opset version by domain.
     """
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
@@ -78,7 +81,7 @@ class NodeEvaluators:
         self._evaluators: dict[tuple[ir.Node, int], onnx.reference.ReferenceEvaluator] = {}
 
     def proto(self, node: ir.Node) -> onnx.NodeProto:
-        """The node alone, its values named by their positions."""
+        """The node as a proto, its inputs and outputs named by position."""
         if node not in self._protos:
             proto = ir.to_proto(node)
             del proto.input[:], proto.output[:]
@@ -88,7 +91,7 @@ class NodeEvaluators:
         return self._protos[node]
 
     def evaluate(self, node: ir.Node, position: int, arrays: "Sequence[Array | None]") -> Array:
-        """An output of the node on arrays, one for each input."""
+        """Compute one output of the node from arrays, one for each input."""
         key = node, position
         if key not in self._evaluators:
             proto, nothing = self.proto(node), onnx.TypeProto()
@@ -105,13 +108,13 @@ class NodeEvaluators:
 
 
 class SizeTrial:
-    """One choice of sizes.
+    """The graph at one choice of sizes.
 
     Args:
-        evaluators: Of the graph's nodes.
-        sizes: Size by the name of an axis.
-        inputs: Sizes of each graph input.
-        is_unknown: Of which values no content may be known, though it could be computed.
+        evaluators: Evaluators of the graph's nodes.
+        sizes: Size by axis name.
+        inputs: Shape of each graph input.
+        is_unknown: Whether the contents of a value must count as unknown even if they can be computed.
     """
 
     def __init__(
@@ -126,83 +129,83 @@ class SizeTrial:
         self._sizes = sizes
         self._inputs = inputs
         self._types: dict[ir.Value, _Type | None] = {}
-        self._contents: dict[_Question, Span | None] = {}
+        self._contents: dict[_Query, Span | None] = {}
 
     def span(self, value: ir.Value) -> Span | None:
-        """The least and greatest that each entry can be; None if not even the shape is known.
+        """The bounds of every entry; None if the shape is unknown.
 
         Raises:
-            MisfitError: If the graph has no meaning at these sizes.
+            MisfitError: If the graph is invalid at these sizes.
         """
-        self._answer((value, _Of.CONTENT))
-        return self._contents[value, _Of.CONTENT]
+        self._answer((value, _Property.CONTENT))
+        return self._contents[value, _Property.CONTENT]
 
     def sizes(self, value: ir.Value) -> tuple[int, ...] | None:
-        """The value's shape, or None if it is not known.
+        """The value's shape, or None if it is unknown.
 
         Raises:
-            MisfitError: If the graph has no meaning at these sizes.
+            MisfitError: If the graph is invalid at these sizes.
         """
-        self._answer((value, _Of.TYPE))
+        self._answer((value, _Property.TYPE))
         known = self._types[value]
         return None if known is None else known[1]
 
     def dtype(self, value: ir.Value) -> "np.dtype[Any] | None":
-        """Element type of a value whose span was asked for."""
+        """Element type of a value whose span was computed before."""
         known = self._types[value]
         return None if known is None else ir.DataType(known[0]).numpy()
 
-    def _answer(self, goal: _Question) -> None:
-        stack = [goal]  # not by recursion: a path through a deep model is longer than Python's stack
+    def _answer(self, goal: _Query) -> None:
+        stack = [goal]  # no recursion: a path through a deep model exceeds Python's recursion limit
         while stack:
-            question = stack[-1]
-            open_ones = (
-                [] if self._is_answered(question) else [q for q in self._needs(question) if not self._is_answered(q)]
-            )
+            query = stack[-1]
+            open_ones = [] if self._is_answered(query) else [q for q in self._needs(query) if not self._is_answered(q)]
             if open_ones:
                 stack += open_ones
                 continue
             stack.pop()
-            if not self._is_answered(question):
-                self._settle(question)
+            if not self._is_answered(query):
+                self._settle(query)
 
-    def _is_answered(self, question: _Question) -> bool:
-        value, of = question
-        return value in self._types if of is _Of.TYPE else question in self._contents
+    def _is_answered(self, query: _Query) -> bool:
+        value, of = query
+        return value in self._types if of is _Property.TYPE else query in self._contents
 
-    def _settle(self, question: _Question) -> None:
-        value, of = question
+    def _settle(self, query: _Query) -> None:
+        value, of = query
         try:
-            if of is _Of.TYPE:
+            if of is _Property.TYPE:
                 self._types[value] = self._type(value)
             else:
-                self._contents[question] = self._content(value, of)
+                self._contents[query] = self._content(value, of)
         except (*MISFIT, onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
             raise MisfitError(str(error)) from error
 
-    def _needs(self, question: _Question) -> list[_Question]:
-        value, of = question
+    def _needs(self, query: _Query) -> list[_Query]:
+        value, of = query
         node = value.producer()
         if node is None:
-            return [] if of is _Of.TYPE else [(value, _Of.TYPE)]
+            return [] if of is _Property.TYPE else [(value, _Property.TYPE)]
         inputs = [one for one in node.inputs if one is not None]
-        if of is _Of.TYPE:
+        if of is _Property.TYPE:
             if self._stated(value) is not None:
                 return []
             positions = _DECIDES_SHAPE.get(node.op_type, (1,) if node.op_type in _REDUCTIONS else ())
             deciding = [node.inputs[at] for at in positions if at < len(node.inputs)]
-            return [(one, _Of.TYPE) for one in inputs] + [(one, _Of.NUMBERS) for one in deciding if one is not None]
-        needs = [(value, _Of.TYPE)]
-        if of is _Of.CONTENT and self._is_unknown(value):
+            return [(one, _Property.TYPE) for one in inputs] + [
+                (one, _Property.NUMBERS) for one in deciding if one is not None
+            ]
+        needs = [(value, _Property.TYPE)]
+        if of is _Property.CONTENT and self._is_unknown(value):
             return needs
         if node.op_type in ("Shape", "Size"):
-            needs += [(one, _Of.TYPE) for one in inputs]
+            needs += [(one, _Property.TYPE) for one in inputs]
         elif is_standard(node) and node.op_type in SPAN_OPERATORS:
             needs += [one for one in _contents_of(node, of) if one is not None]
         return needs
 
     def _stated(self, value: ir.Value) -> _Type | None:
-        """What the graph says of a value, where its axes are numbers or names of chosen sizes."""
+        """The type and shape that the graph states, if each axis is static or has a name with a chosen size."""
         if value in self._inputs and value.dtype is not None:
             return value.dtype.value, self._inputs[value]
         if value.const_value is not None:
@@ -228,7 +231,7 @@ class SizeTrial:
             if one is None or (known := self._types[one]) is None:
                 continue
             types[f"i{at}"] = onnx.helper.make_tensor_type_proto(*known)
-            span = self._contents.get((one, _Of.NUMBERS))
+            span = self._contents.get((one, _Property.NUMBERS))
             if span is not None and span.is_exact and span.low.size <= 64:
                 data[f"i{at}"] = onnx.numpy_helper.from_array(span.low, f"i{at}")
         opset = self._evaluators.opset
@@ -245,28 +248,34 @@ class SizeTrial:
             return None
         return inferred.tensor_type.elem_type, tuple(dim.dim_value for dim in dims)
 
-    def _content(self, value: ir.Value, of: _Of) -> Span | None:
+    def _content(self, value: ir.Value, of: _Property) -> Span | None:
         known = self._types[value]
         node = value.producer()
-        if of is _Of.CONTENT and self._is_unknown(value):
+        if of is _Property.CONTENT and self._is_unknown(value):
             return None if known is None else unknown_span(ir.DataType(known[0]).numpy(), known[1])
         if node is not None and node.op_type in ("Shape", "Size"):
             return self._sizes_of(node)
         found = self._constant(value, node)
         if found is None and node is not None and is_standard(node) and node.op_type in SPAN_OPERATORS:
             inputs = [None if one is None else self._contents[one] for one in _contents_of(node, of)]
-            is_whole = all(span is not None for one, span in zip(node.inputs, inputs, strict=True) if one is not None)
-            if is_whole and self._keeps_places(node, of) and (known is None or math.prod(known[1]) <= _MOST_ELEMENTS):
+            is_complete = all(
+                span is not None for one, span in zip(node.inputs, inputs, strict=True) if one is not None
+            )
+            if (
+                is_complete
+                and self._keeps_places(node, of)
+                and (known is None or math.prod(known[1]) <= _MOST_ELEMENTS)
+            ):
                 found = self._computed(node, list(node.outputs).index(value), inputs)
         if found is None and known is not None and math.prod(known[1]) <= _MOST_ELEMENTS:
             return unknown_span(ir.DataType(known[0]).numpy(), known[1])
         return found
 
-    def _keeps_places(self, node: ir.Node, of: _Of) -> bool:
-        """Whether entries stay at their place along each axis: a Reshape might lay two axes behind each other."""
-        if of is not _Of.CONTENT or node.op_type not in ("CumSum", "Reshape") or node.inputs[0] is None:
+    def _keeps_places(self, node: ir.Node, of: _Property) -> bool:
+        """Whether entries keep their position along each axis; a Reshape may merge two axes."""
+        if of is not _Property.CONTENT or node.op_type not in ("CumSum", "Reshape") or node.inputs[0] is None:
             return True
-        if node.op_type == "CumSum":  # a sum of anything else depends on all that stands before
+        if node.op_type == "CumSum":  # of anything but zeros, a sum depends on all entries before it
             summed = self._contents[node.inputs[0], of]
             return summed is not None and summed.is_exact and not summed.low.any()
         before, after = self._types.get(node.inputs[0]), self._types[node.outputs[0]]
@@ -302,10 +311,10 @@ class SizeTrial:
         return SPAN_OPERATORS[node.op_type](Call(node=node, inputs=inputs, evaluate=evaluate))
 
 
-def _contents_of(node: ir.Node, of: _Of) -> "list[_Question | None]":
-    """What is asked of each input of a node whose content is asked for; numbers, where it decides about a length."""
+def _contents_of(node: ir.Node, of: _Property) -> "list[_Query | None]":
+    """The query for each input of a node whose content is computed; NUMBERS for inputs that decide a length."""
     extents = EXTENTS.get(node.op_type, ())
     return [
-        None if one is None else (one, _Of.NUMBERS if position in extents else of)
+        None if one is None else (one, _Property.NUMBERS if position in extents else of)
         for position, one in enumerate(node.inputs)
     ]

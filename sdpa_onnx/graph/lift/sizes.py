@@ -1,24 +1,25 @@
-"""Sizes that are not known as numbers but can be told from others: lengths of axes, and what is computed from them."""
+"""Symbolic axis sizes: named or anonymous axes, and integer expressions of them. Does not infer shapes; `axes` does."""
 
 from dataclasses import dataclass
 
 __all__ = ["SameSizes", "SizeEntry", "SymbolicSize", "stated"]
 
-# How onnx.shape_inference names axes.
-_MADE_UP = "unk__"
+# Prefix of the axis names that onnx.shape_inference invents.
+_INFERRED_NAME = "unk__"
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolicSize:
-    """The size of an axis by name or place, or what whole-number arithmetic makes of sizes.
+    """The size of an axis, by name or by position, or an integer expression of sizes.
 
-    Two that are equal are the same number; two that are not may be.
+    Equal symbolic sizes are the same number; different ones may be the same number.
 
     Args:
-        words: ("axis", name) of a named axis, ("axis", value, position) of another, or an operator and its operands.
+        terms: ("axis", name) for a named axis, ("axis", value, position) for an unnamed one, or an operator and its
+            operands.
     """
 
-    words: tuple[object, ...]
+    terms: tuple[object, ...]
 
     def __mul__(self, other: object) -> "SymbolicSize":
         return SymbolicSize(("*", *sorted((self, other), key=repr)))
@@ -46,47 +47,47 @@ SizeEntry = int | SymbolicSize
 
 
 def stated(size: SizeEntry) -> int | str | None:
-    """What a shape says of a size: its number, the name of its axis, or nothing."""
+    """The size as a dimension of an ONNX shape: a number, an axis name, or None."""
     if not isinstance(size, SymbolicSize):
         return size
-    named = len(size.words) == 2 and size.words[0] == "axis"
-    return str(size.words[1]) if named else None
+    named = len(size.terms) == 2 and size.terms[0] == "axis"
+    return str(size.terms[1]) if named else None
 
 
 class SameSizes:
-    """What is known of sizes that go by several names: shape inference invents names, and a graph has its own."""
+    """Equal sizes that have several names: those in the graph and those that shape inference invents."""
 
     def __init__(self) -> None:
         self._as: dict[SymbolicSize, SizeEntry] = {}
 
     def note(self, one: SizeEntry, other: SizeEntry) -> None:
-        """Two sizes are the same number."""
+        """Record that two sizes are the same number."""
         one, other = self.known_as(one), self.known_as(other)
         if one == other:
             return
-        worse, better = sorted((one, other), key=_clearness, reverse=True)
-        if isinstance(worse, SymbolicSize) and (isinstance(better, int) or better.words[0] == "axis"):
+        worse, better = sorted((one, other), key=_preference, reverse=True)
+        if isinstance(worse, SymbolicSize) and (isinstance(better, int) or better.terms[0] == "axis"):
             self._as[worse] = better
 
     def known_as(self, size: SizeEntry) -> SizeEntry:
-        """The best name of a size: a number if it is one."""
+        """The best known form of a size: a number if possible, else a name or an expression."""
         if not isinstance(size, SymbolicSize):
             return size
-        if size.words[0] != "axis":
-            size = _computed(size.words[0], *(self.known_as(part) for part in size.words[1:]))  # type: ignore[arg-type]  # operands are sizes
+        if size.terms[0] != "axis":
+            size = _computed(size.terms[0], *(self.known_as(part) for part in size.terms[1:]))  # type: ignore[arg-type]  # operands are sizes
         while isinstance(size, SymbolicSize) and size in self._as:
             size = self._as[size]
         return size
 
 
-def _clearness(size: SizeEntry) -> int:
-    """How well a size is known, best first: a number, a name, one that shape inference made up, a place, a sum."""
+def _preference(size: SizeEntry) -> int:
+    """Rank of a size's form, best first: number, graph name, inferred name, anonymous axis, expression."""
     if not isinstance(size, SymbolicSize):
         return 0
-    if size.words[0] != "axis":
+    if size.terms[0] != "axis":
         return 4
     name = stated(size)
-    return 3 if name is None else 2 if str(name).startswith(_MADE_UP) else 1
+    return 3 if name is None else 2 if str(name).startswith(_INFERRED_NAME) else 1
 
 
 def _computed(operator: object, one: SizeEntry, other: SizeEntry) -> SizeEntry:

@@ -1,6 +1,6 @@
-"""The least and greatest that each entry of a value can be, and how operators carry them along.
+"""Interval arithmetic for ONNX operators: propagate lower and upper bounds of every entry through one node.
 
-Knows arrays and one node at a time, no graph. What is not proved is not narrowed: a wider span is always right.
+Knows no graph. A span that is wider than necessary is still correct.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ __all__ = ["MISFIT", "SPAN_OPERATORS", "Call", "Span", "hidden_below", "unknown_
 
 Array = NDArray[Any]
 
-# What numpy and ONNX's inference raise where operands do not fit each other.
+# What numpy and ONNX shape inference raise for incompatible operands.
 MISFIT = (ValueError, IndexError, TypeError, RuntimeError, ArithmeticError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Bounds of every entry, both included; the arrays have the value's shape."""
+    """Inclusive bounds of every entry; both arrays have the shape of the value."""
 
     low: Array
     high: Array
@@ -37,12 +37,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A node with the bounds of its inputs.
+    """A node and the bounds of its inputs.
 
     Args:
         node: The node.
-        inputs: Bounds by position; None = left out.
-        evaluate: Gives the node's output on arrays, one for each position.
+        inputs: Bounds by position; None = absent input.
+        evaluate: Computes the node's output from arrays, one for each position.
     """
 
     node: ir.Node
@@ -58,7 +58,7 @@ _Operator = Callable[[Call], "Span | None"]
 
 
 def unknown_span(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Span:
-    """Bounds of a value whose content is not known; of whole numbers in float64, where no bound overflows."""
+    """Bounds of a value with unknown contents; for integers in float64, where no bound overflows."""
     if dtype == np.bool_:
         low, high = np.asarray(False), np.asarray(True)
     else:
@@ -68,10 +68,10 @@ def unknown_span(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Span:
 
 
 def hidden_below(dtype: "np.dtype[Any]") -> float:
-    """A number in a float mask that hides: half the lowest of its type, or less.
+    """The largest number in a float mask that counts as hidden: half the lowest number of its type.
 
-    Half, because what is added to the lowest (a position bias, another mask) moves it.
-    A type that no mask has gives minus infinity.
+    Half, because a position bias or another mask may be added to the lowest number.
+    Minus infinity for a type that masks do not have.
     """
     import ml_dtypes
 
@@ -82,20 +82,20 @@ def hidden_below(dtype: "np.dtype[Any]") -> float:
 
 
 def _rising(call: Call) -> Span:
-    """Greater inputs give a greater output, or entries are only moved."""
+    """Operators that are monotonically increasing in all inputs, or that only move entries."""
     low = call.evaluate(*(None if span is None else span.low for span in call.inputs))
     return _tidy(low, call.evaluate(*(None if span is None else span.high for span in call.inputs)))
 
 
 def _moved(call: Call) -> Span | None:
-    """Entries of the first input are moved, by numbers in the others that must be known."""
+    """Operators that move entries of the first input by parameters in the others, which must be known."""
     if any(span is not None and not span.is_exact for span in call.inputs[1:]):
         return None
     return _rising(call)
 
 
 def _gathered(call: Call) -> Span | None:
-    """Whatever picks from a table that is known, an entry is one of the table's."""
+    """Gather; from a known table, any index returns an entry of the table."""
     moved = _moved(call)
     table, index = call.present
     if moved is not None or not table.is_exact or not table.low.size or bool(_is_nan(table.low).any()):
@@ -123,7 +123,7 @@ def _cast(call: Call) -> Span | None:
 
 
 def _add(call: Call) -> Span:
-    """What is added to a hidden entry is taken to be far from the largest number, and so leaves it hidden."""
+    """Add; a term added to a hidden entry is assumed to be far below the largest float, so the entry stays hidden."""
     one, other = call.present
     total = _rising(call)
     high = total.high
@@ -139,7 +139,7 @@ def _subtract(call: Call) -> Span:
 
 
 def _corners(call: Call) -> Span:
-    """Of Mul: the greatest and least lie where both factors are at a bound."""
+    """Mul; the least and the greatest product are products of bounds."""
     one, other = call.present
     products = [call.evaluate(left, right) for left in (one.low, one.high) for right in (other.low, other.high)]
     if not any(bool(_is_nan(product).any()) for product in products):
@@ -176,7 +176,7 @@ def _equal(call: Call) -> Span:
 
 
 def _none(call: Call) -> None:
-    """Carried along only where every input is known exactly."""
+    """Operators without bounds, evaluated only if every input is known exactly."""
 
 
 def _is_nan(array: Array) -> "NDArray[np.bool_]":
@@ -184,7 +184,7 @@ def _is_nan(array: Array) -> "NDArray[np.bool_]":
 
 
 def _tidy(low: Array, high: Array) -> Span:
-    """No bound where the arithmetic of bounds gave none, such as infinity minus infinity."""
+    """Replace NaN bounds, such as infinity minus infinity, by infinite ones."""
     if low.dtype.kind in "biu" and high.dtype.kind in "biu":
         return Span(low=low, high=high)
     least, greatest = np.asarray(-np.inf, low.dtype), np.asarray(np.inf, high.dtype)

@@ -1,6 +1,6 @@
-"""The standard `Attention` operator, opset 23 to 28: what it says is the canonical form already.
+"""Read standard ONNX `Attention` nodes of opset 23 to 28, which are the canonical form already.
 
-Reads what the node and inferred shapes state; the precision that a softmax is asked for is told, not kept.
+Uses attributes and inferred shapes. Does not keep `softmax_precision`; a warning reports it.
 """
 
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ def _read(one: ContribNode) -> ContribReading:
     dtype = dtype_of(query, "Q")
     mask = one.get("attn_mask")
     if mask is not None and mask.dtype not in (ir.DataType.BOOL, query.dtype):
-        word = "unknown" if mask.dtype is None else mask.dtype.name
-        raise NotReadError(f"the element type of its attn_mask is {word}, neither BOOL nor that of its Q")
+        name = "unknown" if mask.dtype is None else mask.dtype.name
+        raise NotReadError(f"the element type of its attn_mask is {name}, neither BOOL nor that of its Q")
     past_key, past_value = one.past()
     mode = one.integer("qk_matmul_output_mode")
     if mode not in _MODES:
-        raise NotReadError(f"its qk_matmul_output_mode is {mode}, it must be 0, 1, 2 or 3")
+        raise NotReadError(f"its qk_matmul_output_mode is {mode}, expected 0, 1, 2 or 3")
     attention = GraphAttention(
         name=one.search.attention_name(one.node),
         spec=spec,
@@ -68,17 +68,18 @@ def _output(one: ContribNode, spec: AttentionSpec) -> ir.Value:
 
 
 def _doubts(one: ContribNode, element: ir.DataType | None) -> tuple[str, ...]:
-    asked = one.integer("softmax_precision")
-    if not asked or asked == element:
+    requested = one.integer("softmax_precision")
+    if not requested or requested == element:
         return ()
-    return (f"Its softmax_precision, {ir.DataType(asked).name}, is not kept: a runtime's own precision decides.",)
+    name = ir.DataType(requested).name
+    return (f"Its softmax_precision, {name}, is not kept: the runtime computes in its own precision.",)
 
 
 def _spec(one: ContribNode) -> AttentionSpec:
-    """What the node computes.
+    """The spec of the node.
 
     Raises:
-        NotReadError: With the first thing that is wrong or unknown.
+        NotReadError: If a part of it is invalid or unknown; names the first.
     """
     spec = spec_or_reason(one.node)
     if isinstance(spec, str):
@@ -86,9 +87,9 @@ def _spec(one: ContribNode) -> AttentionSpec:
     key, value = _dims(one, "K"), _dims(one, "V")
     is_flat = spec.layout is Layout.BSH
     if key[-1] is None or (not is_flat and value[1] not in (None, key[1])):
-        raise NotReadError("its K and V have other heads than each other, or a width that is open")
+        raise NotReadError("its K and V have different numbers of heads, or a width that is not static")
     if key[-1] != spec.head_dim * (spec.kv_num_heads if is_flat else 1):
-        raise NotReadError("its Q and K have heads of different width")
+        raise NotReadError("its Q and K have heads of different widths")
     return spec
 
 

@@ -1,7 +1,7 @@
-"""Attention written out as softmax(QK^T) V in standard operators, by any exporter or hand.
+"""Match decomposed attention, softmax(QK^T) V in standard operators, as written by any exporter or by hand.
 
-Reads from each softmax backwards to the product with the keys and forwards to the product with
-the values. What stands between two products and cannot be read is found too, with the reason.
+Matches from each softmax backwards to the product with the keys and forwards to the product with the values. A softmax
+between two products that cannot be read is reported with the reason. Changes no other nodes.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ _After = tuple[PathNode, tuple[PathNode, ...]]
 
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
-    """Each softmax between two products, read or with the reason why not."""
+    """Find each softmax between two products, and read it or return the reason why it cannot be read."""
     for softmax in tuple(search.graph):
         if softmax.op_type == "Softmax" and is_standard(softmax) and softmax.inputs and softmax.inputs[0] is not None:
             before, after = from_products(search, softmax.inputs[0]), into_products(softmax.outputs[0])
@@ -39,11 +39,11 @@ def read(search: GraphFacts) -> Iterator[FoundAttention]:
 
 
 def _read(search: GraphFacts, softmax: ir.Node, before: list[_Before], after: list[_After]) -> FoundAttention:
-    """By the first product behind the softmax that reads as one of query and key; the others are then masks."""
+    """Read with the nearest upstream product that matches query and key; other products then belong to masks."""
     node = search.name_of(softmax)
     reasons: list[str] = []
-    for way in before:
-        found = _read_one(search, softmax, way, after)
+    for path in before:
+        found = _read_one(search, softmax, path, after)
         if not isinstance(found, UnreadReason):
             return found
         reasons.append(found.reason)
@@ -65,14 +65,14 @@ def _read_one(
         return found
     warnings = list(found[1])
     if readers:
-        warnings.append(f"the weights are read by {', '.join(readers)} too: a form computes the output without them")
+        warnings.append(f"the weights are also read by {', '.join(readers)}, and a form does not compute them")
     if _may_be_nan(found[0]) and not any(is_guard(search, softmax, step) for step in after[0][1]):
         warnings.append(NAN_ROWS)
     return FoundAttention(dialect=_DIALECT, node=search.name_of(softmax), attention=found[0], warnings=tuple(warnings))
 
 
 def _may_be_nan(attention: GraphAttention) -> bool:
-    """Whether a mask hides by -inf for certain, so that a row of it has no number without a guard."""
+    """Whether the mask may hide by -inf, so that a fully masked row is NaN without a guard."""
     mask = attention.attn_mask
     if mask is None:
         return False

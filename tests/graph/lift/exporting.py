@@ -1,4 +1,4 @@
-"""Modules through torch's two exporters, for graphs as users have them."""
+"""Export modules with both of torch's exporters, for graphs as users have them."""
 
 import io
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 from sdpa_onnx.torch_export.quiet import quiet
 
 Tensors = Sequence[torch.Tensor]
-# Axes that may vary, by argument.
+# Dynamic axes by argument.
 Axes = Sequence[Sequence[int]]
 
 

@@ -1,4 +1,4 @@
-"""Judge what was read: run the searched copy, tap each attention, and compare with the float64 oracle there."""
+"""Verify what was read: run the copy, read each attention's inputs and output, compare with the float64 oracle."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ Array = NDArray[np.generic]
 
 
 def run(model: ir.Model, feeds: Mapping[str, Array], wanted: list[str]) -> dict[str, Array]:
-    """Values of a model by name in onnxruntime, the wanted ones beside its outputs."""
+    """Run a model in onnxruntime and return its outputs and the requested inner values by name."""
     copy = model.clone()
     values = {value.name: value for node in copy.graph for value in node.outputs}
     known = {value.name for value in (*copy.graph.outputs, *copy.graph.inputs)}
@@ -28,7 +28,7 @@ def run(model: ir.Model, feeds: Mapping[str, Array], wanted: list[str]) -> dict[
 
 
 def judge_all(findings: FoundAttentions, feeds: Mapping[str, Array]) -> list[Agreement]:
-    """The judgement of every attention that was read, in graph order."""
+    """The agreement of every attention that was read, in graph order."""
     attentions = [found.attention for found in findings.found if found.attention is not None]
     sites = [(attention.site, attention.dtype.value) for attention in attentions]
     wanted = [name for site, _ in sites for name in (*site.inputs.values(), site.output)]

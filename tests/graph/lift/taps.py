@@ -1,4 +1,4 @@
-"""A node of onnxruntime read, run, and judged at the site that was read: the proof that a reading is right."""
+"""Read a node of onnxruntime, run it and verify the attention at its own values: the check that it is read right."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,14 +29,14 @@ CONTRIB_OPSET = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tapped:
-    """One attention as it was read, with every array of a run.
+    """One attention that was read, with all arrays of a run.
 
     Args:
-        found: What the reader gave.
-        model: The graph with what the reader added.
-        arrays: By value name: feeds, constants, outputs, and the values of the site.
-        source: The untouched graph.
-        feeds: What it was fed.
+        found: The result of the reader.
+        model: The graph with the nodes that the reader added.
+        arrays: Arrays by value name: feeds, constants, outputs, and the attention's values.
+        source: The original graph.
+        feeds: Input arrays by name.
     """
 
     found: FoundAttention
@@ -46,7 +46,7 @@ class Tapped:
     feeds: Mapping[str, Array]
 
     def plain(self) -> dict[str, Array]:
-        """Outputs of the untouched graph."""
+        """Outputs of the original graph."""
         return run(self.source, self.feeds)
 
     @property
@@ -64,7 +64,7 @@ class Tapped:
         return AttentionInputs(**own)
 
     def judged(self, spec: AttentionSpec | None = None, **changed: Array | None) -> Agreement:
-        """The output against the oracle of the reading, or of another spec and other inputs."""
+        """Compare the output with the oracle for the attention that was read, or for another spec or inputs."""
         inputs = replace(self.inputs, **changed)
         expected = expect(spec or self.spec, inputs, precision=find_precision(self.attention.dtype))
         return judge(expected, self.arrays[self.attention.output.name or ""])
@@ -79,7 +79,7 @@ def contrib_node(
     *,
     opset: int = CONTRIB_OPSET,
 ) -> OneNode:
-    """A node of onnxruntime whose inputs are named as its text names them."""
+    """A node of onnxruntime whose inputs have the names of its specification."""
     formal = (*FORMAL_INPUTS[(CONTRIB_DOMAIN, op_type)], *extra)
     return OneNode(
         op_type=op_type,
@@ -92,14 +92,14 @@ def contrib_node(
 
 
 def read_one(read: Reader, model: ir.Model) -> tuple[FoundAttention, ir.Model]:
-    """What a reader says of a graph with one attention, and the graph after it."""
+    """The result of a reader for a graph with one attention, and the graph after reading."""
     search = GraphFacts(model)
     (found,) = read(search)
     return found, search.model
 
 
 def tap(read: Reader, model: OnnxModel, feeds: Mapping[str, Array]) -> Tapped:
-    """Read a model's one attention and run what came of it on onnxruntime."""
+    """Read a model's one attention and run the resulting graph on onnxruntime."""
     found, grown = read_one(read, model.ir)
     assert found.attention is not None, found.reason
     tapped = OnnxModel(ir=grown, sites=(found.attention.site,))
@@ -137,7 +137,7 @@ def refused(
     extra: tuple[str, ...] = (),
     **attributes: float | list[int],
 ) -> str:
-    """The reason why one node is not read; nothing runs, and the graph stays as it was."""
+    """The reason why one node is not read; nothing runs, and the graph stays unchanged."""
     model = build_one_node_model(contrib_node(op_type, feeds, outputs, attributes, extra), feeds)
     found, grown = read_one(read, model.ir)
     assert found.attention is None
@@ -147,7 +147,7 @@ def refused(
 
 
 def cases(names: Iterable[str], quick: Iterable[str]) -> list[ParameterSet]:
-    """All cases, of which those that are not quick run with the slow tests."""
+    """All cases; those that are not quick run with the slow tests."""
     kept = set(quick)
     return [pytest.param(name, marks=() if name in kept else pytest.mark.slow) for name in names]
 
@@ -157,7 +157,7 @@ def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
 
 
 def flags(*shape: int, seed: int = 0) -> NDArray[np.int32]:
-    """Half ones, half zeros; the first key is always seen."""
+    """Random zeros and ones; the first key is always visible."""
     drawn = (np.random.default_rng([seed, *shape]).random(shape) < 0.5).astype(np.int32)
     drawn[..., 0] = 1
     return drawn

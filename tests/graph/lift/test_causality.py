@@ -1,4 +1,4 @@
-"""Masks as exporters write them, and masks that are causal almost everywhere, which must not be claimed."""
+"""Prove causality of masks that exporters write; masks that are only almost causal must not count as causal."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 INPUTS = (
     "int64[batch, length] ids, int64[batch, length] padding, bool[length, length] given, float[length, length] bias"
 )
-# i and j: positions of queries (column) and keys (row) of 'length', which is read from the shape of ids.
+# i and j: positions of queries (column) and keys (row) along 'length', which is taken from the shape of ids.
 POSITIONS = """
     n = Shape <start: int = 1, end: int = 2> (ids)
     scalar = Squeeze (n)
@@ -40,7 +40,7 @@ def judge(
     constants: Mapping[str, np.ndarray] | None = None,
     positions: str = POSITIONS,
 ) -> Causality:
-    """The judgement on the value 'mask' that these nodes compute."""
+    """What is proved of the value 'mask' that these nodes compute."""
     proto = onnx.parser.parse_model(f"""
         <ir_version: 9, opset_import: ["" : {opset}]>
         g ({inputs}) => (float[batch, length] unused) {{
@@ -103,7 +103,7 @@ LOWEST_ONLY = {
         other = Where (padded, nothing, lowest)
         mask = Add (causal, other)""",
 }
-# Each is causal at many sizes, for some content or nearly.
+# Each is causal at many sizes, for some contents, or nearly.
 NOT = {
     "later-keys": "mask = GreaterOrEqual (j, i)",
     "one-too-many": "next = Add (i, one) mask = LessOrEqual (j, next)",
@@ -142,25 +142,25 @@ NOT = {
 
 @pytest.mark.parametrize("mask", EXACT.values(), ids=EXACT)
 def test_masks_that_hide_the_later_keys_only(mask: str) -> None:
-    """They may be dropped: causality says the same."""
+    """They may be removed: is_causal is equivalent."""
     assert judge(mask) is Causality.EXACTLY_CAUSAL
 
 
 @pytest.mark.parametrize("mask", MORE.values(), ids=MORE)
 def test_masks_that_hide_the_later_keys_and_more(mask: str) -> None:
-    """They stay beside causality, whatever else they hide, for certain or by content; a window shows at its width."""
+    """They are kept in addition to is_causal, whatever else they hide; a window is found at its width."""
     assert judge(mask) is Causality.CAUSAL_AND_MORE
 
 
 @pytest.mark.parametrize("mask", LOWEST_ONLY.values(), ids=LOWEST_ONLY)
 def test_a_finite_lowest_and_padding(mask: str) -> None:
-    """A query whose keys are all padded averages over later keys too, which causality would change."""
+    """A query whose keys are all padded averages over later keys too, which is_causal would change."""
     assert judge(mask) is Causality.LOWEST_AND_MORE
 
 
 @pytest.mark.parametrize("mask", NOT.values(), ids=NOT)
 def test_masks_that_are_not_always_causal(mask: str) -> None:
-    """One entry, one size or one content that shows a later key is enough."""
+    """One entry, one size or one input content that shows a later key is enough."""
     assert judge(mask) is Causality.NOT_CAUSAL
 
 
@@ -177,12 +177,12 @@ SLICED = """
 
 
 def test_a_buffer_cut_to_the_length() -> None:
-    """GPT-2's triangle of its longest length, of which the graph takes the corner."""
+    """GPT-2's triangle of the maximum length, from which the graph slices the corner."""
     assert judge(SLICED, constants={"buffer": triangle(200)}) is Causality.EXACTLY_CAUSAL
 
 
 def test_a_number_too_large_to_be_tried() -> None:
-    """A window of 5000 shows at no length that is tried, so that the mask stays."""
+    """A window of 5000 shows at none of the tried lengths, so the mask is kept."""
     wide = """
         seen = LessOrEqual (j, i)
         width = Constant <value_int: int = 5000> ()
@@ -193,14 +193,14 @@ def test_a_number_too_large_to_be_tried() -> None:
 
 
 def test_a_buffer_with_one_wrong_entry_at_its_end() -> None:
-    """An entry that only the longest input reaches is found."""
+    """An entry that only the longest input uses is found."""
     buffer = triangle(200)
     buffer[0, 0, 198, 199] = True
     assert judge(SLICED, constants={"buffer": buffer}) is Causality.NOT_CAUSAL
 
 
 def test_a_constant_mask() -> None:
-    """A mask that the exporter baked has one size, and that decides; one query alone proves nothing."""
+    """A mask that the exporter baked in has one size, which is tested; one query alone proves nothing."""
     mask = np.triu(np.full((6, 6), -np.inf, np.float32), 1)
     assert judge("", constants={"mask": mask}) is Causality.EXACTLY_CAUSAL
     mask[2, 3] = 0
@@ -209,7 +209,7 @@ def test_a_constant_mask() -> None:
 
 
 def test_lengths_of_two_inputs() -> None:
-    """Queries and keys of different lengths: aligned with the first key it is causal, with the last key not."""
+    """Queries and keys of different lengths: causal if aligned to the first key, not if aligned to the last."""
     inputs = "int64[batch, length] ids, float[batch, keys, 8] memory, int64[batch, length] padding"
     seen = """
         m = Shape <start: int = 1, end: int = 2> (memory)
@@ -219,13 +219,15 @@ def test_lengths_of_two_inputs() -> None:
         mask = LessOrEqual (place, i)"""
     upper_left = seen.format(shift="place = Unsqueeze (all, first)")
     lower_right = seen.format(shift="past = Sub (count, scalar) new = Sub (all, past) place = Unsqueeze (new, first)")
-    assert judge(upper_left, inputs=inputs) is Causality.CAUSAL_AND_MORE  # more queries than entries: it may be short
+    assert (
+        judge(upper_left, inputs=inputs) is Causality.CAUSAL_AND_MORE
+    )  # more queries than columns: the mask may be short
     assert judge(f"key = Identity (memory) {upper_left}", inputs=inputs) is Causality.EXACTLY_CAUSAL
     assert judge(lower_right, inputs=inputs) is Causality.NOT_CAUSAL
 
 
 def test_a_mask_that_hides_nothing() -> None:
-    """An Expand of True, as dynamo writes for a ViT, may go, unless it is shorter than the keys or content decides."""
+    """An Expand of True, as dynamo writes for a ViT, may be removed unless it is short or depends on content."""
     inputs = "int64[batch, length] ids, float[batch, length, 8] memory, int64[batch, length] padding"
     whole = "key = Identity (memory) whole = Concat <axis: int = 0> (n, {keys}) mask = Expand (yes, whole)"
     yes = {"yes": np.bool_(True)}
@@ -237,7 +239,7 @@ def test_a_mask_that_hides_nothing() -> None:
 
 
 def test_sizes_through_values_that_no_shape_is_stated_of() -> None:
-    """TorchScript reads the length from the shape of a reshaped product of weights, whose numbers are not needed."""
+    """TorchScript takes the length from the shape of reshaped weights, whose contents are not needed."""
     mask = """
         rows = Gather (table, ids)
         flat = Constant <value_ints: ints = [0, -1, 2, 4]> ()
@@ -253,7 +255,7 @@ def test_sizes_through_values_that_no_shape_is_stated_of() -> None:
 
 
 def test_the_length_comes_first() -> None:
-    """Modules of torch take (length, batch, width) by default: every entry of every length is looked at there too."""
+    """Torch modules use (length, batch, width) by default; every entry at every length is checked there too."""
     inputs = "float[length, batch, 8] rows, int64[batch, length] padding"
     positions = POSITIONS.replace("<start: int = 1, end: int = 2> (ids)", "<start: int = 0, end: int = 1> (rows)")
     window = "far = Constant <value_int: int = 100> () back = Sub (i, j) near = Less (back, far)"

@@ -1,4 +1,4 @@
-"""Constant factors and the scale that they make."""
+"""Constant factors and the scale rule that their product matches."""
 
 import math
 
@@ -12,13 +12,13 @@ _FLOAT16 = 2.0**-11
 
 @pytest.mark.parametrize(("off", "is_rule"), [(0.9, True), (1.1, False)])
 def test_a_factor_is_a_rule_within_its_doubt(off: float, is_rule: bool) -> None:
-    """Just inside of the roundings of its constants a factor is 1/sqrt(head_dim), just outside a number."""
+    """A factor just inside the rounding of its constants is 1/sqrt(head_dim); just outside, it is a number."""
     factor = Factor(number=(1 + off * _FLOAT16) / math.sqrt(64), doubt=_FLOAT16)
     assert (scale_of(factor, 64) is ScaleRule.INVERSE_SQRT) == is_rule
 
 
 def test_doubts_add_up() -> None:
-    """Two rounded constants are off by both roundings."""
+    """Two rounded constants may differ by both roundings."""
     factor = Factor(number=0.5, doubt=1e-3) * Factor(number=0.25, doubt=2e-3)
     assert (factor.number, factor.doubt) == (0.125, pytest.approx(3e-3))
 
@@ -28,5 +28,5 @@ def test_doubts_add_up() -> None:
     [(1.0, 8, ScaleRule.NONE), (1.0, 1, ScaleRule.INVERSE_SQRT), (0.125, 8, ScaleRule.INVERSE), (0.3, 8, 0.3)],
 )
 def test_a_number_is_said_as_a_rule(number: float, head_dim: int, rule: object) -> None:
-    """No factor, one over the width, and what is neither."""
+    """No factor, 1/head_dim, and a number that matches no rule."""
     assert scale_of(Factor(number=number), head_dim) == rule

@@ -1,4 +1,4 @@
-"""Constants, sizes and names of the graph under search."""
+"""Constants, axis sizes and unique names of the graph being searched."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_a_chain_of_constants_and_sizes_is_a_constant(name: str) -> None:
-    """What exporters compute from static sizes is known."""
+    """Values that exporters compute from static sizes are folded."""
     nodes, expected = CHAINS[name]
     search = searched(nodes)
     found = search.constant_of(value_of(search))
@@ -63,16 +63,16 @@ def test_a_chain_of_constants_and_sizes_is_a_constant(name: str) -> None:
 @pytest.mark.parametrize(
     "nodes",
     [
-        "s = Shape (x)  y = Slice (s, zero, two)",  # two open sizes
-        "s = Shape (x)  w = Slice (s, zero, one)  y = Cast <to = 1> (w)",  # an open size as a number
-        "s = Shape (x)  e = Equal (s, two)  y = Cast <to = 7> (e)",  # an open size may be 2
+        "s = Shape (x)  y = Slice (s, zero, two)",  # two dynamic sizes
+        "s = Shape (x)  w = Slice (s, zero, one)  y = Cast <to = 1> (w)",  # a dynamic size as a number
+        "s = Shape (x)  e = Equal (s, two)  y = Cast <to = 7> (e)",  # a dynamic size may be 2
         "y = Relu (x)",
         "y = RandomNormal <shape = [1]> ()",
         "a = ConstantOfShape (last)  b = Unsqueeze (a, zero)  y = Slice (b, zero, last, two)",  # no such axis
     ],
 )
 def test_what_depends_on_more_is_none(nodes: str) -> None:
-    """No number is made up."""
+    """No number is invented."""
     search = searched(nodes)
     assert search.constant_of(value_of(search)) is None
 
@@ -90,13 +90,13 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_what_no_operator_allows_is_unknown(name: str) -> None:
-    """Damaged or hostile nodes make no error and cost nothing."""
+    """Malformed or hostile nodes raise no error and take no time."""
     search = searched(DAMAGED[name])
     assert search.constant_of(value_of(search)) is None
 
 
 def test_an_initializer_that_is_an_input_is_no_constant() -> None:
-    """A caller may replace it, from IR version 4 on."""
+    """From IR version 4 on, a caller may override it."""
     model = parsed("g (float a, float b) => (float y) <float b = {2.0}> { y = Mul (a, b) }")
     for version, expected in ((9, None), (3, 2.0)):
         model.ir_version = version
@@ -129,7 +129,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_sizes_follow_from_the_graph(name: str) -> None:
-    """Static sizes are found where a target shape is computed, and names are kept."""
+    """Static sizes are derived from computed target shapes, and axis names are kept."""
     nodes, expected = SHAPES[name]
     search = searched(nodes)
     sizes = search.sizes_of(value_of(search))
@@ -139,7 +139,7 @@ def test_sizes_follow_from_the_graph(name: str) -> None:
 
 
 def test_sizes_that_are_computed_alike_are_the_same() -> None:
-    """Products and sums are told by their operands, in any order; differences are not turned round."""
+    """Products and sums are equal for any order of operands; differences are not."""
     length, width = SymbolicSize(("axis", "L")), SymbolicSize(("axis", "W"))
     assert length * width == width * length
     assert length + 1 == 1 + length
@@ -149,7 +149,7 @@ def test_sizes_that_are_computed_alike_are_the_same() -> None:
 
 
 def test_a_size_is_known_by_its_best_name() -> None:
-    """Names of one size lead to its number, also inside of what is computed from it."""
+    """Different names of one size resolve to its number, inside expressions too."""
     made_up, named, placed = (
         SymbolicSize(("axis", "unk__1")),
         SymbolicSize(("axis", "L")),
@@ -183,7 +183,7 @@ def test_the_searched_model_is_left_alone() -> None:
 
 
 def test_names_are_given_once() -> None:
-    """Prefixes and names of attentions are new each time, and none is a value's."""
+    """Prefixes and attention names are unique and no value has them."""
     search = searched("y = Neg (x)")
     node = search.graph[0]
     assert [search.prefix("y"), search.prefix("y"), search.prefix("new")] == ["y_1", "y_2", "new"]
@@ -191,7 +191,7 @@ def test_names_are_given_once() -> None:
 
 
 def test_numbers_of_large_tensors_are_not_read(tmp_path: Path) -> None:
-    """A tensor whose file is gone is searched all the same."""
+    """A model whose external data file is missing can be searched."""
     tensor = ir.ExternalTensor(
         "weights", 0, 4 * 12 * 12, ir.DataType.FLOAT, shape=ir.Shape([12, 12]), name="w", base_dir=tmp_path
     )

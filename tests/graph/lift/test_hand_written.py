@@ -1,4 +1,4 @@
-"""Attention written by hand in operators: what exporters of torch do not write, read and judged where it stands."""
+"""Decomposed attention in forms that torch's exporters do not write: each is read and agrees with the oracle."""
 
 import numpy as np
 import onnx.parser
@@ -29,7 +29,7 @@ Arrays = dict[str, NDArray[np.generic]]
 
 def parsed(steps: str, q: str = "B,4,L,8", k: str = "B,4,S,8") -> ir.Model:
     text = _TEXT.replace("OPERAND_Q", q).replace("OPERAND_K", k).replace("STEPS", steps)
-    if q.count(",") != 3:  # no heads, so no product of rank 4
+    if q.count(",") != 3:  # without a head axis there is no product of rank 4
         start, end = text.index("  kt ="), text.index("  s = MatMul (q, kt)\n") + len("  s = MatMul (q, kt)\n")
         text = text[:start] + text[end:]
     model = ir.from_proto(onnx.parser.parse_model(text))
@@ -52,7 +52,7 @@ def feeds_of(model: ir.Model, *, hidden_row: bool = False) -> Arrays:
 
 
 def read_right(model: ir.Model, *, hidden_row: bool = False) -> FoundAttention:
-    """Find the one attention and judge it; the copy must give the source's output."""
+    """Find the one attention and verify it; the copy must return the source's output."""
     findings: FoundAttentions = find_attentions(model)
     (found,) = findings.found
     assert found.reason == ""
@@ -85,13 +85,13 @@ READ = {
 
 @pytest.mark.parametrize("name", READ)
 def test_a_way_of_writing_is_read_right(name: str) -> None:
-    """Masks on either side, limits, fused products and equations."""
+    """Masks as either operand, limits, fused products and Einsum equations."""
     read_right(parsed(READ[name]))
 
 
 @pytest.mark.parametrize("fill", ["low", "lowest"])
 def test_a_finite_fill_gives_the_mean_where_all_is_hidden(fill: str) -> None:
-    """A row without visible keys averages its values in the source, and so it does as it was read."""
+    """A fully masked row is the mean of its values in the source, and stays so after reading."""
     found = read_right(parsed(f"x = Where (c, s, {fill})  p = Softmax (x)  y = MatMul (p, v)"), hidden_row=True)
     assert found.attention is not None
     assert found.attention.spec.mask == "float"
@@ -110,22 +110,23 @@ _ROW_GUARD = """h = Equal (x, inf)  i = Cast <to = 6> (h)  r = ReduceMin <axes =
     ids=["rows", "nan"],
 )
 def test_a_guard_against_hidden_rows_is_seen_through(guard: str) -> None:
-    """What puts 0 into rows without visible keys does what the operator does."""
+    """A guard that sets fully masked rows to 0 matches the operator."""
     found = read_right(parsed(f"x = Where (c, s, inf)  {guard}"), hidden_row=True)
     assert found.attention is not None
     assert found.attention.spec.mask == "bool"
 
 
-def test_a_limit_from_below_is_told() -> None:
-    """A row without visible keys gives a mean behind such a limit."""
+def test_a_lower_limit_is_reported() -> None:
+    """A fully masked row is a mean after such a limit."""
     found = read_right(parsed(READ["clipped from below"]))
     assert found.warnings == (
-        "scores are lifted to -3.4e+38 at node Clip/x: a row without visible keys gives a mean there and 0 here",
+        "scores are raised to -3.4e+38 at node Clip/x: "
+        "a query without visible keys is a mean in the source and 0 in the result",
     )
 
 
 def test_one_head_without_batch_is_read() -> None:
-    """Products of two axes are one head of one sample; the output keeps its axes."""
+    """Products of rank 2 are one head of one sample; the output keeps its rank."""
     steps = (
         "kt = Transpose <perm = [1, 0]> (k)  s = MatMul (q, kt)  x = Mul (s, half)  p = Softmax (x)  y = MatMul (p, v)"
     )
@@ -135,7 +136,7 @@ def test_one_head_without_batch_is_read() -> None:
 
 
 def test_a_gemm_of_query_and_key_is_read() -> None:
-    """Gemm multiplies by the transposed key and a number."""
+    """Gemm multiplies by the transposed key and a constant."""
     steps = "s = Gemm <transB = 1, alpha = 0.5> (q, k)  p = Softmax (s)  y = MatMul (p, v)"
     found = read_right(parsed(steps, "L,8", "S,8"))
     assert found.attention is not None
@@ -143,7 +144,7 @@ def test_a_gemm_of_query_and_key_is_read() -> None:
 
 
 def test_heads_of_a_flattened_query_are_found() -> None:
-    """Rank-3 products whose operands were reshaped from four axes are read with their heads."""
+    """Rank-3 products whose operands were reshaped from rank 4 are read with their heads."""
     steps = """a = Reshape (q, flat)  b = Reshape (k, flat)  w = Reshape (v, flat)
         bt = Transpose <perm = [0, 2, 1]> (b)  f = MatMul (a, bt)  p = Softmax (f)  o = MatMul (p, w)
         y = Reshape (o, back)"""

@@ -1,4 +1,4 @@
-"""Masks that change far out, at a length that no number in the graph is: none may be claimed away."""
+"""Masks that change at a large length that is no constant of the graph: none may be removed."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ CONSTANTS = {
     "axes": np.array([1], INT),
 }
 _FLOATS = "back = Sub (i, j) far = Cast <to: int = 1> (back)"
-# Each hides some earlier key beyond the first hundreds.
+# Each hides some earlier key, but only beyond a few hundred positions.
 WINDOWS = {
     "literals-on-both-sides": "a = Sub (i, c300) b = Add (j, c300) near = Greater (b, a)",
     "chunk": "a = Div (i, c400) b = Div (j, c400) near = Equal (a, b)",
@@ -45,7 +45,7 @@ WINDOWS = {
 
 @pytest.mark.parametrize("window", WINDOWS.values(), ids=WINDOWS)
 def test_a_window_that_no_single_number_tells_stays(window: str) -> None:
-    """The mask is kept beside causality; without causality nothing is claimed at all."""
+    """The mask is kept in addition to is_causal; if it is not causal, nothing is proved."""
     joined = f"seen = LessOrEqual (j, i) {window} mask = And (seen, near)"
     assert judge(joined, constants=CONSTANTS) is Causality.CAUSAL_AND_MORE
     alone = f"key = Identity (rows) {window} mask = Identity (near)"
@@ -66,13 +66,13 @@ GATES = {
 
 @pytest.mark.parametrize("gate", GATES.values(), ids=GATES)
 def test_causality_that_a_length_turns_off_is_none(gate: str) -> None:
-    """One length beyond all that are tried would show later keys."""
+    """A length beyond all tried lengths would show later keys."""
     mask = f"seen = LessOrEqual (j, i) {gate} mask = Or (seen, long)"
     assert judge(mask, constants=CONSTANTS) is Causality.NOT_CAUSAL
 
 
 def test_a_distance_that_a_sum_limits_hides_something() -> None:
-    """|i - j| - 300 < 301 shows all keys up to 600 apart, and hides those beyond."""
+    """|i - j| - 300 < 301 shows all keys at a distance up to 600 and hides the others."""
     inputs = "int64[batch, length] ids, int64[batch, length] padding, float[batch, length, 8] rows"
     mask = """
         key = Identity (rows)
@@ -81,7 +81,7 @@ def test_a_distance_that_a_sum_limits_hides_something() -> None:
 
 
 def test_two_positions_laid_behind_each_other_are_no_position() -> None:
-    """Half of the positions, each twice, is what a Reshape makes of an Expand: a chunk without any division."""
+    """A Reshape of an Expand repeats half of the positions twice: chunks without a division."""
     mask = """
         half = Constant <value_int: int = 2> ()
         few = Div (scalar, half)
@@ -99,7 +99,7 @@ def test_two_positions_laid_behind_each_other_are_no_position() -> None:
 
 
 def test_a_table_that_ends_before_the_sum_of_all_numbers() -> None:
-    """Its last row and column are looked at, though the graph has no meaning at greater lengths."""
+    """Its last row and column are checked, although the graph is invalid at greater lengths."""
     table = np.tril(np.ones((90, 90), np.bool_))
     cut = """
         start = Constant <value_ints: ints = [0, 0]> ()
@@ -114,7 +114,7 @@ def test_a_table_that_ends_before_the_sum_of_all_numbers() -> None:
 
 
 def test_positions_of_samples_are_not_known() -> None:
-    """From the sixth sample on all is shown: only two samples are looked at."""
+    """From the sixth sample on, all keys are visible; only two samples are tried."""
     mask = """
         count = Shape <start: int = 0, end: int = 1> (ids)
         samples = Squeeze (count)

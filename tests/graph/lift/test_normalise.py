@@ -1,4 +1,4 @@
-"""What is settled after any reader: causality, grouped heads, the rule of a scale."""
+"""Normalisation after any reader: causality, grouped heads, scale rules."""
 
 import onnx.parser
 import onnx_ir as ir
@@ -32,27 +32,27 @@ _TRIANGLE = """s = Shape <start = 2, end = 3> (q)  t = Concat <axis = 0> (s, s) 
 
 
 def test_a_causal_mask_becomes_causality() -> None:
-    """A triangle of the query's length is not kept as a mask."""
+    """A triangular mask of the query's length is replaced by is_causal."""
     attention = attention_of(f"{_TRIANGLE}  y = Attention (q, k, v, m)")
     assert (said(attention.spec), attention.attn_mask) == ((True, "none"), None)
 
 
 def test_the_rest_of_a_causal_mask_stays() -> None:
-    """Padding beside a triangle is the mask that is left."""
+    """Of padding And a triangle, only the padding is left as a mask."""
     attention = attention_of(f"{_TRIANGLE}  a = And (m, c)  y = Attention (q, k, v, a)")
     assert attention.attn_mask is not None
     assert (said(attention.spec), attention.attn_mask.name) == ((True, "bool"), "c")
 
 
 def test_a_column_for_all_keys_is_not_left_alone() -> None:
-    """A condition of one column would hide the other keys if it stood alone: the whole mask stays."""
+    """Used alone, a condition of one column would hide the other keys, so the whole mask is kept."""
     attention = attention_of(f"{_TRIANGLE}  a = And (m, r)  y = Attention (q, k, v, a)")
     assert attention.attn_mask is not None
     assert (said(attention.spec), attention.attn_mask.name) == ((True, "bool"), "a")
 
 
 def test_conditions_that_are_left_are_joined_again() -> None:
-    """Two conditions beside a triangle make a new mask before the attention."""
+    """Two conditions combined with a triangle become a new mask before the attention."""
     steps = f"{_TRIANGLE}  a = And (m, c)  d = Not (c)  b = And (a, d)  y = Attention (q, k, v, b)"
     attention = attention_of(steps)
     assert attention.attn_mask is not None
@@ -62,13 +62,13 @@ def test_conditions_that_are_left_are_joined_again() -> None:
 
 
 def test_a_mask_of_content_stays() -> None:
-    """Nothing is proved of a mask that is an input."""
+    """Nothing is proved of a mask that is a graph input."""
     assert said(attention_of("y = Attention (q, k, v, c)").spec) == (False, "bool")
 
 
 @pytest.mark.parametrize("outputs", ["", ", float[B,4,L,8] pk, float[B,4,L,8] pv"], ids=["alone", "with presents"])
 def test_repeated_heads_are_grouped_unless_they_are_an_output(outputs: str) -> None:
-    """The keys before their heads were repeated are the keys; a present that is read holds the repeated ones."""
+    """Keys from before the repeat of heads are used, unless a present output contains the repeated ones."""
     names = "y, pk, pv" if outputs else "y"
     steps = f"""a = Unsqueeze (k, two)  b = Tile (a, wide)  d = Reshape (b, heads)
         e = Unsqueeze (v, two)  f = Tile (e, wide)  g = Reshape (f, heads)  {names} = Attention (q, d, g)"""
@@ -80,6 +80,6 @@ def test_repeated_heads_are_grouped_unless_they_are_an_output(outputs: str) -> N
     ("scale", "rule"), [("0.35355339", "1/sqrt(d_k)"), ("0.125", "1/d_k"), ("1.0", "none"), ("0.35", 0.35)]
 )
 def test_a_scale_is_said_as_a_rule(scale: str, rule: object) -> None:
-    """A float32 of 1/sqrt(8) is that rule; a number beside it stays a number."""
+    """1/sqrt(8) rounded to float32 becomes the rule; the next number stays a number."""
     attention = attention_of(f"y = Attention <scale = {scale}> (q, k, v)")
     assert attention.spec.scale == (pytest.approx(rule) if isinstance(rule, float) else rule)

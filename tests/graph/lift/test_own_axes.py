@@ -1,4 +1,4 @@
-"""Masks with axes of their own: where the graph may be fed one entry for all keys, all keys get it."""
+"""Masks with their own dynamic axes: a last axis of size 1 broadcasts over all keys."""
 
 import numpy as np
 import onnx
@@ -36,7 +36,7 @@ def parsed(mask: str, steps: str, weights: str = "w = Identity (p)") -> ir.Model
 @pytest.mark.parametrize("width", [1, 5])
 @pytest.mark.parametrize("form", ["float[B,1,L,T] m", "bool[B,1,L,T] m", "float[T] m", "float[L,T] m"])
 def test_one_column_for_all_keys(form: str, width: int) -> None:
-    """A column hides or moves all keys of its query, as it does where it is broadcast in the source."""
+    """A single column applies to all keys of its query, as the source broadcasts it."""
     is_bool = form.startswith("bool")
     model = parsed(form, "x = Where (m, s, lowest)" if is_bool else "x = Add (s, m)")
     findings = find_attentions(model)
@@ -56,7 +56,7 @@ def test_one_column_for_all_keys(form: str, width: int) -> None:
 
 
 def test_a_mask_as_wide_as_the_keys_is_taken_as_it_is() -> None:
-    """Nothing is written for it."""
+    """No node is added for it."""
     findings = find_attentions(parsed("float[B,1,L,S] m", "x = Add (s, m)"))
     (found,) = findings.found
     assert found.attention is not None
@@ -64,7 +64,7 @@ def test_a_mask_as_wide_as_the_keys_is_taken_as_it_is() -> None:
 
 
 def test_rows_that_give_nan_are_told() -> None:
-    """Where a mask hides by -inf and nothing guards the rows; not where it is causal, finite or guarded."""
+    """The NaN warning appears for a mask with -inf without a guard, and not if it is causal, finite or guarded."""
     causal = """
         o = Constant <value_int = 0> ()  e = Constant <value_int = 1> ()  sh = Shape <start = 2, end = 3> (k)
         ql = Shape <start = 2, end = 3> (q)  n = Squeeze (sh)  r = Range (o, n, e)  rows = Squeeze (ql)

@@ -1,4 +1,4 @@
-"""Attention that cannot be read says why and where; what stands in no list of nodes is found too."""
+"""The reason why an attention cannot be read names the node; attention in subgraphs and functions is found too."""
 
 import numpy as np
 import onnx
@@ -42,7 +42,7 @@ def only(model: ir.Model) -> FoundAttention:
 REFUSED = {
     "axis": ("p = Softmax <axis = 1> (s)  y = MatMul (p, v)", "softmax over axis 1 at node Softmax/p"),
     "scale": (f"x = Mul (s, t)  {_TAIL}", "the scale is not constant: node Mul/x"),
-    "inverse": (f"x = Div (two, s)  {_TAIL}", "something is divided by the scores: node Div/x"),
+    "inverse": (f"x = Div (two, s)  {_TAIL}", "a value is divided by the scores: node Div/x"),
     "quantized scores": (
         f"i = QuantizeLinear (s, two)  x = DequantizeLinear (i, two)  {_TAIL}",
         "the scores are quantized: QuantizeLinear at node QuantizeLinear/i",
@@ -51,13 +51,13 @@ REFUSED = {
         "p = Softmax (s)  i = QuantizeLinear (p, two)  d = DequantizeLinear (i, two)  y = MatMul (d, v)",
         "the weights are quantized: QuantizeLinear at node QuantizeLinear/i",
     ),
-    "fill": (f"x = Where (c, s, t)  {_TAIL}", "what replaces hidden scores is not constant: node Where/x"),
+    "fill": (f"x = Where (c, s, t)  {_TAIL}", "the fill of hidden scores is not constant: node Where/x"),
     "high fill": (
         f"x = Where (c, s, five)  {_TAIL}",
         "scores are replaced by -5, which does not hide them: node Where/x",
     ),
-    "late softcap": (f"a = Add (s, m)  x = Tanh (a)  {_TAIL}", "Tanh stands after a mask: node Tanh/x"),
-    "two softcaps": (f"a = Tanh (s)  x = Tanh (a)  {_TAIL}", "Tanh stands after another Tanh: node Tanh/x"),
+    "late softcap": (f"a = Add (s, m)  x = Tanh (a)  {_TAIL}", "Tanh follows a mask: node Tanh/x"),
+    "two softcaps": (f"a = Tanh (s)  x = Tanh (a)  {_TAIL}", "Tanh follows another Tanh: node Tanh/x"),
     "negated": (f"x = Sub (m, s)  {_TAIL}", "the scores are subtracted: node Sub/x"),
     "negative factor": (
         f"a = Add (s, m)  x = Mul (a, five)  {_TAIL}",
@@ -66,43 +66,43 @@ REFUSED = {
     "high limit": (f"x = Clip (s, lowest, two)  {_TAIL}", "scores are limited from above: node Clip/x"),
     "limit that shows": (
         f"x = Max (s, five)  {_TAIL}",
-        "scores are limited from below by what is not known to hide them: node Max/x",
+        "scores are limited from below by a value that is not known to hide them: node Max/x",
     ),
     "transposed scores": (
         f"x = Transpose <perm = [0, 1, 3, 2]> (s)  {_TAIL}",
-        "Transpose stands between the scores and the softmax: node Transpose/x",
+        "there is a Transpose between the scores and the softmax: node Transpose/x",
     ),
     "eight bits": (
         f"i = Cast <to = 17> (s)  x = Cast <to = 1> (i)  {_TAIL}",
-        "Cast stands between the scores and the softmax: node Cast/i",
+        "there is a Cast between the scores and the softmax: node Cast/i",
     ),
     "head mask": (
         "p = Softmax (s)  h = Mul (p, m)  y = MatMul (h, v)",
-        "Mul stands between the softmax and the product with the values: node Mul/h",
+        "there is a Mul between the softmax and the product with the values: node Mul/h",
     ),
     "guard of something else": (
         "p = Softmax (s)  h = Where (c, p, five)  y = MatMul (h, v)",
-        "Where stands between the softmax and the product with the values: node Where/h",
+        "there is a Where between the softmax and the product with the values: node Where/h",
     ),
     "guard of rows with a hidden key": (
         f"x = Add (s, m)  {_HIDDEN}  r = ReduceMax <axes = [-1]> (i)  {_GUARDED}",
-        "weights become 0 elsewhere than in rows without visible keys, as far as can be told: node Where/h",
+        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
     ),
     "guard of rows with a seen key": (
         f"x = Add (s, m)  {_HIDDEN}  f = ReduceMin <axes = [-1]> (i)  r = Sub (whole, f)  {_GUARDED}",
-        "weights become 0 elsewhere than in rows without visible keys, as far as can be told: node Where/h",
+        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
     ),
     "guard of rows with eight hidden keys": (
         f"x = Add (s, m)  {_HIDDEN}  f = ReduceSum (i, last)  e = Equal (f, eight)  r = Cast <to = 6> (e)  {_GUARDED}",
-        "weights become 0 elsewhere than in rows without visible keys, as far as can be told: node Where/h",
+        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
     ),
     "guard of low rows": (
         f"x = Add (s, m)  g = ReduceMax <axes = [-1]> (x)  b = Less (g, lowest)  {_SOFTMAX}",
-        "weights become 0 elsewhere than in rows without visible keys, as far as can be told: node Where/h",
+        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
     ),
-    "guard of something that is no number": (
+    "guard by NaN of another value": (
         f"x = Add (s, m)  b = IsNaN (m)  {_SOFTMAX}",
-        "weights become 0 elsewhere than in rows without visible keys, as far as can be told: node Where/h",
+        "weights become 0, and it is not proved that only fully masked rows do: node Where/h",
     ),
     "two products": (
         "p = Softmax (s)  a = MatMul (p, v)  b = MatMul (p, w)  y = Add (a, b)",
@@ -117,7 +117,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_the_reason_names_the_node(name: str) -> None:
-    """Whatever stands between two products around a softmax and is not read gives its reason."""
+    """A softmax between two products with an unsupported node on the path is reported with the reason."""
     steps, reason = REFUSED[name]
     found = only(parsed(steps))
     assert (found.attention, found.reason) == (None, reason)
@@ -126,15 +126,15 @@ def test_the_reason_names_the_node(name: str) -> None:
 SHAPES = {
     "heads": (
         "float[B,N,L,8] q, float[B,N,S,8] k, float[B,N,S,8] v",
-        "the number or width of heads is not static: node MatMul/s",
+        "the number or the width of the heads is not static: node MatMul/s",
     ),
     "different heads": (
         "float[B,4,L,8] q, float[B,2,S,8] k, float[B,4,S,8] v",
-        "keys have 2 heads and values 4: node MatMul/s",
+        "key has 2 heads and value 4: node MatMul/s",
     ),
     "shared batch": (
         "float[B,4,L,8] q, float[1,4,S,8] k, float[1,4,S,8] v",
-        "one batch of queries, keys or values serves several: node MatMul/s",
+        "query, key and value have different batch sizes, which broadcast: node MatMul/s",
     ),
     "rank": (
         "float[B,4,L,8] q, float[B,4,S,8] k, float[4,S,8] v",
@@ -148,15 +148,15 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_sizes_that_do_not_fit_are_told(name: str) -> None:
-    """Heads must be static and alike, and the batch the same."""
+def test_mismatched_shapes_are_reported(name: str) -> None:
+    """Head counts must be static and match, and the batch sizes must be equal."""
     operands, reason = SHAPES[name]
     found = only(parsed("p = Softmax (s)  y = MatMul (p, v)", operands))
     assert (found.attention, found.reason) == (None, reason)
 
 
 def test_a_refused_reading_leaves_the_graph_alone() -> None:
-    """Nodes that were written before a reading failed are not in the copy, and read nothing."""
+    """Nodes built before a reading fails are not inserted into the copy and consume nothing."""
     model = parsed("p = Softmax (s)  h = Mul (p, m)  y = MatMul (h, v)")
     findings = find_attentions(model)
     assert [node.op_type for node in findings.model.graph] == [node.op_type for node in model.graph]
@@ -175,7 +175,7 @@ def test_the_default_axis_is_that_of_the_opset(axis: str, is_read: bool) -> None
 
 
 def test_constant_weights_make_a_layer() -> None:
-    """A softmax behind a layer is no attention at all."""
+    """A softmax after a linear layer is not an attention."""
     model = parsed("a = MatMul (q, f)  p = Softmax (a)  y = MatMul (p, g)", f"{_OPERANDS}, float[8,5] f, float[5,8] g")
     weights = next(value for value in model.graph.inputs if value.name == "f")
     weights.const_value = ir.tensor(np.zeros((8, 5), np.float32), name="f")
@@ -185,18 +185,18 @@ def test_constant_weights_make_a_layer() -> None:
 
 
 def test_a_projection_is_no_product_of_keys() -> None:
-    """A classifier's softmax before another layer is told apart by the ranks of its product."""
+    """A classifier's softmax before another layer is distinguished by the ranks of the product's operands."""
     model = parsed("a = MatMul (q, f)  p = Softmax (a)  y = MatMul (p, g)", f"{_OPERANDS}, float[8,5] f, float[5,8] g")
-    assert only(model).reason == "the product is of 4 axes with 2, so it is a projection: node MatMul/a"
+    assert only(model).reason == "its operands have ranks 4 and 2, so it is a projection: node MatMul/a"
 
 
 def test_a_softmax_without_products_is_no_attention() -> None:
-    """Only what stands between two products counts."""
+    """Only a softmax between two products is an attention."""
     assert find_attentions(parsed("y = Softmax (q)")).found == ()
 
 
 def test_attention_in_a_subgraph_is_found() -> None:
-    """The body of an If is not read, and the If is named."""
+    """An attention in the body of an If is not read; the reason names the If."""
     model = parsed(
         """o = Cast <to = 9> (t)
         y = If (o) <
@@ -206,11 +206,11 @@ def test_attention_in_a_subgraph_is_found() -> None:
     )
     found = only(model)
     assert found.dialect == "softmax between two products"
-    assert found.reason == "it stands inside a subgraph of node If/y, which is not read"
+    assert found.reason == "it is inside a subgraph of node If/y, which is not read"
 
 
 def test_attention_in_a_called_function_is_found() -> None:
-    """So is the body of a function, unless nothing calls it."""
+    """An attention in a function is reported if the function is called."""
     function = onnx.parser.parse_function(
         """<opset_import: ["" : 17], domain: "own">
         Attend (q, k, v) => (y) {
@@ -218,7 +218,7 @@ def test_attention_in_a_called_function_is_found() -> None:
         }"""
     )
     for steps, reasons in (
-        ("y = own.Attend (q, k, v)", ["it stands inside the function Attend, which is not read"]),
+        ("y = own.Attend (q, k, v)", ["it is inside the function Attend, which is not read"]),
         ("y = Identity (q)", []),
     ):
         proto = ir.to_proto(parsed(steps))

@@ -96,13 +96,13 @@ def test_inferred_shapes_are_enough() -> None:
     assert [node.op_type for node in grown.graph] == ["MatMul", "Attention", "Add"]
 
 
-@pytest.mark.parametrize(("precision", "told"), [(ir.DataType.FLOAT, False), (ir.DataType.DOUBLE, True)])
-def test_another_precision_of_the_softmax_is_told(precision: ir.DataType, told: bool) -> None:
-    """The canonical form has no place for it."""
+@pytest.mark.parametrize(("precision", "is_reported"), [(ir.DataType.FLOAT, False), (ir.DataType.DOUBLE, True)])
+def test_softmax_precision_is_reported(precision: ir.DataType, is_reported: bool) -> None:
+    """The canonical form does not have softmax_precision, so a warning reports it."""
     node = OneNode(attributes={"softmax_precision": int(precision)})
     found, _ = read_one(standard.read, build_one_node_model(node, _PLAIN).ir)
-    says = "Its softmax_precision, DOUBLE, is not kept: a runtime's own precision decides."
-    assert found.warnings == ((says,) if told else ())
+    warning = "Its softmax_precision, DOUBLE, is not kept: the runtime computes in its own precision."
+    assert found.warnings == ((warning,) if is_reported else ())
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_another_precision_of_the_softmax_is_told(precision: ir.DataType, told: 
     [
         (_PLAIN, {}, ("Q", "K"), "it has no V."),
         ({**_PLAIN, "V": random(2, 7, 12)}, {}, None, "its Q, K and V have 4, 4 and 3 axes, expected 3 or 4 of each."),
-        (_FLAT, {}, None, "its Q, K and V have 3 axes, and it has no q_num_heads and kv_num_heads."),
-        (_FLAT, {**_HEADS, "q_num_heads": 5}, None, "the width of its Q is 12, no multiple of 5 heads."),
+        (_FLAT, {}, None, "its Q, K and V have 3 axes, but it has no q_num_heads and kv_num_heads."),
+        (_FLAT, {**_HEADS, "q_num_heads": 5}, None, "the width of its Q is 12, not a multiple of its 5 heads."),
         (
             {**_PLAIN, "K": random(2, 2, 7, 8), "V": random(2, 2, 7, 8)},
             {},
@@ -122,13 +122,13 @@ def test_another_precision_of_the_softmax_is_told(precision: ir.DataType, told: 
             {**_PLAIN, "V": random(2, 1, 7, 8)},
             {},
             None,
-            "its K and V have other heads than each other, or a width that is open.",
+            "its K and V have different numbers of heads, or a width that is not static.",
         ),
-        ({**_PLAIN, "K": random(2, 3, 7, 6)}, {}, None, "its Q and K have heads of different width."),
+        ({**_PLAIN, "K": random(2, 3, 7, 6)}, {}, None, "its Q and K have heads of different widths."),
         (_PLAIN, {"left_window_size": -2}, None, "left_window is -2; it must be -1 (all keys) or more."),
-        (_PLAIN, {"scale": 1}, None, "its attribute scale is no number."),
-        (_PLAIN, {"is_causal": 1.0}, None, "its attribute is_causal is no integer."),
-        (_PLAIN, {"qk_matmul_output_mode": 4}, None, "its qk_matmul_output_mode is 4, it must be 0, 1, 2 or 3."),
+        (_PLAIN, {"scale": 1}, None, "its attribute scale is not a number."),
+        (_PLAIN, {"is_causal": 1.0}, None, "its attribute is_causal is not an integer."),
+        (_PLAIN, {"qk_matmul_output_mode": 4}, None, "its qk_matmul_output_mode is 4, expected 0, 1, 2 or 3."),
         (
             {**_PLAIN, "attn_mask": np.ones((5, 7), np.int64)},
             {},
@@ -158,7 +158,7 @@ def test_another_precision_of_the_softmax_is_told(precision: ir.DataType, told: 
 def test_malformed_nodes_say_why(
     feeds: dict[str, Array], attributes: dict[str, int | float], inputs: tuple[str, ...] | None, reason: str
 ) -> None:
-    """The first thing that is wrong is named."""
+    """The reason names the first error."""
     given = inputs or tuple(name if name in feeds else "" for name in ONNX_INPUT_NAMES.values())
     node = OneNode(opset=25, attributes=attributes, inputs=given)
     found, _ = read_one(standard.read, build_one_node_model(node, feeds).ir)
@@ -168,10 +168,13 @@ def test_malformed_nodes_say_why(
 
 @pytest.mark.parametrize(
     ("shape", "reason"),
-    [(None, "the shape of its K is unknown."), ([2, None, 7, 8], "the heads or the width of its K are open.")],
+    [
+        (None, "the shape of its K is unknown."),
+        ([2, None, 7, 8], "the number of heads or the width of its K is not static."),
+    ],
 )
-def test_unknown_shapes_say_so(shape: list[int | None] | None, reason: str) -> None:
-    """What neither the file nor shape inference tells is no guess."""
+def test_unknown_shapes_are_reported(shape: list[int | None] | None, reason: str) -> None:
+    """A shape that neither the file nor shape inference states is not guessed."""
     model = build_one_node_model(OneNode(), _PLAIN).ir
     model.graph.inputs[1].shape = None if shape is None else ir.Shape(shape)
     found, _ = read_one(standard.read, model)

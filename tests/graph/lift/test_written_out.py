@@ -127,7 +127,7 @@ def test_who_reads_the_weights_is_told() -> None:
     assert output is not None
     weights = output.inputs[0]
     assert weights is not None
-    assert warning == (f"the weights are read by output {weights.name} too: a form computes the output without them")
+    assert warning == f"the weights are also read by output {weights.name}, and a form does not compute them"
 
 
 def tapped(written: Written) -> tuple[AttentionSite, Feeds]:

@@ -17,8 +17,8 @@ from tests.workflows.convert_sources import with_padding
 
 _FEW = ProofOptions(effort=RunEffort(count=2))
 _KEPT = (
-    "its mask is causal but for rows that padding hides entirely: kept as a mask; convert --no-empty-rows lets it skip "
-    "keys."
+    "its mask is causal except for rows that padding hides entirely, so it is kept as a mask; convert --no-empty-rows "
+    "allows is_causal, which skips keys."
 )
 _NO_FIRST = (
     """later = LessOrEqual (j, i)  some = Greater (j, zero)  both = And (later, some)  seen = And (both, keep)"""

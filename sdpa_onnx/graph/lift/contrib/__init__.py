@@ -1,5 +1,4 @@
-"""onnxruntime's own attention operators read into the canonical form, one operator a file.
+"""Read onnxruntime's own attention operators (com.microsoft) into the canonical form; one module per operator.
 
-`node` is what the readers share.
-Other dialects are in `graph.lift`.
+Other dialects are read in `graph.lift`. The readers share `node`.
 """

@@ -1,6 +1,6 @@
-"""onnxruntime's own `Attention`, which projects its input itself: the projection becomes nodes of its own.
+"""Read onnxruntime's own `Attention`, which includes the input projection; the projection becomes separate nodes.
 
-A shared buffer, rotation, and Megatron's mask of four axes are refused.
+Refuses a shared buffer, rotary embedding, and Megatron's mask of rank 4.
 
 Source: onnxruntime docs/ContribOperators.md, com.microsoft version 1.
 """
@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lift.contrib.mask import add_up, fill_of, seen_keys, size_of, starts_and_ends
+from sdpa_onnx.graph.lift.contrib.mask import combine_masks, fill_of, size_of, visible_from_bounds, visible_from_mask
 from sdpa_onnx.graph.lift.contrib.node import ContribNode, ContribReading, NotReadError, dtype_of, read_each
 from sdpa_onnx.graph.lift.contrib.operands import describe, split_last
 from sdpa_onnx.graph.lift.found import FoundAttention
@@ -40,9 +40,9 @@ def _read(one: ContribNode) -> ContribReading:
     head_dim, v_head_dim = one.part(widths[0], heads, "query"), one.part(widths[2], heads, "value")
     query, key, value = _project(one, widths)
     past = one.of_rank("past", 5)
-    past_key, past_value = (None, None) if past is None else _apart(one.nodes, past)
+    past_key, past_value = (None, None) if past is None else _split_past(one.nodes, past)
     seen = _seen(one, query, past_key)
-    mask = add_up(
+    mask = combine_masks(
         one.nodes, seen=seen, bias=one.of_rank("attention_bias", 4), fill=fill_of(one, dtype), element=element
     )
     spec = AttentionSpec(
@@ -76,11 +76,11 @@ def _refuse(one: ContribNode) -> None:
     if one.integer("past_present_share_buffer") == 1:
         raise NotReadError("its past and present share one buffer, which is not read")
     if one.integer("do_rotary") == 1:
-        raise NotReadError("it rotates queries and keys (do_rotary) by angles that are not in the file")
+        raise NotReadError("its rotary embedding (do_rotary) uses angles that are not in the file")
 
 
 def _widths(one: ContribNode) -> Sequence[int]:
-    """Columns of the weights that make query, key and value."""
+    """Numbers of weight columns of query, key and value."""
     weights = one.search.dims_of(one.need("weights"))
     whole = weights[-1] if weights is not None and len(weights) == 2 else None
     if whole is None:
@@ -89,7 +89,7 @@ def _widths(one: ContribNode) -> Sequence[int]:
     if attribute is None:
         return [_third(whole)] * 3
     if attribute.type is not ir.AttributeType.INTS or len(attribute.as_ints()) != 3:
-        raise NotReadError("its attribute qkv_hidden_sizes is no list of three integers")
+        raise NotReadError("its attribute qkv_hidden_sizes is not a list of three integers")
     widths = list(attribute.as_ints())
     if sum(widths) != whole or widths[0] != widths[1] or min(widths) < 1:
         raise NotReadError(f"its qkv_hidden_sizes are {widths}, which do not fit weights of {whole} columns")
@@ -98,12 +98,12 @@ def _widths(one: ContribNode) -> Sequence[int]:
 
 def _third(whole: int) -> int:
     if whole % 3:
-        raise NotReadError(f"its weights have {whole} columns, no multiple of 3")
+        raise NotReadError(f"its weights have {whole} columns, not a multiple of 3")
     return whole // 3
 
 
 def _project(one: ContribNode, widths: Sequence[int]) -> Sequence[ir.Value]:
-    """Query, key and value of three axes."""
+    """Query, key and value of rank 3."""
     nodes, rows, bias = one.nodes, one.need("input"), one.get("bias")
     if one.search.dims_of(rows) is not None and len(one.search.dims_of(rows) or ()) != 3:
         raise NotReadError("the rank of its input is not 3")
@@ -114,15 +114,16 @@ def _project(one: ContribNode, widths: Sequence[int]) -> Sequence[ir.Value]:
     return split_last(nodes, joined, widths)
 
 
-def _apart(nodes: Nodes, past: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Keys and values of (2, batch, heads, length, width)."""
+def _split_past(nodes: Nodes, past: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Split a past of (2, batch, heads, length, width) into keys and values."""
     first, second = (
-        nodes("Gather", past, nodes.constant(half, ir.DataType.INT64), axis=0, shape=_half(past)) for half in (0, 1)
+        nodes("Gather", past, nodes.constant(half, ir.DataType.INT64), axis=0, shape=_half_shape(past))
+        for half in (0, 1)
     )
     return first, second
 
 
-def _half(past: ir.Value) -> ir.Shape:
+def _half_shape(past: ir.Value) -> ir.Shape:
     return ir.Shape([None] * 4) if past.shape is None else ir.Shape(list(past.shape)[1:])
 
 
@@ -137,19 +138,19 @@ def _seen(one: ContribNode, query: ir.Value, past_key: ir.Value | None) -> ir.Va
             keys = size_of(nodes, query, 1)
             if past_key is not None:
                 keys = nodes("Add", keys, size_of(nodes, past_key, 2))
-            return starts_and_ends(nodes, mask, batch=size_of(nodes, query, 0), keys=keys, has_starts=True)
+            return visible_from_bounds(nodes, mask, batch=size_of(nodes, query, 0), keys=keys, has_starts=True)
         case 2 if dims is not None and dims[1] == 1:
-            return None  # "dummy mask": onnxruntime's shape checks take one column for no mask
+            return None  # "dummy mask": onnxruntime's shape checks treat a single column as no mask
         case 2 | 3 as rank:
-            return seen_keys(nodes, mask, rank)
+            return visible_from_mask(nodes, mask, rank)
         case 4:
-            raise NotReadError("its mask_index has 4 axes, which is Megatron's kind and not read")
+            raise NotReadError("its mask_index has 4 axes (Megatron's mask), which is not read")
         case _:
             raise NotReadError("the rank of its mask_index is unknown")
 
 
 def _with_present(one: ContribNode, attention: GraphAttention) -> ContribReading:
-    """The caches as two values, of which the operator's one output is made."""
+    """Compute present keys and values as two values, and the operator's single present output from them."""
     output, nodes, spec = one.output(1), one.nodes, attention.spec
     if output is None:
         return ContribReading(attention=attention)

@@ -1,7 +1,8 @@
-"""The cache of onnxruntime's GroupQueryAttention in the terms of the standard operator, as nodes.
+"""Compute the key/value cache of onnxruntime's GroupQueryAttention with standard nodes.
 
-There every sample has its own number of keys, the buffer may be longer than all of them, and new keys
-are written behind those that are valid. Here that buffer is computed, and a mask says what each query sees.
+In that operator every sample has its own number of keys, the buffer may be longer than all of them, and new keys are
+written after the valid ones. Here nodes compute that buffer, and a mask of the visible keys of each query. Does not
+read the operator; `gqa` does.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from sdpa_onnx.graph.lift.contrib.mask import positions, size_of
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["CacheLengths", "buffer", "lengths_of", "seen_by_queries", "valid_keys"]
+__all__ = ["CacheLengths", "buffer", "lengths_of", "valid_keys", "visible_by_query"]
 
 _WHOLE = ir.DataType.INT64
 _BOOL = ir.DataType.BOOL
@@ -23,9 +24,9 @@ class CacheLengths:
 
     Args:
         total: (batch, 1): valid keys of each sample, past and new.
-        past: (batch, 1): those among them that the cache held: total less the new ones, or 0.
-        longest: (1,): keys that a mask spans.
-        queries: (1,): queries, which are the new keys.
+        past: (batch, 1): cached keys among them: total minus the new ones, at least 0.
+        longest: (1,): number of columns of the mask.
+        queries: (1,): number of queries, which equals that of the new keys.
     """
 
     total: ir.Value
@@ -35,16 +36,16 @@ class CacheLengths:
 
 
 def lengths_of(nodes: Nodes, query: ir.Value, seqlens: ir.Value, longest: ir.Value) -> CacheLengths:
-    """Read the lengths from the operator's inputs.
+    """Compute the lengths from the operator's inputs.
 
     Args:
-        nodes: Where it is written.
+        nodes: Node builder.
         query: (batch, queries, width).
-        seqlens: `seqlens_k`, (batch,): valid keys less one.
+        seqlens: `seqlens_k`, (batch,): valid keys minus one.
         longest: `total_sequence_length`, one number.
 
     Source: onnxruntime docs/ContribOperators.md: with T = seqlens_k + 1 keys and S queries, of which Q = min(S, T)
-        are no padding, P = T - Q keys were cached.
+        are not padding, P = T - Q keys are cached.
     """
     flat = nodes("Reshape", nodes("Cast", seqlens, dtype=_WHOLE, to=int(_WHOLE)), nodes.integers(-1, 1))
     total = nodes("Add", flat, nodes.integers(1))
@@ -55,19 +56,19 @@ def lengths_of(nodes: Nodes, query: ir.Value, seqlens: ir.Value, longest: ir.Val
 
 
 def valid_keys(nodes: Nodes, lengths: CacheLengths, keys: ir.Value) -> ir.Value:
-    """(batch, 1, 1, keys): whether a key is no padding, for `keys`, (1,), of them."""
+    """Whether each of `keys` (1,) keys is not padding: (batch, 1, 1, keys)."""
     valid = nodes("Less", positions(nodes, keys), lengths.total, dtype=_BOOL)
     return nodes("Unsqueeze", valid, nodes.integers(1, 2), shape=ir.Shape([None, 1, 1, None]))
 
 
-def seen_by_queries(nodes: Nodes, lengths: CacheLengths, *, is_causal: bool, window: int) -> ir.Value:
-    """(batch, 1, queries or 1, longest): whether a query sees a key of the buffer.
+def visible_by_query(nodes: Nodes, lengths: CacheLengths, *, is_causal: bool, window: int) -> ir.Value:
+    """Whether a query sees a key of the buffer: (batch, 1, queries or 1, longest).
 
     Args:
-        nodes: Where it is written.
-        lengths: Of the samples.
-        is_causal: Query s stands at P + s and sees the keys up to there.
-        window: Keys that it sees of these, its own counted; below 1 = all.
+        nodes: Node builder.
+        lengths: Lengths of the samples.
+        is_causal: Query s has position P + s and sees the keys up to that position.
+        window: Number of most recent keys that it sees, including its own; below 1 = all.
     """
     seen = valid_keys(nodes, lengths, lengths.longest)
     if not is_causal:
@@ -87,19 +88,19 @@ def seen_by_queries(nodes: Nodes, lengths: CacheLengths, *, is_causal: bool, win
 def buffer(
     nodes: Nodes, new: ir.Value, past: ir.Value | None, lengths: CacheLengths, *, heads: int, width: int
 ) -> tuple[ir.Value, ir.Value]:
-    """Write new keys (or values) behind the valid ones of each sample.
+    """Write new keys (or values) after the valid ones of each sample.
 
     Args:
-        nodes: Where it is written.
+        nodes: Node builder.
         new: (batch, queries, heads * width).
         past: (batch, heads, past buffer, width), or None.
-        lengths: Of the samples.
-        heads: Key and value heads.
-        width: Of one.
+        lengths: Lengths of the samples.
+        heads: Number of key and value heads.
+        width: Width of one head.
 
     Returns:
-        (batch, longest, heads * width) to attend to, and (batch, heads, present buffer, width); rows
-        behind the new keys are 0.
+        The keys to attend to, (batch, longest, heads * width), and the present buffer,
+        (batch, heads, present buffer, width); rows after the new keys are 0.
     """
     rows = nodes("Reshape", new, nodes.integers(0, 0, heads, width))
     place, size = positions(nodes, lengths.longest), lengths.longest
@@ -115,7 +116,7 @@ def buffer(
     samples = nodes("Concat", size_of(nodes, rows, 0), size, axis=0)
     index = nodes("Expand", nodes("Min", index, last), samples)
     taken = nodes("GatherND", rows, nodes("Unsqueeze", index, nodes.integers(2)), batch_dims=1, dtype=new.dtype)
-    # Not `total`: the kernel keeps what it was given, padding too, and so does a comparison of the two.
+    # Not `total`: the kernel also stores new keys that are padding, and a comparison with it covers them.
     end = nodes("Add", lengths.past, lengths.queries)
     written = nodes("Unsqueeze", nodes("Less", place, end, dtype=_BOOL), nodes.integers(2, 3))
     kept = nodes("Where", written, taken, nodes.constant(0, new.dtype or ir.DataType.FLOAT), dtype=new.dtype)
@@ -127,7 +128,7 @@ def buffer(
         nodes.integers(0),
         lengths.longest,
         nodes.integers(1),
-        # A name of its own: these are not as many as the queries.
+        # A separate axis name: their number differs from that of the queries.
         shape=ir.Shape([None, f"{nodes.prefix}_keys", heads * width]),
     )
     return attended, present

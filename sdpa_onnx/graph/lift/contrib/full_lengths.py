@@ -1,6 +1,6 @@
-"""Whether the lengths that GroupQueryAttention is given are those of its cache and new keys, for any sizes.
+"""Prove that the lengths passed to GroupQueryAttention are always the full lengths of its cache and new keys.
 
-Decides by whole-number sums of axes alone; what depends on numbers that the graph is fed proves nothing.
+Compares integer sums of symbolic axis sizes. Proves nothing about lengths that depend on the contents of graph inputs.
 """
 
 from collections import Counter
@@ -12,12 +12,12 @@ from sdpa_onnx.graph.lift.sizes import SizeEntry, SymbolicSize
 
 __all__ = ["counts_queries", "keys_fill_cache"]
 
-# Operators whose every entry is one of their first input's.
+# Operators each of whose output entries is an entry of the first input.
 _COPIES = frozenset({"Expand", "Reshape", "Tile", "Cast", "Identity", "Squeeze", "Unsqueeze"})
 
 
 def keys_fill_cache(search: GraphFacts, seqlens: ir.Value, query: ir.Value, past: ir.Value | None) -> bool:
-    """Whether `seqlens_k` is, for every sample, the length of the past plus that of the query, less one.
+    """Whether `seqlens_k` of every sample is the length of the past plus that of the query, minus one.
 
     Args:
         search: The graph.
@@ -26,24 +26,24 @@ def keys_fill_cache(search: GraphFacts, seqlens: ir.Value, query: ir.Value, past
         past: (batch, heads, past length, width), or None.
     """
     sizes, held = search.sizes_of(query), None if past is None else search.sizes_of(past)
-    told = _one_entry(search, seqlens)
-    if told is None or sizes is None or (past is not None and held is None):
+    entry = _one_entry(search, seqlens)
+    if entry is None or sizes is None or (past is not None and held is None):
         return False
     wanted = _linear(sizes[1])
     if held is not None:
         wanted.update(_linear(held[2]))
     wanted[1] -= 1
-    return _same(_linear(told), wanted)
+    return _same(_linear(entry), wanted)
 
 
 def counts_queries(search: GraphFacts, valid: ir.Value, query: ir.Value) -> bool:
-    """Whether `query_seqlens` is, for every sample, the length of the query."""
-    told, sizes = _one_entry(search, valid), search.sizes_of(query)
-    return told is not None and sizes is not None and _same(_linear(told), _linear(sizes[1]))
+    """Whether `query_seqlens` of every sample is the length of the query."""
+    entry, sizes = _one_entry(search, valid), search.sizes_of(query)
+    return entry is not None and sizes is not None and _same(_linear(entry), _linear(sizes[1]))
 
 
 def _one_entry(search: GraphFacts, value: ir.Value) -> SizeEntry | None:
-    """What all entries of a value are, seen through nodes that only repeat them."""
+    """The number that all entries of a value have in common, traced through nodes that only copy entries."""
     known = search.sizes_in(value)
     if known is not None:
         entries = known.ravel().tolist()
@@ -62,10 +62,10 @@ def _one_entry(search: GraphFacts, value: ir.Value) -> SizeEntry | None:
 
 
 def _linear(entry: SizeEntry) -> Counter[object]:
-    """Coefficients of a sum of sizes; 1 stands for the constant."""
+    """Coefficients of a sum of sizes; key 1 is the constant term."""
     if not isinstance(entry, SymbolicSize):
         return Counter({1: int(entry)})
-    match entry.words:
+    match entry.terms:
         case ("+", int() | SymbolicSize() as left, int() | SymbolicSize() as right):
             total = _linear(left)
             total.update(_linear(right))

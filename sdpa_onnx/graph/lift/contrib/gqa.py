@@ -1,8 +1,8 @@
-"""onnxruntime's `GroupQueryAttention`: packed or separate, rotated, windowed, with its cache and lengths.
+"""Read onnxruntime's `GroupQueryAttention`: packed or separate inputs, rotary embedding, window, cache and lengths.
 
-Where the graph proves that every sample fills its cache, past and present are those of the standard
-operator. Otherwise the buffer of keys is computed, and a mask stands for lengths, causality and window.
-Sinks, norms, quantised and window-sized caches are refused.
+If the graph proves that every sample fills its cache, past and present are those of the standard operator. Otherwise
+nodes compute the buffer of keys, and a mask replaces lengths, causality and window. Refuses sinks, norms, quantised
+caches and window-sized caches.
 
 Source: onnxruntime docs/ContribOperators.md, com.microsoft version 1.
 """
@@ -15,9 +15,9 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lift.contrib.cache import CacheLengths, buffer, lengths_of, seen_by_queries, valid_keys
+from sdpa_onnx.graph.lift.contrib.cache import CacheLengths, buffer, lengths_of, valid_keys, visible_by_query
 from sdpa_onnx.graph.lift.contrib.full_lengths import counts_queries, keys_fill_cache
-from sdpa_onnx.graph.lift.contrib.mask import add_up, positions, size_of
+from sdpa_onnx.graph.lift.contrib.mask import combine_masks, positions, size_of
 from sdpa_onnx.graph.lift.contrib.node import ContribNode, ContribReading, NotReadError, dtype_of, read_each
 from sdpa_onnx.graph.lift.contrib.operands import describe, split_last
 from sdpa_onnx.graph.lift.contrib.rotary import Rotation, rotate
@@ -31,8 +31,8 @@ _OPERATOR = (CONTRIB_DOMAIN, "GroupQueryAttention")
 _FORMAL = (*FORMAL_INPUTS[_OPERATOR], "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
 _HIDDEN = float("-inf")
 _PADDED = (
-    "The graph does not prove that every sample fills its cache: the buffer of keys is computed by added nodes, and "
-    "a mask stands for lengths and causality. Rows behind the new keys are 0 in its presents."
+    "The graph does not prove that every sample fills its cache: added nodes compute the buffer of keys, and a mask "
+    "replaces lengths and causality. Rows after the new keys are 0 in its present outputs."
 )
 
 
@@ -43,7 +43,7 @@ def read(search: GraphFacts) -> Iterator[FoundAttention]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What enters the attention, of three axes, and its figures."""
+    """Query, key and value of rank 3, head counts and width."""
 
     query: ir.Value
     key: ir.Value
@@ -95,7 +95,7 @@ def _read(one: ContribNode) -> ContribReading:
 
 
 def _lengths(one: ContribNode, query: ir.Value, past: ir.Value | None) -> CacheLengths | None:
-    """The lengths of the samples; None where every sample fills its cache."""
+    """The lengths of the samples; None if every sample provably fills its cache."""
     seqlens, valid = one.need("seqlens_k"), one.get("query_seqlens")
     if valid is not None and not counts_queries(one.search, valid, query):
         raise NotReadError("its query_seqlens may leave out queries, whose output the operator leaves unspecified")
@@ -105,32 +105,34 @@ def _lengths(one: ContribNode, query: ir.Value, past: ir.Value | None) -> CacheL
 
 
 def _refuse(one: ContribNode) -> None:
-    """Everything that the standard operator cannot say."""
-    one.refuse("head_sink", why="a term of the softmax's sum that the standard operator does not have")
-    one.refuse("k_scale", "v_scale", why="that is, a quantised cache")
+    """Raise `NotReadError` for features that the standard operator does not have."""
+    one.refuse("head_sink", why="a term in the sum of the softmax that the standard operator does not have")
+    one.refuse("k_scale", "v_scale", why="so its cache is quantised, which is not read")
     one.refuse("q_norm_weight", "k_norm_weight", why="a norm of queries and keys, which is not read")
     if one.integer("smooth_softmax", -1) == 1:
-        raise NotReadError("its smooth_softmax adds a term to the softmax's sum, which the standard operator does not")
+        raise NotReadError(
+            "its smooth_softmax adds a term to the sum of the softmax, which the standard operator does not have"
+        )
     if one.integer("sliding_window_cache") == 1:
-        raise NotReadError("its cache holds the last window of keys only (sliding_window_cache), which is not read")
+        raise NotReadError("its cache holds only the last window of keys (sliding_window_cache), which is not read")
     if one.output(3) is not None:
-        raise NotReadError("its output output_qk is read, which the standard operator gives at another stage")
+        raise NotReadError("its output output_qk is used, which the standard operator computes at another stage")
 
 
 def _causality(one: ContribNode) -> tuple[bool, int]:
-    """Whether it is causal, and the keys of its window, the query's own counted; -1 = all."""
+    """Whether it is causal, and the number of keys in its window, including the query's own; -1 = all."""
     window = one.integer("local_window_size", -1)
     if window == 0 or window < -1:
-        raise NotReadError(f"its local_window_size is {window}, which leaves no key to see")
+        raise NotReadError(f"its local_window_size is {window}, so no key is visible")
     match one.integer("causal", 1):
         case 1:
             return True, window
         case 0 if window < 1:
             return False, -1
         case 0:
-            raise NotReadError("it has a local_window_size without being causal")
+            raise NotReadError("it has a local_window_size but is not causal")
         case other:
-            raise NotReadError(f"its attribute causal is {other}, it must be 0 or 1")
+            raise NotReadError(f"its attribute causal is {other}, expected 0 or 1")
 
 
 def _parts(one: ContribNode) -> _Parts:
@@ -141,11 +143,11 @@ def _parts(one: ContribNode) -> _Parts:
     if one.rank(query, "query") != 3:
         raise NotReadError("the rank of its query is not 3")
     if key is None:
-        one.refuse("value", why="and no key")
+        one.refuse("value", why="but no key")
         width = one.heads_width(query, heads + 2 * kv_heads, "query")
         query, key, value = split_last(one.nodes, query, (heads * width, kv_heads * width, kv_heads * width))
     elif value is None:
-        raise NotReadError("it has a key and no value")
+        raise NotReadError("it has a key but no value")
     else:
         width = one.heads_width(query, heads, "query")
         for operand, name in ((key, "key"), (value, "value")):
@@ -162,13 +164,13 @@ def _present(one: ContribNode, position: int, parts: _Parts) -> ir.Value | None:
 
 
 def _rotated(one: ContribNode, parts: _Parts, past: ir.Value | None, lengths: CacheLengths | None) -> _Parts:
-    """Turn query and key as the operator does, before the cache."""
+    """Apply rotary embedding to query and key, before the cache, as the operator does."""
     nodes, cos, sin = one.nodes, one.get("cos_cache"), one.get("sin_cache")
     if cos is None or sin is None:
-        raise NotReadError("it rotates (do_rotary) and has no cos_cache and sin_cache")
+        raise NotReadError("it has do_rotary but no cos_cache and sin_cache")
     pairs = one.size(cos, -1, "cos_cache")
     if not 0 < 2 * pairs <= parts.width:
-        raise NotReadError(f"its cos_cache turns {2 * pairs} columns of heads of width {parts.width}")
+        raise NotReadError(f"its cos_cache rotates {2 * pairs} columns, but its heads have width {parts.width}")
     places = _places(one, parts.query, past, lengths)
     turned = [nodes("Unsqueeze", nodes("Gather", table, places, axis=0), nodes.integers(2)) for table in (cos, sin)]
     rotation = Rotation(cos=turned[0], sin=turned[1], pairs=pairs, interleaved=one.integer("rotary_interleaved") == 1)
@@ -180,7 +182,7 @@ def _rotated(one: ContribNode, parts: _Parts, past: ir.Value | None, lengths: Ca
 
 
 def _places(one: ContribNode, query: ir.Value, past: ir.Value | None, lengths: CacheLengths | None) -> ir.Value:
-    """(batch or 1, queries): the position of each query."""
+    """The position of each query: (batch or 1, queries)."""
     given, nodes = one.get("position_ids"), one.nodes
     rows = positions(nodes, size_of(nodes, query, 1))
     if given is not None:
@@ -193,9 +195,9 @@ def _places(one: ContribNode, query: ir.Value, past: ir.Value | None, lengths: C
 
 
 def _given_places(one: ContribNode, given: ir.Value, query: ir.Value, rows: ir.Value) -> ir.Value:
-    """`position_ids`; of a first prompt "the kernel uses only the first element", and counts from there."""
+    """`position_ids`; for a first prompt "the kernel uses only the first element" and counts from it."""
     nodes, whole = one.nodes, ir.DataType.INT64
-    if one.get("query_seqlens") is not None:  # beside which no prompt is told from a later chunk
+    if one.get("query_seqlens") is not None:  # with it, the kernel does not distinguish a prompt from a later chunk
         return given
     longest = nodes("Cast", one.need("total_sequence_length"), dtype=whole, to=int(whole))
     is_prompt = nodes(
@@ -206,19 +208,19 @@ def _given_places(one: ContribNode, given: ir.Value, query: ir.Value, rows: ir.V
 
 
 def _masked(one: ContribNode, attention: GraphAttention, seen: ir.Value | None) -> GraphAttention:
-    """The attention under what is seen and the bias that is added."""
+    """The attention with a mask of the visible keys and the added bias."""
     element = attention.query.dtype or ir.DataType.FLOAT
-    mask = add_up(one.nodes, seen=seen, bias=one.of_rank("attention_bias", 4), fill=_HIDDEN, element=element)
+    mask = combine_masks(one.nodes, seen=seen, bias=one.of_rank("attention_bias", 4), fill=_HIDDEN, element=element)
     return replace(attention, spec=replace(attention.spec, mask=mask.kind), attn_mask=mask.value)
 
 
 def _buffered(one: ContribNode, attention: GraphAttention, lengths: CacheLengths, window: int) -> ContribReading:
-    """The attention over a buffer that holds past and new keys of each sample, and nothing that is causal by itself."""
+    """The attention over a buffer of each sample's past and new keys; a mask replaces causality and window."""
     spec, nodes = attention.spec, one.nodes
     heads, width = spec.kv_num_heads, spec.head_dim
     key, present_key = buffer(nodes, attention.key, attention.past_key, lengths, heads=heads, width=width)
     value, present_value = buffer(nodes, attention.value, attention.past_value, lengths, heads=heads, width=width)
-    seen = seen_by_queries(nodes, lengths, is_causal=spec.is_causal, window=window)
+    seen = visible_by_query(nodes, lengths, is_causal=spec.is_causal, window=window)
     old = (attention.present_key, attention.present_value)
     plain = replace(
         attention,

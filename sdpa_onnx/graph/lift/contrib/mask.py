@@ -1,7 +1,7 @@
-"""The masks of onnxruntime's operators in the terms of the standard one, as nodes.
+"""Convert the masks of onnxruntime's operators to masks of the standard operator, as nodes.
 
-A padding mask there says which keys are seen and fills the others with `mask_filter_value`: a finite number,
-so that a row that sees nothing is the softmax of its own scores and not zero. It becomes an added mask.
+Their padding masks add `mask_filter_value` to the scores of hidden keys. It is finite, so a fully masked row is the
+softmax of its own scores and not zero; such a mask becomes a float mask. Reads no operator; `mha` and others do.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,15 @@ from sdpa_onnx.core.attention.spec import Dtype, MaskKind
 from sdpa_onnx.graph.lift.contrib.node import ContribNode, NotReadError
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["ContribMask", "add_up", "fill_of", "positions", "seen_keys", "size_of", "starts_and_ends"]
+__all__ = [
+    "ContribMask",
+    "combine_masks",
+    "fill_of",
+    "positions",
+    "size_of",
+    "visible_from_bounds",
+    "visible_from_mask",
+]
 
 # Source: onnxruntime docs/ContribOperators.md, mask_filter_value "Default value is -10000.0f".
 _FILL = -10000.0
@@ -22,32 +30,32 @@ _FILL = -10000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContribMask:
-    """A mask of the standard operator: its value, or None, and its kind."""
+    """A mask of the standard operator, or None, and its kind."""
 
     value: ir.Value | None
     kind: MaskKind
 
 
 def fill_of(one: ContribNode, dtype: Dtype) -> float:
-    """What the node adds to the score of a hidden key, in its own type; -inf where that type cannot hold it."""
+    """The number that the node adds to scores of hidden keys, in its element type; -inf if that type overflows."""
     with np.errstate(over="ignore"):
         fill = float(np.float32(one.number("mask_filter_value", _FILL)).astype(numpy_dtype(dtype)))
     if np.isnan(fill) or fill > 0.0:
-        raise NotReadError(f"its mask_filter_value is {fill:g}, which hides nothing")
+        raise NotReadError(f"its mask_filter_value is {fill:g}, which hides no key")
     return fill
 
 
 def size_of(nodes: Nodes, value: ir.Value, axis: int) -> ir.Value:
-    """(1,) int64: the size of one axis."""
+    """The size of one axis: (1,) int64."""
     whole = nodes("Shape", value, dtype=ir.DataType.INT64)
     return nodes("Gather", whole, nodes.integers(axis), axis=0)
 
 
 def positions(nodes: Nodes, size: ir.Value) -> ir.Value:
-    """(size,) int64: 0, 1, 2, ...
+    """The positions 0, 1, 2, ...: (size,) int64.
 
     Args:
-        nodes: Where it is written.
+        nodes: Node builder.
         size: (1,) int64.
     """
     end = nodes("Squeeze", size, nodes.integers(0))
@@ -55,13 +63,13 @@ def positions(nodes: Nodes, size: ir.Value) -> ir.Value:
     return nodes("Range", nodes.constant(0, whole), end, nodes.constant(1, whole))
 
 
-def seen_keys(nodes: Nodes, mask: ir.Value, rank: int) -> ir.Value:
-    """Whether a key is seen, from a mask of integers: (batch or 1, 1, queries or 1, keys).
+def visible_from_mask(nodes: Nodes, mask: ir.Value, rank: int) -> ir.Value:
+    """Visible keys from an integer mask: (batch or 1, 1, queries or 1, keys), boolean.
 
     Args:
-        nodes: Where it is written.
-        mask: (batch, keys) or (batch, queries, keys); above 0 = seen.
-        rank: Its axes.
+        nodes: Node builder.
+        mask: (batch, keys) or (batch, queries, keys); above 0 = visible.
+        rank: Rank of the mask, 2 or 3.
     """
     seen = nodes("Greater", mask, nodes.constant(0, mask.dtype or ir.DataType.INT32), dtype=ir.DataType.BOOL)
     if rank == 2:
@@ -69,17 +77,17 @@ def seen_keys(nodes: Nodes, mask: ir.Value, rank: int) -> ir.Value:
     return nodes("Unsqueeze", seen, nodes.integers(1), shape=ir.Shape([None, 1, None, None]))
 
 
-def starts_and_ends(
+def visible_from_bounds(
     nodes: Nodes, mask: ir.Value, *, batch: ir.Value, keys: ir.Value, has_starts: bool = False
 ) -> ir.Value:
-    """Whether a key is seen, from where the keys of each sample end and perhaps start: (batch, 1, 1, keys).
+    """Visible keys from the end and optional start of each sample's keys: (batch, 1, 1, keys), boolean.
 
     Args:
-        nodes: Where it is written.
-        mask: (batch,): ends; (2 batch,): ends, then starts; (3 batch + 2,): ends, then what cuts a buffer apart.
+        nodes: Node builder.
+        mask: (batch,): ends; (2 batch,): ends, then starts; (3 batch + 2,): ends, then offsets into packed samples.
         batch: (1,) int64.
-        keys: (1,) int64: past and new keys.
-        has_starts: Whether the operator knows the second of these.
+        keys: (1,) int64: number of past and new keys.
+        has_starts: Whether the operator supports (2 batch,).
     """
     whole = nodes("Cast", mask, dtype=ir.DataType.INT64, to=int(ir.DataType.INT64))
     places = positions(nodes, keys)
@@ -93,7 +101,7 @@ def starts_and_ends(
 
 
 def _starts(nodes: Nodes, whole: ir.Value, batch: ir.Value) -> ir.Value:
-    """The second half of 2 x batch numbers; zeros of any other count, so that one graph serves all."""
+    """The second half of (2 batch,) numbers; 0 for any other count, so that one graph works for all counts."""
     twice = nodes("Add", batch, batch)
     length = nodes("Shape", whole, dtype=ir.DataType.INT64)
     padded = nodes("Concat", whole, nodes("Expand", nodes.integers(0), batch), axis=0)
@@ -102,17 +110,17 @@ def _starts(nodes: Nodes, whole: ir.Value, batch: ir.Value) -> ir.Value:
     return nodes("Where", is_twice, second, nodes.integers(0), dtype=ir.DataType.INT64)
 
 
-def add_up(
+def combine_masks(
     nodes: Nodes, *, seen: ir.Value | None, bias: ir.Value | None, fill: float, element: ir.DataType
 ) -> ContribMask:
-    """One mask from the keys that are seen and the bias that is added.
+    """Combine a mask of visible keys and an added bias into one mask.
 
     Args:
-        nodes: Where it is written.
-        seen: Boolean, of four axes, or None.
-        bias: Added to the scores, of four axes, or None.
-        fill: What a hidden key gets; -inf = it is hidden whatever the bias is.
-        element: Type of the attention.
+        nodes: Node builder.
+        seen: Boolean, of rank 4, True = visible; or None.
+        bias: Added to the scores, of rank 4; or None.
+        fill: Number added for hidden keys; -inf = they are hidden whatever the bias is.
+        element: Element type of the attention.
     """
     if seen is None:
         return ContribMask(value=bias, kind=MaskKind.NONE if bias is None else MaskKind.FLOAT)

@@ -1,6 +1,6 @@
-"""onnxruntime's `MultiHeadAttention`: separate, packed and cached, with all of its masks.
+"""Read onnxruntime's `MultiHeadAttention`: separate, packed and cached inputs, with all of its masks.
 
-A shared buffer of past and present keys, beams, and the fourth output are refused.
+Refuses a shared buffer of past and present keys, beam search, and the fourth output.
 
 Source: onnxruntime docs/ContribOperators.md, com.microsoft version 1.
 """
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lift.contrib.mask import add_up, fill_of, seen_keys, size_of, starts_and_ends
+from sdpa_onnx.graph.lift.contrib.mask import combine_masks, fill_of, size_of, visible_from_bounds, visible_from_mask
 from sdpa_onnx.graph.lift.contrib.mha_operands import read_operands
 from sdpa_onnx.graph.lift.contrib.node import ContribNode, ContribReading, NotReadError, dtype_of, read_each
 from sdpa_onnx.graph.lift.contrib.operands import ContribOperands, describe
@@ -24,14 +24,14 @@ __all__ = ["read"]
 
 _OPERATOR = (CONTRIB_DOMAIN, "MultiHeadAttention")
 _ALIGNMENT = (
-    "Its queries and keys may differ in number. It is read as its text says: query i sees the keys up to i; "
-    "onnxruntime's CPU kernel lets the last query see every key there."
+    "Its numbers of queries and keys may differ. It is read as the operator's specification says: query i sees the "
+    "keys up to i. In onnxruntime's CPU kernel the last query sees every key instead."
 )
 _NO_PRESENT = (
-    "It has a past and gives no presents, without which onnxruntime's CPU kernel leaves the past out and reads "
-    "beyond its keys; it is read as its text says."
+    "It has a past but no present outputs. Without them onnxruntime's CPU kernel ignores the past and reads beyond "
+    "its keys. It is read as the operator's specification says."
 )
-_STARTS = "Its key_padding_mask may hold starts (3 x samples + 2 numbers): they are taken for those of padded samples."
+_STARTS = "Its key_padding_mask may hold starts (3 x samples + 2 numbers); it is read as that of padded samples."
 
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
@@ -42,15 +42,17 @@ def read(search: GraphFacts) -> Iterator[FoundAttention]:
 def _read(one: ContribNode) -> ContribReading:
     heads = one.positive("num_heads")
     one.refuse("past_sequence_length", why="that is, one buffer for past and present keys, which is not read")
-    one.refuse("cache_indirection", why="which beam search needs and is not read")
+    one.refuse("cache_indirection", why="for beam search, which is not read")
     if one.output(3) is not None:
-        raise NotReadError("its output qk is read, of which the operator's text names no stage of the scores")
+        raise NotReadError(
+            "its output qk is used, and the operator's specification does not name its stage of the scores"
+        )
     dtype = dtype_of(one.need("query"), "query")
     operands = read_operands(one, heads)
     past_key, past_value = one.past()
     element = operands.query.dtype or ir.DataType.FLOAT
     seen, warnings = _seen(one, operands, past_key)
-    mask = add_up(
+    mask = combine_masks(
         one.nodes,
         seen=seen,
         bias=one.of_rank("attention_bias", 4),
@@ -60,7 +62,7 @@ def _read(one: ContribNode) -> ContribReading:
     is_causal = one.integer("unidirectional") == 1
     if is_causal and not operands.equally_long:
         warnings = (*warnings, _ALIGNMENT)
-    if past_key is not None and not _gives_presents(one):
+    if past_key is not None and not _has_presents(one):
         warnings = (*warnings, _NO_PRESENT)
     spec = AttentionSpec(
         q_num_heads=heads,
@@ -90,7 +92,7 @@ def _read(one: ContribNode) -> ContribReading:
     return ContribReading(attention=attention, warnings=warnings)
 
 
-def _gives_presents(one: ContribNode) -> bool:
+def _has_presents(one: ContribNode) -> bool:
     return len(one.node.outputs) > 2 and all(value.name for value in one.node.outputs[1:3])
 
 
@@ -102,7 +104,7 @@ def _present(one: ContribNode, position: int, element: ir.DataType, heads: int, 
 def _seen(
     one: ContribNode, operands: ContribOperands, past: ir.Value | None
 ) -> tuple[ir.Value | None, tuple[str, ...]]:
-    """Which keys the padding mask shows, and what to say of it."""
+    """The keys that the padding mask leaves visible, and warnings about the mask."""
     mask, nodes = one.get("key_padding_mask"), one.nodes
     if mask is None:
         return None, ()
@@ -110,10 +112,10 @@ def _seen(
     if dims is None or len(dims) not in (1, 2, 3):
         raise NotReadError("the rank of its key_padding_mask is not 1, 2 or 3")
     if len(dims) > 1:
-        return seen_keys(nodes, mask, len(dims)), ()
+        return visible_from_mask(nodes, mask, len(dims)), ()
     keys = size_of(nodes, operands.key, 1)
     if past is not None:
         keys = nodes("Add", keys, size_of(nodes, past, 2))
     batch = size_of(nodes, operands.query, 0)
     is_lengths = one.same_size(mask, 0, operands.query, 0)
-    return starts_and_ends(nodes, mask, batch=batch, keys=keys), () if is_lengths else (_STARTS,)
+    return visible_from_bounds(nodes, mask, batch=batch, keys=keys), () if is_lengths else (_STARTS,)

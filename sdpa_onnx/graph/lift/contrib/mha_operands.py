@@ -1,4 +1,4 @@
-"""Query, key and value of onnxruntime's `MultiHeadAttention` in each of the ways that it takes them.
+"""Read query, key and value of onnxruntime's `MultiHeadAttention` in each of its input layouts; reads no masks.
 
 Source: onnxruntime docs/ContribOperators.md, com.microsoft version 1.
 """
@@ -6,16 +6,16 @@ Source: onnxruntime docs/ContribOperators.md, com.microsoft version 1.
 import onnx_ir as ir
 
 from sdpa_onnx.graph.lift.contrib.node import ContribNode, NotReadError
-from sdpa_onnx.graph.lift.contrib.operands import ContribOperands, add_bias, describe, heads_inside
+from sdpa_onnx.graph.lift.contrib.operands import ContribOperands, add_bias, describe, merge_heads_last
 
 __all__ = ["read_operands"]
 
 
 def read_operands(one: ContribNode, heads: int) -> ContribOperands:
-    """Three values of three axes, from separate ones, a cache's, packed keys, or all in the query.
+    """Query, key and value of rank 3, from separate inputs, cached keys and values, packed keys, or a packed query.
 
     Raises:
-        NotReadError: If it is none of these, or sizes are unknown or do not fit.
+        NotReadError: If the inputs have none of these layouts, or sizes are unknown or do not match.
     """
     query = one.need("query")
     if one.rank(query, "query") == 5:
@@ -23,7 +23,7 @@ def read_operands(one: ContribNode, heads: int) -> ContribOperands:
     if one.rank(query, "query") != 3:
         raise NotReadError("the rank of its query is neither 3 nor 5")
     if one.get("key") is None:
-        raise NotReadError("it has no key, and a query of three axes")
+        raise NotReadError("it has no key, and its query has 3 axes")
     key = one.need("key")
     head_dim = one.heads_width(query, heads, "query")
     describe(query, None, None, None, heads * head_dim)
@@ -54,24 +54,24 @@ def _separate(one: ContribNode, query: ir.Value, key: ir.Value, heads: int, head
 
 
 def _heads_first(one: ContribNode, query: ir.Value, key: ir.Value, heads: int, head_dim: int) -> ContribOperands:
-    """Keys and values of cross-attention as a cache holds them."""
+    """Keys and values of cross-attention in the layout of a cache: (batch, heads, length, width)."""
     value = one.need("value")
     if one.rank(value, "value") != 4:
-        raise NotReadError("its key has 4 axes and its value has not")
+        raise NotReadError("its key has 4 axes, but its value has not")
     for operand, name in ((key, "key"), (value, "value")):
         if one.search.dims_of(operand)[1] not in (None, heads):  # type: ignore[index]  # its rank is known
-            raise NotReadError(f"its {name} has not the {heads} heads that num_heads says")
+            raise NotReadError(f"its {name} does not have the {heads} heads of its attribute num_heads")
     v_head_dim = one.size(value, -1, "value")
     if one.size(key, -1, "key") != head_dim:
         raise NotReadError("its query and key have heads of different width")
     equally_long = one.same_size(query, 1, key, 2)
     widths = (heads * head_dim, heads * head_dim, heads * v_head_dim)
-    # Keys and values of a cache have theirs in them: the kernel adds the query's part alone.
+    # Cached keys and values already include their bias: the kernel adds only the query's part.
     (query,) = add_bias(one, one.get("bias"), (query,), widths)
     return ContribOperands(
         query=query,
-        key=heads_inside(one.nodes, key, heads * head_dim),
-        value=heads_inside(one.nodes, value, heads * v_head_dim),
+        key=merge_heads_last(one.nodes, key, heads * head_dim),
+        value=merge_heads_last(one.nodes, value, heads * v_head_dim),
         head_dim=head_dim,
         v_head_dim=v_head_dim,
         equally_long=equally_long,
@@ -79,8 +79,8 @@ def _heads_first(one: ContribNode, query: ir.Value, key: ir.Value, heads: int, h
 
 
 def _packed_in_key(one: ContribNode, query: ir.Value, packed: ir.Value, heads: int, head_dim: int) -> ContribOperands:
-    one.refuse("value", why="beside a key that packs both")
-    one.refuse("bias", why="beside packed keys, which is not read")
+    one.refuse("value", why="but its key packs key and value")
+    one.refuse("bias", why="which is not read together with packed keys")
     width = _packed_width(one, packed, heads, 2, "key")
     if width != head_dim:
         raise NotReadError("its query and key have heads of different width")
@@ -96,7 +96,7 @@ def _packed_in_key(one: ContribNode, query: ir.Value, packed: ir.Value, heads: i
 
 
 def _packed_in_query(one: ContribNode, packed: ir.Value, heads: int) -> ContribOperands:
-    one.refuse("key", "value", why="beside a query that packs all three")
+    one.refuse("key", "value", why="but its query packs query, key and value")
     width = _packed_width(one, packed, heads, 3, "query")
     whole = heads * width
     query, key, value = add_bias(one, one.get("bias"), _unpack(one, packed, 3, whole), (whole, whole, whole))

@@ -1,6 +1,6 @@
-"""What the readers of onnxruntime's operators share: a node's attributes and inputs, widths, and refusals.
+"""Access attributes, inputs and widths of an onnxruntime operator, and turn refusals into unread attentions.
 
-Knows no operator by itself; what each input means is its reader's to say.
+Shared by the readers; knows no single operator. Each reader interprets its own inputs.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,30 +18,30 @@ from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["ContribNode", "ContribReading", "NotReadError", "dtype_of", "is_read", "read_each"]
 
-# Operators whose last axis is that of their first input.
+# Operators whose output has the last axis of the first input.
 _KEEP_WIDTH = frozenset(
     {"Add", "Cast", "Dropout", "Identity", "LayerNormalization", "Mul", "RotaryEmbedding", "SkipLayerNormalization"}
 )
 # A chain of such operators before a projection is short.
 _STEPS = 8
 
-# Where Split and Unsqueeze take sizes and axes as inputs, as the added nodes have them.
+# From this opset on, Split and Unsqueeze have sizes and axes as inputs, which the added nodes use.
 _NODES_OPSET = 13
 
 
 class NotReadError(ModelError):
-    """Why one node is not read; ends as the reason of a `FoundAttention`."""
+    """A node that cannot be read; its text becomes the reason of a `FoundAttention`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContribReading:
-    """An attention as read, the nodes that it needs, and what to say of it.
+    """An attention that was read, with its warnings and replaced outputs.
 
     Args:
-        attention: Its values are of the graph or of `nodes`.
-        warnings: For the user.
-        replaced: Outputs of the node, with the added values that stand for them from now on:
-            they hold the same numbers in the shape that the attention's own outputs do not have.
+        attention: Its values belong to the graph or to `ContribNode.nodes`.
+        warnings: Warnings for the user.
+        replaced: Outputs of the node, each with the added value that replaces it: the same numbers
+            in a shape that the attention's own outputs do not have.
     """
 
     attention: GraphAttention
@@ -51,13 +51,13 @@ class ContribReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContribNode:
-    """One node with the search that found it.
+    """One node and its graph.
 
     Args:
         search: The graph.
         node: The node.
-        formal: Names of its inputs in the operator's order.
-        nodes: Where the values that it lacks are written.
+        formal: Names of the operator's inputs, in order.
+        nodes: Builder of additional nodes.
     """
 
     search: GraphFacts
@@ -66,7 +66,7 @@ class ContribNode:
     nodes: Nodes
 
     def get(self, name: str) -> ir.Value | None:
-        """An input by its name in the operator's text; None if it is left out."""
+        """An input by its name in the operator's specification; None if it is absent."""
         position = self.formal.index(name)
         return self.node.inputs[position] if position < len(self.node.inputs) else None
 
@@ -77,7 +77,7 @@ class ContribNode:
         return value
 
     def of_rank(self, name: str, rank: int) -> ir.Value | None:
-        """An input that has so many axes if their number is known; None if it is left out."""
+        """An input, whose rank must be `rank` if it is known; None if the input is absent."""
         value = self.get(name)
         dims = self.search.dims_of(value)
         if dims is not None and len(dims) != rank:
@@ -85,14 +85,14 @@ class ContribNode:
         return value
 
     def past(self) -> tuple[ir.Value | None, ir.Value | None]:
-        """The keys and values of a cache, of 4 axes each; both or neither."""
+        """past_key and past_value, of rank 4; both or neither."""
         key, value = self.of_rank("past_key", 4), self.of_rank("past_value", 4)
         if (key is None) != (value is None):
             raise NotReadError("it has only one of past_key and past_value")
         return key, value
 
     def output(self, position: int) -> ir.Value | None:
-        """An output that something reads, or None."""
+        """An output, or None if nothing reads it."""
         value = self.node.outputs[position] if position < len(self.node.outputs) else None
         return value if value is not None and is_read(value) else None
 
@@ -101,7 +101,7 @@ class ContribNode:
         if attribute is None:
             return default
         if attribute.type is not ir.AttributeType.INT:
-            raise NotReadError(f"its attribute {name} is no integer")
+            raise NotReadError(f"its attribute {name} is not an integer")
         return attribute.as_int()
 
     def number(self, name: str, default: float = 0.0) -> float:
@@ -109,28 +109,28 @@ class ContribNode:
         if attribute is None:
             return default
         if attribute.type is not ir.AttributeType.FLOAT:
-            raise NotReadError(f"its attribute {name} is no number")
+            raise NotReadError(f"its attribute {name} is not a number")
         return attribute.as_float()
 
     def positive(self, name: str) -> int:
         value = self.integer(name)
         if value < 1:
-            raise NotReadError(f"its attribute {name} is {value}, it must be at least 1")
+            raise NotReadError(f"its attribute {name} is {value}, expected at least 1")
         return value
 
     @property
     def scale(self) -> float | ScaleRule:
-        """The operators take 0 for "not given": 1/sqrt(head_dim)."""
+        """The attribute `scale`; 0 and absent mean 1/sqrt(head_dim)."""
         return self.number("scale") or ScaleRule.INVERSE_SQRT
 
     def refuse(self, *names: str, why: str = "which is not read") -> None:
-        """Refuse the node if it has one of these inputs."""
+        """Raise `NotReadError` if the node has one of these inputs."""
         for name in names:
             if self.get(name) is not None:
                 raise NotReadError(f"it has an input {name}, {why}")
 
     def rank(self, value: ir.Value, name: str) -> int:
-        """Axes of a value; a projection's result has three."""
+        """Rank of a value; the output of a projection has rank 3."""
         dims = self.search.dims_of(value)
         if dims is not None:
             return len(dims)
@@ -149,24 +149,24 @@ class ContribNode:
         return found
 
     def same_size(self, left: ir.Value, left_axis: int, right: ir.Value, right_axis: int) -> bool:
-        """Whether two axes are known to be equally long."""
+        """Whether two axes provably have the same size."""
         one, other = self.search.sizes_of(left), self.search.sizes_of(right)
         return one is not None and other is not None and one[left_axis] == other[right_axis]
 
     def heads_width(self, value: ir.Value, heads: int, name: str) -> int:
-        """Width of one head of a value whose last axis holds all heads."""
+        """Width of one head of a value whose last axis contains all heads."""
         return self.part(self.size(value, -1, name), heads, name)
 
     def part(self, width: int, heads: int, name: str) -> int:
         if width % heads or width == 0:
-            raise NotReadError(f"the width of its {name} is {width}, no multiple of {heads} heads")
+            raise NotReadError(f"the width of its {name} is {width}, not a multiple of its {heads} heads")
         return width // heads
 
     def _width(self, value: ir.Value | None, steps: int) -> int | None:
-        """Last axis of a value whose shape is unknown, from the weights that made it.
+        """Last axis of a value of unknown shape, from the weights of the projection that computes it.
 
-        No shape is inferred behind onnxruntime's own operators, so that only the first of many
-        attentions would be read.
+        Shape inference stops at onnxruntime's own operators, so without this only the first of many
+        attentions could be read.
         """
         dims = self.search.dims_of(value)
         if dims and dims[-1] is not None:
@@ -189,13 +189,13 @@ def dtype_of(value: ir.Value, name: str) -> Dtype:
     """Element type of an attention's input."""
     dtype = None if value.dtype is None else DTYPES.get(value.dtype)
     if dtype is None:
-        word = "unknown" if value.dtype is None else value.dtype.name
-        raise NotReadError(f"the element type of its {name} is {word}")
+        element = "unknown" if value.dtype is None else value.dtype.name
+        raise NotReadError(f"the element type of its {name} is {element}")
     return dtype
 
 
 def is_read(value: ir.Value) -> bool:
-    """Whether a node reads a value, or it is an output of the graph."""
+    """Whether a value has consumers or is a graph output."""
     return bool(value.name) and (bool(value.uses()) or value.is_graph_output())
 
 
@@ -206,13 +206,13 @@ def read_each(
     formal: tuple[str, ...],
     read: Callable[[ContribNode], ContribReading],
 ) -> Iterator[FoundAttention]:
-    """Read every node of one operator; a node that is refused leaves the graph as it was.
+    """Read every node of one operator; a node that cannot be read leaves the graph unchanged.
 
     Args:
         search: The graph.
-        operator: Domain and type.
-        dialect: What the user is told.
-        formal: Names of its inputs.
+        operator: Domain and operator type.
+        dialect: Name of the dialect, as shown to the user.
+        formal: Names of the operator's inputs.
         read: Reads one node, or raises `NotReadError` or `CaseError`.
     """
     for node in list(search.graph):
@@ -238,11 +238,11 @@ def read_each(
 
 def _require_opset(search: GraphFacts, nodes: Nodes) -> None:
     if nodes.written and search.opset < _NODES_OPSET:
-        raise NotReadError(f"it needs nodes of opset {_NODES_OPSET} around it, and the graph has opset {search.opset}")
+        raise NotReadError(f"it needs added nodes of opset {_NODES_OPSET}, but the graph has opset {search.opset}")
 
 
 def _replace(old: ir.Value, new: ir.Value) -> None:
-    """Let everything that read one value read another, which takes its name where the graph gives it out."""
+    """Replace all uses of a value by another, which takes over the name of a graph output."""
     if old.is_graph_output():
         old.name, new.name = f"{new.name}/old", old.name
     new.shape = new.shape if new.shape is not None else old.shape

@@ -1,4 +1,7 @@
-"""Query, key and value of onnxruntime's operators as three values of three axes: unpacked, with their bias added."""
+"""Unpack query, key and value of onnxruntime's operators into three values of rank 3, and add their bias.
+
+Reads no masks and no cache.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,20 +11,20 @@ import onnx_ir as ir
 from sdpa_onnx.graph.lift.contrib.node import ContribNode, NotReadError
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["ContribOperands", "add_bias", "describe", "heads_inside", "split_last"]
+__all__ = ["ContribOperands", "add_bias", "describe", "merge_heads_last", "split_last"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContribOperands:
-    """What enters an attention, heads side by side.
+    """Query, key and value of rank 3, with the heads in the last axis.
 
     Args:
         query: (batch, q length, heads * head_dim).
         key: (batch, kv length, kv heads * head_dim).
         value: (batch, kv length, kv heads * v_head_dim).
-        head_dim: Of query and key.
-        v_head_dim: Of value.
-        equally_long: Whether queries and new keys are known to be as many.
+        head_dim: Head width of query and key.
+        v_head_dim: Head width of value.
+        equally_long: Whether the numbers of queries and new keys are provably equal.
     """
 
     query: ir.Value
@@ -33,18 +36,18 @@ class ContribOperands:
 
 
 def describe(value: ir.Value, dtype: ir.DataType | None, *dims: int | None) -> ir.Value:
-    """Give a value the type and the sizes that follow from the operator where the graph states none."""
+    """Set the element type and the sizes of a value where the graph does not state them."""
     if value.dtype is None and dtype is not None:
         value.type = ir.TensorType(dtype)
     stated = list(dims) if value.shape is None else list(value.shape)
     if len(stated) == len(dims):
         known = zip(stated, dims, strict=True)
-        value.shape = ir.Shape([told if told is not None else size for size, told in known])
+        value.shape = ir.Shape([derived if derived is not None else size for size, derived in known])
     return value
 
 
 def split_last(nodes: Nodes, value: ir.Value, widths: Sequence[int]) -> Sequence[ir.Value]:
-    """Cut a value apart along its last axis; it has three where the graph does not know."""
+    """Split a value along its last axis; if its rank is unknown, it is 3."""
     before = [None, None] if value.shape is None else list(value.shape)[:-1]
     parts = nodes.many("Split", value, nodes.integers(*widths), outputs=len(widths), axis=-1)
     for part, width in zip(parts, widths, strict=True):
@@ -55,12 +58,12 @@ def split_last(nodes: Nodes, value: ir.Value, widths: Sequence[int]) -> Sequence
 def add_bias(
     one: ContribNode, bias: ir.Value | None, parts: Sequence[ir.Value], widths: Sequence[int]
 ) -> list[ir.Value]:
-    """Add the parts of a projection's bias to what they belong to.
+    """Add the parts of a projection's bias to query, key and value.
 
     Args:
         one: The node.
         bias: (sum of widths,), or None.
-        parts: Values of three axes; fewer than widths = the first ones.
+        parts: Values of rank 3; fewer than `widths` = the first ones.
         widths: Last axes of query, key and value.
     """
     if bias is None:
@@ -76,7 +79,7 @@ def add_bias(
     ]
 
 
-def heads_inside(nodes: Nodes, value: ir.Value, width: int) -> ir.Value:
-    """Bring (batch, heads, length, head width) to (batch, length, width of all heads)."""
+def merge_heads_last(nodes: Nodes, value: ir.Value, width: int) -> ir.Value:
+    """Transpose (batch, heads, length, head width) to (batch, length, width of all heads)."""
     turned = nodes("Transpose", value, perm=[0, 2, 1, 3], shape=ir.Shape([None] * 4))
     return nodes("Reshape", turned, nodes.integers(0, 0, width), shape=ir.Shape([None, None, width]))

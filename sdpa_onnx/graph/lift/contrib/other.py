@@ -1,4 +1,4 @@
-"""Attentions of onnxruntime that are recognised and not read, each with its reason."""
+"""Recognise onnxruntime's attention operators that cannot be read, each with the reason. Reads none of them."""
 
 from collections.abc import Iterator
 
@@ -8,14 +8,14 @@ from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 
 __all__ = ["read"]
 
-_PADDING_REMOVED = "its samples are packed without padding, which the standard operator cannot say"
-_DECODES = "it decodes one token over a cache that it reorders and shares"
+_PADDING_REMOVED = "its samples are packed without padding, which the standard operator does not support"
+_DECODES = "it decodes one token with a cache that it reorders and shares"
 _QUANTISED = "its weights are quantised"
-_SPARSE = "it attends to chosen keys only, by rules that the standard operator does not have"
+_SPARSE = "it attends to a selection of keys by rules that the standard operator does not have"
 
 # Source: onnxruntime docs/ContribOperators.md.
 _REASONS = {
-    "DecoderAttention": "what it computes depends on flags that the graph is fed",
+    "DecoderAttention": "what it computes depends on flags in graph inputs",
     "DecoderMaskedMultiHeadAttention": _DECODES,
     "DecoderMaskedSelfAttention": _DECODES,
     "DynamicSparseAttention": _SPARSE,
@@ -23,7 +23,7 @@ _REASONS = {
     "LongformerAttention": _SPARSE,
     "PackedAttention": _PADDING_REMOVED,
     "PackedMultiHeadAttention": _PADDING_REMOVED,
-    "PagedAttention": "its cache is held in pages",
+    "PagedAttention": "its cache is stored in pages",
     "QAttention": _QUANTISED,
     "QOrderedAttention": _QUANTISED,
     "QOrderedLongformerAttention": _QUANTISED,
@@ -33,7 +33,7 @@ _REASONS = {
 
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
-    """Find every other attention of onnxruntime; none is read."""
+    """Find every other attention operator of onnxruntime; none is read."""
     for node in list(search.graph):
         if node.domain == CONTRIB_DOMAIN and node.op_type in _REASONS:
             name = search.name_of(node)

@@ -1,4 +1,4 @@
-"""The rotation of queries and keys by their positions as nodes.
+"""Build rotary position embedding of queries and keys as nodes. Does not compute the angles.
 
 Source: Su et al. 2021, RoFormer, section 3.4.2; onnxruntime docs/ContribOperators.md, RotaryEmbedding.
 """
@@ -14,13 +14,13 @@ __all__ = ["Rotation", "rotate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """How far each position turns.
+    """The rotation of each position.
 
     Args:
         cos: (batch or 1, length, 1, pairs).
-        sin: The same.
-        pairs: Pairs of columns that turn; columns behind them do not.
-        interleaved: Pairs are neighbours; otherwise columns of the first and the second half.
+        sin: (batch or 1, length, 1, pairs).
+        pairs: Number of column pairs that are rotated; later columns are not.
+        interleaved: True: a pair is two adjacent columns. False: one column of each half.
     """
 
     cos: ir.Value
@@ -30,33 +30,33 @@ class Rotation:
 
 
 def rotate(nodes: Nodes, value: ir.Value, rotation: Rotation, *, heads: int, width: int) -> ir.Value:
-    """Turn (batch, length, heads * width) by its positions.
+    """Rotate (batch, length, heads * width) by positions.
 
     Args:
-        nodes: Where it is written.
+        nodes: Node builder.
         value: Queries or keys.
-        rotation: By how much.
-        heads: Of the value.
-        width: Of one head.
+        rotation: The rotation of each position.
+        heads: Number of heads of the value.
+        width: Width of one head.
     """
     apart = nodes("Reshape", value, nodes.integers(0, 0, heads, width))
-    turning = 2 * rotation.pairs
+    rotated_width = 2 * rotation.pairs
     if rotation.interleaved:
-        first, second = (_columns(nodes, apart, start, turning, 2) for start in (0, 1))
+        first, second = (_columns(nodes, apart, start, rotated_width, 2) for start in (0, 1))
     else:
         middle = rotation.pairs
-        first, second = _columns(nodes, apart, 0, middle, 1), _columns(nodes, apart, middle, turning, 1)
-    turned = (
+        first, second = _columns(nodes, apart, 0, middle, 1), _columns(nodes, apart, middle, rotated_width, 1)
+    rotated = (
         nodes("Sub", nodes("Mul", first, rotation.cos), nodes("Mul", second, rotation.sin)),
         nodes("Add", nodes("Mul", second, rotation.cos), nodes("Mul", first, rotation.sin)),
     )
     if rotation.interleaved:
-        pairs = [nodes("Unsqueeze", part, nodes.integers(4)) for part in turned]
-        joined = nodes("Reshape", nodes("Concat", *pairs, axis=4), nodes.integers(0, 0, heads, turning))
+        pairs = [nodes("Unsqueeze", part, nodes.integers(4)) for part in rotated]
+        joined = nodes("Reshape", nodes("Concat", *pairs, axis=4), nodes.integers(0, 0, heads, rotated_width))
     else:
-        joined = nodes("Concat", *turned, axis=3)
-    if turning < width:
-        joined = nodes("Concat", joined, _columns(nodes, apart, turning, width, 1), axis=3)
+        joined = nodes("Concat", *rotated, axis=3)
+    if rotated_width < width:
+        joined = nodes("Concat", joined, _columns(nodes, apart, rotated_width, width, 1), axis=3)
     known = value.shape if value.shape is not None and len(value.shape) == 3 else (None, None)
     shape = ir.Shape([known[0], known[1], heads * width])
     return nodes("Reshape", joined, nodes.integers(0, 0, heads * width), shape=shape)

@@ -1,7 +1,7 @@
-"""Types and shapes behind onnxruntime's own operators, which onnx infers nothing for.
+"""Shape inference through onnxruntime's own operators, for which ONNX infers nothing.
 
-Without them only the first of many attentions could be read in a file that onnxruntime optimised. Each such
-operator is inferred as a standard one whose result has the same shape; what has none stays unknown.
+Without it, only the first of many attentions in a file optimised by onnxruntime could be read. Each such operator is
+inferred as a standard operator whose output has the same shape. Operators without such an equivalent are not inferred.
 
 Source: onnxruntime docs/ContribOperators.md, com.microsoft version 1.
 """
@@ -17,27 +17,27 @@ from sdpa_onnx.graph.quiet import quiet_ir
 
 __all__ = ["infer_shapes"]
 
-# Operators whose results have the type and shape of their first input; of some also the sum of their inputs.
+# Operators whose output has the type and shape of the first input; some have a further output, the sum of their inputs.
 _LIKE_FIRST = (
     *("BiasAdd", "BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding"),
     *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
 )
-# Which onnxruntime defines in the default domain, the second below opset 17.
+# The same, but onnxruntime defines these in the default domain, the second one below opset 17.
 _LIKE_FIRST_STANDARD = ("SimplifiedLayerNormalization", "LayerNormalization")
 _SUM_OUTPUT = 3
 
-# Writes what has the shape of one output of a node; None where that is unknown.
-_Stand = Callable[[ir.Node, int, Nodes], "ir.Value | None"]
+# Builds a value that has the shape of one output of a node; None if the shape is unknown.
+_Substitute = Callable[[ir.Node, int, Nodes], "ir.Value | None"]
 
 
 def infer_shapes(model: ir.Model) -> None:
-    """Fill types and shapes of a model's values, in place, without touching a tensor's numbers."""
-    if any((node.domain, node.op_type) in _STANDS for node in model.graph if node.op_type != "LayerNormalization"):
-        stand = model.clone()
-        for node in list(stand.graph):
-            _replace(stand.graph, node)
-        _infer(stand)
-        _take_over(model.graph, stand.graph)
+    """Infer types and shapes of a model's values, in place, without reading tensor contents."""
+    if any((node.domain, node.op_type) in _SUBSTITUTES for node in model.graph if node.op_type != "LayerNormalization"):
+        standard_model = model.clone()
+        for node in list(standard_model.graph):
+            _replace(standard_model.graph, node)
+        _infer(standard_model)
+        _copy_shapes(model.graph, standard_model.graph)
     _infer(model)
 
 
@@ -47,8 +47,8 @@ def _infer(model: ir.Model) -> None:
 
 
 def _replace(graph: ir.Graph, node: ir.Node) -> None:
-    """Put what has the same shape in an operator's place, in a graph that nobody runs."""
-    write = _STANDS.get((node.domain, node.op_type))
+    """Replace an operator by standard nodes of the same shape, in a copy used only for shape inference."""
+    write = _SUBSTITUTES.get((node.domain, node.op_type))
     if write is None or not node.outputs or not node.inputs or node.inputs[0] is None:
         return
     nodes = Nodes(f"{node.outputs[0].name}/stand")
@@ -58,7 +58,7 @@ def _replace(graph: ir.Graph, node: ir.Node) -> None:
             new.name, old.name = old.name, f"{old.name}/old"
             ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     for value in (made for one in nodes.written for made in one.outputs):
-        value.type = None  # a guess where the node's input has none; it is inferred in order
+        value.type = None  # the builder guesses it if the input has none; inference finds it in order
     graph.insert_before(node, nodes.written)
 
 
@@ -67,7 +67,7 @@ def _like_first(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
 
 
 def _embedding(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
-    """`EmbedLayerNormalization`: rows of its table, and one number a sample."""
+    """`EmbedLayerNormalization`: rows of the embedding table, and one number per sample."""
     if place == 0:
         return nodes("Gather", node.inputs[2], node.inputs[0], axis=0) if len(node.inputs) > 2 else None
     if place != 1 or _integer(node, "mask_index_type", 1) != 1:
@@ -83,13 +83,13 @@ def _integer(node: ir.Node, name: str, default: int | None) -> int | None:
 
 
 def _product(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
-    """`FusedMatMul`; turned operands are left unknown."""
-    turned = any(attribute.value for name, attribute in node.attributes.items() if name.startswith("trans"))
-    return None if turned or place else nodes("MatMul", *node.inputs[:2])
+    """`FusedMatMul`; unknown if an operand is transposed."""
+    transposed = any(attribute.value for name, attribute in node.attributes.items() if name.startswith("trans"))
+    return None if transposed or place else nodes("MatMul", *node.inputs[:2])
 
 
 def _last_axis(node: ir.Node, nodes: Nodes, width: int | None) -> ir.Value | None:
-    """The first input of three axes, its last one of another width."""
+    """The first input, of rank 3, with another size of its last axis."""
     return None if width is None else nodes("Reshape", node.inputs[0], nodes.integers(0, 0, width))
 
 
@@ -98,7 +98,7 @@ def _quantised_product(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | No
 
 
 def _attention(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
-    """As wide as the value: a third of the weights' columns, unless it is said."""
+    """As wide as the value: a third of the weights' columns, unless qkv_hidden_sizes states it."""
     if place:
         return None
     widths = node.attributes.get("qkv_hidden_sizes")
@@ -111,13 +111,13 @@ def _attention(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
 
 
 def _separate(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
-    """`GroupQueryAttention` of three separate inputs is as wide as its query; what follows a packed one is unknown."""
+    """`GroupQueryAttention` with separate inputs has the shape of its query; with packed inputs it is unknown."""
     given = [value is not None for value in node.inputs[1:3]]
     return nodes("Identity", node.inputs[0]) if given == [True, True] and place == 0 else None
 
 
 def _multi_head(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
-    """As long as the query and as wide as the value, where both have three axes."""
+    """As long as the query and as wide as the value, if both have rank 3."""
     if place or len(node.inputs) < 3 or None in node.inputs[:3]:
         return None
     length = nodes("Slice", nodes("Shape", node.inputs[0]), nodes.integers(0), nodes.integers(2))
@@ -125,7 +125,7 @@ def _multi_head(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
     return nodes("Reshape", node.inputs[0], nodes("Concat", length, width, axis=0))
 
 
-_STANDS: dict[tuple[str, str], _Stand] = {
+_SUBSTITUTES: dict[tuple[str, str], _Substitute] = {
     **{(CONTRIB_DOMAIN, name): _like_first for name in _LIKE_FIRST},
     **{("", name): _like_first for name in _LIKE_FIRST_STANDARD},
     (CONTRIB_DOMAIN, "Attention"): _attention,
@@ -137,14 +137,14 @@ _STANDS: dict[tuple[str, str], _Stand] = {
 }
 
 
-def _take_over(graph: ir.Graph, inferred: ir.Graph) -> None:
-    """Types and shapes by name, where the graph has none."""
+def _copy_shapes(graph: ir.Graph, inferred: ir.Graph) -> None:
+    """Copy types and shapes by value name where the graph has none."""
     known = {value.name: value for node in inferred for value in node.outputs if value.name}
     for node in graph:
         for value in node.outputs:
-            told = known.get(value.name or "")
-            if told is None:
+            found = known.get(value.name or "")
+            if found is None:
                 continue
-            value.type = value.type if value.type is not None else told.type
-            if value.shape is None and told.shape is not None:
-                value.shape = ir.Shape(list(told.shape))
+            value.type = value.type if value.type is not None else found.type
+            if value.shape is None and found.shape is not None:
+                value.shape = ir.Shape(list(found.shape))

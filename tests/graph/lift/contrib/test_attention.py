@@ -1,4 +1,4 @@
-"""onnxruntime's own Attention, which projects its input: what is read is what the kernel computes."""
+"""Read onnxruntime's own Attention, which includes the projection: the result agrees with its kernel."""
 
 from dataclasses import replace
 from functools import cache
@@ -36,7 +36,7 @@ _CASES: dict[str, tuple[dict[str, Array], dict[str, int | float | list[int]]]] =
     "past-keys": ({**_ROWS, **_PAST, "mask_index": flags(2, 9)}, {}),
 }
 
-# What is left runs with the slow tests.
+# The other cases run with the slow tests.
 _QUICK = {"widths", "causal", "no-end", "ends-and-starts", "queries", "dummy", "bias-and-ends", "past-ends-and-starts"}
 
 
@@ -58,24 +58,24 @@ def _case(name: str) -> Tapped:
 
 @pytest.mark.parametrize("case", cases(_CASES, _QUICK))
 def test_what_is_read_is_what_runs(case: str) -> None:
-    """The kernel's output agrees with the oracle on what the added projection gives."""
+    """The kernel's output agrees with the oracle on the outputs of the added projection."""
     agreement = _case(case).judged()
     assert agreement.verdict is Verdict.OK, agreement.diagnosis
 
 
 def test_the_bias_may_be_left_out() -> None:
-    """Then nothing is added to the product."""
+    """Without a bias, no Add follows the projection."""
     tapped = _read(_ROWS, {"weights": _WEIGHTS["weights"]})
     assert tapped.judged().verdict is Verdict.OK
     assert "Add" not in {node.op_type for node in tapped.model.graph}
 
 
 def test_the_stacked_present_is_made_of_two() -> None:
-    """What the graph gives out is what the operator gave, now made of the attention's own caches."""
+    """The graph output `present` is unchanged, now computed from the attention's own caches."""
     tapped = _case("past-ends-and-starts")
     present, plain = tapped.arrays["present"], tapped.plain()["present"]
     np.testing.assert_array_equal(present[:, :, :, :4], plain[:, :, :, :4])
-    np.testing.assert_allclose(present, plain, rtol=0, atol=2**-20)  # another order of the projection's sums
+    np.testing.assert_allclose(present, plain, rtol=0, atol=2**-20)  # the projection sums in another order
     attention = tapped.attention
     assert tapped.model.graph.outputs[1].name == "present"
     for value in (attention.present_key, attention.present_value):
@@ -85,7 +85,7 @@ def test_the_stacked_present_is_made_of_two() -> None:
 
 
 def test_figures_and_shapes() -> None:
-    """Widths are those of the weights' columns; every value has its rank."""
+    """Widths come from the weights' columns; every value has its rank."""
     attention = _case("widths").attention
     assert (attention.spec.head_dim, attention.spec.v_head_dim) == (8, 3)
     assert (dims(attention.query), dims(attention.value)) == ([None, None, 16], [None, None, 6])
@@ -94,7 +94,7 @@ def test_figures_and_shapes() -> None:
 
 @pytest.mark.parametrize("wrong", ["scale", "acausal", "bias", "unmasked", "starts", "zero", "dummy"])
 def test_wrong_readings_fail(wrong: str) -> None:
-    """The judge tells another scale, no causality, no bias, no mask, starts left out, and zero for a hidden row."""
+    """The check detects a wrong scale, missing causality, bias, mask or starts, and zero for a fully masked row."""
     case = {"acausal": "causal", "bias": "plain", "unmasked": "keys", "starts": "ends-and-starts", "zero": "no-end"}
     tapped = _case(case.get(wrong, wrong))
     spec, inputs, mask = tapped.spec, tapped.inputs, tapped.inputs.attn_mask
@@ -128,25 +128,25 @@ def test_wrong_readings_fail(wrong: str) -> None:
             "it has an input past_sequence_length, that is, one buffer for past and present keys, which is not read.",
         ),
         ({}, {"past_present_share_buffer": 1}, "its past and present share one buffer, which is not read."),
-        ({}, {"do_rotary": 1}, "it rotates queries and keys (do_rotary) by angles that are not in the file."),
-        ({}, {"qkv_hidden_sizes": [16, 16]}, "its attribute qkv_hidden_sizes is no list of three integers."),
+        ({}, {"do_rotary": 1}, "its rotary embedding (do_rotary) uses angles that are not in the file."),
+        ({}, {"qkv_hidden_sizes": [16, 16]}, "its attribute qkv_hidden_sizes is not a list of three integers."),
         (
             {},
             {"qkv_hidden_sizes": [16, 16, 6]},
             "its qkv_hidden_sizes are [16, 16, 6], which do not fit weights of 48 columns.",
         ),
-        ({"weights": random(7, 47)}, {}, "its weights have 47 columns, no multiple of 3."),
-        ({"weights": random(7, 45)}, {}, "the width of its query is 15, no multiple of 2 heads."),
+        ({"weights": random(7, 47)}, {}, "its weights have 47 columns, not a multiple of 3."),
+        ({"weights": random(7, 45)}, {}, "the width of its query is 15, not a multiple of its 2 heads."),
         (
             {"mask_index": flags(2, 1, 9, 9)},
             {},
-            "its mask_index has 4 axes, which is Megatron's kind and not read.",
+            "its mask_index has 4 axes (Megatron's mask), which is not read.",
         ),
         ({"past": random(2, 2, 4, 8)}, {}, "its past has 4 axes, expected 5."),
         ({"input": random(5, 7)}, {}, "the rank of its input is not 3."),
     ],
 )
 def test_refusals_say_why(more: dict[str, Array], attributes: dict[str, int | float | list[int]], reason: str) -> None:
-    """What cannot be read is named, and nothing is added."""
+    """The reason names what cannot be read, and no node is added."""
     told = refused(contrib_attention.read, "Attention", {**_ROWS, **_WEIGHTS, **more}, num_heads=2, **attributes)
     assert told == f"Attention 'attention': {reason}"

@@ -1,4 +1,4 @@
-"""Every feature of onnxruntime's operators that the conformance table knows is read, and read right."""
+"""Every feature of onnxruntime's operators in the conformance table is read correctly."""
 
 from dataclasses import replace
 
@@ -22,14 +22,14 @@ _READERS = {
     Operator.PACKED: contrib_attention.read,
 }
 _FEATURES = {feature.slug: feature for feature in CONTRIB_FEATURES}
-# onnxruntime 1.32.0 lets the last query see every key, which is no alignment at all: see test_contrib_mha.
+# In onnxruntime 1.32.0 the last query sees every key, which matches no causal alignment: see test_mha.
 _WRONG = {"mha-causal-lengths-differ", "mha-causal-past-lengths-differ"}
 _QUICK = {"mha-causal-past", "gqa-operator-window-token", "packed-mask-ends-and-starts"}
 
 
 @pytest.mark.parametrize("slug", cases(_FEATURES, _QUICK))
 def test_features_are_read_right(slug: str) -> None:
-    """At every size of the feature, with open axes and with stated ones."""
+    """At every size of the feature, with dynamic and with static axes."""
     feature: Feature = _FEATURES[slug]
     for drawn in draw_cases(feature, Dtype.FLOAT32, seed=0):
         posed = build_case(feature, drawn, CONTRIB_OPSET)

@@ -1,4 +1,4 @@
-"""GroupQueryAttention of onnxruntime: caches, lengths, rotation and windows, value by value."""
+"""Read onnxruntime's GroupQueryAttention: caches, lengths, rotary embedding and windows agree with its kernel."""
 
 from dataclasses import replace
 from functools import cache
@@ -17,8 +17,8 @@ _HEADS, _KV_HEADS, _WIDTH = 4, 2, 16
 _PRESENT = ("output", "present_key", "present_value")
 _LATER = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
 _PADDED = (
-    "The graph does not prove that every sample fills its cache: the buffer of keys is computed by added nodes, and "
-    "a mask stands for lengths and causality. Rows behind the new keys are 0 in its presents."
+    "The graph does not prove that every sample fills its cache: added nodes compute the buffer of keys, and a mask "
+    "replaces lengths and causality. Rows after the new keys are 0 in its present outputs."
 )
 
 
@@ -77,7 +77,7 @@ _CASES: dict[str, tuple[dict[str, Array], dict[str, int | float]]] = {
     ),
 }
 
-# What is left runs with the slow tests.
+# The other cases run with the slow tests.
 _QUICK = {"prompt", "prompt-shared-cache", "token-ragged", "token-window", "several-bias", "packed-rotary", "rotary"}
 
 
@@ -87,7 +87,7 @@ def _read(feeds: dict[str, Array], *, outputs: tuple[str, ...] = _PRESENT, **att
 
 
 def _full(feeds: dict[str, Array], **attributes: float) -> Tapped:
-    """The same with sizes and lengths that the graph states."""
+    """The same model with static sizes and lengths."""
     lengths = {name: feeds[name] for name in ("seqlens_k", "total_sequence_length")}
     fed = {name: array for name, array in feeds.items() if name not in lengths}
     figures = {"num_heads": _HEADS, "kv_num_heads": _KV_HEADS, **attributes}
@@ -110,14 +110,14 @@ def _full_case(name: str) -> Tapped:
 
 @pytest.mark.parametrize("case", cases(_CASES, _QUICK))
 def test_what_is_read_is_what_runs(case: str) -> None:
-    """The output agrees with the oracle on the site's values; the caches are those of the node, rounded turns apart."""
+    """The output agrees with the oracle, and the caches with the node's own, up to the rounding of the rotation."""
     tapped, attributes = _case(case), _CASES[case][1]
     agreement = tapped.judged()
     assert agreement.verdict is Verdict.OK, agreement.diagnosis
     assert tapped.found.warnings == (_PADDED,)
     plain = tapped.plain()
     np.testing.assert_array_equal(tapped.arrays["present_value"], plain["present_value"])
-    if "do_rotary" in attributes:  # a kernel may multiply and add in one rounding
+    if "do_rotary" in attributes:  # a kernel may use fused multiply-add
         np.testing.assert_allclose(tapped.arrays["present_key"], plain["present_key"], rtol=0, atol=2**-20)
     else:
         np.testing.assert_array_equal(tapped.arrays["present_key"], plain["present_key"])
@@ -131,7 +131,7 @@ def test_what_is_read_is_what_runs(case: str) -> None:
     ),
 )
 def test_full_caches_are_read_as_past_and_present(case: str) -> None:
-    """Where the graph states that every sample is full, nothing but the node's own values is needed."""
+    """If the graph states that every sample fills its cache, no nodes are added."""
     (feeds, attributes), tapped = _CASES[case], _full_case(case)
     spec, attention = tapped.spec, tapped.attention
     assert (spec.is_causal, spec.has_past) == (True, "past_key" in feeds)
@@ -147,7 +147,7 @@ def test_full_caches_are_read_as_past_and_present(case: str) -> None:
     ("keys", "past", "is_full"), [((7, 7), 6, True), ((7, 6), 6, False), ((7, 7), 12, False), ((6, 6), 6, False)]
 )
 def test_stated_lengths_prove_a_full_cache_or_not(keys: tuple[int, ...], past: int, is_full: bool) -> None:
-    """One key too few in one sample, or a longer buffer, and the standard operator's past does not fit."""
+    """With one key fewer in one sample, or a longer buffer, the past of the standard operator does not fit."""
     lengths = _lengths(*keys, total=7)
     feeds = {**_operands(2, 1), **_past(2, past)}
     figures = {"num_heads": _HEADS, "kv_num_heads": _KV_HEADS}
@@ -159,7 +159,7 @@ def test_stated_lengths_prove_a_full_cache_or_not(keys: tuple[int, ...], past: i
 
 @pytest.mark.parametrize(("surplus", "is_full"), [(-1, True), (0, False)])
 def test_computed_lengths_prove_a_full_cache_or_not(surplus: int, is_full: bool) -> None:
-    """Lengths that the graph computes from the sizes of query and past prove it for any sizes."""
+    """Lengths computed in the graph from the sizes of query and past prove it for all sizes."""
     figures = {"num_heads": _HEADS, "kv_num_heads": _KV_HEADS}
     model = build_one_node_model(
         contrib_node("GroupQueryAttention", _TOKEN, _PRESENT, figures), _TOKEN, dynamic=True
@@ -171,7 +171,7 @@ def test_computed_lengths_prove_a_full_cache_or_not(surplus: int, is_full: bool)
 
 
 def _count_by_sizes(model: ir.Model, surplus: int) -> None:
-    """Put Expand(Cast(Shape(query)[1] + Shape(past_key)[2] + surplus), Shape(query)[:1]) in place of seqlens_k."""
+    """Replace seqlens_k by Expand(Cast(Shape(query)[1] + Shape(past_key)[2] + surplus), Shape(query)[:1])."""
     from sdpa_onnx.graph.nodes import Nodes
 
     inputs = {value.name: value for value in model.graph.inputs}
@@ -191,7 +191,7 @@ def _count_by_sizes(model: ir.Model, surplus: int) -> None:
 
 
 def test_without_caches_only_the_padding_is_masked() -> None:
-    """A prompt whose presents nobody reads stays causal, with a mask of its keys."""
+    """A prompt whose present outputs are unused stays causal, with a mask of its keys."""
     tapped = _read(_RIGHT_PADDED, outputs=("output",))
     assert (tapped.spec.is_causal, tapped.spec.mask) == (True, MaskKind.BOOL)
     assert dims(tapped.attention.attn_mask) == [None, 1, 1, None]
@@ -201,7 +201,7 @@ def test_without_caches_only_the_padding_is_masked() -> None:
 
 
 def test_values_of_the_site_have_their_ranks() -> None:
-    """Also those that are added."""
+    """Added nodes have unique names too."""
     tapped = _read({**_SHARED, **_TABLES}, do_rotary=1)
     attention = tapped.attention
     assert dims(attention.query) == [None, None, 64]
@@ -212,7 +212,7 @@ def test_values_of_the_site_have_their_ranks() -> None:
 
 @pytest.mark.parametrize("wrong", ["tiled", "scale", "window", "unmasked", "inverted", "unturned", "softcap"])
 def test_wrong_readings_fail(wrong: str) -> None:
-    """The judge tells tiled heads, another scale, a window off by one, no mask, an inverted one, and no rotation."""
+    """The check detects tiled heads, wrong scale, window off by one, missing or inverted mask, missing rotation."""
     case = {"unmasked": "token-ragged", "inverted": "token-ragged", "unturned": "rotary", "tiled": "prompt"}
     tapped = _case(case[wrong]) if wrong in case else _full_case("figures")
     spec, inputs = tapped.spec, tapped.inputs
@@ -242,9 +242,9 @@ def test_wrong_readings_fail(wrong: str) -> None:
         (
             {"head_sink": random(4)},
             {},
-            "it has an input head_sink, a term of the softmax's sum that the standard operator does not have.",
+            "it has an input head_sink, a term in the sum of the softmax that the standard operator does not have.",
         ),
-        ({"k_scale": random(1)}, {}, "it has an input k_scale, that is, a quantised cache."),
+        ({"k_scale": random(1)}, {}, "it has an input k_scale, so its cache is quantised, which is not read."),
         (
             {"q_norm_weight": random(16)},
             {},
@@ -258,39 +258,39 @@ def test_wrong_readings_fail(wrong: str) -> None:
         (
             {},
             {"smooth_softmax": 1},
-            "its smooth_softmax adds a term to the softmax's sum, which the standard operator does not.",
+            "its smooth_softmax adds a term to the sum of the softmax, which the standard operator does not have.",
         ),
         (
             {},
             {"sliding_window_cache": 1},
-            "its cache holds the last window of keys only (sliding_window_cache), which is not read.",
+            "its cache holds only the last window of keys (sliding_window_cache), which is not read.",
         ),
-        ({}, {"causal": 2}, "its attribute causal is 2, it must be 0 or 1."),
-        ({}, {"causal": 0, "local_window_size": 3}, "it has a local_window_size without being causal."),
-        ({}, {"local_window_size": 0}, "its local_window_size is 0, which leaves no key to see."),
-        ({}, {"kv_num_heads": 3}, "the width of its key is 32, no multiple of 3 heads."),
+        ({}, {"causal": 2}, "its attribute causal is 2, expected 0 or 1."),
+        ({}, {"causal": 0, "local_window_size": 3}, "it has a local_window_size but is not causal."),
+        ({}, {"local_window_size": 0}, "its local_window_size is 0, so no key is visible."),
+        ({}, {"kv_num_heads": 3}, "the width of its key is 32, not a multiple of its 3 heads."),
         ({}, {"num_heads": 8}, "its query and key have heads of different width."),
-        ({}, {"do_rotary": 1}, "it rotates (do_rotary) and has no cos_cache and sin_cache."),
+        ({}, {"do_rotary": 1}, "it has do_rotary but no cos_cache and sin_cache."),
         (
             {"cos_cache": random(32, 9), "sin_cache": random(32, 9)},
             {"do_rotary": 1},
-            "its cos_cache turns 18 columns of heads of width 16.",
+            "its cos_cache rotates 18 columns, but its heads have width 16.",
         ),
         ({"past_key": random(2, 2, 3, 16)}, {}, "it has only one of past_key and past_value."),
     ],
 )
 def test_refusals_say_why(more: dict[str, Array], attributes: dict[str, int | float], reason: str) -> None:
-    """What the standard operator cannot say, and what is not read, is named."""
+    """The reason names the feature that the standard operator does not have or that is not read."""
     figures = {"num_heads": _HEADS, "kv_num_heads": _KV_HEADS, **attributes}
-    told = refused(
+    reason_found = refused(
         contrib_gqa.read, "GroupQueryAttention", {**_PROMPT, **more}, outputs=_PRESENT, extra=_LATER, **figures
     )
-    assert told == f"GroupQueryAttention 'groupqueryattention': {reason}"
+    assert reason_found == f"GroupQueryAttention 'groupqueryattention': {reason}"
 
 
 def test_the_fourth_output_is_refused() -> None:
-    """Its stages are others than those of the standard operator."""
-    told = refused(
+    """Its stages of the scores differ from those of the standard operator."""
+    reason_found = refused(
         contrib_gqa.read,
         "GroupQueryAttention",
         _PROMPT,
@@ -298,5 +298,5 @@ def test_the_fourth_output_is_refused() -> None:
         num_heads=_HEADS,
         kv_num_heads=_KV_HEADS,
     )
-    reason = "its output output_qk is read, which the standard operator gives at another stage."
-    assert told == f"GroupQueryAttention 'groupqueryattention': {reason}"
+    reason = "its output output_qk is used, which the standard operator computes at another stage."
+    assert reason_found == f"GroupQueryAttention 'groupqueryattention': {reason}"

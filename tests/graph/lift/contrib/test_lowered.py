@@ -1,4 +1,4 @@
-"""onnxruntime's operators out of the graph: what was read, written as standard operators, gives the same."""
+"""Read onnxruntime's operators and lower them to standard operators: the outputs stay the same."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ _CASES: dict[str, tuple[Reader, object, str]] = {
 
 @pytest.mark.parametrize("case", cases(_CASES, ["packed-past-ends-and-starts", "gqa-several-bias"]))
 def test_no_node_of_onnxruntime_is_left_and_outputs_are_the_same(case: str) -> None:
-    """The output agrees with the oracle of the reading; caches keep their names and numbers."""
+    """The output agrees with the oracle; caches keep their names and numbers."""
     read, module, name = _CASES[case]
     source: Tapped = module._case(name)  # type: ignore[attr-defined]  # each of the three has it
     search = GraphFacts(source.source.ir)
@@ -52,5 +52,5 @@ def test_no_node_of_onnxruntime_is_left_and_outputs_are_the_same(case: str) -> N
     assert lowered.judged().verdict in (Verdict.OK, Verdict.ROUNDING_LEVEL)
     assert model.output_names == source.source.output_names
     for cache, expected in source.plain().items():
-        if cache.startswith("present"):  # turned or projected in another order of sums, it is a rounding away
+        if cache.startswith("present"):  # rotation and projection sum in another order, so it differs by rounding
             np.testing.assert_allclose(arrays[cache], expected, rtol=0, atol=2**-20)

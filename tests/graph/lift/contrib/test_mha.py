@@ -1,4 +1,4 @@
-"""MultiHeadAttention of onnxruntime: what is read is what the kernel computes, value by value."""
+"""Read onnxruntime's MultiHeadAttention: the result agrees with its kernel."""
 
 from dataclasses import replace
 from functools import cache
@@ -32,14 +32,14 @@ from tests.graph.lift.taps import (
 _PRESENT = ("output", "present_key", "present_value")
 _LOWEST = float(np.finfo(np.float32).min)
 _ALIGNMENT = (
-    "Its queries and keys may differ in number. It is read as its text says: query i sees the keys up to i; "
-    "onnxruntime's CPU kernel lets the last query see every key there."
+    "Its numbers of queries and keys may differ. It is read as the operator's specification says: query i sees the "
+    "keys up to i. In onnxruntime's CPU kernel the last query sees every key instead."
 )
 _NO_PRESENT = (
-    "It has a past and gives no presents, without which onnxruntime's CPU kernel leaves the past out and reads "
-    "beyond its keys; it is read as its text says."
+    "It has a past but no present outputs. Without them onnxruntime's CPU kernel ignores the past and reads beyond "
+    "its keys. It is read as the operator's specification says."
 )
-_STARTS = "Its key_padding_mask may hold starts (3 x samples + 2 numbers): they are taken for those of padded samples."
+_STARTS = "Its key_padding_mask may hold starts (3 x samples + 2 numbers); it is read as that of padded samples."
 
 _CROSS = {"query": random(2, 5, 16), "key": random(2, 7, 16), "value": random(2, 7, 6)}
 _SELF = {"query": random(2, 5, 16), "key": random(2, 5, 16, seed=1), "value": random(2, 5, 16, seed=2)}
@@ -79,7 +79,7 @@ _CASES: dict[str, tuple[dict[str, Array], dict[str, int | float]]] = {
     "heads-first-keys": ({**_HEADS_FIRST, "key_padding_mask": flags(2, 7)}, {}),
 }
 
-# What is left runs with the slow tests.
+# The other cases run with the slow tests.
 _QUICK = {
     "bias",
     "scale",
@@ -101,7 +101,7 @@ def _read(feeds: dict[str, Array], *, outputs: tuple[str, ...] = ("output",), **
 
 
 def _attention(feeds: dict[str, Array], **attributes: float) -> GraphAttention:
-    """What is read, without a run."""
+    """The attention that is read, without running the model."""
     node = contrib_node("MultiHeadAttention", feeds, _PRESENT, {"num_heads": 2, **attributes})
     found, _ = read_one(contrib_mha.read, build_one_node_model(node, feeds, dynamic=True).ir)
     assert found.attention is not None, found.reason
@@ -124,14 +124,14 @@ def _case(name: str) -> Tapped:
 
 @pytest.mark.parametrize("case", cases(_CASES, _QUICK))
 def test_what_is_read_is_what_runs(case: str) -> None:
-    """The kernel's output agrees with the oracle on the values of the site."""
+    """The kernel's output agrees with the oracle on the attention's inputs."""
     agreement = _case(case).judged()
     assert agreement.verdict in (Verdict.OK, Verdict.ROUNDING_LEVEL), agreement.diagnosis
 
 
 @pytest.mark.parametrize("case", cases(["past", "heads-first", "separate"], ["past"]))
 def test_presents_are_past_and_new_keys(case: str) -> None:
-    """The node's own caches are those of the attention."""
+    """The attention's caches are the node's own."""
     feeds, attributes = _CASES[case]
     tapped = _read(feeds, outputs=_PRESENT, **attributes)
     inputs, attention, plain = tapped.inputs, tapped.attention, tapped.plain()
@@ -146,7 +146,7 @@ def test_presents_are_past_and_new_keys(case: str) -> None:
 
 
 def test_kinds_of_masks() -> None:
-    """A finite filler is added, an infinite one hides, and a node without a mask has none."""
+    """A finite fill becomes a float mask, an infinite one a boolean mask; without a mask there is none."""
     kinds = {case: _attention(feeds, **attributes).spec.mask for case, (feeds, attributes) in _CASES.items()}
     assert {case for case, kind in kinds.items() if kind is MaskKind.BOOL} == {"infinite"}
     none = {"separate", "bias", "scale", "past", "causal", "heads-first", "heads-first-bias"}
@@ -154,7 +154,7 @@ def test_kinds_of_masks() -> None:
 
 
 def test_figures_and_shapes() -> None:
-    """Heads, widths and scale are the node's; every value of the site has its rank."""
+    """Head counts, widths and scale are the node's; every value has its rank."""
     attention = _attention({**_SELF, **_PAST, "key_padding_mask": whole(6, 9)}, scale=0.7, unidirectional=1)
     spec = attention.spec
     assert (spec.q_num_heads, spec.kv_num_heads, spec.head_dim, spec.v_head_dim) == (2, 2, 8, 8)
@@ -179,7 +179,7 @@ def test_figures_and_shapes() -> None:
     ],
 )
 def test_wrong_readings_fail(case: str, wrong: str) -> None:
-    """The judge tells a reading without the scale, the bias or the mask, with one inverted, or with heads swapped."""
+    """The check detects a missing scale, bias or mask, an inverted mask, and swapped heads."""
     tapped = _case(case)
     spec, mask, query = tapped.spec, tapped.inputs.attn_mask, np.asarray(tapped.feeds["query"])
     match wrong:
@@ -202,7 +202,7 @@ def test_wrong_readings_fail(case: str, wrong: str) -> None:
 
 
 def test_the_known_fault_of_causal_lengths_that_differ() -> None:
-    """onnxruntime lets the last query see all keys where they are more than queries; nothing else differs."""
+    """With more keys than queries, the last query sees all keys in onnxruntime; nothing else differs."""
     tapped = _read(_CROSS, unidirectional=1)
     assert tapped.found.warnings == (_ALIGNMENT,)
     assert tapped.judged().verdict is Verdict.WRONG
@@ -213,7 +213,7 @@ def test_the_known_fault_of_causal_lengths_that_differ() -> None:
 
 
 def test_lengths_known_to_be_equal_raise_no_doubt() -> None:
-    """Neither alignment nor starts are warned of where the graph states the sizes."""
+    """With static sizes there is no warning about alignment or starts."""
     feeds = {**_SELF, "key_padding_mask": whole(3, 5)}
     node = contrib_node("MultiHeadAttention", feeds, ("output",), {"num_heads": 2, "unidirectional": 1})
     fixed, _ = read_one(contrib_mha.read, build_one_node_model(node, feeds).ir)
@@ -222,8 +222,8 @@ def test_lengths_known_to_be_equal_raise_no_doubt() -> None:
     assert open_.warnings == (_STARTS, _ALIGNMENT)
 
 
-def test_a_past_without_presents_is_told() -> None:
-    """onnxruntime's kernel joins the past while it writes the presents, and without them not at all."""
+def test_a_past_without_presents_is_reason_found() -> None:
+    """onnxruntime's kernel concatenates the past only while it writes the present outputs."""
     feeds = {**_SELF, **_PAST}
     for outputs, warnings in ((_PRESENT, ()), (("output",), (_NO_PRESENT,))):
         node = contrib_node("MultiHeadAttention", feeds, outputs, {"num_heads": 2})
@@ -234,7 +234,7 @@ def test_a_past_without_presents_is_told() -> None:
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("packed", ["query", "key"])
 def test_packed_operands_are_set_apart(packed: str, bias: bool) -> None:
-    """No CPU kernel runs them, so that the added nodes are run alone and compared entry by entry."""
+    """No CPU kernel runs them, so the added nodes run alone and are compared entry by entry."""
     whole_ = random(2, 5, 2, 3, 8) if packed == "query" else random(2, 5, 2, 2, 8)
     feeds = {"query": whole_} if packed == "query" else {"query": random(2, 5, 16), "key": whole_}
     added = random(48) if bias and packed == "query" else np.zeros(48, np.float32)
@@ -252,8 +252,8 @@ def test_packed_operands_are_set_apart(packed: str, bias: bool) -> None:
         np.testing.assert_array_equal(arrays[name], expected + added[16 * place : 16 * place + 16])
 
 
-def test_the_width_is_told_by_the_weights_where_no_shape_is() -> None:
-    """Behind operators that no shape is inferred for, a projection's weights tell the width."""
+def test_the_width_is_reason_found_by_the_weights_where_no_shape_is() -> None:
+    """After operators without shape inference, the width comes from the weights of the projection."""
     feeds = {"query": random(2, 5, 16), "key": random(2, 5, 16, seed=1), "value": random(2, 5, 16, seed=2)}
     model = build_one_node_model(contrib_node("MultiHeadAttention", feeds, ("output",), {"num_heads": 2}), feeds).ir
     node = model.graph[0]
@@ -274,10 +274,10 @@ def test_the_width_is_told_by_the_weights_where_no_shape_is() -> None:
 @pytest.mark.parametrize(
     ("feeds", "attributes", "reason"),
     [
-        (_CROSS, {"num_heads": 3}, "the width of its query is 16, no multiple of 3 heads."),
-        (_CROSS, {"num_heads": 0}, "its attribute num_heads is 0, it must be at least 1."),
-        (_CROSS, {"scale": 1}, "its attribute scale is no number."),
-        ({"query": random(2, 5, 16)}, {}, "it has no key, and a query of three axes."),
+        (_CROSS, {"num_heads": 3}, "the width of its query is 16, not a multiple of its 3 heads."),
+        (_CROSS, {"num_heads": 0}, "its attribute num_heads is 0, expected at least 1."),
+        (_CROSS, {"scale": 1}, "its attribute scale is not a number."),
+        ({"query": random(2, 5, 16)}, {}, "it has no key, and its query has 3 axes."),
         ({"query": random(5, 16)}, {}, "the rank of its query is neither 3 nor 5."),
         ({"query": random(2, 5, 16), "key": random(7, 16)}, {}, "the rank of its key is 2, not 3, 4 or 5."),
         ({"query": random(2, 5, 16), "key": random(2, 7, 16)}, {}, "it has no value."),
@@ -289,8 +289,12 @@ def test_the_width_is_told_by_the_weights_where_no_shape_is() -> None:
             "the rank of its key_padding_mask is not 1, 2 or 3.",
         ),
         ({**_CROSS, "key_padding_mask": flags(2, 7)}, {"mask_filter_value": 1.0}, "its mask_filter_value is 1, "),
-        ({**_HEADS_FIRST, "value": random(2, 7, 6)}, {}, "its key has 4 axes and its value has not."),
-        ({**_HEADS_FIRST, "key": random(2, 3, 7, 8)}, {}, "its key has not the 2 heads that num_heads says."),
+        ({**_HEADS_FIRST, "value": random(2, 7, 6)}, {}, "its key has 4 axes, but its value has not."),
+        (
+            {**_HEADS_FIRST, "key": random(2, 3, 7, 8)},
+            {},
+            "its key does not have the 2 heads of its attribute num_heads.",
+        ),
         (
             {"query": random(2, 5, 3, 3, 8)},
             {},
@@ -307,7 +311,7 @@ def test_the_width_is_told_by_the_weights_where_no_shape_is() -> None:
         (
             {**_SELF, **_PAST, "cache_indirection": whole(3)},
             {},
-            "it has an input cache_indirection, which beam search needs and is not read.",
+            "it has an input cache_indirection, for beam search, which is not read.",
         ),
         (
             {name: array.astype(np.int32) for name, array in _SELF.items()},
@@ -317,12 +321,14 @@ def test_the_width_is_told_by_the_weights_where_no_shape_is() -> None:
     ],
 )
 def test_refusals_say_why(feeds: dict[str, Array], attributes: dict[str, int | float], reason: str) -> None:
-    """What cannot be read names the node and what it met; the graph stays as it was."""
-    told = _refused(feeds, **attributes)
-    assert told == reason or (reason.endswith(", ") and told.startswith(reason))
+    """The reason names the node and what was found; the graph stays unchanged."""
+    reason_found = _refused(feeds, **attributes)
+    assert reason_found == reason or (reason.endswith(", ") and reason_found.startswith(reason))
 
 
 def test_the_fourth_output_is_refused() -> None:
-    """The text names no stage for it."""
-    told = _refused(_CROSS, outputs=(*_PRESENT, "qk"))
-    assert told == "its output qk is read, of which the operator's text names no stage of the scores."
+    """The operator's specification does not name its stage of the scores."""
+    reason_found = _refused(_CROSS, outputs=(*_PRESENT, "qk"))
+    assert (
+        reason_found == "its output qk is used, and the operator's specification does not name its stage of the scores."
+    )

@@ -1,4 +1,4 @@
-"""What the readers of onnxruntime's operators share: opsets, names, and a graph that a refusal leaves alone."""
+"""Shared behaviour of the readers of onnxruntime's operators: opsets, names, and an unchanged graph on refusal."""
 
 from collections.abc import Iterator
 
@@ -43,7 +43,7 @@ _OPERATORS: dict[str, tuple[Reader, dict[str, Array], dict[str, int | float | li
 
 @pytest.mark.parametrize("op_type", _OPERATORS)
 def test_the_lowest_opset_of_the_added_nodes(op_type: str) -> None:
-    """At opset 13 they run, and below it the node is refused, since its graph could not hold them."""
+    """The added nodes run at opset 13; below it, the node is refused because its graph cannot contain them."""
     read, feeds, attributes = _OPERATORS[op_type]
     outputs = ("output", "present_key", "present_value") if op_type.startswith("Group") else ("output",)
     lowest = build_one_node_model(contrib_node(op_type, feeds, outputs, attributes, opset=13), feeds, dynamic=True)
@@ -51,13 +51,13 @@ def test_the_lowest_opset_of_the_added_nodes(op_type: str) -> None:
     assert agreement.verdict is Verdict.OK, agreement.diagnosis
     below = build_one_node_model(contrib_node(op_type, feeds, outputs, attributes, opset=12), feeds)
     found, grown = read_one(read, below.ir)
-    reason = "it needs nodes of opset 13 around it, and the graph has opset 12"
+    reason = "it needs added nodes of opset 13, but the graph has opset 12"
     assert found.reason == f"{op_type} '{op_type.lower()}': {reason}."
     assert len(list(grown.graph)) == 1
 
 
 def test_a_node_that_needs_nothing_is_read_at_any_opset() -> None:
-    """Without bias and mask all values are the node's own."""
+    """Without bias and mask, all values are the node's own."""
     feeds = {name: _MHA[name] for name in ("query", "key", "value")}
     model = build_one_node_model(
         contrib_node("MultiHeadAttention", feeds, ("output",), {"num_heads": 2}, opset=11), feeds
@@ -68,7 +68,7 @@ def test_a_node_that_needs_nothing_is_read_at_any_opset() -> None:
 
 
 def test_a_node_without_outputs_is_refused() -> None:
-    """Nodes of that domain are checked by nobody before."""
+    """onnx.checker does not check nodes of that domain, so the reader must."""
     feeds = {name: _MHA[name] for name in ("query", "key", "value")}
     model = build_one_node_model(contrib_node("MultiHeadAttention", feeds, ("output",), {"num_heads": 2}), feeds).ir
     model.graph.outputs.clear()
@@ -78,7 +78,7 @@ def test_a_node_without_outputs_is_refused() -> None:
 
 
 def test_float16_keeps_its_type() -> None:
-    """Masks and rotations are added in the attention's own type."""
+    """Added masks and rotations have the attention's element type."""
     feeds = {name: array.astype(np.float16) if array.dtype == np.float32 else array for name, array in _GQA.items()}
     feeds["attention_bias"] = random(1, 1, 1, 7).astype(np.float16)
     outputs = ("output", "present_key", "present_value")
@@ -92,7 +92,7 @@ def test_float16_keeps_its_type() -> None:
 
 
 def test_two_nodes_of_one_name_are_two_attentions() -> None:
-    """Names of sites and of added values are unique, whatever the file has."""
+    """Names of attentions and added values are unique for any names in the file."""
     feeds = {**_MHA, "key_padding_mask": flags(2, 7)}
     model = build_one_node_model(contrib_node("MultiHeadAttention", feeds, ("output",), {"num_heads": 2}), feeds).ir
     node = model.graph[0]
@@ -110,7 +110,7 @@ def test_two_nodes_of_one_name_are_two_attentions() -> None:
 
 
 def _mutations(op_type: str) -> Iterator[ir.Model]:
-    """The operator's model with one thing wrong: an input gone, of another rank, type or shape, or an attribute."""
+    """The operator's model with one mutation: an input missing or of another rank, type or shape, or an attribute."""
     _, feeds, attributes = _OPERATORS[op_type]
     node = contrib_node(op_type, feeds, ("output", "present_key", "present_value"), attributes)
     for place, name in enumerate(feeds):
@@ -134,7 +134,7 @@ def _mutations(op_type: str) -> Iterator[ir.Model]:
 @pytest.mark.slow
 @pytest.mark.parametrize("op_type", _OPERATORS)
 def test_malformed_nodes_are_refused_or_read_and_never_fail(op_type: str) -> None:
-    """Whatever stands in such a node, there is an attention or a reason, and one that names the node."""
+    """Any mutated node gives an attention or a reason that names the node."""
     read = _OPERATORS[op_type][0]
     outcomes = [read_one(read, model)[0] for model in _mutations(op_type)]
     assert all((found.attention is None) == bool(found.reason) for found in outcomes)

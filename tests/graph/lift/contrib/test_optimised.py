@@ -1,4 +1,4 @@
-"""Files that onnxruntime's own optimiser wrote: every attention of a BERT is found, read and right."""
+"""Files written by onnxruntime's optimiser: every attention of a BERT is found and read correctly."""
 
 import math
 from pathlib import Path
@@ -22,7 +22,7 @@ _FEEDS = {
 
 
 def _bert() -> Any:
-    """Two layers, written as the optimiser's patterns have them."""
+    """Two layers in the patterns that the optimiser fuses."""
     import torch
     from torch import nn
 
@@ -83,7 +83,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op_type", ["Attention", "MultiHeadAttention"])
 def test_every_attention_of_an_optimised_bert_is_read(exported: Path, op_type: str) -> None:
-    """Both layers, though onnx infers no shape behind the first; each output agrees with the oracle."""
+    """Both layers are read, though ONNX infers no shape after the first; each output agrees with the oracle."""
     from onnxruntime.transformers import optimizer
     from onnxruntime.transformers.fusion_options import FusionOptions
 

@@ -1,4 +1,4 @@
-"""Attentions that are recognised and not read say why."""
+"""Attention operators that are recognised but not read are reported with the reason."""
 
 import onnx_ir as ir
 import pytest
@@ -19,17 +19,20 @@ def _model(op_type: str, domain: str = "com.microsoft") -> ir.Model:
 @pytest.mark.parametrize(
     ("op_type", "reason"),
     [
-        ("PackedMultiHeadAttention", "its samples are packed without padding, which the standard operator cannot say"),
-        ("DecoderMaskedMultiHeadAttention", "it decodes one token over a cache that it reorders and shares"),
+        (
+            "PackedMultiHeadAttention",
+            "its samples are packed without padding, which the standard operator does not support",
+        ),
+        ("DecoderMaskedMultiHeadAttention", "it decodes one token with a cache that it reorders and shares"),
         ("QAttention", "its weights are quantised"),
-        ("SparseAttention", "it attends to chosen keys only, by rules that the standard operator does not have"),
-        ("PagedAttention", "its cache is held in pages"),
+        ("SparseAttention", "it attends to a selection of keys by rules that the standard operator does not have"),
+        ("PagedAttention", "its cache is stored in pages"),
         ("LinearAttention", "it has no softmax"),
-        ("DecoderAttention", "what it computes depends on flags that the graph is fed"),
+        ("DecoderAttention", "what it computes depends on flags in graph inputs"),
     ],
 )
 def test_what_is_not_read_says_why(op_type: str, reason: str) -> None:
-    """The node and the reason are named."""
+    """The reason names the node."""
     found, _ = read_one(contrib_other.read, _model(op_type))
     assert found.attention is None
     assert (found.dialect, found.node) == (f"onnxruntime {op_type}", "node")
@@ -37,12 +40,12 @@ def test_what_is_not_read_says_why(op_type: str, reason: str) -> None:
 
 
 def test_all_attentions_of_onnxruntime_have_a_reader() -> None:
-    """No operator of that domain with attention in its name is passed over in silence, but for the parts of one."""
+    """Every operator of that domain with attention in its name is recognised, except parts of one."""
     import onnxruntime.capi.onnxruntime_pybind11_state as state
 
     names = {schema.name for schema in state.get_all_operator_schema() if schema.domain == "com.microsoft"}
     read = {"Attention", "MultiHeadAttention", "GroupQueryAttention"}
-    # They choose keys or gate values for another operator and have no softmax over scores of their own.
+    # They select keys or gate values for another operator and compute no softmax over scores.
     parts = ("Indexer", "IndexerMerge", "Gate")
     for name in names:
         if "Attention" in name and not name.endswith(parts) and name not in read:
@@ -51,5 +54,5 @@ def test_all_attentions_of_onnxruntime_have_a_reader() -> None:
 
 
 def test_operators_of_other_domains_are_left_alone() -> None:
-    """A name alone recognises nothing."""
+    """An operator of another domain with the same name is not recognised."""
     assert list(contrib_other.read(GraphFacts(_model("PackedMultiHeadAttention", domain="other")))) == []

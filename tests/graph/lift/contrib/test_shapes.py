@@ -1,4 +1,4 @@
-"""Shapes behind onnxruntime's own operators are those that its kernels give."""
+"""Shapes inferred through onnxruntime's own operators are those of its kernels' outputs."""
 
 import numpy as np
 import onnx
@@ -60,7 +60,7 @@ def _graph() -> ir.Model:
 
 
 def test_shapes_are_those_that_a_run_gives() -> None:
-    """Every value between two attentions has its type, its axes by name and its widths by number."""
+    """Every value between two attentions has its element type, named dynamic axes and static widths."""
     model = _graph()
     infer_shapes(model)
     values = {value.name: value for node in model.graph for value in node.outputs if value.name}
@@ -76,7 +76,7 @@ def test_shapes_are_those_that_a_run_gives() -> None:
 
 
 def test_the_graph_itself_stays_as_it_was() -> None:
-    """Only types and shapes are filled; no stand-in is left, and names are the file's."""
+    """Only types and shapes change; no substitute node is left, and the names are those of the file."""
     model, untouched = _graph(), _graph()
     infer_shapes(model)
     assert [(node.domain, node.op_type) for node in model.graph] == [
@@ -87,7 +87,7 @@ def test_the_graph_itself_stays_as_it_was() -> None:
 
 
 def test_what_no_shape_follows_from_stays_unknown() -> None:
-    """Turned operands and packed queries are no guess."""
+    """Shapes for transposed operands and packed queries stay unknown."""
     model = _graph()
     for node in model.graph:
         if node.op_type == "FusedMatMul":
@@ -100,7 +100,7 @@ def test_what_no_shape_follows_from_stays_unknown() -> None:
 
 
 def test_a_graph_without_such_operators_is_inferred_as_ever() -> None:
-    """The standard pass alone runs."""
+    """Without such operators, only the standard inference pass runs."""
     model = bare().ir
     model.graph.outputs[0].shape = None
     infer_shapes(model)
