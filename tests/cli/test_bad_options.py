@@ -44,7 +44,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
         ["export", "sdpa", "-o", "x.onnx", "--mask", "lengths", "--past", "--opset", "24"],
         (
             "mask 'lengths' cannot be combined with a past. "
-            "ONNX Attention takes nonpad_kv_seqlen only without past_key and past_value."
+            "ONNX Attention accepts nonpad_kv_seqlen only without past_key and past_value."
         ),
     ),
     "opset-17": (

@@ -1,5 +1,5 @@
-"""What attention is: the spec and the case, masks, inputs, the float64 oracle, probes, cost.
+"""The definition of attention: spec and case, masks, inputs, the float64 oracle, probes, operation counts.
 
-Every convention of the ONNX Attention operator is written out here, and nowhere else.
-No verdicts (those are `core.judge`) and no records.
+Every convention of the ONNX Attention operator is implemented here and nowhere else.
+Decides no verdicts (see `core.judge`) and defines no records.
 """

@@ -1,6 +1,6 @@
-"""Axes with names of their own that must be equally long, found by trying.
+"""Finds dynamic axes with different names that must have the same size, by trial.
 
-The lengths of keys and values are such. What is tried, and how, is the caller's.
+The lengths of keys and values are an example. Runs no model itself; the caller supplies the trial.
 """
 
 import itertools
@@ -10,23 +10,23 @@ __all__ = ["find_links"]
 
 Sizes = dict[str, int]
 
-# Sizes tried are small, since a module may bound its lengths; no two groups get the same.
+# The sizes to try are small, because a module may limit its lengths; each group gets a different size.
 _SMALLEST_BATCH, _SMALLEST_LENGTH = 2, 3
 
 
 def find_links(
     axes: Mapping[str, int | None], *, batches: Collection[str], runs: Callable[[Sizes], bool]
 ) -> dict[str, str]:
-    """Find axes that must have the size of another one.
+    """Find axes that must have the same size as another axis.
 
     Args:
-        axes: Every axis, with its size in a sample that works, or None where none is known.
-        batches: Those that count samples; the others are lengths.
-        runs: Whether it runs at these sizes.
+        axes: Every axis with its size in a sample that works, or None if the size is unknown.
+        batches: The axes that are batch sizes; the others are lengths.
+        runs: Returns whether the model runs at these sizes.
 
     Returns:
-        The other axis by each axis that is not free. Nothing where every axis is free, or where
-        equal sizes do not help.
+        A mapping from each dependent axis to the axis that it must equal. Empty if every axis is
+        independent, or if equal sizes do not help.
 
     Example:
         >>> keys_as_values = lambda sizes: sizes["k"] == sizes["v"]
@@ -43,8 +43,8 @@ def find_links(
     together = {name: first.setdefault((name in batches, size), name) for name, size in axes.items()}
     if not works(together):
         return {}
-    # What works apart from the others is free of them: one axis, or two that belong together (key and value lengths
-    # of a cache beside those of what is new).
+    # An axis that works with a size of its own is independent of the others. So are two axes that belong together
+    # (the key and value lengths of a cache, independent of the new ones).
     for free in (*((name,) for name in axes), *itertools.combinations(axes, 2)):
         group = {together[name] for name in free}
         rest = [name for name in axes if together[name] in group and name not in free]

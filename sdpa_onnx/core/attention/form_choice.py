@@ -1,6 +1,6 @@
-"""Which form wins, from paired ratios: ties go to the simpler one, and a change with length must pay.
+"""Chooses the fastest graph form from paired ratios; a tie goes to the simpler form.
 
-Pure arithmetic on figures; measures and writes nothing.
+Pure arithmetic on measured ratios; measures nothing and writes no graph.
 """
 
 import math
@@ -10,11 +10,11 @@ from itertools import product
 
 __all__ = ["TIE", "LengthSplit", "RacedArm", "best_overall", "split_by_length", "winner"]
 
-# A simpler form that may be this much slower than the fastest is as good: below what a paired comparison
-# on a shared machine can tell, and what a reader would call the same.
+# A simpler form that may be this much slower than the fastest counts as equal: a paired comparison on a
+# shared machine cannot resolve less, and it makes no difference to a user.
 TIE = 1.02
-# A second form in one file must gain more than this somewhere: it doubles the nodes.
-_WORTH = 1.05
+# Two forms in one file double the nodes, so they must gain more than this at some length.
+_LEAST_SPLIT_GAIN = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +22,9 @@ class RacedArm:
     """One arm at one length.
 
     Args:
-        arm: Its name; arms are given from the simplest to the least simple.
-        ratio: Seconds over those of the fastest.
-        ratio_low: Low end of its interval.
+        arm: Its name; arms are ordered from the simplest to the least simple.
+        ratio: Its time divided by that of the fastest arm.
+        ratio_low: Lower limit of its confidence interval.
     """
 
     arm: str
@@ -34,13 +34,13 @@ class RacedArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthSplit:
-    """Two arms, one up to a length and the other beyond it.
+    """Two arms: one for query lengths up to a limit, the other for longer ones.
 
     Args:
-        short: Arm for queries up to `at`.
-        long: Arm for more queries.
-        at: Queries.
-        gain: Greatest gain at any length over the best single arm.
+        short: Arm for query lengths up to `at`.
+        long: Arm for longer query lengths.
+        at: Query length.
+        gain: Largest speed-up at any length over the best single arm.
     """
 
     short: str
@@ -50,26 +50,30 @@ class LengthSplit:
 
 
 def winner(raced: Sequence[RacedArm]) -> RacedArm:
-    """The simplest arm that may be as fast as the fastest.
+    """Return the simplest arm whose interval does not exclude a tie with the fastest.
 
     Args:
-        raced: At least one, from the simplest to the least simple.
+        raced: At least one arm, from the simplest to the least simple.
 
     Example:
-        >>> slow = RacedArm(arm="attention", ratio=1.5, ratio_low=1.4)
         >>> fast = RacedArm(arm="blocked", ratio=1, ratio_low=1)
-        >>> winner([slow, fast]).arm, winner([RacedArm(arm="attention", ratio=1.03, ratio_low=1.01), fast]).arm
-        ('blocked', 'attention')
+        >>> winner([RacedArm(arm="attention", ratio=1.5, ratio_low=1.4), fast]).arm
+        'blocked'
+        >>> winner([RacedArm(arm="attention", ratio=1.03, ratio_low=1.01), fast]).arm
+        'attention'
     """
-    best = min(one.ratio for one in raced)
-    return next(one for one in raced if one.ratio_low <= TIE * best or one.ratio == best)
+    fastest = min(arm.ratio for arm in raced)
+    return next(arm for arm in raced if arm.ratio_low <= TIE * fastest or arm.ratio == fastest)
 
 
 def best_overall(races: Mapping[int, Sequence[RacedArm]]) -> str | None:
-    """The arm with the least geometric mean of its ratios; within a tie the simplest; None if none ran everywhere.
+    """Return the arm with the smallest geometric mean ratio, or the simplest of a tie.
 
     Args:
-        races: By length; arms that ran at every length count.
+        races: Arms by length. Only arms that ran at every length are considered.
+
+    Returns:
+        The name of the arm; None if no arm ran at every length.
     """
     means = {arm: _mean(ratios) for arm, ratios in _ratios(races).items()}
     best = min(means.values(), default=math.inf)
@@ -77,10 +81,13 @@ def best_overall(races: Mapping[int, Sequence[RacedArm]]) -> str | None:
 
 
 def split_by_length(races: Mapping[int, Sequence[RacedArm]]) -> LengthSplit | None:
-    """Two arms that together gain more than 5 % at some length over the best single one, or None.
+    """Find two arms that together gain more than 5 % at some length over the best single arm.
 
     Args:
-        races: By query length; each from the simplest arm to the least simple.
+        races: Arms by query length, each from the simplest to the least simple.
+
+    Returns:
+        The best split; None if no split gains enough.
     """
     ratios, lengths = _ratios(races), sorted(races)
     single = best_overall(races)
@@ -88,25 +95,25 @@ def split_by_length(races: Mapping[int, Sequence[RacedArm]]) -> LengthSplit | No
         return None
     best: tuple[float, LengthSplit] | None = None
     for position in range(1, len(lengths)):
-        # Half-way between two measured lengths, where costs grow by powers.
+        # The geometric mean of two measured lengths, because cost is a power of the length.
         at = round(math.sqrt(max(lengths[position - 1], 1) * lengths[position]))
         for short, long in product(ratios, ratios):
             together = [*ratios[short][:position], *ratios[long][position:]]
             gain = max(alone / pair for alone, pair in zip(ratios[single], together, strict=True))
             if short != long and (best is None or _mean(together) < best[0]):
                 best = (_mean(together), LengthSplit(short=short, long=long, at=at, gain=gain))
-    if best is None or best[1].gain <= _WORTH or best[0] >= _mean(ratios[single]):
+    if best is None or best[1].gain <= _LEAST_SPLIT_GAIN or best[0] >= _mean(ratios[single]):
         return None
     return best[1]
 
 
 def _ratios(races: Mapping[int, Sequence[RacedArm]]) -> dict[str, list[float]]:
-    """Arm -> its ratios by growing length, of arms that ran at every one."""
+    """Arm -> its ratios by increasing length, for arms that ran at every length."""
     lengths = sorted(races)
     if not lengths:
         return {}
-    by_length = [{one.arm: one.ratio for one in races[length]} for length in lengths]
-    arms = [one.arm for one in races[lengths[0]]]
+    by_length = [{raced.arm: raced.ratio for raced in races[length]} for length in lengths]
+    arms = [raced.arm for raced in races[lengths[0]]]
     return {arm: [race[arm] for race in by_length] for arm in arms if all(arm in race for race in by_length)}
 
 

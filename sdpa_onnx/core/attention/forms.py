@@ -1,4 +1,7 @@
-"""The graph forms that an attention can be written in, and how each may be varied."""
+"""Defines the graph forms of an attention and the options of each form.
+
+Enums and options only; `graph.lower` builds the forms.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,10 +10,10 @@ __all__ = ["Form", "LowerOptions", "ScalePlacement", "Workaround"]
 
 
 class Form(StrEnum):
-    """How an attention stands in a graph.
+    """The graph form of an attention.
 
-    DECOMPOSED is the formula in standard operators; ATTENTION one standard `Attention`
-    node; BLOCKED a `Loop` over blocks of queries that skips hidden keys; ORT_MHA and
+    DECOMPOSED is the formula in standard operators; ATTENTION is one standard `Attention`
+    node; BLOCKED is a `Loop` over blocks of queries that skips hidden keys; ORT_MHA and
     ORT_GQA are onnxruntime's MultiHeadAttention and GroupQueryAttention.
     """
 
@@ -22,7 +25,7 @@ class Form(StrEnum):
 
 
 class ScalePlacement(StrEnum):
-    """Where the decomposed form multiplies by the scale: the query, the scores, or its root on query and key."""
+    """What the decomposed form multiplies by the scale: query, scores, or query and key by its square root."""
 
     QUERY = "query"
     SCORES = "scores"
@@ -30,14 +33,14 @@ class ScalePlacement(StrEnum):
 
 
 class Workaround(StrEnum):
-    """A way of writing a form so that a faulty or strict kernel gives what the operator's text says.
+    """A variant of a form with which a faulty or strict kernel follows the operator's specification.
 
-    Which of them a runtime needs is found by probing it, never looked up.
+    Probing the runtime determines which of them it needs; there is no table of versions.
 
-    EXPAND_MASK: the mask has all its queries and keys, no broadcast, no short axis.
-    CAUSAL_AS_MASK: causality and windows stand in the mask, not in an attribute.
-    SCALE_ON_QUERY: the scale is multiplied into the query; the node's own is 1.
-    FINITE_MASK: a float mask is lifted above the lowest number of its type.
+    EXPAND_MASK: the mask has all queries and keys, no broadcast and no short axis.
+    CAUSAL_AS_MASK: causality and windows are part of the mask, not an attribute.
+    SCALE_ON_QUERY: the query is multiplied by the scale; the node's scale is 1.
+    FINITE_MASK: the values of a float mask are raised above the lowest number of its type.
     EQUAL_BATCH: key and value are expanded to the query's batch.
     """
 
@@ -50,11 +53,11 @@ class Workaround(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowerOptions:
-    """What may be chosen within a form.
+    """Options of a form.
 
     Args:
         scale_placement: For DECOMPOSED, also inside BLOCKED.
-        inner: What BLOCKED holds in its loop: ATTENTION or DECOMPOSED; None = DECOMPOSED, which is faster.
+        inner: The form inside BLOCKED's loop: ATTENTION or DECOMPOSED; None = DECOMPOSED, which is faster.
         workarounds: For ATTENTION, also inside BLOCKED; FINITE_MASK also for ORT_MHA and ORT_GQA.
     """
 

@@ -1,7 +1,7 @@
-"""The arrays that an attention reads, drawn by seed at a stated logit spread.
+"""Generates random inputs of an attention from a seed, with a given standard deviation of the logits.
 
-Flat softmax hides faults: with logits of spread 0.1 the output is the mean of
-the values whatever the scale is. So every check runs on a ladder of spreads.
+A flat softmax hides faults: with logits of standard deviation 0.1 the output is the mean of the
+values whatever the scale is. So every check runs on several spreads. Computes no attention.
 """
 
 import math
@@ -24,7 +24,7 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionInputs:
-    """The inputs of one attention as the runtime received them.
+    """The inputs of one attention, as the runtime receives them.
 
     Args:
         query: (batch_size, q_num_heads, q_seq_len, head_dim), or 3-D
@@ -33,10 +33,10 @@ class AttentionInputs:
         value: (batch_size, kv_num_heads, kv_seq_len, v_head_dim), or 3-D.
         attn_mask: Boolean (True = may attend) or float (added), broadcastable to
             (batch_size, q_num_heads, q_seq_len, total_seq_len); its last axis
-            may be shorter and is then padded with "hidden".
+            may be shorter; the missing keys are then hidden.
         past_key: (batch_size, kv_num_heads, past_seq_len, head_dim).
         past_value: (batch_size, kv_num_heads, past_seq_len, v_head_dim).
-        nonpad_kv_seqlen: (batch_size,), int64: valid keys of each sample.
+        nonpad_kv_seqlen: (batch_size,), int64, number of valid keys of each sample.
     """
 
     query: Array
@@ -48,21 +48,21 @@ class AttentionInputs:
     nonpad_kv_seqlen: Array | None = None
 
     def named(self) -> dict[str, Array]:
-        """The arrays that are present, by field name."""
+        """Return the arrays that are present, by field name."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def onnx_feeds(self) -> dict[str, Array]:
-        """The arrays that are present, by ONNX input name (Q, K, V, attn_mask, ...)."""
+        """Return the arrays that are present, by ONNX input name (Q, K, V, attn_mask, ...)."""
         return {ONNX_INPUT_NAMES[name]: array for name, array in self.named().items()}
 
     @classmethod
     def from_feeds(cls, feeds: Mapping[str, Array]) -> "AttentionInputs":
-        """Read the arrays back from a mapping by ONNX input name."""
+        """Create the inputs from a mapping by ONNX input name."""
         return cls(**{name: feeds[onnx] for name, onnx in ONNX_INPUT_NAMES.items() if onnx in feeds})
 
 
-# Field name -> input name of ONNX Attention, in the operator's own order.
+# Field name -> input name of ONNX Attention, in the operator's order.
 ONNX_INPUT_NAMES: dict[str, str] = {
     "query": "Q",
     "key": "K",
@@ -75,30 +75,30 @@ ONNX_INPUT_NAMES: dict[str, str] = {
 
 
 def numpy_dtype(dtype: Dtype) -> np.dtype[np.generic]:
-    """The numpy type object, bfloat16 by ml_dtypes."""
+    """Return the numpy type; bfloat16 comes from ml_dtypes."""
     if dtype is Dtype.BFLOAT16:
         import ml_dtypes
 
-        wide: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
-        return wide
+        bfloat16: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return np.dtype(dtype.value)
 
 
 def draw_inputs(case: AttentionCase, *, spread: float = 1.0, seed: int = 0) -> AttentionInputs:
-    """Draw random inputs whose logits have the stated spread.
+    """Draw random inputs whose logits have the given standard deviation.
 
     Query and key are N(0, sigma^2) with |scale| sigma^2 sqrt(head_dim) = spread,
     so that the logits of a row have standard deviation `spread`; value is
-    N(0, 1). Boolean masks hide a random quarter of the keys and, where there
+    N(0, 1). Boolean masks hide a random quarter of the keys and, if there
     is more than one query, all keys of the last query of each sample; lengths lie between half and all of the keys.
 
     Args:
         case: Sizes, type and spec.
         spread: Standard deviation of the scaled logits, before softcap and mask.
-        seed: Same seed, same arrays.
+        seed: The same seed produces the same arrays.
 
     Returns:
-        Arrays in the case's own type and layout.
+        Arrays in the case's type and layout.
 
     Source: Var(q.k) = sigma^4 head_dim for independent components (METHOD D.1).
     """

@@ -1,7 +1,7 @@
-"""Who may attend to whom: causality with offset, windows, lengths, masks.
+"""Combines causality, windows, valid lengths and the mask into one additive attention bias.
 
-Everything ends in one additive bias: 0 or a float where a query may attend,
--inf where it may not. Scores and softmax are the oracle's.
+The bias is 0 or a float where a query may attend and -inf where it may not.
+Scores and softmax are not computed here; see `oracle`.
 """
 
 import numpy as np
@@ -17,10 +17,10 @@ Rows = NDArray[np.int64]
 
 
 def causal_offset(inputs: AttentionInputs, *, batch: int, q_seq_len: int) -> int:
-    """Valid keys that precede the first query of a sample.
+    """Number of valid keys before the first query of a sample.
 
-    The past length with a cache; nonpad_kv_seqlen - q_seq_len with an outside
-    cache (negative: the first queries see nothing); 0 without either.
+    The past length with a cache input; nonpad_kv_seqlen - q_seq_len with an external
+    cache (if negative, the first queries have no visible key); 0 without either.
 
     Source: ONNX Attention, opset 25, "offset" (alignment by onnx PR 8068).
     """
@@ -41,14 +41,14 @@ def attn_bias(
     q_seq_len: int,
     total_seq_len: int,
 ) -> Float64:
-    """Combine every rule that hides keys into one additive bias.
+    """Combine all visibility rules into one additive bias.
 
     Args:
         spec: Causality and windows.
         inputs: Masks and lengths.
         batch: Sample.
         head: Query head.
-        rows: (n,), indices of the queries wanted.
+        rows: (n,), indices of the queries to compute.
         q_seq_len: Queries of the sample.
         total_seq_len: Keys, past and new.
 
@@ -76,7 +76,7 @@ def attn_bias(
 
 
 def _mask_rows(mask: NDArray[np.generic], batch: int, head: int, rows: Rows, total_seq_len: int) -> Float64:
-    """Take one head's rows of a mask that broadcasts from the right; pad its last axis with "hidden"."""
+    """Select one head's rows of a mask that broadcasts from the right; pad its last axis with -inf."""
     full = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     picked = full[batch if full.shape[0] > 1 else 0, head if full.shape[1] > 1 else 0]
     picked = picked[rows] if picked.shape[0] > 1 else np.broadcast_to(picked, (rows.size, picked.shape[1]))

@@ -1,7 +1,7 @@
-"""Float64 attention, every convention written out: the truth that all outputs are judged by.
+"""Computes attention in float64, the reference (oracle) for every output.
 
-Slow and plain on purpose. Works on one head's block of queries at a time, so
-that memory stays at rows x keys. Float64 errors lie 2^29 below float32 ones.
+Not optimised for speed; each convention is a line of its own. Works on one head's block of
+queries at a time, so memory is rows x keys. Float64 errors are 2^29 times smaller than float32 ones.
 """
 
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ __all__ = ["HeadBlock", "OracleResult", "QkOutputMode", "attend", "head_blocks",
 Float64 = NDArray[np.float64]
 Array = NDArray[np.generic]
 
-# Rows of one block are chosen so that rows x keys stays at this many elements (16 MiB of float64).
+# Largest number of rows x keys elements of one block (16 MiB of float64).
 _BLOCK_ELEMENTS = 2**21
 
 
 class QkOutputMode(IntEnum):
-    """What ONNX Attention's fourth output holds.
+    """Stage of the scores that ONNX Attention's fourth output contains.
 
     Source: qk_matmul_output_mode, onnx 1.23 (1 and 2 swapped by onnx PR 7913).
     """
@@ -39,10 +39,10 @@ class QkOutputMode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadBlock:
-    """Some queries of one head with all that their softmax needs, in float64.
+    """A block of queries of one head with all inputs of their softmax, in float64.
 
     Args:
-        batch, head: Which sample and query head.
+        batch, head: Indices of the sample and the query head.
         rows: (n,), indices of the queries.
         query: (n, head_dim).
         key: (total_seq_len, head_dim), past first.
@@ -69,24 +69,24 @@ class HeadBlock:
         return scores
 
     def capped(self, scores: Float64) -> Float64:
-        """Compute softcap * tanh(scores / softcap), or the scores where it is off."""
+        """Compute softcap * tanh(scores / softcap), or return the scores if the softcap is off."""
         return self.softcap * np.tanh(scores / self.softcap) if self.softcap else scores
 
     def logits(self, capped: Float64) -> Float64:
-        """Add the bias; a hidden key is -inf whatever its score is."""
+        """Add the bias; the logit of a hidden key is -inf whatever its score is."""
         with np.errstate(over="ignore", invalid="ignore"):
             return np.where(np.isneginf(self.bias), -np.inf, capped + self.bias)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OracleResult:
-    """What attention gives, in float64 and the spec's layout.
+    """The outputs of attention, in float64 and the spec's layout.
 
     Args:
-        output: Like the query, its last axis v_head_dim wide per head.
+        output: Shape of the query, with v_head_dim per head in the last axis.
         present_key: (batch_size, kv_num_heads, total_seq_len, head_dim).
         present_value: (batch_size, kv_num_heads, total_seq_len, v_head_dim).
-        qk: (batch_size, q_num_heads, q_seq_len, total_seq_len), or None if not asked for.
+        qk: (batch_size, q_num_heads, q_seq_len, total_seq_len), or None if not requested.
     """
 
     output: Float64
@@ -98,10 +98,10 @@ class OracleResult:
 def attend(spec: AttentionSpec, inputs: AttentionInputs, *, qk_mode: QkOutputMode | None = None) -> OracleResult:
     """Compute attention in float64.
 
-    A query with no visible key gives a zero row.
+    The output of a query with no visible key is zero.
 
     Args:
-        spec: What is computed.
+        spec: The attention to compute.
         inputs: The arrays exactly as the runtime received them.
         qk_mode: Also return this stage of the scores.
 
@@ -140,7 +140,7 @@ def attend(spec: AttentionSpec, inputs: AttentionInputs, *, qk_mode: QkOutputMod
 
 
 def softmax(logits: Float64) -> Float64:
-    """Softmax over the last axis; a row of -inf only gives zeros.
+    """Compute the softmax over the last axis; zero for a row of -inf.
 
     Args:
         logits: (rows, keys).
@@ -156,7 +156,7 @@ def softmax(logits: Float64) -> Float64:
 
 
 def split_heads(spec: AttentionSpec, inputs: AttentionInputs) -> tuple[Float64, Float64, Float64]:
-    """Bring query, key and value to 4-D BNSH float64, the cache joined before the new keys.
+    """Convert query, key and value to 4-D BNSH float64, with the cache concatenated before the new keys.
 
     Raises:
         CaseError: If the shapes do not fit the spec or each other.
@@ -173,8 +173,8 @@ def split_heads(spec: AttentionSpec, inputs: AttentionInputs) -> tuple[Float64, 
         raise CaseError("past_key and past_value must be given together.")
     if not (query.shape[0] == key.shape[0] == value.shape[0] and key.shape[2] == value.shape[2]):
         raise CaseError(
-            f"query {inputs.query.shape}, key {inputs.key.shape} and value {inputs.value.shape} do not fit together.",
-            hint="Batch sizes must be equal, and key and value equally long.",
+            f"query {inputs.query.shape}, key {inputs.key.shape} and value {inputs.value.shape} do not match.",
+            hint="Batch sizes must be equal, and key and value must have the same length.",
         )
     _require_masks(inputs, (*query.shape[:3], key.shape[2]))
     return query, key, value
@@ -187,10 +187,12 @@ def _require_past(past: Float64, new: Float64, name: str) -> None:
 
 
 def _require_masks(inputs: AttentionInputs, scores: tuple[int, ...]) -> None:
-    """Refuse a mask that does not broadcast to the scores, and lengths that are not one a sample."""
+    """Raise if the mask does not broadcast to the scores or there is not one length per sample."""
     if inputs.attn_mask is not None:
         full = (1,) * (4 - inputs.attn_mask.ndim) + inputs.attn_mask.shape
-        fits = len(full) == 4 and all(size in (1, wanted) for size, wanted in zip(full[:3], scores[:3], strict=True))
+        fits = len(full) == 4 and all(
+            size in (1, expected) for size, expected in zip(full[:3], scores[:3], strict=True)
+        )
         if not fits or full[3] > scores[3]:
             raise CaseError(f"attn_mask has shape {inputs.attn_mask.shape}, which does not broadcast to {scores}.")
     lengths = inputs.nonpad_kv_seqlen
@@ -201,26 +203,26 @@ def _require_masks(inputs: AttentionInputs, scores: tuple[int, ...]) -> None:
 def head_blocks(
     spec: AttentionSpec, inputs: AttentionInputs, *, rows: NDArray[np.int64] | None = None
 ) -> Iterator[HeadBlock]:
-    """Go through an attention in blocks of queries of one head.
+    """Iterate over an attention in blocks of queries of one head.
 
     Args:
-        spec: What is computed.
+        spec: The attention to compute.
         inputs: The arrays.
-        rows: Indices of the queries wanted of every head; None = all.
+        rows: Indices of the queries to compute for every head; None = all.
     """
     query, key, value = split_heads(spec, inputs)
     q_seq_len, total_seq_len = query.shape[2], key.shape[2]
-    wanted = np.arange(q_seq_len) if rows is None else rows
+    all_rows = np.arange(q_seq_len) if rows is None else rows
     step = max(1, _BLOCK_ELEMENTS // max(1, total_seq_len))
     for batch in range(query.shape[0]):
         for head in range(query.shape[1]):
-            for start in range(0, wanted.size, step):
-                some = wanted[start : start + step]
+            for start in range(0, all_rows.size, step):
+                block_rows = all_rows[start : start + step]
                 yield HeadBlock(
                     batch=batch,
                     head=head,
-                    rows=some,
-                    query=query[batch, head, some],
+                    rows=block_rows,
+                    query=query[batch, head, block_rows],
                     key=key[batch, head // spec.heads_per_kv],
                     value=value[batch, head // spec.heads_per_kv],
                     bias=attn_bias(
@@ -228,7 +230,7 @@ def head_blocks(
                         inputs,
                         batch=batch,
                         head=head,
-                        rows=some,
+                        rows=block_rows,
                         q_seq_len=q_seq_len,
                         total_seq_len=total_seq_len,
                     ),

@@ -1,6 +1,6 @@
-"""The declared arithmetic of a runtime: what a verdict is relative to.
+"""Defines the declared precision of a runtime: the format that each stage of attention is rounded to.
 
-A table, no computation: which format each stage of attention is rounded to.
+A table; error bounds are computed from it in `core.judge`.
 """
 
 from dataclasses import dataclass
@@ -42,15 +42,15 @@ class FloatFormat(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Where attention is rounded, and to what.
+    """The format of each stage of attention.
 
     Args:
-        operand: Rounding of the operands inside both matrix products, or None.
-        prescaled: Rounding of query * sqrt(scale) and key * sqrt(scale) where
+        operand: Format of the operands inside both matrix products; None = not rounded.
+        prescaled: Format of query * sqrt(scale) and key * sqrt(scale) if
             the scale is applied first (ONNX's advice, torch's decomposition).
         score_sum: Accumulator of QK^T.
         scores: Stored scores.
-        softmax: Working format of the softmax.
+        softmax: Format that the softmax is computed in.
         weights: Stored weights.
         output_sum: Accumulator of weights x value and of the row sum.
         output: Output.
@@ -87,10 +87,10 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def find_precision(name: str | Dtype) -> Precision:
-    """The precision of that name; a dtype stands for itself with float32 accumulators.
+    """Return the precision of that name; a short dtype has float32 accumulators.
 
     Raises:
-        CaseError: If there is none of that name.
+        CaseError: If no precision has that name.
     """
     try:
         return PRECISIONS[str(name)]

@@ -1,6 +1,6 @@
-"""The parts that structural probes are made of: masks with holes, coded values, logits set by hand.
+"""Building blocks of structural probes: masks with holes, coded values, queries and keys with given logits.
 
-Everything comes in the case's own type, layout and shapes.
+Arrays have the case's type, layout and shapes. Defines no probe.
 """
 
 import math
@@ -19,24 +19,24 @@ Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-# A mask shows about this share of the keys: of few keys some are hidden, of many some are seen.
+# Share of visible keys of a mask: with few keys some are hidden, with many some are visible.
 _SHOWN = 0.6
-# Length of a query's rest across the direction of the keys, relative to its share in it.
+# Length of a query's random part orthogonal to the keys' direction, relative to its part along it.
 _ACROSS = 0.5
-# Largest relative difference of a score from what is wanted.
+# Largest relative difference of a score from its target.
 _UNEVEN = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeDraft:
-    """Inputs in the making, past and new keys joined, heads first, in float64.
+    """Unfinished inputs in float64 and BNSH, with past and new keys concatenated.
 
     Args:
         query: (batch_size, q_num_heads, q_seq_len, head_dim).
         key: (batch_size, kv_num_heads, total_seq_len, head_dim).
         value: (batch_size, kv_num_heads, total_seq_len, v_head_dim).
-        attn_mask: As `AttentionInputs` has it, or None.
-        nonpad_kv_seqlen: The same.
+        attn_mask: As in `AttentionInputs`, or None.
+        nonpad_kv_seqlen: As in `AttentionInputs`, or None.
     """
 
     query: Float64
@@ -47,7 +47,7 @@ class ProbeDraft:
 
     @classmethod
     def drawn(cls, case: AttentionCase, rng: np.random.Generator, *, spread: float = 1.0) -> "ProbeDraft":
-        """Ordinary random inputs of a case; masks and lengths hide keys, never all of a row that has some."""
+        """Draw random inputs of a case; masks and lengths hide keys, but every row keeps a visible key."""
         spec = case.spec
         plain = replace(spec, layout=Layout.BNSH, mask=MaskKind.NONE, has_past=False)
         total = replace(case, spec=plain, kv_seq_len=case.total_seq_len, past_seq_len=0)
@@ -61,7 +61,7 @@ class ProbeDraft:
         )
 
     def inputs(self, case: AttentionCase) -> AttentionInputs:
-        """Round to the case's type, part the past from the new and take its layout."""
+        """Round to the case's type, split past and new keys and convert to its layout."""
         dtype, past = numpy_dtype(case.dtype), case.past_seq_len
         arrays = {"query": self.query, "key": self.key[:, :, past:], "value": self.value[:, :, past:]}
         placed = {name: _placed(case, array.astype(dtype)) for name, array in arrays.items()}
@@ -79,19 +79,22 @@ def _placed(case: AttentionCase, array: Array) -> Array:
 
 
 def hiding(case: AttentionCase, rng: np.random.Generator) -> Array | None:
-    """A mask that hides: keys on the left, holes, keys on the right, one key from all; each row sees one at least."""
+    """Draw a mask that hides keys on the left, in holes, on the right and one key from every query.
+
+    Each row keeps at least one visible key if its position allows one.
+    """
     if case.spec.mask not in (MaskKind.BOOL, MaskKind.FLOAT):
         return None
     shown = rng.random((case.batch_size, 1, case.q_seq_len, case.total_seq_len)) < _SHOWN
     if case.total_seq_len > 1:
-        lost = rng.integers(case.total_seq_len, size=case.batch_size)
-        shown[np.arange(case.batch_size), :, :, lost] = False
+        hidden = rng.integers(case.total_seq_len, size=case.batch_size)
+        shown[np.arange(case.batch_size), :, :, hidden] = False
     _show_one(case, shown, rng)
     return _as_mask(case, shown)
 
 
 def _show_one(case: AttentionCase, shown: Bool, rng: np.random.Generator) -> None:
-    """Let every row see a key that position lets it see, if there is one."""
+    """Make a key visible in every row without one, among the keys that its position allows."""
     allowed = _by_position(case)
     empty = ~(shown & allowed).any(-1)
     for batch, head, row in np.argwhere(empty):
@@ -101,7 +104,7 @@ def _show_one(case: AttentionCase, shown: Bool, rng: np.random.Generator) -> Non
 
 
 def _by_position(case: AttentionCase) -> Bool:
-    """(1, 1, queries, keys), what causality and windows let a query see; a mask case has no lengths."""
+    """Visibility by causality and windows, (1, 1, queries, keys); a case with a mask has no lengths."""
     spec = replace(case.spec, mask=MaskKind.NONE, layout=Layout.BNSH)
     empty = np.zeros((1, 1, case.past_seq_len, 1))
     arrays = AttentionInputs(query=empty, key=empty, value=empty, past_key=empty if spec.has_past else None)
@@ -125,7 +128,7 @@ def _as_mask(case: AttentionCase, shown: Bool) -> Array:
 
 
 def _lengths(case: AttentionCase, rng: np.random.Generator) -> Array | None:
-    """One length a sample, the first shorter than the last where there is room."""
+    """Draw one length per sample; the first is shorter than the last if possible."""
     if case.spec.mask is not MaskKind.LENGTHS:
         return None
     half = (case.kv_seq_len + 1) // 2
@@ -136,7 +139,7 @@ def _lengths(case: AttentionCase, rng: np.random.Generator) -> Array | None:
 
 
 def empty_rows(case: AttentionCase, draft: ProbeDraft) -> ProbeDraft:
-    """Hide every key from the first, middle and last query, and from the first of several samples."""
+    """Hide every key from the first, middle and last query, and from the first sample if there are several."""
     if draft.nonpad_kv_seqlen is not None:
         lengths = draft.nonpad_kv_seqlen.copy()
         lengths[:1] = 0
@@ -153,7 +156,7 @@ def empty_rows(case: AttentionCase, draft: ProbeDraft) -> ProbeDraft:
 
 
 def visible_keys(case: AttentionCase, draft: ProbeDraft) -> Bool:
-    """(batch_size, q_seq_len, total_seq_len), True where a query sees a key; masks are the same for all heads."""
+    """Visibility, (batch_size, q_seq_len, total_seq_len); masks are the same for all heads."""
     inputs = draft.inputs(case)
     visible = np.zeros((case.batch_size, case.q_seq_len, case.total_seq_len), dtype=bool)
     for batch in range(case.batch_size):
@@ -171,20 +174,20 @@ def visible_keys(case: AttentionCase, draft: ProbeDraft) -> Bool:
 
 
 def hidden_from_all(case: AttentionCase, draft: ProbeDraft) -> Bool:
-    """(batch_size, total_seq_len), True for a key that no query of the sample sees."""
-    seen: Bool = np.asarray(visible_keys(case, draft).any(axis=1), dtype=np.bool_)
-    return ~seen
+    """Find keys that are hidden from every query of their sample: (batch_size, total_seq_len)."""
+    visible: Bool = np.asarray(visible_keys(case, draft).any(axis=1), dtype=np.bool_)
+    return ~visible
 
 
 def codes(shape: tuple[int, ...], rng: np.random.Generator) -> Float64:
-    """+1 and -1 at random: exact in every type."""
+    """Draw +1 and -1 at random; both are exact in every type."""
     return rng.choice(np.array([-1.0, 1.0]), shape)
 
 
 def one_hot(case: AttentionCase, rng: np.random.Generator) -> Float64:
-    """Values that read out which keys are seen: column j is 1 for key j alone.
+    """Create values that show which keys are visible: column j is 1 for key j only.
 
-    Keys beyond the width get random codes, so that they still tell one from another.
+    Keys beyond the width get random codes, so that they differ from each other.
     """
     total, width = case.total_seq_len, case.spec.v_head_dim
     value = codes((case.batch_size, case.spec.kv_num_heads, total, width), rng)
@@ -193,27 +196,27 @@ def one_hot(case: AttentionCase, rng: np.random.Generator) -> Float64:
 
 
 def with_logits(case: AttentionCase, draft: ProbeDraft, logits: Float64, rng: np.random.Generator) -> ProbeDraft:
-    """Set query and key so that key j gets the scaled score that is wanted, within 15 percent.
+    """Set query and key so that the scaled score of key j is within 15 percent of its target.
 
-    All keys are parallel. Queries differ in length and in a random rest across the keys' direction: a judge
-    of many rows needs their roundings to be independent.
+    All keys are parallel. Queries differ in length and in a random part orthogonal to the keys' direction,
+    because the statistical tests need independent rounding errors in different rows.
 
     Args:
         case: Sizes and scale; with scale 0 every score is 0.
-        draft: The rest.
-        logits: Broadcastable to (batch_size, kv_num_heads, total_seq_len).
-        rng: Where the directions come from.
+        draft: The other inputs.
+        logits: Targets, broadcastable to (batch_size, kv_num_heads, total_seq_len).
+        rng: Source of the random directions.
     """
     spec = case.spec
-    wanted = np.broadcast_to(logits, draft.key.shape[:3])
-    if spec.scale_value == 0.0 or not wanted.size:
+    target = np.broadcast_to(logits, draft.key.shape[:3])
+    if spec.scale_value == 0.0 or not target.size:
         return draft
     direction = codes((spec.head_dim,), rng) * rng.uniform(0.5, 1.5, spec.head_dim)
     square = float(direction @ direction)
-    # Query and key share the product evenly, so that neither leaves the range of a short type.
-    size = math.sqrt((float(np.abs(wanted).max()) or 1.0) / (abs(spec.scale_value) * square))
-    rest = rng.standard_normal(draft.query.shape)
-    rest -= (rest @ direction / square)[..., None] * direction
-    key = wanted[..., None] * direction / (spec.scale_value * square * size)
-    lengths = rng.uniform(1.0 - _UNEVEN, 1.0 + _UNEVEN, (*rest.shape[:3], 1))
-    return replace(draft, query=size * (lengths * direction + _ACROSS * rest), key=key)
+    # Query and key get factors of the same size, so that neither leaves the range of a short type.
+    size = math.sqrt((float(np.abs(target).max()) or 1.0) / (abs(spec.scale_value) * square))
+    orthogonal = rng.standard_normal(draft.query.shape)
+    orthogonal -= (orthogonal @ direction / square)[..., None] * direction
+    key = target[..., None] * direction / (spec.scale_value * square * size)
+    lengths = rng.uniform(1.0 - _UNEVEN, 1.0 + _UNEVEN, (*orthogonal.shape[:3], 1))
+    return replace(draft, query=size * (lengths * direction + _ACROSS * orthogonal), key=key)

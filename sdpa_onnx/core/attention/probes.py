@@ -1,8 +1,8 @@
-"""Structural probes: inputs with exact answers that make a fault large instead of a test sharp.
+"""Structural probes: inputs with known answers, on which a structural fault causes a large error in every dtype.
 
-The ladder of `core.attention.inputs` finds faults of arithmetic; these find faults of structure, in every dtype.
-Every probe is legal: a right runtime answers it. What would ask more than the operator's text
-promises (NaN in hidden keys, which 0 times NaN lets through) is left out. Only `nan-seen` holds a NaN.
+The random inputs of `core.attention.inputs` find arithmetic faults. Every probe is valid input, and a correct
+runtime passes it. No probe requires more than the operator's specification does: a NaN behind a hidden key is left
+out, because 0 times NaN is NaN. Only `nan-seen` contains a NaN. Computes no attention and decides no verdict.
 
 Source: METHOD A.9.
 """
@@ -30,14 +30,14 @@ __all__ = ["PROBES", "Probe", "find_probe", "probes_for"]
 
 Generator = np.random.Generator
 
-# Beyond these logits exp overflows, and below their negatives it gives 0, in the type that a softmax may work in.
+# Above these logits exp overflows and below their negatives it is 0, in the type that a softmax may compute in.
 _LARGE_LOGIT = {Dtype.FLOAT64: 900.0, Dtype.FLOAT32: 130.0, Dtype.BFLOAT16: 130.0, Dtype.FLOAT16: 24.0}
-# Values of hidden keys: far above all others, and finite in float16.
+# Values of hidden keys: much larger than all others, and finite in float16.
 _POISON = 30000.0
-# Scaled score of a hidden key: a leak takes nearly all of the weight.
+# Scaled score of a hidden key: if it leaks, it gets nearly all of the weight.
 _POISON_LOGIT = 30.0
-# Standard deviation of the logits that tells heads and samples apart in 8 bits of significand.
-_TELLING_SPREAD = 3.0
+# Standard deviation of the logits at which heads and samples differ in 8 bits of significand.
+_DISTINCT_SPREAD = 3.0
 # Scores in units of the softcap where tanh is nearly flat.
 _ABOVE_CAP = 2.0
 # Scaled score of the key that dominates a row.
@@ -46,13 +46,13 @@ _SHARP_LOGIT = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One structured kind of inputs.
+    """One kind of structured inputs.
 
     Args:
         name: Stable slug, such as `uniform-codes`.
-        says: What it makes visible, one clause.
-        applies: Whether an attention of this spec can be asked this.
-        draw: (case, seed) -> arrays in the case's own type, layout and shapes (`case.input_shapes()`).
+        says: What the probe tests, one clause.
+        applies: Whether the probe can test an attention of this spec.
+        draw: (case, seed) -> arrays in the case's type, layout and shapes (`case.input_shapes()`).
     """
 
     name: str
@@ -62,16 +62,16 @@ class Probe:
 
 
 def find_probe(name: str) -> Probe:
-    """The probe of that name.
+    """Return the probe of that name.
 
     Raises:
-        KeyError: If there is none.
+        KeyError: If no probe has that name.
     """
     return {probe.name: probe for probe in PROBES}[name]
 
 
 def probes_for(spec: AttentionSpec) -> tuple[Probe, ...]:
-    """The probes that an attention of this spec can be asked."""
+    """Return the probes that can test an attention of this spec."""
     return tuple(probe for probe in PROBES if probe.applies(spec))
 
 
@@ -127,7 +127,7 @@ def _large_logits(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> Pro
 
 
 def _sharp(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
-    """Each query is nearly parallel to one key that it sees."""
+    """Make each query nearly parallel to one of its visible keys."""
     spec = case.spec
     if not case.total_seq_len or spec.scale_value == 0.0:
         return draft
@@ -135,10 +135,10 @@ def _sharp(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft
     chosen = np.where(visible_keys(case, draft), noise, -1.0).argmax(-1)
     served = np.arange(spec.q_num_heads) // spec.heads_per_kv
     samples = np.arange(case.batch_size)[:, None, None]
-    like: Float64 = draft.key[samples, served[None, :, None], chosen[:, None, :]]
-    length = np.maximum((like * like).sum(-1, keepdims=True), np.finfo(np.float16).tiny)
-    logit = _SHARP_LOGIT * rng.uniform(0.8, 1.2, length.shape)
-    return replace(draft, query=draft.query + logit / spec.scale_value * like / length)
+    target: Float64 = draft.key[samples, served[None, :, None], chosen[:, None, :]]
+    square = np.maximum((target * target).sum(-1, keepdims=True), np.finfo(np.float16).tiny)
+    logit = _SHARP_LOGIT * rng.uniform(0.8, 1.2, square.shape)
+    return replace(draft, query=draft.query + logit / spec.scale_value * target / square)
 
 
 def _score_levels(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
@@ -147,14 +147,14 @@ def _score_levels(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> Pro
 
 
 def _distinct_heads(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
-    draft = ProbeDraft.drawn(case, rng, spread=_TELLING_SPREAD)
+    draft = ProbeDraft.drawn(case, rng, spread=_DISTINCT_SPREAD)
     heads = 4.0 * np.arange(case.spec.kv_num_heads)[:, None, None]
     samples = 2.0 * np.arange(case.batch_size)[:, None, None, None]
     return replace(draft, value=draft.value + heads - samples)
 
 
 def _softcap_bend(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
-    """Scores of two levels above the cap, which brings them together; each level has values of its own."""
+    """Set scores to two levels near or above the cap, which it maps close together; values differ by level."""
     high = rng.random(_key_shape(case)) < 0.5
     draft = with_logits(case, draft, case.spec.softcap * np.where(high, _ABOVE_CAP, _ABOVE_CAP - 1.0 / 3.0), rng)
     signs = codes((case.batch_size, case.spec.kv_num_heads, 1, case.spec.v_head_dim), rng)
@@ -162,15 +162,15 @@ def _softcap_bend(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> Pro
 
 
 def _softcap_floor(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
-    """Every visible score capped to -softcap, so that a hidden key that is capped too weighs as much."""
+    """Cap every visible score to -softcap, so that a hidden key that is capped too gets the same weight."""
     draft = _poison(case, draft, rng)
     return with_logits(case, draft, np.full(_key_shape(case), -3.0 * case.spec.softcap), rng)
 
 
 def _nan_seen(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
-    """One NaN in a value that as many queries as possible see; none where nothing is seen.
+    """Put one NaN into a value that is visible to as many queries as possible; none if no key is visible.
 
-    Behind a hidden key a NaN may come out or not.
+    A NaN behind a hidden key may or may not reach the output.
     """
     spec = case.spec
     seen = visible_keys(case, draft).sum(axis=1)
@@ -206,28 +206,40 @@ def _hides(spec: AttentionSpec) -> bool:
 
 
 PROBES: tuple[Probe, ...] = (
-    _probe("uniform-codes", "equal weights on coded values: who sees whom, and which head is whose", _uniform_codes),
+    _probe(
+        "uniform-codes", "equal weights on coded values: visible keys and the head mapping are right", _uniform_codes
+    ),
     _probe("visible-keys", "equal weights on one-hot values: the output is the set of visible keys", _visible_keys),
-    _probe("distinct-heads", "heads and samples with different means: a mistaken head", _distinct_heads),
-    _probe("score-levels", "scores set by hand: the scale and the softmax's base", _score_levels),
-    _probe("sharp", "one key dominates each row: the order of the keys", _sharp),
-    _probe("large-logits", "logits beyond the range of exp: a softmax without its maximum", _large_logits),
-    _probe("small-values", "values of 0.001: an absolute tolerance", _times(1e-3)),
-    _probe("large-values", "values of 1000: a relative tolerance", _times(1e3)),
-    _probe("nan-seen", "NaN in one value: a NaN that does not come out", _nan_seen),
-    _probe("poison", "huge values behind hidden keys: any leak", _poison, _hides),
+    _probe("distinct-heads", "heads and samples with different means: no head is mistaken", _distinct_heads),
+    _probe("score-levels", "given scores: the scale and the base of the softmax are right", _score_levels),
+    _probe("sharp", "one key dominates each row: the order of the keys is right", _sharp),
+    _probe("large-logits", "logits beyond the range of exp: the softmax subtracts the maximum", _large_logits),
+    _probe("small-values", "values of 0.001: errors below an absolute tolerance are found", _times(1e-3)),
+    _probe("large-values", "values of 1000: errors below a relative tolerance are found", _times(1e3)),
+    _probe("nan-seen", "NaN in one value: it reaches the output", _nan_seen),
+    _probe("poison", "huge values behind hidden keys: nothing leaks", _poison, _hides),
     _probe(
         "masked-rows",
-        "queries without a visible key: zero, and neither NaN nor a mean",
+        "queries without a visible key: the output is zero, not NaN and not a mean",
         _masked_rows,
         lambda spec: spec.mask is not MaskKind.NONE,
     ),
-    _probe("lowest-mask", "rows of the lowest finite mask value: an ordinary bias", _lowest_mask, when.has_float_mask),
-    _probe("graded-mask", "a finite mask alone makes the weights: how it is added", _graded_mask, when.has_float_mask),
-    _probe("softcap-bend", "scores where the cap bends: whether it is applied", _softcap_bend, when.has_softcap),
+    _probe(
+        "lowest-mask",
+        "rows of the lowest finite mask value: it is added like any bias",
+        _lowest_mask,
+        when.has_float_mask,
+    ),
+    _probe(
+        "graded-mask",
+        "only a finite mask determines the weights: it is added without a factor",
+        _graded_mask,
+        when.has_float_mask,
+    ),
+    _probe("softcap-bend", "scores near the softcap: it is applied", _softcap_bend, when.has_softcap),
     _probe(
         "softcap-floor",
-        "scores capped to their lowest: a hidden key that is capped too",
+        "scores capped to -softcap: a hidden key is not capped too",
         _softcap_floor,
         when.capped_before_hiding,
     ),

@@ -1,6 +1,6 @@
-"""Random legal attention cases by number: every feature of the operator, small odd sizes.
+"""Generates random valid attention cases by number, with every feature of the operator and small, odd sizes.
 
-A pure function of (seed, number), so that any case can be drawn again alone. Runs nothing.
+A pure function of (seed, number), so that any single case can be reproduced. Runs no model.
 """
 
 from dataclasses import dataclass, replace
@@ -16,25 +16,25 @@ from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, L
 
 __all__ = ["CASES_PER_GRAPH", "RandomCase", "RandomGraph", "draw_case", "draw_graph"]
 
-# Neighbouring numbers share a graph, and so a loaded model: loading costs more than a small run.
+# Consecutive numbers share a graph and so a loaded model, because loading takes longer than a small run.
 CASES_PER_GRAPH = 8
 
 _Choice = TypeVar("_Choice")
 
-# Sizes at and around the edges of tiles and vectors, primes, 1 and 2.
+# Sizes at and near the limits of tiles and vectors, primes, 1 and 2.
 _LENGTHS = (1, 1, 2, 3, 4, 5, 7, 8, 13, 16, 31, 33, 64, 67, 129)
 _PASTS = (0, 1, 2, 5, 16, 33)
 _WIDTHS = (1, 2, 3, 4, 7, 8, 16, 32, 33, 64, 96)
 _BATCHES = (1, 1, 2, 3)
-# The judge's time goes with the number of heads, so that most cases have few.
+# Checking takes time proportional to the number of heads, so most cases have few.
 _KV_HEADS = (1, 1, 1, 2, 2, 3)
 _HEADS_PER_KV = (1, 1, 1, 2, 3, 4)
-# An attribute of a node is a float32: what the oracle computes with must be the same number in float64.
+# A node attribute is a float32, so the oracle must compute with that same number in float64.
 _SCALES = tuple(float(np.float32(scale)) for scale in (0.05, 0.3, 1.0, 3.0, 0.0, -0.3))
 _SOFTCAPS = (0.5, 2.0, 30.0)
 _WINDOWS = (-1, 0, 1, 3, 8)
 _DTYPES = (Dtype.FLOAT32,) * 12 + (Dtype.FLOAT16,) * 5 + (Dtype.FLOAT64,) * 3
-# Shares of what is drawn; they only decide how often a feature comes up.
+# Probabilities; they only determine how often a feature occurs.
 _EMPTY, _RARE, _SOME, _OFTEN = 0.01, 0.1, 0.25, 0.5
 
 # The shape that `draw_inputs` and the probes give a mask.
@@ -43,17 +43,17 @@ _USUAL_MASK = "B1ST"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomGraph:
-    """What a model states: all of a case but sizes and arrays.
+    """The properties that a model fixes: a case without sizes and arrays.
 
     Args:
-        spec: What is computed.
+        spec: The attention to compute.
         dtype: Element type.
-        opset: 23 to 25, one that can express all of it.
-        mask_form: Axes of the mask, "" without one: B samples, H heads, S queries, T keys, P some keys fewer, 1.
-            A spec with lengths can have a mask besides.
-        mask_is_bool: Kind of that mask.
-        qk_mode: Stage that a fourth output is asked for, or None.
-        softmax_precision: The attribute, or None if it is left out.
+        opset: 23 to 25, one that can express the spec.
+        mask_form: Axes of the mask, "" without one: B samples, H heads, S queries, T keys, P fewer keys than T, 1.
+            A spec with lengths can also have a mask.
+        mask_is_bool: Whether that mask is boolean.
+        qk_mode: Stage of the requested fourth output, or None.
+        softmax_precision: The attribute, or None if it is absent.
     """
 
     spec: AttentionSpec
@@ -66,13 +66,13 @@ class RandomGraph:
 
     @property
     def words(self) -> str:
-        """What the case id does not tell."""
+        """Properties that are not in the case id."""
         parts = [f"opset {self.opset}"]
         if self.mask_form not in ("", _USUAL_MASK) or (self.spec.mask is MaskKind.LENGTHS and self.mask_form):
             kind = "bool" if self.mask_is_bool else "float"
-            parts.append(f"{kind} mask of axes {self.mask_form}")
+            parts.append(f"{kind} mask with axes {self.mask_form}")
         if self.qk_mode is not None:
-            parts.append(f"scores asked for (mode {int(self.qk_mode)})")
+            parts.append(f"score output (mode {int(self.qk_mode)})")
         if self.softmax_precision is not None:
             parts.append(f"softmax_precision {self.softmax_precision}")
         return ", ".join(parts)
@@ -83,11 +83,11 @@ class RandomCase:
     """One drawn case with its inputs.
 
     Args:
-        number: Its number under the seed.
-        graph: What its model states.
-        case: What is computed, with sizes and type.
-        source: Where the inputs come from: "spread 1", "probe poison".
-        inputs: The arrays, the mask in any shape that broadcasts.
+        number: Its number; with the seed it determines the case.
+        graph: The properties that its model fixes.
+        case: The attention with sizes and type.
+        source: Kind of inputs: "spread 1", "probe poison".
+        inputs: The arrays; the mask may have any shape that broadcasts.
     """
 
     number: int
@@ -98,17 +98,17 @@ class RandomCase:
 
     @property
     def elements(self) -> int:
-        """Numbers that go in: a measure of its size."""
+        """Number of input elements, a measure of the size of the case."""
         return sum(array.size for array in self.inputs.named().values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no sample, no query or no new key."""
+        """Whether the batch size, the query length or the new key length is 0."""
         return 0 in (self.case.batch_size, self.case.q_seq_len, self.case.kv_seq_len)
 
     @property
     def features(self) -> frozenset[str]:
-        """What is special about it, in words: what the cases that fail alike have in common."""
+        """Names of its features, used to find what cases with the same failure have in common."""
         spec, graph, case = self.case.spec, self.graph, self.case
         has_keys_hidden = graph.mask_form or spec.mask is MaskKind.LENGTHS
         present = {
@@ -121,34 +121,34 @@ class RandomCase:
             f"{'bool' if graph.mask_is_bool else 'float'} mask": bool(graph.mask_form),
             "mask of 1 query": graph.mask_form[-2:-1] == "1",
             "mask shorter than the keys": graph.mask_form.endswith("P"),
-            "nothing masked": not has_keys_hidden,
+            "no mask": not has_keys_hidden,
             "softcap": spec.softcap > 0.0,
             "scale 0": spec.scale_value == 0.0,
             "negative scale": spec.scale_value < 0.0,
             "grouped heads": spec.heads_per_kv > 1,
-            "v_head_dim other than head_dim": spec.v_head_dim != spec.head_dim,
+            "v_head_dim differs from head_dim": spec.v_head_dim != spec.head_dim,
             "3-D layout": spec.layout is Layout.BSH,
             "no sample": case.batch_size == 0,
             "no query": case.q_seq_len == 0,
             "no new key": case.kv_seq_len == 0,
             "1 query": case.q_seq_len == 1,
-            "other lengths of queries and new keys": case.q_seq_len != case.kv_seq_len,
-            "scores asked for": graph.qk_mode is not None,
+            "query length differs from new key length": case.q_seq_len != case.kv_seq_len,
+            "score output": graph.qk_mode is not None,
             f"mode {graph.qk_mode}": graph.qk_mode is not None,
             f"softmax_precision {graph.softmax_precision}": graph.softmax_precision is not None,
             graph.dtype.value: True,
             f"opset {graph.opset}": True,
             self.source: self.source.startswith("probe"),
         }
-        return frozenset(word for word, is_so in present.items() if is_so)
+        return frozenset(feature for feature, is_present in present.items() if is_present)
 
 
 def draw_case(seed: int, number: int) -> RandomCase:
-    """Draw the case of a number.
+    """Draw the case with a number.
 
     Args:
-        seed: Family of cases.
-        number: Which of them; the same two numbers give the same arrays.
+        seed: Seed of the series of cases.
+        number: Index in the series; the same seed and number produce the same arrays.
 
     Example:
         >>> case = draw_case(0, 7)
@@ -171,7 +171,7 @@ def draw_case(seed: int, number: int) -> RandomCase:
 
 
 def draw_graph(seed: int, number: int) -> RandomGraph:
-    """Draw what the model of a number states; `CASES_PER_GRAPH` neighbours share it."""
+    """Draw the model properties of a case; `CASES_PER_GRAPH` consecutive numbers share them."""
     rng = np.random.default_rng([seed, number // CASES_PER_GRAPH, 0])
     opset = _pick(rng, (23, 24, 25))
     spec = _draw_spec(rng, opset)
@@ -189,7 +189,7 @@ def draw_graph(seed: int, number: int) -> RandomGraph:
 
 
 def _draw_spec(rng: np.random.Generator, opset: int) -> AttentionSpec:
-    """Every feature that the operator of the opset has, each often enough to meet the others."""
+    """Draw a spec from all features of the operator's opset, each often enough to occur with the others."""
     kv_num_heads = _pick(rng, _KV_HEADS)
     head_dim = _pick(rng, _WIDTHS)
     has_past = _happens(rng, _SOME)
@@ -214,9 +214,9 @@ def _draw_spec(rng: np.random.Generator, opset: int) -> AttentionSpec:
 
 
 def _draw_mask_form(rng: np.random.Generator, spec: AttentionSpec, opset: int) -> str:
-    """Each axis whole or 1, leading ones dropped, from opset 24 on shorter than the keys.
+    """Draw the axes of a mask: each full or 1, leading axes of 1 dropped, from opset 24 fewer keys.
 
-    The keys' axis is never 1 by choice: from opset 24 on the text lets that mean both broadcast and padded.
+    The keys' axis is never set to 1: from opset 24 on the specification allows both broadcast and padding for it.
 
     Source: ONNX Attention, attn_mask: "broadcastable to (batch_size, q_num_heads, q_sequence_length,
         total_sequence_length)"; opset 24: "the last dimension can also be shorter", padded with -inf.
@@ -232,14 +232,8 @@ def _draw_mask_form(rng: np.random.Generator, spec: AttentionSpec, opset: int) -
     return form
 
 
-def _mask_is_bool(rng: np.random.Generator, spec: AttentionSpec) -> bool:
-    """The spec's kind; beside lengths either."""
-    either = _happens(rng, _OFTEN)
-    return either if spec.mask is MaskKind.LENGTHS else spec.mask is MaskKind.BOOL
-
-
 def _draw_inputs(graph: RandomGraph, case: AttentionCase, rng: np.random.Generator) -> tuple[str, AttentionInputs]:
-    """A step of the ladder, or a probe, whose masks have the usual shape."""
+    """Draw random inputs of one spread, or a probe if the mask has the default shape."""
     is_empty = 0 in (case.batch_size, case.q_seq_len, case.kv_seq_len)
     is_usual = graph.mask_form in ("", _USUAL_MASK) and not (graph.mask_form and case.spec.mask is MaskKind.LENGTHS)
     probes = probes_for(case.spec) if is_usual and not is_empty else ()
@@ -257,13 +251,13 @@ def _draw_inputs(graph: RandomGraph, case: AttentionCase, rng: np.random.Generat
 def _draw_mask(
     graph: RandomGraph, case: AttentionCase, inputs: AttentionInputs, rng: np.random.Generator
 ) -> NDArray[np.generic]:
-    """A mask of the graph's form that hides a quarter of the pairs.
+    """Draw a mask with the graph's axes that hides a quarter of the pairs.
 
     Source: opset 24: a shorter mask is "at least as long as the maximum value of nonpad_kv_seqlen".
     """
     keys = case.total_seq_len
     lengths = inputs.nonpad_kv_seqlen
-    # 1 would mean both broadcast and padded.
+    # 1 is ambiguous: broadcast or padded.
     least = max(2, 0 if lengths is None else int(lengths.max(initial=0)))
     sizes = {
         "1": 1,
@@ -282,12 +276,12 @@ def _draw_mask(
 
 
 def _size(rng: np.random.Generator, sizes: tuple[int, ...]) -> int:
-    """One of the sizes, or rarely 0."""
+    """Draw one of the sizes, or rarely 0."""
     return 0 if _happens(rng, _EMPTY) else _pick(rng, sizes)
 
 
 def _happens(rng: np.random.Generator, share: float, is_possible: bool = True) -> bool:  # noqa: FBT001, FBT002 - a condition, not a mode
-    """Whether something that comes up in this share does; a number is drawn either way."""
+    """Draw whether an event of this probability happens; a number is drawn even if it is impossible."""
     return bool(rng.random() < share) and is_possible
 
 

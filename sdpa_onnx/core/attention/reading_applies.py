@@ -1,6 +1,6 @@
-"""Which specs can tell a reading or a fault from the right one: named conditions on a spec.
+"""Named conditions on a spec: for which attentions an alternative reading or a fault can change the output.
 
-Sizes and numbers are not asked: a past of no key, or one sample, can still make two readings equal.
+Sizes and values are not checked: with an empty past, or a single sample, two readings can still be equal.
 """
 
 import math
@@ -39,12 +39,12 @@ def always(_: AttentionSpec) -> bool:
 
 
 def causal(spec: AttentionSpec) -> bool:
-    """Causality holds."""
+    """The attention is causal."""
     return spec.is_causal
 
 
 def positioned(spec: AttentionSpec) -> bool:
-    """Who sees whom depends on positions."""
+    """Visibility of keys depends on positions."""
     return spec.is_causal or spec.has_window
 
 
@@ -54,7 +54,7 @@ def has_offset(spec: AttentionSpec) -> bool:
 
 
 def has_mask(spec: AttentionSpec) -> bool:
-    """A mask is an input, of either type."""
+    """A boolean or float mask is an input."""
     return spec.mask in (MaskKind.BOOL, MaskKind.FLOAT)
 
 
@@ -64,65 +64,65 @@ def has_boolean_mask(spec: AttentionSpec) -> bool:
 
 
 def has_float_mask(spec: AttentionSpec) -> bool:
-    """The mask is added."""
+    """The mask is a float mask, added to the scores."""
     return spec.mask is MaskKind.FLOAT
 
 
 def has_lengths(spec: AttentionSpec) -> bool:
-    """Lengths of the samples are an input."""
+    """Valid lengths of the samples (`nonpad_kv_seqlen`) are an input."""
     return spec.mask is MaskKind.LENGTHS
 
 
 def has_past(spec: AttentionSpec) -> bool:
-    """A cache is an input."""
+    """A key/value cache is an input."""
     return spec.has_past
 
 
 def has_softcap(spec: AttentionSpec) -> bool:
-    """The scores are capped."""
+    """A softcap is applied to the scores."""
     return spec.softcap > 0
 
 
 def capped_before_hiding(spec: AttentionSpec) -> bool:
-    """The scores are capped and something hides keys."""
+    """A softcap is applied, and a mask, causality or a window hides keys."""
     return spec.softcap > 0 and (spec.mask is not MaskKind.NONE or positioned(spec))
 
 
 def has_window(spec: AttentionSpec) -> bool:
-    """A window on either side."""
+    """There is a window on either side."""
     return spec.has_window
 
 
 def window_beyond_causal(spec: AttentionSpec) -> bool:
-    """A window that hides what causality does not."""
+    """A window hides keys that causality does not hide."""
     return spec.left_window >= 0 or (spec.right_window >= 0 and not spec.is_causal)
 
 
 def left_windowed(spec: AttentionSpec) -> bool:
-    """A window to the left."""
+    """There is a left window."""
     return spec.left_window >= 0
 
 
 def right_windowed(spec: AttentionSpec) -> bool:
-    """A window to the right that causality does not make void."""
+    """There is a right window, and causality does not make it redundant."""
     return spec.right_window >= 0 and not spec.is_causal
 
 
 def three_dimensional(spec: AttentionSpec) -> bool:
-    """Heads side by side in the last axis, more than one of them."""
+    """The layout is 3-D with more than one head in the last axis."""
     return spec.layout is Layout.BSH and spec.q_num_heads > 1
 
 
 def several_heads(spec: AttentionSpec) -> bool:
-    """More than one query head."""
+    """There is more than one query head."""
     return spec.q_num_heads > 1
 
 
 def grouped(spec: AttentionSpec) -> bool:
-    """Several key/value heads, each for several query heads."""
+    """Grouped-query attention with more than one key/value head."""
     return 1 < spec.kv_num_heads < spec.q_num_heads
 
 
 def scaled_otherwise(number: Callable[[AttentionSpec], float]) -> Applies:
-    """The spec's scale is another than that number."""
+    """The spec's scale differs from this number."""
     return lambda spec: not math.isclose(number(spec), spec.scale_value, rel_tol=1e-9)

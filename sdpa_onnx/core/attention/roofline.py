@@ -1,6 +1,6 @@
-"""What one attention must cost: operations, exponentials, bytes, and the time a machine needs for them.
+"""Counts FLOPs, exponentials and bytes of one attention, and computes its roofline time.
 
-Counts only; the ceilings of a machine are measured in `measure`.
+Measures nothing; the peak rates of a machine are measured in `measure`.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ _BYTES = {Dtype.FLOAT64: 8, Dtype.FLOAT32: 4, Dtype.FLOAT16: 2, Dtype.BFLOAT16: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionWork:
-    """Work of one forward pass over all samples and heads.
+    """Operation counts of one forward pass over all samples and heads.
 
     Args:
-        useful_flops: Operations on pairs that may attend; multiply and add are two.
-        executed_flops: Operations of a kernel that skips nothing.
-        exps: Exponentials on pairs that may attend.
-        bytes_moved: Query, key, value read once and output written once (a
-            fused kernel's lower bound), bytes.
+        useful_flops: Operations on visible (query, key) pairs; a multiply-add counts as two.
+        executed_flops: Operations of a kernel that skips no pair.
+        exps: Exponentials of visible pairs.
+        bytes_moved: Query, key, value read once and output written once (the
+            lower bound of a fused kernel), bytes.
     """
 
     useful_flops: int
@@ -35,12 +35,12 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """What this machine reached, measured in the same run with the same threads.
+    """Peak rates of this machine, measured in the same run with the same number of threads.
 
     Args:
-        gemm_flops_per_second: Matrix product.
-        exps_per_second: Softmax.
-        bytes_per_second: Reading memory; -1 where it was not measured (runs of earlier versions).
+        gemm_flops_per_second: Of a matrix product.
+        exps_per_second: Of a softmax.
+        bytes_per_second: Of reading memory; -1 if not measured (runs of earlier versions).
     """
 
     gemm_flops_per_second: float
@@ -49,12 +49,12 @@ class Ceilings:
 
 
 def attention_work(case: AttentionCase) -> AttentionWork:
-    """Count the work of one attention, projections left out.
+    """Count the operations of one attention without its projections.
 
-    Random masks and lengths are counted as if nothing were hidden, since only
-    their values tell; causality and windows are counted exactly.
+    Masks and lengths count as if they hid nothing, because only their values
+    show what they hide; causality and windows are counted exactly.
 
-    Source: two products, 2 P H (d_k + d_v) operations over P visible pairs
+    Source: two matrix products, 2 P H (d_k + d_v) operations over P visible pairs
         (METHOD C.1).
 
     Example:
@@ -78,11 +78,11 @@ def attention_work(case: AttentionCase) -> AttentionWork:
 
 
 def projection_flops(*, rows_q: int, rows_kv: int, hidden_size: int) -> int:
-    """Operations of the four projections of multi-head attention.
+    """Count the operations of the four projections of multi-head attention.
 
     Args:
-        rows_q: Samples x queries.
-        rows_kv: Samples x keys.
+        rows_q: Samples times queries.
+        rows_kv: Samples times keys.
         hidden_size: Width of the model (d_model).
 
     Source: query and output 2 n D^2 each over n queries, key and value over n keys (METHOD C.1).
@@ -91,7 +91,7 @@ def projection_flops(*, rows_q: int, rows_kv: int, hidden_size: int) -> int:
 
 
 def roof_seconds(work: AttentionWork, ceilings: Ceilings) -> float:
-    """Least time on one thread: products and exponentials do not overlap there, and memory is read beside them.
+    """Lower bound of the time on one thread: products and exponentials do not overlap, memory reads do.
 
     Source: METHOD C.1; roofline after Williams, Waterman and Patterson 2009.
     """
@@ -99,16 +99,16 @@ def roof_seconds(work: AttentionWork, ceilings: Ceilings) -> float:
 
 
 def is_memory_bound(work: AttentionWork, ceilings: Ceilings) -> bool:
-    """Whether reading the inputs takes longer than computing; False where memory was not measured."""
+    """Whether reading the inputs takes longer than computing; False if the bandwidth was not measured."""
     return _memory_seconds(work, ceilings) > _compute_seconds(work, ceilings)
 
 
 def bound_by(work: AttentionWork, ceilings: Ceilings, *, host_seconds: float = -1.0) -> str:
-    """What takes longest of one call: "products", "exponentials", "memory" or "host".
+    """Return the part of one call that takes longest: "products", "exponentials", "memory" or "host".
 
     Args:
-        work: Of the call.
-        ceilings: Of the machine.
+        work: Operation counts of the call.
+        ceilings: Peak rates of the machine.
         host_seconds: Time of the call outside kernels, -1 if unknown.
     """
     parts = {
@@ -129,9 +129,9 @@ def _memory_seconds(work: AttentionWork, ceilings: Ceilings) -> float:
 
 
 def _visible_pairs(case: AttentionCase) -> int:
-    """Pairs (query, key) of one head that causality and windows leave visible."""
+    """Count the (query, key) pairs of one head that causality and windows leave visible."""
     spec = case.spec
-    # With lengths the queries stand at the end of the keys, as in masks.causal_offset.
+    # With lengths the queries are aligned with the last keys, as in masks.causal_offset.
     offset = case.kv_seq_len - case.q_seq_len if spec.mask is MaskKind.LENGTHS else case.past_seq_len
     position: NDArray[np.int64] = np.arange(case.q_seq_len, dtype=np.int64) + offset
     last = np.full_like(position, case.total_seq_len - 1)

@@ -1,6 +1,6 @@
-"""Scales that are simple functions of a length, in words: what a scale may have been before it was fixed.
+"""Finds a constant scale that may be a function of a sequence length, fixed when the model was traced.
 
-Numbers only; which of them is a fault is decided elsewhere, by running.
+Compares numbers only; whether the scale is a fault is decided elsewhere, by running the model.
 """
 
 import math
@@ -12,17 +12,17 @@ from sdpa_onnx.core.attention.spec import AttentionSpec
 
 __all__ = ["scale_doubt", "size_functions", "stored"]
 
-# A length beyond this is not looked for where no size is known: above it, 1/sqrt(n) is dense among float32 numbers.
+# Without known sizes, no longer length is tried: above it, 1/sqrt(n) is dense among float32 numbers.
 _LONGEST = 1 << 16
 
 
 def stored(scale: float) -> float:
-    """The scale as a file holds it: ONNX attributes and constants are float32."""
+    """Round a scale to float32, the type of ONNX attributes and constants."""
     return float(np.float32(scale))
 
 
 def size_functions(size: int, head_dim: int) -> dict[str, float]:
-    """Scales that follow a length n, by their formula with `n`.
+    """Compute scales that depend on a length n, by formula.
 
     Source: 1/n and 1/sqrt(n) are means over keys; log n over a width is the
     length scaling of Chiang and Cholak 2022, section 5.3, and of later models.
@@ -31,44 +31,44 @@ def size_functions(size: int, head_dim: int) -> dict[str, float]:
         >>> size_functions(16, 64)["1/n"]
         0.0625
     """
-    found = {"1/n": 1 / size, "1/sqrt(n)": size**-0.5} if size > 0 else {}
+    scales = {"1/n": 1 / size, "1/sqrt(n)": size**-0.5} if size > 0 else {}
     if size > 1:
         widths = {"d_k": head_dim, "sqrt(d_k)": math.sqrt(head_dim)}
-        found |= {f"log(n)/{name}": math.log(size) / width for name, width in widths.items()}
-        found |= {"1/sqrt(n d_k)": (size * head_dim) ** -0.5}
-    return found
+        scales |= {f"log(n)/{name}": math.log(size) / width for name, width in widths.items()}
+        scales |= {"1/sqrt(n d_k)": (size * head_dim) ** -0.5}
+    return scales
 
 
 def scale_doubt(spec: AttentionSpec, lengths: Iterable[int] | None) -> str:
-    """Why a constant scale may belong to one length only; "" without doubt.
+    """Explain why a constant scale may be valid for one length only; "" if there is no reason.
 
-    1, 1/sqrt(d_k) and 1/d_k are the scales of known rules and are never doubted.
+    1, 1/sqrt(d_k) and 1/d_k follow known rules and never raise a doubt.
 
     Args:
         spec: The attention.
-        lengths: Lengths that the model was traced at, or None where they are not known: then
-            1/n and 1/sqrt(n) of a whole n are looked for.
+        lengths: Lengths that the model was traced at. None if they are unknown: then
+            1/n and 1/sqrt(n) of an integer n are tried.
 
     Example:
         >>> spec = AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=64, scale=0.0625)
         >>> scale_doubt(spec, None)
-        'scale 0.0625 is not 1/sqrt(d_k) = 0.125; it is 1/n of a length n = 16 and may have been fixed at it'
+        'scale 0.0625 is not 1/sqrt(d_k) = 0.125; it equals 1/n for a length n = 16 and may be fixed to that length'
     """
     scale, width = stored(spec.scale_value), spec.head_dim
     if not 0.0 < scale < math.inf or scale in {stored(rule) for rule in (1.0, width**-0.5, 1 / width)}:
         return ""
-    candidates = _whole_lengths(scale) if lengths is None else sorted({size for size in lengths if size > 1})
+    candidates = _integer_lengths(scale) if lengths is None else sorted({size for size in lengths if size > 1})
     for size in candidates:
         for formula, value in size_functions(size, width).items():
             if stored(value) == scale:
                 return (
-                    f"scale {scale:.6g} is not 1/sqrt(d_k) = {width**-0.5:.6g}; it is {formula} of a length n = {size} "
-                    f"and may have been fixed at it"
+                    f"scale {scale:.6g} is not 1/sqrt(d_k) = {width**-0.5:.6g}; it equals {formula} for a length "
+                    f"n = {size} and may be fixed to that length"
                 )
     return ""
 
 
-def _whole_lengths(scale: float) -> list[int]:
-    """Whole numbers of which the scale can be 1/n or 1/sqrt(n)."""
-    near = (round(1 / scale), round(scale**-2))
-    return [size for size in near if 1 < size <= _LONGEST]
+def _integer_lengths(scale: float) -> list[int]:
+    """Integers n for which the scale can be 1/n or 1/sqrt(n)."""
+    nearest = (round(1 / scale), round(scale**-2))
+    return [size for size in nearest if 1 < size <= _LONGEST]

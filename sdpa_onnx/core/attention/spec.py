@@ -1,6 +1,6 @@
-"""What attention is computed: the spec that a graph keeps, the case with its sizes.
+"""Defines an attention: the spec (heads, mask, scale, ...) and the case (spec with sizes and element type).
 
-Knows nothing of arrays, files, torch or onnx.
+Uses no arrays, files, torch or onnx.
 """
 
 import math
@@ -20,7 +20,7 @@ __all__ = [
     "ScaleRule",
     "option_tokens",
     "parse_case_id",
-    "scale_word",
+    "scale_text",
 ]
 
 
@@ -28,9 +28,9 @@ _Enum = TypeVar("_Enum", bound=StrEnum)
 
 
 class MaskKind(StrEnum):
-    """How keys are hidden besides causality and windows.
+    """Kind of mask input, in addition to causality and windows.
 
-    LENGTHS is ONNX's `nonpad_kv_seqlen`: one count of valid keys per sample.
+    LENGTHS is ONNX's `nonpad_kv_seqlen`: the number of valid keys of each sample.
     """
 
     NONE = "none"
@@ -42,7 +42,7 @@ class MaskKind(StrEnum):
 class Layout(StrEnum):
     """Axis order: B batch, N heads, S sequence, H width of one head.
 
-    BNSH is ONNX's 4-D layout, BSH its 3-D layout (heads side by side).
+    BNSH is ONNX's 4-D layout, BSH its 3-D layout (heads concatenated in the last axis).
     """
 
     BNSH = "bnsh"
@@ -50,12 +50,12 @@ class Layout(StrEnum):
 
     @property
     def length_axis(self) -> int:
-        """The axis of S."""
+        """Index of the sequence axis."""
         return 2 if self is Layout.BNSH else 1
 
 
 class Dtype(StrEnum):
-    """Element type of query, key, value and output, in numpy's words."""
+    """Element type of query, key, value and output, with numpy's names."""
 
     FLOAT64 = "float64"
     FLOAT32 = "float32"
@@ -69,7 +69,7 @@ class Dtype(StrEnum):
 
 
 class ScaleRule(StrEnum):
-    """The factor on QK^T as a rule of d_k.
+    """The factor on QK^T as a function of d_k.
 
     Source: 1/sqrt(d_k) is Vaswani et al. 2017, section 3.2.1.
     """
@@ -81,7 +81,7 @@ class ScaleRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
-    """One attention without its sizes: what a dynamic model keeps.
+    """One attention without its sizes: what is constant in a model with dynamic axes.
 
     Args:
         q_num_heads: Query heads.
@@ -90,16 +90,16 @@ class AttentionSpec:
         v_head_dim: Width of a value head, elements. None means head_dim.
         is_causal: Query i sees key j iff j <= i + offset (see masks.py).
         left_window: Keys visible left of a query's own position; -1 = all.
-        right_window: The same to the right.
+        right_window: Keys visible right of a query's own position; -1 = all.
         mask: Kind of mask input.
         softcap: softcap * tanh(scores / softcap) before the mask; 0.0 = off.
         scale: Factor on QK^T: a number or a rule of head_dim.
         has_past: A cache of earlier keys and values is an input, and the
-            cache with the new ones an output.
+            cache extended by the new ones is an output.
         layout: Axis order of query, key, value and output.
 
     Raises:
-        CaseError: If no attention with these figures exists.
+        CaseError: If a value is out of range or the values contradict each other.
 
     Source: attributes of ONNX Attention, opset 25.
     """
@@ -137,7 +137,7 @@ class AttentionSpec:
         if self.has_past and self.mask is MaskKind.LENGTHS:
             raise CaseError(
                 "mask 'lengths' cannot be combined with a past.",
-                hint="ONNX Attention takes nonpad_kv_seqlen only without past_key and past_value.",
+                hint="ONNX Attention accepts nonpad_kv_seqlen only without past_key and past_value.",
             )
 
     @property
@@ -165,18 +165,18 @@ class AttentionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCase:
-    """A spec with its sizes and element type: one problem to run.
+    """A spec with sizes and element type: one problem to run.
 
     Args:
-        spec: What is computed.
-        batch_size: Samples.
-        q_seq_len: Queries of a sample.
-        kv_seq_len: New keys of a sample (the past not counted).
-        past_seq_len: Keys in the cache; only with spec.has_past.
+        spec: The attention to compute.
+        batch_size: Number of samples.
+        q_seq_len: Queries per sample.
+        kv_seq_len: New keys per sample (without the past).
+        past_seq_len: Keys in the cache; 0 unless spec.has_past.
         dtype: Element type.
 
     Raises:
-        CaseError: If a size is negative, or a past is given without a cache.
+        CaseError: If a size is negative, or past_seq_len is set and the spec has no past.
 
     Example:
         >>> spec = AttentionSpec(q_num_heads=8, kv_num_heads=2, head_dim=64, is_causal=True)
@@ -203,12 +203,12 @@ class AttentionCase:
 
     @property
     def total_seq_len(self) -> int:
-        """Keys that the softmax runs over: past and new."""
+        """Number of keys that the softmax runs over: past and new."""
         return self.past_seq_len + self.kv_seq_len
 
     @property
     def case_id(self) -> str:
-        """Stable, file-name safe name: only what differs from the default appears. Twin: `parse_case_id`."""
+        """Stable name, safe as a file name, without options at their default. Twin: `parse_case_id`."""
         spec = self.spec
         parts = [
             f"b{self.batch_size}",
@@ -222,7 +222,7 @@ class AttentionCase:
         return "_".join([*parts, *option_tokens(spec, self.past_seq_len)])
 
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the inputs that this case has, by their name in `AttentionInputs`."""
+        """Shapes of the inputs of this case, by their name in `AttentionInputs`."""
         spec = self.spec
         shapes = {
             "query": self.shape_of(spec.q_num_heads, self.q_seq_len, spec.head_dim),
@@ -264,7 +264,7 @@ def option_tokens(spec: AttentionSpec, past_seq_len: int = 0) -> tuple[str, ...]
         f"past{past_seq_len}": spec.has_past,
         f"mask-{spec.mask}": spec.mask is not MaskKind.NONE,
         f"cap{spec.softcap:g}": spec.softcap > 0,
-        f"scale{scale_word(spec.scale)}": spec.scale != ScaleRule.INVERSE_SQRT,
+        f"scale{scale_text(spec.scale)}": spec.scale != ScaleRule.INVERSE_SQRT,
         spec.layout.value: spec.layout is not Layout.BNSH,
     }
     return tuple(word for word, present in options.items() if present)
@@ -314,8 +314,8 @@ def _require(name: str, value: object, allowed: str, *, holds: bool) -> None:
         raise CaseError(f"{name} is {value}; it must be {allowed}.")
 
 
-def _default(given: int | None, otherwise: int) -> int:
-    return otherwise if given is None else given
+def _default(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def _member(kind: type[_Enum], name: str, value: str) -> _Enum:
@@ -325,15 +325,15 @@ def _member(kind: type[_Enum], name: str, value: str) -> _Enum:
         raise CaseError(f"{name} is '{value}'; it must be one of {', '.join(kind)}.") from None
 
 
-def scale_word(scale: float | ScaleRule) -> str:
-    """A scale as it stands in a case id."""
+def scale_text(scale: float | ScaleRule) -> str:
+    """A scale as part of a case id."""
     return re.sub(r"[^a-z0-9]+", "-", scale.value) if isinstance(scale, ScaleRule) else f"{scale:g}"
 
 
 def _scale_of(word: str) -> float | ScaleRule:
-    """Twin: `scale_word`.
+    """Twin: `scale_text`.
 
     Raises:
         ValueError: If it is neither a rule nor a number.
     """
-    return next((rule for rule in ScaleRule if scale_word(rule) == word), None) or float(word)
+    return next((rule for rule in ScaleRule if scale_text(rule) == word), None) or float(word)

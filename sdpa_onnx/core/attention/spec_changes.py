@@ -1,4 +1,7 @@
-"""What differs between the attentions of two models, in sentences; judges no numbers and runs nothing."""
+"""Describes in sentences how the attentions of two models differ.
+
+Compares specs only; runs nothing and decides no verdict.
+"""
 
 import math
 from collections import Counter
@@ -9,20 +12,20 @@ from sdpa_onnx.core.attention.spec import AttentionSpec
 
 __all__ = ["spec_changes"]
 
-# Two scales closer than this are one: files hold them as float32. Source: IEEE 754, 23 bits of fraction.
+# Scales closer than this are equal, because files store them as float32. Source: IEEE 754, 23 bits of fraction.
 _FLOAT32_STEP = 2.0**-23
-# How values are laid out is told by the graph; it changes no result.
-_COMPUTED = tuple(one.name for one in fields(AttentionSpec) if one.name != "layout")
+# The layout is compared with the graph; it changes no result.
+_COMPARED = tuple(field.name for field in fields(AttentionSpec) if field.name != "layout")
 
 
 def spec_changes(before: Sequence[AttentionSpec], now: Sequence[AttentionSpec]) -> list[str]:
-    """One sentence a changed field, such as "The scale was 0.1768 and is 0.18".
+    """Write one sentence for each changed field, such as "The scale was 0.1768 and is 0.18".
 
     Args:
-        before, now: In graph order.
+        before, now: Specs in graph order.
 
     Returns:
-        Nothing where there are not as many attentions on both sides: which is which is unknown.
+        Sentences; empty if the numbers of attentions differ, because then they cannot be matched.
     """
     if len(before) != len(now):
         return []
@@ -36,12 +39,12 @@ def spec_changes(before: Sequence[AttentionSpec], now: Sequence[AttentionSpec]) 
 
 
 def _changed(before: AttentionSpec, now: AttentionSpec) -> list[tuple[str, str, str]]:
-    pairs = {name: (_value(before, name), _value(now, name)) for name in _COMPUTED}
-    return [(name, *_said(*pair)) for name, pair in pairs.items() if not _is_same(*pair)]
+    pairs = {name: (_value(before, name), _value(now, name)) for name in _COMPARED}
+    return [(name, *_formatted(*pair)) for name, pair in pairs.items() if not _is_same(*pair)]
 
 
 def _value(spec: AttentionSpec, name: str) -> object:
-    """The field; a scale as its number, whether it was given as one or as a rule."""
+    """Return the field; a scale rule is converted to its number."""
     return spec.scale_value if name == "scale" else getattr(spec, name)
 
 
@@ -51,8 +54,8 @@ def _is_same(was: object, is_now: object) -> bool:
     return was == is_now
 
 
-def _said(was: object, is_now: object) -> tuple[str, str]:
-    """Both in as few digits as tell them apart."""
+def _formatted(was: object, is_now: object) -> tuple[str, str]:
+    """Format both values with as few digits as distinguish them."""
     if not (isinstance(was, float) and isinstance(is_now, float)):
         return str(was), str(is_now)
     short = f"{was:.4g}", f"{is_now:.4g}"

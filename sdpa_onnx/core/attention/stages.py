@@ -1,6 +1,6 @@
-"""The intermediate arrays of one block of attention that bound, sigma and directions all need, made once.
+"""Computes the intermediate arrays of one block of attention once, for bound, sigma and score tests.
 
-Float64, straight from the oracle's formula. Judges nothing.
+Float64, by the oracle's formula. Decides no verdict.
 """
 
 from collections.abc import Iterator
@@ -15,23 +15,23 @@ __all__ = ["Stages", "cut_block", "stages_of"]
 
 Float64 = NDArray[np.float64]
 
-# Elements of one rows x keys array (1 MiB of float64): about twenty of them then stay near the processor.
+# Elements of one rows x keys array (1 MiB of float64): about twenty such arrays fit into the cache.
 _PART_ELEMENTS = 2**17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
-    """One block of queries with everything up to the output.
+    """One block of queries with every intermediate array up to the output.
 
     Args:
         block: The float64 inputs.
         visible: (rows, keys), False where the bias is -inf.
-        seen: (keys,), keys that some query of the block sees.
+        seen: (keys,), True for a key that is visible to at least one query of the block.
         products: (rows, keys), |scale| sum_l |q_il| |k_jl|.
         scores: (rows, keys), before softcap and bias.
-        slope: (rows, keys), derivative of the softcap; None where there is no softcap.
+        slope: (rows, keys), derivative of the softcap; None without a softcap.
         logits: (rows, keys), -inf where hidden.
-        below: (rows, keys), how far a logit lies below the highest of its row; 0 where hidden.
+        below: (rows, keys), the row's maximum minus the logit; 0 where hidden.
         weights: (rows, keys).
         output: (rows, v_head_dim).
         per_scale: (rows, v_head_dim), d output / d ln(scale).
@@ -79,11 +79,11 @@ def stages_of(block: HeadBlock) -> Stages:
 
 
 def cut_block(block: HeadBlock) -> Iterator[HeadBlock]:
-    """Cut a block into parts whose rows x keys arrays are small enough to stay in the processor's cache."""
+    """Split a block into parts whose rows x keys arrays fit into the processor's cache."""
     step = max(1, _PART_ELEMENTS // max(1, block.key.shape[0]))
     for start in range(0, block.rows.size, step):
-        some = slice(start, start + step)
-        yield replace(block, rows=block.rows[some], query=block.query[some], bias=block.bias[some])
+        part = slice(start, start + step)
+        yield replace(block, rows=block.rows[part], query=block.query[part], bias=block.bias[part])
 
 
 def _below(logits: Float64) -> Float64:

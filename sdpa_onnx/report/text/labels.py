@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
 
-from sdpa_onnx.core.attention.spec import Layout, MaskKind, ScaleRule, option_tokens, scale_word
+from sdpa_onnx.core.attention.spec import Layout, MaskKind, ScaleRule, option_tokens, scale_text
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
     GateRecord,
@@ -221,7 +221,7 @@ def _option_words(record: SizedRecord) -> list[str]:
         f"past {record.past_seq_len}": spec.has_past,
         _MASK_WORDS[spec.mask]: spec.mask is not MaskKind.NONE,
         f"softcap {spec.softcap:g}": spec.softcap > 0,
-        f"scale {scale_word(spec.scale)}": spec.scale != ScaleRule.INVERSE_SQRT,
+        f"scale {scale_text(spec.scale)}": spec.scale != ScaleRule.INVERSE_SQRT,
         "layout BSH": spec.layout is Layout.BSH,
     }
     return [word for word, present in words.items() if present]

@@ -386,15 +386,15 @@ MISFITS: list[tuple[dict[str, tuple[int, ...]], str]] = [
     (
         {"value": (1, 2, 6, 4)},
         (
-            "query (1, 2, 3, 4), key (1, 2, 5, 4) and value (1, 2, 6, 4) do not fit together. "
-            "Batch sizes must be equal, and key and value equally long."
+            "query (1, 2, 3, 4), key (1, 2, 5, 4) and value (1, 2, 6, 4) do not match. "
+            "Batch sizes must be equal, and key and value must have the same length."
         ),
     ),
     (
         {"query": (2, 2, 3, 4)},
         (
-            "query (2, 2, 3, 4), key (1, 2, 5, 4) and value (1, 2, 5, 4) do not fit together. "
-            "Batch sizes must be equal, and key and value equally long."
+            "query (2, 2, 3, 4), key (1, 2, 5, 4) and value (1, 2, 5, 4) do not match. "
+            "Batch sizes must be equal, and key and value must have the same length."
         ),
     ),
 ]

@@ -17,17 +17,17 @@ from sdpa_onnx.core.judge.expectation import expect
 
 _ALWAYS = {
     *("causal", "left window", "right window", "past", "past of 0", "lengths", "bool mask", "float mask"),
-    *("mask of 1 query", "mask shorter than the keys", "nothing masked", "softcap", "scale 0", "negative scale"),
+    *("mask of 1 query", "mask shorter than the keys", "no mask", "softcap", "scale 0", "negative scale"),
     *(
         "grouped heads",
-        "v_head_dim other than head_dim",
+        "v_head_dim differs from head_dim",
         "3-D layout",
         "no sample",
         "no query",
         "no new key",
         "1 query",
     ),
-    *("1 query", "other lengths of queries and new keys", "scores asked for"),
+    *("1 query", "query length differs from new key length", "score output"),
     *(f"mode {mode}" for mode in range(4)),
     *(f"softmax_precision {dtype}" for dtype in ("float64", "float32", "float16", "bfloat16")),
     *("float64", "float32", "float16", "opset 23", "opset 24", "opset 25"),

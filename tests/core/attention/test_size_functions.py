@@ -25,8 +25,8 @@ def _doubt(scale: float | ScaleRule, lengths: tuple[int, ...] | None, *, head_di
 def test_function_of_a_traced_length(scale: float, formula: str, length: int) -> None:
     """The formula and the length are told; at another traced length there is no doubt."""
     assert _doubt(scale, (5, length)) == (
-        f"scale {scale:.6g} is not 1/sqrt(d_k) = 0.125; it is {formula} of a length n = {length} and may have been "
-        "fixed at it"
+        f"scale {scale:.6g} is not 1/sqrt(d_k) = 0.125; it equals {formula} for a length n = {length} and may be "
+        "fixed to that length"
     )
     assert _doubt(scale, (5, length + 1)) == ""
 
@@ -41,7 +41,7 @@ def test_known_rules_are_never_doubted(scale: float | ScaleRule, lengths: tuple[
 @pytest.mark.parametrize(("scale", "length"), [(1 / 6, 6), (96**-0.5, 96), (1 / 1000, 1000)])
 def test_length_that_nothing_tells(scale: float, length: int) -> None:
     """Without traced sizes a whole n is looked for, in float32 as a file holds the scale."""
-    assert f"of a length n = {length} " in _doubt(scale, None)
+    assert f"for a length n = {length} " in _doubt(scale, None)
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.3535, 2.0, 0.0, -0.25, 0.17])

@@ -110,7 +110,7 @@ SPEC_ERRORS: list[tuple[dict[str, Any], str]] = [
         {"mask": "lengths", "has_past": True},
         (
             "mask 'lengths' cannot be combined with a past. "
-            "ONNX Attention takes nonpad_kv_seqlen only without past_key and past_value."
+            "ONNX Attention accepts nonpad_kv_seqlen only without past_key and past_value."
         ),
     ),
 ]

@@ -120,8 +120,10 @@ def test_a_lower_limit_is_reported() -> None:
     """A fully masked row is a mean after such a limit."""
     found = read_right(parsed(READ["clipped from below"]))
     assert found.warnings == (
-        "scores are raised to -3.4e+38 at node Clip/x: "
-        "a query without visible keys is a mean in the source and 0 in the result",
+        (
+            "scores are raised to -3.4e+38 at node Clip/x: "
+            "a query without visible keys is a mean in the source and 0 in the result"
+        ),
     )
 
 
