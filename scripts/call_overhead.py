@@ -16,8 +16,8 @@ import numpy as np
 
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.measure.arm_settings import arm_settings
-from sdpa_onnx.measure.worker.on_onnxruntime import OrtArms
-from sdpa_onnx.measure.worker.visit import Turns, visit
+from sdpa_onnx.runtimes.worker.on_onnxruntime import OrtArms
+from sdpa_onnx.runtimes.worker.visit import Turns, visit
 
 # run_with_iobinding and what it takes.
 Call: TypeAlias = "partial[object]"

@@ -40,5 +40,5 @@ run verify "$OUT/ort-gqa.onnx" --runtime ort-cuda
 "$PYTHON" -m sdpa_onnx fuzz --runtime ort-cuda --cases 2000 || true
 "$PYTHON" -m pytest tests/runtimes -q || failed=1
 # Timing in a worker process: captured graphs, events, the clock of the GPU, a cold cache.
-"$PYTHON" -m pytest tests/measure/test_worker_gpu.py tests/measure/test_worker_cuda.py -q -rs -s || failed=1
+"$PYTHON" -m pytest tests/runtimes/worker/test_gpu.py tests/runtimes/worker/test_cuda.py -q -rs -s || failed=1
 exit "$failed"

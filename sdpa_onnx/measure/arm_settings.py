@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arm_job import Adapter
+from sdpa_onnx.runtimes.arm_job import Adapter
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from typing import Self
 import numpy as np
 
 from sdpa_onnx.core.timing.steady import WarmUp, judge_warm_up
-from sdpa_onnx.measure.arm_job import ArmJob, KernelTimes, LoadTimes, Visit
 from sdpa_onnx.measure.machine_load import OthersLoad
 from sdpa_onnx.measure.pool import TimedWorker, WorkerKey, WorkerPool, worker_keys
 from sdpa_onnx.measure.samples import CLONE
 from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit
-from sdpa_onnx.measure.workers import WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import ArmJob, KernelTimes, LoadTimes, Visit
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 
 __all__ = ["ArmLaunch", "BaselineFailedError", "Launch"]
 

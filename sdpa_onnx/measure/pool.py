@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
-from sdpa_onnx.measure.workers import Worker, WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
+from sdpa_onnx.runtimes.timing_worker import TimingWorker
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 
 __all__ = ["PATIENCE_SECONDS", "TimedWorker", "WorkerFactory", "WorkerKey", "WorkerPool", "worker_keys"]
 
@@ -20,7 +21,7 @@ PATIENCE_SECONDS = 600.0
 
 
 class TimedWorker(Protocol):
-    """What is asked of a worker; see `workers.Worker`."""
+    """What is asked of a worker; see `timing_worker.TimingWorker`."""
 
     def wait_ready(self) -> None: ...
     def load(self, job: ArmJob) -> LoadTimes: ...
@@ -36,7 +37,7 @@ class TimedWorker(Protocol):
 
 
 class WorkerFactory(Protocol):
-    """Starts one process and returns at once, as the class `Worker` does."""
+    """Starts one process and returns at once, as the class `TimingWorker` does."""
 
     def __call__(
         self, adapter: Adapter, *, python: Path | None, threads: int, patience_seconds: float, runtime: str
@@ -80,7 +81,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self, *, fresh: bool = True, patience_seconds: float = PATIENCE_SECONDS, start: WorkerFactory = Worker
+        self, *, fresh: bool = True, patience_seconds: float = PATIENCE_SECONDS, start: WorkerFactory = TimingWorker
     ) -> None:
         self.is_fresh = fresh
         self._patience_seconds = patience_seconds

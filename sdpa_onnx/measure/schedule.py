@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.timing.paired import StoppingLook
-from sdpa_onnx.measure.arm_job import ArmJob
 from sdpa_onnx.measure.launch import ArmLaunch, Launch
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
 from sdpa_onnx.measure.samples import CLONE, ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan, blocks_of_launch
 from sdpa_onnx.measure.verdict_rule import Decision, decide, quiet_blocks
-from sdpa_onnx.measure.workers import WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import ArmJob
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 
 __all__ = ["LoneArmError", "Schedule", "ScheduleResult"]
 

@@ -5,15 +5,15 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arm_job import RanFacts
 from sdpa_onnx.measure.arm_settings import ort_target
+from sdpa_onnx.runtimes.arm_job import RanFacts
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport
 
 __all__ = ["RanReporter", "worker_report"]
 
 
 class RanReporter(Protocol):
-    """What is asked of a worker here; see `workers.Worker`."""
+    """What is asked of a worker here; see `timing_worker.TimingWorker`."""
 
     def ran(self, *, with_graph: bool = True) -> RanFacts: ...
 

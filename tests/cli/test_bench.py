@@ -25,8 +25,8 @@ from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import TimedComparison
 from sdpa_onnx.workflows.timing.job_folder import Arm
 from tests.cli.invoke import Shell
-from tests.measure.environments import NUMPY, ONNXRUNTIME, environment
 from tests.report.synthetic_bench import benched, timing
+from tests.runtimes.worker.environments import NUMPY, ONNXRUNTIME, environment
 
 pytestmark = pytest.mark.alone
 

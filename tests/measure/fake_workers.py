@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.measure.pool import WorkerPool
-from sdpa_onnx.measure.workers import WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.runtimes.base import RanReport
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 
 MILLISECOND = 1_000_000
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.measure.arm_job import Adapter
 from sdpa_onnx.measure.pool import WorkerPool, worker_keys
-from sdpa_onnx.measure.workers import WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import Adapter
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 from tests.measure.fake_workers import FakeArm, FakeMachine, FakeWorker, job
 
 

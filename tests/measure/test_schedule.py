@@ -9,11 +9,11 @@ import pytest
 
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.paired import LOOKS, StoppingLook
-from sdpa_onnx.measure.arm_job import ArmJob
 from sdpa_onnx.measure.launch import BaselineFailedError
 from sdpa_onnx.measure.schedule import Schedule, ScheduleResult
 from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit
 from sdpa_onnx.measure.verdict_rule import CLONE
+from sdpa_onnx.runtimes.arm_job import ArmJob
 from tests.measure.fake_workers import MILLISECOND, FakeArm, FakeMachine, job, visits_of
 
 PLAN = TimingPlan(blocks=40, budget_seconds=1e9, extras=False)

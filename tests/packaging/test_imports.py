@@ -67,7 +67,7 @@ def _imports(package: str, text: str) -> list[int]:
     ("package", "expected"),
     [
         ("openvino", {"openvino_import.py", "on_openvino.py"}),
-        ("onnxruntime", {"onnxruntime_import.py", "on_onnxruntime.py", "on_cuda.py"}),
+        ("onnxruntime", {"onnxruntime_import.py", "ort_arm.py", "on_cuda.py"}),
     ],
 )
 def test_runtimes_are_imported_where_nothing_is_sent(package: str, expected: set[str]) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from sdpa_onnx.core.records.records import AgreementRecord, Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arrays import read_arrays
 from sdpa_onnx.measure.pool import WorkerFactory, WorkerPool
 from sdpa_onnx.measure.what_ran import worker_report
-from sdpa_onnx.measure.workers import Worker
+from sdpa_onnx.runtimes.array_files import read_arrays
+from sdpa_onnx.runtimes.timing_worker import TimingWorker
 from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
 from sdpa_onnx.workflows.check.input_steps import GIVEN, InputStep
 from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
@@ -44,7 +44,12 @@ class ArmAgreement:
 
 
 def judge_numbers(
-    arms: Sequence[Arm], check: CheckOptions, *, target: str, patience_seconds: float, start: WorkerFactory = Worker
+    arms: Sequence[Arm],
+    check: CheckOptions,
+    *,
+    target: str,
+    patience_seconds: float,
+    start: WorkerFactory = TimingWorker,
 ) -> ArmAgreement:
     """Judge the numbers of arms.
 

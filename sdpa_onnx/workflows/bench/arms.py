@@ -13,9 +13,9 @@ from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.records.records import Outcome, TimingRecord
 from sdpa_onnx.errors import ExportError, ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arm_job import Adapter
 from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS
+from sdpa_onnx.runtimes.arm_job import Adapter
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.bench.environments import environment_labels, package_version
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, form_of

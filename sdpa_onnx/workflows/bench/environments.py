@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sdpa_onnx.errors import PlanError
-from sdpa_onnx.measure.arm_job import Adapter
 from sdpa_onnx.measure.arm_settings import adapter_of
-from sdpa_onnx.measure.workers import Worker, WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import Adapter
+from sdpa_onnx.runtimes.timing_worker import TimingWorker
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 
 __all__ = ["environment_labels", "package_version", "require_environments"]
 
@@ -34,7 +35,7 @@ def package_version(python: Path, adapter: Adapter, *, option: str = "--python")
             hint="Give an environment's interpreter, such as old/bin/python.",
         )
     try:
-        with Worker(adapter, python=python, threads=1, patience_seconds=_PATIENCE_SECONDS) as worker:
+        with TimingWorker(adapter, python=python, threads=1, patience_seconds=_PATIENCE_SECONDS) as worker:
             worker.wait_ready()
             return worker.version
     except WorkerFailedError as error:

@@ -12,11 +12,11 @@ from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.core.timing.paired import StoppingLook
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arm_job import ArmJob
 from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.measure.timing_plan import TimingPlan
-from sdpa_onnx.measure.workers import WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import bench

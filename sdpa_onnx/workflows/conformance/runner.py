@@ -13,8 +13,8 @@ import msgspec
 
 from sdpa_onnx.core.records.records import ConformanceRecord, decode_record
 from sdpa_onnx.errors import RuntimeUnavailableError, SdpaOnnxError
-from sdpa_onnx.measure.process_end import ending
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
+from sdpa_onnx.runtimes.process_end import ending
 from sdpa_onnx.workflows.conformance.feature import Operator
 from sdpa_onnx.workflows.conformance.row import crashed_record
 from sdpa_onnx.workflows.conformance.table import FeatureRow, select

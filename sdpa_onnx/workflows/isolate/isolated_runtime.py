@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from sdpa_onnx.errors import RuntimeNotFoundError, SessionError
 from sdpa_onnx.graph.files.saved_files import LinkedFiles
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.process_end import ending
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
+from sdpa_onnx.runtimes.process_end import ending
 from sdpa_onnx.workflows.isolate.isolated_child import READY
 from sdpa_onnx.workflows.isolate.start_child import STARTING_SECONDS, child_command, not_started
 

@@ -9,7 +9,7 @@ import sys
 from typing import IO
 
 from sdpa_onnx.errors import RuntimeUnavailableError
-from sdpa_onnx.measure.process_end import ending, last_line
+from sdpa_onnx.runtimes.process_end import ending, last_line
 
 __all__ = ["STARTING_SECONDS", "child_command", "not_started", "quieten"]
 

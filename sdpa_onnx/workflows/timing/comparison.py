@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.roofline import AttentionWork, Ceilings, is_memory_bound
 from sdpa_onnx.core.records.records import Outcome, TimingRecord
 from sdpa_onnx.errors import ModelError, PlanError
-from sdpa_onnx.measure.arm_job import ArmJob
 from sdpa_onnx.measure.bandwidth import working_set_bandwidth
 from sdpa_onnx.measure.caches import cold_copies, last_level_bytes
 from sdpa_onnx.measure.launch import BaselineFailedError
@@ -28,6 +27,7 @@ from sdpa_onnx.measure.timing_notice import announced
 from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
 from sdpa_onnx.measure.verdict_rule import quiet_blocks
 from sdpa_onnx.measure.what_ran import worker_report
+from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.base import RanReport, Unsupported
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.run_context import CheckOptions

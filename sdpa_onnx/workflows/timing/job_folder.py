@@ -18,9 +18,9 @@ from sdpa_onnx.errors import FolderError, ModelError
 from sdpa_onnx.graph.files.large import number_bytes
 from sdpa_onnx.graph.files.saved_files import LinkedFiles
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob
 from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
-from sdpa_onnx.measure.arrays import write_arrays
+from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob
+from sdpa_onnx.runtimes.array_files import write_arrays
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, form_of
 

@@ -11,10 +11,10 @@ import pytest
 from sdpa_onnx.core.records.records import Verdict
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob, RanFacts
-from sdpa_onnx.measure.arrays import read_arrays, write_arrays
-from sdpa_onnx.measure.workers import WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, RanFacts
+from sdpa_onnx.runtimes.array_files import read_arrays, write_arrays
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, get_runtime
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
 from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.check.run_context import CheckOptions

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from sdpa_onnx.errors import PlanError
-from sdpa_onnx.measure.arm_job import Adapter
+from sdpa_onnx.runtimes.arm_job import Adapter
 from sdpa_onnx.workflows.bench.environments import environment_labels, package_version, require_environments
-from tests.measure.environments import NUMPY, environment
+from tests.runtimes.worker.environments import NUMPY, environment
 
 _INSTALL = "Install what is missing there, or name another Python."
 _ANOTHER = "Name another Python, such as env/bin/python."

@@ -18,7 +18,7 @@ from sdpa_onnx.workflows.compare import judge as compare_judge
 from sdpa_onnx.workflows.compare.models import CompareOptions, compare_models
 from sdpa_onnx.workflows.compare.sides import aligned, aligned_timing, by_sizes, not_compared, refused_alike
 from tests.graph.models import SPECS, bare
-from tests.measure.environments import NUMPY, environment
+from tests.runtimes.worker.environments import NUMPY, environment
 
 pytestmark = pytest.mark.alone
 

@@ -11,8 +11,8 @@ import pytest
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import RuntimeUnavailableError
-from sdpa_onnx.measure.process_end import ending
 from sdpa_onnx.runtimes.base import LoadOptions
+from sdpa_onnx.runtimes.process_end import ending
 from sdpa_onnx.workflows.conformance import conformance, runner
 from sdpa_onnx.workflows.export.export_target import export_target
 from sdpa_onnx.workflows.isolate import isolated_runtime as guarded

@@ -14,8 +14,8 @@ from sdpa_onnx.core.records.records import Outcome, RatioVerdict
 from sdpa_onnx.core.timing.paired import StoppingLook
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.measure.arrays import read_arrays
 from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
+from sdpa_onnx.runtimes.array_files import read_arrays
 from sdpa_onnx.runtimes.base import RanReport, Runtime, get_runtime
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing import comparison as bench_module

@@ -9,17 +9,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sdpa_onnx.measure import worker_process
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob
-from sdpa_onnx.measure.worker.on_onnxruntime import session_options
-from sdpa_onnx.measure.worker.orphan import OTHER_PARENT, die_with
-from sdpa_onnx.measure.worker.pipe import RefusalError
-from sdpa_onnx.measure.workers import Worker, WorkerFailedError
-from tests.measure.environments import NUMPY, environment
+from sdpa_onnx.runtimes import worker_process
+from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob
+from sdpa_onnx.runtimes.timing_worker import TimingWorker
+from sdpa_onnx.runtimes.worker.orphan import OTHER_PARENT, die_with
+from sdpa_onnx.runtimes.worker.ort_arm import session_options
+from sdpa_onnx.runtimes.worker.pipe import RefusalError
+from sdpa_onnx.runtimes.workers import WorkerFailedError
+from tests.runtimes.worker.environments import NUMPY, environment
 
 
-def start(python: Path | None, *, adapter: Adapter = Adapter.ONNXRUNTIME) -> Worker:
-    return Worker(adapter, python=python, threads=1, patience_seconds=60.0)
+def start(python: Path | None, *, adapter: Adapter = Adapter.ONNXRUNTIME) -> TimingWorker:
+    return TimingWorker(adapter, python=python, threads=1, patience_seconds=60.0)
 
 
 def job(folder: Path, **settings: str) -> ArmJob:
@@ -52,7 +53,7 @@ def test_a_call_that_fails(fault: str, sentence: str, faulty_python: Path, folde
     """What happened is one sentence; the process is gone and every later question says so."""
     with start(faulty_python) as worker:
         worker.load(job(folder, fault=fault))
-        process = psutil.Process(worker.pid)
+        process = psutil.Process(worker.worker.pid)
         with pytest.raises(WorkerFailedError) as caught:
             worker.visit(3)
         assert str(caught.value) == f"ort-cpu in {faulty_python} {sentence}"
@@ -66,9 +67,9 @@ def test_killed_between_two_questions(faulty_python: Path, folder: Path) -> None
     """A process that is gone when it is asked is told like one that goes while it answers."""
     with start(faulty_python) as worker:
         worker.load(job(folder))
-        assert worker._process is not None
-        worker._process.process.kill()
-        worker._process.process.wait()
+        assert worker.worker._process is not None
+        worker.worker._process.process.kill()
+        worker.worker._process.process.wait()
         with pytest.raises(WorkerFailedError) as caught:
             worker.visit(1)
     sentence = "was killed (SIGKILL) from outside, perhaps for memory."
@@ -89,8 +90,8 @@ def test_a_hang_ends_and_harms_no_other(faulty_python: Path, folder: Path) -> No
     with start(faulty_python) as hangs, start(faulty_python) as works:
         works.load(job(folder))
         hangs.load(job(folder, fault="hang"))
-        hangs._patience_seconds = 0.2
-        process = psutil.Process(hangs.pid)
+        hangs.worker.patience_seconds = 0.2
+        process = psutil.Process(hangs.worker.pid)
         with pytest.raises(WorkerFailedError) as caught:
             hangs.visit(1)
         assert str(caught.value) == f"ort-cpu in {faulty_python} gave no answer in 0.2 s."
@@ -111,8 +112,8 @@ def test_a_flood_of_errors_is_not_kept(faulty_python: Path, folder: Path) -> Non
     with start(faulty_python) as worker:
         worker.load(job(folder, fault="flood"))
         worker.visit(2)
-        assert worker._process is not None
-        assert os.fstat(worker._process.errors.fileno()).st_size <= 2**20
+        assert worker.worker._process is not None
+        assert os.fstat(worker.worker._process.errors.fileno()).st_size <= 2**20
 
 
 def test_killed_for_memory(faulty_python: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,8 +325,8 @@ def test_a_process_whose_parent_is_gone_ends(
 ) -> None:
     """The parent may end between the start of a worker and its request to end with it."""
     ended: list[int] = []
-    monkeypatch.setattr("sdpa_onnx.measure.worker.orphan.ctypes.CDLL", lambda *_, **__: _NoSystem())
-    monkeypatch.setattr("sdpa_onnx.measure.worker.orphan.os._exit", ended.append)
+    monkeypatch.setattr("sdpa_onnx.runtimes.worker.orphan.ctypes.CDLL", lambda *_, **__: _NoSystem())
+    monkeypatch.setattr("sdpa_onnx.runtimes.worker.orphan.os._exit", ended.append)
     die_with(os.getppid())
     assert (ended, capfd.readouterr().err) == ([], "")
     die_with(os.getppid() + 1)

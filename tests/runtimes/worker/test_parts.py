@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sdpa_onnx.measure import worker
-from sdpa_onnx.measure.worker import memory
-from sdpa_onnx.measure.worker.arrays import read_bits, write_bits
-from sdpa_onnx.measure.worker.profile import kernel_times
-from sdpa_onnx.measure.worker.visit import Turns, visit
+from sdpa_onnx.runtimes import worker
+from sdpa_onnx.runtimes.worker import memory
+from sdpa_onnx.runtimes.worker.arrays import read_bits, write_bits
+from sdpa_onnx.runtimes.worker.profile import kernel_times
+from sdpa_onnx.runtimes.worker.visit import Turns, visit
 
+_IN_OUR_ENVIRONMENT = {"on_sdpa_onnx", "sessions", "function", "own_errors"}
 _FILES = sorted(Path(worker.__path__[0]).glob("*.py"))
 
 
@@ -38,8 +39,8 @@ def test_times_stand_beside_each_other() -> None:
     """The end of one call is the start of the next, so that the times of a visit add up to its length."""
     clock = iter(range(0, 10_000, 7))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sdpa_onnx.measure.worker.visit.time.perf_counter_ns", lambda: next(clock))
-        patch.setattr("sdpa_onnx.measure.worker.visit.time.process_time_ns", lambda: 0)
+        patch.setattr("sdpa_onnx.runtimes.worker.visit.time.perf_counter_ns", lambda: next(clock))
+        patch.setattr("sdpa_onnx.runtimes.worker.visit.time.process_time_ns", lambda: 0)
         _, arrays = visit(Turns([lambda: None]), 5)
     assert arrays["wall_ns"].tolist() == [7] * 5
     assert next(clock) == 6 * 7
@@ -117,10 +118,8 @@ def test_files_run_in_other_environments(path: Path) -> None:
     allowed = {
         *sys.stdlib_module_names,
         "numpy",
-        *{"on_onnxruntime": ["onnxruntime"], "on_cuda": ["onnxruntime"], "on_openvino": ["openvino"]}.get(
-            path.stem, []
-        ),
-        *(["sdpa_onnx", "onnx", "torch"] if path.stem == "on_sdpa_onnx" else []),
+        *{"ort_arm": ["onnxruntime"], "on_cuda": ["onnxruntime"], "on_openvino": ["openvino"]}.get(path.stem, []),
+        *(["sdpa_onnx", "onnx", "torch"] if path.stem in _IN_OUR_ENVIRONMENT else []),
     }
     found = set()
     for node in ast.walk(tree):

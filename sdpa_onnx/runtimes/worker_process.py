@@ -1,4 +1,4 @@
-"""Start one worker process, and say in one sentence how it ended. Asks it nothing.
+"""Start one worker process, and say in one sentence how it ended. Sends no request.
 
 Another environment must not find anything of ours: a package that is missing there would be taken from here, and the
 version that is told would be a lie. So the folder `worker` is loaded by its place, and no path of ours is handed on.
@@ -11,17 +11,17 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from enum import StrEnum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
-from sdpa_onnx.measure.arm_job import Adapter
-from sdpa_onnx.measure.process_end import ending, last_line
-from sdpa_onnx.measure.worker.orphan import OTHER_PARENT
 from sdpa_onnx.runtimes.onnxruntime_import import NO_TELEMETRY
+from sdpa_onnx.runtimes.process_end import ending, last_line
+from sdpa_onnx.runtimes.worker.orphan import OTHER_PARENT
 
-__all__ = ["WorkerProcess", "cannot_import", "oom_kills", "start_worker"]
+__all__ = ["NOT_THE_RUNTIME", "WorkerProcess", "WorkerService", "cannot_import", "oom_kills", "start_worker"]
 
 # Read before anything is imported there; they cannot be changed later.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -53,7 +53,7 @@ try:
 except Exception as error:
     sys.stderr.write("{cannot}%s: %s\\n" % (type(error).__name__, (str(error).strip().splitlines() or [""])[0]))
     sys.exit(1)
-main({adapter!r}, {descriptor!r}, {parent!r}, {runtime!r})
+main({service!r}, {descriptor!r}, {parent!r}, {name!r})
 """
 _OLD = "sdpa-onnx: Python "
 _CANNOT = "sdpa-onnx: cannot import: "
@@ -63,6 +63,22 @@ _QUOTED_CHARACTERS = 12
 
 _INSTALL = "Install what is missing there, or name another Python."
 _ANOTHER = "Name another Python, such as env/bin/python."
+NOT_THE_RUNTIME = "This is no fault of the runtime; see whether `sdpa-onnx runtimes` works."
+
+
+class WorkerService(StrEnum):
+    """What a worker serves: the module in `worker` that it opens.
+
+    ON_ONNXRUNTIME and ON_OPENVINO time arms and need numpy and that package only, so they work in any environment and
+    start quickly. The others need ours: ON_SDPA_ONNX times arms on any registered runtime, SESSIONS loads and runs
+    models in one, FUNCTION calls a function of ours.
+    """
+
+    ON_ONNXRUNTIME = "on_onnxruntime"
+    ON_OPENVINO = "on_openvino"
+    ON_SDPA_ONNX = "on_sdpa_onnx"
+    SESSIONS = "sessions"
+    FUNCTION = "function"
 
 
 @dataclass(slots=True)
@@ -89,18 +105,26 @@ class WorkerProcess:
             self.process.kill()
             return self.process.wait()
 
-    def not_started(self, status: int, python: Path | None) -> tuple[str, str]:
-        """The sentence on a process that ended before it was ready, and a hint."""
-        line, who = last_line(self.errors), _who(python)
+    def not_started(self, status: int, python: Path | None, who: str) -> tuple[str, str]:
+        """The sentence on a process that ended before it was ready, and a hint.
+
+        Args:
+            status: How it ended.
+            python: Interpreter of another environment; None = ours.
+            who: For whom it was started.
+        """
+        line, interpreter = last_line(self.errors), _who(python)
         if line.startswith(_OLD):
-            return f"A worker needs Python 3.9 or newer, and {who} is {line.removeprefix(_OLD)}.", _ANOTHER
+            return f"A worker needs Python 3.9 or newer, and {interpreter} is {line.removeprefix(_OLD)}.", _ANOTHER
         if line == OTHER_PARENT:
-            sentence = f"{who} is not the interpreter itself: it starts Python as one more process."
+            sentence = f"{interpreter} is not the interpreter itself: it starts Python as one more process."
             return sentence, "Name the interpreter, or start it with exec."
         if line.startswith(_CANNOT):
             return cannot_import(python, line.removeprefix(_CANNOT))
-        ended = f"its process ended with {ending(status)}" if self._is_quoted(line) else self._ended(status)
-        return f"{who} did not start as a worker: {ended}.", _ANOTHER
+        if python is None:
+            return f"The process for {who} did not start: it ended with {self._ended(status)}.", NOT_THE_RUNTIME
+        ended = ending(status) if self._is_quoted(line) else self._ended(status)
+        return f"{interpreter} did not start as a worker: its process ended with {ended}.", _ANOTHER
 
     def how_ended(self, status: int) -> str:
         """A predicate without a final stop, such as "crashed: its process ended with SIGSEGV"."""
@@ -110,7 +134,7 @@ class WorkerProcess:
             return "was killed (SIGKILL) from outside, perhaps for memory"
         if "bad_alloc" in (line := last_line(self.errors)):
             return f"ran out of memory: {line}"
-        return f"crashed: {self._ended(status)}"
+        return f"crashed: its process ended with {self._ended(status)}"
 
     def _is_quoted(self, line: str) -> bool:
         """Whether a program that is no Python says our own text back."""
@@ -120,17 +144,18 @@ class WorkerProcess:
 
     def _ended(self, status: int) -> str:
         line = last_line(self.errors)
-        return f"its process ended with {ending(status)}{': ' + line if line else ''}"
+        return f"{ending(status)}{': ' + line if line else ''}"
 
 
-def start_worker(adapter: Adapter, *, python: Path | None, threads: int, runtime: str = "") -> WorkerProcess:
-    """Start a process that imports what an adapter needs and then waits.
+def start_worker(service: WorkerService, name: str, *, python: Path | None, threads: int | None) -> WorkerProcess:
+    """Start a process that imports what a service needs and then waits.
 
     Args:
-        adapter: How it loads models.
+        service: What it serves.
+        name: What the service is opened with: our name of a runtime whose package is imported too ("" where the service
+            itself says which), or "module:function".
         python: Interpreter of another environment; None = ours.
-        threads: Pinned by environment variables.
-        runtime: Our name of one whose package is imported too; "" where the adapter tells.
+        threads: Pinned by environment variables; None = as they are.
 
     Raises:
         OSError: If that interpreter cannot be started.
@@ -138,14 +163,15 @@ def start_worker(adapter: Adapter, *, python: Path | None, threads: int, runtime
     ours, theirs = Pipe()
     # Absolute, since a name without a folder would be looked up in PATH; not resolved, since links are environments.
     interpreter = sys.executable if python is None else str(python.absolute())
-    command = [interpreter, "-c", _bootstrap(adapter, theirs.fileno(), python, runtime)]
+    command = [interpreter, "-c", _bootstrap(service, name, theirs.fileno(), python)]
     errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - it ends with the process; appended, so that it can be trimmed
     kills = oom_kills()
+    pinned = {} if threads is None else dict.fromkeys(_THREAD_VARIABLES, str(threads))
     try:
         process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],
-            env=_environment_of(python) | dict.fromkeys(_THREAD_VARIABLES, str(threads)),
+            env=_environment_of(python) | pinned,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
@@ -187,7 +213,7 @@ def oom_kills() -> int:
     return sum(_counter(path) for path in files or [Path("/proc/vmstat")])
 
 
-def _bootstrap(adapter: Adapter, descriptor: int, python: Path | None, runtime: str) -> str:
+def _bootstrap(service: WorkerService, name: str, descriptor: int, python: Path | None) -> str:
     paths = [] if python is not None else [os.path.abspath(path) for path in sys.path]  # noqa: PTH100 - "" is the current folder
     return _BOOTSTRAP.format(
         oldest=_OLDEST,
@@ -197,10 +223,10 @@ def _bootstrap(adapter: Adapter, descriptor: int, python: Path | None, runtime: 
         package=_PACKAGE,
         file=str(_FOLDER / "__init__.py"),
         folder=str(_FOLDER),
-        adapter=str(adapter),
+        service=str(service),
         descriptor=descriptor,
         parent=os.getpid(),
-        runtime=runtime,
+        name=name,
     )
 
 

@@ -14,7 +14,7 @@ import onnxruntime as ort
 from .arrays import Bits
 from .cuda_library import load_cuda_runtime, load_sm_clock
 from .cuda_visit import CudaVisits
-from .on_onnxruntime import OrtArm, OrtPrepared
+from .ort_arm import OrtArm, OrtPrepared
 from .pipe import RefusalError
 from .visit import Turns
 

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from sdpa_onnx.measure.worker import cuda_library, on_cuda, on_onnxruntime
-from sdpa_onnx.measure.worker.cuda_library import CudaRuntime, SmClock, load_cuda_runtime, load_sm_clock
-from sdpa_onnx.measure.worker.cuda_visit import CudaVisits
-from sdpa_onnx.measure.worker.pipe import RefusalError
-from sdpa_onnx.measure.worker.visit import Turns
-from tests.measure import faulty_onnxruntime
+from sdpa_onnx.runtimes.worker import cuda_library, on_cuda, on_onnxruntime, ort_arm
+from sdpa_onnx.runtimes.worker.cuda_library import CudaRuntime, SmClock, load_cuda_runtime, load_sm_clock
+from sdpa_onnx.runtimes.worker.cuda_visit import CudaVisits
+from sdpa_onnx.runtimes.worker.pipe import RefusalError
+from sdpa_onnx.runtimes.worker.visit import Turns
+from tests.runtimes.worker import faulty_onnxruntime
 
 _CACHE_BYTES = 50_000_000
 
@@ -184,7 +184,7 @@ def test_no_gpu_and_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """Both modules see the onnxruntime of these tests, with CUDA in it."""
     fake = FakeCuda()
-    for module in (on_cuda, on_onnxruntime):
+    for module in (on_cuda, ort_arm):
         monkeypatch.setattr(module, "ort", faulty_onnxruntime)
     monkeypatch.setattr(faulty_onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(on_cuda, "load_cuda_runtime", lambda: CudaRuntime(fake))

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from .arrays import Bits
+from .timing import TimingService
 
 # Where its telemetry is missing OpenVINO sends nothing; see runtimes/openvino_import.py. None is Python's own mark.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 import openvino as ov  # noqa: E402 - the telemetry first
 
-__all__ = ["ADAPTER", "OpenVinoArms"]
+__all__ = ["OpenVinoArms", "open_service"]
 
 _BFLOAT16, _FLOAT16 = 16, 10  # onnx.TensorProto
 _ONNX_TYPES = {
@@ -153,4 +154,6 @@ def _name(port: Any) -> str:
     return str(own if own in names or not names else min(names))
 
 
-ADAPTER = OpenVinoArms
+def open_service(_: str) -> TimingService:
+    """Time arms on OpenVINO."""
+    return TimingService(OpenVinoArms())

@@ -5,20 +5,22 @@ Times what the runtime's own `bind` gives; the first run is part of that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
 
 from .arrays import Bits
-from .pipe import RefusalError, ReportedError
+from .own_errors import reported_errors
+from .pipe import RefusalError
+from .timing import TimingService
 
-__all__ = ["ADAPTER", "RegisteredArms"]
+__all__ = ["RegisteredArms", "open_service"]
 
 
 class RegisteredArms:
@@ -29,23 +31,13 @@ class RegisteredArms:
 
     def import_for(self, runtime: str) -> None:
         """Import the package of a runtime."""
-        with _Told():
+        with reported_errors():
             get_runtime(runtime).version()
 
     def open(self, job: dict[str, Any]) -> _Arm:
         """Load a job in its runtime; see `arm_job.ArmJob`."""
-        with _Told():
+        with reported_errors():
             return _Arm(job)
-
-
-class _Told:
-    """Our own errors are whole sentences already."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, SdpaOnnxError):
-            raise ReportedError(str(error)) from error
 
 
 class _Prepared:
@@ -55,7 +47,7 @@ class _Prepared:
         self.bound: Any = None
 
     def first_run(self) -> Callable[[], object]:
-        with _Told():
+        with reported_errors():
             self.bound = self.session.bind(self.feeds)
         call: Callable[[], object] = self.bound
         return call
@@ -92,7 +84,7 @@ class _Arm:
         return self._runtime.version()
 
     def prepare(self, feeds: dict[str, Bits]) -> _Prepared:
-        from sdpa_onnx.measure.arrays import from_bits
+        from sdpa_onnx.runtimes.array_files import from_bits
 
         prepared = _Prepared(self._session, from_bits(feeds))
         self._first = self._first or prepared
@@ -103,7 +95,7 @@ class _Arm:
 
     def outputs(self) -> dict[str, Bits]:
         """What the bound run wrote; what a run of its own gives, where the runtime's bound run does not tell."""
-        from sdpa_onnx.measure.arrays import to_bits
+        from sdpa_onnx.runtimes.array_files import to_bits
 
         if self._first is None:
             raise RefusalError("was not run yet")
@@ -116,7 +108,7 @@ class _Arm:
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """The runtime's own report."""
-        with _Told():
+        with reported_errors():
             return {"assigned": {}, "optimised": None, "report": dataclasses.asdict(self._session.ran())}
 
     def close(self) -> None:
@@ -125,4 +117,10 @@ class _Arm:
         self._session.__exit__(None, None, None)
 
 
-ADAPTER = RegisteredArms
+def open_service(runtime: str) -> TimingService:
+    """Time arms on registered runtimes; import the package of one now, so that processes import side by side."""
+    arms = RegisteredArms()
+    if runtime:
+        with contextlib.suppress(Exception):  # `load` tries again, and reports it
+            arms.import_for(runtime)
+    return TimingService(arms)

@@ -1,87 +1,45 @@
-"""What a worker answers: load, visit, after_idle, kernel_times, ran, outputs, unload.
+"""Time one arm at a time: load, visit, after_idle, kernel_times, ran, outputs, unload.
 
-One arm at a time. What a runtime raises goes to the parent as it is; the parent words it. Times nothing by itself
-but what stands in `LoadTimes`, and the run after idling.
+Times nothing by itself but what `LoadTimes` has, and the run after idling.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import time
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 
 from . import memory
 from .arrays import read_bits, write_bits
-from .orphan import die_with
-from .pipe import RefusalError, ReportedError, receive, send
+from .pipe import RefusalError
 from .visit import Turns, visit
 
-__all__ = ["main"]
+__all__ = ["TimingService"]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
 
 
-def main(adapter: str, descriptor: int, parent: int, runtime: str = "") -> None:
-    """Import what the adapter needs, say so, and answer until the pipe ends.
+class TimingService:
+    """The arm that is loaded, and the requests to it.
 
     Args:
-        adapter: Name of a module beside this one: "on_" and the value of `arm_job.Adapter`.
-        descriptor: Of the pipe.
-        parent: Process that started this one.
-        runtime: What is imported too, so that processes import side by side; "" where the adapter tells.
+        arms: Opens arms; an object of a module named "on_" and the value of `arm_job.Adapter`.
     """
-    die_with(parent)
-    pipe: Connection[Any, Any] = Connection(descriptor)
-    try:
-        arms = importlib.import_module(f".on_{adapter}", __package__).ADAPTER()
-        version = arms.version()
-    except Exception as error:  # a package may raise anything
-        first = (str(error).strip().splitlines() or [""])[0]
-        send(pipe, {"failed": "import", "text": f"{type(error).__name__}: {first}"})
-        return
-    if runtime:
-        with contextlib.suppress(Exception):  # `load` tries again, and tells
-            arms.import_for(runtime)
-    send(pipe, {"ready": True, "version": version})
-    _Worker(arms).serve(pipe)
 
-
-class _Worker:
-    """The arm that is loaded, and the doors to it."""
+    # What was printed last explains a crash.
+    keeps_prints = True
 
     def __init__(self, arms: Any) -> None:
+        self.version: str = arms.version()
+        self.stage = "load"
         self._arms = arms
         self._arm: Any = None
         self._turns = Turns([lambda: None])
-        self._stage = "load"
 
-    def serve(self, pipe: Connection[Any, Any]) -> None:
-        """Answer until the pipe ends."""
-        while True:
-            try:
-                request, _ = receive(pipe)
-            except (EOFError, OSError):
-                return
-            answer: Answer
-            try:
-                answer = getattr(self, "do_" + request.pop("do"))(**request)
-            except ReportedError as error:
-                answer = {"failed": "told", "text": str(error)}, {}
-            except RefusalError as error:
-                answer = {"failed": "refused", "text": str(error)}, {}
-            except MemoryError as error:
-                answer = {"failed": "memory", "text": str(error)}, {}
-            except Exception as error:
-                answer = {"failed": "raised", "text": str(error), "type": type(error).__name__}, {}
-            header, arrays = answer
-            send(pipe, {**header, "stage": self._stage, "cpu_seconds": time.process_time()}, arrays)
-
-    def do_load(self, **job: Any) -> Answer:
+    def do_load(self, job: dict[str, Any]) -> Answer:
         self.do_unload()
         feeds = read_bits(job["inputs"])
         # Where the start did not tell the runtime; importing is no part of creating a session.
@@ -92,7 +50,7 @@ class _Worker:
         self._arm = arm = self._arms.open(job)
         created = time.perf_counter()
         prepared = arm.prepare(feeds)
-        self._stage = "run"
+        self.stage = "run"
         loaded_bytes = memory.resident_bytes()
         resets = memory.reset_peak()
         first_seconds, call = _timed_first(prepared)
@@ -139,7 +97,7 @@ class _Worker:
         return self._arm
 
     def do_unload(self) -> Answer:
-        self._stage = "load"
+        self.stage = "load"
         self._turns = Turns([lambda: None])
         arm, self._arm = self._arm, None
         if arm is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.measure.worker.arrays import Bits, read_bits, write_bits
+from sdpa_onnx.runtimes.worker.arrays import Bits, read_bits, write_bits
 
 __all__ = ["from_bits", "read_arrays", "to_bits", "write_arrays"]
 

@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from sdpa_onnx.measure.arrays import write_arrays
-from tests.measure.environments import NUMPY, environment
+from sdpa_onnx.runtimes.array_files import write_arrays
+from tests.runtimes.worker.environments import NUMPY, environment
 
 
 @pytest.fixture(scope="session")

@@ -16,13 +16,14 @@ from onnx import TensorProto, helper
 
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import load_model
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes
 from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
-from sdpa_onnx.measure.arrays import read_arrays, write_arrays
 from sdpa_onnx.measure.what_ran import worker_report
-from sdpa_onnx.measure.workers import Worker, WorkerFailedError
+from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes
+from sdpa_onnx.runtimes.array_files import read_arrays, write_arrays
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
-from tests.measure.environments import NUMPY, ONNXRUNTIME, environment
+from sdpa_onnx.runtimes.timing_worker import TimingWorker
+from sdpa_onnx.runtimes.workers import WorkerFailedError
+from tests.runtimes.worker.environments import NUMPY, ONNXRUNTIME, environment
 
 PATIENCE = 60.0
 
@@ -38,14 +39,14 @@ def job(made: Path, runtime: str = "ort-cpu") -> ArmJob:
 
 
 @pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
+def worker() -> Iterator[TimingWorker]:
     """One process for all that leaves it alive."""
-    with Worker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
         worker.wait_ready()
         yield worker
 
 
-def test_load_and_visit(worker: Worker, folder: Path) -> None:
+def test_load_and_visit(worker: TimingWorker, folder: Path) -> None:
     """Every call of a visit has both its times; what loading took and what memory it holds is told."""
     loaded = worker.load(replace(job(folder), new_length_inputs=folder / "longer", copies=3))
     visits = [worker.visit(7), worker.visit(2)]
@@ -70,7 +71,7 @@ def test_load_and_visit(worker: Worker, folder: Path) -> None:
 def test_outputs_and_report_are_the_runtimes_own(folder: Path, runtime: str, tmp_path: Path) -> None:
     """A worker computes what our session computes, in as many copies as asked for, and says the same of what ran."""
     model = load_model(folder / "model.onnx")
-    with Worker(adapter_of(runtime), python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(adapter_of(runtime), python=None, threads=1, patience_seconds=PATIENCE) as worker:
         loaded = worker.load(replace(job(folder, runtime), copies=2))
         worker.visit(4)
         worker.outputs(tmp_path / "outputs")
@@ -128,7 +129,7 @@ def test_options_that_no_arm_takes(folder: Path) -> None:
     assert str(caught.value) == "Runtime 'torch' takes no options. Options are for ort-cpu, ort-cuda and openvino."
 
 
-def test_a_setting_changes_what_runs(worker: Worker, folder: Path) -> None:
+def test_a_setting_changes_what_runs(worker: TimingWorker, folder: Path) -> None:
     """The optimisation that is turned off is off: a pair of transposes stays in the graph."""
     model = load_model(folder / "model.onnx")
     nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Neg", ["y"], ["z"])]
@@ -144,7 +145,7 @@ def test_a_setting_changes_what_runs(worker: Worker, folder: Path) -> None:
     assert counts == [{"Neg": 1}, {"Identity": 1, "Neg": 1}]
 
 
-def test_bfloat16_passes_as_bits(worker: Worker, folder: Path, tmp_path: Path) -> None:
+def test_bfloat16_passes_as_bits(worker: TimingWorker, folder: Path, tmp_path: Path) -> None:
     """bfloat16 goes in and comes out unchanged, which numpy alone could not carry."""
     value = [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["n"]) for name in ("x", "z")]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "same", value[:1], value[1:])
@@ -183,7 +184,7 @@ def test_tensor_files_are_found_in_their_folder(folder: Path, tmp_path: Path, ru
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     onnx.save(made, there / "model.onnx", save_as_external_data=True, location="data.bin", size_threshold=0)
     (there / "model.onnx").rename(here / "model.onnx")
-    with Worker(adapter_of(runtime), python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(adapter_of(runtime), python=None, threads=1, patience_seconds=PATIENCE) as worker:
         worker.load(replace(job(folder, runtime), model=here / "model.onnx", folder=there))
         worker.outputs(tmp_path / "out")
     # OpenVINO computes in bfloat16 where the machine can.
@@ -192,10 +193,10 @@ def test_tensor_files_are_found_in_their_folder(folder: Path, tmp_path: Path, ru
     np.testing.assert_allclose(read_arrays(tmp_path / "out")["z"], expected, rtol=relative, atol=0.0)
 
 
-def test_threads_are_pinned_before_anything_is_imported(worker: Worker, folder: Path) -> None:
+def test_threads_are_pinned_before_anything_is_imported(worker: TimingWorker, folder: Path) -> None:
     """The variables stand in the process from its start, and no thread runs beside the one that calls."""
     worker.load(job(folder))
-    process = psutil.Process(worker.pid)
+    process = psutil.Process(worker.worker.pid)
     told = process.environ()
     assert {told[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")} == {"1"}
     assert process.num_threads() == 1
@@ -205,13 +206,15 @@ def test_threads_are_pinned_before_anything_is_imported(worker: Worker, folder: 
 def test_one_of_our_runtimes_is_imported_at_the_start() -> None:
     """Where it is told then, so that processes import side by side; one that cannot be found is told at load."""
     for runtime, is_there in (("", False), ("ort-cpu", True), ("no-such", False)):
-        with Worker(Adapter.SDPA_ONNX, python=None, threads=1, patience_seconds=PATIENCE, runtime=runtime) as worker:
+        with TimingWorker(
+            Adapter.SDPA_ONNX, python=None, threads=1, patience_seconds=PATIENCE, runtime=runtime
+        ) as worker:
             worker.wait_ready()
-            mapped = Path(f"/proc/{worker.pid}/maps").read_text()
+            mapped = Path(f"/proc/{worker.worker.pid}/maps").read_text()
         assert ("onnxruntime_pybind11_state" in mapped) == is_there, runtime
 
 
-def test_idling_and_cpu_time(worker: Worker, folder: Path) -> None:
+def test_idling_and_cpu_time(worker: TimingWorker, folder: Path) -> None:
     """A run is timed by itself; the CPU time of the process grows as it works."""
     worker.load(job(folder))
     before = worker.cpu_seconds
@@ -220,24 +223,24 @@ def test_idling_and_cpu_time(worker: Worker, folder: Path) -> None:
     assert worker.cpu_seconds > before > 0
 
 
-def test_a_length_that_the_graph_does_not_take(worker: Worker, folder: Path) -> None:
+def test_a_length_that_the_graph_does_not_take(worker: TimingWorker, folder: Path) -> None:
     """It is not measured, and the arm is none the worse for it."""
     loaded = worker.load(replace(job(folder), new_length_inputs=folder / "unfit"))
     assert loaded.new_length_seconds == -1.0
     assert len(worker.visit(2).wall_ns) == 2
 
 
-def test_unload_and_the_next(worker: Worker, folder: Path) -> None:
+def test_unload_and_the_next(worker: TimingWorker, folder: Path) -> None:
     """The same process takes one arm after another."""
-    pid = worker.pid
+    pid = worker.worker.pid
     worker.load(job(folder))
     worker.unload()
     worker.load(job(folder))
     assert len(worker.visit(1).wall_ns) == 1
-    assert worker.pid == pid
+    assert worker.worker.pid == pid
 
 
-def test_memory_of_a_process_that_is_used_again(worker: Worker, folder: Path, tmp_path: Path) -> None:
+def test_memory_of_a_process_that_is_used_again(worker: TimingWorker, folder: Path, tmp_path: Path) -> None:
     """What an earlier arm freed is given back, so that the next one's peak is its own: two results of 4 MiB."""
     inputs = write_arrays(tmp_path / "inputs", {"x": np.ones((1024, 1024), np.float32)})
     for _ in range(2):
@@ -250,11 +253,11 @@ def test_memory_of_a_process_that_is_used_again(worker: Worker, folder: Path, tm
 
 def test_nothing_loaded_is_no_fast_arm() -> None:
     """A visit to nothing is refused."""
-    with Worker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
         with pytest.raises(WorkerFailedError) as caught:
             worker.visit(1)
         assert str(caught.value) == "onnxruntime has nothing loaded."
-        assert worker.pid == -1
+        assert worker.worker.pid == -1
 
 
 def test_another_environment(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,20 +265,20 @@ def test_another_environment(folder: Path, tmp_path: Path, monkeypatch: pytest.M
     ours = Path(np.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", str(ours))
     python = environment(tmp_path / "with", (*NUMPY, *ONNXRUNTIME))
-    with Worker(Adapter.ONNXRUNTIME, python=python, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(Adapter.ONNXRUNTIME, python=python, threads=1, patience_seconds=PATIENCE) as worker:
         worker.load(job(folder))
         worker.outputs(tmp_path / "out")
         assert worker_report(worker, load_model(folder / "model.onnx"), "ort-cpu", threads=1).node_counts == {
             "MatMul": 1,
             "Softmax": 1,
         }
-        maps = Path(f"/proc/{worker.pid}/environ").read_bytes()
+        maps = Path(f"/proc/{worker.worker.pid}/environ").read_bytes()
     assert b"PYTHONPATH" not in maps
     assert set(read_arrays(tmp_path / "out")) == {"z"}
     for packages, missing in ((NUMPY, "onnxruntime"), ((), "numpy")):
         bare = environment(tmp_path / f"no {missing}", packages)
         with (
-            Worker(Adapter.ONNXRUNTIME, python=bare, threads=1, patience_seconds=PATIENCE) as worker,
+            TimingWorker(Adapter.ONNXRUNTIME, python=bare, threads=1, patience_seconds=PATIENCE) as worker,
             pytest.raises(WorkerFailedError) as caught,
         ):
             worker.wait_ready()
@@ -286,20 +289,20 @@ def test_a_file_in_the_current_folder_is_not_the_runtime(tmp_path: Path, monkeyp
     """A file named onnxruntime.py where the user stands is not imported."""
     (tmp_path / "onnxruntime.py").write_text("raise SystemExit(3)\n")
     monkeypatch.chdir(tmp_path)
-    with Worker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
         worker.wait_ready()
 
 
 _PARENT = """
 import sys
 from pathlib import Path
-from sdpa_onnx.measure.arm_job import Adapter, ArmJob, KernelTimes
-from sdpa_onnx.measure.workers import Worker
+from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes
+from sdpa_onnx.runtimes.timing_worker import TimingWorker
 python, folder = map(Path, sys.argv[1:])
-worker = Worker(Adapter.ONNXRUNTIME, python=python, threads=1, patience_seconds=60.0)
+worker = TimingWorker(Adapter.ONNXRUNTIME, python=python, threads=1, patience_seconds=60.0)
 worker.load(ArmJob(runtime="ort-cpu", adapter=Adapter.ONNXRUNTIME, model=folder / "model.onnx",
                    inputs=folder / "inputs", settings={"session.fault": "hang"}))
-print(worker.pid, flush=True)
+print(worker.worker.pid, flush=True)
 worker.visit(1)
 """
 

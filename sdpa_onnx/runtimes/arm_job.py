@@ -31,7 +31,7 @@ class ArmJob:
         runtime: Our name of the runtime.
         adapter: How it is loaded.
         model: File of the model; folder: where its tensor files lie, or None.
-        inputs: Folder of the arrays by input name, as `measure.arrays` writes them.
+        inputs: Folder of the arrays by input name, as `runtimes.array_files` writes them.
         new_length_inputs: The same at other sizes, to time the first run there; None where every axis is fixed.
         threads: Threads inside one operator.
         settings: What the runtime is configured with, as the runtime itself would be (session options, properties).

@@ -1,4 +1,4 @@
-"""Arms on ONNX Runtime, whichever version this environment has. Words no errors; knows no model but its bytes."""
+"""One arm on ONNX Runtime: a session and its bindings. Words no errors; knows no model but its bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .arrays import Bits
 from .pipe import RefusalError
 from .profile import kernel_times
 
-__all__ = ["ADAPTER", "OrtArm", "OrtArms"]
+__all__ = ["OrtArm", "OrtPrepared", "package_version", "session_options"]
 
 # Of SessionOptions; all other settings are session configuration entries, which have a dot in their name.
 _NUMBERS = ("intra_op_num_threads", "inter_op_num_threads", "log_severity_level")
@@ -47,21 +47,6 @@ _ONNX_TYPES = {
     "uint64": 13,
     "bfloat16": _BFLOAT16,
 }
-
-
-class OrtArms:
-    """Opens arms."""
-
-    def version(self) -> str:
-        return str(ort.__version__)
-
-    def open(self, job: dict[str, Any]) -> OrtArm:
-        """Create the session of a job; see `arm_job.ArmJob`."""
-        if job["settings"].get("device", "cpu") == "cuda":
-            from .on_cuda import CudaArm
-
-            return CudaArm(job)
-        return OrtArm(job)
 
 
 class OrtPrepared:
@@ -186,6 +171,11 @@ class OrtArm:
         return session
 
 
+def package_version() -> str:
+    """Of the onnxruntime that this environment has."""
+    return str(ort.__version__)
+
+
 def session_options(settings: dict[str, Any]) -> Any:
     """ONNX Runtime's options for a session.
 
@@ -240,6 +230,3 @@ def _read(value: Any) -> Bits:
         raise RefusalError("cannot read bfloat16 from the memory of a device")
     bits = (ctypes.c_uint16 * count).from_address(value.data_ptr()) if count else []
     return np.array(bits, dtype=np.uint16).reshape(shape), onnx_type
-
-
-ADAPTER = OrtArms

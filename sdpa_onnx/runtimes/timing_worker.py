@@ -1,0 +1,192 @@
+"""The worker that times one arm: what the timing service of `worker.timing` answers, as types and sentences."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
+from sdpa_onnx.runtimes.worker_process import WorkerService
+from sdpa_onnx.runtimes.workers import FailureKind, Worker, WorkerAnswer, WorkerFailedError, WorkerFailure
+
+__all__ = ["TimingWorker"]
+
+
+class TimingWorker:
+    """One process of one arm. Every method raises WorkerFailedError; after that the process is gone.
+
+    It ends when the thread that made it ends, so make it in one that outlives it.
+
+    Args:
+        adapter: How it loads models; its package is imported at the start.
+        python: Interpreter; None = ours.
+        threads: Pinned in the environment before anything is imported there.
+        patience_seconds: Longest wait for one answer; the start may take longer.
+        runtime: Our name of one whose package is imported at the start too; "" where the adapter has one only.
+    """
+
+    def __init__(
+        self, adapter: Adapter, *, python: Path | None, threads: int, patience_seconds: float, runtime: str = ""
+    ) -> None:
+        self._adapter = adapter
+        self._python = python
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if python is not None and adapter is Adapter.SDPA_ONNX:
+            raise WorkerFailedError(
+                f"{python} cannot be used: only ONNX Runtime and OpenVINO run in another environment.",
+                hint="Give the Python for an arm on ort-cpu, ort-cuda or openvino.",
+            )
+        self.worker = Worker(
+            WorkerService(f"on_{adapter}"),
+            runtime,
+            who=self._who(adapter.value),
+            python=python,
+            threads=threads,
+            patience_seconds=patience_seconds,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def wait_ready(self) -> None:
+        """Wait until it has imported what it needs."""
+        self.worker.wait_ready()
+
+    @property
+    def version(self) -> str:
+        """Of the package that its adapter imported; "" before it is ready, and where that adapter has many."""
+        return self.worker.version
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that the process has used so far; see `Worker.cpu_seconds`."""
+        return self.worker.cpu_seconds
+
+    def load(self, job: ArmJob) -> LoadTimes:
+        """Load an arm, run it for the first time, at another length too, and bind it; what was there is freed."""
+        self.worker.who = self._who(job.runtime)
+        message = {
+            "model": str(job.model),
+            "folder": _text(job.folder),
+            "inputs": str(job.inputs),
+            "new_length_inputs": _text(job.new_length_inputs),
+            "runtime": job.runtime,
+            "threads": job.threads,
+            "settings": dict(job.settings),
+            "copies": job.copies,
+        }
+        fields = self._ask("load", {"job": message}).fields
+        known = {name: fields[name] for name in LoadTimes.__slots__}
+        return LoadTimes(**{**known, "warnings": tuple(fields["warnings"])})
+
+    def visit(self, calls: int) -> Visit:
+        """Call it so many times."""
+        answer = self._ask("visit", {"calls": calls})
+        return Visit(
+            wall_ns=answer.arrays["wall_ns"],
+            cpu_ns=answer.arrays["cpu_ns"],
+            switches=answer.fields["switches"],
+            faults=answer.fields["faults"],
+            clock_mhz=answer.fields.get("clock_mhz", -1.0),
+        )
+
+    def after_idle(self) -> float:
+        """Run once after the caller has left it alone for a while; wall seconds of that run."""
+        return float(self._ask("after_idle").fields["seconds"])
+
+    def kernel_times(self, calls: int) -> KernelTimes:
+        """Medians over the same calls, by the runtime's own profile in a separate session."""
+        fields = self._ask("kernel_times", {"calls": calls}).fields
+        return KernelTimes(kernel_seconds=fields["kernels"], call_seconds=fields["call"])
+
+    def ran(self, *, with_graph: bool = True) -> RanFacts:
+        """What the session reports of what ran; the file of the graph is gone at `unload` and `stop`.
+
+        Args:
+            with_graph: Whether the model is loaded once more, for the graph after optimisation.
+        """
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory()
+        fields = self._ask("ran", {"folder": self._folder.name, "with_graph": with_graph}).fields
+        optimised = fields.get("optimised")
+        return RanFacts(
+            assigned=fields["assigned"],
+            optimised=Path(optimised) if optimised is not None else None,
+            report=_report(self._adapter, fields.get("report")),
+        )
+
+    def outputs(self, path: Path) -> None:
+        """Write the outputs of the bound run as `runtimes.array_files` reads them."""
+        self._ask("outputs", {"path": str(path)})
+
+    def unload(self) -> None:
+        """Free what is loaded, and the file of its graph; the process stays."""
+        self._ask("unload")
+        self._drop_folder()
+
+    def stop(self) -> None:
+        """End it now."""
+        self.worker.stop()
+        self._drop_folder()
+
+    def _ask(self, request: str, fields: Mapping[str, object] | None = None) -> WorkerAnswer:
+        try:
+            answer = self.worker.ask(request, fields)
+        except WorkerFailedError:
+            self.stop()
+            raise
+        if isinstance(answer, WorkerFailure):
+            self.stop()
+            raise self._failed(answer)
+        return answer
+
+    def _who(self, runtime: str) -> str:
+        return runtime if self._python is None else f"{runtime} in {self._python}"
+
+    def _failed(self, failure: WorkerFailure) -> WorkerFailedError:
+        text, who = failure.text.rstrip("."), self.worker.who
+        if failure.kind is FailureKind.MEMORY or "bad_alloc" in text:
+            return WorkerFailedError(f"{who} ran out of memory{': ' + text if text else ''}.")
+        if failure.kind is FailureKind.REPORTED:
+            return WorkerFailedError(failure.text)
+        if failure.kind is FailureKind.REFUSED:
+            return WorkerFailedError(f"{who} {text}.")
+        return _worded(self._adapter, who, failure)
+
+    def _drop_folder(self) -> None:
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+def _worded(adapter: Adapter, who: str, failure: WorkerFailure) -> WorkerFailedError:
+    """What the runtime raised, as our own sessions word it."""
+    what = "cannot load the model" if failure.stage == "load" else "failed"
+    text = failure.text or failure.raised
+    match adapter:
+        case Adapter.ONNXRUNTIME:
+            from sdpa_onnx.runtimes.ort_errors import failure_text
+
+            return WorkerFailedError(failure_text(who, text, what=what))
+        case Adapter.OPENVINO:
+            from sdpa_onnx.runtimes.openvino_session import clean_message
+
+            return WorkerFailedError(f"{who} {what}: {clean_message(text) or failure.raised}.")
+        case Adapter.SDPA_ONNX:
+            return WorkerFailedError(f"{who} {what}: {text.rstrip('.')}.")
+
+
+def _report(adapter: Adapter, reported: Any) -> object:
+    """A finished report of one of our runtimes; what OpenVINO reports, unchanged."""
+    if adapter is not Adapter.SDPA_ONNX:
+        return reported
+    from sdpa_onnx.runtimes.base import RanReport
+
+    return RanReport(**{**reported, "warnings": tuple(reported["warnings"])})
+
+
+def _text(path: Path | None) -> str | None:
+    return str(path) if path is not None else None
