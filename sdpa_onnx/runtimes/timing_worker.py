@@ -149,7 +149,7 @@ class TimingWorker:
     def _failed(self, failure: WorkerFailure) -> WorkerFailedError:
         text, who = failure.text.rstrip("."), self.worker.who
         if failure.kind is FailureKind.MEMORY or "bad_alloc" in text:
-            return WorkerFailedError(f"{who} ran out of memory{': ' + text if text else ''}.")
+            return WorkerFailedError(f"{who} {failure.crash}.")
         if failure.kind is FailureKind.REPORTED:
             return WorkerFailedError(failure.text)
         if failure.kind is FailureKind.REFUSED:

@@ -88,6 +88,14 @@ class WorkerFailure:
     cause: str = ""
     stage: str = "run"
 
+    @property
+    def crash(self) -> str:
+        """A predicate without a final stop, of an exception that is no refusal."""
+        text = " ".join(self.text.split()).rstrip(".")
+        if self.kind is FailureKind.MEMORY or "bad_alloc" in text:
+            return f"ran out of memory{': ' + text if text else ''}"
+        return f"crashed: {self.raised}{': ' + text if text else ''}"
+
 
 class Worker:
     """One process that serves. Where a method raises WorkerFailedError, the process is gone.

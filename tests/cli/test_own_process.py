@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from sdpa_onnx.workflows.isolate import isolated_runtime as guarded
+from sdpa_onnx.runtimes.worker_process import WorkerProcess, WorkerService, start_worker
 from tests.cli.invoke import Shell
 
 _HAS_THE_FAULT = pytest.mark.skipif(version("onnxruntime") != "1.32.0", reason="the fault of onnxruntime 1.32.0")
@@ -40,13 +40,12 @@ def test_runtime_is_apart(shell: Shell, monkeypatch: pytest.MonkeyPatch, words: 
     """Every load is in a child: this process could load no model."""
     monkeypatch.setattr("onnxruntime.InferenceSession", None)  # of this process; a child imports its own
     started: list[str] = []
-    start = guarded._start
 
-    def told(name: str) -> guarded._Child:
+    def start(service: WorkerService, name: str, *, python: Path | None, threads: int | None) -> WorkerProcess:
         started.append(name)
-        return start(name)
+        return start_worker(service, name, python=python, threads=threads)
 
-    monkeypatch.setattr(guarded, "_start", told)
+    monkeypatch.setattr("sdpa_onnx.runtimes.workers.start_worker", start)
     ended = shell(*words, "--json")
     assert (ended.code, set(started)) == (1 if "fixed.onnx" in words else 0, {"ort-cpu"}), ended.stderr
 

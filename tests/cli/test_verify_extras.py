@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from sdpa_onnx import verify
-from sdpa_onnx.workflows.isolate import isolated_runtime as guarded
 from tests.cli.invoke import Ended, Shell
-from tests.workflows.dying_child import start_dying
+from tests.workflows.dying_child import START, start_dying
 
 _SMALL = ("--size", "batch_size=1", "--size", "q_seq_len=3", "--size", "kv_seq_len=5")
 
@@ -170,9 +169,9 @@ def test_runtime_in_a_process_of_its_own(shell: Shell) -> None:
 
 def test_runtime_that_dies_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime that takes its process with it on one query is a failed record, not the end of the command."""
-    monkeypatch.setattr(guarded, "_start", start_dying)
+    monkeypatch.setattr(START, start_dying)
     _inputs(queries=1)
     ended = shell("verify", "bare.onnx", "--inputs", "i.npz", "--timeout", "60", "--json")
     (record,) = _records(ended)
     assert (ended.code, record["kind"], record["outcome"], record["runtime"]) == (1, "agreement", "failed", "ort-cpu")
-    assert record["reason"] == "ort-cpu crashed: its process ended with SIGKILL."
+    assert record["reason"] == "ort-cpu was killed (SIGKILL) from outside, perhaps for memory."

@@ -1,9 +1,10 @@
-"""A child of `guarded` whose runtime dies or hangs on some inputs: one query kills it, two queries make it hang."""
+"""A worker whose runtime dies or hangs on some inputs: one query kills it, two queries make it hang."""
 
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Session, Supported, Unsupported
-from sdpa_onnx.workflows.isolate import isolated_runtime as guarded
-from sdpa_onnx.workflows.isolate.isolated_child import serve
+from sdpa_onnx.runtimes.worker.main import serve
+from sdpa_onnx.runtimes.worker.sessions import SessionService
+from sdpa_onnx.runtimes.worker_process import WorkerProcess, WorkerService
+from sdpa_onnx.runtimes.workers import Worker
 from tests.workflows.oracle_runtime import OracleRuntime
 
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -76,15 +79,46 @@ class DyingRuntime:
         return DyingSession(OracleRuntime().load(model, options))
 
 
-def start_dying(name: str) -> guarded._Child:
-    """Start such a child; to be planted in the place of `guarded._start`."""
+START = "sdpa_onnx.runtimes.workers.start_worker"
+
+
+def start_command(command: list[str], *, first: bytes = b"") -> WorkerProcess:
+    """Start a program as a worker; the descriptor of its pipe is its last argument.
+
+    Args:
+        command: The program, with arguments.
+        first: A header that is sent in its place before it runs.
+    """
     ours, theirs = Pipe()
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "tests.workflows.dying_child", str(theirs.fileno())]
-    process = subprocess.Popen(command, cwd=root, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL)
+    if first:
+        theirs.send_bytes(first)
+    errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - it ends with the process
+    process = subprocess.Popen(
+        [*command, str(theirs.fileno())],
+        cwd=Path(__file__).parents[2],
+        pass_fds=[theirs.fileno()],
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+    )
     theirs.close()
-    return guarded._Child(process, ours)
+    return WorkerProcess(process, command, ours, errors, 0)
+
+
+READY = b'{"ready": true, "version": "", "arrays": []}'
+
+
+def kill(worker: Worker) -> None:
+    """End its process as the system does; returns once it is gone."""
+    assert worker._process is not None
+    worker._process.process.kill()
+    worker._process.process.wait()
+
+
+def start_dying(service: WorkerService, name: str, *, python: Path | None, threads: int | None) -> WorkerProcess:
+    """Start such a worker; to be planted in the place of START."""
+    assert service is WorkerService.SESSIONS
+    return start_command([sys.executable, "-m", "tests.workflows.dying_child"])
 
 
 if __name__ == "__main__":
-    serve(DyingRuntime(), Connection(int(sys.argv[1])))
+    serve(SessionService(DyingRuntime()), Connection(int(sys.argv[1])))

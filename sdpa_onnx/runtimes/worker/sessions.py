@@ -15,10 +15,7 @@ from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Runtime, Session, get_
 from .own_errors import reported_errors
 from .pipe import RefusalError
 
-__all__ = ["MODEL", "SessionService", "open_service"]
-
-# Name of the array that holds the bytes of a model.
-MODEL = "model"
+__all__ = ["SessionService", "open_service"]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
 
@@ -37,7 +34,7 @@ class SessionService:
         self._numbers = itertools.count()
 
     def do_load(self, *, folder: str | None, options: dict[str, Any], arrays: dict[str, Any]) -> Answer:
-        model = onnx.load_from_string(arrays[MODEL].tobytes())
+        model = onnx.load_from_string(arrays["model"].tobytes())
         load = LoadOptions(**{**options, "purpose": Purpose(options["purpose"])})
         number = next(self._numbers)
         with reported_errors():

@@ -3,9 +3,6 @@
 The process that converts then never holds the numbers of the model.
 """
 
-import subprocess
-import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,29 +13,25 @@ from sdpa_onnx.errors import ModelError, SdpaOnnxError
 from sdpa_onnx.graph.files.large import is_large, number_bytes
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.runtimes.process_end import ending
 from sdpa_onnx.workflows.check.lifted_model import lift
 from sdpa_onnx.workflows.check.run_context import CheckOptions, failed_record
 from sdpa_onnx.workflows.convert.paired_runs import RunEffort
 from sdpa_onnx.workflows.convert.proof import ConversionProof, prove_conversion
-from sdpa_onnx.workflows.isolate.start_child import child_command
+from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, IsolatedFunction
 
-__all__ = ["prove_apart"]
+__all__ = ["answer", "prove_apart"]
 
 
 # Every run reads all of a large model: few runs of the whole, its attentions by themselves as ever.
 _FEW = RunEffort(count=2, spreads=(1.0,))
 
-# Run with `python -m` in the child.
-_MODULE = "sdpa_onnx.workflows.convert.proof_process"
-
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is asked, as JSON.
+    """What the worker is asked, as JSON.
 
     Args:
         source, result: Files.
-        runtime: Name of the runtime, which the child itself loads.
+        runtime: Name of the runtime, which the worker itself loads.
         target: Name for the records.
         seed: Seed of the inputs.
         threads: Threads inside one operator.
@@ -55,7 +48,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child answers: a refusal, or the parts of a `ConversionProof`."""
+    """What the worker answers: a refusal, or the parts of a `ConversionProof`."""
 
     refusal: str = ""
     records: tuple[AgreementRecord, ...] = ()
@@ -90,6 +83,7 @@ def prove_apart(
 
     Raises:
         ModelError: If the source runs nowhere, or cannot be fed.
+        RuntimeUnavailableError: If no process starts.
     """
     asked = _Asked(
         source=str(source),
@@ -100,20 +94,12 @@ def prove_apart(
         threads=threads,
         rows_may_be_empty=rows_may_be_empty,
     )
-    with tempfile.NamedTemporaryFile(suffix=".json") as answer:
-        command = child_command(_MODULE, msgspec.json.encode(asked).decode(), answer.name)
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=patience_seconds, check=False
-            )
-            why = f"{runtime} crashed: its process ended with {ending(done.returncode)}."
-        except subprocess.TimeoutExpired:
-            why = f"{runtime} gave no answer in {patience_seconds:g} s."
-        data = answer.read()
-    if not data:
+    with IsolatedFunction(answer, who=runtime, attempts=1) as worker:
+        data = worker.call(msgspec.json.encode(asked), patience_seconds=patience_seconds)
+    if isinstance(data, CallFailure):
         model = load_model(result)
         check = CheckOptions(sizes={}, seed=seed, threads=threads)
-        return ConversionProof(records=(failed_record(model, runtime, check, target=target, reason=why),))
+        return ConversionProof(records=(failed_record(model, runtime, check, target=target, reason=data.reason),))
     found = msgspec.json.decode(data, type=_Answer)
     if found.refusal:
         raise ModelError(found.refusal)
@@ -124,6 +110,18 @@ def prove_apart(
         notes=found.notes,
         sizes=found.sizes,
     )
+
+
+def answer(data: bytes) -> bytes:
+    """Prove, in the worker.
+
+    Args:
+        data: What is asked, as JSON.
+
+    Returns:
+        A refusal, or the parts of the proof, as JSON.
+    """
+    return msgspec.json.encode(_answer(msgspec.json.decode(data, type=_Asked)))
 
 
 def _answer(asked: _Asked) -> _Answer:
@@ -157,8 +155,3 @@ def _few_note(source: OnnxModel, proof: ConversionProof) -> str:
         f"The model has {held}: as a whole it ran at {at} and logit spread 1 only, its attentions by themselves at "
         "every spread."
     )
-
-
-if __name__ == "__main__":
-    _found = _answer(msgspec.json.decode(sys.argv[1], type=_Asked))
-    Path(sys.argv[2]).write_bytes(msgspec.json.encode(_found))

@@ -1,29 +1,32 @@
-"""A runtime in a child process, so that one that crashes or hangs is a finding and not our end.
+"""A runtime in a worker process, so that one that crashes or hangs is a finding and does not end ours.
 
-The child keeps the loaded models and answers over a pipe; when it dies, the next call
-starts another. Arrays are copied both ways, so nothing here is ever timed.
+The worker keeps the loaded models; when it dies, the next call starts another. Arrays are copied both ways, so nothing
+here is ever timed.
 """
 
 import contextlib
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import IO, Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.errors import RuntimeNotFoundError, SessionError
+from sdpa_onnx.errors import RuntimeNotFoundError, RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.files.saved_files import LinkedFiles
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
-from sdpa_onnx.runtimes.process_end import ending
-from sdpa_onnx.workflows.isolate.isolated_child import READY
-from sdpa_onnx.workflows.isolate.start_child import STARTING_SECONDS, child_command, not_started
+from sdpa_onnx.runtimes.worker_process import WorkerService
+from sdpa_onnx.runtimes.workers import (
+    FailureKind,
+    Worker,
+    WorkerAnswer,
+    WorkerEndedError,
+    WorkerFailedError,
+    WorkerFailure,
+    WorkerNotStartedError,
+)
 
 __all__ = ["GuardedRuntime", "ProcessDiedError", "guarded_runtime", "own_process"]
 
@@ -43,15 +46,6 @@ class _EndedError(ProcessDiedError):
 
 
 @dataclass(slots=True)
-class _Child:
-    """One child process, the pipe to it, and its standard error if that is kept."""
-
-    process: "subprocess.Popen[bytes]"
-    pipe: "Connection[Any, Any]"
-    errors: IO[bytes] | None = None
-
-
-@dataclass(slots=True)
 class GuardedRuntime:
     """A registered runtime that runs in a process of its own; call `stop` at the end.
 
@@ -64,8 +58,8 @@ class GuardedRuntime:
     patience_seconds: float = _PATIENCE_SECONDS
     measures_time: bool = False
     _real: Runtime = field(init=False)
-    _child: _Child | None = field(default=None, init=False)
-    _children: int = field(default=0, init=False)
+    _worker: Worker | None = field(default=None, init=False)
+    _workers: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._real = get_runtime(self.name)
@@ -83,10 +77,10 @@ class GuardedRuntime:
         return self._real.supports(model)
 
     def load(self, model: OnnxModel, options: LoadOptions) -> Session:
-        """Load a model in the child.
+        """Load a model in the worker.
 
         Raises:
-            ProcessDiedError: If the child died or gave no answer.
+            ProcessDiedError: If the worker died or gave no answer.
             SessionError: If the runtime refuses the model.
         """
         session = GuardedSession(self, model.linked(), options)
@@ -94,76 +88,75 @@ class GuardedRuntime:
         return session
 
     @property
-    def children(self) -> int:
-        """How many processes were started; sessions of earlier ones are gone."""
-        return self._children if self._child is not None else self._children + 1
+    def workers(self) -> int:
+        """How many workers were started; sessions of earlier ones are gone."""
+        return self._workers if self._worker is not None else self._workers + 1
 
     def start(self) -> None:
-        """Start the child now and not at the first question, for who measures time.
+        """Start the worker now and not at the first request, for a caller that measures time.
 
         Raises:
-            RuntimeUnavailableError: If no child starts.
+            RuntimeUnavailableError: If none starts.
         """
-        if self._child is None:
-            self._child = self._started()
+        self._started()
 
-    def ask(self, *message: object) -> Any:
+    def ask(
+        self, request: str, fields: Mapping[str, object], arrays: Mapping[str, Array] | None = None
+    ) -> WorkerAnswer:
         """Send one request and wait for the answer.
 
         Raises:
-            ProcessDiedError: If the child died or gave no answer in time.
+            ProcessDiedError: If the worker died or gave no answer in time.
             SessionError: If the runtime refused.
-            RuntimeUnavailableError: If no child starts.
+            RuntimeUnavailableError: If no worker starts.
         """
-        if self._child is None:
-            self._child = self._started()
+        worker = self._started()
         try:
-            self._child.pipe.send(message)
-            if not self._child.pipe.poll(self.patience_seconds):
-                self.stop()
-                raise ProcessDiedError(f"{self.name} gave no answer in {self.patience_seconds:g} s.")
-            refusal, answer = self._child.pipe.recv()
-        except (EOFError, OSError) as error:
-            code = self.stop()
-            raise _EndedError(f"{self.name} crashed: its process ended with {ending(code)}.") from error
-        if refusal:
-            raise SessionError(refusal) from (RuntimeError(answer) if answer else None)  # the node stands in the cause
+            answer = worker.ask(request, fields, arrays, patience_seconds=self.patience_seconds)
+        except WorkerEndedError as error:
+            self.stop()
+            raise _EndedError(str(error)) from error
+        except WorkerFailedError as error:
+            self.stop()
+            raise ProcessDiedError(str(error)) from error
+        if isinstance(answer, WorkerFailure):
+            raise self._failed(answer)
         return answer
 
-    def _started(self) -> _Child:
-        """A new child that has said that it is there.
-
-        Raises:
-            RuntimeUnavailableError: If it does not.
-        """
-        child = self._child = _start(self.name)
-        with child.errors or contextlib.nullcontext():
-            try:
-                if child.pipe.poll(STARTING_SECONDS) and child.pipe.recv() == READY:
-                    self._children += 1
-                    return child
-                status = None
-                self.stop()
-            except (EOFError, OSError):
-                status = self.stop()
-            raise not_started(f"The process for {self.name}", status, child.errors)
-
-    def stop(self) -> int:
-        """End the child, if there is one, and give its exit code; every session of it ends too."""
-        child, self._child = self._child, None
-        if child is None:
-            return 0
-        child.pipe.close()
+    def _started(self) -> Worker:
+        if self._worker is None:
+            # Kept before it is ready, so that `stop` ends it where the wait is interrupted.
+            self._worker = Worker(
+                WorkerService.SESSIONS, self.name, who=self.name, patience_seconds=self.patience_seconds
+            )
+            self._workers += 1
         try:
-            code = child.process.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            child.process.kill()
-            code = child.process.wait()
-        return code
+            self._worker.wait_ready()
+        except WorkerNotStartedError as error:
+            self.stop()
+            raise RuntimeUnavailableError(error.args[0], hint=error.hint) from error
+        return self._worker
+
+    def _failed(self, failure: WorkerFailure) -> SessionError:
+        """A refusal leaves the worker as it is; an exception of the runtime counts as a crash and ends it."""
+        if failure.kind is FailureKind.REPORTED:
+            error = SessionError(failure.text)
+            error.__cause__ = RuntimeError(failure.cause) if failure.cause else None  # it names the node
+            return error
+        if failure.kind is FailureKind.REFUSED:
+            return SessionError(f"{self.name} {failure.text}.")
+        self.stop()
+        return _EndedError(f"{self.name} {failure.crash}.")
+
+    def stop(self) -> None:
+        """End the worker, if there is one; every session in it ends too."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
 
 
 class GuardedSession:
-    """A model loaded in the child, again in the next one if that died; see `runtimes.base.Session`."""
+    """A model loaded in the worker, again in the next one if that died; see `runtimes.base.Session`."""
 
     def __init__(self, runtime: GuardedRuntime, model: LinkedFiles, options: LoadOptions) -> None:
         self._runtime = runtime
@@ -172,7 +165,7 @@ class GuardedSession:
         self._loaded: tuple[int, int] | None = None
 
     def number(self) -> int:
-        """The session's number in the child that lives now.
+        """The session's number in the worker that lives now.
 
         Raises:
             SessionError: If the runtime refuses the model.
@@ -180,10 +173,16 @@ class GuardedSession:
         return self._twice(self._number)
 
     def _number(self) -> int:
-        if self._loaded is None or self._loaded[0] != self._runtime.children:
-            number: int = self._runtime.ask("load", self._model.message, self._model.folder, self._options)
-            self._loaded = (self._runtime.children, number)
+        if self._loaded is None or self._loaded[0] != self._runtime.workers:
+            folder = self._model.folder
+            fields = {"folder": None if folder is None else str(folder), "options": asdict(self._options)}
+            message = np.frombuffer(self._model.message, np.uint8)
+            number = int(self._runtime.ask("load", fields, {"model": message}).fields["session"])
+            self._loaded = (self._runtime.workers, number)
         return self._loaded[1]
+
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return dict(self._runtime.ask("run", {"session": self._number()}, inputs).arrays)
 
     def _twice(self, ask: Callable[[], Answer]) -> Answer:
         """Ask again where the process ended once: somebody else may have ended it, such as a system short of memory."""
@@ -198,23 +197,26 @@ class GuardedSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(SessionError):  # a child that is gone has closed it
-            if self._loaded is not None and self._loaded[0] == self._runtime.children:
-                self._runtime.ask("close", self._loaded[1])
+        with contextlib.suppress(SessionError):  # a worker that is gone has closed it
+            if self._loaded is not None and self._loaded[0] == self._runtime.workers:
+                self._runtime.ask("close", {"session": self._loaded[1]})
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once in the child; see `Session.run`."""
-        outputs: dict[str, Array] = self._twice(lambda: self._runtime.ask("run", self._number(), dict(inputs)))
-        return outputs
+        """Run once in the worker; see `Session.run`."""
+        return self._twice(lambda: self._run(inputs))
 
     def bind(self, inputs: Mapping[str, Array]) -> Callable[[], None]:
         """A call that runs once, copies included; see `Session.bind`."""
-        return lambda: self._runtime.ask("run", self.number(), dict(inputs)) and None
+
+        def call() -> None:
+            self._run(inputs)
+
+        return call
 
     def ran(self) -> RanReport:
-        """What the session in the child says; see `Session.ran`."""
-        report: RanReport = self._twice(lambda: self._runtime.ask("ran", self._number()))
-        return report
+        """What the session in the worker reports; see `Session.ran`."""
+        fields = self._twice(lambda: self._runtime.ask("ran", {"session": self._number()}).fields)
+        return RanReport(**{**fields["report"], "warnings": tuple(fields["report"]["warnings"])})
 
 
 @contextlib.contextmanager
@@ -234,9 +236,9 @@ def guarded_runtime(name: str, *, patience_seconds: float = _PATIENCE_SECONDS) -
 
 @contextlib.contextmanager
 def own_process(runtime: Runtime, patience_seconds: float | None) -> Iterator[Runtime]:
-    """A runtime in a process of its own, where that can be, for as long as a with block lasts.
+    """A runtime in a process of its own, where that is possible, for as long as a with block lasts.
 
-    What a child would not find by the same name, such as a program's own runtime, stays in this process.
+    What a worker would not find by the same name, such as a program's own runtime, stays in this process.
 
     Args:
         runtime: Found by its name or made by the caller.
@@ -254,17 +256,3 @@ def _is_registered(runtime: Runtime) -> bool:
         return type(get_runtime(runtime.name)) is type(runtime)
     except RuntimeNotFoundError:
         return False
-
-
-def _start(name: str) -> _Child:
-    ours, theirs = Pipe()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - it ends with the child
-    process = subprocess.Popen(
-        child_command("sdpa_onnx.workflows.isolate.isolated_child", name, str(theirs.fileno())),
-        pass_fds=[theirs.fileno()],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-    )
-    theirs.close()
-    return _Child(process, ours, errors)

@@ -71,8 +71,8 @@ def _children() -> set[psutil.Process]:
 @pytest.mark.parametrize(
     ("misdeed", "reason"),
     [
-        ("segfault", "Its process was ended by SIGSEGV."),
-        pytest.param("exit", "Its process ended with exit code 3.", marks=pytest.mark.slow),
+        ("segfault", "misbehaving crashed: its process ended with SIGSEGV."),
+        pytest.param("exit", "misbehaving crashed: its process ended with exit code 3.", marks=pytest.mark.slow),
         pytest.param(
             "raise", "It ended in an error that is not a refusal: ZeroDivisionError: boom.", marks=pytest.mark.slow
         ),
@@ -110,7 +110,7 @@ def test_a_hang_ends_at_its_time(misbehaving: None, monkeypatch: pytest.MonkeyPa
     before = _children()
     records = list(conformance("misbehaving", only=["value-width"], dtypes=["float32"], timeout_seconds=1.0))
     assert [record.verdict for record in records] == [Conformity.RIGHT, Conformity.CRASHED, Conformity.RIGHT]
-    assert records[1].reason == "It did not answer within 1 s."
+    assert records[1].reason == "misbehaving gave no answer in 1 s."
     assert _children() <= before
 
 

@@ -1,10 +1,8 @@
 """Which runtimes run in a process of their own, and what a crash and a planted runtime are there."""
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import Pipe
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +13,12 @@ from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, get_runtime
+from sdpa_onnx.runtimes.worker_process import WorkerProcess, WorkerService
 from sdpa_onnx.workflows.export.export_target import ExportResult, export_and_prove, export_target
-from sdpa_onnx.workflows.isolate import isolated_runtime as guarded
-from sdpa_onnx.workflows.isolate.isolated_child import READY
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes, traced_sizes
 from tests.sweep.fakes import Faulty
-from tests.workflows.dying_child import start_dying
+from tests.workflows.dying_child import READY, START, start_command, start_dying
 from tests.workflows.oracle_runtime import OracleRuntime
 from tests.workflows.planted_runtime import Planted, fault
 
@@ -69,18 +66,14 @@ def test_cause_of_a_refusal_comes_along() -> None:
     assert "node" in causes[0][1]
 
 
-def _start_dead(_: str) -> guarded._Child:
-    """A child that says that it is there, and ends before it answers."""
-    ours, theirs = Pipe()
-    process = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(3)"])
-    theirs.send(READY)
-    theirs.close()
-    return guarded._Child(process, ours)
+def _start_dead(*_: object, python: Path | None, threads: int | None) -> WorkerProcess:
+    """A worker that is ready, and ends before it answers."""
+    return start_command([sys.executable, "-S", "-c", "raise SystemExit(3)"], first=READY)
 
 
 def test_export_on_a_runtime_that_dies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It has failed, which is not called wrong; this process lives on, and nothing is written."""
-    monkeypatch.setattr(guarded, "_start", _start_dead)
+    monkeypatch.setattr(START, _start_dead)
     exported = _exported(tmp_path / "x.onnx", 5.0)
     assert (exported.is_right, exported.record.outcome) == (False, Outcome.FAILED)
     assert exported.record.reason == "ort-cpu crashed: its process ended with exit code 3."
@@ -90,30 +83,30 @@ def test_export_on_a_runtime_that_dies(monkeypatch: pytest.MonkeyPatch, tmp_path
 @pytest.mark.slow
 def test_export_on_a_runtime_that_dies_at_a_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that dies at some size ends the proof there, and the size is told."""
-    monkeypatch.setattr(guarded, "_start", start_dying)
+    monkeypatch.setattr(START, start_dying)
     exported = _exported(tmp_path / "x.onnx", 10.0)
     assert exported.record.outcome is Outcome.FAILED
     assert exported.record.reason.startswith(
-        "At batch_size 1, q_seq_len 1, kv_seq_len 64: ort-cpu crashed: its process ended with "
+        "At batch_size 1, q_seq_len 1, kv_seq_len 64: ort-cpu was killed (SIGKILL) from outside"
     )
     assert exported.record.sizes_tried == 0
     assert not (tmp_path / "x.onnx").exists()
 
 
-def _start_silent(_: str) -> guarded._Child:
-    """A child that says that it is there, and nothing after."""
-    ours, theirs = Pipe()
-    command = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-    theirs.send(READY)
-    theirs.close()
-    return guarded._Child(process, ours)
+def _start_silent() -> WorkerProcess:
+    """A worker that is ready, and sends nothing after."""
+    return start_command([sys.executable, "-S", "-c", "import time; time.sleep(60)"], first=READY)
 
 
 def test_axes_on_a_runtime_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, bare_model: OnnxModel) -> None:
     """The first wait in vain ends the proof: nothing was tried, so nothing is wrong."""
     started: list[str] = []
-    monkeypatch.setattr(guarded, "_start", lambda name: started.append(name) or _start_silent(name))
+
+    def start(_: WorkerService, name: str, *, python: Path | None, threads: int | None) -> WorkerProcess:
+        started.append(name)
+        return _start_silent()
+
+    monkeypatch.setattr(START, start)
     with own_process(get_runtime("ort-cpu"), 0.1) as runtime:
         proof = prove_axes(bare_model, runtime, target="t", traced=traced_sizes(bare_model))
     assert (proof.outcome, proof.reason) == (Outcome.FAILED, "ort-cpu gave no answer in 0.1 s.")
