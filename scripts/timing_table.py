@@ -21,7 +21,6 @@ _SHORT_SECONDS, _LONG_SECONDS, _LONG_CALL_SECONDS = 30.0, 90.0, 0.010
 # A/A comparisons of a setting; what sessions do not give is drawn from the launches of all of them.
 _EQUAL_COMPARISONS = 60
 _POWER_COMPARISONS = 200
-_CALLED = (RatioVerdict.FASTER, RatioVerdict.SLOWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

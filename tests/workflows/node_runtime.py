@@ -12,11 +12,11 @@ from onnx.reference.op_run import OpRun
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
 from sdpa_onnx.core.attention.oracle import HeadBlock, attend, head_blocks, softmax
 from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind, ScaleRule
-from sdpa_onnx.core.faults.readings import find_reading
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions
 from sdpa_onnx.runtimes.onnx_reference import OnnxReference, ReferenceSession
+from tests.core.by_name import find_reading
 
 Array = NDArray[np.generic]
 Blocks = Callable[..., Iterator[HeadBlock]]

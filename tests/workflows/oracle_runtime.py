@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import HeadBlock, QkOutputMode, attend, head_blocks, softmax
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
-from sdpa_onnx.core.faults.readings import find_reading
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Session, Supported, Unsupported
 from sdpa_onnx.runtimes.feeds import element_type
+from tests.core.by_name import find_reading
 
 Arrays = dict[str, NDArray[np.generic]]
 

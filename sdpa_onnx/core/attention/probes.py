@@ -26,7 +26,7 @@ from sdpa_onnx.core.attention.probe_parts import (
 )
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
 
-__all__ = ["PROBES", "Probe", "find_probe", "probes_for"]
+__all__ = ["PROBES", "Probe", "probes_for"]
 
 Generator = np.random.Generator
 
@@ -59,15 +59,6 @@ class Probe:
     says: str
     applies: Callable[[AttentionSpec], bool]
     draw: Callable[[AttentionCase, int], AttentionInputs]
-
-
-def find_probe(name: str) -> Probe:
-    """Return the probe of that name.
-
-    Raises:
-        KeyError: If no probe has that name.
-    """
-    return {probe.name: probe for probe in PROBES}[name]
 
 
 def probes_for(spec: AttentionSpec) -> tuple[Probe, ...]:

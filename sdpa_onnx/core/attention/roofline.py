@@ -77,19 +77,6 @@ def attention_work(case: AttentionCase) -> AttentionWork:
     )
 
 
-def projection_flops(*, rows_q: int, rows_kv: int, hidden_size: int) -> int:
-    """Count the operations of the four projections of multi-head attention.
-
-    Args:
-        rows_q: Samples times queries.
-        rows_kv: Samples times keys.
-        hidden_size: Width of the model (d_model).
-
-    Source: query and output 2 n D^2 each over n queries, key and value over n keys (METHOD C.1).
-    """
-    return 4 * (rows_q + rows_kv) * hidden_size * hidden_size
-
-
 def roof_seconds(work: AttentionWork, ceilings: Ceilings) -> float:
     """Lower bound of the time on one thread: products and exponentials do not overlap, memory reads do.
 

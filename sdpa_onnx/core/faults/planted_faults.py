@@ -4,37 +4,25 @@ A check is worth what its planted faults prove. Nothing here runs a model; a wra
 session in `runtimes` puts these outputs in the place of a runtime's own.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention import reading_applies as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs
-from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.faults.arithmetic_faults import ARITHMETIC_FAULTS
-from sdpa_onnx.core.faults.fault_kind import Fault, Outputs, on_blocks
+from sdpa_onnx.core.faults.fault_kind import Fault, on_blocks
 from sdpa_onnx.core.faults.output_faults import CACHE_FAULTS, OUTPUT_FAULTS, QK_FAULTS
 from sdpa_onnx.core.faults.readings import READINGS, Reading
-from sdpa_onnx.core.judge.agreement import expect, judge
-from sdpa_onnx.core.records.verdicts import Verdict
 
-__all__ = ["FAULTS", "Fault", "caught_faults", "faults_for", "find_fault", "right_output"]
+__all__ = ["FAULTS", "Fault", "faults_for", "right_output"]
 
 Array = NDArray[np.generic]
 
 # A mask that differs between heads cannot be among the inputs that a case describes.
 _NOT_PLANTED = ("mask-first-head",)
-
-
-def find_fault(name: str) -> Fault:
-    """The fault of that name.
-
-    Raises:
-        KeyError: If there is none.
-    """
-    return {fault.name: fault for fault in FAULTS}[name]
 
 
 def faults_for(
@@ -59,41 +47,6 @@ def right_output(spec: AttentionSpec, inputs: AttentionInputs) -> Array:
     width = spec.v_head_dim * (1 if spec.layout is Layout.BNSH else spec.q_num_heads)
     empty: Array = np.zeros((*inputs.query.shape[:-1], width), dtype=inputs.query.dtype)
     return on_blocks()(spec, inputs, {"output": empty}, np.random.default_rng(0))["output"]
-
-
-def caught_faults(
-    spec: AttentionSpec,
-    inputs: AttentionInputs,
-    *,
-    precision: Precision,
-    faults: Iterable[Fault],
-    seed: int = 0,
-) -> dict[str, bool | None]:
-    """Tell which faults of the output these inputs would have caught.
-
-    Args:
-        spec: What is computed.
-        inputs: The arrays, as a runtime receives them.
-        precision: The declared arithmetic.
-        faults: Faults of the output; others are left out.
-        seed: Seed of the faults that draw.
-
-    Returns:
-        Fault name -> whether the judge calls its output wrong or suspicious; None if
-        the fault does not show on these inputs, since it gives the right output.
-    """
-    expectation = expect(spec, inputs, precision=precision)
-    right: Outputs = {"output": right_output(spec, inputs)}
-    caught: dict[str, bool | None] = {}
-    for fault in faults:
-        if fault.output != "output":
-            continue
-        planted = fault.plant(spec, inputs, right, np.random.default_rng(seed))["output"]
-        if planted.tobytes() == right["output"].tobytes():
-            caught[fault.name] = None
-        else:
-            caught[fault.name] = judge(expectation, planted).verdict in (Verdict.WRONG, Verdict.SUSPICIOUS)
-    return caught
 
 
 def _of_reading(reading: Reading) -> Fault:

@@ -18,7 +18,7 @@ from sdpa_onnx.core.faults import reading_blocks as rule
 from sdpa_onnx.core.faults import reading_inputs as other
 from sdpa_onnx.core.faults.reading_blocks import Positions, after_change, hide_keys, reposition
 
-__all__ = ["READINGS", "Reading", "find_reading", "readings_for"]
+__all__ = ["READINGS", "Reading", "readings_for"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,6 @@ class Reading:
     dated: str = ""
     applies: Callable[[AttentionSpec], bool]
     blocks: Callable[..., Iterator[HeadBlock]]
-
-
-def find_reading(name: str) -> Reading:
-    """The reading of that name.
-
-    Raises:
-        KeyError: If there is none.
-    """
-    return {reading.name: reading for reading in READINGS}[name]
 
 
 def readings_for(spec: AttentionSpec) -> tuple[Reading, ...]:

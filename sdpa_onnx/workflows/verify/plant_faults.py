@@ -5,24 +5,30 @@ right is `verify`'s to say.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sdpa_onnx.core.attention.inputs import AttentionInputs
-from sdpa_onnx.core.faults.fault_kind import Fault
+from sdpa_onnx.core.faults.fault_kind import Fault, Outputs
 from sdpa_onnx.core.faults.planted_faults import faults_for, right_output
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session
-from sdpa_onnx.runtimes.faulty import plant_in
 from sdpa_onnx.workflows.check.feeds import Feeds, dtype_of
 from sdpa_onnx.workflows.check.input_steps import InputStep, ladder, probe_steps
 from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
 
-__all__ = ["PlantedFault", "prove"]
+__all__ = ["PlantedFault", "plant_in", "prove"]
 
+Array = NDArray[np.generic]
+
+_PRESENT = ("present_key", "present_value")
 _NOTICED = (Verdict.WRONG, Verdict.SUSPICIOUS)
 
 
@@ -123,3 +129,22 @@ def _same(some: Feeds, other: Feeds) -> bool:
 
 def _noticed(checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache) -> bool:
     return any(record.verdict in _NOTICED for record in judge_outputs(checked, step, outputs, expectations))
+
+
+def plant_in(
+    site: AttentionSite, fault: Fault, feeds: Mapping[str, Array], outputs: Mapping[str, Array], *, seed: int
+) -> dict[str, Array]:
+    """Exchange the outputs of a bare attention for those of a fault.
+
+    Args:
+        site: Which value is what.
+        fault: The fault.
+        feeds: Inputs by graph name.
+        outputs: Right outputs by graph name; not changed.
+        seed: Seed of the faults that draw.
+    """
+    inputs = AttentionInputs(**{name: feeds[value] for name, value in site.inputs.items()})
+    names = {"output": site.output, **{name: name for name in _PRESENT if name in outputs}}
+    right: Outputs = {role: outputs[name] for role, name in names.items()}
+    planted = fault.plant(site.spec, inputs, right, np.random.default_rng(seed))
+    return {**outputs, **{name: planted[role] for role, name in names.items()}}

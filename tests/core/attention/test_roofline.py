@@ -13,7 +13,6 @@ from sdpa_onnx.core.attention.roofline import (
     attention_work,
     bound_by,
     is_memory_bound,
-    projection_flops,
     roof_seconds,
 )
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
@@ -105,13 +104,6 @@ def test_bytes_are_those_of_the_arrays(dtype: Dtype, width: int) -> None:
     arrays = draw_inputs(problem).named()
     output = 2 * 4 * 5 * 5
     assert attention_work(problem).bytes_moved == width * (sum(array.size for array in arrays.values()) + output)
-
-
-def test_projections_of_self_attention() -> None:
-    """8 n D^2 in self-attention; keys of another length count for key and value only."""
-    assert projection_flops(rows_q=10, rows_kv=10, hidden_size=16) == 8 * 10 * 16**2
-    # Query and output: 2 x 2 n D^2 for 10 rows; key and value: 2 x 2 n D^2 for 30.
-    assert projection_flops(rows_q=10, rows_kv=30, hidden_size=16) == (4 * 10 + 4 * 30) * 16**2
 
 
 # A second of products, half of one of exponentials, and a second and a half of memory.

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs, numpy_dtype
 from sdpa_onnx.core.attention.oracle import attend
-from sdpa_onnx.core.attention.probes import find_probe
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
 from sdpa_onnx.core.faults.diagnosis import Explanation, explain
-from sdpa_onnx.core.faults.planted_faults import find_fault, right_output
+from sdpa_onnx.core.faults.planted_faults import right_output
 from sdpa_onnx.core.faults.readings import READINGS
 from tests.core.attentions import CASES, case
+from tests.core.by_name import find_fault, find_probe
 from tests.core.kernels import ARITHMETICS, naive, run_kernel
 
 # Readings whose output another, earlier one gives too: with the scale 1/sqrt(d), twice the scale is 1/d.

@@ -1,19 +1,22 @@
 """Every planted fault is called wrong in every type by the ladder or a probe; what cannot show is listed here."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sdpa_onnx.core.attention.inputs import LADDER, draw_inputs
+from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode, attend
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
-from sdpa_onnx.core.faults.planted_faults import FAULTS, caught_faults, faults_for, find_fault, right_output
+from sdpa_onnx.core.faults.fault_kind import Fault
+from sdpa_onnx.core.faults.planted_faults import FAULTS, faults_for, right_output
 from sdpa_onnx.core.judge.agreement import expect, judge
 from sdpa_onnx.core.records.verdicts import Verdict
 from tests.core.attentions import CASES, case
+from tests.core.by_name import find_fault
 
 # As many queries as new keys: the last query sees every key anyway, and so both alignments are one.
 _SQUARE = {"causal-bottom-right", "causal-one-query-sees-all", "causal-last-row-sees-all"}
@@ -41,14 +44,31 @@ _QUICK = {
 }
 
 
+def _caught_faults(
+    asked: AttentionCase, inputs: AttentionInputs, faults: Iterable[Fault], *, seed: int = 0
+) -> dict[str, bool | None]:
+    """Whether the judge notices each fault of the output; None if the fault gives the right output on these inputs."""
+    expectation = expect(asked.spec, inputs, precision=find_precision(asked.dtype))
+    right = {"output": right_output(asked.spec, inputs)}
+    caught: dict[str, bool | None] = {}
+    for fault in faults:
+        if fault.output != "output":
+            continue
+        planted = fault.plant(asked.spec, inputs, right, np.random.default_rng(seed))["output"]
+        if planted.tobytes() == right["output"].tobytes():
+            caught[fault.name] = None
+        else:
+            caught[fault.name] = judge(expectation, planted).verdict in (Verdict.WRONG, Verdict.SUSPICIOUS)
+    return caught
+
+
 def _left_over(asked: AttentionCase) -> tuple[set[str], set[str]]:
     """Names of the faults that are not caught, and of those that give the right output on all inputs."""
     faults = {fault.name: fault for fault in faults_for(asked.spec, dtype=asked.dtype)}
     hidden = set(faults)
     drawn = [probe.draw(asked, 1) for probe in probes_for(asked.spec)]
     for inputs in drawn + [draw_inputs(asked, spread=spread, seed=1) for spread in LADDER]:
-        precision = find_precision(asked.dtype)
-        caught = caught_faults(asked.spec, inputs, precision=precision, faults=faults.values())
+        caught = _caught_faults(asked, inputs, faults.values())
         hidden -= {name for name, found in caught.items() if found is not None}
         faults = {name: fault for name, fault in faults.items() if not caught[name]}
     return set(faults) - hidden, hidden

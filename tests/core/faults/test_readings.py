@@ -14,10 +14,11 @@ from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.core.faults.fault_kind import on_blocks
 from sdpa_onnx.core.faults.planted_faults import right_output
-from sdpa_onnx.core.faults.readings import READINGS, Reading, find_reading, readings_for
+from sdpa_onnx.core.faults.readings import READINGS, Reading, readings_for
 from sdpa_onnx.core.judge.agreement import expect, judge
 from sdpa_onnx.core.records.verdicts import Verdict
 from tests.core.attentions import CASES
+from tests.core.by_name import find_reading
 from tests.core.problems import BY_NAME, PROBLEMS
 
 _NAMES = [reading.name for reading in READINGS]

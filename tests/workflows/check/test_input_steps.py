@@ -4,15 +4,15 @@ import pytest
 
 from sdpa_onnx.core.attention.inputs import LADDER
 from sdpa_onnx.core.attention.probes import probes_for
-from sdpa_onnx.core.faults.planted_faults import find_fault
 from sdpa_onnx.core.records.records import AgreementRecord, Verdict
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.runtimes.faulty import FaultyRuntime
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.input_steps import probe_steps
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+from tests.core.by_name import find_fault
 from tests.graph.models import SPECS, bare, inner_attention, load_model
+from tests.workflows.faulty_runtime import FaultyRuntime
 
 _MODEL = bare(SPECS["bool-mask"])
 _SIZES = {"batch_size": 1, "q_seq_len": 3, "kv_seq_len": 5}

@@ -3,17 +3,18 @@
 import pytest
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
-from sdpa_onnx.core.faults.planted_faults import faults_for, find_fault
+from sdpa_onnx.core.faults.planted_faults import faults_for
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.runtimes.faulty import FaultyRuntime
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.verify.plant_faults import PlantedFault, prove
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+from tests.core.by_name import find_fault
 from tests.graph.models import product
+from tests.workflows.faulty_runtime import FaultyRuntime
 
 _CAUSAL = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8, v_head_dim=6, is_causal=True)
 _MASKED = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8, has_past=True, mask=MaskKind.BOOL)

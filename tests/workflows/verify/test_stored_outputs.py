@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.core.attention.spec import Dtype
-from sdpa_onnx.core.faults.planted_faults import find_fault
 from sdpa_onnx.core.records.records import AgreementRecord, Verdict
 from sdpa_onnx.errors import CaseError, FolderError, PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.runtimes.faulty import FaultyRuntime
 from sdpa_onnx.workflows.check.feeds import axis_names, read_arrays, read_inputs
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.verify.stored_outputs import OutputKeeper, judge_stored
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+from tests.core.by_name import find_fault
 from tests.graph.models import SPECS, bare, inner_attention
+from tests.workflows.faulty_runtime import FaultyRuntime
 
 _SIZES = {"batch_size": 1, "q_seq_len": 3, "kv_seq_len": 5, "past_seq_len": 2}
 _PLAIN = bare(SPECS["plain"])

@@ -6,13 +6,15 @@ import pytest
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.oracle import attend
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
-from sdpa_onnx.core.faults.planted_faults import FAULTS, find_fault
+from sdpa_onnx.core.faults.planted_faults import FAULTS
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, Supported, get_runtime
-from sdpa_onnx.runtimes.faulty import FaultyRuntime, plant_in
+from sdpa_onnx.workflows.verify.plant_faults import plant_in
+from tests.core.by_name import find_fault
 from tests.graph.models import product
+from tests.workflows.faulty_runtime import FaultyRuntime
 
 _SPEC = AttentionSpec(
     q_num_heads=4, kv_num_heads=2, head_dim=8, is_causal=True, has_past=True, mask=MaskKind.BOOL, softcap=4.0

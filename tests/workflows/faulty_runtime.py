@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention.inputs import AttentionInputs
-from sdpa_onnx.core.faults.fault_kind import Fault, Outputs
+from sdpa_onnx.core.faults.fault_kind import Fault
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported
+from sdpa_onnx.workflows.verify.plant_faults import plant_in
 
 if TYPE_CHECKING:
     from sdpa_onnx.graph.model import OnnxModel
     from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["FaultyRuntime", "FaultySession", "plant_in"]
+__all__ = ["FaultyRuntime"]
 
 Array = NDArray[np.generic]
-
-_PRESENT = ("present_key", "present_value")
 
 
 class FaultyRuntime:
@@ -54,7 +52,7 @@ class FaultyRuntime:
         """As the real one; see `Runtime.supports`."""
         return self._runtime.supports(model)
 
-    def load(self, model: "OnnxModel", options: LoadOptions) -> "FaultySession":
+    def load(self, model: "OnnxModel", options: LoadOptions) -> "PlantedSession":
         """Load a bare attention; see `Runtime.load`.
 
         Raises:
@@ -66,10 +64,10 @@ class FaultyRuntime:
                 hint="Export the attention alone.",
             )
         session = self._runtime.load(model, options)
-        return FaultySession(session, model.sites[0], self._fault, seed=self._seed)
+        return PlantedSession(session, model.sites[0], self._fault, seed=self._seed)
 
 
-class FaultySession:
+class PlantedSession:
     """A loaded model whose outputs are exchanged for those of a fault; see `runtimes.base.Session`."""
 
     def __init__(self, session: Session, site: "AttentionSite", fault: Fault, *, seed: int) -> None:
@@ -95,22 +93,3 @@ class FaultySession:
     def ran(self) -> RanReport:
         """What really ran; see `Session.ran`."""
         return self._session.ran()
-
-
-def plant_in(
-    site: "AttentionSite", fault: Fault, feeds: Mapping[str, Array], outputs: Mapping[str, Array], *, seed: int
-) -> dict[str, Array]:
-    """Exchange the outputs of a bare attention for those of a fault.
-
-    Args:
-        site: Which value is what.
-        fault: The fault.
-        feeds: Inputs by graph name.
-        outputs: Right outputs by graph name; not changed.
-        seed: Seed of the faults that draw.
-    """
-    inputs = AttentionInputs(**{name: feeds[value] for name, value in site.inputs.items()})
-    names = {"output": site.output, **{name: name for name in _PRESENT if name in outputs}}
-    right: Outputs = {role: outputs[name] for role, name in names.items()}
-    planted = fault.plant(site.spec, inputs, right, np.random.default_rng(seed))
-    return {**outputs, **{name: planted[role] for role, name in names.items()}}
