@@ -21,11 +21,11 @@ from sdpa_onnx.core.timing.paired import (
     LaunchPair,
     RatioEstimate,
     StoppingLook,
+    can_stop,
     judge_table,
     launch_pair,
     moved,
     random_effects,
-    settled,
 )
 from sdpa_onnx.core.timing.steady import WarmUp, judge_warm_up
 
@@ -201,7 +201,7 @@ def _judge(drawn: Mapping[str, list[LaunchPair]], rule: Rule, ratios: Sequence[f
         joined = {name: random_effects(pairs[: look.launches], rule.calibration) for name, pairs in drawn.items()}
         clone = joined.pop("clone")
         estimates, words = joined, judge_table(joined, clone, alpha=alpha)
-        if settled(estimates, words, alpha=alpha):
+        if can_stop(estimates, words, alpha=alpha):
             break
     tally.tables += 1
     tally.words.update(words.values())

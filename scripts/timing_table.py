@@ -93,7 +93,7 @@ def outcome(samples: Mapping[str, ArmSamples], *, starting_seconds: float, seed:
         if last is not None and (look.launches > recorded or look.launches * launch_seconds > budget):
             break
         last = decide(cut, "base", look=look, plan=plan, threads=1)
-        if last.is_settled:
+        if last.can_stop:
             break
     if last is None:
         raise ValueError("A plan without looks.")

@@ -113,7 +113,7 @@ class Schedule:
             while len(self._launches) < look.launches:
                 self._launch(look, begin)
             decision = self._decide(look)
-            if decision is None or decision.is_settled:
+            if decision is None or decision.can_stop:
                 break
         return self._measured(decision)
 

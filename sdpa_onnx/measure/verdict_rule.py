@@ -14,11 +14,11 @@ from sdpa_onnx.core.timing.paired import (
     LaunchPair,
     RatioEstimate,
     StoppingLook,
+    can_stop,
     judge_table,
     launch_pair,
     moved,
     random_effects,
-    settled,
 )
 from sdpa_onnx.measure.samples import CLONE, ArmSamples, Clock
 from sdpa_onnx.measure.timing_plan import TimingPlan
@@ -39,7 +39,7 @@ class Decision:
         estimates: Ratio to the baseline by arm, the baseline and the clone left out.
         clone: Of the clone, or None where there is none.
         verdicts: The word by arm.
-        is_settled: Whether more launches would change nothing.
+        can_stop: Whether more launches would change nothing.
         moving: Arms whose ratio was still changing while it was measured.
     """
 
@@ -48,7 +48,7 @@ class Decision:
     estimates: Mapping[str, RatioEstimate]
     clone: RatioEstimate | None
     verdicts: Mapping[str, RatioVerdict]
-    is_settled: bool
+    can_stop: bool
     moving: frozenset[str] = frozenset()
 
 
@@ -88,7 +88,7 @@ def decide(
         estimates=ratios,
         clone=clone,
         verdicts=words,
-        is_settled=settled(ratios, words, alpha=look.alpha, margin=plan.margin),
+        can_stop=can_stop(ratios, words, alpha=look.alpha, margin=plan.margin),
         moving=frozenset(name for name, launches in pairs.items() if moved(launches)),
     )
 

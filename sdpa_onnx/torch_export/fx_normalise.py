@@ -74,10 +74,10 @@ class _Writer:
 
 def shape(node: Node) -> tuple[Any, ...]:
     """Sizes of the node's tensor: numbers, and torch's symbols where they are really dynamic."""
-    return tuple(_settled(size) for size in node.meta["val"].shape)
+    return tuple(_proven_number(size) for size in node.meta["val"].shape)
 
 
-def _settled(size: Any) -> Any:
+def _proven_number(size: Any) -> Any:
     """Turn a formula that the trace has proven to be a number into that number.
 
     torch keeps the width of a head as (4 * key_batch) // query_batch where a

@@ -132,7 +132,7 @@ def test_a_clone_that_differs_makes_the_table_noisy() -> None:
             break
     assert found.decision is not None
     assert found.decision.verdicts == {"b": RatioVerdict.NOISY}
-    assert not found.decision.is_settled
+    assert not found.decision.can_stop
 
 
 def test_no_look_begins_that_does_not_fit() -> None:

@@ -7,7 +7,7 @@ from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.record_base import BaseRecord
 from sdpa_onnx.core.records.verdicts import Outcome
 
-__all__ = ["gate_record", "percent", "reason", "settled"]
+__all__ = ["gate_record", "percent", "reason", "with_outcome"]
 
 _NAMES = (
     "target",
@@ -52,8 +52,8 @@ def percent(share: float) -> str:
     return f"{100 * share:g} %"
 
 
-def settled(row: GateRecord, limits: GateLimits) -> GateRecord:
-    """The row with its outcome, as the limits want it."""
+def with_outcome(row: GateRecord, limits: GateLimits) -> GateRecord:
+    """The row with the outcome that the limits give it."""
     word, evidence = row.word, row.evidence
     if word is GateVerdict.REGRESSION and row.gate in limits.allowed:
         word, evidence = GateVerdict.WORSE, f"{evidence} Allowed here (--allow {row.gate.value})."

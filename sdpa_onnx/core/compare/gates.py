@@ -11,7 +11,7 @@ from sdpa_onnx.core.compare.gate_effects import PINNED, Machine
 from sdpa_onnx.core.compare.gate_graph import graph_gate
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gate_memory import memory_gate
-from sdpa_onnx.core.compare.gate_row import settled
+from sdpa_onnx.core.compare.gate_row import with_outcome
 from sdpa_onnx.core.compare.gate_time import TimeQuestion, paired_questions, stored_questions, time_gate
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord
 from sdpa_onnx.core.records.records import Record, TimingRecord
@@ -64,4 +64,4 @@ def _asked(
         (Gate.MEMORY, memory_gate(base, head, limits)),
         (Gate.TIME, time_gate(questions, limits)),
     )
-    return [settled(row, limits) for gate, rows in gates if gate not in limits.skipped for row in rows]
+    return [with_outcome(row, limits) for gate, rows in gates if gate not in limits.skipped for row in rows]

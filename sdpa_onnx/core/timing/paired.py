@@ -22,11 +22,11 @@ __all__ = [
     "LaunchPair",
     "RatioEstimate",
     "StoppingLook",
+    "can_stop",
     "judge_table",
     "launch_pair",
     "moved",
     "random_effects",
-    "settled",
 ]
 
 Float64 = NDArray[np.float64]
@@ -259,7 +259,7 @@ def judge_table(
     }
 
 
-def settled(
+def can_stop(
     estimates: Mapping[str, RatioEstimate],
     words: Mapping[str, RatioVerdict],
     *,

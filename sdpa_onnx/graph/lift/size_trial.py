@@ -165,13 +165,13 @@ class SizeTrial:
                 continue
             stack.pop()
             if not self._is_answered(query):
-                self._settle(query)
+                self._compute(query)
 
     def _is_answered(self, query: _Query) -> bool:
         value, of = query
         return value in self._types if of is _Property.TYPE else query in self._contents
 
-    def _settle(self, query: _Query) -> None:
+    def _compute(self, query: _Query) -> None:
         value, of = query
         try:
             if of is _Property.TYPE:

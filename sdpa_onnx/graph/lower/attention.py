@@ -17,7 +17,7 @@ from sdpa_onnx.graph.lower.form_outputs import FormOutputs
 from sdpa_onnx.graph.lower.mask_nodes import (
     WindowBounds,
     bounds_of,
-    lifted,
+    clamp_mask,
     merged,
     own_mask,
     spread,
@@ -112,7 +112,7 @@ def _mask(
     needs_all_keys = visible is not None or opset < _LENGTHS_OPSET or Workaround.EXPAND_MASK in asked
     mask = whole_mask(nodes, attention, lengths) if needs_all_keys else own_mask(nodes, attention)
     if mask is not None and Workaround.FINITE_MASK in asked:
-        mask = lifted(nodes, attention, mask)
+        mask = clamp_mask(nodes, attention, mask)
     mask = merged(nodes, mask, visible)
     if mask is None or Workaround.EXPAND_MASK not in asked:
         return mask

@@ -43,8 +43,8 @@ def bias_and_rows(
     nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, *, opset: int, options: LowerOptions
 ) -> tuple[ir.Value | None, ir.Value | None]:
     """All masks as a 4-D bias, and which rows have a key: (batch or 1, heads or 1, queries or 1, 1)."""
-    is_lifted = Workaround.FINITE_MASK in options.workarounds
-    bias = attn_bias(nodes, attention, lengths, is_lifted=is_lifted)
+    is_clamped = Workaround.FINITE_MASK in options.workarounds
+    bias = attn_bias(nodes, attention, lengths, is_clamped=is_clamped)
     if bias is None:
         return None, None
     rows = rows_with_keys(nodes, attention, bias, opset=opset)

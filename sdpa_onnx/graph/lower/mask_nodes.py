@@ -17,7 +17,7 @@ __all__ = [
     "as_bias",
     "attn_bias",
     "bounds_of",
-    "lifted",
+    "clamp_mask",
     "may_have_empty_rows",
     "merged",
     "own_mask",
@@ -131,7 +131,7 @@ def merged(nodes: Nodes, mask: ir.Value | None, visible: ir.Value | None) -> ir.
     return nodes("Where", visible, mask, nodes.constant(-np.inf, element), dtype=element)
 
 
-def lifted(nodes: Nodes, attention: GraphAttention, mask: ir.Value) -> ir.Value:
+def clamp_mask(nodes: Nodes, attention: GraphAttention, mask: ir.Value) -> ir.Value:
     """A float mask whose finite values are at least half the type's lowest; -inf stays: it hides.
 
     Half, so that adding a score cannot overflow; both vanish beside any score.
@@ -146,7 +146,7 @@ def lifted(nodes: Nodes, attention: GraphAttention, mask: ir.Value) -> ir.Value:
 
 
 def attn_bias(
-    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, *, is_lifted: bool = False
+    nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, *, is_clamped: bool = False
 ) -> ir.Value | None:
     """Everything that hides keys as one float bias in the attention's type, -inf where hidden; or None.
 
@@ -154,12 +154,12 @@ def attn_bias(
         nodes: Written to.
         attention: Whose masks.
         lengths: Of the attention.
-        is_lifted: Whether the attention's own float mask is `lifted`.
+        is_clamped: Whether to apply `clamp_mask` to the attention's own float mask.
     """
     visible = visible_keys(nodes, attention, lengths, bounds=bounds_of(attention.spec), with_lengths=True)
     mask = whole_mask(nodes, attention, lengths)
-    if mask is not None and is_lifted:
-        mask = lifted(nodes, attention, mask)
+    if mask is not None and is_clamped:
+        mask = clamp_mask(nodes, attention, mask)
     return as_bias(nodes, attention, merged(nodes, mask, visible))
 
 

@@ -160,8 +160,8 @@ def _renamed(record: FormRecord, arm: str) -> FormRecord:
 
 
 def _alone(problem: FormProblem, way: FormCandidate) -> OnnxModel:
-    settled = problem.settled_for(way.form)
-    return form_model(settled, way.form, opset=way.opset, options=way.options, mask_shape=_timed_mask(problem))
+    assumed = problem.with_lengths_for(way.form)
+    return form_model(assumed, way.form, opset=way.opset, options=way.options, mask_shape=_timed_mask(problem))
 
 
 def _timed_mask(problem: FormProblem) -> str:
@@ -233,8 +233,8 @@ class _Track:
     def written(self, pair: FormChoice) -> OnnxModel:
         """The two ways behind an `If`."""
         forms = {way.form for way in (pair.way, pair.long) if way is not None}
-        settled = self.problem.settled_for(Form.ORT_GQA if Form.ORT_GQA in forms else Form.ATTENTION)
-        model, attention = bare_attention(settled, mask_shape=_timed_mask(settled))
+        assumed = self.problem.with_lengths_for(Form.ORT_GQA if Form.ORT_GQA in forms else Form.ATTENTION)
+        model, attention = bare_attention(assumed, mask_shape=_timed_mask(assumed))
         set_opset(model, pair.opset)
         return OnnxModel(ir=model, sites=(pair.lower(model, attention).site,))
 

@@ -70,7 +70,7 @@ class FormProblem:
     def has_mask(self) -> bool:
         return self.mask_kind is not MaskKind.NONE
 
-    def settled_for(self, form: Form) -> "FormProblem":
+    def with_lengths_for(self, form: Form) -> "FormProblem":
         """The same where the graph does not say whether lengths differ: equal only for a form that must have it so.
 
         Such a form fails when it runs on others, and gives no wrong number.

@@ -92,7 +92,7 @@ def workable(
         options: What is chosen within the form; workarounds are added.
         patience_seconds: Longest wait for one answer; None = in this process, without a limit.
     """
-    small, chosen = problem.settled_for(form).smaller(), options or LowerOptions()
+    small, chosen = problem.with_lengths_for(form).smaller(), options or LowerOptions()
     key = (runtime.name, runtime.version(), small, form, opset, chosen)
     if key in _KNOWN:
         return _KNOWN[key]

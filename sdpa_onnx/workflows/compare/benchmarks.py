@@ -9,7 +9,7 @@ from pathlib import Path
 from sdpa_onnx.core.compare.benchmark_json import OtherBenchmark
 from sdpa_onnx.core.compare.gate_effects import Machine
 from sdpa_onnx.core.compare.gate_limits import GateLimits
-from sdpa_onnx.core.compare.gate_row import settled
+from sdpa_onnx.core.compare.gate_row import with_outcome
 from sdpa_onnx.core.compare.gates import RunSide, compare_stored
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.workflows.compare.benchmark_file import read_benchmarks
@@ -34,7 +34,7 @@ def compare_benchmarks(base: Path, head: Path, limits: GateLimits, *, pinned: st
     rows = compare_stored(sides[0], sides[1], limits, pinned=pinned)
     if Gate.TIME in limits.skipped:
         return rows
-    return [*rows, *(settled(row, limits) for row in _others(before.others, now.others))]
+    return [*rows, *(with_outcome(row, limits) for row in _others(before.others, now.others))]
 
 
 def _others(base: Sequence[OtherBenchmark], head: Sequence[OtherBenchmark]) -> Iterator[GateRecord]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sdpa_onnx.core.compare.gate_limits import GateLimits
-from sdpa_onnx.core.compare.gate_row import settled
+from sdpa_onnx.core.compare.gate_row import with_outcome
 from sdpa_onnx.core.compare.gates import compare_paired
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord
 from sdpa_onnx.core.records.records import Record, TimingRecord
@@ -112,7 +112,7 @@ def compare_models(base: Path, head: Path, asked: CompareOptions) -> list[GateRe
                 )
             )
         _look_and_time(models, runtime, head.name, asked, found)
-    notes = [settled(note, asked.limits) for note in found.notes]
+    notes = [with_outcome(note, asked.limits) for note in found.notes]
     return [*compare_paired(found.base, found.head, found.timed, asked.limits), *notes]
 
 

@@ -16,11 +16,11 @@ from sdpa_onnx.core.timing.paired import (
     Calibration,
     LaunchPair,
     RatioEstimate,
+    can_stop,
     judge_table,
     launch_pair,
     moved,
     random_effects,
-    settled,
 )
 from sdpa_onnx.errors import CaseError
 
@@ -231,15 +231,15 @@ def test_a_clone_that_differs_makes_all_noisy() -> None:
 def test_when_looking_may_stop() -> None:
     """Once every arm has a word; INCONCLUSIVE and NOISY are none."""
     arms = {"a": estimate(5.0), "b": estimate(0.0)}
-    assert settled(arms, {"a": SLOWER, "b": EQUAL}, alpha=0.01)
-    assert not settled(arms, {"a": SLOWER, "b": OPEN}, alpha=0.01)
-    assert not settled(arms, {"a": NOISY, "b": NOISY}, alpha=0.01)
+    assert can_stop(arms, {"a": SLOWER, "b": EQUAL}, alpha=0.01)
+    assert not can_stop(arms, {"a": SLOWER, "b": OPEN}, alpha=0.01)
+    assert not can_stop(arms, {"a": NOISY, "b": NOISY}, alpha=0.01)
 
 
 def test_a_gates_margin_keeps_the_question_open() -> None:
     """An arm 5 % slower within 0.3 %: margins of 4 and 6 % are answered, 4.9 % is not."""
     arms, words = {"a": estimate(5.0)}, {"a": SLOWER}
-    answered = {margin: settled(arms, words, alpha=0.01, margin=margin) for margin in (0.04, 0.049, 0.06)}
+    answered = {margin: can_stop(arms, words, alpha=0.01, margin=margin) for margin in (0.04, 0.049, 0.06)}
     assert answered == {0.04: True, 0.049: False, 0.06: True}
 
 
@@ -336,7 +336,7 @@ def words_at_the_end(rng: np.random.Generator, ratio: float) -> RatioVerdict:
     for look in LOOKS:
         estimates = {"a": random_effects(shifted[: look.launches], CALIBRATION)}
         words = judge_table(estimates, random_effects(clone[: look.launches], CALIBRATION), alpha=look.alpha)
-        if settled(estimates, words, alpha=look.alpha):
+        if can_stop(estimates, words, alpha=look.alpha):
             break
     return words["a"]
 
