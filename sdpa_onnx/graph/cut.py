@@ -1,4 +1,4 @@
-"""Cut a part out of a graph: the model between named values, and one attention as a bare model.
+"""Cut a part out of a graph: the model between named values, or one attention as a bare model.
 
 Works on copies; the tensors themselves are shared, not copied. Runs nothing and judges nothing.
 """
@@ -32,17 +32,17 @@ _INFERRED_AXIS = "unk__"
 
 
 class _NotClosedError(ModelError):
-    """The outputs need a graph input that was not named."""
+    """The outputs depend on a graph input that is not named."""
 
 
 def cut_out(model: OnnxModel, *, inputs: Sequence[str], outputs: Sequence[str]) -> OnnxModel:
-    """Make the model that computes some values from others.
+    """Build the model that computes some values from others.
 
-    Initializers and what depends on nothing but them come along, functions
-    too; sites stay where they lie inside the part as a whole.
+    It includes initializers, nodes that depend on them alone, functions, and the
+    sites that lie completely inside the part.
 
     Args:
-        model: Is not changed.
+        model: The model; not changed.
         inputs: Names of values of the main graph that become graph inputs, with
             their types and shapes; an initializer among them loses its content.
         outputs: Names of values that become graph outputs.
@@ -80,9 +80,9 @@ def cut_out(model: OnnxModel, *, inputs: Sequence[str], outputs: Sequence[str]) 
 
 
 def cut_site(model: OnnxModel, site: AttentionSite) -> OnnxModel | None:
-    """Make one attention a model of its own, whose inputs are the site's values in the order of the operator.
+    """Extract one attention as a model, whose inputs are the site's values in the order of the operator.
 
-    Axes that the graph does not name, or by an expression only, get the names of a bare attention.
+    Axes without a name, or named by an expression, get the names of a bare attention.
 
     Returns:
         A model whose `is_bare_attention` holds; None where the attention is not
@@ -131,13 +131,13 @@ def _elsewhere(model: ir.Model, name: str) -> str:
 
 
 def _give_types(model: ir.Model, values: Sequence[ir.Value]) -> None:
-    """Infer what is not stated; the model is our own copy."""
+    """Infer missing types and shapes; the model is our own copy."""
     for value in values:
         if value.const_value is not None:
             value.type = value.type or ir.TensorType(value.const_value.dtype)
             value.shape = value.shape or ir.Shape(value.const_value.numpy().shape)
     if any(value.type is None or value.shape is None for value in values):
-        with quiet_ir():  # an operator that it does not know leaves shapes open
+        with quiet_ir():  # shapes stay unknown after an operator that it does not know
             ShapeInferencePass(check_type=False, strict_mode=False)(model)
     for value in values:
         if value.type is None:
@@ -188,9 +188,9 @@ def _reads(node: ir.Node, graph: ir.Graph) -> list[ir.Value]:
 
 
 def _detach_inputs(graph: ir.Graph) -> None:
-    """Make the inputs mere inputs: no content, and no node of the part writes a value of the same name.
+    """Make the inputs plain inputs: no content, and no node that computes a value of the same name.
 
-    A node that is needed for another output may also make a value that was named as an input.
+    A node that is needed for another output may also compute a value that is named as an input.
     """
     for value in graph.inputs:
         value.const_value = None
@@ -276,7 +276,7 @@ def _usable(value: ir.Value, axis: int) -> int | str | None:
 
 
 def _fill(value: ir.Value, expected: tuple[int | str, ...]) -> None:
-    """Keep the sizes of a shape; other axes are named as the expected ones from the right (a mask may lack some)."""
+    """Keep known sizes; name other axes like the expected ones, aligned at the right (a mask may have fewer)."""
     rank = len(expected) if value.shape is None else len(value.shape)
     shape: list[int | str] = []
     for axis, role in enumerate(expected[len(expected) - rank :]):

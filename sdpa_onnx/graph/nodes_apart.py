@@ -1,7 +1,7 @@
-"""Nodes of a graph set apart: one model in which each reads inputs of its own and none reads another.
+"""Isolate nodes of a graph: one model in which each has its own inputs and none reads another.
 
-Between nodes that share nothing a runtime can fuse nothing, so one run of
-this model shows what each node does by itself. Runs nothing.
+A runtime can fuse nothing between nodes that share nothing, so one run of
+this model shows what each node does alone. Runs nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ Array = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApartModel:
-    """Nodes apart, with what they are fed.
+    """The isolated nodes with their inputs.
 
     Args:
         model: Its outputs are those of the nodes, by their own names.
@@ -38,10 +38,10 @@ def nodes_apart(
     """Build the model.
 
     Args:
-        whole: Where the nodes stand; not changed.
-        nodes: Nodes of its main graph. A node with a subgraph must stand alone here.
-        values: What each node reads, by value name.
-        constants: The same for what does not depend on the graph's inputs: they stay constants.
+        whole: The model of the nodes; not changed.
+        nodes: Nodes of its main graph. A node with a subgraph must be the only one.
+        values: Arrays that the nodes read, by value name.
+        constants: The same for values that do not depend on the graph's inputs: they stay constants.
     """
     if len(nodes) == 1 and has_subgraph(nodes[0]):
         return _with_subgraph(whole, nodes[0], values, constants)
@@ -56,7 +56,7 @@ def nodes_apart(
             if value is None or name in own:
                 continue
             if name in constants:
-                # What a node makes of constants alone has that node's name, and the node may stand here too.
+                # The result of a node of constants has that node's output name, and the node may be here too.
                 title = name if name in whole.graph.initializers else f"{name}.constant"
                 own[name] = kept.setdefault(name, _constant(title, constants[name]))
             else:
@@ -82,7 +82,7 @@ def has_subgraph(node: ir.Node) -> bool:
 
 
 def captured_values(node: ir.Node) -> list[ir.Value]:
-    """Values of the main graph that the node's subgraphs read, each once."""
+    """Values of the main graph that the node's subgraphs capture, each once."""
     found: dict[ir.Value, None] = {}
     for graph in subgraphs_of(node):
         inner = {value for one in graph.all_nodes() for value in one.outputs}
@@ -148,6 +148,6 @@ def _type(array: Array) -> ir.TensorType:
 
 
 def _shape(array: Array) -> ir.Shape:
-    # Sizes stay open, as in the graphs that this one stands for: kernels may be chosen by them. Those of shapes and
-    # indices are told: without them the rank of what depends on them is open too, which OpenVINO refuses.
+    # Sizes stay dynamic as in the original graphs, since kernels may be chosen by them. Those of shapes and indices
+    # are fixed: without them the rank of dependent values is unknown too, which OpenVINO refuses.
     return ir.Shape(list(array.shape) if array.dtype.kind in "iu" and array.ndim < 2 else [None] * array.ndim)

@@ -1,7 +1,7 @@
 """Models of one operator, of any domain: what a conformance case or a bug report consists of.
 
-Knows the operators' input names, to tell axes that may vary from widths that
-may not. Checks nothing else: a runtime is to be asked also what it should refuse.
+Knows the operators' input names, to separate dynamic axes from fixed widths. Checks
+nothing else, so that runtimes can also be tested with models that they should refuse.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ FORMAL_INPUTS: dict[tuple[str, str], tuple[str, ...]] = {
     ),
 }
 
-# Ranks of their outputs, which ONNX cannot infer and its checker wants stated.
+# Ranks of their outputs, which ONNX cannot infer and onnx.checker requires.
 _OUTPUT_RANKS: dict[tuple[str, str], tuple[int, ...]] = {
     (CONTRIB_DOMAIN, "MultiHeadAttention"): (3, 4, 4, 4),
     (CONTRIB_DOMAIN, "GroupQueryAttention"): (3, 4, 4, 4),
@@ -86,7 +86,7 @@ class OneNode:
         op_type: Such as "Attention".
         domain: "" or "com.microsoft".
         opset: Version of the default domain; other domains have version 1.
-        attributes: By name; what is not there keeps the operator's default.
+        attributes: By name; others keep the operator's default.
         inputs: Value names by position; "" = absent.
         outputs: Value names by position; "" = left out.
     """
@@ -102,17 +102,17 @@ class OneNode:
 def build_one_node_model(
     node: OneNode, feeds: Mapping[str, Array], *, dynamic: bool = False, constants: Mapping[str, Array] | None = None
 ) -> OnnxModel:
-    """Write a model whose graph is the node and nothing else.
+    """Build a model whose graph is this node alone.
 
     Args:
         node: The operator.
-        feeds: An array for each of its inputs: type and shape are read from it.
-        dynamic: Leave every axis open but heads, widths and the ones of a mask
-            that is broadcast; False = every axis as in the feeds.
-        constants: Arrays of inputs that the model holds itself, such as weights.
+        feeds: An array for each input, which gives its type and shape.
+        dynamic: Make every axis dynamic but heads, widths and the ones of a
+            broadcast mask; False = every size as in the feeds.
+        constants: Arrays of inputs that are stored in the model, such as weights.
 
     Returns:
-        The model, its site filled where the node is a standard Attention.
+        The model, with a site if the node is a standard Attention.
         Outputs of the standard operator have their inferred shape, others their rank.
 
     Raises:
@@ -194,7 +194,7 @@ def _constant(name: str, array: Array) -> ir.Value:
 
 
 def _kept(role: str, array: Array) -> set[int]:
-    """Axes that no caller of a model varies: heads and widths, and what a mask is broadcast over."""
+    """Axes that are never dynamic: heads, widths, and the broadcast axes of a mask."""
     if role in _MASKS:
         ones = {axis for axis, size in enumerate(array.shape) if size == 1}
         return ones | ({1} if array.ndim == 4 else set())
@@ -215,19 +215,19 @@ def _element(array: Array) -> ir.DataType:
 
 
 def _with_shapes(model: ir.Model) -> ir.Model:
-    """Give the outputs the shape that ONNX infers for them; what it cannot infer has its rank only."""
+    """Give the outputs the shape that ONNX infers, or their rank where it infers none."""
     if any(domain for domain in model.opset_imports):
         return model
     try:
         inferred = onnx.shape_inference.infer_shapes(ir.to_proto(model))
     except (onnx.shape_inference.InferenceError, ValueError):
-        return model  # sizes that do not fit each other: the runtime's to refuse
+        return model  # sizes that do not fit: the runtime has to refuse them
     shaped = ir.from_proto(inferred)
     for node in shaped.graph:
         for cache in node.outputs[1:3]:
-            if cache.shape is None:  # none is inferred for open axes, and onnx.checker asks for a rank
+            if cache.shape is None:  # none is inferred for dynamic axes, and onnx.checker requires a rank
                 cache.shape = ir.Shape([None] * 4)
         for scores in node.outputs[3:]:
-            # onnx 1.23.2 forgets the past in it, and with open axes infers 0 keys.
+            # onnx 1.23.2 ignores the past, and with dynamic axes infers 0 keys.
             scores.shape = ir.Shape([None] * 4)
     return shaped

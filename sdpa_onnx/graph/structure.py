@@ -21,7 +21,7 @@ __all__ = ["read_message"]
 
 _HINT = "It may be damaged, or use what this version cannot read."
 
-# A domain of which onnx knows no operator: it then checks what is true of any node.
+# A domain without operators in onnx: it then checks only what holds for any node.
 _UNKNOWN_DOMAIN = "sdpa_onnx.unknown"
 
 Functions = frozenset[tuple[str, str]]

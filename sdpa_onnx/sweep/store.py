@@ -218,7 +218,7 @@ def replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all, and its folder if it is not there; a link is followed.
 
     Raises:
-        FolderError: If it cannot be written, or what is there is no ordinary file.
+        FolderError: If it cannot be written, or what is there is not a regular file.
     """
     with _writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -162,7 +162,7 @@ _INPUTS: dict[str, tuple[Callable[[Path], object], str]] = {
         np.savez,
         "i.npz lacks the input 'Q'; it has nothing. Name arrays as the inputs.",
     ),
-    "pipe": (os.mkfifo, "i.npz is no ordinary file. Write it with numpy.savez."),
+    "pipe": (os.mkfifo, "i.npz is not a regular file. Write it with numpy.savez."),
     "member": (_break_member, f"i.npz {_NO_NPZ}"),
     "text-member": (lambda path: zipfile.ZipFile(path, "w").writestr("Q", "hello"), f"i.npz {_NO_NPZ}"),
     **{

@@ -110,7 +110,7 @@ def test_pipe_is_told_before_anything_runs(
     os.mkfifo("pipe")
     Path("link").symlink_to("pipe")
     name = "link" if is_link else "pipe"
-    assert shell.refusal("conformance", option, name) == f"{name} is no ordinary file. Give the name of a file."
+    assert shell.refusal("conformance", option, name) == f"{name} is not a regular file. Give the name of a file."
     assert (source.asked, Path("pipe").is_fifo()) == ([], True)
 
 

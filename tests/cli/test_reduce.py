@@ -139,7 +139,7 @@ def test_misuse(shell: Shell, arguments: tuple[str, ...], sentence: str) -> None
     ("path", "sentence"),
     [
         ("no/case.zip", "Cannot write no/case.zip: No such file or directory."),
-        ("folder", "folder is no ordinary file. Give the name of a file."),
+        ("folder", "folder is not a regular file. Give the name of a file."),
     ],
 )
 def test_unwritable(shell: Shell, option: str, path: str, sentence: str) -> None:

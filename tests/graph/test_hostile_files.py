@@ -22,9 +22,9 @@ _UNREADABLE = (
     "{path} is not a valid model: onnx_ir cannot read it (ValueError: {text}). "
     "It may be damaged, or use what this version cannot read."
 )
-_NO_NAME = "Cannot read {path}: a tensor lies in a file of the name '', which cannot be."
+_NO_NAME = "Cannot read {path}: a tensor names the file '', which is not a valid name."
 _OUTSIDE = (
-    "Cannot read {path}: a tensor lies in the file {place!r} outside of the model's folder. "
+    "Cannot read {path}: a tensor names the file {place!r} outside of the model's folder. "
     "Put it beside the model; files elsewhere are never read."
 )
 
@@ -114,7 +114,7 @@ def test_no_ordinary_file(tmp_path: Path, kind: str) -> None:
     """A folder is refused, and so is a pipe, without waiting for someone to write into it."""
     path = _write(tmp_path, location="data")
     MAKERS[kind](path.parent / "data")
-    assert _error(path) == f"Cannot read {path}: its tensor file {path.parent / 'data'} is no ordinary file."
+    assert _error(path) == f"Cannot read {path}: its tensor file {path.parent / 'data'} is not a regular file."
 
 
 def test_device(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ PLACES: dict[str, tuple[dict[str, object], str]] = {
     "empty place": ({"location": ""}, _NO_NAME),
     "zero byte": (
         {"location": "a\0b"},
-        "Cannot read {path}: a tensor lies in a file of the name 'a\\x00b', which cannot be.",
+        "Cannot read {path}: a tensor names the file 'a\\x00b', which is not a valid name.",
     ),
     "negative offset": (
         {"location": "weights.bin", "offset": -1},
@@ -161,7 +161,7 @@ PLACES: dict[str, tuple[dict[str, object], str]] = {
     "another length": (
         {"location": "weights.bin", "length": 4000},
         (
-            "Cannot read {path}: tensor 'w' takes 4096 bytes by its shape, but is said to be 4000 bytes from "
+            "Cannot read {path}: tensor 'w' needs 4096 bytes by its shape, but is given as 4000 bytes from "
             "byte 0 of weights.bin."
         ),
     ),

@@ -1,7 +1,7 @@
 """pytest-benchmark's JSON: written with our records inside, and read back.
 
-The one place that knows the format. Knows bytes, not files; measures nothing. Entries of ours stand beside others:
-each carries the whole `TimingRecord` of its arm, and the figures that people and dashboards look at once more, flat.
+The one place that knows the format. Knows bytes, not files; measures nothing. Our entries carry
+the complete `TimingRecord` of their arm, and the figures that people and dashboards read once more, flat.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ __all__ = [
     "read_benchmark_json",
 ]
 
-# The key of what is ours: in `extra_info` a list of records, at the top the environment and the versions. Not in
+# The key of our own data: in `extra_info` a list of records, at the top the environment and the versions. Not in
 # `machine_info`, of which pytest-benchmark warns where two runs differ in anything.
 OURS = "sdpa_onnx"
 
-# What of a record stands flat in `extra_info` too.
+# Fields of a record that are also flat in `extra_info`.
 _FLAT = (
     "arm",
     "baseline",
@@ -50,14 +50,14 @@ _FLAT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkEntry:
-    """One arm as pytest-benchmark would have told it.
+    """One arm as an entry of pytest-benchmark.
 
     Args:
         name: Of the test, with comparison and arm.
         fullname: The same with the file; unique in the JSON, the same in every run.
-        group: What stands in one table: the comparison.
-        record: What we found.
-        rounds: Mean time of a call by the clock that decided, one number a visit, seconds.
+        group: Entries of one table: the comparison.
+        record: Our measurement.
+        rounds: Mean time of a call by the deciding clock, one number per visit, seconds.
         iterations: Calls of a visit.
         param: Id of the parameters of the test, or None; params: the parameters themselves.
     """
@@ -87,7 +87,7 @@ class BenchmarkEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherBenchmark:
-    """An entry that is pytest-benchmark's own: one arm, timed alone, from which no verdict can be had."""
+    """An entry that is pytest-benchmark's own: one arm, timed alone, which allows no verdict."""
 
     fullname: str
     median_seconds: float
@@ -96,7 +96,7 @@ class OtherBenchmark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkJson:
-    """What a JSON holds.
+    """The content of a JSON file.
 
     Args:
         records: Ours; places: the `fullname` of the entry that each stands in.
@@ -112,7 +112,7 @@ class BenchmarkJson:
 
 
 def extra_info(record: TimingRecord) -> dict[str, Any]:
-    """What an entry carries of ours: the record, and its main figures once more."""
+    """Our part of an entry: the record, and its main figures once more."""
     plain: dict[str, Any] = msgspec.to_builtins(record)
     return {name: plain[name] for name in _FLAT} | {OURS: [plain]}
 
@@ -126,14 +126,14 @@ def encode_benchmarks(
     written: str,
     version: str,
 ) -> bytes:
-    """The whole JSON.
+    """The JSON file.
 
     Args:
         entries: One per arm.
-        machine_info, commit_info: As pytest-benchmark has them.
-        ours: "environment" and "versions", as a run header has them.
+        machine_info, commit_info: As in pytest-benchmark.
+        ours: "environment" and "versions", as in a run header.
         written: ISO 8601 time, with its zone.
-        version: Who wrote it.
+        version: Name and version of the writer.
     """
     whole = {
         "machine_info": dict(machine_info),
@@ -172,14 +172,14 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def read_benchmark_json(data: bytes, *, where: str) -> BenchmarkJson:
-    """Read a JSON of pytest-benchmark, whoever wrote it.
+    """Read a JSON file of pytest-benchmark, by any writer.
 
     Args:
         data: All of it.
         where: Its name, for messages.
 
     Raises:
-        RecordFormatError: If it is no such JSON, or a record of ours in it is spoilt; the field is named.
+        RecordFormatError: If it is no such JSON, or one of our records in it is invalid; the field is named.
     """
     try:
         read = msgspec.json.decode(data, type=_File)
@@ -211,5 +211,5 @@ def read_benchmark_json(data: bytes, *, where: str) -> BenchmarkJson:
 
 
 def _plain(value: object) -> object:
-    """A parameter of a test as JSON can hold it."""
+    """A parameter of a test as a JSON value."""
     return value if isinstance(value, str | int | float | bool | None) else repr(value)

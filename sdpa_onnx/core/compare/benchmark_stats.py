@@ -1,6 +1,7 @@
-"""The figures that pytest-benchmark's JSON has of the rounds of one benchmark.
+"""The statistics of one benchmark in pytest-benchmark's JSON, so that its own tools read our files.
 
-They are written so that its own tools read our files; no verdict comes of them.
+No verdict depends on them. They are computed here since pytest-benchmark is only a test requirement:
+`--sdpa-json` writes files without it.
 """
 
 import statistics
@@ -16,13 +17,13 @@ _FENCE = 1.5
 
 
 def round_stats(rounds: Sequence[float]) -> dict[str, float | int | str]:
-    """Summarise rounds as pytest-benchmark does, so that both stand in one table.
+    """Summarise rounds exactly as pytest-benchmark does.
 
     Args:
-        rounds: Seconds of a call, one number a round.
+        rounds: Seconds per call, one number per round.
 
     Raises:
-        CaseError: If there is no round.
+        CaseError: If there are no rounds.
 
     Source: `pytest_benchmark.stats.Stats` 5.3 (a test holds the two equal).
     """
@@ -63,7 +64,7 @@ def _outside(ordered: Sequence[float], low: float, high: float) -> int:
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
     """First and third quartile: of an even number the medians of the halves, of an odd one Method 3.
 
-    Source: https://en.wikipedia.org/wiki/Quartile#Computing_methods, as pytest-benchmark takes it.
+    Source: https://en.wikipedia.org/wiki/Quartile#Computing_methods, as in pytest-benchmark.
     """
     count = len(ordered)
     if count == 1:

@@ -1,5 +1,4 @@
-"""Model files: external data, large tensors, and writing a file whole or not at all.
+"""Model files: external data, large tensors, and atomic writes.
 
-Streams what does not fit in memory.
-Knows no attention.
+Data files are streamed. Knows no attention.
 """

@@ -1,6 +1,6 @@
-"""A file of numbers beside a model: opened once, read on demand, never outside the model's folder.
+"""A data file of a model: opened once, read on demand, never outside the model's folder.
 
-Knows nothing of tensors; writes nothing but what it copies into a file that is open already.
+Knows no tensors; writes only copies into files that are already open.
 """
 
 import mmap
@@ -15,14 +15,14 @@ from sdpa_onnx.errors import ModelError
 
 __all__ = ["DataFile", "open_beside"]
 
-# Below this, numbers are read; above, mapped: a page that is mapped is no anonymous memory.
+# Smaller reads are copied, larger ones mapped: mapped pages are no anonymous memory.
 _MAPPED_BYTES = 2**20
-# One piece of a copy where the kernel cannot copy by itself.
+# Chunk of a copy where the kernel cannot copy between files.
 _CHUNK_BYTES = 2**23
 
 
 class DataFile:
-    """An open file of numbers. It stays readable when another file takes its name.
+    """An open data file. It stays readable when another file takes its name.
 
     Raises:
         OSError: If it cannot be opened.
@@ -32,7 +32,7 @@ class DataFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # A pipe would wait for a writer for ever.
+        # Without O_NONBLOCK, opening a pipe waits for a writer.
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         weakref.finalize(self, os.close, self._descriptor)
         self._seen = os.fstat(self._descriptor)
@@ -40,30 +40,30 @@ class DataFile:
 
     @property
     def size(self) -> int:
-        """Bytes, when it was opened."""
+        """Bytes at the time of opening."""
         return self._seen.st_size
 
     @property
     def is_regular(self) -> bool:
-        """Whether it is an ordinary file: no folder, device or pipe."""
+        """Whether it is a regular file: no folder, device or pipe."""
         return stat.S_ISREG(self._seen.st_mode)
 
     @property
     def links(self) -> int:
-        """Names that the file has."""
+        """Number of names (hard links) of the file."""
         return self._seen.st_nlink
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Device and number, the same for every name of the file."""
+        """Device and inode, the same for every name of the file."""
         return self._seen.st_dev, self._seen.st_ino
 
     def is_intact(self) -> bool:
-        """Whether nobody wrote into it since it was opened."""
+        """Whether it is unchanged since it was opened."""
         return _version(os.fstat(self._descriptor)) == _version(self._seen)
 
     def is_current(self) -> bool:
-        """Whether its name still leads to it, unchanged: another program would read the same numbers."""
+        """Whether its path still leads to it, unchanged, so that another program reads the same numbers."""
         try:
             now = self.path.stat()
         except OSError:
@@ -71,10 +71,10 @@ class DataFile:
         return _version(now) == _version(self._seen)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes at a place.
+        """Bytes at an offset.
 
         Raises:
-            ModelError: If the file was cut since it was opened.
+            ModelError: If the file became shorter since it was opened.
         """
         parts, missing = [], length
         while missing:
@@ -86,10 +86,10 @@ class DataFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def view(self, offset: int, length: int) -> memoryview:
-        """Bytes at a place, mapped where they are many.
+        """Bytes at an offset, mapped from 1 MiB on.
 
         Raises:
-            ModelError: If the file was cut since it was opened.
+            ModelError: If the file became shorter since it was opened.
         """
         if length < _MAPPED_BYTES:
             return memoryview(self.read(offset, length))
@@ -100,19 +100,19 @@ class DataFile:
         return memoryview(self._map)[offset : offset + length]
 
     def chunks(self, offset: int, length: int) -> Iterator[bytes]:
-        """The same bytes, a few at a time.
+        """The same bytes in chunks.
 
         Raises:
-            ModelError: If the file was cut since it was opened.
+            ModelError: If the file became shorter since it was opened.
         """
         for start in range(offset, offset + length, _CHUNK_BYTES):
             yield self.read(start, min(_CHUNK_BYTES, offset + length - start))
 
     def copy_to(self, out: IO[bytes], offset: int, length: int) -> None:
-        """Append bytes to an open file, inside the kernel where it can.
+        """Append bytes to an open file, by the kernel where possible.
 
         Raises:
-            ModelError: If the file was cut since it was opened.
+            ModelError: If the file became shorter since it was opened.
             OSError: If nothing can be written.
         """
         out.flush()
@@ -129,29 +129,29 @@ def open_beside(folder: Path, location: str, *, who: str) -> DataFile:
 
     Args:
         folder: The model's folder.
-        location: What the model says: a path in that folder.
+        location: Path in that folder, as given in the model.
         who: How an error begins: "Cannot read m.onnx".
 
     Raises:
-        ModelError: If it is not there, no ordinary file, has a second name, or lies elsewhere, links followed.
+        ModelError: If it is missing, no regular file, has a second hard link, or lies elsewhere after following links.
     """
     path = folder / location
     try:
         if not location or "\0" in location:
-            raise ModelError(f"{who}: a tensor lies in a file of the name {location!r}, which cannot be.")
+            raise ModelError(f"{who}: a tensor names the file {location!r}, which is not a valid name.")
         if Path(location).is_absolute() or not path.resolve().is_relative_to(folder.resolve()):
             raise ModelError(
-                f"{who}: a tensor lies in the file {location!r} outside of the model's folder.",
+                f"{who}: a tensor names the file {location!r} outside of the model's folder.",
                 hint="Put it beside the model; files elsewhere are never read.",
             )
         if not path.exists():
             raise ModelError(f"{who}: its tensor file {path} is missing.")
-        # Not opened to find out: that alone can do something where it is a device.
+        # Checked before opening: opening a device can have side effects.
         file = DataFile(path.resolve()) if path.is_file() else None
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that go round, before Python 3.13
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular links, before Python 3.13
         raise ModelError(f"{who}: its tensor file {path} cannot be opened: {_reason(error)}.") from error
     if file is None or not file.is_regular:
-        raise ModelError(f"{who}: its tensor file {path} is no ordinary file.")
+        raise ModelError(f"{who}: its tensor file {path} is not a regular file.")
     if file.links > 1:
         raise ModelError(
             f"{who}: its tensor file {path} has a second name elsewhere (a hard link).",
@@ -165,7 +165,7 @@ def _version(seen: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _copied_by_kernel(source: int, target: int, offset: int, length: int) -> int:
-    """Bytes that the kernel copied; what it cannot copy, also for lack of space, is left to the writes that follow."""
+    """Number of bytes that the kernel copied; the caller writes the rest, and sees a full disk."""
     copy = getattr(os, "copy_file_range", None)
     done = 0
     try:

@@ -1,7 +1,6 @@
 """Tensors whose numbers stay in files until they are used; small ones are read at once.
 
-Finds the tensors of a model and puts such tensors in place; writes nothing and
-checks nothing about a graph (see `structure`).
+Finds and replaces the tensors of a model; writes nothing and checks no graph (see `structure`).
 """
 
 import os
@@ -19,7 +18,7 @@ from sdpa_onnx.graph.files.data_file import DataFile, open_beside
 
 __all__ = ["FileTensor", "attach_files", "in_memory", "replace_tensors", "tensors_of"]
 
-# onnx's own writer leaves tensors below this in the message.
+# onnx keeps smaller tensors in the message.
 _READ_BYTES = 1024
 
 Tensor = ir.TensorProtocol
@@ -29,10 +28,10 @@ class FileTensor(ir.ExternalTensor):
     """A tensor in an open file.
 
     Args:
-        described: Location, offset, type, shape, name and notes.
+        described: Location, offset, type, shape, name and metadata.
         file: The file.
         folder: The folder of the model that it belongs to.
-        within: Whether the file is the model itself, so that the tensor stands in the graph's message.
+        within: Whether the file is the model itself, whose message contains the tensor.
     """
 
     __slots__ = ("_numbers", "file", "within")
@@ -59,7 +58,7 @@ class FileTensor(ir.ExternalTensor):
         return self.offset or 0
 
     def numpy(self) -> NDArray[Any]:
-        """The numbers; many of them are mapped, not copied. Read-only."""
+        """The numbers, read-only; mapped from 1 MiB on."""
         if self._numbers is None:
             self._numbers = self._decoded(self.file.view(self.start, self.nbytes))
         return self._numbers
@@ -71,19 +70,19 @@ class FileTensor(ir.ExternalTensor):
         return numbers.copy() if copy else numbers
 
     def tobytes(self) -> bytes:
-        """A copy of the bytes, as in the file."""
+        """A copy of the bytes in the file."""
         return self.file.read(self.start, self.nbytes)
 
     def tofile(self, file: Any) -> None:
-        """Append the bytes to an open file without holding them."""
+        """Append the bytes to an open file without holding them in memory."""
         self.file.copy_to(file, self.start, self.nbytes)
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes, a few at a time."""
+        """The bytes in chunks."""
         return self.file.chunks(self.start, self.nbytes)
 
     def release(self) -> None:
-        """Forget what was read."""
+        """Drop the cached numbers."""
         self._numbers = None
 
     def _decoded(self, data: memoryview) -> NDArray[Any]:
@@ -102,11 +101,11 @@ def tensors_of(model: ir.Model) -> Iterator[Tensor]:
 
 
 def replace_tensors(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> None:
-    """Put tensors in place of others, in place.
+    """Replace tensors of a model, in place.
 
     Args:
         model: The model.
-        new: The tensor instead of a given one, or None to leave it.
+        new: Returns the replacement of a tensor, or None to keep it.
     """
     _visit(model, new)
 
@@ -142,7 +141,7 @@ def _changed(attribute: ir.Attr, new: Callable[[Tensor], Tensor | None]) -> ir.A
 
 
 def in_memory(tensor: Tensor) -> Tensor | None:
-    """A tensor with its numbers instead of one in a file; None for others."""
+    """The tensor of a file with its numbers in memory; None for other tensors."""
     return _numbers(tensor) if isinstance(tensor, FileTensor) else None
 
 
@@ -160,16 +159,16 @@ def _numbers(tensor: FileTensor) -> Tensor:
 def attach_files(model: ir.Model, folder: Path | None, *, own: DataFile | None = None, who: str) -> None:
     """Open the files of every external tensor, in place.
 
-    The small ones are read at once: shapes and scales are there for everyone.
+    Small ones are read at once, so that shapes and scales are available.
 
     Args:
-        model: The model, its external tensors described only.
-        folder: The model's folder; None = what the tensors themselves say.
-        own: The model's own file, where large tensors inside it are to be read from.
+        model: The model, its external tensors not opened yet.
+        folder: The model's folder; None = the folder in the tensors themselves.
+        own: The model's own file, if large tensors are read from inside it.
         who: How an error begins: "Cannot read m.onnx".
 
     Raises:
-        ModelError: If a file is missing or hostile, or too short for its tensors.
+        ModelError: If a file is missing, refused, or too short for its tensors.
     """
     files: dict[tuple[Path, str], DataFile] = {}
 
@@ -181,7 +180,7 @@ def attach_files(model: ir.Model, folder: Path | None, *, own: DataFile | None =
             return _checked(FileTensor(tensor, own, folder=own.path.parent, within=True), who)
         if folder is None and not os.fspath(tensor.base_dir):
             raise ModelError(
-                "The model's tensors lie in files beside it, and its folder is not known.",
+                "The model has tensors in files, and its folder is not known.",
                 hint="Give the path of its file.",
             )
         where = (folder or Path(tensor.base_dir), location)
@@ -193,18 +192,18 @@ def attach_files(model: ir.Model, folder: Path | None, *, own: DataFile | None =
 
 
 def _checked(found: FileTensor, who: str) -> Tensor:
-    """The tensor, or what it holds where that is little.
+    """The tensor, or its numbers if it is small.
 
     Raises:
         ModelError: If it does not fit its file.
     """
     file = found.file
     if found.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-        raise ModelError(f"{who}: tensor '{found.name}' of text or of no type cannot lie in a file beside it.")
+        raise ModelError(f"{who}: tensor '{found.name}' of text or of no type cannot be in a data file.")
     length = found.nbytes if found.length is None else found.length
     if found.start < 0 or length != found.nbytes:
         raise ModelError(
-            f"{who}: tensor '{found.name}' takes {found.nbytes} bytes by its shape, but is said to be "
+            f"{who}: tensor '{found.name}' needs {found.nbytes} bytes by its shape, but is given as "
             f"{length} bytes from byte {found.start} of {file.path.name}."
         )
     if found.start + length > file.size:

@@ -1,7 +1,7 @@
-"""The file or two files of a model: written aside, then put in place together.
+"""Write the one or two files of a model: first in a hidden folder, then moved into place together.
 
-A model is one file, or a file and a data file beside it where it had such
-tensors or is above protobuf's limit. Numbers are copied tensor by tensor.
+A model is one file, or a file and a data file if it has tensors in files or
+exceeds protobuf's limit. Data files are copied tensor by tensor.
 """
 
 import contextlib
@@ -35,28 +35,28 @@ __all__ = [
 _PROTOBUF_LIMIT_BYTES = 2**31 - 2**20
 # onnx's own threshold: smaller tensors stay in the message.
 _SMALLEST_OUTSIDE_BYTES = 1024
-# So that a large tensor can be mapped by itself, and a small one read in place by vector instructions.
+# Alignment: large tensors can be mapped alone, small ones read by vector instructions.
 _PAGE_BYTES, _LINE_BYTES, _MAPPED_BYTES = 4096, 64, 2**20
 _PREFIX = ".sdpa-onnx-"
 
 
 @dataclass(slots=True)
 class StagedModel:
-    """A written model that is not in its place yet.
+    """A written model that is not in place yet.
 
     Args:
         path: A file that can be loaded; its data file, if any, lies beside it.
-        target: Where it belongs.
+        target: Its final path.
     """
 
     path: Path
     target: Path
 
     def commit(self) -> Path:
-        """Put it in its place, the old file or files with it out of the way, or all as it was.
+        """Move it into place, or leave the old files unchanged.
 
         Raises:
-            ModelError: If that fails; what was there is there again.
+            ModelError: If that fails; the old files are restored.
         """
         try:
             _put(self.path, self.target)
@@ -67,14 +67,14 @@ class StagedModel:
 
 @contextlib.contextmanager
 def staged(model: ir.Model, path: Path) -> Iterator[StagedModel]:
-    """Write a model into a hidden folder beside its place; `StagedModel.commit` puts it there.
+    """Write a model into a hidden folder beside its path; `StagedModel.commit` moves it into place.
 
     Args:
-        model: The model; files that its tensors lie in may be those that are written over.
-        path: Where it belongs. Its folder must exist.
+        model: The model; it may be read from the very files that are overwritten.
+        path: Its final path. Its folder must exist.
 
     Raises:
-        ModelError: If it cannot be written; what was there is as it was, and nothing is left.
+        ModelError: If it cannot be written; old files are unchanged, and no new ones are left.
     """
     target = check_target(path, failure=ModelError)
     outside = _needs_data_file(model)
@@ -96,7 +96,7 @@ def staged(model: ir.Model, path: Path) -> Iterator[StagedModel]:
 
 
 def _needs_data_file(model: ir.Model) -> list[Tensor]:
-    """The tensors that belong into a file beside the model; none = it is one file."""
+    """The tensors for the data file; none = the model is one file."""
     tensors = list({id(tensor): tensor for tensor in tensors_of(model)}.values())
     outside = [tensor for tensor in tensors if isinstance(tensor, FileTensor) and not tensor.within]
     inside = sum(_size(tensor) for tensor in tensors) - sum(tensor.nbytes for tensor in outside)
@@ -120,7 +120,7 @@ def _check_pair(path: Path, target: Path) -> None:
         )
     data = _data_of(target)
     if data.is_dir() or (data.exists() and not data.is_file()):
-        raise ModelError(f"Cannot write {path}: its data file {data} is no ordinary file.")
+        raise ModelError(f"Cannot write {path}: its data file {data} is not a regular file.")
 
 
 def _write(model: ir.Model, path: Path, outside: list[Tensor]) -> None:
@@ -135,7 +135,7 @@ def _write(model: ir.Model, path: Path, outside: list[Tensor]) -> None:
 
 
 def _written(tensors: list[Tensor], file: IO[bytes]) -> Iterator[tuple[Tensor, int]]:
-    """Append tensors; those that share their numbers are written once."""
+    """Append tensors; shared numbers are written once."""
     known: dict[object, int] = {}
     for tensor in tensors:
         key = (tensor.file.identity, tensor.start, tensor.nbytes) if isinstance(tensor, FileTensor) else id(tensor)
@@ -152,7 +152,7 @@ def _put(draft: Path, target: Path) -> None:
     if not new.exists():
         draft.replace(target)
         return
-    # An old model beside new numbers would be read as right: for a moment there is none rather than that.
+    # An old model with a new data file would be read without an error, so for a moment there is no model at all.
     old = [place for place in (target, data) if os.path.lexists(place)] if os.path.lexists(data) else []
     aside = {place: draft.with_name(f"{_PREFIX}{number}") for number, place in enumerate(old)}
     moved: list[Path] = []
@@ -163,7 +163,7 @@ def _put(draft: Path, target: Path) -> None:
         new.replace(data)
         draft.replace(target)
     except BaseException:
-        if not old and not new.exists():  # it got to its place, where nothing was
+        if not old and not new.exists():  # it was moved, and there was no old one
             data.unlink(missing_ok=True)
         for place in reversed(moved):
             aside[place].replace(place)
@@ -172,11 +172,11 @@ def _put(draft: Path, target: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class LinkedFiles:
-    """A model for a program that reads files itself.
+    """A model for a program that reads data files itself.
 
     Args:
         message: The graph. Tensors may be references into `folder`.
-        folder: The folder of the data files; None = the message stands alone.
+        folder: The folder of the data files; None = the message is complete.
     """
 
     message: bytes
@@ -184,13 +184,13 @@ class LinkedFiles:
 
 
 def fits_one_message(model: ir.Model) -> bool:
-    """Whether all numbers fit the message of the graph, by protobuf's limit."""
+    """Whether all tensors fit into one message, by protobuf's limit."""
     return sum(_size(tensor) for tensor in tensors_of(model)) <= _PROTOBUF_LIMIT_BYTES
 
 
 @contextlib.contextmanager
 def copied(model: ir.Model) -> Iterator[Path]:
-    """A copy of a model, with its data file, that lies in a folder of its own until the block ends.
+    """A copy of a model, with its data file, in a temporary folder until the block ends.
 
     Raises:
         ModelError: If it cannot be written.
@@ -203,14 +203,14 @@ def copied(model: ir.Model) -> Iterator[Path]:
 
 
 def linked(model: ir.Model) -> LinkedFiles:
-    """The graph's message, its tensors left in their files.
+    """The message of a model whose tensors stay in their files.
 
-    Tensors from the files of several models, from a file whose name another one
-    has taken, or in memory and above protobuf's limit, are copied into a folder
-    that lives as long as the result.
+    Tensors from several folders, from a file that was replaced, or in memory and
+    above protobuf's limit are copied into a temporary folder, which is deleted with
+    the result.
 
     Raises:
-        ModelError: If a file was written into after it was opened, or the copy cannot be written.
+        ModelError: If a file was modified after it was opened, or the copy cannot be written.
     """
     tensors = [tensor for tensor in tensors_of(model) if isinstance(tensor, FileTensor)]
     folders = {Path(tensor.base_dir) for tensor in tensors}

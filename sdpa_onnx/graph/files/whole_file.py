@@ -1,4 +1,4 @@
-"""Write a file whole or not at all, and only where an ordinary file belongs; knows nothing of what is in it."""
+"""Write a file atomically, and only over a regular file; knows nothing of its content."""
 
 import errno
 import os
@@ -11,27 +11,27 @@ __all__ = ["FULL_DISK_HINT", "check_target", "write_whole"]
 
 FULL_DISK_HINT = "Free some space, then go on with --resume."
 
-# Of its own, since a name of 250 characters leaves no room for more.
+# Not the name of the target, which may be too long to add anything.
 _PREFIX = ".sdpa-onnx-"
 
 
 def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> Path:
-    """The file that a path stands for, links followed, so that a link stays a link.
+    """The file of a path after following links, so that a link stays a link.
 
     Args:
-        path: Where a file is to be written.
+        path: Where to write.
         failure: What to raise.
 
     Raises:
-        failure: If a folder, a device or a pipe is there, or nothing can be written beside it.
+        failure: If it is a folder, a device or a pipe, or its folder is not writable.
     """
     try:
         target = path.resolve()
         if target.is_dir():
             raise failure(f"{path} is a directory.", hint="Give the name of a file.")
         if target.exists() and not target.is_file():
-            raise failure(f"{path} is no ordinary file.", hint="Give the name of a file.")
-    except (OSError, RuntimeError) as error:  # RuntimeError: links that go round, before Python 3.13
+            raise failure(f"{path} is not a regular file.", hint="Give the name of a file.")
+    except (OSError, RuntimeError) as error:  # RuntimeError: circular links, before Python 3.13
         raise failure(f"Cannot write {path}: {_reason(error)}.") from error
     above = next((folder for folder in target.parents if folder.exists()), target.parent)
     if above.is_dir() and not os.access(above, os.W_OK | os.X_OK):
@@ -42,19 +42,19 @@ def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> P
 def write_whole(
     path: Path, data: bytes, *, failure: type[SdpaOnnxError] = FolderError, hint: str | None = None
 ) -> Path:
-    """Write a file in one step: a reader sees the old one or the new one.
+    """Write a file in one step: readers see the old one or the new one.
 
     Args:
         path: Where; a link is followed. Its folder must exist.
-        data: All of it.
+        data: Its content.
         failure: What to raise.
-        hint: What to do when the disk is full.
+        hint: Advice if the disk is full.
 
     Returns:
         The file, links followed.
 
     Raises:
-        failure: If it cannot be written; what was there is as it was.
+        failure: If it cannot be written; the old file is unchanged.
     """
     target = check_target(path, failure=failure)
     temporary: str | None = None

@@ -166,7 +166,7 @@ def read_arrays(path: Path) -> Feeds:
     import ml_dtypes
 
     if path.exists() and not path.is_dir() and not path.is_file():  # a pipe would be waited for
-        raise PlanError(f"{path} is no ordinary file.", hint="Write it with numpy.savez.")
+        raise PlanError(f"{path} is not a regular file.", hint="Write it with numpy.savez.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

@@ -1,4 +1,4 @@
-"""One random case on one runtime: run, every output judged, and what failed as values.
+"""Run one random case on one runtime and judge every output; failures are returned as values.
 
 Chooses no cases.
 """
@@ -34,22 +34,22 @@ _BAD = (Verdict.WRONG, Verdict.SUSPICIOUS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuzzFinding:
-    """One thing that is not right about one case.
+    """One failure of one case: a wrong output, a refusal or a crash.
 
     Args:
         number: Of the case.
-        case_id: Its id; words: what that does not tell, "opset 24".
+        case_id: Its id; words: what the id leaves out, such as "opset 24".
         source: "spread 1", "probe poison".
-        elements: Numbers that went in.
-        features: What is special about it.
+        elements: Number of input elements.
+        features: Special properties of the case.
         is_empty: Whether a size of it is 0.
         kind: WRONG, REFUSED or CRASHED.
-        message: The evidence or the runtime's error, one sentence.
+        message: The evidence, or the error of the runtime; one sentence.
         output: The wrong output: Y, present_key, present_value or qk_matmul_output; "" if nothing ran.
         agreement: The judgement of that output.
-        explanation: What a wrong Y looks like, if anything fits.
+        explanation: The known fault that a wrong output looks like, if any.
         precision: The declared arithmetic; "" if nothing ran.
-        ran: What really ran, where the runtime could say.
+        ran: What really ran, if the runtime can report it.
     """
 
     number: int
@@ -69,12 +69,12 @@ class FuzzFinding:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The judge's word, or None if nothing ran."""
+        """The verdict, or None if nothing ran."""
         return None if self.agreement is None else self.agreement.verdict
 
     @property
     def path(self) -> str:
-        """Whether the runtime has the operator itself: "native" or "expanded", "" where that is not known."""
+        """How the operator runs: "native" by the runtime itself, "expanded", or "" if unknown."""
         if self.ran is None:
             return ""
         return "expanded" if "Attention" in self.ran.expanded else "native"
@@ -82,11 +82,11 @@ class FuzzFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseOutcome:
-    """What came of a case.
+    """The result of a case.
 
     Args:
-        verdict: The worst word on its outputs, or None if it did not run to the end.
-        findings: What is not right: one each wrong output, or one refusal or crash.
+        verdict: The worst verdict on its outputs, or None if it did not finish.
+        findings: One for each wrong output, or one for a refusal or crash.
     """
 
     verdict: Verdict | None
@@ -128,7 +128,7 @@ def _judged(case: RandomCase, outputs: Mapping[str, Array], ran: RanReport) -> I
 
 
 def _precision(graph: RandomGraph, ran: RanReport) -> Precision:
-    """The declared arithmetic, or what the softmax_precision of the model lets the runtime use."""
+    """The declared arithmetic, or the arithmetic that softmax_precision of the model allows."""
     if graph.softmax_precision is None:
         return find_precision(ran.precision)
     element = SOFTMAX_ELEMENTS[graph.softmax_precision]

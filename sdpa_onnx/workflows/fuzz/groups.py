@@ -1,4 +1,4 @@
-"""Findings of one kind as one group: what is the same about them, how many there are, the smallest of them."""
+"""Group findings that look like one cause: what they share, how many there are, and the smallest."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from sdpa_onnx.workflows.reduce.trials import message_shape
 
 __all__ = ["FuzzGroup", "FuzzGroups", "sign_of", "title_of"]
 
-# Where no reading explains an output, this says how it is wrong.
+# How an output is wrong that no known fault explains.
 _NOT_FINITE, _SHAPE = "not finite", "shape"
 # Worst first.
 _ORDER = (Conformity.CRASHED, Conformity.WRONG, Conformity.REFUSED)
@@ -22,11 +22,11 @@ class FuzzGroup:
     Args:
         title: What they have in common, without numbers; the same from run to run.
         first: The finding with the lowest number.
-        smallest: The one with the fewest numbers that went in, one with no size of 0 if there is any.
-        common: What is special about every one of them.
-        count: How many there are.
-        reduced: The smallest case that still fails, once it was looked for.
-        note: Why there is none; "" if there is, or if none was asked for.
+        smallest: The finding with the fewest input elements; one without a size of 0 if there is any.
+        common: Special properties that all of them share.
+        count: Number of findings.
+        reduced: The smallest case that still fails, after a reduction.
+        note: Why there is no such case; "" if there is, or if none was requested.
     """
 
     title: str
@@ -43,7 +43,7 @@ class FuzzGroup:
         return self.first.kind
 
     def take(self, other: "FuzzGroup") -> None:
-        """Add the findings of another group that has the same cause; title and smallest case stay."""
+        """Add the findings of another group with the same cause; title and reduced case stay."""
         self.count += other.count
         self.common &= other.common
         self.first = min(self.first, other.first, key=lambda finding: finding.number)
@@ -52,12 +52,12 @@ class FuzzGroup:
 
 @dataclass(slots=True)
 class FuzzGroups:
-    """Sorts findings as they come."""
+    """Groups findings in the order in which they are found."""
 
     _found: dict[tuple[str, ...], FuzzGroup] = field(default_factory=dict, init=False)
 
     def add(self, finding: FuzzFinding) -> None:
-        """Put a finding to its like."""
+        """Add a finding to the group of its kind."""
         key = (finding.kind, finding.verdict or "", finding.output, finding.path, sign_of(finding))
         group = self._found.get(key)
         if group is None:
@@ -71,7 +71,7 @@ class FuzzGroups:
             group.smallest = finding
 
     def merge(self) -> None:
-        """Make one group of those that came down to the same smallest case: one cause can look in many ways."""
+        """Merge groups with the same reduced case: one cause can have several symptoms."""
         kept: dict[tuple[str, ...], FuzzGroup] = {}
         for place, group in enumerate(self.ordered()):
             small = group.reduced
@@ -84,18 +84,18 @@ class FuzzGroups:
         self._found = kept
 
     def ordered(self) -> tuple[FuzzGroup, ...]:
-        """Crashes, wrong outputs, refusals; of each the most frequent first."""
+        """Crashes, then wrong outputs, then refusals; within each the most frequent first."""
         found = self._found.values()
         return tuple(sorted(found, key=lambda group: (_ORDER.index(group.kind), -group.count, group.first.number)))
 
 
 def _size_of(finding: FuzzFinding) -> tuple[bool, int]:
-    """An empty case shows little, unless all of its kind are empty."""
+    """Sort key: empty cases last, since they show little."""
     return finding.is_empty, finding.elements
 
 
 def sign_of(finding: FuzzFinding) -> str:
-    """What tells one cause from another: the reading that explains an output, or the error text without numbers."""
+    """Key that separates causes: the fault that explains an output, or the error text without numbers."""
     if finding.kind is not Conformity.WRONG:
         return message_shape(finding.message)
     if finding.explanation is not None:

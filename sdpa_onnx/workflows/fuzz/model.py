@@ -1,4 +1,4 @@
-"""The model of a random graph: one Attention node with open sizes and every output that the graph asks for."""
+"""The model of a random graph: one Attention node with dynamic sizes and every requested output."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ QK_OUTPUT = "qk_matmul_output"
 # Values of softmax_precision. Source: TensorProto.DataType.
 SOFTMAX_ELEMENTS = {Dtype.FLOAT32: 1, Dtype.FLOAT16: 10, Dtype.FLOAT64: 11, Dtype.BFLOAT16: 16}
 
-# Any size that is not 1, which the model would keep for good.
+# Any size but 1, which the model would keep as a fixed size.
 _OPEN = 2
 
 
 def fuzz_model(graph: RandomGraph) -> OnnxModel:
-    """Write the model; an axis of the mask that is 1 by choice is 1 in it, all other lengths are open."""
+    """Build the model; mask axes that are broadcast are 1, all other lengths are dynamic."""
     spec = graph.spec
     outputs = ["Y", "present_key", "present_value"] if spec.has_past else ["Y"]
     if graph.qk_mode is not None:
@@ -38,7 +38,7 @@ def fuzz_model(graph: RandomGraph) -> OnnxModel:
 
 
 def _typical_feeds(graph: RandomGraph) -> dict[str, NDArray[np.generic]]:
-    """Arrays of the types and ranks that the model gets."""
+    """Arrays with the types and ranks of the model's inputs."""
     spec = graph.spec
     past = _OPEN if spec.has_past else 0
     case = AttentionCase(spec=spec, batch_size=_OPEN, q_seq_len=_OPEN, past_seq_len=past, dtype=graph.dtype)

@@ -1,4 +1,4 @@
-"""Groups of findings as records, one each, so that `--json` and lists of known findings read them like all others."""
+"""One record per group of findings, so that `--json` and lists of known findings handle them like all others."""
 
 import shlex
 
@@ -19,12 +19,12 @@ _OUTCOMES = {
 
 
 def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecord:
-    """The record of a group, told by its smallest member.
+    """The record of a group, described by its smallest finding.
 
     `target` is "fuzz", `reason` the title of the group, the same from run to run; `diagnosis` the evidence.
 
     Args:
-        group: What was found.
+        group: The findings.
         runtime: Name of the runtime.
         seed: Of the run.
     """
@@ -60,7 +60,7 @@ def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecor
 
 
 def evidence_of(finding: FuzzFinding) -> str:
-    """The evidence with the named fault that it looks like, or the runtime's error."""
+    """The evidence with the known fault that it looks like, or the error of the runtime."""
     explained = finding.explanation
     if explained is None:
         return finding.message
@@ -75,13 +75,13 @@ def repeat_command(runtime: str, seed: int, number: int) -> str:
 
 
 def _doubts(group: FuzzGroup, runtime: str, seed: int) -> list[str]:
-    """How often, how to repeat it, and what became of the smallest case."""
-    told = [f"{group.count} of this kind. Again: {repeat_command(runtime, seed, group.smallest.number)}"]
+    """Warnings: the number of findings, the command that repeats one, and the reduced case."""
+    notes = [f"{group.count} of this kind. Again: {repeat_command(runtime, seed, group.smallest.number)}"]
     if group.count > 1 and group.common:
-        told.append(f"In all of them: {', '.join(sorted(group.common))}.")
+        notes.append(f"In all of them: {', '.join(sorted(group.common))}.")
     if group.reduced is not None and group.reduced.case:
-        told.append(f"Smallest case: {group.reduced.case}, opset {group.reduced.model.opset}.")
-    return [*told, *([group.note] if group.note else [])]
+        notes.append(f"Smallest case: {group.reduced.case}, opset {group.reduced.model.opset}.")
+    return [*notes, *([group.note] if group.note else [])]
 
 
 def _spread(source: str) -> float:

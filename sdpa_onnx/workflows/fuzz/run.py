@@ -1,7 +1,7 @@
-"""Run random legal cases on one runtime, number after number, and sort what is not right.
+"""Run random legal cases on one runtime, number after number, and group the failures.
 
-A run can be stopped after any number and go on from the next: cases depend on seed and
-number only. Prints nothing; a runtime that may crash is to be wrapped by the caller.
+A run can stop after any number and continue with the next: cases depend on seed and
+number only. Prints nothing; the caller isolates a runtime that may crash.
 """
 
 import time
@@ -29,12 +29,12 @@ __all__ = ["GROUP_SECONDS", "CaseResult", "FuzzRun", "keep_bundles", "reduce_gro
 GROUP_SECONDS = 15.0
 # Neighbouring numbers share a graph, and no other number does.
 _KEPT_SESSIONS = 2
-# What arithmetic on arrays of unforeseen shapes raises: a fault of this package, never of the runtime.
+# Raised by arithmetic on arrays of unexpected shapes: a fault of this package, never of the runtime.
 _OUR_FAULTS = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 class CaseResult(StrEnum):
-    """What came of one case: the worst of its outputs. NOT_JUDGED: this package itself failed."""
+    """Result of one case, by its worst output. NOT_JUDGED: this package itself failed."""
 
     RIGHT = "right"
     ROUNDING_LEVEL = "rounding-level"
@@ -47,18 +47,18 @@ class CaseResult(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class FuzzRun:
-    """A run as far as it got.
+    """A run and its results so far.
 
     Args:
         runtime: Where the cases run.
         seed: Family of cases.
         start: Number of the first case.
         cases: How many.
-        seconds: Stop once so much time has gone; None = when all are done.
+        seconds: Stop after this wall time; None = when all cases are done.
         threads: Threads inside one operator.
         clock: Monotonic seconds.
-        counts: What came of the cases so far.
-        groups: What was found so far.
+        counts: Results of the cases so far.
+        groups: Findings so far.
         own_faults: Cases on which this package itself failed, one sentence each.
         elapsed_seconds: Wall time of the cases.
     """
@@ -77,24 +77,24 @@ class FuzzRun:
 
     @property
     def done(self) -> int:
-        """Cases that ran to an end."""
+        """Number of finished cases."""
         return self.counts.total()
 
     @property
     def next_number(self) -> int:
-        """Where to go on."""
+        """Number of the next case."""
         return self.start + self.done
 
     @property
     def is_finished(self) -> bool:
-        """Whether every case that was asked for ran."""
+        """Whether every requested case ran."""
         return self.done >= self.cases
 
     def go(self, on_case: Callable[[int], None] | None = None) -> None:
-        """Run what is left; after an interruption everything found so far is kept.
+        """Run the remaining cases; an interruption keeps all findings so far.
 
         Args:
-            on_case: Called with the number of each case that is done.
+            on_case: Called with the number of each finished case.
         """
         begin = self.clock()
         try:
@@ -111,7 +111,7 @@ class FuzzRun:
         return self.seconds is not None and self.clock() - begin >= self.seconds
 
     def _run(self, case: RandomCase, sessions: Sessions) -> CaseOutcome | None:
-        """What came of a case; None if this package itself failed, which must not end a long run."""
+        """The result of a case; None if this package itself failed, which must not end a long run."""
         try:
             return run_random(case, sessions)
         except _OUR_FAULTS as error:
@@ -127,10 +127,10 @@ class FuzzRun:
             return
         for finding in outcome.findings:
             self.groups.add(finding)
-        self.counts[_came(outcome)] += 1
+        self.counts[_result_of(outcome)] += 1
 
 
-def _came(outcome: CaseOutcome) -> CaseResult:
+def _result_of(outcome: CaseOutcome) -> CaseResult:
     match outcome.verdict:
         case Verdict.OK:
             return CaseResult.RIGHT
@@ -147,14 +147,16 @@ def _came(outcome: CaseOutcome) -> CaseResult:
 def reduce_group(
     group: FuzzGroup, runtime: Runtime, *, seed: int, threads: int = 1, seconds: float = GROUP_SECONDS
 ) -> None:
-    """Look for the smallest case of a group, from its smallest member on; the group keeps it, or says why not.
+    """Search the smallest failing case of a group, starting at its smallest finding.
+
+    The case, or the reason why there is none, is stored in the group.
 
     Args:
-        group: What was found.
-        runtime: Where it fails.
+        group: The findings.
+        runtime: Where they fail.
         seed: Of the run.
         threads: Threads inside one operator.
-        seconds: Time for it.
+        seconds: Time limit.
     """
     case = draw_case(seed, group.smallest.number)
     if group.smallest.output not in ("", "Y", "present_key", "present_value"):
@@ -166,7 +168,7 @@ def reduce_group(
     except ModelError as error:
         group.note = str(error)
         return
-    except _OUR_FAULTS as error:  # what was found stands, and is told
+    except _OUR_FAULTS as error:  # the findings stay valid and are reported
         group.note = f"The search for a smaller case failed itself, with {type(error).__name__}: {error}."
         return
     if isinstance(found, NothingFails):
@@ -176,7 +178,7 @@ def reduce_group(
 
 
 def keep_bundles(groups: tuple[FuzzGroup, ...], folder: Path, *, seed: int, threads: int = 1) -> list[Path]:
-    """Write a bundle for each group that has a smallest case, and give their paths.
+    """Write a bundle for each group that has a reduced case, and return their paths.
 
     Raises:
         PlanError: If one cannot be written.

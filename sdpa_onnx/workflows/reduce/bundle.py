@@ -84,7 +84,7 @@ def require_writable(path: Path) -> None:
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
-        raise PlanError(f"{path} is no ordinary file.", hint="Give the name of a file.")
+        raise PlanError(f"{path} is not a regular file.", hint="Give the name of a file.")
     if not target.parent.is_dir():
         raise PlanError(f"Cannot write {path}: No such file or directory.")
     if not os.access(target.parent, os.W_OK | os.X_OK) or (target.exists() and not os.access(target, os.W_OK)):

@@ -111,7 +111,7 @@ def test_message_in_memory_needs_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         load_model(proto)
     assert str(caught.value) == (
-        "The model's tensors lie in files beside it, and its folder is not known. Give the path of its file."
+        "The model has tensors in files, and its folder is not known. Give the path of its file."
     )
     assert sorted(_files(load_model(proto, folder=tmp_path).ir)) == ["called", "held", "inner", "weight"]
     write_outside(tmp_path, with_function=False)  # ir.load gives no folder to tensors of functions

@@ -176,18 +176,18 @@ TARGETS: dict[str, tuple[Callable[[Path], object], str]] = {
     "link": (_link, "{path} is a link, and this model needs a data file beside it. Give the name of the file itself."),
     "folder": (
         lambda folder: (folder / "m.onnx.data").mkdir(),
-        "Cannot write {path}: its data file {path}.data is no ordinary file.",
+        "Cannot write {path}: its data file {path}.data is not a regular file.",
     ),
     "pipe": (
         lambda folder: os.mkfifo(folder / "m.onnx.data"),
-        "Cannot write {path}: its data file {path}.data is no ordinary file.",
+        "Cannot write {path}: its data file {path}.data is not a regular file.",
     ),
 }
 
 
 @pytest.mark.parametrize("kind", TARGETS)
 def test_places_that_are_refused(tmp_path: Path, kind: str) -> None:
-    """A link, whose reader would look for the numbers elsewhere, and what is no ordinary file stay as they are."""
+    """A link, whose reader would look for the numbers elsewhere, and what is not a regular file stay as they are."""
     prepare, text = TARGETS[kind]
     model = _source(tmp_path)
     prepare(tmp_path)

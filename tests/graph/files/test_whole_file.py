@@ -1,4 +1,4 @@
-"""Files are written whole, through links, and only in the place of an ordinary file."""
+"""Files are written whole, through links, and only over a regular file."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_link_stays_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("behind_a_link", [False, True])
 def test_pipe_stays_a_pipe(tmp_path: Path, behind_a_link: bool) -> None:
-    """Neither a store nor a model takes the place of what is no ordinary file; nothing waits for a reader."""
+    """Neither a store nor a model takes the place of what is not a regular file; nothing waits for a reader."""
     path = pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     if behind_a_link:
@@ -32,8 +32,8 @@ def test_pipe_stays_a_pipe(tmp_path: Path, behind_a_link: bool) -> None:
         path.symlink_to(pipe)
     with pytest.raises(FolderError) as caught:
         replace_file(path, b"x")
-    assert str(caught.value) == f"{path} is no ordinary file. Give the name of a file."
-    with pytest.raises(ModelError, match="is no ordinary file"):
+    assert str(caught.value) == f"{path} is not a regular file. Give the name of a file."
+    with pytest.raises(ModelError, match="is not a regular file"):
         bare().save(path)
     assert pipe.is_fifo()
 

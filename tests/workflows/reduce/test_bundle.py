@@ -231,7 +231,7 @@ def test_same_bytes(planted: ReducedCase, tmp_path: Path) -> None:
 
 def test_cannot_be_written(planted: ReducedCase, tmp_path: Path) -> None:
     """A folder in its place, or no folder at all; nothing is left behind."""
-    with pytest.raises(PlanError, match=r"^\S+ is no ordinary file\. Give the name of a file\.$"):
+    with pytest.raises(PlanError, match=r"^\S+ is not a regular file\. Give the name of a file\.$"):
         write_bundle(tmp_path, planted)
     with pytest.raises(PlanError, match=r"^Cannot write \S+: No such file or directory\.$"):
         write_bundle(tmp_path / "no" / "a.zip", planted)
