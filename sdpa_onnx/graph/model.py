@@ -197,7 +197,7 @@ def load_model(
         folder: Where the tensor files of a message lie.
 
     Raises:
-        ModelError: If there is no such file, or it is no sound ONNX model, or
+        ModelError: If there is no such file, or it is not a valid ONNX model, or
             its tensors lie outside of its folder.
     """
     match source:
