@@ -6,8 +6,7 @@ the model's own type step by step. It is slow by design and is never timed.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Supported, Unsupported
 from sdpa_onnx.runtimes.feeds import checked_feeds, element_type
+from sdpa_onnx.runtimes.live_session import LiveSession
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -50,20 +50,12 @@ class ReferenceBoundRun:
         return {name: array.copy() for name, array in self._outputs.items()}
 
 
-class ReferenceSession:
+class ReferenceSession(LiveSession["ReferenceEvaluator"]):
     """A model in ONNX's evaluator; see `runtimes.base.Session`."""
 
     def __init__(self, model: OnnxModel, evaluator: "ReferenceEvaluator") -> None:
+        super().__init__(OnnxReference.name, evaluator)
         self._model = model
-        self._live: ReferenceEvaluator | None = evaluator
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live = None
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once; see `Session.run`."""
@@ -87,10 +79,9 @@ class ReferenceSession:
         )
 
     def _evaluate(self, feeds: dict[str, Array]) -> dict[str, Array]:
-        if self._live is None:
-            raise SessionError(f"The {OnnxReference.name} session is closed.", hint="Use it inside its with block.")
+        evaluator = self.live
         try:
-            outputs = self._live.run(None, feeds)
+            outputs = evaluator.run(None, feeds)
         except _FAILURES as error:
             what = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise SessionError(f"{OnnxReference.name} failed: {what}.") from error

@@ -9,8 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from sdpa_onnx.graph.files.saved_files import copied
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport
 from sdpa_onnx.runtimes.feeds import check_sizes_fit, checked_feeds
+from sdpa_onnx.runtimes.live_session import LiveSession
 from sdpa_onnx.runtimes.openvino_import import import_openvino
 from sdpa_onnx.runtimes.openvino_ran import read_ran
 
@@ -61,7 +61,7 @@ class OpenVinoBoundRun:
         return _read_outputs(self._request, self._names)
 
 
-class OpenVinoSession:
+class OpenVinoSession(LiveSession["CompiledModel"]):
     """A model in OpenVINO; see `runtimes.base.Session`.
 
     Raises:
@@ -76,36 +76,16 @@ class OpenVinoSession:
             with contextlib.ExitStack() as stack:
                 # OpenVINO reads data files beside a file only; bytes are for it a file of the current folder.
                 source = model.to_bytes() if model.fits_one_message else stack.enter_context(copied(model.ir))
-                self._live: CompiledModel | None = core.compile_model(
-                    core.read_model(source), "CPU", configuration(options)
-                )
+                compiled = core.compile_model(core.read_model(source), "CPU", configuration(options))
         except _FAILURES as error:
             raise _failure(error, what="cannot load the model") from error
-        self._ports = _input_ports(model, self._live)
-        if len(self._live.outputs) != len(model.output_names):
+        super().__init__(RUNTIME, compiled)
+        self._ports = _input_ports(model, compiled)
+        if len(compiled.outputs) != len(model.output_names):
             raise SessionError(
                 f"{RUNTIME} cannot load the model: of {len(model.output_names)} outputs it kept "
-                f"{len(self._live.outputs)}."
+                f"{len(compiled.outputs)}."
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live = None
-
-    @property
-    def compiled(self) -> "CompiledModel":
-        """OpenVINO's own compiled model.
-
-        Raises:
-            SessionError: If this session was closed.
-        """
-        if self._live is None:
-            raise SessionError(f"The {RUNTIME} session is closed.", hint="Use it inside its with block.")
-        return self._live
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once; see `Session.run`."""
@@ -113,7 +93,7 @@ class OpenVinoSession:
 
     def bind(self, inputs: Mapping[str, Array]) -> OpenVinoBoundRun:
         """Lend the arrays to a request of its own; see `Session.bind`. Runs once, to fail here."""
-        compiled = self.compiled
+        compiled = self.live
         feeds = checked_feeds(RUNTIME, self._model, inputs)
         check_sizes_fit(RUNTIME, self._model, feeds)
         tensors = {port: _shared_tensor(array, element) for port, element, array in self._placed(feeds)}
@@ -133,14 +113,14 @@ class OpenVinoSession:
 
     @cached_property
     def _ran(self) -> RanReport:
-        return read_ran(self._model, self.compiled, threads=self._options.threads)
+        return read_ran(self._model, self.live, threads=self._options.threads)
 
     def _placed(self, feeds: Mapping[str, Array]) -> Iterator[tuple[int, Any, Array]]:
         """Port, OpenVINO's element type and array of each input that some node reads; the importer drops others."""
         for name, array in feeds.items():
             port = self._ports.get(name)
             if port is not None:
-                yield port, self.compiled.inputs[port].get_element_type(), array
+                yield port, self.live.inputs[port].get_element_type(), array
             elif name in self._model.ir.graph.initializers:
                 raise SessionError(f"{RUNTIME} holds input '{name}' at its default and takes no array for it.")
 

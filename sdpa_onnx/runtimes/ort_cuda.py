@@ -104,14 +104,14 @@ def target_of(model: OnnxModel, options: LoadOptions) -> OrtTarget:
 
 
 def _require_cuda(session: OrtSession, complaint: str) -> None:
-    providers = session.session.get_providers()
+    providers = session.live.get_providers()
     if _PROVIDER not in providers:
         reason = complaint or "CUDA or cuDNN could not be loaded"
         raise SessionError(
             f"{OrtCuda.name} asked for {_PROVIDER} and got {', '.join(providers)}: {reason}.",
             hint="Install them with: pip install 'onnxruntime-gpu[cuda,cudnn]'.",
         )
-    assigned = assigned_nodes(session.session)
+    assigned = assigned_nodes(session.live)
     if not assigned.get(_PROVIDER):
         took = ", ".join(f"{name} {operators.total()}" for name, operators in sorted(assigned.items())) or "none"
         raise SessionError(

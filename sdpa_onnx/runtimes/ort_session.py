@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
 from sdpa_onnx.runtimes.feeds import checked_feeds
+from sdpa_onnx.runtimes.live_session import LiveSession
 from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.runtimes.ort_errors import failure_text, ort_exceptions
 from sdpa_onnx.runtimes.ort_ran import assigned_nodes, is_unread, read_ran, report_of_large
@@ -93,7 +93,7 @@ class OrtBoundRun:
         return read_arrays(self._names, self._binding.get_outputs())
 
 
-class OrtSession:
+class OrtSession(LiveSession["InferenceSession"]):
     """A model loaded in ONNX Runtime; see `runtimes.base.Session`.
 
     Raises:
@@ -105,26 +105,7 @@ class OrtSession:
         self._target = target
         self._options = options
         self._linked = model.linked()  # kept: it may own a folder that ORT reads from
-        self._live: InferenceSession | None = self._open(None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live = None
-
-    @property
-    def session(self) -> "InferenceSession":
-        """ONNX Runtime's own session.
-
-        Raises:
-            SessionError: If this session was closed.
-        """
-        if self._live is None:
-            raise SessionError(f"The {self._target.runtime} session is closed.", hint="Use it inside its with block.")
-        return self._live
+        super().__init__(target.runtime, self._open(None))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once; see `Session.run`. Inputs and outputs pass through host memory."""
@@ -140,7 +121,7 @@ class OrtSession:
         binding.clear_binding_outputs()
         for name, value in zip(self._model.output_names, values, strict=True):
             binding.bind_ortvalue_output(name, value)
-        return OrtBoundRun(self.session, binding, self._model.output_names, [*kept, *values], self._failure)
+        return OrtBoundRun(self.live, binding, self._model.output_names, [*kept, *values], self._failure)
 
     def ran(self) -> RanReport:
         """Say what really runs; see `Session.ran`. Read at the first call, then kept."""
@@ -151,11 +132,11 @@ class OrtSession:
         if is_unread(self._model):
             target = self._target
             return report_of_large(
-                assigned=assigned_nodes(self.session), provider=target.provider, precision=target.precision
+                assigned=assigned_nodes(self.live), provider=target.provider, precision=target.precision
             )
         return read_ran(
             self._model,
-            session=self.session,
+            session=self.live,
             reload=self._open,
             provider=self._target.provider,
             precision=self._target.precision,
@@ -181,7 +162,7 @@ class OrtSession:
 
     def _bound_inputs(self, inputs: Mapping[str, Array], *, device: str) -> tuple["IOBinding", list["OrtValue"]]:
         feeds = checked_feeds(self._target.runtime, self._model, inputs)
-        binding = self.session.io_binding()
+        binding = self.live.io_binding()
         kept = [bind_input(binding, name, array, device=device) for name, array in feeds.items()]
         return binding, kept
 
@@ -189,7 +170,7 @@ class OrtSession:
         for name in self._model.output_names:
             binding.bind_output(name, device)
         try:
-            self.session.run_with_iobinding(binding)
+            self.live.run_with_iobinding(binding)
             binding.synchronize_outputs()
         except ort_exceptions() as error:
             raise self._failure(error) from error

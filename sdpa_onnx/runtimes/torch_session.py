@@ -7,8 +7,7 @@ at `run` and `bind`, and never set back.
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
 from sdpa_onnx.runtimes.feeds import check_sizes_fit, checked_feeds, element_type
+from sdpa_onnx.runtimes.live_session import LiveSession
 from sdpa_onnx.runtimes.torch_ran import recorded_kernels, report_of
 from sdpa_onnx.runtimes.torch_values import to_numpy, to_tensor
 
@@ -52,22 +52,14 @@ class TorchBoundRun:
         return self._collect(self._result)
 
 
-class TorchSession:
+class TorchSession(LiveSession["nn.Module"]):
     """A module in torch; see `runtimes.base.Session`."""
 
     def __init__(self, model: OnnxModel, module: "nn.Module", options: LoadOptions) -> None:
+        super().__init__(RUNTIME, module)
         self._model = model
-        self._live: nn.Module | None = module
         self._threads = options.threads
         self._kernels: Mapping[str, int] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live = None
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once; see `Session.run`."""
@@ -84,17 +76,16 @@ class TorchSession:
         return report_of(self._kernels, element_type(self._model))
 
     def _call_with(self, inputs: Mapping[str, Array]) -> Callable[[], object]:
-        if self._live is None:
-            raise SessionError(f"The {RUNTIME} session is closed.", hint="Use it inside its with block.")
+        module = self.live
         feeds = checked_feeds(RUNTIME, self._model, inputs)
         if self._model.source is None:
             check_sizes_fit(RUNTIME, self._model, feeds)
         _set_threads(self._threads)
-        keywords = _keywords(self._model, self._live)
+        keywords = _keywords(self._model, module)
         if keywords is not None:
             named = {keywords[name]: to_tensor(array) for name, array in feeds.items()}
-            return _inference(self._live, (), named)
-        return _inference(self._live, tuple(to_tensor(array) for array in feeds.values()), {})
+            return _inference(module, (), named)
+        return _inference(module, tuple(to_tensor(array) for array in feeds.values()), {})
 
     def _first_call(self, call: Callable[[], object]) -> object:
         """Run, and watch the kernels if none were seen yet."""

@@ -175,7 +175,7 @@ def test_an_attention_becomes_several_layers() -> None:
 def test_threads_that_it_does_not_take_are_told() -> None:
     """OpenVINO takes no more threads than there are cores, and does not say so itself."""
     with OpenVino().load(decomposed(), LoadOptions(threads=10_000)) as session:
-        used = int(session.compiled.get_property("INFERENCE_NUM_THREADS"))
+        used = int(session.live.get_property("INFERENCE_NUM_THREADS"))
         told = f"OpenVINO used {used} thread{'s' * (used != 1)}, not 10000 as asked."
         assert session.ran().warnings == (told,)
     assert ran(decomposed()).warnings == ()

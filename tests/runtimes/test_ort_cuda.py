@@ -150,5 +150,5 @@ def test_a_run_may_not_fall_back_either(opened: Opened, monkeypatch: pytest.Monk
     """ONNX Runtime's own run() reopens a session whose provider failed on the CPU and goes on: that is off."""
     pretend(monkeypatch, Part(CUDA, ["Attention"]))
     with OrtCuda().load(model(Problem()), LoadOptions()) as session:
-        assert session.session._enable_fallback is False
+        assert session.live._enable_fallback is False
         assert session.run(draw(Problem()))["Y"].shape == (2, 2, 5, 8)
