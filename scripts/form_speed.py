@@ -201,7 +201,7 @@ def _memory_rise(spec: AttentionSpec, form: Form, size: dict[str, int], threads:
         raise SystemExit(model)
     feeds = draw_feeds(model, size, spread=1.0, seed=0)
     with get_runtime("ort-cpu").load(model, LoadOptions(threads=threads, purpose=Purpose.TIMING)) as session:
-        live = session.session  # type: ignore[attr-defined]  # ort-cpu's own
+        live = session.live  # type: ignore[attr-defined]  # ort-cpu's own
         binding = live.io_binding()
         for name, array in feeds.items():
             binding.bind_cpu_input(name, array)
