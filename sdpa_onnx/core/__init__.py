@@ -1,5 +1,5 @@
-"""The pure core: arrays in, arrays and records out.
+"""The pure core: computes arrays and records from arrays.
 
-One folder for each question: attention, judge, faults, timing, saturation, compare, records.
-No files, clock, randomness without a seed, printing, torch or onnx.
+One folder per job: attention, judge, faults, timing, saturation, compare, records.
+Uses no files, clock, unseeded randomness, printing, torch or onnx.
 """

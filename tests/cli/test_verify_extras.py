@@ -148,7 +148,7 @@ def test_flat_inputs_miss_faults(shell: Shell) -> None:
     assert [record["verdict"] for record in records if record["kind"] == "agreement"] == ["ok"]
     missed = {str(record["fault"]): record["reason"] for record in records if record["outcome"] == "failed"}
     assert missed["maximum-not-subtracted"] == (
-        "These inputs would not have shown that the softmax takes exp of the logits without subtracting their maximum."
+        "These inputs would not have shown that the softmax does not subtract the maximum of the logits."
     )
     assert "softmax-over-queries" in missed
     assert "output-zero" not in missed

@@ -1,5 +1,5 @@
-"""BASE beside HEAD: one gate for agreement, graph, memory and time, and the history of many runs.
+"""Compares BASE with HEAD by gates on agreement, graph, memory and time, and evaluates the history of many runs.
 
-Records in, rows out; limits have names, units and reasons.
-Reads no run folder and writes no text for people.
+Records in, gate records out; each limit has a name, a unit and a reason.
+Reads no run folder and renders no report.
 """

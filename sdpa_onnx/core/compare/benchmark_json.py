@@ -1,4 +1,4 @@
-"""pytest-benchmark's JSON: written with our records inside, and read back.
+"""Writes and reads pytest-benchmark's JSON format with our timing records in it.
 
 The one place that knows the format. Knows bytes, not files; measures nothing. Our entries carry
 the complete `TimingRecord` of their arm, and the figures that people and dashboards read once more, flat.
@@ -72,7 +72,7 @@ class BenchmarkEntry:
     params: Mapping[str, object] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The entry of the JSON, raw rounds included."""
+        """Convert to the JSON entry, including the raw rounds."""
         return {
             "group": self.group,
             "name": self.name,
@@ -99,9 +99,9 @@ class BenchmarkJson:
     """The content of a JSON file.
 
     Args:
-        records: Ours; places: the `fullname` of the entry that each stands in.
+        records: Our records; places: the `fullname` of the entry of each.
         others: Entries without a record of ours.
-        environment, versions: The machine and its packages, as a run header has them; empty if we did not write them.
+        environment, versions: The machine and its packages, as in a run header; empty if we did not write the file.
     """
 
     records: tuple[TimingRecord, ...]
@@ -135,7 +135,7 @@ def encode_benchmarks(
         written: ISO 8601 time, with its zone.
         version: Name and version of the writer.
     """
-    whole = {
+    contents = {
         "machine_info": dict(machine_info),
         "commit_info": dict(commit_info),
         "benchmarks": [entry.as_dict() for entry in entries],
@@ -143,7 +143,7 @@ def encode_benchmarks(
         "version": version,
         OURS: dict(ours),
     }
-    return msgspec.json.format(msgspec.json.encode(whole), indent=4) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(contents), indent=4) + b"\n"
 
 
 class _Stats(msgspec.Struct, frozen=True):
@@ -175,8 +175,8 @@ def read_benchmark_json(data: bytes, *, where: str) -> BenchmarkJson:
     """Read a JSON file of pytest-benchmark, by any writer.
 
     Args:
-        data: All of it.
-        where: Its name, for messages.
+        data: Contents of the file.
+        where: Name of the file, for messages.
 
     Raises:
         RecordFormatError: If it is no such JSON, or one of our records in it is invalid; the field is named.
@@ -185,7 +185,7 @@ def read_benchmark_json(data: bytes, *, where: str) -> BenchmarkJson:
         read = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordFormatError(
-            f"{where}: {error}.", hint="Give what --benchmark-json, --benchmark-autosave or --sdpa-json wrote."
+            f"{where}: {error}.", hint="Use a file written by --benchmark-json, --benchmark-autosave or --sdpa-json."
         ) from error
     found = [(entry.fullname, record) for entry in read.benchmarks for record in entry.extra_info.sdpa_onnx]
     newer = next((record.schema for _, record in found if record.schema != SCHEMA), None)

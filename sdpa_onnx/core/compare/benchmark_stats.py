@@ -25,7 +25,7 @@ def round_stats(rounds: Sequence[float]) -> dict[str, float | int | str]:
     Raises:
         CaseError: If there are no rounds.
 
-    Source: `pytest_benchmark.stats.Stats` 5.3 (a test holds the two equal).
+    Source: `pytest_benchmark.stats.Stats` 5.3 (a test checks that both are equal).
     """
     if not rounds:
         raise CaseError("There is no round to summarise.", hint="Measure at least one.")
@@ -62,7 +62,7 @@ def _outside(ordered: Sequence[float], low: float, high: float) -> int:
 
 
 def _quartiles(ordered: Sequence[float]) -> tuple[float, float]:
-    """First and third quartile: of an even number the medians of the halves, of an odd one Method 3.
+    """First and third quartile: for an even number the medians of the halves, for an odd number Method 3.
 
     Source: https://en.wikipedia.org/wiki/Quartile#Computing_methods, as in pytest-benchmark.
     """

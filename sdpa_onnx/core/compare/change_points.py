@@ -1,8 +1,8 @@
-"""Where a series of log ratios changed its level, with a chance of a false alarm that is held.
+"""Detects change points in a series of log ratios, with a bounded false alarm rate.
 
-Each run is one number with its own standard error; runs also differ from each other by what the day brings, which is
-estimated from the series itself. Knows nothing of runs, machines or versions, and explains nothing. Libraries for this
-(E-divisive as in Hunter, ruptures) take bare numbers, not numbers with an interval.
+Each run is one number with its own standard error; the additional variation between runs is estimated from the series.
+Knows nothing of runs, machines or versions, and explains no change. Existing libraries (E-divisive as in Hunter,
+ruptures) accept numbers without standard errors only.
 """
 
 import math
@@ -16,32 +16,32 @@ __all__ = ["HISTORY_ALPHA", "RUN_SPREAD", "ChangePoint", "RunSpread", "change_po
 
 Float64 = NDArray[np.float64]
 
-# Chance that a history without any change is told to have one, all its series together. Twin: docs/ci.md.
+# False alarm rate of a history without any change, over all its series. Twin: docs/ci.md.
 HISTORY_ALPHA = 0.01
 
 # Median of a squared standard normal number: the square of the 75 % quantile.
 _MEDIAN_OF_SQUARES = 0.4549
-# What one difference of neighbours is worth as a degree of freedom: the median of squares uses 37 % of normal data, and
-# neighbouring differences share a run. Below this many differences one step would pass for spread.
+# Degrees of freedom per difference of neighbours: the median of squares has an efficiency of 37 % for normal data, and
+# neighbouring differences share a run. With fewer than _LEAST_DIFFERENCES, one step would count as spread.
 _DEGREES_A_DIFFERENCE = 0.3
 _LEAST_DIFFERENCES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpread:
-    """How much the same thing differs from run to run beyond the runs' own standard errors.
+    """Variation between runs of an unchanged arm, in addition to the standard errors of the runs.
 
     Args:
         sd: Standard deviation of a log ratio.
-        degrees: Degrees of freedom that this figure is worth.
+        degrees: Degrees of freedom of this estimate.
     """
 
     sd: float
     degrees: float
 
 
-# What is believed of a machine before its history says more. Source: PEERS 4.3 (0.56 to 0.85 % a run on dedicated
-# machines), rounded up; the weight is that of METHOD B.4's own calibration.
+# Prior for a machine without history. Source: PEERS 4.3 (0.56 to 0.85 % per run on dedicated
+# machines), rounded up; the weight is that of the calibration of METHOD B.4.
 RUN_SPREAD = RunSpread(sd=0.01, degrees=8.0)
 
 
@@ -50,11 +50,11 @@ class ChangePoint:
     """A change of level.
 
     Args:
-        index: The first value of the new level.
+        index: Index of the first value of the new level.
         log_before, log_after: The levels.
         log_change: New level minus old; log_low, log_high: its 99 % interval.
-        p_value: Two-sided, corrected for every place and series that was looked at.
-        before, after: How many values each level was taken from.
+        p_value: Two-sided, corrected for every position and series that was tested.
+        before, after: Number of values of each level.
     """
 
     index: int
@@ -79,20 +79,20 @@ def change_points(
     alpha: float = HISTORY_ALPHA,
     prior: RunSpread = RUN_SPREAD,
 ) -> list[ChangePoint]:
-    """Find where the level changed: the surest place first, then both sides by themselves (binary segmentation).
+    """Find where the level changed, by binary segmentation: the most significant position first, then both sides.
 
-    Without any change, at least one is told with a probability of at most `alpha` over all series together, as long as
+    Without any change, the probability of reporting one is at most `alpha` over all series together, if
     runs differ by no more than `run_spread` finds (simulated in `tests/core/compare/test_change_points.py`).
 
     Args:
-        values: Log ratios in the order of time.
+        values: Log ratios in chronological order.
         errors: Standard error of each.
-        series: How many series are looked at together (Bonferroni).
-        alpha: For all of them.
-        prior: What is believed of the spread between runs.
+        series: Number of series that are tested together (Bonferroni).
+        alpha: False alarm rate over all of them.
+        prior: Prior of the spread between runs.
 
     Returns:
-        In the order of time.
+        Change points in chronological order.
 
     Example:
         >>> [point.index for point in change_points([0.0, 0.001, -0.001, 0.2, 0.201], [0.002] * 5)]
@@ -104,17 +104,17 @@ def change_points(
     test = _Test(degrees=spread.degrees, alpha=alpha, series=series)
     cuts = dict(sorted(_cuts(ratios, weights, test)))
     ends = [0, *cuts, ratios.size]
-    # The sizes anew, between neighbouring levels: a cut that was found first had several levels on a side.
+    # Recompute the sizes between neighbouring levels: the first cuts had several levels on a side.
     return [
-        _told(_split(ratios[first:last], weights[first:last], cut - first), cut, cuts[cut], test)
+        _change_point(_split(ratios[first:last], weights[first:last], cut - first), cut, cuts[cut], test)
         for first, cut, last in zip(ends, ends[1:], ends[2:], strict=False)
     ]
 
 
 def run_spread(values: Sequence[float], errors: Sequence[float], *, prior: RunSpread = RUN_SPREAD) -> RunSpread:
-    """Estimate the spread between runs from differences of neighbours, which a few changes of level hardly touch.
+    """Estimate the spread between runs from differences of neighbours, which a few changes of level hardly affect.
 
-    Source: the median of squared differences as a robust scale; joined with a prior as in METHOD B.4.
+    Source: the median of squared differences as a robust scale; combined with a prior as in METHOD B.4.
     """
     differences = np.diff(np.asarray(values, dtype=np.float64))
     if differences.size < _LEAST_DIFFERENCES:
@@ -128,7 +128,7 @@ def run_spread(values: Sequence[float], errors: Sequence[float], *, prior: RunSp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Test:
-    """When a difference of two levels counts."""
+    """Parameters of the test of a difference of two levels."""
 
     degrees: float
     alpha: float
@@ -146,12 +146,12 @@ class _Split:
 
     @property
     def score(self) -> float:
-        """Standard errors that the means are apart."""
+        """Difference of the means in standard errors."""
         return abs(self.after - self.before) / self.standard_error
 
 
 def _cuts(values: Float64, weights: Float64, test: _Test, start: int = 0) -> Iterator[tuple[int, float]]:
-    """First index of every new level, and its p-value."""
+    """Yield the first index of every new level and its p-value."""
     from scipy.stats import t as student
 
     places = range(1, values.size)
@@ -176,7 +176,7 @@ def _split(values: Float64, weights: Float64, cut: int) -> _Split:
     )
 
 
-def _told(split: _Split, index: int, p_value: float, test: _Test) -> ChangePoint:
+def _change_point(split: _Split, index: int, p_value: float, test: _Test) -> ChangePoint:
     from scipy.stats import t as student
 
     half = split.standard_error * float(student.ppf(1.0 - HISTORY_ALPHA / 2.0, test.degrees))

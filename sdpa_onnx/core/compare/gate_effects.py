@@ -1,7 +1,7 @@
-"""How much slower HEAD is than BASE, from the records of timings: with a standard error, or why it cannot be said.
+"""Computes the ratio of HEAD to BASE with its standard error from timing records, or the reason why there is none.
 
-Two sources: one interleaved comparison of the two, or two stored runs that each timed an arm beside the same pinned
-baseline. Raw seconds of two moments are never set against each other. Decides nothing.
+Either from one interleaved comparison, or from two stored runs that each timed an arm against the same pinned
+baseline. Raw seconds of different runs are never compared. Decides no verdict.
 """
 
 import math
@@ -14,17 +14,17 @@ from sdpa_onnx.core.timing.paired import LOOKS, RatioEstimate
 
 __all__ = ["PINNED", "Effect", "Machine", "paired_effect", "stored_effect", "welch"]
 
-# The runtime that a stored ratio must refer to: it runs the module itself, whatever the file is. Every other baseline
+# The runtime that a stored ratio must refer to: it runs the module itself, independent of the file. Any other baseline
 # may have changed between the two runs. Twin: workflows/check/run_context.py, MODULE_RUNTIME.
 PINNED = "torch"
-# What must be the same of two machines for their ratios to be compared; the names are those of measure/environment.py.
+# Properties of two machines that must be equal for comparable ratios; the names are those of measure/environment.py.
 _MACHINE = ("cpu", "cores", "cores_usable")
 _ALPHA = sum(look.alpha for look in LOOKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where a run was made, and with which packages; empty where it is not known."""
+    """Machine and package versions of a run; empty if unknown."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -36,8 +36,8 @@ class Effect:
 
     Args:
         estimate: Its logarithm, with standard error and degrees of freedom.
-        alpha: What of the alpha of all looks belongs to the look, or the pair of looks, at which measuring ended.
-        is_noisy: Whether a clone of a baseline came out different from it.
+        alpha: Share of alpha of the look, or the pair of looks, at which measuring ended.
+        is_noisy: Whether a clone of a baseline differs from the baseline.
     """
 
     estimate: RatioEstimate
@@ -46,7 +46,7 @@ class Effect:
 
 
 def paired_effect(head: TimingRecord) -> Effect | str:
-    """The ratio that one interleaved comparison found, BASE being its baseline; a text says why there is none."""
+    """Return the ratio of one interleaved comparison with BASE as its baseline, or the reason why there is none."""
     if head.outcome is not Outcome.OK:
         return head.reason or f"It is {head.outcome.value}."
     if head.log_ratio_se < 0 or min(head.degrees, head.ratio) <= 0:
@@ -70,12 +70,12 @@ def stored_effect(
     machines: tuple[Machine, Machine],
     pinned: str = PINNED,
 ) -> Effect | str:
-    """The ratio of the ratios to the common pinned baseline; a text says why there is none.
+    """Return the ratio of the ratios to the common pinned baseline, or the reason why there is none.
 
     Args:
         base, head: The same arm in both runs.
-        pins: The record of the arm that each refers to, from its own run.
-        machines: Where each was made.
+        pins: The record of the baseline of each, from its own run.
+        machines: The machine of each run.
         pinned: Arm or runtime that did not change between the runs.
 
     Source: difference of two independent estimates; degrees of freedom after Welch and Satterthwaite.
@@ -93,14 +93,14 @@ def stored_effect(
         estimates = _by_cpu_time(before.estimate, base), _by_cpu_time(now.estimate, head)
     return Effect(
         estimate=welch(*estimates),
-        # Both runs ended at looks of their own: the alphas of all pairs of looks add up to alpha again.
+        # Each run ended at its own look; over all pairs of looks these products, divided by alpha, add up to alpha.
         alpha=before.alpha * now.alpha / _ALPHA,
         is_noisy=before.is_noisy or now.is_noisy,
     )
 
 
 def welch(before: RatioEstimate, now: RatioEstimate) -> RatioEstimate:
-    """The difference of two independent log ratios.
+    """Compute the difference of two independent log ratios.
 
     Source: Welch 1947; Satterthwaite 1946.
     """
@@ -117,14 +117,14 @@ def welch(before: RatioEstimate, now: RatioEstimate) -> RatioEstimate:
 
 
 def _by_cpu_time(estimate: RatioEstimate, record: TimingRecord) -> RatioEstimate:
-    """The ratio by CPU time, which one of two runs was too disturbed to do without.
+    """Replace the ratio by that of CPU time, if the two runs used different clocks because one was disturbed.
 
-    One thread takes the same time by both clocks as long as it is not disturbed (METHOD B.2). The error of the clock
-    that decided stays, and by how much the two differ in this record is added to it.
+    For one undisturbed thread both clocks show the same time (METHOD B.2). The difference between the two clocks in
+    this record is added to the standard error.
     """
     by_cpu = math.log(record.ratio_cpu)
-    apart = by_cpu - estimate.log_ratio
-    return replace(estimate, log_ratio=by_cpu, standard_error=math.hypot(estimate.standard_error, apart))
+    difference = by_cpu - estimate.log_ratio
+    return replace(estimate, log_ratio=by_cpu, standard_error=math.hypot(estimate.standard_error, difference))
 
 
 def _unlike(
@@ -134,10 +134,10 @@ def _unlike(
     machines: tuple[Machine, Machine],
     pinned: str,
 ) -> str:
-    """Why two stored ratios are not of the same thing; "" if they are."""
+    """Explain why two stored ratios are not comparable; "" if they are."""
     found = [pin for pin in pins if pin is not None and pinned in (pin.runtime, pin.arm)]
     if len(found) < len(pins):
-        none = f"the runs have no common pinned baseline ({pinned}): raw seconds of two moments say nothing."
+        none = f"the runs have no common pinned baseline ({pinned}), and raw seconds of two runs are not comparable."
         return f"{none} {_other_pin(base, head, pinned)}".rstrip()
     facts = {
         **{name: tuple(machine.environment.get(name, "") for machine in machines) for name in _MACHINE},
@@ -147,31 +147,31 @@ def _unlike(
     }
     unknown = [name for name, values in facts.items() if "" in values]
     if unknown:
-        return f"{unknown[0]} is not known of both runs."
+        return f"{unknown[0]} is not known for both runs."
     other = [(name, values) for name, values in facts.items() if len(set(values)) > 1]
     if other:
         return f"{other[0][0]} differs: {other[0][1][0]}, now {other[0][1][1]}."
     if base.clock != head.clock and min(base.ratio_cpu, head.ratio_cpu) <= 0:
-        return f"clock differs: {base.clock}, now {head.clock}, and a ratio by CPU time is not known of both runs."
+        return f"clock differs: {base.clock}, now {head.clock}, and a ratio by CPU time is not known for both runs."
     return ""
 
 
 def _other_pin(base: TimingRecord, head: TimingRecord, pinned: str) -> str:
-    """What could be pinned instead: the arm that the ratios of both runs refer to."""
+    """Suggest what to pin instead: the arm that the ratios of both runs refer to."""
     if base.baseline != head.baseline:
-        told = f"BASE refers to '{base.baseline}' and HEAD to '{head.baseline}'"
-        return f"{told}: time both with one baseline (bench --baseline ARM) and name it with --pinned ARM."
+        found = f"BASE refers to '{base.baseline}' and HEAD to '{head.baseline}'"
+        return f"{found}: time both with one baseline (bench --baseline ARM) and name it with --pinned ARM."
     if base.baseline == pinned:
         return f"Both refer to '{pinned}', which was not timed with as many threads in both."
     return f"Both refer to '{base.baseline}': if that did not change, give --pinned '{base.baseline}'."
 
 
 def _version(pin: TimingRecord, machine: Machine) -> str:
-    """Which package ran the baseline: as its worker saw it, else as the run says."""
+    """Version of the baseline's package: from its worker, else from the run header."""
     return pin.runtime_version or machine.versions.get(pin.runtime, "")
 
 
 def _alpha_of_look(launches: int) -> float:
-    """The share of alpha of the look that so many launches reached; of the first one where none was."""
+    """Share of alpha of the last look that this number of launches reached; the first look if none."""
     reached = [look.alpha for look in LOOKS if look.launches <= launches]
     return reached[-1] if reached else LOOKS[0].alpha

@@ -1,7 +1,7 @@
-"""The gate on graphs: what stands in the file, and what a runtime really runs of it.
+"""The graph gate: compares the nodes in the file and the nodes that a runtime executes.
 
-Exact facts, so what is worse fails at once: an operator that is expanded now, a fusion that is lost, nodes that fell
-back to the CPU, more nodes that run, a larger file. Other changes are told.
+These facts are exact, so a regression fails without statistics: a newly expanded operator, a lost fusion, nodes that
+fall back to the CPU, more executed nodes, a larger file. Other changes are reported and do not fail. Reads no file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +21,13 @@ from sdpa_onnx.core.records.verdicts import Outcome
 __all__ = ["graph_gate"]
 
 _FALLBACK = "CPUExecutionProvider"
-# Operators whose number is told one by one.
+# Number of operators whose count changes are listed.
 _MOST_CHANGES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What is known of one graph on one runtime; empty or -1 where it is not."""
+    """Facts about one graph on one runtime; empty or -1 if unknown."""
 
     opset: int
     version: str
@@ -40,9 +40,10 @@ class _Facts:
 
 
 def graph_gate(base: Sequence[Record], head: Sequence[Record], limits: GateLimits) -> Iterator[GateRecord]:
-    """Compare graphs: one row per model and runtime, whatever the number of sizes it ran at.
+    """Compare graphs: one gate record per model and runtime, whatever the number of sizes.
 
-    What ran is taken from timings; from judgements only where a model was not timed, for those tap its values.
+    Executed nodes come from timing records. Agreement records are used only if a model was not timed, because they
+    execute a graph with additional outputs.
     """
     timed = _changed(*(_of_kind(side, TimingRecord) for side in (base, head)))
     judged = _changed(*(_of_kind(side, AgreementRecord) for side in (base, head)))
@@ -57,7 +58,7 @@ def _of_kind(records: Sequence[Record], kind: type[RecordT]) -> list[RecordT]:
 
 
 def _changed(base: Sequence[RecordT], head: Sequence[RecordT]) -> list[tuple[BaseRecord, _Facts, _Facts]]:
-    """Every model once with what is known of it in BASE and HEAD; more than once only where sizes differ in that."""
+    """List every model with its facts in BASE and HEAD, once unless the facts depend on the sizes."""
     found: dict[object, tuple[BaseRecord, _Facts, _Facts]] = {}
     for match in match_records(base, head):
         if match.pair is not None:
@@ -73,7 +74,7 @@ def _model(record: BaseRecord) -> tuple[object, ...]:
 
 
 def _facts(record: BaseRecord) -> _Facts:
-    """What a record of either kind knows."""
+    """Extract the facts of a record of any kind."""
     counts = {name: dict(getattr(record, name, {})) for name in ("ran", "expanded", "fused", "providers")}
     nodes = record.nodes if isinstance(record, ExportRecord) else getattr(record, "model_nodes", {})
     version = getattr(record, "runtime_version", "")
@@ -84,19 +85,19 @@ def _facts(record: BaseRecord) -> _Facts:
 
 def _compared(of: BaseRecord, before: _Facts, now: _Facts, limits: GateLimits) -> GateRecord:
     worse, better = list(_worse(before, now, limits)), list(_worse(now, before, limits))
-    told = list(_told(before, now))
-    # A change that is worse and better at once (fewer nodes, but expanded) is worse.
-    word = (
+    changes = list(_change_sentences(before, now))
+    # A change that is both worse and better (fewer nodes, but expanded) is a regression.
+    verdict = (
         GateVerdict.REGRESSION
         if worse
         else GateVerdict.BETTER
         if better
         else GateVerdict.CHANGED
-        if told
+        if changes
         else GateVerdict.SAME
     )
-    evidence = " ".join([*worse, *told]) or "The same nodes stand in the file and run."
-    row = gate_record(Gate.GRAPH, word, of, base=_summary(before), head=_summary(now), evidence=evidence)
+    evidence = " ".join([*worse, *changes]) or "The file and the executed nodes are the same."
+    row = gate_record(Gate.GRAPH, verdict, of, base=_summary(before), head=_summary(now), evidence=evidence)
     return msgspec.structs.replace(
         row,
         case="",
@@ -108,37 +109,37 @@ def _compared(of: BaseRecord, before: _Facts, now: _Facts, limits: GateLimits) -
         site="",
         threads=0,
         amount=_amount(before, now),
-    )  # it holds for all of them
+    )  # the facts are the same for all sizes
 
 
 def _amount(before: _Facts, now: _Facts) -> float:
-    """Nodes that run, or bytes of the file, over those before, whichever is more; -1 where neither is known."""
+    """Larger of the ratios of executed nodes and of file bytes to those before; -1 if neither is known."""
     ran = sum(before.ran.values()), sum(now.ran.values())
     return max((after / was for was, after in (ran, (before.model_bytes, now.model_bytes)) if was > 0), default=-1.0)
 
 
 def _worse(before: _Facts, now: _Facts, limits: GateLimits) -> Iterator[str]:
-    """What fails, a sentence each."""
+    """Yield one sentence per regression."""
     for operator, count in now.expanded.items():
         if operator not in before.expanded:
-            yield f"{operator} is expanded into {_nodes(count)} now: the runtime has no kernel for it as it stands."
+            yield f"{operator} is now expanded into {_nodes(count)}: the runtime has no kernel for this node."
     for operator in before.fused:
-        # With fewer nodes its parts are gone too, and another operator does their work.
+        # With fewer nodes its parts are gone too: another operator replaces them.
         if operator not in now.ran and sum(now.ran.values()) > sum(before.ran.values()):
             yield f"{operator} is no longer fused: it ran before, and more nodes run now."
     if now.providers.get(_FALLBACK) and before.providers and _FALLBACK not in before.providers:
-        yield f"{_nodes(now.providers[_FALLBACK])} fell back to {_FALLBACK}: none ran there before."
+        yield f"{_nodes(now.providers[_FALLBACK])} fell back to {_FALLBACK}; before there were none."
     ran_before, ran_now = sum(before.ran.values()), sum(now.ran.values())
     if ran_before and ran_now > ran_before * (1 + limits.more_nodes):
-        yield f"{_nodes(ran_now)} run, before {ran_before}: more than {percent(limits.more_nodes)} above."
+        yield f"{_nodes(ran_now)} run, before {ran_before}: an increase of more than {percent(limits.more_nodes)}."
     more = now.model_bytes - before.model_bytes
     is_known = before.model_bytes > 0 and now.model_bytes > 0
     if is_known and more > limits.larger_file_bytes and more > limits.larger_file * before.model_bytes:
         yield f"The file has {now.model_bytes} bytes, before {before.model_bytes}."
 
 
-def _told(before: _Facts, now: _Facts) -> Iterator[str]:
-    """What changed, a sentence each; it fails nothing by itself."""
+def _change_sentences(before: _Facts, now: _Facts) -> Iterator[str]:
+    """Yield one sentence per change; these changes alone do not fail the gate."""
     if before.opset != now.opset:
         yield f"Opset {before.opset} became {now.opset}."
     if before.version and now.version and before.version != now.version:
@@ -154,7 +155,7 @@ def _told(before: _Facts, now: _Facts) -> Iterator[str]:
             yield f"{operator} is fused now."
     for operator in before.fused:
         if operator not in now.ran:
-            yield f"{operator} was fused, and is gone."
+            yield f"{operator} was fused and no longer runs."
     for operator in before.expanded:
         if operator not in now.expanded:
             yield f"{operator} is no longer expanded."
@@ -163,7 +164,7 @@ def _told(before: _Facts, now: _Facts) -> Iterator[str]:
 
 
 def _changes(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
-    """Operators whose number changed, what is gone first, then the largest change."""
+    """List operators whose count changed: removed ones first, then by the size of the change."""
     pairs = {name: (before.get(name, 0), now.get(name, 0)) for name in sorted({*before, *now})}
     ordered = sorted(pairs.items(), key=lambda item: (item[1][1] > 0, -abs(item[1][1] - item[1][0])))
     return [f"{name} {was} to {is_now}" for name, (was, is_now) in ordered if was != is_now]

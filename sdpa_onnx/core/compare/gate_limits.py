@@ -1,4 +1,7 @@
-"""What the gates of a comparison allow, each limit with its name, unit and reason."""
+"""Defines the limits of the gates of a comparison, each with its name, unit and reason.
+
+Values only; the gates apply them.
+"""
 
 from dataclasses import dataclass
 
@@ -14,18 +17,18 @@ class GateLimits:
     """How much worse HEAD may be.
 
     Args:
-        margin: Slow-down that is allowed, as a share: shared runners differ by at least that for identical code. What
-            is below it is told. Source: PEERS 4.3 (5 to 15 %).
-        more_nodes: Nodes that really run, as a share. One more copy or cast in a small graph is above it; the twentieth
-            in a model of hundreds is not, and time is asked beside it.
+        margin: Allowed slow-down, as a share: shared runners differ by at least that for identical code. A smaller
+            slow-down is reported. Source: PEERS 4.3 (5 to 15 %).
+        more_nodes: Allowed increase of executed nodes, as a share. One more copy or cast in a small graph exceeds it;
+            one more node among hundreds does not, and there the time gate applies.
         larger_file, larger_file_bytes: The file must grow by more than this share and by more than this many bytes to
-            fail: names and metadata alone never reach a mebibyte.
-        more_memory, more_memory_bytes: The same for peak memory above the loaded state. Sixteen processes of
-            onnxruntime that ran the same 21 MiB differed by 0.2 MiB; other allocators take larger pieces.
-        alpha: Chance of one false alarm of the time gate in a whole table where nothing changed. Source: METHOD B.4.
-        allowed: Gates that are told and never fail.
-        skipped: Gates that are not asked.
-        strict: Whether what is undecided, not comparable or gone fails too.
+            fail; names and metadata alone never reach a mebibyte.
+        more_memory, more_memory_bytes: The same for peak memory above the loaded state. Sixteen onnxruntime processes
+            with the same 21 MiB model differed by 0.2 MiB; other allocators use larger blocks.
+        alpha: False alarm rate of the time gate over a whole table in which nothing changed. Source: METHOD B.4.
+        allowed: Gates that report but never fail.
+        skipped: Gates that are not run.
+        strict: Whether undecided, not comparable and disappeared results fail too.
     """
 
     margin: float = 0.05

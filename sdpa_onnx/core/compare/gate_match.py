@@ -1,7 +1,7 @@
-"""Which record of BASE and which of HEAD speak of the same thing.
+"""Matches records of BASE with records of HEAD that describe the same thing.
 
-By what they are, never by the order of the file; what is the same but for a name or an opset is found too, where
-there is only one such on either side. Judges nothing.
+Matches by their fields, not by their order in the file. If only a name or the opset differs, records match if there is
+exactly one candidate on each side. Decides no verdict.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -16,8 +16,8 @@ __all__ = ["RecordMatch", "RecordT", "match_records"]
 
 RecordT = TypeVar("RecordT", bound=BaseRecord)
 
-# What a record is of, beside target, case, form, opset and runtime: the strictest reading first, then what may have
-# been renamed or changed. Seed and element type always count: other inputs are another question.
+# Fields that identify a record, the strictest set first, then sets without what may have been renamed or changed. Seed
+# and element type are always included, because other inputs are a different check.
 _LEVELS: dict[type[BaseRecord], tuple[tuple[str, ...], ...]] = {
     AgreementRecord: (
         ("target", "case", "form", "opset", "runtime", "dtype", "inputs", "seed", "subject", "site"),
@@ -38,10 +38,10 @@ _LEVELS: dict[type[BaseRecord], tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordMatch(Generic[RecordT]):
-    """Records that speak of the same thing.
+    """Records of BASE and HEAD that describe the same thing.
 
-    One of each where all is plain; none on a side where the thing is not there; several where a side has it more
-    than once, and not as often as the other.
+    Usually one of each. A side is empty if it has no such record; there are several if the sides have different
+    numbers of them.
     """
 
     base: tuple[RecordT, ...]
@@ -49,27 +49,28 @@ class RecordMatch(Generic[RecordT]):
 
     @property
     def pair(self) -> tuple[RecordT, RecordT] | None:
-        """The one of BASE and the one of HEAD, or None."""
+        """The record of BASE and the record of HEAD if there is exactly one of each, else None."""
         return (self.base[0], self.head[0]) if len(self.base) == len(self.head) == 1 else None
 
 
 def match_records(base: Sequence[RecordT], head: Sequence[RecordT]) -> list[RecordMatch[RecordT]]:
-    """Match records of one kind, in the order of HEAD; what is only in BASE comes last.
+    """Match records of one kind, in the order of HEAD; records only in BASE come last.
 
-    The same thing as often on both sides is paired in order. A looser reading counts only for what is there once.
+    If both sides have equally many records of the same thing, they are paired in order. Matching by fewer fields
+    requires exactly one candidate on each side.
     """
     kind = type((*head, *base)[0]) if base or head else BaseRecord
     if kind not in _LEVELS:
         return []
-    found: list[RecordMatch[RecordT]] = []
+    matches: list[RecordMatch[RecordT]] = []
     for number, names in enumerate(_LEVELS[kind]):
-        here = list(_matched(base, head, names, only_single=number > 0))
-        found += here
-        taken = {id(record) for match in here for record in (*match.base, *match.head)}
-        base = [record for record in base if id(record) not in taken]
-        head = [record for record in head if id(record) not in taken]
-    found += [RecordMatch(base=(), head=(record,)) for record in head]
-    return [*found, *(RecordMatch(base=(record,), head=()) for record in base)]
+        new = list(_matched(base, head, names, only_single=number > 0))
+        matches += new
+        used = {id(record) for match in new for record in (*match.base, *match.head)}
+        base = [record for record in base if id(record) not in used]
+        head = [record for record in head if id(record) not in used]
+    matches += [RecordMatch(base=(), head=(record,)) for record in head]
+    return [*matches, *(RecordMatch(base=(record,), head=()) for record in base)]
 
 
 def _matched(

@@ -1,4 +1,7 @@
-"""The gate on memory: the peak above the loaded state, worse by a share and by a size before it fails."""
+"""The memory gate: fails if peak memory above the loaded state grows by more than a share and a size.
+
+Compares recorded peaks; measures nothing.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,8 +19,8 @@ _MIB = 2**20
 
 
 def memory_gate(base: Sequence[Record], head: Sequence[Record], limits: GateLimits) -> Iterator[GateRecord]:
-    """Compare peak memory wherever both sides have measured it; one row per timed arm."""
-    timed = ([one for one in side if isinstance(one, TimingRecord)] for side in (base, head))
+    """Compare peak memory where both sides measured it; one gate record per timed arm."""
+    timed = ([record for record in side if isinstance(record, TimingRecord)] for side in (base, head))
     for match in match_records(*timed):
         if match.pair is not None and min(record.peak_memory_bytes for record in match.pair) >= 0:
             yield _compared(*match.pair, limits)
@@ -25,16 +28,16 @@ def memory_gate(base: Sequence[Record], head: Sequence[Record], limits: GateLimi
 
 def _compared(base: TimingRecord, head: TimingRecord, limits: GateLimits) -> GateRecord:
     before, now = base.peak_memory_bytes, head.peak_memory_bytes
-    word = GateVerdict.SAME
+    verdict = GateVerdict.SAME
     if _is_more(before, now, limits):
-        word = GateVerdict.REGRESSION
+        verdict = GateVerdict.REGRESSION
     elif _is_more(now, before, limits):
-        word = GateVerdict.BETTER
-    allowed = f"the {percent(limits.more_memory)} and the {_size(limits.more_memory_bytes)}"
+        verdict = GateVerdict.BETTER
+    allowed = f"{percent(limits.more_memory)} and {_size(limits.more_memory_bytes)}"
     evidence = f"The peak above the loaded state is {_size(now)}, before {_size(before)}."
-    if word is GateVerdict.REGRESSION:
-        evidence += f" It grew by more than {allowed} that are allowed."
-    row = gate_record(Gate.MEMORY, word, head, base=_size(before), head=_size(now), evidence=evidence)
+    if verdict is GateVerdict.REGRESSION:
+        evidence += f" It grew by more than the allowed {allowed}."
+    row = gate_record(Gate.MEMORY, verdict, head, base=_size(before), head=_size(now), evidence=evidence)
     return msgspec.structs.replace(row, base_bytes=before, head_bytes=now)
 
 

@@ -1,4 +1,7 @@
-"""A row of the gates: what it is of, taken over from the record that it judges, and whether it fails."""
+"""Creates gate records with the identity of the compared record, and decides whether they fail.
+
+Compares no values; each gate does that itself.
+"""
 
 import msgspec
 
@@ -29,7 +32,7 @@ _NAMES = (
 
 def gate_record(
     gate: Gate,
-    word: GateVerdict,
+    verdict: GateVerdict,
     of: BaseRecord,
     *,
     base: str = "",
@@ -37,27 +40,27 @@ def gate_record(
     evidence: str,
     warnings: tuple[str, ...] = (),
 ) -> GateRecord:
-    """A row about the same thing as another record."""
+    """Create a gate record with the identity fields of another record."""
     names = {name: getattr(of, name) for name in _NAMES if hasattr(of, name)}
-    return GateRecord(**names, gate=gate, word=word, base=base, head=head, evidence=evidence, warnings=warnings)
+    return GateRecord(**names, gate=gate, word=verdict, base=base, head=head, evidence=evidence, warnings=warnings)
 
 
 def reason(record: BaseRecord) -> str:
-    """Why a record is not ok, or what the judge said; "" if nothing was told."""
+    """Return a record's diagnosis or reason in one line; "" if it has none."""
     return " ".join((getattr(record, "diagnosis", "") or record.reason).split())
 
 
 def percent(share: float) -> str:
-    """A limit as the user gave it: 0.05 is 5 %."""
+    """Format a share in percent: 0.05 is 5 %."""
     return f"{100 * share:g} %"
 
 
 def with_outcome(row: GateRecord, limits: GateLimits) -> GateRecord:
-    """The row with the outcome that the limits give it."""
-    word, evidence = row.word, row.evidence
-    if word is GateVerdict.REGRESSION and row.gate in limits.allowed:
-        word, evidence = GateVerdict.WORSE, f"{evidence} Allowed here (--allow {row.gate.value})."
-    failing = word is GateVerdict.REGRESSION or (limits.strict and word.is_open and row.gate not in limits.allowed)
-    outcome = Outcome.DISAGREES if failing else Outcome.SKIPPED if word.is_open else Outcome.OK
-    told = evidence if outcome is not Outcome.OK else ""
-    return msgspec.structs.replace(row, word=word, evidence=evidence, outcome=outcome, reason=told)
+    """Set the outcome of a gate record according to the limits."""
+    verdict, evidence = row.word, row.evidence
+    if verdict is GateVerdict.REGRESSION and row.gate in limits.allowed:
+        verdict, evidence = GateVerdict.WORSE, f"{evidence} Allowed here (--allow {row.gate.value})."
+    fails = verdict is GateVerdict.REGRESSION or (limits.strict and verdict.is_open and row.gate not in limits.allowed)
+    outcome = Outcome.DISAGREES if fails else Outcome.SKIPPED if verdict.is_open else Outcome.OK
+    why = evidence if outcome is not Outcome.OK else ""
+    return msgspec.structs.replace(row, word=verdict, evidence=evidence, outcome=outcome, reason=why)

@@ -1,7 +1,8 @@
-"""The gate on time: a regression only where the paired test proves a slow-down beyond the margin.
+"""The time gate: fails only if the paired test proves a slow-down above the margin.
 
-Asks one question of every arm: is HEAD slower by more than the margin? Yes fails, no passes, and an open question is
-told with what it would take. Holm over all arms of a table: ten comparisons without a change are no ten chances.
+Tests for every arm whether HEAD is slower than BASE by more than the margin. If the result is open, it reports how
+many more launches would decide it. P-values are corrected over all arms of a table (Holm), so that many comparisons do
+not raise the false alarm rate. Measures nothing.
 """
 
 import math
@@ -21,24 +22,24 @@ from sdpa_onnx.core.timing.holm import holm
 
 __all__ = ["TimeQuestion", "paired_questions", "stored_questions", "time_gate"]
 
-# A difference that is proven and below this is called equal. Source: METHOD B.4.
+# A proven difference below this counts as equal. Source: METHOD B.4.
 _LEAST_EFFECT = 0.01
-# More launches than these are not asked of anybody: the ratio lies at the margin itself.
+# More launches than this are not suggested, because the ratio is then too close to the margin.
 _MOST_LAUNCHES = 200
-_WHERE_NOISY = (
-    "NOISY: a second process of the baseline came out different from it, so no time of this comparison can be trusted. "
-    "Nothing was gated; measure again on a quieter machine or for longer."
+_NOISY_EVIDENCE = (
+    "NOISY: a second process of the baseline differs from the baseline, so no time of this comparison is reliable. "
+    "The time gate was not applied; measure again on a quieter machine or for longer."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeQuestion:
-    """The question about one arm.
+    """Whether one arm is slower in HEAD: the data of the test.
 
     Args:
-        of: Its record in HEAD.
+        of: The arm's record in HEAD.
         effect: The ratio to BASE, or why there is none.
-        beside: Its record in BASE, where both were timed interleaved; None for stored runs.
+        beside: The arm's record in BASE if both were timed interleaved; None for stored runs.
     """
 
     of: TimingRecord
@@ -47,7 +48,7 @@ class TimeQuestion:
 
 
 def paired_questions(timed: Sequence[tuple[TimingRecord, TimingRecord]]) -> Iterator[TimeQuestion]:
-    """One question a pair of BASE and HEAD that were timed interleaved, BASE being the baseline."""
+    """Yield one question per pair of BASE and HEAD timed interleaved with BASE as the baseline."""
     for before, now in timed:
         failed = before.outcome is Outcome.FAILED and now.outcome is Outcome.OK
         effect = f"BASE did not run: {before.reason}" if failed else paired_effect(now)
@@ -57,8 +58,8 @@ def paired_questions(timed: Sequence[tuple[TimingRecord, TimingRecord]]) -> Iter
 def stored_questions(
     base: Sequence[Record], head: Sequence[Record], machines: tuple[Machine, Machine], pinned: str
 ) -> Iterator[TimeQuestion]:
-    """One question an arm that both runs timed; the baseline itself is not asked about."""
-    sides = [[one for one in side if isinstance(one, TimingRecord)] for side in (base, head)]
+    """Yield one question per arm that both runs timed, except the baseline."""
+    sides = [[record for record in side if isinstance(record, TimingRecord)] for side in (base, head)]
     for match in match_records(*sides):
         if not match.base or not match.head or match.head[0].arm == match.head[0].baseline:
             continue
@@ -72,14 +73,14 @@ def _stored(
     pinned: str,
 ) -> Effect | str:
     if match.pair is None:
-        return f"it stands {len(match.base)} times in BASE and {len(match.head)} times in HEAD."
+        return f"it occurs {len(match.base)} times in BASE and {len(match.head)} times in HEAD."
     base, head = match.pair
     pins = tuple(_pin(record, side) for record, side in zip(match.pair, sides, strict=True))
     return stored_effect(base, head, (pins[0], pins[1]), machines, pinned)
 
 
 def _pin(record: TimingRecord, side: Sequence[TimingRecord]) -> TimingRecord | None:
-    """The arm of the same comparison that its ratio refers to."""
+    """Return the arm of the same comparison that the record's ratio refers to."""
     same = (
         one for one in side if (one.target, one.group, one.threads) == (record.target, record.group, record.threads)
     )
@@ -87,7 +88,7 @@ def _pin(record: TimingRecord, side: Sequence[TimingRecord]) -> TimingRecord | N
 
 
 def time_gate(questions: Sequence[TimeQuestion], limits: GateLimits) -> list[GateRecord]:
-    """Answer every question; the errors of all of them together are held."""
+    """Create a gate record for every question; the false alarm rate holds for all of them together."""
     shifted = [_p_value(one.effect, limits) for one in questions if isinstance(one.effect, Effect)]
     adjusted = iter(holm(shifted))
     rows = []
@@ -100,7 +101,7 @@ def time_gate(questions: Sequence[TimeQuestion], limits: GateLimits) -> list[Gat
 
 
 def _p_value(effect: Effect, limits: GateLimits) -> float:
-    """Two-sided, of a ratio of 1 + margin, as if alpha were spent at once; 1 where HEAD is below it."""
+    """Two-sided p-value of the ratio 1 + margin, scaled as if alpha were spent at once; 1 if HEAD is below it."""
     away = effect.estimate.log_ratio - math.log1p(limits.margin)
     if away <= 0 or effect.is_noisy:
         return 1.0
@@ -108,7 +109,7 @@ def _p_value(effect: Effect, limits: GateLimits) -> float:
 
 
 def _without(one: TimeQuestion, reason: str) -> GateRecord:
-    """No ratio: two runs that are not alike, or a machine that is too busy."""
+    """Create the gate record for a comparison without a ratio."""
     if one.beside is None:
         return gate_record(Gate.TIME, GateVerdict.NOT_COMPARABLE, one.of, evidence=f"Not comparable: {reason}")
     return gate_record(Gate.TIME, GateVerdict.UNDECIDED, one.of, evidence=reason)
@@ -119,17 +120,17 @@ def _answered(one: TimeQuestion, effect: Effect, p_value: float, comparisons: in
     bar = 1 + limits.margin
     proven = p_value <= limits.alpha
     if effect.is_noisy:
-        word, told = GateVerdict.UNDECIDED, _WHERE_NOISY
+        verdict, text = GateVerdict.UNDECIDED, _NOISY_EVIDENCE
     elif low > bar and proven:
-        word, told = GateVerdict.REGRESSION, f"All of the interval lies above the {percent(limits.margin)} allowed."
+        verdict, text = GateVerdict.REGRESSION, f"The whole interval is above the allowed {percent(limits.margin)}."
     elif high > bar:
-        word, told = (
+        verdict, text = (
             GateVerdict.UNDECIDED,
             _open(effect, limits, comparisons, is_alone=low > bar, is_stored=one.beside is None),
         )
     else:
-        word, told = _inside(effect, low, high, limits)
-    row = gate_record(Gate.TIME, word, one.of, evidence=f"{_ratio_words(effect.estimate.ratio, low, high)} {told}")
+        verdict, text = _inside(effect, low, high, limits)
+    row = gate_record(Gate.TIME, verdict, one.of, evidence=f"{_ratio_text(effect.estimate.ratio, low, high)} {text}")
     return msgspec.structs.replace(
         row,
         base_seconds=one.beside.median_seconds if one.beside is not None else -1.0,
@@ -145,31 +146,31 @@ def _answered(one: TimeQuestion, effect: Effect, p_value: float, comparisons: in
 
 
 def _inside(effect: Effect, low: float, high: float, limits: GateLimits) -> tuple[GateVerdict, str]:
-    """HEAD is not slower than allowed: faster, slower inside the margin, or the same as far as was asked."""
+    """Decide the verdict if HEAD is not slower than allowed: better, worse within the margin, or the same."""
     is_large = abs(effect.estimate.log_ratio) > _LEAST_EFFECT
     if high < 1 and is_large:
-        return GateVerdict.BETTER, "All of the interval lies below 1."
+        return GateVerdict.BETTER, "The whole interval is below 1."
     if low > 1 and is_large:
-        return GateVerdict.WORSE, f"Slower, inside the {percent(limits.margin)} allowed."
-    return GateVerdict.SAME, f"A slow-down above the {percent(limits.margin)} allowed is ruled out."
+        return GateVerdict.WORSE, f"Slower, but within the allowed {percent(limits.margin)}."
+    return GateVerdict.SAME, f"A slow-down above the allowed {percent(limits.margin)} is ruled out."
 
 
 def _open(effect: Effect, limits: GateLimits, comparisons: int, *, is_alone: bool, is_stored: bool) -> str:
-    """Why the question is open, and what it would take."""
+    """Explain why the result is open, and what would decide it."""
     slower = "Slower; whether" if effect.estimate.interval(effect.alpha)[0] > 1 else "Whether it is slower"
-    by = f"by more than the {percent(limits.margin)} allowed is open"
+    by = f"by more than the allowed {percent(limits.margin)} is open"
     if is_alone:
-        return f"Alone this would be a regression; among {comparisons} comparisons it is not proven."
+        return f"Not proven among {comparisons} comparisons; alone this would be a regression."
     if is_stored:
         return f"{slower} {by}. Time both interleaved on one machine: compare the two models instead of two runs."
     more = _launches_needed(effect, limits)
     if more > _MOST_LAUNCHES:
-        return f"{slower} {by}: the ratio is too close to the limit to be told from it."
-    return f"{slower} {by}. About {more} launches more would tell (give more --seconds), or a quieter machine."
+        return f"{slower} {by}: the ratio is too close to the limit."
+    return f"{slower} {by}. About {more} more launches (larger --seconds), or a quieter machine, would decide it."
 
 
 def _launches_needed(effect: Effect, limits: GateLimits) -> int:
-    """Launches more until the half-width is below the distance to the limit, the scatter being as seen."""
+    """Estimate how many more launches make the half-width smaller than the distance to the limit."""
     estimate = effect.estimate
     distance = abs(estimate.log_ratio - math.log1p(limits.margin))
     half = math.log(estimate.interval(effect.alpha)[1]) - estimate.log_ratio
@@ -178,5 +179,5 @@ def _launches_needed(effect: Effect, limits: GateLimits) -> int:
     return max(1, math.ceil(estimate.launches * (half / distance) ** 2) - estimate.launches)
 
 
-def _ratio_words(ratio: float, low: float, high: float) -> str:
+def _ratio_text(ratio: float, low: float, high: float) -> str:
     return f"HEAD takes {ratio:.3f} times as long [{low:.3f}, {high:.3f}]."

@@ -1,6 +1,6 @@
-"""The gates of a comparison: BASE beside HEAD in agreement, graph, memory and time. Pure: records in, rows out.
+"""Runs the gates of a comparison of BASE with HEAD: agreement, graph, memory and time.
 
-Each gate has a module of its own; here they are asked in order, and the limits say what fails.
+Pure: records in, gate records out. Each gate is implemented in its own module.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,22 +21,22 @@ __all__ = ["RunSide", "compare_paired", "compare_stored"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSide:
-    """BASE or HEAD: what it recorded, and where that was."""
+    """Records of BASE or HEAD, and the machine that made them."""
 
     records: Sequence[Record]
     machine: Machine = field(default_factory=Machine)
 
 
 def compare_stored(base: RunSide, head: RunSide, limits: GateLimits, *, pinned: str = PINNED) -> list[GateRecord]:
-    """Compare two stored runs; time by the ratio of the ratios to their common pinned baseline.
+    """Compare two stored runs; times are compared by the ratio of the ratios to the common pinned baseline.
 
     Args:
-        base, head: What either recorded.
-        limits: What is allowed.
+        base, head: Records and machine of each run.
+        limits: Allowed changes.
         pinned: Arm or runtime that did not change between the runs.
     """
     questions = list(stored_questions(base.records, head.records, (base.machine, head.machine), pinned))
-    return _asked(base.records, head.records, questions, limits)
+    return _gate_records(base.records, head.records, questions, limits)
 
 
 def compare_paired(
@@ -45,17 +45,17 @@ def compare_paired(
     timed: Sequence[tuple[TimingRecord, TimingRecord]],
     limits: GateLimits,
 ) -> list[GateRecord]:
-    """Compare what was run here and now.
+    """Compare BASE and HEAD that were run and timed together.
 
     Args:
-        base, head: Judgements and facts of either, named alike where they are of the same thing.
-        timed: BASE and HEAD where they were timed interleaved, BASE being the baseline.
-        limits: What is allowed.
+        base, head: Records of each side, with equal names for equal things.
+        timed: Timings of BASE and HEAD in one interleaved comparison with BASE as the baseline.
+        limits: Allowed changes.
     """
-    return _asked(base, head, list(paired_questions(timed)), limits)
+    return _gate_records(base, head, list(paired_questions(timed)), limits)
 
 
-def _asked(
+def _gate_records(
     base: Sequence[Record], head: Sequence[Record], questions: Sequence[TimeQuestion], limits: GateLimits
 ) -> list[GateRecord]:
     gates: tuple[tuple[Gate, Iterable[GateRecord]], ...] = (

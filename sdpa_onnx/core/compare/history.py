@@ -1,7 +1,7 @@
-"""Many runs as series: each arm's ratio to the reference that it was timed beside, run after run, and where it changed.
+"""Builds time series of many runs: the ratio of each arm to its reference, run by run, with change points.
 
-Only ratios are compared, never seconds; and only on one machine, beside one version of the reference. Reads no file and
-says nothing in words.
+Compares ratios only, never seconds, and only on one machine with one version of the reference. Reads no file and
+writes no text.
 """
 
 import math
@@ -32,7 +32,7 @@ _DISTRIBUTIONS = {"ort-cpu": "onnxruntime", "ort-cuda": "onnxruntime"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as it was stored; its name is that of its folder."""
+    """A stored run; its name is the name of its folder."""
 
     name: str
     header: RunHeader
@@ -41,12 +41,12 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKey:
-    """What must be the same for ratios to be compared.
+    """Properties that must be equal for ratios to be comparable.
 
     Args:
-        machine: Processor and cores.
+        machine: Processor and number of cores.
         threads: Threads inside one operator.
-        reference: The arm that ratios refer to; reference_version: of its runtime, "" if unknown.
+        reference: The arm that ratios refer to; reference_version: version of its runtime, "" if unknown.
     """
 
     machine: str
@@ -77,7 +77,7 @@ class HistorySeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryGroup:
-    """Runs whose ratios can be compared, in the order of time, and the series that they make."""
+    """Runs with comparable ratios, in chronological order, and their series."""
 
     key: GroupKey
     runs: tuple[StoredRun, ...]
@@ -86,12 +86,12 @@ class HistoryGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """All that a folder of runs says.
+    """The history of a folder of runs.
 
     Args:
-        groups: The one with the newest run first.
-        left_out: Run -> how many of its timings are in no series: not timed, or from a table that was too noisy.
-        skipped: Folder -> why it was not read, or not counted.
+        groups: Groups of runs; the group with the newest run comes first.
+        left_out: Run -> number of its timings that are in no series because they failed or their table was noisy.
+        skipped: Folder -> why it was not read or not used.
     """
 
     groups: tuple[HistoryGroup, ...]
@@ -100,32 +100,32 @@ class History:
 
 
 def history_of(runs: Iterable[StoredRun], skipped: Mapping[str, str] | None = None) -> History:
-    """Put runs in order and find where the ratios of an arm changed.
+    """Sort runs by time and find where the ratios of an arm changed.
 
     Args:
-        runs: Readable runs in any order; unfinished ones and ones without a ratio are skipped with a word.
-        skipped: What was skipped before.
+        runs: Readable runs in any order; unfinished runs and runs without a ratio are skipped, with a reason.
+        skipped: Folders skipped earlier, with reasons.
     """
-    told = dict(skipped or {})
+    reasons = dict(skipped or {})
     by_group: dict[GroupKey, list[tuple[StoredRun, list[TimingRecord]]]] = defaultdict(list)
     left_out: dict[str, int] = {}
     for run in sorted(runs, key=lambda run: (run.header.started, run.name)):
         timed = [record for record in run.records if isinstance(record, TimingRecord)]
         compared = [record for record in timed if _has_ratio(record)]
         if not run.header.is_finished:
-            told[run.name] = f"it was not finished ({run.header.done_cells} of {run.header.planned_cells} cells)"
+            reasons[run.name] = f"it was not finished ({run.header.done_cells} of {run.header.planned_cells} cells)"
         elif not compared:
-            told[run.name] = "it has no ratio"
+            reasons[run.name] = "it has no ratio"
         else:
             left_out[run.name] = sum(not _has_ratio(record) and record.arm != record.baseline for record in timed)
             for key, records in _by_group(run, compared, timed).items():
                 by_group[key].append((run, records))
     groups = _groups(by_group)
-    return History(groups=groups, left_out={name: n for name, n in left_out.items() if n}, skipped=told)
+    return History(groups=groups, left_out={name: n for name, n in left_out.items() if n}, skipped=reasons)
 
 
 def differences(before: RunHeader, after: RunHeader) -> list[str]:
-    """What is recorded to be another: versions of packages, Python, the plan. Each as `name old -> new`."""
+    """List recorded differences: package versions, Python, the plan; versions as `name old -> new`."""
     names = sorted({*before.versions, *after.versions})
     versions = [(name, before.versions.get(name, ""), after.versions.get(name, "")) for name in names]
     versions.append(("python", before.environment.get("python", ""), after.environment.get("python", "")))
@@ -155,13 +155,13 @@ def _by_group(
 
 def _version(record: TimingRecord, header: RunHeader) -> str:
     distribution = _DISTRIBUTIONS.get(record.runtime, record.runtime)
-    # A worker gives its distribution's name in front, the header does not.
+    # A worker's version starts with the name of the distribution, the header's does not.
     return record.runtime_version.removeprefix(f"{distribution} ") or header.versions.get(distribution, "")
 
 
 def _groups(found: Mapping[GroupKey, Sequence[tuple[StoredRun, Sequence[TimingRecord]]]]) -> tuple[HistoryGroup, ...]:
     parts = {key: list(_series(runs)) for key, runs in found.items()}
-    # One history has one chance of a false alarm, whatever it consists of.
+    # The false alarm rate holds for the whole history, so all its series are counted.
     tried = sum(len(series.points) > 1 for part in parts.values() for series in part)
     groups = [
         HistoryGroup(
@@ -179,7 +179,7 @@ def _series(runs: Sequence[tuple[StoredRun, Sequence[TimingRecord]]]) -> Iterato
     for index, (_, records) in enumerate(runs):
         for record in records:
             key = (record.target, record.case, record.dtype, record.arm)
-            # Of an arm that was timed twice in one run the last counts, as everywhere in a run.
+            # If an arm was timed twice in a run, the last timing counts, as everywhere in a run.
             kept = points[key][:-1] if points[key] and points[key][-1].run == index else points[key]
             points[key] = [*kept, HistoryPoint(run=index, record=record)]
     yield from (HistorySeries(points=tuple(found)) for found in points.values())
@@ -192,7 +192,7 @@ def _changes(series: HistorySeries, tried: int) -> tuple[ChangePoint, ...]:
 
 
 def _standard_error(record: TimingRecord) -> float:
-    """Of the log ratio; of records of earlier versions by the width of their interval."""
+    """Standard error of the log ratio; for records of earlier versions it is computed from their interval."""
     if record.log_ratio_se >= 0:
         return record.log_ratio_se
     quantile = NormalDist().inv_cdf((1.0 + record.confidence) / 2.0)

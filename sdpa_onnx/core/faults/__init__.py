@@ -1,5 +1,5 @@
-"""Known ways to be wrong: planted faults, other readings of the operator, and the diagnosis that names them.
+"""Known faults of attention: planted faults, alternative readings of the operator, and their diagnosis.
 
-Explains a wrong output and produces wrong outputs for tests of the judge.
+Explains wrong outputs, and produces wrong outputs to test the checks.
 Decides no verdict.
 """

@@ -1,4 +1,7 @@
-"""Planted faults of arithmetic: lower formats in secret, sums in half precision, a softmax without its maximum."""
+"""Planted arithmetic faults: undeclared lower precision, half-precision sums, a softmax without its maximum.
+
+Produces outputs only; judges none.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +32,7 @@ def _stored(dtype: np.dtype[np.generic]) -> Rounding:
 
 
 def _tf32(array: Float64) -> Float64:
-    """Round to 11 bits of significand; float32's exponent is never left here."""
+    """Round to 11 bits of significand; the values stay in the exponent range of float32."""
     significand, exponent = np.frexp(array)
     rounded: Float64 = np.ldexp(np.round(np.ldexp(significand, _TF32_BITS)), exponent - _TF32_BITS)
     return rounded
@@ -47,14 +50,14 @@ def _in_format(rounding: Rounding) -> Callable[[HeadBlock], Float64]:
 
 
 def _operands(block: HeadBlock) -> Float64:
-    """Round what enters either matrix product, as tensor cores do."""
+    """Round the operands of both matrix products, as tensor cores do."""
     low = replace(block, query=_tf32(block.query), key=_tf32(block.key))
     output: Float64 = _tf32(softmax(low.logits(low.capped(low.scores())))) @ _tf32(block.value)
     return output
 
 
 def _half_sums(block: HeadBlock) -> Float64:
-    """Sum either matrix product term by term in float16."""
+    """Sum both matrix products term by term in float16."""
     query, key, value = (array.astype(_HALF) for array in (block.query, block.key, block.value))
     product = np.zeros((query.shape[0], key.shape[0]), dtype=_HALF)
     for column in range(query.shape[1]):
@@ -68,7 +71,7 @@ def _half_sums(block: HeadBlock) -> Float64:
 
 
 def _without_maximum(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, rng: np.random.Generator) -> Outputs:
-    """Exp of the logits as they are, in float16 for float16, float32 for the other short types."""
+    """Compute exp of the logits without subtracting the maximum, in the output's type (bfloat16: in float32)."""
     working: np.dtype[np.generic] = right["output"].dtype
     if working.name == Dtype.BFLOAT16:
         working = np.dtype(np.float32)
@@ -86,7 +89,7 @@ def _without_maximum(spec: AttentionSpec, inputs: AttentionInputs, right: Output
 
 
 def _over_queries(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: np.random.Generator) -> Outputs:
-    """Let the weights of each key add up to 1 over the queries."""
+    """Normalise the weights of each key over the queries."""
     output = np.zeros((*_heads_of(spec, right["output"]), spec.v_head_dim))
     logits: dict[tuple[int, int], list[Float64]] = {}
     values: dict[tuple[int, int], Float64] = {}
@@ -107,7 +110,7 @@ def _heads_of(spec: AttentionSpec, output: Array) -> tuple[int, int, int]:
 
 
 def _nan_swallowed(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, rng: np.random.Generator) -> Outputs:
-    """Take every NaN of the inputs for 0."""
+    """Replace every NaN of the inputs by 0."""
     clean = {
         name: array if array.dtype.kind in "bui" else np.where(np.isnan(array), array.dtype.type(0), array)
         for name, array in inputs.named().items()
@@ -116,7 +119,7 @@ def _nan_swallowed(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs,
 
 
 def _not_divided(block: HeadBlock) -> Float64:
-    """exp(logit - maximum), the sum forgotten."""
+    """Weigh the values by exp(logit - maximum) without dividing by the sum."""
     logits = block.logits(block.capped(block.scores()))
     highest = logits.max(1, keepdims=True, initial=-np.inf)
     weights = np.exp(logits - np.where(np.isneginf(highest), 0.0, highest))
@@ -166,22 +169,20 @@ ARITHMETIC_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="maximum-not-subtracted",
-        says="the softmax takes exp of the logits without subtracting their maximum",
+        says="the softmax does not subtract the maximum of the logits",
         applies=_no_softcap,
         plant=_without_maximum,
     ),
     Fault(
         name="softmax-over-queries",
-        says="the softmax runs over the queries in place of the keys",
+        says="the softmax runs over the queries instead of the keys",
         applies=when.always,
         plant=_over_queries,
     ),
-    Fault(
-        name="nan-swallowed", says="a NaN in the inputs is taken for zero", applies=when.always, plant=_nan_swallowed
-    ),
+    Fault(name="nan-swallowed", says="a NaN in the inputs is read as zero", applies=when.always, plant=_nan_swallowed),
     Fault(
         name="softmax-left-out",
-        says="the scores weigh the values without a softmax",
+        says="the softmax is left out: the scores themselves weigh the values",
         applies=when.always,
         plant=on_blocks(head=lambda block: np.where(np.isneginf(block.bias), 0.0, block.scores()) @ block.value),
     ),

@@ -1,7 +1,7 @@
-"""What a wrong output looks like: the reading, the scale or the arithmetic that it agrees with.
+"""Explains a wrong output: finds the reading, scale, factor or lower precision that it agrees with.
 
-Names, never judges: the verdict is `agreement`'s. Each name is checked, by the same bounds that
-judge the right output, on up to 64 queries of each head, the worst among them.
+Decides no verdict; see `judge.agreement`. An explanation must satisfy the same error bounds as a correct
+output, on up to 64 queries of each head, among them the worst.
 """
 
 import math
@@ -30,25 +30,25 @@ __all__ = ["Explanation", "explain"]
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
 
-# A reading explains an output if what is left of the error is at most this share of it.
+# An explanation must reduce the error to at most this share of it.
 _LEFT_BY_READING = 0.5
 _LEFT_BY_SCALE = 0.25
-# Readings that are left with errors this near to each other, in units of their bounds, cannot be told apart.
+# Readings whose remaining errors differ by less than this, in units of their bounds, cannot be distinguished.
 _SAME_SHARE = 0.02
-# Readings that are tried against their own bounds, the nearest first.
+# Number of readings that are checked against their own bounds, the nearest first.
 _FINALISTS = 8
-# Factors that the search for a scale starts from.
+# Start values of the search for a scale factor.
 _FIRST_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _STEPS = 8
 _LARGEST_STEP = 0.5
 _DIFFERENCE = 1e-4
-# Nearer to 1 than this, a factor is told in percent.
+# A factor nearer to 1 than this is printed in percent.
 _IN_PERCENT = 0.5
-# Low precision shows in every element: the median error is at least this share of their root mean square ...
+# Low precision affects every element: the median error is at least this share of the root mean square error ...
 _SPREAD_OUT = 0.1
-# ... which itself is at least this share of the bound of that precision, or the bound explains anything.
+# ... which is at least this share of the bound of that precision. Otherwise a wide bound would explain any error.
 _USED_SHARE = 0.005
-# What a declared arithmetic may in truth be, the nearest first.
+# Lower precisions that may be used instead of the declared one, the nearest first.
 _LOWER: dict[str, tuple[str, ...]] = {
     "float64": ("float32", "tf32", "float16", "bfloat16", "float16-accumulation"),
     "float32": ("tf32", "float16", "bfloat16", "float16-accumulation"),
@@ -59,13 +59,13 @@ _LOWER: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What an output looks like.
+    """The likely cause of a wrong output.
 
     Args:
-        says: One clause, to stand after "It looks as if": "the scale is off by 1.9 %".
-        dated: Which text or earlier runtime reads it so; "" if none is known.
-        reading: Slug: a name of `readings.READINGS`, or nan-swallowed, scale-off, gain, lower-precision, or what
-            `diagnosis_places` found.
+        says: One clause that follows "It looks as if": "the scale is off by 1.9 %".
+        dated: Version of the specification or of a runtime with this reading; "" if none is known.
+        reading: Slug: a name of `readings.READINGS`, or nan-swallowed, scale-off, gain, lower-precision, or a slug
+            of `diagnosis_places`.
     """
 
     says: str
@@ -74,17 +74,17 @@ class Explanation:
 
 
 def explain(spec: AttentionSpec, inputs: AttentionInputs, actual: Array, *, precision: str) -> Explanation | None:
-    """Name what an output that was judged wrong or suspicious looks like.
+    """Find the likely cause of an output whose verdict is wrong or suspicious.
 
     Args:
-        spec: What should have been computed.
+        spec: The attention that should have been computed.
         inputs: The arrays as the runtime received them.
         actual: The output, in the spec's layout.
-        precision: The declared arithmetic, a key of `PRECISIONS`.
+        precision: The declared precision, a key of `PRECISIONS`.
 
     Returns:
-        A swallowed NaN if that is all; else the reading, scale, factor, arithmetic or places that fit the elements
-        that no NaN reaches, in this order; None if nothing does.
+        A swallowed NaN if there is no other error; else the first of reading, scale, factor, lower precision and
+        places that fits the elements that no NaN reaches; None if none fits.
     """
     declared = find_precision(precision)
     subject = look_at(spec, inputs, actual, declared)
@@ -106,7 +106,7 @@ def explain(spec: AttentionSpec, inputs: AttentionInputs, actual: Array, *, prec
 
 
 def _judged(subject: ExplainedOutput, inputs: AttentionInputs, actual: Array, declared: Precision) -> Agreement:
-    """What the judge says of the queries that readings are tried on; of all, where a NaN may be swallowed."""
+    """Judge the queries that readings are compared on; all queries if the inputs contain a NaN."""
 
     def blocks(spec: AttentionSpec, inputs: AttentionInputs, **_: object) -> Iterator[HeadBlock]:
         return head_blocks(spec, inputs, rows=subject.rows)
@@ -121,7 +121,7 @@ def _judged(subject: ExplainedOutput, inputs: AttentionInputs, actual: Array, de
 
 
 def _by_reading(subject: ExplainedOutput, right: Float64, declared: Precision) -> Explanation | None:
-    """The nearest reading that the output agrees with; of equal ones the first of the table."""
+    """Find the nearest reading that the output agrees with; among equal ones the first in the table."""
     error = subject.residual(right)
     near: list[tuple[float, Reading]] = []
     for reading in readings_for(subject.spec):
@@ -147,7 +147,7 @@ def _scaled(factor: float) -> Blocks:
 
 
 def _by_scale(subject: ExplainedOutput, error: float, declared: Precision) -> Explanation | None:
-    """The factor on the scale that fits best, found by Gauss-Newton steps on its logarithm."""
+    """Find the factor on the scale that fits best, by Gauss-Newton steps on its logarithm."""
     if subject.spec.scale_value == 0.0 or not np.isfinite(subject.actual).any():
         return None
     factor = min(_FIRST_FACTORS, key=lambda start: subject.residual(subject.outputs(_scaled(start))))
@@ -168,7 +168,7 @@ def _by_scale(subject: ExplainedOutput, error: float, declared: Precision) -> Ex
 
 
 def _newton_step(subject: ExplainedOutput, factor: float) -> float:
-    """Step of ln(factor) that takes most of the error away, to first order."""
+    """Compute the step of ln(factor) that minimises the error to first order."""
     here = subject.outputs(_scaled(factor))
     slope = (subject.outputs(_scaled(factor * (1.0 + _DIFFERENCE))) - here) / _DIFFERENCE
     with np.errstate(all="ignore"):
@@ -183,7 +183,7 @@ def _newton_step(subject: ExplainedOutput, factor: float) -> float:
 
 
 def _by_gain(subject: ExplainedOutput, right: Float64, error: float) -> Explanation | None:
-    """One factor on the whole output: divided by it, the output is right."""
+    """Find one factor on the whole output: the output divided by it is correct."""
     factor = common_factor(subject, right)
     if factor is None:
         return None
@@ -192,11 +192,11 @@ def _by_gain(subject: ExplainedOutput, right: Float64, error: float) -> Explanat
         inside = np.abs(divided.actual - right) <= divided.weight
     if not divided.residual(right) <= _LEFT_BY_SCALE * error or not np.all(inside | subject.excused):
         return None
-    return Explanation(says=f"the output is off by a factor of {_factor_in_words(factor)}", reading="gain")
+    return Explanation(says=f"the output is off by a factor of {_format_factor(factor)}", reading="gain")
 
 
-def _factor_in_words(factor: float) -> str:
-    """Two digits of what it differs from 1 by: 1.001."""
+def _format_factor(factor: float) -> str:
+    """Format with two digits of the difference from 1: 1.001."""
     off = abs(factor - 1.0)
     if off > _IN_PERCENT or off == 0.0:
         return f"{factor:.3g}"
@@ -205,7 +205,7 @@ def _factor_in_words(factor: float) -> str:
 
 
 def _by_precision(subject: ExplainedOutput, right: Float64, declared: str, actual: Array) -> Explanation | None:
-    """The weaker arithmetic whose bound holds the output and whose error level it has; errors must look random."""
+    """Find the lower precision whose bound and error level fit the output; the errors must look random."""
     known = ~subject.excused & np.isfinite(right)
     if not known.any() or not np.isfinite(subject.actual[known]).all():
         return None
@@ -228,9 +228,9 @@ def _by_precision(subject: ExplainedOutput, right: Float64, declared: str, actua
 
 
 def _lower_than(declared: str, actual: Array) -> list[str]:
-    """Weaker arithmetics; first the one whose numbers the output consists of, where that is a short type."""
+    """List lower precisions; first the short types that can represent every number of the output."""
     lower = _LOWER.get(declared, ())
-    # The coarsest first: what bfloat16 holds, float16 mostly holds too.
+    # The coarsest first, because float16 can represent most bfloat16 numbers.
     kinds = {name: numpy_dtype(Dtype(name)) for name in reversed(lower) if name in list(Dtype)}
     with np.errstate(all="ignore"):
         held = [name for name, kind in kinds.items() if np.array_equal(actual.astype(kind).astype(np.float64), actual)]

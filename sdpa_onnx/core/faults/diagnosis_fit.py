@@ -1,6 +1,6 @@
-"""How well an output fits a reading: on some queries, among them the worst, against outputs and bounds of the reading.
+"""Measures how well an output fits a reading, on selected queries (among them the worst), in units of its bound.
 
-Compares only; what a fit is called is `diagnosis`'s.
+Names no cause; see `diagnosis`.
 """
 
 import math
@@ -25,16 +25,16 @@ Float64 = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Blocks = Callable[..., Iterator[HeadBlock]]
 
-# (query, key) pairs over all heads that one reading is tried on: some milliseconds each.
+# (query, key) pairs over all heads that one reading is compared on; takes some milliseconds.
 _TRIED_PAIRS = 2**17
-# The same for the first look that finds the worst queries: as much as the judge itself looks at.
-_LOOKED_PAIRS = 2**22
+# (query, key) pairs among which the worst queries are searched: as many as the judge checks.
+_SEARCHED_PAIRS = 2**22
 _FEWEST_ROWS, _MOST_ROWS = 3, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingValues:
-    """Outputs and bounds of one reading on the queries that are tried: (batch, heads, rows, v_head_dim)."""
+    """Outputs and bounds of one reading on the selected queries: (batch, heads, rows, v_head_dim)."""
 
     output: Float64
     bound: Float64
@@ -42,16 +42,16 @@ class ReadingValues:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedOutput:
-    """An output that is to be explained.
+    """An output that needs an explanation.
 
     Args:
-        spec: What should have been computed.
+        spec: The attention that should have been computed.
         inputs: The arrays, with 0 for every NaN.
-        rows: (rows,), queries that readings are tried on.
-        actual: (batch, heads, rows, v_head_dim), what was given for them, float64.
-        weight: The same shape, errors are measured in these units: the bound of the right output.
-        excused: The same shape, True where the declared arithmetic may overflow, a NaN of the inputs must show or
-            did show, or nothing is known.
+        rows: (rows,), queries that readings are compared on.
+        actual: (batch, heads, rows, v_head_dim), the actual output of these queries, float64.
+        weight: Same shape, the unit of errors: the bound of the correct output.
+        excused: Same shape, True where the declared precision may overflow, a NaN of the inputs must reach or
+            did reach the output, or the oracle is not finite.
     """
 
     spec: AttentionSpec
@@ -62,22 +62,22 @@ class ExplainedOutput:
     excused: NDArray[np.bool_]
 
     def outputs(self, blocks: Blocks) -> Float64:
-        """What a reading gives for the queries: (batch, heads, rows, v_head_dim)."""
+        """Compute a reading's output of the queries: (batch, heads, rows, v_head_dim)."""
         return outputs_of(blocks(self.spec, self.inputs, rows=self.rows), self.rows, self.actual.shape)
 
     def truth(self, blocks: Blocks, precision: Precision) -> ReadingValues:
-        """The same with the bound that a declared arithmetic gives it."""
+        """Compute a reading's output and its error bound for a precision."""
         output, bound = np.zeros(self.actual.shape), np.zeros(self.actual.shape)
         with np.errstate(all="ignore"):
             for block in blocks(self.spec, self.inputs, rows=self.rows):
-                made = bound_block(block, precision)
+                bounded = bound_block(block, precision)
                 places = np.searchsorted(self.rows, block.rows)
-                output[block.batch, block.head, places] = made.output
-                bound[block.batch, block.head, places] = made.bound
+                output[block.batch, block.head, places] = bounded.output
+                bound[block.batch, block.head, places] = bounded.bound
         return ReadingValues(output=output, bound=bound)
 
     def residual(self, output: Float64) -> float:
-        """Root mean square of the difference, in units of the bound; infinite where only one of both is a number."""
+        """Root mean square difference in units of the bound; infinite if only one of the two is finite somewhere."""
         known = ~self.excused
         if np.any((np.isfinite(self.actual) != np.isfinite(output)) & known):
             return math.inf
@@ -86,13 +86,13 @@ class ExplainedOutput:
             return float(np.sqrt(np.mean(np.square(share)))) if share.size else 0.0
 
     def share_of_bound(self, truth: ReadingValues) -> float:
-        """Root mean square of what is left of the error, in units of a reading's own bound."""
+        """Root mean square of the remaining error, in units of the reading's own bound."""
         with np.errstate(all="ignore"):
             share = (self.actual - truth.output) / truth.bound
         return float(np.sqrt(np.mean(np.square(np.where(np.isfinite(share) & ~self.excused, share, 0.0)))))
 
     def agrees(self, truth: ReadingValues) -> bool:
-        """Whether the output lies inside a reading's own bound, and is NaN where the reading is."""
+        """Whether the output is inside the reading's own bound, and NaN exactly where the reading is."""
         finite = np.isfinite(truth.output)
         if np.any((np.isfinite(self.actual) != finite) & ~self.excused):
             return False
@@ -104,20 +104,21 @@ class ExplainedOutput:
 def look_at(
     spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision: Precision
 ) -> ExplainedOutput | None:
-    """Choose the queries to try readings on, the worst among them; None if shapes do not fit or nothing is there."""
-    with np.errstate(invalid="ignore"):  # of signalling NaN in memory that was never written
-        given = _heads_first(spec, actual)
-    if given is None or not given.size:
+    """Select the queries to compare readings on; None if the shape is wrong or the output is empty."""
+    with np.errstate(invalid="ignore"):  # unwritten memory may contain signalling NaN
+        output = _heads_first(spec, actual)
+    if output is None or not output.size:
         return None
-    queries = given.shape[2]
+    queries = output.shape[2]
     keys = next(head_blocks(spec, inputs, rows=np.zeros(1, dtype=np.int64))).key.shape[0]
-    pairs = given.shape[0] * given.shape[1] * max(1, keys, given.shape[3])
-    looked = np.arange(queries)
-    if pairs * queries > _LOOKED_PAIRS:
-        looked = np.unique(np.linspace(0, queries - 1, _MOST_ROWS).astype(np.int64))
-    right = outputs_of(head_blocks(spec, inputs, rows=looked), looked, (*given.shape[:2], looked.size, given.shape[3]))
-    rows = _worst(looked, given[:, :, looked], right, max(_FEWEST_ROWS, _TRIED_PAIRS // pairs))
-    return _subject(spec, inputs, rows, given[:, :, rows], precision)
+    pairs = output.shape[0] * output.shape[1] * max(1, keys, output.shape[3])
+    searched = np.arange(queries)
+    if pairs * queries > _SEARCHED_PAIRS:
+        searched = np.unique(np.linspace(0, queries - 1, _MOST_ROWS).astype(np.int64))
+    shape = (*output.shape[:2], searched.size, output.shape[3])
+    right = outputs_of(head_blocks(spec, inputs, rows=searched), searched, shape)
+    rows = _worst(searched, output[:, :, searched], right, max(_FEWEST_ROWS, _TRIED_PAIRS // pairs))
+    return _subject(spec, inputs, rows, output[:, :, rows], precision)
 
 
 def _subject(
@@ -129,18 +130,18 @@ def _subject(
         inputs = _without_nan(inputs)
     with np.errstate(all="ignore"):
         for block in head_blocks(spec, inputs, rows=rows):
-            made = bound_block(block, precision)
-            places = np.searchsorted(rows, block.rows)
-            weight[block.batch, block.head, places] = np.where(made.bound > 0.0, made.bound, np.finfo(np.float64).tiny)
-            overflow = np.broadcast_to(made.overflows[:, None], made.bound.shape)
-            excused[block.batch, block.head, places] |= overflow | ~np.isfinite(made.output)
+            bounded = bound_block(block, precision)
+            place = (block.batch, block.head, np.searchsorted(rows, block.rows))
+            weight[place] = np.where(bounded.bound > 0.0, bounded.bound, np.finfo(np.float64).tiny)
+            overflow = np.broadcast_to(bounded.overflows[:, None], bounded.bound.shape)
+            excused[place] |= overflow | ~np.isfinite(bounded.output)
     return ExplainedOutput(spec=spec, inputs=inputs, rows=rows, actual=actual, weight=weight, excused=excused)
 
 
 def _nan_shows(
     spec: AttentionSpec, inputs: AttentionInputs, rows: Rows, actual: Float64, precision: Precision
 ) -> NDArray[np.bool_]:
-    """Where a NaN in the inputs must come out, and where it may and does."""
+    """Find elements where a NaN in the inputs must reach the output, and where it may and does."""
     shows = np.zeros(actual.shape, dtype=bool)
     for block in head_blocks(spec, inputs, rows=rows):
         clean, sources = take_nan_out(block)
@@ -158,23 +159,23 @@ def _without_nan(inputs: AttentionInputs) -> AttentionInputs:
     return AttentionInputs(**clean)
 
 
-def _worst(looked: Rows, given: Float64, right: Float64, most: int) -> Rows:
-    """First, last and worst queries, spread over the rest as far as there is room."""
-    if looked.size <= most:
-        return looked
+def _worst(searched: Rows, actual: Float64, right: Float64, most: int) -> Rows:
+    """Select first, last and worst queries, and evenly spaced ones if there is room."""
+    if searched.size <= most:
+        return searched
     with np.errstate(all="ignore"):
-        error = np.abs(given - right)
+        error = np.abs(actual - right)
     error = np.where(np.isfinite(error), error, np.where(np.isfinite(right), np.inf, 0.0))
-    # The worst query of each head comes first, so that a fault of one head is seen too.
-    per_head = error.max(-1).reshape(-1, looked.size)
+    # The worst query of each head comes first, so that a fault of a single head is found too.
+    per_head = error.max(-1).reshape(-1, searched.size)
     order = np.argsort(-per_head, axis=1, kind="stable").T.reshape(-1)
-    spaced = np.linspace(0, looked.size - 1, max(2, most // 2)).astype(np.int64)
-    ranked = dict.fromkeys([0, looked.size - 1, int(order[0]), *spaced.tolist(), *order.tolist()])
-    return np.sort(looked[np.array(list(ranked)[:most])])
+    spaced = np.linspace(0, searched.size - 1, max(2, most // 2)).astype(np.int64)
+    ranked = dict.fromkeys([0, searched.size - 1, int(order[0]), *spaced.tolist(), *order.tolist()])
+    return np.sort(searched[np.array(list(ranked)[:most])])
 
 
 def outputs_of(blocks: Iterator[HeadBlock], rows: Rows, shape: tuple[int, ...]) -> Float64:
-    """Compute blocks of some queries, in float64: (batch, heads, rows, v_head_dim)."""
+    """Compute the output of blocks of the given queries, in float64: (batch, heads, rows, v_head_dim)."""
     output = np.zeros(shape)
     with np.errstate(all="ignore"):
         for block in blocks:
@@ -184,7 +185,7 @@ def outputs_of(blocks: Iterator[HeadBlock], rows: Rows, shape: tuple[int, ...]) 
 
 
 def _heads_first(spec: AttentionSpec, actual: Array) -> Float64 | None:
-    """(batch, heads, queries, v_head_dim) in float64, None if the shape does not fit."""
+    """Convert to (batch, heads, queries, v_head_dim) in float64; None if the shape is wrong."""
     values = actual.astype(np.float64)
     if spec.layout is Layout.BNSH:
         fits = values.ndim == 4 and (values.shape[1], values.shape[3]) == (spec.q_num_heads, spec.v_head_dim)

@@ -1,6 +1,6 @@
-"""Where an output is wrong, when no reading says how: NaN, zeros, one element, head, sample, query or column.
+"""Finds where an output is wrong if no reading explains it: NaN, zeros, one element, head, sample, query, column.
 
-Looks at the queries that readings were tried on.
+Checks only the queries that readings were compared on. Decides no verdict.
 """
 
 import numpy as np
@@ -13,20 +13,20 @@ __all__ = ["describe_places"]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
-# At most this share of the elements is "few".
+# Up to this share of the elements counts as few.
 _FEW = 0.02
 _AXES = ("sample", "head", "query", "column")
 
 
 def describe_places(subject: ExplainedOutput, right: Float64) -> tuple[str, str] | None:
-    """Say where the output is wrong.
+    """Describe where the output is wrong.
 
     Args:
         subject: The output and its queries.
-        right: The right output of the same queries.
+        right: The correct output of the same queries.
 
     Returns:
-        A slug and a clause, or None if most elements everywhere are wrong.
+        A slug and a clause; None if the errors follow no pattern.
     """
     actual, known = subject.actual, ~subject.excused
     missing = ~np.isfinite(actual) & np.isfinite(right) & known
@@ -39,18 +39,18 @@ def describe_places(subject: ExplainedOutput, right: Float64) -> tuple[str, str]
         wrong = (np.abs(actual - right) > subject.weight) & known
     if not wrong.any():
         return None
-    return _whole(actual) or _some(subject, wrong)
+    return _describe_output(actual) or _describe_elements(subject, wrong)
 
 
-def _whole(actual: Float64) -> tuple[str, str] | None:
+def _describe_output(actual: Float64) -> tuple[str, str] | None:
     if not actual.any():
         return "all-zero", "the output is zero everywhere"
     if actual.shape[2] > 1 and np.all(actual == actual[:, :, :1]):
-        return "constant-rows", "every query gives the same output"
+        return "constant-rows", "the output is the same for every query"
     return None
 
 
-def _some(subject: ExplainedOutput, wrong: Bool) -> tuple[str, str] | None:
+def _describe_elements(subject: ExplainedOutput, wrong: Bool) -> tuple[str, str] | None:
     shared = _common(subject, wrong)
     if not subject.actual[wrong].any():
         return "zeros", f"{_count(wrong)} elements are zero{shared}"
@@ -68,12 +68,12 @@ def _count(wrong: Bool) -> str:
 
 
 def _common(subject: ExplainedOutput, wrong: Bool) -> str:
-    """Say ", all in head 2" and the like, for the axes along which every wrong element has the same index."""
+    """Return a clause such as ", all in head 2" for the axes on which all wrong elements have the same index."""
     found = []
-    for axis, word in enumerate(_AXES):
+    for axis, name in enumerate(_AXES):
         others = tuple(other for other in range(wrong.ndim) if other != axis)
         indices = np.flatnonzero(wrong.any(axis=others))
         if wrong.shape[axis] > 1 and indices.size == 1:
-            index = int(subject.rows[indices[0]]) if word == "query" else int(indices[0])
-            found.append(f"{word} {index}")
+            index = int(subject.rows[indices[0]]) if name == "query" else int(indices[0])
+            found.append(f"{name} {index}")
     return f", all in {' of '.join(reversed(found))}" if found else ""

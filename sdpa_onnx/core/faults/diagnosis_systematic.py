@@ -1,6 +1,6 @@
-"""Errors that are no roundings, since they go together: one factor on the whole output, one shift of it.
+"""Detects systematic errors, which are not rounding errors: one factor on the whole output, or one offset.
 
-Only sees what is the same for every element; names nothing.
+Detects only what is the same for every element; names no cause.
 """
 
 import math
@@ -14,36 +14,36 @@ __all__ = ["FEWEST_ELEMENTS", "are_systematic", "common_factor"]
 
 Float64 = NDArray[np.float64]
 
-# Of fewer elements one number explains too much by chance.
+# With fewer elements one number explains too much by chance.
 FEWEST_ELEMENTS = 8
-# Errors go together if one number explains so much of their squares; operands that are cut off, not rounded, to a
-# shorter format come to three quarters at most ...
+# Errors are systematic if one number explains this share of their squares (operands that are truncated, not rounded,
+# to a shorter format reach three quarters at most) ...
 _SHARE = 0.9
-# ... and more than so many standard errors of its own; columns are counted, since queries share the values.
+# ... and is this many of its standard errors from 0; columns are counted, because queries share the values.
 _STANDARD_ERRORS = 5.0
 
 
 def common_factor(subject: ExplainedOutput, right: Float64) -> float | None:
-    """The factor on a right output that comes nearest to the actual one, by least squares in units of the bound.
+    """Fit the factor between correct and actual output by least squares in units of the bound.
 
     Args:
         subject: The output.
-        right: The right output of the same queries.
+        right: The correct output of the same queries.
 
     Returns:
-        None if there is none, or too few elements to tell.
+        The factor; None if it is 0 or not finite, or there are too few elements.
     """
     known = _known(subject, right)
     if np.count_nonzero(known & (right != 0.0)) < FEWEST_ELEMENTS:
         return None
     with np.errstate(all="ignore"):
-        expected, given = (array[known] / subject.weight[known] for array in (right, subject.actual))
-        factor = float(np.vdot(expected, given) / np.vdot(expected, expected))
+        expected, actual = (array[known] / subject.weight[known] for array in (right, subject.actual))
+        factor = float(np.vdot(expected, actual) / np.vdot(expected, expected))
     return factor if math.isfinite(factor) and factor != 0.0 else None
 
 
 def are_systematic(subject: ExplainedOutput, right: Float64) -> bool:
-    """Whether one factor or one shift accounts for the errors, which no format does; True of too few elements."""
+    """Whether one factor or offset explains the errors, which rounding does not cause; True for too few elements."""
     known = _known(subject, right)
     if np.count_nonzero(known) < FEWEST_ELEMENTS:
         return True
@@ -56,7 +56,7 @@ def are_systematic(subject: ExplainedOutput, right: Float64) -> bool:
 
 
 def _share(error: Float64, shape: Float64) -> float:
-    """Part of the squared error that a multiple of one shape explains; 0 where that is no number."""
+    """Share of the squared error that a multiple of one shape explains; 0 if undefined."""
     share = float(np.square(np.vdot(shape, error)) / (np.vdot(error, error) * np.vdot(shape, shape)))
     return share if math.isfinite(share) else 0.0
 

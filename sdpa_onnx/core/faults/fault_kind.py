@@ -1,4 +1,7 @@
-"""What a planted fault is, and how one is made from other blocks or from the right output."""
+"""Defines a planted fault, made from changed blocks of the oracle or from the correct output.
+
+Lists no faults; see `planted_faults`.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,13 +31,13 @@ class Fault:
 
     Args:
         name: Stable slug, such as `scale-missing`.
-        says: What it does, one clause without a stop: "the scale is left out".
-        applies: Whether an attention of this spec can have it (a window that is ignored needs a window).
-        plant: (spec, inputs, right outputs, rng) -> outputs with the fault. Keys of both:
-            "output" and, where the site has them, "present_key", "present_value", "qk"; shapes and
-            dtypes of the right ones. Never changes its arguments.
-        dtypes: Element types in which it is a fault (float16 in secret is none in float16).
-        output: Which output it spoils: "output", "present_key", "present_value" or "qk".
+        says: Description, one clause without a full stop: "the scale is left out".
+        applies: Whether an attention of this spec can have it (ignoring the window requires a window).
+        plant: (spec, inputs, correct outputs, rng) -> outputs with the fault. Keys of both:
+            "output" and, if the attention has them, "present_key", "present_value", "qk"; shapes and
+            dtypes stay the same. Does not modify its arguments.
+        dtypes: Element types in which it is a fault (undeclared float16 is none in float16).
+        output: The output that it changes: "output", "present_key", "present_value" or "qk".
     """
 
     name: str
@@ -52,45 +55,44 @@ def plain_head(block: HeadBlock) -> Float64:
 
 
 def on_blocks(blocks: Callable[..., Iterator[HeadBlock]] = head_blocks, head: Head = plain_head) -> Plant:
-    """Plant a fault that changes blocks, or how a block is computed; the rest of the outputs stays right.
+    """Create a fault that changes blocks, or how a block is computed; the other outputs stay correct.
 
     Args:
-        blocks: Like `oracle.head_blocks`.
-        head: A block -> its output.
+        blocks: Same signature as `oracle.head_blocks`.
+        head: Computes the output of a block.
     """
 
     def plant(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: Generator) -> Outputs:
         shape, dtype = right["output"].shape, right["output"].dtype
-        apart = _apart(spec, np.zeros(shape)).copy()
-        # What a wrong kernel computes may overflow and divide 0 by 0: that is the fault.
+        output = _to_bnsh(spec, np.zeros(shape)).copy()
+        # A faulty computation may overflow or divide 0 by 0; that is part of the fault.
         with np.errstate(all="ignore"):
             for block in blocks(spec, inputs):
-                apart[block.batch, block.head, block.rows] = head(block)
-            together = apart.transpose(0, 2, 1, 3).reshape(shape) if spec.layout is Layout.BSH else apart
-            return {**right, "output": together.astype(dtype)}
+                output[block.batch, block.head, block.rows] = head(block)
+            joined = output.transpose(0, 2, 1, 3).reshape(shape) if spec.layout is Layout.BSH else output
+            return {**right, "output": joined.astype(dtype)}
 
     return plant
 
 
 def on_output(change: Callable[[AttentionSpec, Array, Generator], Array]) -> Plant:
-    """Plant a fault in the right output.
+    """Create a fault that changes the correct output.
 
     Args:
-        change: (spec, output heads first: (batch, heads, queries, width), rng) -> the same, changed; may write
-            into what it gets, which is a copy.
+        change: (spec, output in BNSH, rng) -> changed output; it gets a copy and may modify it.
     """
 
     def plant(spec: AttentionSpec, _inputs: AttentionInputs, right: Outputs, rng: Generator) -> Outputs:
         output = right["output"]
-        changed = change(spec, _apart(spec, output).copy(), rng)
-        together = changed.transpose(0, 2, 1, 3).reshape(output.shape) if spec.layout is Layout.BSH else changed
-        return {**right, "output": np.ascontiguousarray(together)}
+        changed = change(spec, _to_bnsh(spec, output).copy(), rng)
+        joined = changed.transpose(0, 2, 1, 3).reshape(output.shape) if spec.layout is Layout.BSH else changed
+        return {**right, "output": np.ascontiguousarray(joined)}
 
     return plant
 
 
-def _apart(spec: AttentionSpec, output: Array) -> Array:
-    """(batch, heads, queries, width) of either layout."""
+def _to_bnsh(spec: AttentionSpec, output: Array) -> Array:
+    """Convert an output of either layout to (batch, heads, queries, width)."""
     if spec.layout is Layout.BNSH:
         return output
     batch_size, q_seq_len, _ = output.shape

@@ -1,4 +1,7 @@
-"""Planted faults of what is written: elements, buffers and layout of the output, the cache, the qk output."""
+"""Planted faults in outputs: elements, buffers and layout of the output, the cache, the qk output.
+
+Produces outputs only; judges none.
+"""
 
 from collections.abc import Callable
 
@@ -16,12 +19,12 @@ __all__ = ["CACHE_FAULTS", "OUTPUT_FAULTS", "QK_FAULTS"]
 Array = NDArray[np.generic]
 Generator = np.random.Generator
 
-# Relative error of the one element that is a little off.
+# Factor on the one element that is slightly wrong.
 _SLIGHT = 1.01
 
 
 def _large_element(output: Array, rng: Generator) -> tuple[int, ...] | None:
-    """Some element that is not small; None if all are 0 or NaN."""
+    """Pick an element that is not small; None if all are 0 or NaN."""
     size = np.nan_to_num(np.abs(output.astype(np.float64)))
     if not size.any():
         return None
@@ -54,20 +57,20 @@ def _last_query_unwritten(_: AttentionSpec, output: Array, _rng: Generator) -> A
 
 
 def _uninitialised(_: AttentionSpec, output: Array, rng: Generator) -> Array:
-    """Leave the last quarter of the queries as the allocator gave them: old bits here, zeros there."""
+    """Leave the last quarter of the queries unwritten: arbitrary bits in odd columns, zeros in even ones."""
     if not output.size:
         return output
     rows = output[:, :, output.shape[2] - (output.shape[2] + 3) // 4 :]
     bits = np.frombuffer(rng.bytes(rows.size * output.dtype.itemsize), dtype=output.dtype).reshape(rows.shape)
-    # Old bits that are NaN are left out: one-element-nan is for those.
-    with np.errstate(invalid="ignore"):  # of signalling NaN
+    # Bits that form a NaN are left out; the fault one-element-nan covers them.
+    with np.errstate(invalid="ignore"):  # signalling NaN
         kept = np.isfinite(bits) & (np.arange(rows.shape[3]) % 2 == 1)
     rows[...] = np.where(kept, bits, output.dtype.type(0))
     return output
 
 
 def _transposed(_: AttentionSpec, output: Array, _rng: Generator) -> Array:
-    """Heads and queries in each other's place in memory."""
+    """Swap heads and queries in memory."""
     return np.ascontiguousarray(output.transpose(0, 2, 1, 3)).reshape(output.shape)
 
 
@@ -76,7 +79,7 @@ def _columns_reversed(_: AttentionSpec, output: Array, _rng: Generator) -> Array
 
 
 def _stale(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, rng: Generator) -> Outputs:
-    """Give the outputs of an earlier run: other numbers of the same shapes."""
+    """Return the outputs of an earlier run with other inputs of the same shapes."""
     others = {}
     for name, array in inputs.named().items():
         if name in ("attn_mask", "nonpad_kv_seqlen"):
@@ -87,7 +90,7 @@ def _stale(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, rng: Ge
 
 
 def _cached(name: str, change: Callable[[Array, int], Array]) -> Callable[..., Outputs]:
-    """Change one present output, if there is one: (array, past length) -> array."""
+    """Create a fault that changes one present output, if it exists: (array, past length) -> array."""
 
     def plant(_spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: Generator) -> Outputs:
         past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
@@ -111,20 +114,20 @@ def _not_updated(present: Array, past: int) -> Array:
 
 
 def _restaged(other: dict[QkOutputMode, QkOutputMode]) -> Callable[..., Outputs]:
-    """Give another stage of the scores than the one asked for, which is told by its numbers."""
+    """Create a fault that returns another stage of the scores; the requested stage is inferred from the numbers."""
 
     def plant(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: Generator) -> Outputs:
         if "qk" not in right:
             return dict(right)
-        wanted = np.nan_to_num(right["qk"].astype(np.float64), neginf=-1e30)
+        requested = np.nan_to_num(right["qk"].astype(np.float64), neginf=-1e30)
         distances = {}
         for mode in QkOutputMode:
             stage = np.nan_to_num(_stage(spec, inputs, mode), neginf=-1e30)
-            distances[mode] = float(np.abs(np.maximum(stage, -1e30) - np.maximum(wanted, -1e30)).max(initial=0.0))
+            distances[mode] = float(np.abs(np.maximum(stage, -1e30) - np.maximum(requested, -1e30)).max(initial=0.0))
         nearest = min(distances, key=lambda mode: distances[mode])
-        given = _stage(spec, inputs, other.get(nearest, nearest))
+        returned = _stage(spec, inputs, other.get(nearest, nearest))
         with np.errstate(over="ignore"):
-            return {**right, "qk": given.astype(right["qk"].dtype)}
+            return {**right, "qk": returned.astype(right["qk"].dtype)}
 
     return plant
 
@@ -144,15 +147,15 @@ OUTPUT_FAULTS: tuple[Fault, ...] = (
     _fault("one-element-nan", "one element is NaN", _one_nan),
     _fault("output-zero", "nothing is written: the output is zero", lambda _, output, _rng: np.zeros_like(output)),
     _fault("last-query-unwritten", "the last query's output is zero", _last_query_unwritten),
-    _fault("uninitialised-memory", "the last quarter of the output holds what stood in memory", _uninitialised),
-    _fault("columns-reversed", "the columns of the output stand in reverse order", _columns_reversed),
+    _fault("uninitialised-memory", "the last quarter of the output is uninitialised memory", _uninitialised),
+    _fault("columns-reversed", "the columns of the output are in reverse order", _columns_reversed),
     Fault(
         name="output-transposed",
         says="heads and queries of the output are confused",
         applies=when.several_heads,
         plant=on_output(_transposed),
     ),
-    Fault(name="output-stale", says="the output of an earlier run is given", applies=when.always, plant=_stale),
+    Fault(name="output-stale", says="the output of an earlier run is returned", applies=when.always, plant=_stale),
 )
 
 CACHE_FAULTS: tuple[Fault, ...] = tuple(
@@ -165,9 +168,9 @@ CACHE_FAULTS: tuple[Fault, ...] = tuple(
     )
     for name in ("present_key", "present_value")
     for slug, says, change in (
-        ("past-after-new", "holds the new ones before the past", _past_after_new),
-        ("last-missing", "lacks the newest one", _last_missing),
-        ("not-updated", "lacks the new ones", _not_updated),
+        ("past-after-new", "contains the new entries before the past", _past_after_new),
+        ("last-missing", "lacks the newest entry", _last_missing),
+        ("not-updated", "lacks the new entries", _not_updated),
     )
 )
 
@@ -188,7 +191,7 @@ QK_FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="qk-scores-and-weights-swapped",
-        says="qk_matmul_output holds the weights in place of the scores, or the scores in place of the weights",
+        says="qk_matmul_output contains the weights instead of the scores, or the scores instead of the weights",
         applies=when.always,
         plant=_restaged(
             {

@@ -1,7 +1,7 @@
-"""Planted faults: what a wrong runtime would give, as pure functions of spec and inputs.
+"""Planted faults: computes the outputs of a faulty runtime as pure functions of spec and inputs.
 
-A check is worth what its planted faults prove. Nothing here runs a model; a wrapper
-session in `runtimes` puts these outputs in the place of a runtime's own.
+A check is only as good as the planted faults that it finds. Runs no model; a wrapper
+session in `runtimes` replaces a runtime's outputs by these.
 """
 
 from collections.abc import Collection
@@ -21,19 +21,19 @@ __all__ = ["FAULTS", "Fault", "faults_for", "right_output"]
 
 Array = NDArray[np.generic]
 
-# A mask that differs between heads cannot be among the inputs that a case describes.
+# The inputs of a case never have a mask that differs between heads.
 _NOT_PLANTED = ("mask-first-head",)
 
 
 def faults_for(
     spec: AttentionSpec, *, dtype: Dtype | None = None, outputs: Collection[str] = ("output",)
 ) -> tuple[Fault, ...]:
-    """The faults that an attention can have.
+    """Return the faults that an attention can have.
 
     Args:
-        spec: What is computed.
-        dtype: Element type; None = faults of any.
-        outputs: What the attention gives: "output", "present_key", "present_value", "qk".
+        spec: The attention.
+        dtype: Element type; None = faults of every type.
+        outputs: Outputs of the attention: "output", "present_key", "present_value", "qk".
     """
     return tuple(
         fault
@@ -43,19 +43,19 @@ def faults_for(
 
 
 def right_output(spec: AttentionSpec, inputs: AttentionInputs) -> Array:
-    """The oracle's output, rounded to the type of the query."""
+    """Compute the oracle's output, rounded to the type of the query."""
     width = spec.v_head_dim * (1 if spec.layout is Layout.BNSH else spec.q_num_heads)
     empty: Array = np.zeros((*inputs.query.shape[:-1], width), dtype=inputs.query.dtype)
     return on_blocks()(spec, inputs, {"output": empty}, np.random.default_rng(0))["output"]
 
 
 def _of_reading(reading: Reading) -> Fault:
-    """A reading as a fault: its float64 output, rounded to the output's type."""
+    """Convert a reading to a fault: its float64 output, rounded to the output's type."""
 
     def applies(spec: AttentionSpec) -> bool:
-        # A window alone leaves a query without keys at some sizes only, which a spec does not tell.
-        empties = not reading.name.startswith("masked-row") or when.has_mask(spec) or when.has_lengths(spec)
-        return reading.applies(spec) and empties
+        # Whether a window alone leaves a query without visible keys depends on sizes, which a spec does not have.
+        can_mask_rows = not reading.name.startswith("masked-row") or when.has_mask(spec) or when.has_lengths(spec)
+        return reading.applies(spec) and can_mask_rows
 
     return Fault(name=reading.name, says=reading.says, applies=applies, plant=on_blocks(reading.blocks))
 

@@ -1,4 +1,7 @@
-"""What a wrong fourth output of Attention looks like, in the words of `diagnosis`. Names, never judges."""
+"""Explains a wrong fourth output of Attention (the scores), as `diagnosis` does for the output.
+
+Decides no verdict; see `judge.qk_agreement`.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -14,11 +17,14 @@ Array = NDArray[np.generic]
 
 
 def explain_qk(expectation: QkExpectation, actual: Array) -> Explanation | None:
-    """Name scores that are right but for how a hidden key is written, or that are no numbers at all.
+    """Detect scores that are all NaN, or correct except for the value of hidden keys.
 
     Args:
-        expectation: What they must be.
-        actual: The scores that were judged wrong.
+        expectation: The expected scores and their bounds.
+        actual: Scores whose verdict is wrong.
+
+    Returns:
+        The explanation, or None.
     """
     if actual.shape != expectation.expected.shape:
         return None

@@ -1,6 +1,6 @@
-"""Blocks of the oracle with one rule changed that no other inputs can express: who sees whom, in which order.
+"""Changes one rule of the oracle's blocks, where changed inputs cannot: visibility by position, order of keys.
 
-Every function gives blocks like `oracle.head_blocks(spec, inputs, rows=...)`, in the same order.
+Every function yields blocks like `oracle.head_blocks(spec, inputs, rows=...)`, in the same order. Computes no output.
 """
 
 import math
@@ -36,7 +36,7 @@ Float64 = NDArray[np.float64]
 Rows = NDArray[np.int64] | None
 Blocks = Callable[..., Iterator[HeadBlock]]
 
-# tanh(-40) is -1 to the last bit of float64: this many caps below the scores stand for "hidden".
+# A finite bias for hidden keys, in softcaps below the scores: tanh(-40) is exactly -1 in float64.
 _CAPS_BELOW = 40.0
 
 
@@ -53,14 +53,14 @@ class SampleSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """How a reading tells who sees whom by position.
+    """Visibility rules by position, where they differ from the oracle's.
 
     Args:
-        offset: Position of the first query; None = the oracle's own.
-        reach: Keys that causality shows beyond a query's own position.
-        left, right: The same for the windows.
-        causal: Whether causality holds at all; a row that is not causal sees every key.
-        valid: (keys, sizes) -> keys that are no padding; None = the oracle's own.
+        offset: Position of the first query; None = as in the oracle.
+        reach: Number of keys after a query's own position that causality leaves visible.
+        left, right: Number of keys by which the windows are too wide.
+        causal: (rows, sizes) -> rows that are causal; the other rows attend to every key. None = all.
+        valid: (keys, sizes) -> keys that are not padding; None = as in the oracle.
     """
 
     offset: Callable[[SampleSizes], int] | None = None
@@ -72,7 +72,7 @@ class Positions:
 
 
 def after_change(change: Change) -> Blocks:
-    """The oracle's blocks of a changed problem."""
+    """Yield the oracle's blocks of changed spec and inputs."""
 
     def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
         return head_blocks(*change(spec, inputs), rows=rows)
@@ -81,14 +81,14 @@ def after_change(change: Change) -> Blocks:
 
 
 def reposition(positions: Positions, *, without_windows: bool = False) -> Blocks:
-    """Tell by other positions who sees whom; the mask stays."""
+    """Change visibility by position; the mask stays the same."""
 
     def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
         mask = MaskKind.NONE if spec.mask is MaskKind.LENGTHS else spec.mask
-        bare = replace(spec, is_causal=False, left_window=-1, right_window=-1, mask=mask)
-        wanted = replace(spec, left_window=-1, right_window=-1) if without_windows else spec
-        for block in head_blocks(bare, replace(inputs, nonpad_kv_seqlen=None), rows=rows):
-            visible = _visible(wanted, positions, block.rows, _lengths(inputs, block))
+        mask_only = replace(spec, is_causal=False, left_window=-1, right_window=-1, mask=mask)
+        changed = replace(spec, left_window=-1, right_window=-1) if without_windows else spec
+        for block in head_blocks(mask_only, replace(inputs, nonpad_kv_seqlen=None), rows=rows):
+            visible = _visible(changed, positions, block.rows, _lengths(inputs, block))
             yield replace(block, bias=np.where(visible, block.bias, -np.inf))
 
     return blocks
@@ -108,7 +108,7 @@ def _lengths(inputs: AttentionInputs, block: HeadBlock) -> SampleSizes:
 def _visible(
     spec: AttentionSpec, positions: Positions, rows: NDArray[np.int64], lengths: SampleSizes
 ) -> NDArray[np.bool_]:
-    """(rows, keys), True where causality, windows and lengths let a query see a key."""
+    """Visibility by causality, windows and lengths: (rows, keys)."""
     keys = np.arange(lengths.keys)
     position = rows[:, None] + (lengths.offset if positions.offset is None else positions.offset(lengths))
     visible = np.ones((rows.size, lengths.keys), dtype=bool)
@@ -129,26 +129,26 @@ def hide_keys(which: Callable[[NDArray[np.int64], SampleSizes], NDArray[np.bool_
     """Hide some keys from every query.
 
     Args:
-        which: (keys, sizes) -> True for a key that is lost.
+        which: (keys, sizes) -> True for a key to hide.
     """
 
     def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
         for block in head_blocks(spec, inputs, rows=rows):
-            lost = which(np.arange(block.key.shape[0]), _lengths(inputs, block))
-            yield replace(block, bias=np.where(lost, -np.inf, block.bias))
+            hidden = which(np.arange(block.key.shape[0]), _lengths(inputs, block))
+            yield replace(block, bias=np.where(hidden, -np.inf, block.bias))
 
     return blocks
 
 
 def past_after_new(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
-    """Join the new keys before the past ones; positions count as if they were in order."""
+    """Concatenate the new keys before the past ones; positions are not adjusted."""
     past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
     for block in head_blocks(spec, inputs, rows=rows):
         yield replace(block, key=np.roll(block.key, -past, axis=0), value=np.roll(block.value, -past, axis=0))
 
 
 def cache_off_by_one(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
-    """Write the new keys one place too early: the newest past key is lost, the last place stays 0."""
+    """Write the new keys one position too early: the newest past key is overwritten, the last position is 0."""
     past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
 
     def shifted(array: Float64) -> Float64:
@@ -159,7 +159,7 @@ def cache_off_by_one(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows
 
 
 def value_row_zero(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
-    """Lose the first value but not its key."""
+    """Replace the first value by 0; its key stays."""
     for block in head_blocks(spec, inputs, rows=rows):
         value = block.value.copy()
         value[:1] = 0.0
@@ -167,12 +167,12 @@ def value_row_zero(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows =
 
 
 def masked_rows(*, level: bool, bias: float, causal_only: bool = False) -> Blocks:
-    """Give queries without a visible key another answer than zero.
+    """Change the output of queries without a visible key, which is zero in the oracle.
 
     Args:
         level: All scores count as equal.
-        bias: What such a row's bias becomes: 0 = nothing is hidden; NaN = the row is NaN.
-        causal_only: Causality, windows and lengths still hide; only the mask does not.
+        bias: New bias of such a row: 0 = every key is visible; NaN = the row is NaN.
+        causal_only: Causality, windows and lengths still hide keys; only the mask does not.
     """
 
     def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
@@ -180,8 +180,8 @@ def masked_rows(*, level: bool, bias: float, causal_only: bool = False) -> Block
             empty = np.isneginf(block.bias.max(1, keepdims=True, initial=-np.inf))
             shown = np.full_like(block.bias, bias)
             if causal_only:
-                seen = _visible(spec, Positions(), block.rows, _lengths(inputs, block))
-                shown = np.where(seen, shown, -np.inf)
+                allowed = _visible(spec, Positions(), block.rows, _lengths(inputs, block))
+                shown = np.where(allowed, shown, -np.inf)
             query = np.where(empty, 0.0, block.query) if level else block.query
             yield replace(block, query=query, bias=np.where(empty, shown, block.bias))
 
@@ -189,7 +189,7 @@ def masked_rows(*, level: bool, bias: float, causal_only: bool = False) -> Block
 
 
 def lowest_is_hidden(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
-    """Take the lowest finite number of the mask's type for "hidden", so that a row of it becomes zero."""
+    """Treat the lowest finite number of the mask's type as hidden, so that a row of it becomes zero."""
     import ml_dtypes
 
     mask = inputs.attn_mask
@@ -214,9 +214,9 @@ class _CapLast(HeadBlock):
 
 
 def cap_last(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
-    """Bend the mask with the scores: a hidden key counts as -softcap."""
+    """Apply the softcap after the mask: the logit of a hidden key is -softcap."""
     for block in head_blocks(spec, inputs, rows=rows):
-        # A finite bias far below the scores is capped to the same number and keeps the bound finite.
+        # A finite bias far below the scores is capped to the same number, and the error bound stays finite.
         below = float(np.abs(block.scores()).max(initial=0.0)) + _CAPS_BELOW * block.softcap
         yield _CapLast(
             batch=block.batch,
@@ -232,7 +232,7 @@ def cap_last(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None)
 
 
 def exponent_base_two(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
-    """Use 2^x in the place of e^x: every logit counts ln 2 times."""
-    half = math.log(2.0)
+    """Use 2^x instead of e^x: every logit is multiplied by ln 2."""
+    factor = math.log(2.0)
     for block in head_blocks(spec, inputs, rows=rows):
-        yield replace(block, scale=block.scale * half, softcap=block.softcap * half, bias=block.bias * half)
+        yield replace(block, scale=block.scale * factor, softcap=block.softcap * factor, bias=block.bias * factor)

@@ -1,7 +1,7 @@
-"""Changes of spec and inputs after which the oracle follows another reading of the operator.
+"""Changes spec and inputs so that the oracle computes an alternative reading of the operator.
 
-Each function takes spec and inputs and gives both, changed; arguments are never altered.
-What cannot be said by other inputs is in `reading_blocks`.
+Each function returns changed copies and does not modify its arguments.
+Readings that changed inputs cannot express are in `reading_blocks`.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ Change = Callable[[AttentionSpec, AttentionInputs], Problem]
 
 
 def with_spec(*, scale: Callable[[AttentionSpec], float] | None = None, softcap: float | None = None) -> Change:
-    """Read another scale or softcap."""
+    """Replace the scale or the softcap."""
 
     def change(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
         if scale is not None:
@@ -54,7 +54,7 @@ def with_spec(*, scale: Callable[[AttentionSpec], float] | None = None, softcap:
 
 
 def heads_first(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
-    """Bring query, key and value to the 4-D layout, in their own type."""
+    """Convert query, key and value to the 4-D layout; their type stays the same."""
     if spec.layout is Layout.BNSH:
         return spec, inputs
     return _as_4d(spec, inputs, transpose=True)
@@ -66,7 +66,7 @@ def untransposed(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
 
 
 def _as_4d(spec: AttentionSpec, inputs: AttentionInputs, *, transpose: bool) -> Problem:
-    def apart(array: Array, num_heads: int, width: int) -> Array:
+    def split(array: Array, num_heads: int, width: int) -> Array:
         batch_size, seq_len, _ = array.shape
         if transpose:
             return array.reshape(batch_size, seq_len, num_heads, width).transpose(0, 2, 1, 3)
@@ -74,9 +74,9 @@ def _as_4d(spec: AttentionSpec, inputs: AttentionInputs, *, transpose: bool) -> 
 
     arrays = replace(
         inputs,
-        query=apart(inputs.query, spec.q_num_heads, spec.head_dim),
-        key=apart(inputs.key, spec.kv_num_heads, spec.head_dim),
-        value=apart(inputs.value, spec.kv_num_heads, spec.v_head_dim),
+        query=split(inputs.query, spec.q_num_heads, spec.head_dim),
+        key=split(inputs.key, spec.kv_num_heads, spec.head_dim),
+        value=split(inputs.value, spec.kv_num_heads, spec.v_head_dim),
     )
     return replace(spec, layout=Layout.BNSH), arrays
 
@@ -86,30 +86,30 @@ def map_heads(
     query: Callable[[NDArray[np.int64]], NDArray[np.int64]] | None = None,
     kv: Callable[[NDArray[np.int64], AttentionSpec], NDArray[np.int64]] | None = None,
 ) -> Change:
-    """Let query head h take another query head's place, or another key/value head.
+    """Permute the query heads, or change the key/value head that each query head uses.
 
     Args:
-        query: Heads -> the heads whose output stands there.
-        kv: (heads, spec) -> key/value head of each; None = as the operator says.
+        query: Head indices -> the heads whose outputs appear there.
+        kv: (heads, spec) -> key/value head of each; None = as the operator specifies.
     """
 
     def change(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
         spec, inputs = heads_first(spec, inputs)
         heads = np.arange(spec.q_num_heads)
-        taken = heads if query is None else query(heads)
-        served = (heads // spec.heads_per_kv if kv is None else kv(heads, spec))[taken]
+        q_heads = heads if query is None else query(heads)
+        kv_heads = (heads // spec.heads_per_kv if kv is None else kv(heads, spec))[q_heads]
         mask = inputs.attn_mask
         if mask is not None and mask.ndim > 2 and mask.shape[-3] > 1:
-            mask = np.take(mask, taken, axis=mask.ndim - 3)
+            mask = np.take(mask, q_heads, axis=mask.ndim - 3)
         past_key, past_value = inputs.past_key, inputs.past_value
         arrays = replace(
             inputs,
-            query=inputs.query[:, taken],
-            key=inputs.key[:, served],
-            value=inputs.value[:, served],
+            query=inputs.query[:, q_heads],
+            key=inputs.key[:, kv_heads],
+            value=inputs.value[:, kv_heads],
             attn_mask=mask,
-            past_key=None if past_key is None else past_key[:, served],
-            past_value=None if past_value is None else past_value[:, served],
+            past_key=None if past_key is None else past_key[:, kv_heads],
+            past_value=None if past_value is None else past_value[:, kv_heads],
         )
         return replace(spec, kv_num_heads=spec.q_num_heads), arrays
 
@@ -117,7 +117,7 @@ def map_heads(
 
 
 def reverse_batch(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
-    """Give each sample the output of its mirror image in the batch."""
+    """Reverse the order of the samples."""
     arrays = {name: array[::-1] for name, array in inputs.named().items() if name != "attn_mask"}
     if inputs.attn_mask is not None:
         arrays["attn_mask"] = full_mask(inputs)[::-1]
@@ -125,14 +125,14 @@ def reverse_batch(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
 
 
 def full_mask(inputs: AttentionInputs) -> Array:
-    """The mask in four dimensions, all queries and keys written out: (1 or batch, 1 or heads, queries, keys).
+    """Expand the mask to four dimensions with all queries and keys: (1 or batch, 1 or heads, queries, keys).
 
     Raises:
         ValueError: If there is no mask.
     """
     if inputs.attn_mask is None:
         raise ValueError("There is no mask.")
-    # Whether 3-D or 4-D, the queries are told apart by the mask, so both layouts are read.
+    # Query and key may have either layout.
     mask = inputs.attn_mask.reshape((1,) * (4 - inputs.attn_mask.ndim) + inputs.attn_mask.shape)
     axis = 2 if inputs.query.ndim == 4 else 1
     past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
@@ -145,7 +145,7 @@ def full_mask(inputs: AttentionInputs) -> Array:
 
 
 def change_mask(rule: Callable[[Array], Array]) -> Change:
-    """Read another mask, made from the full one."""
+    """Replace the mask by a function of the expanded mask."""
 
     def change(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
         return spec, replace(inputs, attn_mask=rule(full_mask(inputs)))
@@ -154,17 +154,17 @@ def change_mask(rule: Callable[[Array], Array]) -> Change:
 
 
 def mask_ignored(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
-    """Leave the mask out."""
+    """Remove the mask."""
     return replace(spec, mask=MaskKind.NONE), replace(inputs, attn_mask=None)
 
 
 def mask_as_boolean(mask: Array) -> Array:
-    """Whatever is not 0 may attend."""
+    """Convert to boolean: every value other than 0 may attend."""
     return np.not_equal(mask, 0)
 
 
 def swap_true_and_false(mask: Array) -> Array:
-    """True hides."""
+    """Invert the mask: True hides a key."""
     return np.logical_not(mask)
 
 
@@ -174,12 +174,12 @@ def transpose_mask(mask: Array) -> Array:
 
 
 def only_first(axis: int) -> Callable[[Array], Array]:
-    """Take the first entry of an axis for all."""
+    """Use the first entry of an axis for all."""
     return lambda mask: np.broadcast_to(np.take(mask, [0], axis=axis), mask.shape) if mask.shape[axis] else mask
 
 
 def mix_batch_and_head(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
-    """Take the batch axis of the mask for its head axis and the other way round."""
+    """Swap the batch axis and the head axis of the mask."""
     mask = full_mask(inputs)
     batch_size = inputs.query.shape[0]
     rows = np.arange(spec.q_num_heads) % max(1, mask.shape[0])
@@ -188,7 +188,7 @@ def mix_batch_and_head(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
 
 
 def fill_mask(where: str) -> Callable[[Array], Array]:
-    """Let a row see the hidden keys before its first visible one, after its last, or between.
+    """Unmask the hidden keys before a row's first visible key, after its last one, or between them.
 
     Args:
         where: "left", "right" or "holes".
@@ -206,14 +206,14 @@ def fill_mask(where: str) -> Callable[[Array], Array]:
 
 
 def mask_times_scale(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
-    """Scale scores and mask together."""
+    """Multiply the mask by the scale, as the scores."""
     mask = full_mask(inputs).astype(np.float64)
     finite = np.isfinite(mask)
     return spec, replace(inputs, attn_mask=np.where(finite, np.where(finite, mask, 0.0) * spec.scale_value, mask))
 
 
 def change_lengths(step: int) -> Change:
-    """Read every length too long or too short by a step."""
+    """Change every length by a step."""
 
     def change(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
         if inputs.nonpad_kv_seqlen is None:
@@ -226,7 +226,7 @@ def change_lengths(step: int) -> Change:
 
 
 def first_length_for_all(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
-    """Take the length of sample 0 for every sample."""
+    """Use the length of sample 0 for every sample."""
     lengths = inputs.nonpad_kv_seqlen
     if lengths is None or not lengths.size:
         return spec, inputs

@@ -1,8 +1,8 @@
-"""Other readings of the attention operator than the oracle's: what a runtime does if it is wrong in a known way.
+"""Defines the alternative readings of the attention operator: known ways in which runtimes differ from the oracle.
 
-A reading is the oracle with one rule changed. The judge names a fault by finding the
-reading that an output agrees with; planted faults are made of the same readings. How the
-rules are changed is in `reading_inputs` and `reading_blocks`.
+A reading is the oracle with one rule changed. The diagnosis finds the reading that a wrong
+output agrees with, and planted faults use the same readings. The changes themselves are
+implemented in `reading_inputs` and `reading_blocks`.
 """
 
 import math
@@ -25,16 +25,16 @@ __all__ = ["READINGS", "Reading", "readings_for"]
 class Reading:
     """The oracle with one rule changed.
 
-    A reading may give NaN (a row without a visible key, by a plain softmax). The
-    judge excuses what its oracle has no number for, so whoever compares an output
-    with a reading must also ask that it is NaN there, as `core.faults.diagnosis` does.
+    A reading may produce NaN (a plain softmax of a row without a visible key). The
+    judge does not check elements where its oracle is not finite, so whoever compares an output
+    with a reading must also check that the output is NaN there, as `core.faults.diagnosis` does.
 
     Args:
         name: Stable slug, such as `causal-upper-left`.
-        says: What a runtime that follows it does, to stand after "It looks as if": "the last key is missing".
-        dated: Which text of the operator, or which earlier runtime, reads it so; "" if none is known to.
-        applies: Whether a spec can tell this reading from the oracle's own.
-        blocks: Like `oracle.head_blocks(spec, inputs, rows=...)`, with the rule changed.
+        says: Description, a clause that follows "It looks as if": "the last key is missing".
+        dated: Version of the specification or of a runtime with this reading; "" if none is known.
+        applies: Whether this reading can differ from the oracle for a spec.
+        blocks: Same signature as `oracle.head_blocks(spec, inputs, rows=...)`, with the rule changed.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Reading:
 
 
 def readings_for(spec: AttentionSpec) -> tuple[Reading, ...]:
-    """The readings that a spec can tell from the oracle's own, in the order of the table."""
+    """Return the readings that can differ from the oracle for a spec, in the order of the table."""
     return tuple(reading for reading in READINGS if reading.applies(spec))
 
 
@@ -65,18 +65,18 @@ def _fill(where: str) -> other.Change:
 
 
 def _causal_alone(spec: AttentionSpec) -> bool:
-    """With lengths, the last query's position is the last valid key: causality and lengths hide the same from it."""
+    """Causal without lengths; with lengths, causality hides no valid key from the last query."""
     return spec.is_causal and not when.has_lengths(spec)
 
 
 def _empties(spec: AttentionSpec) -> bool:
-    """Whether a query can be left without a visible key."""
+    """Whether a query can have no visible key."""
     return when.has_mask(spec) or when.has_lengths(spec) or spec.has_window
 
 
 _SCALES: tuple[Reading, ...] = (
     _scale("scale-missing", "the scale is left out", lambda _: 1.0),
-    _scale("scale-ignored", "1/sqrt(head_dim) stands in place of the scale given", lambda s: s.head_dim**-0.5),
+    _scale("scale-ignored", "1/sqrt(head_dim) is used instead of the given scale", lambda s: s.head_dim**-0.5),
     _scale("scale-inverse", "the scale is 1/head_dim", lambda s: 1.0 / s.head_dim),
     _scale(
         "scale-half-applied",
@@ -85,10 +85,10 @@ _SCALES: tuple[Reading, ...] = (
     ),
     _scale("scale-twice", "the scale is applied twice", lambda s: s.scale_value * abs(s.scale_value)),
     _scale("scale-of-value", "the scale is 1/sqrt(v_head_dim)", lambda s: s.v_head_dim**-0.5),
-    _scale("scale-zero", "every visible key weighs the same, as with scale 0", lambda _: 0.0),
+    _scale("scale-zero", "every visible key has the same weight, as with scale 0", lambda _: 0.0),
     Reading(
         name="exponent-base-two",
-        says="the softmax takes 2^x in place of e^x",
+        says="the softmax uses 2^x instead of e^x",
         applies=when.always,
         blocks=rule.exponent_base_two,
     ),
@@ -100,7 +100,7 @@ _SCALES: tuple[Reading, ...] = (
     ),
     Reading(
         name="softcap-after-mask",
-        says="the softcap is applied after the mask, so that hidden keys leak",
+        says="the softcap is applied after the mask, so that hidden keys leak into the output",
         dated="ONNX's text before onnx PR 7867 (onnx up to 1.21), onnxruntime's CPU kernel up to 1.25",
         applies=when.capped_before_hiding,
         blocks=rule.cap_last,
@@ -110,46 +110,46 @@ _SCALES: tuple[Reading, ...] = (
 _POSITIONS: tuple[Reading, ...] = (
     Reading(
         name="causal-upper-left",
-        says="causality counts from the first key in spite of the past or the lengths",
+        says="the causal mask ignores the past or the lengths and is aligned with the first key",
         dated="with nonpad_kv_seqlen, ONNX's text before onnx PR 8068 (onnx 1.23)",
         applies=when.has_offset,
         blocks=reposition(Positions(offset=lambda _: 0)),
     ),
     Reading(
         name="causal-one-query-sees-all",
-        says="a single query sees every key in spite of causality",
+        says="a single query attends to every key despite is_causal",
         dated="onnxruntime's CPU kernel: without a past before onnxruntime PR 29050, after a past in 1.32.0",
         applies=_causal_alone,
         blocks=reposition(Positions(causal=lambda rows, sizes: np.full(rows.shape, sizes.queries != 1))),
     ),
     Reading(
         name="causal-bottom-right",
-        says="causality is aligned with the last key (offset total_seq_len - q_seq_len)",
+        says="the causal mask is aligned with the last key (offset total_seq_len - q_seq_len)",
         dated="onnxruntime issue 29020 reports it of its CPU kernel",
         applies=when.positioned,
         blocks=reposition(Positions(offset=lambda sizes: sizes.keys - sizes.queries)),
     ),
     Reading(
         name="causal-last-row-sees-all",
-        says="causality does not hold for the last query",
+        says="the causal mask is not applied to the last query",
         applies=_causal_alone,
         blocks=reposition(Positions(causal=lambda rows, sizes: rows != sizes.queries - 1)),
     ),
     Reading(
         name="causal-ignored",
-        says="causality is ignored",
+        says="is_causal is ignored",
         applies=when.causal,
         blocks=reposition(Positions(causal=lambda rows, _: np.zeros(rows.shape, dtype=bool))),
     ),
     Reading(
         name="causal-strict",
-        says="causality hides the query's own position",
+        says="the causal mask hides the query's own position",
         applies=when.causal,
         blocks=reposition(Positions(reach=-1)),
     ),
     Reading(
         name="causal-one-too-many",
-        says="causality shows one key too many",
+        says="the causal mask leaves one key too many visible",
         applies=lambda s: s.is_causal and s.right_window != 0,
         blocks=reposition(Positions(reach=1)),
     ),
@@ -197,7 +197,7 @@ _MASKS: tuple[Reading, ...] = (
     ),
     _mask(
         "mask-as-boolean",
-        "the float mask is read as boolean (not 0 = may attend)",
+        "the float mask is read as boolean (nonzero = may attend)",
         other.change_mask(other.mask_as_boolean),
         when.has_float_mask,
     ),
@@ -207,34 +207,34 @@ _MASKS: tuple[Reading, ...] = (
         other.mask_times_scale,
         lambda s: s.mask.value == "float" and s.scale_value != 1.0,
     ),
-    _mask("mask-transposed", "queries and keys of the mask are confused", other.change_mask(other.transpose_mask)),
-    _mask("mask-batch-as-head", "the batch axis of the mask is taken for its head axis", other.mix_batch_and_head),
-    _mask("mask-first-row", "the mask of the first query stands for all", other.change_mask(other.only_first(2))),
-    _mask("mask-first-batch", "the mask of the first sample stands for all", other.change_mask(other.only_first(0))),
-    _mask("mask-first-head", "the mask of the first head stands for all", other.change_mask(other.only_first(1))),
+    _mask("mask-transposed", "the query and key axes of the mask are swapped", other.change_mask(other.transpose_mask)),
+    _mask("mask-batch-as-head", "the batch axis of the mask is used as its head axis", other.mix_batch_and_head),
+    _mask("mask-first-row", "the mask of the first query is used for all", other.change_mask(other.only_first(2))),
+    _mask("mask-first-batch", "the mask of the first sample is used for all", other.change_mask(other.only_first(0))),
+    _mask("mask-first-head", "the mask of the first head is used for all", other.change_mask(other.only_first(1))),
     _mask(
         "mask-left-open",
-        "keys hidden before the first visible one are seen",
+        "keys hidden before the first visible key are visible",
         other.change_mask(other.fill_mask("left")),
     ),
     _mask(
         "mask-right-open",
-        "keys hidden after the last visible one are seen",
+        "keys hidden after the last visible key are visible",
         other.change_mask(other.fill_mask("right")),
     ),
-    _mask("mask-holes-filled", "keys hidden between visible ones are seen", _fill("holes")),
+    _mask("mask-holes-filled", "keys hidden between visible keys are visible", _fill("holes")),
 )
 
 _LENGTHS: tuple[Reading, ...] = (
     Reading(
         name="padding-ignored",
-        says="the lengths hide no padding",
+        says="nonpad_kv_seqlen is ignored: padding is visible",
         applies=lambda s: when.has_lengths(s) and not s.is_causal,
         blocks=reposition(Positions(valid=lambda keys, _: keys >= 0)),
     ),
     Reading(
         name="padding-left",
-        says="the padding is taken to stand on the left",
+        says="the padding is assumed to be on the left",
         applies=when.has_lengths,
         blocks=reposition(
             Positions(
@@ -243,11 +243,11 @@ _LENGTHS: tuple[Reading, ...] = (
             )
         ),
     ),
-    _mask("lengths-one-more", "one key of padding is seen", other.change_lengths(1), when.has_lengths),
+    _mask("lengths-one-more", "one key of padding is visible", other.change_lengths(1), when.has_lengths),
     _mask("lengths-one-less", "the lengths are one too short", other.change_lengths(-1), when.has_lengths),
     _mask(
         "lengths-of-first",
-        "the length of the first sample stands for all",
+        "the length of the first sample is used for all",
         other.first_length_for_all,
         when.has_lengths,
     ),
@@ -256,32 +256,32 @@ _LENGTHS: tuple[Reading, ...] = (
 _EMPTY_ROWS: tuple[Reading, ...] = (
     Reading(
         name="masked-row-nan",
-        says="a query without a visible key gives NaN",
+        says="the output of a query without a visible key is NaN",
         dated="a softmax without a guard, as in ONNX's text before onnx PR 8068 (onnx 1.23)",
         applies=_empties,
         blocks=rule.masked_rows(level=False, bias=np.nan),
     ),
     Reading(
         name="masked-row-mean",
-        says="a query without a visible key gives the mean of all values",
+        says="the output of a query without a visible key is the mean of all values",
         applies=_empties,
         blocks=rule.masked_rows(level=True, bias=0.0),
     ),
     Reading(
         name="masked-row-unmasked",
-        says="a query without a visible key sees every key",
+        says="a query without a visible key attends to every key",
         applies=_empties,
         blocks=rule.masked_rows(level=False, bias=0.0),
     ),
     Reading(
         name="masked-row-mean-of-allowed",
-        says="a query that its mask hides every key from gives the mean of what causality, window and lengths allow",
+        says="the output of a query whose mask hides every key is the mean of the keys that causality and window allow",
         applies=lambda s: when.has_mask(s) and when.positioned(s),
         blocks=rule.masked_rows(level=True, bias=0.0, causal_only=True),
     ),
     Reading(
         name="lowest-is-hidden",
-        says="a row of the lowest finite mask value counts as fully masked and gives zero",
+        says="a row of the lowest finite mask value counts as fully masked and its output is zero",
         applies=when.has_float_mask,
         blocks=rule.lowest_is_hidden,
     ),
@@ -302,7 +302,7 @@ _HEADS: tuple[Reading, ...] = (
     ),
     _mask(
         "head-zero-for-all",
-        "every head gives what the first gives",
+        "every head returns the output of the first head",
         other.map_heads(query=np.zeros_like),
         when.several_heads,
     ),
@@ -312,7 +312,7 @@ _HEADS: tuple[Reading, ...] = (
         other.map_heads(kv=lambda heads, _: np.zeros_like(heads)),
         lambda s: s.kv_num_heads > 1,
     ),
-    _mask("batch-reversed", "the samples of the batch stand in reverse order", other.reverse_batch, when.always),
+    _mask("batch-reversed", "the samples of the batch are in reverse order", other.reverse_batch, when.always),
     _mask("layout-not-transposed", "the 3-D inputs are not transposed", other.untransposed, when.three_dimensional),
 )
 
@@ -349,13 +349,13 @@ _KEYS: tuple[Reading, ...] = (
     ),
     Reading(
         name="past-after-new",
-        says="the past is joined after the new keys",
+        says="the past is concatenated after the new keys",
         applies=lambda s: s.has_past and (when.positioned(s) or when.has_mask(s)),
         blocks=rule.past_after_new,
     ),
     Reading(
         name="cache-off-by-one",
-        says="the new keys are written one place too early into the cache",
+        says="the new keys are written to the cache one position too early",
         applies=when.has_past,
         blocks=rule.cache_off_by_one,
     ),
@@ -364,7 +364,7 @@ _KEYS: tuple[Reading, ...] = (
     ),
 )
 
-# On inputs that cannot tell two readings apart, the earlier one is named.
+# If inputs do not distinguish two readings, the diagnosis names the earlier one.
 READINGS: tuple[Reading, ...] = (
     *_EMPTY_ROWS,
     *_POSITIONS,

@@ -1,5 +1,5 @@
-"""Whether an output agrees with the oracle: proven bound, sigma, score tests, and the verdict.
+"""Decides whether an output agrees with the oracle: proven error bound, sigma, score tests, and the verdict.
 
-Takes arrays and returns an `Agreement`; the only place where an agreement verdict is decided.
-Names no cause (that is `core.faults`) and reads no records.
+Takes arrays and returns an `Agreement`; no other module decides an agreement verdict.
+Names no cause (see `core.faults`) and reads no records.
 """

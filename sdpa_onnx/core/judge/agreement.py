@@ -1,7 +1,7 @@
-"""The judge: an output of attention against the float64 oracle, its proven bound and its sigma.
+"""Compares an attention output with the float64 oracle, its proven error bound and its sigma.
 
-Says wrong, suspicious, rounding-level or ok, with the evidence. Fixed tolerances, relative error,
-ulp and cosine are computed to be printed; they never decide.
+The verdict is wrong, suspicious, rounding-level or ok, with the evidence. Relative error, ulp and
+cosine are computed for information only; they never decide the verdict.
 """
 
 import math
@@ -20,50 +20,50 @@ __all__ = ["ROWS_PER_HEAD", "Agreement", "Expectation", "SizedMistake", "expect"
 
 Array = NDArray[np.generic]
 
-# Root mean square of error / sigma over all elements and over those of one head; the largest of right outputs in
-# METHOD A.5 and A.8 are 1.5 and 1.6. Beyond the first pair nothing explains them, beyond the third they are unusual.
+# Limits of the root mean square of error / sigma, over all elements and over one head; the largest for correct
+# outputs in METHOD A.5 and A.8 are 1.5 and 1.6. Above the first two the output is suspicious, above the third unusual.
 _LARGEST_KAPPA = 4.5
 _LARGEST_HEAD_KAPPA = 5.5
 _USUAL_KAPPA = 1.6
-# Largest |error| / sigma, as a multiple of what so many normal numbers reach once in a thousand (METHOD A.7).
+# Largest |error| / sigma, as a multiple of the largest of as many normal numbers, at a chance of 1/1000 (METHOD A.7).
 _LARGEST_Z_SHARE = 3.0
 _USUAL_Z_SHARE = 1.0
 _CHANCE = 1e-3
-# Sigma is an estimate, and roundings are not normal: the reach of z is this much larger (METHOD A.7).
+# Sigma is an estimate and rounding errors are not normal, so z may be larger by this factor (METHOD A.7).
 _Z_MARGIN = 1.4
-# A proven fault is laid to a mistake only if this explains so much of its squared error.
-_TOLD_SHARE = 0.25
-# Directions hold to first order: a larger scale error or leak is no estimate.
+# The diagnosis of a wrong output names a mistake only if it explains this share of the squared error.
+_NAMED_SHARE = 0.25
+# Directions are a first-order approximation, so larger estimates of a scale error or leak are not reliable.
 _FIRST_ORDER = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What the judge found.
+    """Result of comparing an output with the oracle.
 
     Args:
-        verdict: WRONG if an element lies outside its proven bound, is not finite without cause, or is a number
-            where a NaN in the inputs must show; the others follow from sigma, see METHOD A.7.
+        verdict: WRONG if an element is outside its proven bound, is not finite without cause, or is finite
+            where a NaN in the inputs must reach it; the other verdicts follow from sigma, see METHOD A.7.
         diagnosis: The evidence in one sentence.
         max_abs_error: Largest |actual - oracle|.
         max_bound_ratio: Largest |actual - oracle| / bound; above 1 is a proof.
-        worst: (batch, head, query, column) of the largest ratio, or None.
+        worst: (batch, head, query, column) of the largest bound ratio, or None.
         max_relative_error: Largest |actual - oracle| / |oracle|.
         max_ulp_error: Largest |actual - oracle| in spacings of the output format at the oracle.
-        cosine: Cosine between actual and oracle over all judged elements.
-        mismatched: Finite elements outside their bound.
-        not_finite: Elements that are NaN or infinite where the oracle is finite.
-        swallowed: Numbers where a NaN in what a query sees must show.
-        total: Elements compared.
-        judged: Elements among them that the oracle has a number and a bound for.
-        judged_rows: Rows judged; total_rows: rows present.
+        cosine: Cosine similarity of actual and oracle over all judged elements.
+        mismatched: Number of finite elements outside their bound.
+        not_finite: Number of elements that are NaN or infinite where the oracle is finite.
+        swallowed: Number of finite elements where a NaN among the inputs visible to the query must appear.
+        total: Number of elements compared.
+        judged: Number of those for which the oracle and the bound are finite.
+        judged_rows: Rows judged; total_rows: rows of the output.
         scale_error_proven: Smallest relative error of the scale that these
-            inputs and bounds would prove, to first order.
-        kappa: Root mean square of error / sigma over the elements judged statistically, -1 if none was.
-        max_z: Largest |error| / sigma among them, -1 if none was.
+            inputs and bounds can prove, to first order.
+        kappa: Root mean square of error / sigma over the elements judged statistically, -1 if there are none.
+        max_z: Largest |error| / sigma among them, -1 if there are none.
         statistical_rows: Rows judged statistically.
-        findings: Mistakes that the errors show, the one that explains most first.
-        warnings: Doubts, each one sentence.
+        findings: Mistakes that the score tests found; the one that explains most comes first.
+        warnings: Limits of this result, each one sentence.
     """
 
     verdict: Verdict
@@ -89,12 +89,12 @@ class Agreement:
     warnings: tuple[str, ...] = ()
 
 
-@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # of infinite inputs: what has no number is not judged
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # infinite inputs: results without a number are skipped
 def judge(expectation: Expectation, actual: Array) -> Agreement:
-    """Judge an output of attention.
+    """Compare an output of attention with its expectation and decide the verdict.
 
     Args:
-        expectation: What the inputs that the runtime got must give.
+        expectation: Oracle, bound and sigma for the inputs that the runtime received.
         actual: The output, in the spec's layout.
 
     Source: METHOD A.3, A.4, A.7; docs/decisions/0004.
@@ -107,7 +107,7 @@ def judge(expectation: Expectation, actual: Array) -> Agreement:
     output = _heads_first(expectation.spec, actual)
     evidence = gather(expectation, output)
     findings = find_directions(evidence.rows, evidence.square_sum, expectation.precision, None)
-    if findings:  # what rows share only widens the error, and costs as much as sigma: asked for only where it decides
+    if findings:  # shared errors only widen the standard error and cost as much as sigma: compute them only if needed
         findings = find_directions(evidence.rows, evidence.square_sum, expectation.precision, expectation.shared())
     verdict = _verdict(evidence, findings)
     product = math.sqrt(evidence.actual_square * evidence.oracle_square)
@@ -137,7 +137,10 @@ def judge(expectation: Expectation, actual: Array) -> Agreement:
 
 
 def _verdict(evidence: Evidence, findings: tuple[SizedMistake, ...]) -> Verdict:
-    """Source: METHOD A.7."""
+    """Decide the verdict.
+
+    Source: METHOD A.7.
+    """
     if evidence.mismatched or evidence.not_finite or evidence.swallowed:
         return Verdict.WRONG
     if not evidence.deviations:
@@ -152,7 +155,7 @@ def _verdict(evidence: Evidence, findings: tuple[SizedMistake, ...]) -> Verdict:
 
 
 def _z_share(evidence: Evidence) -> float:
-    """The largest deviation over what so many right elements may reach."""
+    """Largest deviation divided by the limit for this number of correct elements."""
     return evidence.max_z / (_Z_MARGIN * math.sqrt(2.0 * math.log(2.0 * evidence.deviations / _CHANCE)))
 
 
@@ -165,7 +168,7 @@ def _warnings(evidence: Evidence) -> tuple[str, ...]:
     if evidence.excused_rows:
         rows = _one_or_many(evidence.excused_rows, "row overflows", "rows overflow")
         them = "it" if evidence.excused_rows == 1 else "them"
-        doubts.append(f"{rows} the declared format: what is not finite in {them} was not judged.")
+        doubts.append(f"{rows} the declared format: elements of {them} that are not finite were not judged.")
     if evidence.unexplained:
         elements = _one_or_many(evidence.unexplained, "element", "elements")
         are = "is" if evidence.unexplained == 1 else "are"
@@ -174,36 +177,36 @@ def _warnings(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _diagnosis(verdict: Verdict, evidence: Evidence, findings: tuple[SizedMistake, ...]) -> str:
-    """The evidence in a sentence or two."""
+    """Summarise the evidence in one or two sentences."""
     inside = (
-        f"All {evidence.total} elements lie inside the proven bound, the worst at {evidence.max_bound_ratio:.2g} of it"
+        f"All {evidence.total} elements are within the proven bound, the worst at {evidence.max_bound_ratio:.2g} of it"
     )
     spread = f"kappa {evidence.kappa:.3g}, largest error {evidence.max_z:.3g} sigma"
     match verdict:
         case Verdict.WRONG:
-            told = [finding.says for finding in findings[:1] if _explains(finding)]
-            return " ".join([_proof(evidence), *told])
+            causes = [finding.says for finding in findings[:1] if _explains(finding)]
+            return " ".join([_proof(evidence), *causes])
         case Verdict.SUSPICIOUS:
             if findings:
-                return f"{inside}, but their errors are no roundings. {findings[0].says}"
-            return f"{inside}, but no rounding of the declared arithmetic explains their errors: {spread}."
+                return f"{inside}, but the errors are not rounding errors. {findings[0].says}"
+            return f"{inside}, but rounding in the declared precision does not explain the errors: {spread}."
         case Verdict.ROUNDING_LEVEL:
-            return f"{inside}; {_doubt(evidence) or f'their rounding is larger than usual: {spread}'}."
+            return f"{inside}; {_doubt(evidence) or f'the rounding errors are larger than usual: {spread}'}."
         case Verdict.OK:
             return f"{inside}."
 
 
 def _doubt(evidence: Evidence) -> str:
-    """Why sigma did not decide, "" if it did."""
+    """Explain why sigma was not used, "" if it was."""
     if evidence.deviations:
         return ""
     regular = evidence.regular_rows == evidence.doubtful_rows
-    why = "the inputs are constant or evenly spaced" if regular else "ill-conditioned"
-    return f"{why}: only the bound was applied"
+    why = "the inputs are constant or evenly spaced" if regular else "the inputs are ill-conditioned"
+    return f"{why}, so only the bound was checked"
 
 
 def _explains(finding: SizedMistake) -> bool:
-    return finding.share >= _TOLD_SHARE and (abs(finding.estimate) <= _FIRST_ORDER or finding.name.endswith("missing"))
+    return finding.share >= _NAMED_SHARE and (abs(finding.estimate) <= _FIRST_ORDER or finding.name.endswith("missing"))
 
 
 def _proof(evidence: Evidence) -> str:
@@ -214,11 +217,10 @@ def _proof(evidence: Evidence) -> str:
             f"first at (batch, head, query, column) {evidence.first_not_finite}."
         )
     if evidence.swallowed and not evidence.mismatched:
-        many = "elements whose query sees it are numbers"
-        told = _one_or_many(evidence.swallowed, "element whose query sees it is a number", many)
+        many = "elements whose query attends to it are numbers"
+        lost = _one_or_many(evidence.swallowed, "element whose query attends to it is a number", many)
         return (
-            f"A NaN in the inputs was swallowed: {told}, "
-            f"first at (batch, head, query, column) {evidence.first_swallowed}."
+            f"A NaN in the inputs was lost: {lost}, first at (batch, head, query, column) {evidence.first_swallowed}."
         )
     return (
         f"{evidence.mismatched} of {evidence.total} elements exceed the proven bound, "

@@ -1,7 +1,7 @@
-"""The proven bound: how far a right result can lie from the oracle, element by element.
+"""Computes a proven error bound: the largest distance of a correct result from the oracle, for each element.
 
 Deterministic and rigorous (docs/decisions/0003) for any order of evaluation in the declared
-arithmetic; matrix products only. The statistical spread is `sigma.py`'s.
+precision; uses matrix products only. Estimates no standard deviation; see `sigma`.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ __all__ = ["BlockBound", "bound_block", "bound_stages", "lifted", "logit_error",
 
 Float64 = NDArray[np.float64]
 
-# exp(300) is far beyond the point where the convexity cap takes over; the limit avoids overflow only.
+# Only avoids overflow: long before exp(300) the convexity limit is the smaller one.
 _LARGEST_EXPONENT = 300.0
 # Smallest normal float32: kernels that flush subnormals to zero lose at most this per key.
 _FLUSH_TO_ZERO = 2.0**-126
@@ -25,14 +25,14 @@ _FLUSH_TO_ZERO = 2.0**-126
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockBound:
-    """Oracle and bound of one block of queries.
+    """Oracle and error bound of one block of queries.
 
     Args:
         output: (rows, v_head_dim), the oracle's output.
-        bound: (rows, v_head_dim), largest |actual - output| that the declared arithmetic can give.
-        underflow: (rows, v_head_dim), the part of the bound that weights and outputs near zero may lose.
+        bound: (rows, v_head_dim), largest |actual - output| that is possible in the declared precision.
+        underflow: (rows, v_head_dim), part of the bound that is due to underflow of weights and outputs.
         per_scale: (rows, v_head_dim), d output / d ln(scale).
-        overflows: (rows,), True where a stored score may overflow, so that inf and NaN are no fault.
+        overflows: (rows,), True where a stored score may overflow, so that inf and NaN are not a fault.
     """
 
     output: Float64
@@ -43,9 +43,9 @@ class BlockBound:
 
 
 def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
-    """Compute oracle and proven bound of one block.
+    """Compute oracle and proven error bound of one block.
 
-    With every computed logit off by at most E_ij, the computed weights are
+    If every computed logit has an error of at most E_ij, the computed weights are
     w_j e^(d_j) / sum_k w_k e^(d_k) with |d_j| <= E_ij, and
 
         |error_c| <= min{ sum_j w_j (e^(E_j) - 1) |v_jc - o_c| / sum_k w_k e^(-E_k),
@@ -53,12 +53,12 @@ def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
                      + rounding of the second product, the row sum, the division and the output
                      + underflow.
 
-    The second entry is convexity: whatever the logits did, the result is (up to
+    The second entry is convexity: whatever the logits are, the result is (up to
     the later roundings) an average of visible rows of value.
 
     Args:
         block: Float64 inputs, exactly as the runtime received them.
-        precision: The declared arithmetic.
+        precision: The declared precision.
 
     Source: METHOD A.3; softmax's condition after Blanchard, Higham and Higham,
         IMA J. Numer. Anal. 41(4), 2021; gamma_n = n u / (1 - n u) after Higham,
@@ -68,7 +68,7 @@ def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
 
 
 def bound_stages(stages: Stages, precision: Precision) -> BlockBound:
-    """Compute the same from stages that are there already."""
+    """Compute oracle and proven error bound from existing stages."""
     value, weights, output = stages.block.value, stages.weights, stages.output
     error = logit_error(stages, precision)
     raised = lifted(stages, error)
@@ -78,7 +78,7 @@ def bound_stages(stages: Stages, precision: Precision) -> BlockBound:
     seen = value[stages.seen]
     from_logits = _weighted_distance(raised, value, output) / kept
     bound = np.fmin(from_logits, _distance_to_hull(seen, output))
-    # What is rounded later is what was computed: weights of at most this, and outputs within the bound so far.
+    # Later roundings apply to computed values: weights up to this size, outputs within the bound so far.
     computed = (weights + raised) / kept
     underflow = _underflow(computed, value, precision)
     bound += _later_roundings(computed, value, seen, np.abs(output) + bound, precision) + underflow
@@ -92,9 +92,9 @@ def bound_stages(stages: Stages, precision: Precision) -> BlockBound:
 
 
 def gamma(terms: int | NDArray[np.int64], unit_roundoff: float) -> Float64:
-    """gamma_n = n u / (1 - n u): relative error of a sum of n terms in any order.
+    """Compute gamma_n = n u / (1 - n u), the relative error of a sum of n terms in any order.
 
-    Beyond n u = 1/2 the formula has no meaning; twice n u is used.
+    The formula is not valid above n u = 1/2; there 2 n u is used.
     """
     product = np.asarray(terms, dtype=np.float64) * unit_roundoff
     return np.where(product < 0.5, product / (1.0 - np.minimum(product, 0.5)), 2.0 * product)
@@ -105,10 +105,10 @@ def _unit(format_: FloatFormat | None) -> float:
 
 
 def logit_error(stages: Stages, precision: Precision) -> Float64:
-    """E_ij: largest absolute error of a computed logit, relative to the row's maximum.
+    """Bound E_ij, the absolute error of a computed logit relative to the row's maximum.
 
-    The error of the computed maximum itself cancels: it shifts numerator and
-    denominator alike.
+    The error of the computed maximum itself cancels, because it shifts numerator and
+    denominator equally.
     """
     block = stages.block
     softmax_unit = precision.softmax.unit_roundoff
@@ -119,12 +119,12 @@ def logit_error(stages: Stages, precision: Precision) -> Float64:
     # Prescaled operands near zero lose an absolute amount.
     tiny = precision.prescaled.tiny * abs(block.scale) ** 0.5
     error += tiny * (np.abs(block.query).sum(1)[:, None] + np.abs(block.key).sum(1)[None, :])
-    # From here on roundings act on what was computed, at most |score| + error. First the scale itself, rounded to the
-    # format of the prescaled operands (both factors) or of the softmax.
+    # From here on roundings apply to computed values, at most |score| + error. The first is that of the scale itself,
+    # rounded to the format of the prescaled operands (both factors) or of the softmax.
     rounding = 2.0 * precision.prescaled.unit_roundoff + 2.0 * softmax_unit + precision.scores.unit_roundoff
     error += rounding * (magnitude + error)
     if block.softcap:
-        # Division, tanh, product; tanh's slope is at most 1, so earlier errors do not grow.
+        # Division, tanh and product; the slope of tanh is at most 1, so earlier errors do not grow.
         rounding = (2.0 + precision.exp_units) * softmax_unit + precision.scores.unit_roundoff
         error += rounding * (magnitude + error)
     added = np.where(np.isfinite(block.bias), np.abs(block.bias), 0.0)
@@ -137,7 +137,7 @@ def logit_error(stages: Stages, precision: Precision) -> Float64:
 
 
 def lifted(stages: Stages, error: Float64) -> Float64:
-    """w_j (e^(E_j) - 1), also where w_j is tiny and E_j huge."""
+    """Compute w_j (e^(E_j) - 1), also if w_j is tiny and E_j huge."""
     logits, weights = stages.logits, stages.weights
     if not error.size or error.max() < 1.0:
         grown = np.expm1(error)
@@ -152,12 +152,12 @@ def lifted(stages: Stages, error: Float64) -> Float64:
 
 
 def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Float64:
-    """Bound sum_j factor_ij |v_jc - o_ic| from above without a rows x keys x width pass.
+    """Bound sum_j factor_ij |v_jc - o_ic| from above without a rows x keys x width array.
 
     The smaller of the triangle inequality and Cauchy-Schwarz.
     """
     largest = float(np.abs(value).max(initial=0.0)) or 1.0
-    value, output = value / largest, output / largest  # so that no square overflows
+    value, output = value / largest, output / largest  # squares must not overflow
     total = factors.sum(1, keepdims=True)
     width = value.shape[1]
     sums = factors @ np.concatenate([np.abs(value), value * value, value], axis=1)
@@ -171,7 +171,7 @@ def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Flo
 
 
 def _distance_to_hull(seen: Float64, output: Float64) -> Float64:
-    """Largest distance from the output to a row of value that any query of the block sees."""
+    """Largest distance from the output to a row of value that is visible to any query of the block."""
     if not seen.size:
         return np.zeros_like(output)
     distance: Float64 = np.maximum(seen.max(0) - output, output - seen.min(0))
@@ -179,28 +179,28 @@ def _distance_to_hull(seen: Float64, output: Float64) -> Float64:
 
 
 def _later_roundings(computed: Float64, value: Float64, seen: Float64, reach: Float64, precision: Precision) -> Float64:
-    """Rounding after the logits: second product, row sum, division, output.
+    """Bound the rounding errors after the logits: second product, row sum, division, output.
 
     Args:
-        computed: (rows, keys), no computed weight is larger.
+        computed: (rows, keys), upper bound of the computed weights.
         value: (keys, v_head_dim).
-        seen: The rows of value that some query of the block sees.
-        reach: (rows, v_head_dim), no computed output is larger in magnitude.
-        precision: The declared arithmetic.
+        seen: The rows of value that are visible to some query of the block.
+        reach: (rows, v_head_dim), upper bound of |computed output|.
+        precision: The declared precision.
     """
     keys = np.maximum(np.count_nonzero(computed, axis=1, keepdims=True), 1)
     sum_error = gamma(keys, precision.output_sum.unit_roundoff)
-    # Computed weights add up to 1, so their sum over |value| is no larger than its largest visible entry.
-    spent = np.fmin(computed @ np.abs(value), np.abs(seen).max(0, initial=0.0))
+    # Computed weights add up to 1, so the weighted sum of |value| is at most its largest visible entry.
+    magnitude = np.fmin(computed @ np.abs(value), np.abs(seen).max(0, initial=0.0))
     # Both operands of the second product are rounded: weights and value.
     operands = (1.0 + _unit(precision.operand)) ** 2 - 1.0
-    rounding: Float64 = (sum_error + (1.0 + sum_error) * operands) * spent
+    rounding: Float64 = (sum_error + (1.0 + sum_error) * operands) * magnitude
     rounding += (sum_error + 4.0 * precision.softmax.unit_roundoff + 4.0 * precision.output.unit_roundoff) * reach
     return rounding
 
 
 def _underflow(computed: Float64, value: Float64, precision: Precision) -> Float64:
-    """What weights and outputs near zero may lose: (rows, v_head_dim)."""
+    """Bound the loss by underflow of weights and outputs: (rows, v_head_dim)."""
     underflow: Float64 = np.minimum(computed, 4.0 * precision.weights.tiny) @ np.abs(value)
     underflow += 2.0 * precision.output.tiny
     if precision.softmax is not FloatFormat.FLOAT64 and value.shape[0]:
@@ -209,7 +209,7 @@ def _underflow(computed: Float64, value: Float64, precision: Precision) -> Float
 
 
 def _overflows(stages: Stages, precision: Precision) -> NDArray[np.bool_]:
-    """Rows whose product QK^T, scaled or not, may exceed the format that stores it."""
+    """Find rows whose product QK^T, scaled or not, may overflow the format that stores it."""
     block, scores = stages.block, stages.scores
     if not scores.shape[1]:
         return np.zeros(scores.shape[0], dtype=bool)
@@ -220,10 +220,10 @@ def _overflows(stages: Stages, precision: Precision) -> NDArray[np.bool_]:
 
 
 def overflow_limit(precision: Precision) -> float:
-    """Exact scores above this may overflow once they are computed and stored.
+    """Return the limit above which an exact score may overflow when it is computed and stored.
 
-    A stored score becomes infinite from half a spacing above the largest number
-    on; a sum in that format already where its own roundings lead.
+    A stored score becomes infinite half a spacing above the largest number;
+    a sum in that format may already overflow within its own rounding error.
     """
     stored = precision.scores.largest * (1.0 + precision.scores.unit_roundoff / 4.0)
     return min(stored, precision.score_sum.largest * (1.0 - 4.0 * precision.score_sum.unit_roundoff))

@@ -1,8 +1,8 @@
-"""Score tests: does the error of an output point where a named mistake would push it?
+"""Score tests: tests whether the error of an output has the direction of a known mistake, such as a wrong scale.
 
-Each test has one estimate per row; its standard error comes from the scatter between rows, from sigma, and from the
-errors that rows share. Small mistakes only, to first order: gross ones are found by comparing with other readings of
-the operator. Nothing rows x keys is kept.
+Each test has one estimate per row; its standard error follows from the scatter between rows, from sigma, and from
+errors that rows share. Finds small mistakes only, to first order; large ones are found by comparison with the
+readings in `core.faults`. Keeps no rows x keys array.
 """
 
 import math
@@ -32,27 +32,27 @@ __all__ = [
 
 Float64 = NDArray[np.float64]
 
-# METHOD A.7, but for `_RARE`.
+# Source: METHOD A.7, except `_RARE`.
 _LEAST_ROWS = 8
 _LEAST_INFORMATION = 1e-12
 _LARGEST_INFORMATION = 10.0
 _LEAST_SHARE = 0.02
 _STANDARD_ERRORS = 6.0
-# A normal number lies further out once in two million: the chance that few rows, whose scatter is itself uncertain,
-# are allowed (METHOD A.7 has six of many rows).
+# A normal number exceeds this once in two million: the false alarm rate for few rows, whose scatter is itself
+# uncertain (METHOD A.7 has six standard errors, for many rows).
 _RARE = 5.0
 _MISSING_RANGE = (0.7, 1.3)
 _MISSING_LIMIT = 0.25
-# A key that has all of the weight cannot be told from its own absence.
+# If a key has all of the weight, its absence cannot be tested.
 _LEAST_REMAINDER = 1e-6
-# A push below this share of the values is what float64 made of a push that is exactly zero.
+# A push below this share of the values is float64 rounding noise; the exact push is zero.
 _NOISE = 1e-12
-# An output this near to a number that its format holds, in steps, is pulled to that number.
+# An output within this many steps of its main value may be rounded to that value.
 _PULLED_STEPS = 2.0
 
 
 class Direction(Enum):
-    """A mistake that moves the output in a known direction, with its name."""
+    """A mistake that changes the output in a known direction; the value is its name."""
 
     SCALE = "scale"
     LAST_KEY = "last key missing"
@@ -62,13 +62,13 @@ class Direction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedMistake:
-    """A mistake whose size the errors give.
+    """A mistake with an estimate of its size.
 
     Args:
-        name: Of the direction.
-        estimate: Relative error of the scale; share of the key that is missing; share of the weight leaked.
-        standard_error: A sixth of what right results can reach, see `find_directions`.
-        share: Of the squared error in units of sigma that the mistake explains, 0..1.
+        name: Name of the direction.
+        estimate: Relative error of the scale; share of the key that is missing; share of the weight that leaks.
+        standard_error: One sixth of the limit for correct results, see `find_directions`.
+        share: Share of the squared error, in units of sigma, that the mistake explains, 0 to 1.
     """
 
     name: str
@@ -83,22 +83,22 @@ class SizedMistake:
             case Direction.SCALE:
                 return f"The scale is off by {_percent(self.estimate, self.standard_error)}."
             case Direction.LAST_KEY:
-                return f"The last key that each query sees is missing ({_of_one(self)} of its weight)."
+                return f"The last visible key of each query is missing ({_with_error(self)} of its weight)."
             case Direction.FIRST_KEY:
-                return f"The first key that each query sees is missing ({_of_one(self)} of its weight)."
+                return f"The first visible key of each query is missing ({_with_error(self)} of its weight)."
             case Direction.LEAK:
                 share = _percent(self.estimate, self.standard_error)
-                return f"Equal weight leaks to all visible keys: {share} of the whole."
+                return f"Equal weight leaks to all visible keys: {share} of the total weight."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockDirections:
-    """Where each mistake pushes one block.
+    """The direction in which each mistake changes the output of one block.
 
     Args:
-        pushes: (directions, rows, v_head_dim), change of the output in sigmas for a mistake of size 1,
-            freed of what is proportional to the output (the normalisation of rounded weights).
-        information: (directions, rows), sum of their squares.
+        pushes: (directions, rows, v_head_dim), change of the output in units of sigma for a mistake of size 1,
+            without the component along the output (which the normalisation of rounded weights can cause).
+        information: (directions, rows), sum of squares of the pushes.
     """
 
     pushes: Float64
@@ -107,7 +107,7 @@ class BlockDirections:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowScores:
-    """What one block of an actual output says of each mistake: (directions, rows)."""
+    """Scores of one block of an actual output for each mistake: (directions, rows)."""
 
     information: Float64
     products: Float64
@@ -115,11 +115,11 @@ class RowScores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedErrors:
-    """What the rows of one attention have in common; `shared_errors.py` finds it.
+    """Errors that the rows of one attention have in common, computed in `shared_errors.py`.
 
     Args:
-        variances: (directions,), variance of each estimate by errors of keys and values that all rows read.
-        clusters: Per block: (rows,), rows of equal number are nearly equal and count as one.
+        variances: (directions,), variance of each estimate due to errors of keys and values that all rows use.
+        clusters: Per block: (rows,), cluster index; rows of one cluster are nearly equal and count as one.
     """
 
     variances: Float64
@@ -152,10 +152,10 @@ def directions_of(stages: Stages, sigma: BlockSigma, precision: Precision) -> Bl
 
 
 def _varies(leak: Float64, output: Float64, precision: Precision) -> NDArray[np.bool_]:
-    """Columns in which the output moves by more than one step of its format.
+    """Find columns in which the output varies by more than one step of its format.
 
-    Where value has a large common offset, all queries are rounded to the same
-    few numbers, and the error of rounding is the output's own variation.
+    If value has a large common offset, all queries are rounded to the same
+    few numbers, and the rounding error equals the variation of the output.
     """
     step = 2.0 * precision.output.unit_roundoff * np.abs(output).max(0, initial=0.0)
     varies: NDArray[np.bool_] = np.sqrt((leak * leak).mean(0)) > step if leak.size else step > 0.0
@@ -163,9 +163,9 @@ def _varies(leak: Float64, output: Float64, precision: Precision) -> NDArray[np.
 
 
 def _is_pulled(stages: Stages, precision: Precision) -> NDArray[np.bool_]:
-    """Elements so near to the value of their row's main key that rounding pulls them there.
+    """Find elements so close to the value of their row's main key that they are rounded to it.
 
-    All of a row's elements then err in one direction: as if the scale were larger, or the other keys missing.
+    All errors of such a row have one direction, as if the scale were larger or the other keys missing.
     """
     if not stages.weights.shape[1]:
         return np.zeros(stages.output.shape, dtype=bool)
@@ -185,16 +185,18 @@ def score_rows(directions: BlockDirections, deviations: Float64) -> RowScores:
 def find_directions(
     scores: Sequence[RowScores], square_sum: float, precision: Precision, shared: SharedErrors | None
 ) -> tuple[SizedMistake, ...]:
-    """Which mistakes the errors show, the one that explains most first.
+    """Find the mistakes that the errors show; the one that explains most comes first.
 
-    Right results may reach six standard errors: by the scatter between clusters of rows, with Student's reach
-    where they are few, or by scatter and sigma together, whichever is less; and the errors that rows share on top.
+    Correct results may reach six standard errors. The standard error follows from the scatter between clusters of
+    rows (with Student's t for few clusters), or from scatter and sigma together, whichever is smaller; the errors
+    that rows share are added.
 
     Args:
-        scores: Of all blocks.
+        scores: Scores of all blocks.
         square_sum: Sum of all squared deviations of the rows judged.
-        precision: The declared arithmetic: what its own roundings can do is no mistake.
-        shared: Errors that rows have in common; None = none, for a first look: what does not show then does not show.
+        precision: The declared precision; an effect that its rounding can cause is not a mistake.
+        shared: Errors that rows have in common. None = none, for a first test: shared errors only widen the
+            standard error, so a mistake that is not significant without them is not significant with them.
 
     Source: METHOD A.7; docs/decisions/0004.
     """
@@ -220,7 +222,7 @@ def find_directions(
 
 
 def rounded_scale(scores: Sequence[RowScores], square_sum: float, precision: Precision) -> float:
-    """The relative error of the scale as far as the declared roundings explain it, 0 if none shows."""
+    """Estimate the relative error of the scale, limited to what declared rounding explains; 0 if not significant."""
     found = _estimate(Direction.SCALE, scores, square_sum)
     if found is None or found.share <= _LEAST_SHARE:
         return 0.0
@@ -231,20 +233,20 @@ def rounded_scale(scores: Sequence[RowScores], square_sum: float, precision: Pre
 
 
 def clipped(information: Float64) -> Float64:
-    """What each row counts for: its information, at most ten times that of the median row that has some."""
+    """Limit the information of each row to ten times the median of the rows with information."""
     known = information[information > 0.0]
     return np.minimum(information, _LARGEST_INFORMATION * np.median(known)) if known.size else information
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Estimate:
-    """A direction's estimate with what each row adds to its error.
+    """Estimate of a direction with the contribution of each row to its error.
 
     Args:
-        rows: Which rows of all blocks have an estimate.
-        weights: Share of each of them, adding up to 1.
-        scatter: Weight times distance of the row's own estimate.
-        spread: Weight times the row's standard error by sigma.
+        rows: Indices of the rows, over all blocks, that have an estimate.
+        weights: Weight of each of them; the sum is 1.
+        scatter: Weight times (the row's estimate - the estimate).
+        spread: Weight times the row's standard error according to sigma.
     """
 
     estimate: float
@@ -256,7 +258,7 @@ class _Estimate:
 
 
 def _estimate(direction: Direction, scores: Sequence[RowScores], square_sum: float) -> _Estimate | None:
-    """Weigh the rows' estimates by their information, none more than ten times the median."""
+    """Average the rows' estimates weighted by their information, limited to ten times the median."""
     if not scores or square_sum <= 0.0:
         return None
     index = list(Direction).index(direction)
@@ -280,9 +282,9 @@ def _estimate(direction: Direction, scores: Sequence[RowScores], square_sum: flo
 
 
 def _standard_error(estimate: _Estimate, labels: NDArray[np.int64]) -> float | None:
-    """A sixth of what clusters of independent errors can reach; None of too few clusters.
+    """Return one sixth of the limit for clusters of independent errors; None if there are too few clusters.
 
-    Rows of one cluster err alike: they count as one, with all of their weight.
+    Rows of one cluster have the same errors, so they count as one row with the sum of their weights.
     """
     _, places = np.unique(labels, return_inverse=True)
     weights, scatter, spread = (
@@ -297,7 +299,7 @@ def _standard_error(estimate: _Estimate, labels: NDArray[np.int64]) -> float | N
 
 
 def _student_reach(freedom: float) -> float:
-    """What Student's t with that many degrees of freedom reaches as rarely as a normal number reaches `_RARE`.
+    """Quantile of Student's t that is exceeded as rarely as `_RARE` by a normal number.
 
     Source: D. L. Wallace, Annals of Mathematical Statistics 30(4), 1959, solved for t.
     """
@@ -311,7 +313,7 @@ def _is_significant(direction: Direction, finding: SizedMistake, precision: Prec
     if not (np.isfinite(finding.estimate) and finding.share > _LEAST_SHARE):
         return False
     if direction in (Direction.LAST_KEY, Direction.FIRST_KEY):
-        # Rows can share the rounding of a common offset of value: the size must be right too.
+        # Rows can share the rounding error of a common offset of value, so the size must fit too.
         low, high = _MISSING_RANGE
         if not low < finding.estimate < high:
             return False
@@ -319,9 +321,9 @@ def _is_significant(direction: Direction, finding: SizedMistake, precision: Prec
 
 
 def _legitimate(direction: Direction, precision: Precision) -> float:
-    """What the declared roundings can do in a direction.
+    """Largest estimate that rounding in the declared precision can cause.
 
-    Keys and values rounded inside the products are rounded alike for all queries.
+    Keys and values that are rounded inside the products have the same error for all queries.
     """
     operand = 0.0 if precision.operand is None else precision.operand.unit_roundoff
     match direction:
@@ -336,7 +338,7 @@ def _legitimate(direction: Direction, precision: Precision) -> float:
 
 
 def _missing_key(stages: Stages, *, last: bool) -> Float64:
-    """Change of the output if the last or first key that each query sees were missing."""
+    """Compute the change of the output if the last or first visible key of each query were missing."""
     visible, weights, output = stages.visible, stages.weights, stages.output
     if not visible.shape[1]:
         return np.zeros_like(output)
@@ -347,7 +349,7 @@ def _missing_key(stages: Stages, *, last: bool) -> Float64:
 
 
 def _leak(stages: Stages) -> Float64:
-    """Change of the output if all weight were spread equally over the visible keys."""
+    """Compute the change of the output if the weight were distributed equally over the visible keys."""
     value = np.where(stages.seen[:, None], stages.block.value, 0.0)
     count = np.count_nonzero(stages.visible, axis=1, keepdims=True)
     if stages.visible.all() and stages.visible.size:
@@ -362,5 +364,5 @@ def _percent(estimate: float, standard_error: float) -> str:
     return f"{100.0 * estimate:.2g} % (+- {100.0 * standard_error:.1g} %)"
 
 
-def _of_one(finding: SizedMistake) -> str:
+def _with_error(finding: SizedMistake) -> str:
     return f"{finding.estimate:.2f} +- {finding.standard_error:.2f}"

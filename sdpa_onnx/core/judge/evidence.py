@@ -1,6 +1,6 @@
-"""The evidence that an actual output gives, gathered block by block: ratios to the bound, deviations in sigmas.
+"""Collects the evidence for a verdict block by block: errors relative to the bound and in units of sigma.
 
-Nothing is decided here. Relative error, ulp and cosine are gathered to be printed only.
+Decides no verdict. Relative error, ulp and cosine are collected for information only.
 """
 
 import math
@@ -22,23 +22,23 @@ Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
 Place = tuple[int, int, NDArray[np.int64]]
 
-# Stands for an error where the bound is 0; JSON has no infinity.
+# The ratio of an error where the bound is 0, because JSON has no infinity.
 LARGEST_RATIO = 1e300
-# Larger deviations count as this one, so that sums of squares stay finite.
+# Larger deviations are clipped to this one, so that sums of squares stay finite.
 _LARGEST_DEVIATION = 1e100
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Running evidence over the blocks; short-lived.
+    """Evidence accumulated over the blocks; short-lived.
 
     Args:
         square_sum: Sum of all squared deviations.
-        squares: Per (batch, head): sum of squared deviations, freed of a rounded scale, and their number.
-        swallowed: Numbers where a NaN in the inputs must show.
-        rows: Per block: what it says of each direction.
-        statistical_rows: Rows judged statistically; doubtful_rows: rows that should be and cannot;
-            regular_rows: those among them whose inputs are constant or evenly spaced.
+        squares: Per (batch, head): sum of squared deviations, without the effect of a rounded scale, and their number.
+        swallowed: Number of finite elements where a NaN in the inputs must appear.
+        rows: Per block: the score of each direction.
+        statistical_rows: Rows judged statistically; doubtful_rows: rows for which sigma is not valid;
+            regular_rows: those of them whose inputs are constant or evenly spaced.
     """
 
     max_abs_error: float = 0.0
@@ -71,23 +71,23 @@ class Evidence:
 
     @property
     def kappa(self) -> float:
-        """Root mean square deviation, -1 if nothing was judged statistically."""
+        """Root mean square deviation, -1 if no element was judged statistically."""
         square_sum = sum(total for total, _ in self.squares.values())
         return math.sqrt(square_sum / self.deviations) if self.deviations else -1.0
 
     @property
     def head_kappa(self) -> float:
-        """The largest of any head."""
+        """Largest root mean square deviation of a head, -1 if there is none."""
         return max((math.sqrt(total / count) for total, count in self.squares.values() if count), default=-1.0)
 
     @property
     def deviations(self) -> int:
-        """Elements judged statistically."""
+        """Number of elements judged statistically."""
         return sum(count for _, count in self.squares.values())
 
 
 def gather(expectation: Expectation, output: Array) -> Evidence:
-    """Compare an output, heads first, with what was expected."""
+    """Compare an output in BNSH with its expectation."""
     evidence = Evidence()
     deviations = []
     nans = expectation.nans or (None,) * len(expectation.blocks)
@@ -105,12 +105,12 @@ def gather(expectation: Expectation, output: Array) -> Evidence:
         evidence.regular_rows += int((~sigma.hidden & sigma.regular).sum())
     _weigh(evidence, expectation, deviations)
     if expectation.rows is not None:
-        _look_beyond(evidence, output, expectation)
+        _check_unsampled(evidence, output, expectation)
     return evidence
 
 
 def _values(actual: Array) -> Float64:
-    """An output in float64; memory that was never written may hold signalling NaN, of which the cast would warn."""
+    """Convert an output to float64; unwritten memory may contain signalling NaN, for which the cast would warn."""
     with np.errstate(invalid="ignore"):
         return actual.astype(np.float64)
 
@@ -123,7 +123,7 @@ def _count_swallowed(evidence: Evidence, place: Place, values: Float64, places: 
 
 
 def _deviations(bound: BlockBound, sigma: BlockSigma, values: Float64) -> Float64:
-    """Errors in sigmas; 0 for exact elements (sigma 0) and for elements that are not finite."""
+    """Compute errors in units of sigma; 0 for exact elements (sigma 0) and for elements that are not finite."""
     usable = (sigma.sigma > 0.0) & np.isfinite(values)
     error = np.where(usable, values, bound.output) - bound.output
     with np.errstate(over="ignore", invalid="ignore"):
@@ -132,11 +132,11 @@ def _deviations(bound: BlockBound, sigma: BlockSigma, values: Float64) -> Float6
 
 
 def _weigh(evidence: Evidence, expectation: Expectation, deviations: list[Float64]) -> None:
-    """Sum the deviations up, by direction and, freed of a legitimately rounded scale, by head.
+    """Sum the deviations by direction and by head; by head without the effect of a legitimately rounded scale.
 
     A scale rounded to the format of the prescaled operands shifts all logits of
-    a head together. Sigma takes roundings as independent and would call that
-    rough where value goes with key.
+    a head together. Sigma assumes independent rounding errors, so it would find these
+    errors too large if value correlates with key.
     """
     for directions, deviation in zip(expectation.directions, deviations, strict=True):
         evidence.rows.append(score_rows(directions, deviation))
@@ -155,8 +155,8 @@ def _weigh(evidence: Evidence, expectation: Expectation, deviations: list[Float6
         evidence.max_z = max(evidence.max_z, float(np.abs(rest).max(initial=0.0)))
 
 
-def _look_beyond(evidence: Evidence, output: Array, expectation: Expectation) -> None:
-    """Find NaN and infinity in queries that were not sampled: they need no bound to be wrong."""
+def _check_unsampled(evidence: Evidence, output: Array, expectation: Expectation) -> None:
+    """Count NaN and infinity in queries that were not sampled; these are wrong whatever the bound is."""
     unsampled = np.ones(output.shape[2], dtype=bool)
     unsampled[expectation.rows] = False
     with np.errstate(over="ignore", invalid="ignore"):
@@ -223,10 +223,10 @@ def _element(place: Place, position: int, shape: tuple[int, ...]) -> tuple[int, 
 def _add_similarity(
     evidence: Evidence, values: Float64, oracle: Float64, error: Float64, dtype: np.dtype[np.generic]
 ) -> None:
-    """The figures that other tools decide by; here they are only printed."""
+    """Update the figures that other tools use for their verdict; here they only inform."""
     if not error.size:
         return
-    with np.errstate(over="ignore", invalid="ignore"):  # of the squares of huge values; these figures only inform
+    with np.errstate(over="ignore", invalid="ignore"):  # squares of huge values overflow; these figures only inform
         evidence.max_abs_error = max(evidence.max_abs_error, float(error.max()))
         oracle = np.where(np.isfinite(oracle), oracle, 0.0)
         nonzero = oracle != 0.0

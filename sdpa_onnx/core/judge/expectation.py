@@ -1,6 +1,6 @@
-"""What a right output must be: oracle, proven bound, sigma and directions of the queries that are judged.
+"""Computes the expectation of an output: oracle, proven error bound, sigma and score-test directions.
 
-Made once, used for every runtime that got the same inputs. Judges nothing.
+Computed once and used for every runtime with the same inputs. Decides no verdict.
 """
 
 import functools
@@ -24,29 +24,29 @@ from sdpa_onnx.core.judge.sigma import BlockSigma, sigma_of
 
 __all__ = ["ROWS_PER_HEAD", "Expectation", "expect"]
 
-# Each row's verdict is independent, so on big cases this many queries a head are enough (METHOD A.5).
+# Each row is checked independently, so on large cases this many queries per head are enough (METHOD A.5).
 ROWS_PER_HEAD = 64
-# Cases with at most this many (query, key) pairs over all heads are judged whole: about one second of one core.
-_WHOLE_PAIRS = 2**22
+# With at most this many (query, key) pairs over all heads every query is judged: about one second on one core.
+_ALL_ROWS_PAIRS = 2**22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """Everything that an output is compared with.
+    """The reference that an output is compared with.
 
     Args:
-        spec: What is computed.
-        precision: The declared arithmetic that bounds and sigmas hold for.
-        shape: Of the output, in the spec's layout.
+        spec: The attention.
+        precision: The declared precision of bounds and sigmas.
+        shape: Shape of the output, in the spec's layout.
         rows: Queries that are judged; None = all.
-        blocks: Where each part belongs: (batch, head, queries).
-        bounds: Oracle and bound of each part.
-        sigmas: Spread of each part.
-        directions: Score tests of each part.
-        shared: Finds the errors that their rows have in common, at the first call.
-        nans: Per part: where NaN must and may come out; empty if no input is NaN.
-        may_overflow: Whether an output outside the judged queries may be infinite or NaN: a score there may
-            overflow the declared format, or an input is NaN.
+        blocks: Position of each part: (batch, head, queries).
+        bounds: Oracle and error bound of each part.
+        sigmas: Sigma of each part.
+        directions: Score-test directions of each part.
+        shared: Computes the errors that rows have in common, at the first call.
+        nans: Per part: where NaN must and may appear; empty if no input is NaN.
+        may_overflow: Whether an output outside the judged queries may be infinite or NaN, because a score may
+            overflow the declared format or an input is NaN.
     """
 
     spec: AttentionSpec
@@ -62,7 +62,7 @@ class Expectation:
     may_overflow: bool = False
 
 
-@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # of infinite inputs: what has no number is not judged
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # infinite inputs: results without a number are skipped
 def expect(
     spec: AttentionSpec,
     inputs: AttentionInputs,
@@ -72,16 +72,16 @@ def expect(
     seed: int = 0,
     blocks_of: Callable[..., Iterator[HeadBlock]] = head_blocks,
 ) -> Expectation:
-    """Compute oracle, proven bound, sigma and directions.
+    """Compute oracle, proven error bound, sigma and directions.
 
     Args:
-        spec: What is computed.
+        spec: The attention.
         inputs: The arrays exactly as the runtimes receive them.
-        precision: The declared arithmetic.
-        rows_per_head: Queries judged of each head; None = all on small cases,
-            `ROWS_PER_HEAD` on big ones. First and last query are always among them.
-        seed: Which queries are sampled.
-        blocks_of: Another reading of the operator than the oracle's own, see `core.faults.readings`.
+        precision: The declared precision.
+        rows_per_head: Number of queries to judge per head, including the first and the last;
+            None = all on small cases, `ROWS_PER_HEAD` on large ones.
+        seed: Seed of the sampling of queries.
+        blocks_of: An alternative reading of the operator, see `core.faults.readings`.
     """
     rows = _pick_rows(inputs, spec, rows_per_head, seed)
     blocks: list[tuple[int, int, NDArray[np.int64]]] = []
@@ -112,7 +112,7 @@ def expect(
 def _shared_errors(
     blocks: Iterator[HeadBlock], spec: AttentionSpec, precision: Precision, *, holds_nan: bool
 ) -> SharedErrors:
-    """Go through the blocks once more: most outputs are right, and then nobody asks."""
+    """Compute shared errors in a second pass over the blocks; most outputs are correct and do not need it."""
     shared = SharedErrorsBuilder(precision=precision)
     for block in blocks:
         for small in cut_block(block):
@@ -130,7 +130,7 @@ class _Part:
 
 
 def _part(block: HeadBlock, precision: Precision, *, holds_nan: bool) -> tuple[_Part, Stages]:
-    """What one part of a block must be; where it must be NaN, the oracle is NaN and sigma 0."""
+    """Compute the expectation of one part of a block; where it must be NaN, the oracle is NaN and sigma 0."""
     sources = None
     if holds_nan:
         block, sources = take_nan_out(block)
@@ -145,7 +145,7 @@ def _part(block: HeadBlock, precision: Precision, *, holds_nan: bool) -> tuple[_
 
 
 def _may_overflow(spec: AttentionSpec, inputs: AttentionInputs, precision: Precision) -> bool:
-    """Whether any score can exceed the format, by the lengths of the vectors (Cauchy-Schwarz)."""
+    """Whether any score may overflow the format, by Cauchy-Schwarz."""
     query, key, _ = split_heads(spec, inputs)
     longest = (float(np.sqrt((array * array).sum(-1)).max(initial=0.0)) for array in (query, key))
     return math.prod(longest) * max(1.0, abs(spec.scale_value)) > overflow_limit(precision)
@@ -154,13 +154,13 @@ def _may_overflow(spec: AttentionSpec, inputs: AttentionInputs, precision: Preci
 def _pick_rows(
     inputs: AttentionInputs, spec: AttentionSpec, rows_per_head: int | None, seed: int
 ) -> NDArray[np.int64] | None:
-    """Queries to judge: None = all."""
+    """Select the queries to judge; None = all."""
     axis = spec.layout.length_axis
     batch_size, q_seq_len = inputs.query.shape[0], inputs.query.shape[axis]
     keys = inputs.key.shape[axis] + (0 if inputs.past_key is None else inputs.past_key.shape[2])
     if rows_per_head is None:
-        whole = batch_size * spec.q_num_heads * q_seq_len * max(keys, spec.v_head_dim) <= _WHOLE_PAIRS
-        rows_per_head = q_seq_len if whole else ROWS_PER_HEAD
+        is_small = batch_size * spec.q_num_heads * q_seq_len * max(keys, spec.v_head_dim) <= _ALL_ROWS_PAIRS
+        rows_per_head = q_seq_len if is_small else ROWS_PER_HEAD
     if rows_per_head >= q_seq_len:
         return None
     inner = np.random.default_rng(seed).choice(np.arange(1, q_seq_len - 1), max(0, rows_per_head - 2), replace=False)

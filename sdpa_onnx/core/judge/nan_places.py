@@ -1,7 +1,8 @@
-"""Where a NaN in the inputs must show in the output, and where it may.
+"""Determines where a NaN in the inputs must appear in the output, and where it may appear.
 
-NaN in what a query sees must come out; behind a hidden key it may, since 0 times NaN is NaN and the operator's text
-says nothing. All else is computed as if the NaN were 0. Infinite inputs are not looked at. Judges nothing.
+A NaN in inputs that are visible to a query must reach its output. A NaN behind a hidden key may, because 0 times NaN
+is NaN and the operator's specification leaves it open. All other elements are computed as if the NaN were 0.
+Infinite inputs are not handled. Decides no verdict.
 """
 
 from dataclasses import dataclass, replace
@@ -25,9 +26,9 @@ class NanSources:
     """Which inputs of a block are NaN.
 
     Args:
-        value: (keys, v_head_dim), entries of value.
+        value: (keys, v_head_dim), True where value is NaN.
         lost: (rows,), queries with a NaN among their visible scores.
-        doubtful: (rows,), other queries for which some score is NaN.
+        doubtful: (rows,), other queries with a NaN among their hidden scores.
     """
 
     value: Bool
@@ -37,20 +38,20 @@ class NanSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NanPlaces:
-    """Elements of a block's output, (rows, v_head_dim): those that must be NaN and those that may."""
+    """Elements of a block's output that must be NaN and that may be NaN: (rows, v_head_dim)."""
 
     must: Bool
     may: Bool
 
 
 def hold_nan(inputs: AttentionInputs) -> bool:
-    """Whether any array of numbers holds a NaN."""
-    with np.errstate(invalid="ignore"):  # of signalling NaN
+    """Whether any floating-point array contains a NaN."""
+    with np.errstate(invalid="ignore"):  # signalling NaN
         return any(array.dtype.kind not in "bui" and bool(np.isnan(array).any()) for array in inputs.named().values())
 
 
 def take_nan_out(block: HeadBlock) -> tuple[HeadBlock, NanSources]:
-    """The block with 0 for every NaN, and where these stood."""
+    """Replace every NaN of a block by 0 and return where they were."""
     visible = ~np.isneginf(block.bias)
     query, key = np.isnan(block.query).any(1), np.isnan(block.key).any(1)
     scored = np.logical_or.reduce(visible & (key | np.isnan(block.bias)), axis=1)
@@ -67,13 +68,13 @@ def take_nan_out(block: HeadBlock) -> tuple[HeadBlock, NanSources]:
 
 
 def nan_places(stages: Stages, sources: NanSources, precision: Precision) -> NanPlaces:
-    """Follow the NaN to the output.
+    """Determine which output elements the NaN inputs reach.
 
     Args:
-        stages: Of the block without them.
-        sources: Where they stood.
-        precision: A visible key must pass its NaN on if its weight is at least the
-            unit roundoff of stored weights; a smaller one may be lost.
+        stages: Stages of the block with 0 for every NaN.
+        sources: Which inputs are NaN.
+        precision: A NaN of a visible key must reach the output if the key's weight is at least the
+            unit roundoff of stored weights; a smaller weight may be rounded to 0.
     """
     weighty = stages.visible & (stages.weights >= precision.weights.unit_roundoff)
     must = (weighty.astype(np.float64) @ sources.value.astype(np.float64) > 0.0) | sources.lost[:, None]

@@ -1,7 +1,7 @@
-"""How far one node's output may lie from the float64 result on the same inputs.
+"""Compares one node's output with the float64 result on the same inputs and decides its verdict.
 
-The judge of every node but attention, which has its own proven bound. Knows
-operators by name only; evaluates none of them.
+For every node except attention, which has its own proven error bound. Knows
+operators by name only and evaluates none of them.
 """
 
 import math
@@ -29,10 +29,10 @@ __all__ = [
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
 
-# Two right kernels can differ by the square root of the number of partial sums: docs/decisions/0001.
+# Two correct kernels can differ by the square root of the number of partial sums: docs/decisions/0001.
 _ALLOWED_TIMES = 8.0
-# Operators whose every output element is an input element, or one correctly rounded operation on input elements.
-# Source: IEEE 754-2019, 5.4.1, and the texts of the operators in opset 25.
+# Operators of which each output element is an input element, or one correctly rounded operation on input elements.
+# Source: IEEE 754-2019, 5.4.1, and the operator specifications of opset 25.
 _ROUNDED = frozenset(
     {"Abs", "Add", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "ConstantOfShape"}
     | {"DepthToSpace", "Div", "Dropout", "Expand", "EyeLike", "Flatten", "Floor", "Gather"}
@@ -42,7 +42,7 @@ _ROUNDED = frozenset(
     | {"ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where"}
 )
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
-# Rounding to an integer may fall to either side where the quotient is rounded itself.
+# The quotient is rounded before it is rounded to an integer, so the integer may be off by one.
 _QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 
 _FORMATS = {
@@ -54,11 +54,11 @@ _FORMATS = {
 
 
 class NodeRule(StrEnum):
-    """What is known of an operator's rounding.
+    """How the rounding error of an operator is limited.
 
-    ROUNDED: at most one rounding of each element. PRODUCT: a matrix product,
-    which has a proven bound. QUANTISING: integers, off by one at most. OTHER: nothing is
-    proven, so that the reference's own error in the same type is the yardstick.
+    ROUNDED: at most one rounding per element. PRODUCT: a matrix product, with a proven
+    error bound. QUANTISING: integers that may be off by one. OTHER: nothing is proven,
+    so the error is compared with that of the reference in the same type.
     """
 
     ROUNDED = "rounded"
@@ -68,7 +68,7 @@ class NodeRule(StrEnum):
 
 
 def rule_of(domain: str, op_type: str) -> NodeRule:
-    """The rule for an operator."""
+    """Return the rule of an operator."""
     if domain not in ("", "ai.onnx"):
         return NodeRule.OTHER
     if op_type in _PRODUCTS:
@@ -79,21 +79,21 @@ def rule_of(domain: str, op_type: str) -> NodeRule:
 
 
 def format_of(dtype: np.dtype[np.generic]) -> FloatFormat | None:
-    """The floating-point format of a type; None for integers and booleans, and for types that are not judged."""
+    """Return the floating-point format of a type; None for integers, booleans and unsupported types."""
     return _FORMATS.get(dtype.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTruth:
-    """What one output of a node must be, and what is known about its rounding.
+    """The expected output of a node, and the data that limit its rounding error.
 
     Args:
         rule: See `NodeRule`.
-        exact: The float64 result on exactly the inputs that the runtime gets; of an
-            integer or boolean output, the reference's own.
-        own: The reference's result in the model's own type, or None if it has none.
-        moved: The float64 result on inputs that were each moved by one rounding of the working
-            format, at random up or down; None where the output is no floating-point number.
+        exact: The float64 result on exactly the inputs that the runtime receives; for an
+            integer or boolean output, the result of the reference.
+        own: The reference's result in the model's type, or None if it has none.
+        moved: The float64 result on inputs that were each changed by one rounding of the working
+            format, randomly up or down; None if the output is not floating-point.
         bound: Proven bound of the error before the output is rounded, or None.
         dtype: Type of the output in the model.
     """
@@ -108,12 +108,12 @@ class NodeTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAgreement:
-    """What the judge found.
+    """Result of comparing a node's output with the float64 result.
 
     Args:
-        verdict: OK, SUSPICIOUS (beyond the yardstick, which is no proof) or WRONG.
-        error: Largest |actual - exact| where the limit is exceeded the most; 0.0 if nothing can be said.
-        allowed: The limit there.
+        verdict: OK, SUSPICIOUS (above the limit, which is not a proof) or WRONG.
+        error: |actual - exact| of the element with the largest error relative to its limit; 0.0 if unknown.
+        allowed: The limit of that element.
         evidence: One sentence.
     """
 
@@ -124,16 +124,16 @@ class NodeAgreement:
 
 
 def judge_node_output(truth: NodeTruth, actual: Array) -> NodeAgreement:
-    """Judge one output of one node.
+    """Compare one output of one node with its expected output and decide the verdict.
 
-    A correctly rounded element may be off by nine roundings of itself. Any other may be off by eight times
+    A correctly rounded element may be off by nine roundings of itself. For other elements the limit is eight times
     the larger of the reference's own error in the same type (in a 16-bit type without its output rounding) and the
-    change that one rounding of the inputs makes, plus one rounding of the output; both are taken over a row of the
-    output, see `_yardstick`. A matrix product must keep its proven bound too.
+    change caused by one rounding of the inputs, plus one rounding of the output; both are the maximum over a row of
+    the output, see `_row_errors`. A matrix product must also satisfy its proven error bound.
 
     Args:
-        truth: What it must be.
-        actual: What the runtime gave.
+        truth: The expected output.
+        actual: The runtime's output.
 
     Source: docs/decisions/0001 for the factor; IEEE 754-2019 for one rounding;
         Higham, Accuracy and Stability of Numerical Algorithms, 3.5, for products.
@@ -144,10 +144,10 @@ def judge_node_output(truth: NodeTruth, actual: Array) -> NodeAgreement:
         return _wrong(f"It is of type {actual.dtype}, expected {truth.dtype}.")
     stored = format_of(truth.dtype)
     if stored is None:
-        return _judge_whole_numbers(truth, actual)
+        return _judge_integers(truth, actual)
     exact, values = truth.exact.astype(np.float64), actual.astype(np.float64)
     unit = stored.unit_roundoff
-    judged, not_finite = _usable(truth, exact, values, stored)
+    judged, not_finite = _comparable(truth, exact, values, stored)
     if not_finite is not None:
         return _wrong(f"At {not_finite} it is {values[not_finite]}, expected {exact[not_finite]:.6g}.")
     if not judged.any():
@@ -165,16 +165,16 @@ def judge_node_output(truth: NodeTruth, actual: Array) -> NodeAgreement:
 
 
 def product_bound(left: Array, right: Array, added: Float64 | None, precision: Precision) -> Float64:
-    """Proven bound of the error of left @ right + added, before the output is rounded.
+    """Compute the proven bound of the error of left @ right + added, before the output is rounded.
 
     Args:
-        left: First operand, already transposed and scaled as the operator says.
+        left: First operand, already transposed and scaled as the operator specifies.
         right: Second operand.
-        added: What is added to the product, or None.
-        precision: The declared arithmetic.
+        added: The term added to the product, or None.
+        precision: The declared precision.
 
     Source: |computed - exact| <= gamma_n |A||B| for any order of summation, Higham 3.5; with a
-        rounding of both operands, and three more where a bias and factors come in.
+        rounding of both operands, and three more for a bias and factors.
     """
     magnitudes: Float64 = np.abs(left.astype(np.float64)) @ np.abs(right.astype(np.float64))
     terms, roundings = left.shape[-1], 0.0
@@ -187,13 +187,13 @@ def product_bound(left: Array, right: Array, added: Float64 | None, precision: P
 
 
 def working_unit(precision: Precision) -> float:
-    """Unit roundoff of the coarsest format that a kernel of this arithmetic works in."""
+    """Unit roundoff of the coarsest format that a kernel of this precision computes in."""
     formats = (precision.operand, precision.score_sum, precision.softmax, precision.output_sum)
     return max(one.unit_roundoff for one in formats if one is not None)
 
 
 def _smallest(stored: FloatFormat) -> float:
-    """What a kernel loses that flushes subnormal numbers to zero."""
+    """Largest loss in a kernel that flushes subnormal numbers to zero."""
     match stored:
         case FloatFormat.FLOAT64:
             return 2.0**-1022
@@ -203,13 +203,13 @@ def _smallest(stored: FloatFormat) -> float:
             return 2.0**-126
 
 
-def _usable(
+def _comparable(
     truth: NodeTruth, exact: Float64, values: Float64, stored: FloatFormat
 ) -> tuple[NDArray[np.bool_], tuple[int, ...] | None]:
-    """Which elements can be judged by their error, and the first that is not finite without cause.
+    """Find elements that can be judged by their error, and the first that is not finite without cause.
 
-    Where the formula gives NaN nothing is expected. Infinity is expected where the formula gives
-    it, and excused where the value, or a step of it in the model's own type, exceeds the format.
+    If the formula yields NaN, nothing is expected. Infinity is expected where the formula yields
+    it, and allowed where the value, or an intermediate value in the model's type, overflows the format.
     """
     large = np.abs(exact) > stored.largest * (1.0 - stored.unit_roundoff)
     if truth.own is not None:
@@ -227,13 +227,13 @@ def _allowed(truth: NodeTruth, exact: Float64, judged: NDArray[np.bool_], unit: 
         return (_ALLOWED_TIMES + 1.0) * rounding + _smallest(stored)
     seen = np.zeros_like(exact)
     if truth.own is not None:
-        # A narrow format is finer inside most kernels: what the reference loses at its output is allowed once.
+        # Most kernels compute in a wider format than 16 bits, so the reference's output rounding counts only once.
         once = rounding if stored in (FloatFormat.FLOAT16, FloatFormat.BFLOAT16) else 0.0
         seen = np.maximum(seen, _distance(truth.own.astype(np.float64), exact, judged) - once)
     if truth.moved is not None:
         seen = np.maximum(seen, _distance(truth.moved, exact, judged))
-    # Twice: a value is rounded in the working format and then again in the output's.
-    return _ALLOWED_TIMES * _yardstick(seen) + (1.0 + unit) * rounding + _smallest(stored)
+    # (1 + unit): a value is rounded in the working format and then again in the output's.
+    return _ALLOWED_TIMES * _row_errors(seen) + (1.0 + unit) * rounding + _smallest(stored)
 
 
 def _distance(values: Float64, exact: Float64, judged: NDArray[np.bool_]) -> Float64:
@@ -242,11 +242,11 @@ def _distance(values: Float64, exact: Float64, judged: NDArray[np.bool_]) -> Flo
     return distance
 
 
-def _yardstick(seen: Float64) -> Float64:
-    """Largest error of each row (along the last axis), and no less than the middle row's.
+def _row_errors(seen: Float64) -> Float64:
+    """Largest error of each row (along the last axis), at least the median over the rows.
 
-    One element may be right by luck, so that rows are looked at; and one row may be ill-conditioned
-    (a fully masked one, with inputs of -3e38), which must not excuse the others.
+    A single element may be exact by chance, so whole rows are used. A single row may be ill-conditioned
+    (a fully masked one, with inputs of -3e38), which must not raise the limit of the others.
     """
     if not seen.ndim:
         return seen
@@ -255,7 +255,7 @@ def _yardstick(seen: Float64) -> Float64:
     return larger
 
 
-def _judge_whole_numbers(truth: NodeTruth, actual: Array) -> NodeAgreement:
+def _judge_integers(truth: NodeTruth, actual: Array) -> NodeAgreement:
     step = 1.0 if truth.rule is NodeRule.QUANTISING else 0.0
     different = actual != truth.exact
     if step and actual.dtype.kind in "iu":
@@ -277,10 +277,10 @@ def _conclude(error: Float64, allowed: Float64, exact: Float64, values: Float64,
     found, limit = float(error[place]), float(allowed[place])
     count = int(np.count_nonzero(error > allowed))
     if not count:
-        text = f"All {error.size} elements are right, the worst is off by {found:.2g} of {limit:.2g} allowed."
+        text = f"All {error.size} elements are within the limit, the worst is off by {found:.2g}, limit {limit:.2g}."
         return NodeAgreement(verdict=Verdict.OK, error=found, allowed=limit, evidence=text)
     text = (
-        f"{count} of {error.size} elements are off by more than is allowed, at worst {found:.3g} of {limit:.3g} at "
+        f"{count} of {error.size} elements exceed the limit, the worst is off by {found:.3g}, limit {limit:.3g}, at "
         f"{place}: got {values[place]:.6g}, expected {exact[place]:.6g}."
     )
     return NodeAgreement(

@@ -1,7 +1,7 @@
-"""The judge of Attention's fourth output: the scores at one of four stages, element by element.
+"""Compares Attention's fourth output, the scores at one of four stages, with the oracle and a proven error bound.
 
-Rigorous like the judge of the output, with the same error terms; where the stage
-hides a key the output must be -inf, and a query without a visible key has weights of zero.
+The bound has the same error terms as that of the output. If the stage hides a key, its score must be
+-inf; a query without a visible key has weights of zero. Uses no statistical test.
 """
 
 import math
@@ -24,17 +24,17 @@ __all__ = ["QkExpectation", "expect_qk", "judge_qk"]
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
 
-# Stands for an error where the bound is 0; JSON has no infinity.
+# The ratio of an error where the bound is 0, because JSON has no infinity.
 _LARGEST_RATIO = 1e300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QkExpectation:
-    """What a right fourth output must be.
+    """The expected fourth output and its error bound.
 
     Args:
         expected: (batch_size, q_num_heads, q_seq_len, total_seq_len), -inf where the stage hides a key.
-        bound: Largest |actual - expected| that the declared arithmetic can give, same shape.
+        bound: Largest |actual - expected| that is possible in the declared precision, same shape.
         largest: Largest finite number of the format that a score is stored in.
     """
 
@@ -46,13 +46,13 @@ class QkExpectation:
 def expect_qk(
     spec: AttentionSpec, inputs: AttentionInputs, *, mode: QkOutputMode, precision: Precision
 ) -> QkExpectation:
-    """Compute the scores of one stage and how far a right runtime can lie from them.
+    """Compute the scores of one stage and their proven error bound.
 
     Args:
-        spec: What is computed.
+        spec: The attention.
         inputs: The arrays exactly as the runtime received them.
         mode: The stage.
-        precision: The declared arithmetic.
+        precision: The declared precision.
 
     Source: qk_matmul_output_mode of ONNX Attention, opset 25: 0 the raw product, 1 after the
         softcap, 2 after the bias, 3 the weights, with a zero row where every key is hidden.
@@ -69,7 +69,7 @@ def expect_qk(
 
 
 def judge_qk(expectation: QkExpectation, actual: Array) -> Agreement:
-    """Judge a fourth output; a hidden key that is not -inf is a mismatch like any other."""
+    """Compare a fourth output with its expectation; a hidden key whose score is not -inf counts as a mismatch."""
     expected = expectation.expected
     if actual.shape != expected.shape:
         return Agreement(
@@ -79,16 +79,16 @@ def judge_qk(expectation: QkExpectation, actual: Array) -> Agreement:
     values = actual.astype(np.float64)
     hidden = np.isneginf(expected)
     known = np.isfinite(expected)
-    # A score beyond the format that stores it may be infinite, and what it then gives NaN.
+    # A score that overflows its format may be infinite, and values computed from it may be NaN.
     too_large = known & (np.abs(np.where(known, expected, 0.0)) + expectation.bound > expectation.largest)
     excused = (~known & ~hidden) | (too_large & ~np.isfinite(values))
     both = known & np.isfinite(values)
     error = np.abs(np.where(both, values, 0.0) - np.where(both, expected, 0.0))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where((error > 0.0) & ~excused, np.minimum(error / expectation.bound, _LARGEST_RATIO), 0.0)
-    alien = ((known & ~np.isfinite(values)) | (hidden & ~np.isneginf(values))) & ~excused
-    mismatched, not_finite = int(np.count_nonzero(ratio > 1.0)), int(np.count_nonzero(alien))
-    worst = _place(int((alien if not_finite else ratio).argmax()), expected.shape) if expected.size else None
+    wrong_kind = ((known & ~np.isfinite(values)) | (hidden & ~np.isneginf(values))) & ~excused
+    mismatched, not_finite = int(np.count_nonzero(ratio > 1.0)), int(np.count_nonzero(wrong_kind))
+    worst = _place(int((wrong_kind if not_finite else ratio).argmax()), expected.shape) if expected.size else None
     return Agreement(
         verdict=Verdict.WRONG if mismatched or not_finite else Verdict.OK,
         diagnosis=_diagnosis(expectation, values, mismatched, not_finite, float(ratio.max(initial=0.0)), worst),
@@ -105,9 +105,9 @@ def judge_qk(expectation: QkExpectation, actual: Array) -> Agreement:
 
 
 def _stage(block: HeadBlock, mode: QkOutputMode, precision: Precision) -> tuple[Float64, Float64]:
-    """One stage of a block and its bound.
+    """Compute one stage of a block and its bound.
 
-    The error of a logit, roundings up to the softmax included, is no smaller than that of any stage before it.
+    The error bound of a logit includes all roundings up to the softmax, so it also bounds every earlier stage.
     """
     stages = stages_of(block)
     error = logit_error(stages, precision)
@@ -125,7 +125,7 @@ def _stage(block: HeadBlock, mode: QkOutputMode, precision: Precision) -> tuple[
 
 
 def _weights_bound(stages: Stages, error: Float64, precision: Precision) -> Float64:
-    """Largest error of a computed weight w_j e^(d_j) / sum_k w_k e^(d_k), |d_k| <= E_k, and its roundings."""
+    """Bound the error of a computed weight w_j e^(d_j) / sum_k w_k e^(d_k), |d_k| <= E_k, and its roundings."""
     weights = stages.weights
     raised_weights = lifted(stages, error)
     lowered = weights * -np.expm1(-error)
@@ -159,11 +159,14 @@ def _diagnosis(
 ) -> str:
     total = expectation.expected.size
     if worst is None or not (mismatched or not_finite):
-        return f"All {total} scores lie inside the proven bound, the worst at {worst_ratio:.2g} of it."
-    got, wanted = float(values[worst]), float(expectation.expected[worst])
-    where = f"at (batch, head, query, key) {worst}: got {got:.6g}, expected {wanted:.6g}"
+        return f"All {total} scores are within the proven bound, the worst at {worst_ratio:.2g} of it."
+    got, expected = float(values[worst]), float(expectation.expected[worst])
+    where = f"at (batch, head, query, key) {worst}: got {got:.6g}, expected {expected:.6g}"
     if not_finite:
-        return f"{not_finite} of {total} scores are finite where a key is hidden or the reverse, first {where}."
+        return (
+            f"{not_finite} of {total} scores are finite although the key is hidden, or not finite although it is "
+            f"visible, first {where}."
+        )
     return (
         f"{mismatched} of {total} scores exceed the proven bound, at worst {worst_ratio:.3g} times "
         f"{where} +- {expectation.bound[worst]:.2g}."

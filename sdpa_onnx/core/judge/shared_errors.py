@@ -1,7 +1,7 @@
-"""What rows have in common: errors that the score tests must not take for independent ones.
+"""Estimates rounding errors that rows have in common, which the score tests must not treat as independent.
 
-A key or value that is rounded inside a product is rounded alike for every query that reads it, in all heads that
-share it; queries that are nearly equal are rounded alike throughout. Judges nothing.
+A key or value that is rounded inside a product has the same error for every query that uses it, in all heads that
+share it; nearly equal queries have nearly the same errors throughout. Decides no verdict.
 """
 
 import math
@@ -22,20 +22,22 @@ Float64 = NDArray[np.float64]
 Labels = NDArray[np.int64]
 Group = tuple[int, int]
 
-# Rows nearer to each other than this, in steps of their format, are rounded alike.
+# Rows closer to each other than this, in steps of their format, have the same rounding errors.
 _ALIKE_STEPS = 2.0
-# Steps of formats finer than this: rows that near to each other share most of their roundings too.
+# Finer formats count as this one, because rows that close to each other share most of their rounding errors too.
 _FINEST_UNIT = 2.0**-20
-# Rows that are alike are neighbours in the order of a random projection, but for chance; so many are looked at.
+# Rows that are nearly equal are almost surely neighbours in a random projection; this many neighbours are compared.
 _NEIGHBOURS = 8
 
 
 @dataclass(slots=True)
 class SharedErrorsBuilder:
-    """Gathers block by block, those of one batch and key head in a row; short-lived.
+    """Accumulates shared errors block by block; short-lived.
+
+    Blocks of one batch and key/value head must follow each other.
 
     Args:
-        precision: The declared arithmetic.
+        precision: The declared precision.
     """
 
     precision: Precision
@@ -44,7 +46,7 @@ class SharedErrorsBuilder:
     _on_values: Float64 | None = None
     _squares: Float64 = field(default_factory=lambda: np.zeros(len(Direction)))
     _weights: Float64 = field(default_factory=lambda: np.zeros(len(Direction)))
-    _looks: list[tuple[Float64, Float64]] = field(default_factory=list)
+    _rows: list[tuple[Float64, Float64]] = field(default_factory=list)
     _clusters: list[Labels] = field(default_factory=list)
     _next_label: int = 0
 
@@ -52,16 +54,16 @@ class SharedErrorsBuilder:
         """Add a block.
 
         Args:
-            group: Batch and key head.
+            group: Indices of batch and key/value head.
             stages: The block.
-            sigma: Its spread.
-            directions: Its pushes.
+            sigma: Its sigma.
+            directions: Its score-test directions.
         """
         keys = stages.block.key.shape
         if group != self._group or (self._on_keys is not None and self._on_keys.shape[1:] != keys):
             self._close()
             self._group = group
-        self._looks.append((stages.block.query, stages.output))
+        self._rows.append((stages.block.query, stages.output))
         with np.errstate(all="ignore"):
             weights = np.stack([clipped(information) for information in directions.information])
             self._weights += weights.sum(1)
@@ -74,7 +76,7 @@ class SharedErrorsBuilder:
             self._on_values = on_values if self._on_values is None else self._on_values + on_values
 
     def finish(self) -> SharedErrors:
-        """Close the last group and sum up."""
+        """Close the last group and return the sums."""
         self._close()
         total = np.where(self._weights > 0.0, self._weights, 1.0)
         with np.errstate(all="ignore"):
@@ -90,18 +92,18 @@ class SharedErrorsBuilder:
             if self._on_values is not None:
                 self._squares += ROUNDING_VARIANCE * operand * np.square(self._on_values).sum((1, 2))
         self._on_keys = self._on_values = None
-        if self._looks:
+        if self._rows:
             self._add_clusters()
-        self._looks = []
+        self._rows = []
 
     def _add_clusters(self) -> None:
-        queries, outputs = (np.concatenate(arrays) for arrays in zip(*self._looks, strict=True))
+        queries, outputs = (np.concatenate(arrays) for arrays in zip(*self._rows, strict=True))
         operand = 0.0 if self.precision.operand is None else self.precision.operand.unit_roundoff
         coarsest = max(operand, self.precision.prescaled.unit_roundoff, _FINEST_UNIT)
         with np.errstate(all="ignore"):
             size = np.sqrt(np.square(queries).mean(1, keepdims=True))
             size = np.where(size > 0.0, size, 1.0)
-            # Direction and length: the length counts as much as all of the direction.
+            # Compare direction and length; the length counts as much as the whole direction.
             length = np.log(size) * math.sqrt(1.0 + queries.shape[1])
             query_steps = np.concatenate([queries / size, length], axis=1) / (4.0 * coarsest)
             size = np.sqrt(np.square(outputs).mean(0, keepdims=True))
@@ -111,15 +113,15 @@ class SharedErrorsBuilder:
         labels += self._next_label
         self._next_label += queries.shape[0]
         start = 0
-        for query, _ in self._looks:
+        for query, _ in self._rows:
             self._clusters.append(labels[start : start + query.shape[0]])
             start += query.shape[0]
 
 
 def _pushed_by_keys(stages: Stages, pulls: Float64) -> Float64:
-    """Change of each summed estimate for a relative error of one entry of a key: (directions, keys, head_dim).
+    """Compute the change of each summed estimate per relative error of an entry of key: (directions, keys, head_dim).
 
-    An error d of a score moves the row's output by w (v - o) d.
+    An error d of a score changes the row's output by w (v - o) d.
     """
     block = stages.block
     value = np.where(stages.seen[:, None], block.value, 0.0)
@@ -135,7 +137,7 @@ def _pushed_by_keys(stages: Stages, pulls: Float64) -> Float64:
 
 
 def _pushed_by_values(stages: Stages, pulls: Float64, precision: Precision) -> Float64 | None:
-    """The same for an entry of a value: (directions, keys, v_head_dim); None where values are not rounded."""
+    """Compute the same for an entry of value: (directions, keys, v_head_dim); None if values are not rounded."""
     if precision.operand is None:
         return None
     value = np.where(stages.seen[:, None], stages.block.value, 0.0)
@@ -143,7 +145,7 @@ def _pushed_by_values(stages: Stages, pulls: Float64, precision: Precision) -> F
 
 
 def _alike(rows: Float64) -> Iterable[tuple[int, int]]:
-    """Pairs of rows, in units of a step, that are nearly equal; enough of them to join all that are."""
+    """Yield pairs of nearly equal rows, given in units of a step; enough pairs to join all of them."""
     count, width = rows.shape
     if count < 2 or not width or not np.isfinite(rows).all():
         return
@@ -156,7 +158,7 @@ def _alike(rows: Float64) -> Iterable[tuple[int, int]]:
 
 
 def _joined(count: int, pairs: Iterable[tuple[int, int]]) -> Labels:
-    """Number of each row's cluster: rows that a chain of pairs joins have the same."""
+    """Return the cluster index of each row; rows joined by a chain of pairs have the same index."""
     above = list(range(count))
 
     def top(row: int) -> int:

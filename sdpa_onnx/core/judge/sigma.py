@@ -1,7 +1,7 @@
-"""The statistical spread of right results: sigma of every element, and the rows that it holds for.
+"""Estimates the standard deviation (sigma) of each element's rounding error, and the rows for which it is valid.
 
-Roundings count as independent, of mean zero. Matrix products only; what decides by sigma is the judge's.
-Roundings of constant or evenly spaced inputs share a sign, so rows of such inputs are left to the bound.
+Assumes independent rounding errors of mean zero; uses matrix products only. Decides no verdict.
+Rounding errors of constant or evenly spaced inputs share a sign, so such rows are checked by the bound only.
 """
 
 import itertools
@@ -21,33 +21,34 @@ Float32 = NDArray[np.float32]
 
 # Mean square of a relative rounding error in units of u^2, for log-uniform significands: (1/3)(3/8)/ln 2 (METHOD A.4).
 ROUNDING_VARIANCE = 0.18
-# Partial sums of this many parts stand for all partial sums of a sum in order (METHOD A.4).
+# The partial sums after this many parts approximate all partial sums of an ordered sum (METHOD A.4).
 _PARTS = 8
-# exp's error as a multiple of the unit roundoff, squared; a library's exp is off by one or two (METHOD A.4).
+# Error of exp in units of the unit roundoff, squared; the exp of a library is off by one or two (METHOD A.4).
 _EXP_SQUARE = 4.0
-# A loss by underflow is spread over [0, bound's half] (METHOD A.4: 0.3 of its square, of a bound half as large).
+# A loss by underflow is distributed over [0, half the bound] (METHOD A.4: 0.3 of its square, of a bound half as large).
 _UNDERFLOW_VARIANCE = 0.3 / 4.0
-# A row is judged statistically if no key that matters has a logit less certain than this (METHOD A.4).
+# A row is judged statistically if no key with relevant weight has a logit of larger sigma (METHOD A.4).
 _LARGEST_LOGIT_SIGMA = 0.25
-_MATTERS = 8.0
-# Neighbours this close to a straight line, as a share of the median size, are evenly spaced; see `_evenly_spaced`.
+# A key has no relevant weight if its logit is this far below the row's maximum, plus six sigma.
+_NEGLIGIBLE_BELOW = 8.0
+# Largest deviation of neighbours from a straight line, as a share of the median size, to count as evenly spaced.
 _STRAIGHT = 0.02
-# Weights that differ by less than this share are equal: then every term of the second product rounds alike.
+# Weights that differ by less than this share count as equal: all terms of the second product round alike.
 _EQUAL_WEIGHTS = 1e-4
 _FLOAT64_NOISE = 4.0 * 2.0**-53
-# So many entries of a vector tell whether it is regular; sums of fewer terms than the least gather no bias.
-_LOOKED_AT = 64
+# Number of entries of a vector that are checked for regularity; sums of fewer than _LEAST_TERMS have no bias.
+_CHECKED_ENTRIES = 64
 _LEAST_TERMS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSigma:
-    """Spread of one block of queries.
+    """Sigma of one block of queries.
 
     Args:
-        sigma: (rows, v_head_dim), standard deviation of a right result around the oracle; 0 where it is exact.
-        judged: (rows,), True where sigma may decide.
-        regular: (rows,), True where it may not because all terms of a sum are alike.
+        sigma: (rows, v_head_dim), standard deviation of a correct result around the oracle; 0 where it is exact.
+        judged: (rows,), True where sigma is valid.
+        regular: (rows,), True where it is not valid because all terms of a sum are alike.
         hidden: (rows,), True where no key is visible: the output is exactly zero.
     """
 
@@ -58,24 +59,24 @@ class BlockSigma:
 
 
 def sigma_of(stages: Stages, bound: BlockBound, precision: Precision) -> BlockSigma:
-    """Compute the spread of one block.
+    """Compute sigma of one block.
 
         sigma_ic^2 = sum_j w_ij^2 Var d_ij (v_jc - o_c)^2
                    + K [ u_sum^2 (sum of squared partial sums + sum_j w_ij^2 v_jc^2 + n_i / 3 o_c^2)
                          + (4 u_softmax^2 + u_output^2) o_c^2 + 2 u_operand^2 sum_j w_ij^2 v_jc^2 ]
                    + underflow
 
-    with K = 0.18 and Var d_ij the variance of a computed logit. The scale itself,
-    rounded, is one error in all logits alike: the judge takes it off, see `evidence.py`.
+    with K = 0.18 and Var d_ij the variance of a computed logit. The rounding error of the
+    scale is the same in all logits; it is subtracted in `evidence.py`.
 
     Args:
         stages: The block.
-        bound: Its bound.
-        precision: The declared arithmetic.
+        bound: Its error bound.
+        precision: The declared precision.
 
     Source: METHOD A.4.
     """
-    # Huge inputs overflow here to rows that are not judged statistically; tiny ones lose nothing that counts.
+    # Huge inputs overflow here, and their rows are not judged statistically; the underflow of tiny ones is harmless.
     with np.errstate(over="ignore", invalid="ignore"):
         logit_variance = _logit_variance(stages, precision)
         judged = _certain_rows(stages, logit_variance, precision)
@@ -104,8 +105,8 @@ def _logit_variance(stages: Stages, precision: Precision) -> Float32:
     unit = precision.softmax.unit_roundoff**2
     summed, stored = _square(precision.score_sum) / unit, _square(precision.scores) / unit
     rounded = 2.0 * (_square(precision.operand) + _square(precision.prescaled)) / unit
-    query, query_size = _rows_to_one(block.query)
-    key, key_size = _rows_to_one(np.where(stages.seen[:, None], block.key, 0.0))
+    query, query_size = _normalise_rows(block.query)
+    key, key_size = _normalise_rows(np.where(stages.seen[:, None], block.key, 0.0))
     factor = (abs(block.scale) * query_size) ** 2
     terms = (query * query) @ (key * key).T
     variance = _partial_squares(query, key.T) * np.float32(summed)
@@ -127,17 +128,17 @@ def _logit_variance(stages: Stages, precision: Precision) -> Float32:
     return variance
 
 
-def _rows_to_one(array: Float64) -> tuple[Float32, Float64]:
-    """Rows divided by their largest entry, in float32, and that entry: (rows, 1)."""
+def _normalise_rows(array: Float64) -> tuple[Float32, Float64]:
+    """Divide rows by their largest entry, in float32; return that entry too: (rows, 1)."""
     size = np.abs(array).max(1, initial=0.0, keepdims=True)
     size = np.where(size > 0.0, size, 1.0)
     return (array / size).astype(np.float32), size
 
 
 def _partial_squares(left: Float32, right: Float32) -> Float32:
-    """Sum over l of the squared partial sums P_l of left @ right, from its values at a few l.
+    """Sum over l of the squared partial sums P_l of left @ right, approximated from a few l.
 
-    Between two of them P is taken as straight: len (P^2 + P P' + P'^2) / 3.
+    P is interpolated linearly between them: len (P^2 + P P' + P'^2) / 3.
     """
     inner = left.shape[1]
     edges = np.linspace(0, inner, min(_PARTS, inner) + 1).astype(int)
@@ -159,20 +160,20 @@ def _partial_squares(left: Float32, right: Float32) -> Float32:
 
 
 def _certain_rows(stages: Stages, logit_variance: Float32, precision: Precision) -> NDArray[np.bool_]:
-    """Rows whose logits are certain enough for a linear model of the softmax."""
+    """Find rows whose logits are accurate enough for a linear model of the softmax."""
     unit = ROUNDING_VARIANCE * precision.softmax.unit_roundoff**2
     if not logit_variance.size:
         return np.zeros(logit_variance.shape[0], dtype=bool)
     if float(logit_variance.max()) * unit <= _LARGEST_LOGIT_SIGMA**2:
         return np.ones(logit_variance.shape[0], dtype=bool)
     sigma = np.sqrt(logit_variance.astype(np.float64) * unit)
-    certain = (sigma <= _LARGEST_LOGIT_SIGMA) | (stages.below >= _MATTERS + 6.0 * sigma) | ~stages.visible
+    certain = (sigma <= _LARGEST_LOGIT_SIGMA) | (stages.below >= _NEGLIGIBLE_BELOW + 6.0 * sigma) | ~stages.visible
     rows: NDArray[np.bool_] = np.logical_and.reduce(certain, axis=1)
     return rows
 
 
 def _normalised(stages: Stages) -> tuple[Float64, float]:
-    """Value divided by its largest visible entry, and that entry; keys that nobody sees are 0."""
+    """Divide value by its largest visible entry and return that entry too; keys hidden from all queries are 0."""
     value = np.where(stages.seen[:, None], stages.block.value, 0.0)
     largest = float(np.abs(value).max(initial=0.0))
     if not 0.0 < largest < np.inf:
@@ -181,11 +182,11 @@ def _normalised(stages: Stages) -> tuple[Float64, float]:
 
 
 def _from_logits(stages: Stages, logit_variance: Float32, value: Float64, output: Float64) -> Float64:
-    """sum_j w_ij^2 Var d_ij (v_jc - o_c)^2, without a rows x keys x width pass."""
+    """Compute sum_j w_ij^2 Var d_ij (v_jc - o_c)^2 without a rows x keys x width array."""
     factors = stages.weights * stages.weights
     factors *= logit_variance
-    # A large common offset of value would cancel badly in the difference of squares; a small one does no harm, and
-    # taking it off would spoil what is exact, such as values that are 0 but for one key.
+    # A large common offset of value would cancel badly in the difference of squares. A small one does no harm, and
+    # subtracting it would make exact results inexact, such as values that are 0 except for one key.
     seen = value[stages.seen]
     middle = seen.mean(0) if seen.size else np.zeros(value.shape[1])
     middle = np.where(np.abs(middle) > seen.std(0), middle, 0.0) if seen.size else middle
@@ -195,13 +196,13 @@ def _from_logits(stages: Stages, logit_variance: Float32, value: Float64, output
     total = factors.sum(1, keepdims=True)
     squares = output * output * total
     variance: Float64 = sums[:, :width] - 2.0 * output * sums[:, width:] + squares
-    # What the cancellation leaves is no smaller than its own rounding.
+    # The result of the cancellation is not smaller than its own rounding error.
     noise: Float64 = _FLOAT64_NOISE * (sums[:, :width] + squares)
     return np.maximum(variance, 0.0) + noise
 
 
 def _from_later_roundings(stages: Stages, value: Float64, output: Float64, precision: Precision) -> Float64:
-    """Second product, row sum, division and output, in units of K."""
+    """Compute the variance from second product, row sum, division and output, in units of K."""
     weights, narrow = stages.weights.astype(np.float32), value.astype(np.float32)
     terms = ((weights * weights) @ (narrow * narrow)).astype(np.float64)
     keys = np.count_nonzero(weights, axis=1, keepdims=True)
@@ -213,22 +214,22 @@ def _from_later_roundings(stages: Stages, value: Float64, output: Float64, preci
 
 
 def _regular_rows(stages: Stages) -> NDArray[np.bool_]:
-    """Rows in which all terms of a sum are alike, so that their roundings share a sign."""
+    """Find rows in which all terms of a sum are alike, so that their rounding errors share a sign."""
     block = stages.block
     count = np.count_nonzero(stages.visible, axis=1)
     equal = (stages.weights.max(1, initial=0.0) * count <= 1.0 + _EQUAL_WEIGHTS) & (count >= _LEAST_TERMS)
-    seen = np.flatnonzero(stages.seen)[:_LOOKED_AT]
-    value, key = block.value[seen].T, block.key[seen, :_LOOKED_AT]
+    seen = np.flatnonzero(stages.seen)[:_CHECKED_ENTRIES]
+    value, key = block.value[seen].T, block.key[seen, :_CHECKED_ENTRIES]
     regular: NDArray[np.bool_] = np.zeros(count.shape, dtype=bool)
     if value.size and _evenly_spaced(value).mean() > 0.5:
         regular |= equal
     if key.size and _evenly_spaced(key).mean() > 0.5:
-        regular |= _evenly_spaced(block.query[:, :_LOOKED_AT])
+        regular |= _evenly_spaced(block.query[:, :_CHECKED_ENTRIES])
     return regular
 
 
 def _evenly_spaced(rows: Float64) -> NDArray[np.bool_]:
-    """Which rows are constant or evenly spaced over more than half of their entries; zeros do not count."""
+    """Find rows that are constant or evenly spaced over more than half of their nonzero entries."""
     if rows.shape[1] < _LEAST_TERMS:
         return np.zeros(rows.shape[0], dtype=bool)
     middle = rows[:, 1:-1]

@@ -1,7 +1,7 @@
-"""Measures of how far a softmax is saturated, row by row and over independent draws of keys.
+"""Measures the saturation of a softmax, row by row and over independent draws of keys.
 
-Takes logits, weights and gradient norms as arrays; what they should be on the
-average is `saturation_theory`'s, what they mean for the paper `saturation_claims`'.
+The inputs are logits, weights and gradient norms. The expected values are computed in
+`theory`; the comparison with the paper's claims is in `claims`.
 """
 
 import math
@@ -38,18 +38,18 @@ __all__ = [
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
 
-# A row is called saturated above this largest weight (METHOD D.3).
+# A row is saturated if its largest weight exceeds this (METHOD D.3).
 SATURATED_WEIGHT = 0.99
-# A row is called dead if its gradient is below this part of the median under 1/sqrt(d_k) (METHOD D.3).
+# A row is dead if its gradient is below this share of the median under 1/sqrt(d_k) (METHOD D.3).
 DEAD_BELOW = 0.1
-# What rounds to zero in float16, and its largest number. Source: IEEE 754-2019, table 3.5.
+# Smaller numbers round to zero in float16; its largest number. Source: IEEE 754-2019, table 3.5.
 FLOAT16_SMALLEST = 2.0**-25
 FLOAT16_LARGEST = 65504.0
-# Rows of one draw share their keys, so errors come from the scatter between draws (METHOD D.7).
+# Rows of one draw share their keys, so standard errors follow from the scatter between draws (METHOD D.7).
 LEAST_DRAWS = 4
-# A measure further from its prediction is flagged (METHOD D.7): once in 16 000 by chance.
+# A measure whose |z| exceeds this deviates from its prediction (METHOD D.7): once in 16 000 by chance.
 LIMIT_Z = 4.0
-# Float32 weights are known to about ten units of roundoff: no standard error is taken for smaller than this part.
+# Smallest relative standard error, because float32 weights are accurate to about ten units of roundoff.
 _RESOLUTION = 1e-6
 _LOW_QUANTILE = 0.1
 
@@ -86,7 +86,7 @@ class MeasureName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureMeaning:
-    """What a measure is: its unit ("" = a plain number, "share" = of rows, weights or products) and one line."""
+    """Definition of a measure: its unit ("" = a plain number, "share" = of rows, weights or products) and one line."""
 
     unit: str
     text: str
@@ -102,14 +102,16 @@ MEANINGS: dict[MeasureName, MeasureMeaning] = {
     ),
     MeasureName.BETA: MeasureMeaning(unit="", text="the same, root mean square over rows: scale sigma^2 sqrt(d_k)"),
     MeasureName.BETA_OVER_CRITICAL: MeasureMeaning(
-        unit="", text="beta over sqrt(2 ln S): soft below 0.5, frozen above 1 (a few keys take all)"
+        unit="", text="beta over sqrt(2 ln S): soft below 0.5, frozen above 1 (a few keys get all the weight)"
     ),
     MeasureName.LOG_PARTITION: MeasureMeaning(unit="nats", text="ln of the sum of e^logit, mean over rows"),
     MeasureName.ENTROPY: MeasureMeaning(unit="nats", text="entropy H of the weights, mean over rows"),
     MeasureName.ENTROPY_SHARE: MeasureMeaning(unit="", text="H over ln S, its largest possible value"),
-    MeasureName.EFFECTIVE_KEYS: MeasureMeaning(unit="keys", text="e^H: how many equal weights have that entropy"),
+    MeasureName.EFFECTIVE_KEYS: MeasureMeaning(unit="keys", text="e^H: number of equal weights with that entropy"),
     MeasureName.SQUARE_SUM: MeasureMeaning(unit="", text="sum of squared weights, mean over rows; 1/S flat, 1 one-hot"),
-    MeasureName.PARTICIPATION: MeasureMeaning(unit="keys", text="1 over that mean: how many keys share the weight"),
+    MeasureName.PARTICIPATION: MeasureMeaning(
+        unit="keys", text="1 over that mean: number of keys that share the weight"
+    ),
     MeasureName.LARGEST_WEIGHT: MeasureMeaning(unit="", text="largest weight, mean over rows"),
     MeasureName.SATURATED_ROWS: MeasureMeaning(unit="share", text="rows whose largest weight is above 0.99"),
     MeasureName.JACOBIAN_RMS: MeasureMeaning(
@@ -121,7 +123,7 @@ MEANINGS: dict[MeasureName, MeasureMeaning] = {
     ),
     MeasureName.LOGIT_GRADIENT_MEDIAN: MeasureMeaning(unit="", text="the same, median over rows"),
     MeasureName.LOGIT_GRADIENT_P10: MeasureMeaning(
-        unit="", text="the same, a tenth of the rows is below; rounding at 1e-15"
+        unit="", text="the same, 10 % quantile over rows; below 1e-15 it is rounding noise"
     ),
     MeasureName.LOGIT_GRADIENT_DEAD: MeasureMeaning(
         unit="share", text="rows where it is below a tenth of its median under 1/sqrt(d_k)"
@@ -131,7 +133,7 @@ MEANINGS: dict[MeasureName, MeasureMeaning] = {
     ),
     MeasureName.QUERY_GRADIENT_MEDIAN: MeasureMeaning(unit="", text="the same, median over rows"),
     MeasureName.QUERY_GRADIENT_P10: MeasureMeaning(
-        unit="", text="the same, a tenth of the rows is below; rounding at 1e-15"
+        unit="", text="the same, 10 % quantile over rows; below 1e-15 it is rounding noise"
     ),
     MeasureName.QUERY_GRADIENT_DEAD: MeasureMeaning(
         unit="share", text="rows where it is below a tenth of its median under 1/sqrt(d_k)"
@@ -145,7 +147,7 @@ MEANINGS: dict[MeasureName, MeasureMeaning] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowStatistics:
-    """One number a row and statistic; all (rows,). NaN marks a row whose weights are not finite.
+    """Statistics of each row, all of shape (rows,); NaN for a row whose weights are not finite.
 
     Args:
         product_mean, product_square: Mean over the keys of q.k and (q.k)^2, before the scale.
@@ -155,7 +157,7 @@ class RowStatistics:
         square_sum: sum w^2.
         largest_weight: max w.
         jacobian_square: |diag w - w w^T|_F^2.
-        float16_zeros, float16_overflow: Share of the keys.
+        float16_zeros, float16_overflow: Shares of the keys.
         logit_gradient, query_gradient: Norms of dL/dlogits and dL/dquery.
     """
 
@@ -175,14 +177,14 @@ class RowStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientMedians:
-    """Median norms of dL/dlogits and dL/dquery under 1/sqrt(d_k): what dead rows are told by."""
+    """Median norms of dL/dlogits and dL/dquery under 1/sqrt(d_k), the reference for dead rows."""
 
     logit: float
     query: float
 
 
 def critical_spread(kv_seq_len: int) -> float:
-    """beta_c = sqrt(2 ln S): logits spread wider than this freeze the softmax onto a few keys.
+    """Compute beta_c = sqrt(2 ln S); with a larger logit spread the softmax puts all weight on a few keys.
 
     Source: Derrida 1981 (random energy model); METHOD D.1.
     """
@@ -192,11 +194,11 @@ def critical_spread(kv_seq_len: int) -> float:
 def measure_rows(
     logits: Array, weights: Array, *, scale: float, logit_gradient: Float64, query_gradient: Float64
 ) -> RowStatistics:
-    """Take the statistics of each row.
+    """Compute the statistics of each row.
 
     Args:
         logits: (rows, keys), scale * q.k.
-        weights: (rows, keys), softmax of the logits as a runtime gave it.
+        weights: (rows, keys), softmax of the logits, computed by a runtime.
         scale: Factor in the logits, not 0.
         logit_gradient, query_gradient: (rows,), norms.
 
@@ -227,10 +229,10 @@ def measure_rows(
 
 
 def jacobian_square(weights: Float64) -> Float64:
-    """|diag w - w w^T|_F^2 = p2 - 2 p3 + p2^2 of each row, p_n = sum w^n.
+    """Compute |diag w - w w^T|_F^2 = p2 - 2 p3 + p2^2 of each row, p_n = sum w^n.
 
-    The largest weight is taken apart, w = 1 - rest with rest summed from the
-    small ones: the sum above loses everything to cancellation near one-hot.
+    The largest weight is handled separately as 1 - rest, with rest the sum of the other
+    weights, because the formula above cancels completely near one-hot weights.
 
     Args:
         weights: (rows, keys).
@@ -248,24 +250,24 @@ def jacobian_square(weights: Float64) -> Float64:
 
 
 def joined(blocks: Sequence[RowStatistics]) -> RowStatistics:
-    """Put the rows of several blocks of one draw together."""
+    """Concatenate the rows of several blocks of one draw."""
     return RowStatistics(
         **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in RowStatistics.__slots__}
     )
 
 
 def gradient_medians(norms: Sequence[tuple[Float64, Float64]]) -> GradientMedians:
-    """Take the medians over the rows of all draws.
+    """Compute the medians over the rows of all draws.
 
     Args:
-        norms: Of each draw under 1/sqrt(d_k): norms of dL/dlogits and dL/dquery, each (rows,).
+        norms: For each draw under 1/sqrt(d_k): norms of dL/dlogits and dL/dquery, each (rows,).
     """
     logit, query = (np.concatenate(parts) for parts in zip(*norms, strict=True))
     return GradientMedians(logit=float(np.median(logit)), query=float(np.median(query)))
 
 
 def deviations(measures: Mapping[str, MeasuredValue]) -> dict[str, MeasuredValue]:
-    """The measures that lie further than LIMIT_Z from their prediction, the furthest first."""
+    """Return the measures with |z| above LIMIT_Z, the largest first."""
     beyond = [(name, one) for name, one in measures.items() if one.z is not None and not abs(one.z) <= LIMIT_Z]
     return dict(sorted(beyond, key=lambda item: -abs(item[1].z or 0.0)))
 
@@ -277,18 +279,18 @@ def summarise(
     predicted: Mapping[MeasureName, float],
     alive: GradientMedians,
 ) -> dict[str, MeasuredValue]:
-    """Bring draws together: value, standard error, prediction, deviation.
+    """Summarise draws: value, standard error, prediction and deviation of each measure.
 
-    Means, and functions of means, are taken over the draws; medians and
-    quantiles over all rows. The standard error always comes from the scatter
-    between draws, for rows of one draw share their keys. Rows whose weights are
-    not finite are left out; then nothing is compared with a prediction.
+    Means, and functions of means, are computed over the draws; medians and
+    quantiles over all rows. The standard error always follows from the scatter
+    between draws, because rows of one draw share their keys. Rows whose weights are
+    not finite are left out; then no measure is compared with a prediction.
 
     Args:
-        draws: At least LEAST_DRAWS, of equally many rows.
-        kv_seq_len: Keys of a row.
-        predicted: Expectation by measure, where there is one.
-        alive: Of the same draws.
+        draws: At least LEAST_DRAWS, with equal numbers of rows.
+        kv_seq_len: Keys per row.
+        predicted: Expectation by measure, if there is one.
+        alive: Gradient medians of the same draws.
 
     Returns:
         Measures by name, in the order of MeasureName.
@@ -297,21 +299,21 @@ def summarise(
         PlanError: If there are too few draws.
     """
     if len(draws) < LEAST_DRAWS:
-        raise PlanError(f"draws is {len(draws)}; it must be at least {LEAST_DRAWS}.", hint="Errors come from them.")
-    whole = all(bool(np.isfinite(draw.entropy).all()) for draw in draws)
+        raise PlanError(f"draws is {len(draws)}; it must be at least {LEAST_DRAWS}.", hint="Standard errors need them.")
+    all_finite = all(bool(np.isfinite(draw.entropy).all()) for draw in draws)
     columns = _columns(kv_seq_len, alive)
     measures: dict[str, MeasuredValue] = {}
     for name in MeasureName:
         parts = [_finite(columns[name].rows(draw)) for draw in draws]
         if all(part.size for part in parts):
-            known = whole or name is MeasureName.FLOAT16_OVERFLOW
+            known = all_finite or name is MeasureName.FLOAT16_OVERFLOW
             measures[name.value] = _measure(name, columns[name], parts, predicted.get(name) if known else None)
     return measures
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """How a measure comes of rows: their numbers, reduced over a draw, then transformed."""
+    """How a measure is computed from row statistics: values per row, reduced over a draw, then transformed."""
 
     rows: Callable[[RowStatistics], Float64]
     transform: Callable[[float], float] = float
@@ -363,7 +365,7 @@ def _measure(name: MeasureName, column: _Column, parts: Sequence[Float64], predi
     if predicted is None:
         return MeasuredValue(value=value, standard_error=error)
     if MEANINGS[name].unit == "share" and np.count_nonzero((each > 0.0) & (each < 1.0)) < len(parts) / 2:
-        # Most draws have none (or nothing else): their scatter says little, chance over the rows says enough.
+        # In most draws the share is 0 or 1, so their scatter is too small; use the binomial error over the rows.
         rows = sum(part.size for part in parts)
         error = max(error, math.sqrt(max(predicted * (1.0 - predicted), 1.0 / rows) / rows))
     error = max(error, _RESOLUTION * abs(predicted))
@@ -372,10 +374,10 @@ def _measure(name: MeasureName, column: _Column, parts: Sequence[Float64], predi
 
 
 def _normal_deviate(t: float, degrees: int) -> float:
-    """Bring a deviation in estimated standard errors to the normal scale.
+    """Convert a t statistic to a normal deviate.
 
-    A standard error from few draws is itself uncertain: beyond 4 of them lies
-    2.8 % by chance with 4 draws, 0.1 % with 16, and 0.006 % if it were known.
+    A standard error from few draws is itself uncertain: |t| exceeds 4 by chance in
+    2.8 % of cases with 4 draws, 0.1 % with 16, and 0.006 % if it were known.
 
     Args:
         t: Deviation over its standard error.
@@ -392,7 +394,7 @@ def _finite(rows: Float64) -> Float64:
 
 
 def _is(truth: NDArray[np.bool_], draw: RowStatistics) -> Float64:
-    """1 and 0 for rows that were measured, NaN for the others."""
+    """Convert to 1 and 0 for finite rows, NaN for the others."""
     return np.where(np.isfinite(draw.entropy), truth.astype(np.float64), np.nan)
 
 

@@ -1,10 +1,10 @@
-"""Exact expectations of a softmax over Gaussian logits, at any finite number of keys.
+"""Computes exact expectations of a softmax over Gaussian logits, for any finite number of keys.
 
 Query and key components are independent N(0, sigma^2). Given a query, the logits
 of its row are then exactly independent N(0, beta_q^2) with beta_q = |scale| sigma |q|,
-so every expectation is one over the Laplace transform of the partition sum Z
-(two one-dimensional quadratures), averaged over |q|^2 ~ sigma^2 chi^2_d. Nothing
-is measured here, and medians and quantiles are not predicted.
+so every expectation follows from the Laplace transform of the partition sum Z
+(two one-dimensional quadratures), averaged over |q|^2 ~ sigma^2 chi^2_d. Measures
+nothing and predicts no medians or quantiles.
 """
 
 import math
@@ -27,21 +27,21 @@ __all__ = ["predict"]
 
 Float64 = NDArray[np.float64]
 
-# Nodes of the average over |q|^2. From d_k = 4 on, 64 of them move no prediction above 1e-9 by a part of 4e-5.
+# Nodes of the average over |q|^2. From d_k = 4 on, 64 nodes change no prediction above 1e-9 by more than 4e-5 of it.
 _QUERY_NODES = 24
-# Half width of a standard normal: what lies outside weighs 1e-20.
+# Integration limit of a standard normal: the probability outside is 1e-20.
 _NORMAL_REACH = 9.5
-# Steps of the trapezoidal rule, which converges exponentially on these smooth integrands: halving them changes no
-# prediction by more than 1e-7 of itself. Largest step in x, in ln t, and in ln t as a part of beta where that is more.
+# Steps of the trapezoidal rule, which converges exponentially for these smooth integrands: halving them changes no
+# prediction by more than 1e-7 of it. Largest step in x, in ln t, and in ln t as a multiple of beta if that is larger.
 _STEP_X, _STEP_LN_T, _STEP_LN_T_OF_BETA = 0.25, 0.2, 1.0 / 12.0
 _STEP_EXPONENT = 0.3
-# Above this spread the quadrature runs over ln u, from where u to where e^-u is nothing.
+# Above this spread the quadrature runs over ln u, between the points where u and where e^-u are negligible.
 _WIDE = 4.0
 _LEFT_LN_U, _RIGHT_LN_U = 45.0, 6.0
-# Longest row that the grid in ln t reaches, as ln S.
+# ln S of the longest row that the grid in ln t covers.
 _MOST_LN_KEYS = 18.0
-# Below this spread the row is so flat that its ln Z is normal to every digit that matters, while the deconvolution
-# of `_density` would amplify rounding by exp(pi^2 / (8 beta^2)).
+# Below this spread the row is so flat that ln Z is normal to all relevant digits, while the deconvolution
+# of `_density` would amplify rounding errors by exp(pi^2 / (8 beta^2)).
 _FLAT = 0.5
 
 
@@ -98,20 +98,20 @@ class _Row:
 
 @lru_cache(maxsize=4096)
 def predict(*, head_dim: int, kv_seq_len: int, scale: float, sigma: float) -> dict[MeasureName, float]:
-    """Predict every measure that has an exact expectation.
+    """Compute the expectation of every measure that has an exact one.
 
     Gradients are those of g.o with |g| = 1 and value ~ N(0, 1): dL/dlogits = J u
     with u ~ N(0, I), so its mean square is E|J|_F^2; dL/dquery = scale K^T J u
-    has d_k - 1 components across the query, which see J alone, and one along it.
+    has d_k - 1 components orthogonal to the query, which depend on J only, and one along it.
 
     Args:
         head_dim: d_k.
-        kv_seq_len: Keys of a row, at least 2.
+        kv_seq_len: Keys per row, at least 2.
         scale: Factor on QK^T.
         sigma: Standard deviation of the components of query and key.
 
     Returns:
-        Expectation by measure; rms measures as the root of the mean square.
+        Expectation by measure; for rms measures the square root of the expected mean square.
 
     Raises:
         CaseError: If a row has fewer than 2 keys, or more than e^18.
@@ -151,29 +151,30 @@ def predict(*, head_dim: int, kv_seq_len: int, scale: float, sigma: float) -> di
 
 
 def _mean_of_root(degrees: int) -> float:
-    """E sqrt(chi^2_n / n): what a standard deviation of n degrees of freedom is short of its rms."""
+    """Compute E sqrt(chi^2_n / n), the ratio of the mean to the rms of a standard deviation with n degrees."""
     return math.sqrt(2.0 / degrees) * math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2))
 
 
 @lru_cache(maxsize=256)
 def _query_norms(head_dim: int) -> tuple[Float64, Float64]:
-    """Nodes of |q| / sigma and their weights: Gauss quadrature for chi^2_d.
+    """Compute nodes of |q| / sigma and their weights: Gauss quadrature for chi^2_d.
 
     Source: Golub and Welsch 1969; Laguerre polynomials with alpha = d/2 - 1
         are orthogonal under the density of chi^2_d / 2.
     """
     order = np.arange(_QUERY_NODES)
     alpha = head_dim / 2 - 1
-    beside = np.sqrt(order[1:] * (order[1:] + alpha))
-    halves, vectors = np.linalg.eigh(np.diag(2 * order + 1 + alpha) + np.diag(beside, 1) + np.diag(beside, -1))
+    off_diagonal = np.sqrt(order[1:] * (order[1:] + alpha))
+    jacobi = np.diag(2 * order + 1 + alpha) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+    halves, vectors = np.linalg.eigh(jacobi)
     return np.sqrt(2.0 * np.maximum(halves, 0.0)), vectors[0] ** 2
 
 
 @lru_cache(maxsize=512)
 def _transform(beta: float) -> _Transform:
-    """Evaluate the moments of one spread; every length shares them."""
+    """Evaluate the moments for one spread; they are the same for every length."""
     step = max(_STEP_LN_T, _STEP_LN_T_OF_BETA * beta)
-    # Left of this, S E u < e^-30 even for the longest row; right of it, E e^-u < 1e-20.
+    # Left of the grid, S E u < e^-30 even for the longest row; right of it, E e^-u < 1e-20.
     left = min(_MOST_LN_KEYS + beta**2 / 2, _NORMAL_REACH * beta) + 32.0
     ln_t = np.arange(-left, _NORMAL_REACH * beta + 6.0, step)
     missing, moments = (_wide if beta > _WIDE else _narrow)(beta, ln_t)
@@ -182,11 +183,11 @@ def _transform(beta: float) -> _Transform:
 
 
 def _narrow(beta: float, ln_t: Float64) -> tuple[Float64, Float64]:
-    """1 - E e^-u, and the moments, by quadrature over x."""
+    """Compute 1 - E e^-u and the moments by quadrature over x."""
     x_step = min(_STEP_X, _STEP_EXPONENT / max(beta, 1e-300))
     x = np.arange(-_NORMAL_REACH, _NORMAL_REACH + x_step / 2, x_step)
     density = np.exp(-(x**2) / 2) * (x_step / math.sqrt(2 * math.pi))
-    # e^50 e^(-e^50) is 0 already; the limit avoids overflow only.
+    # Only avoids overflow: e^50 e^(-e^50) is already 0.
     u = np.exp(np.minimum(ln_t[:, None] + beta * x, 50.0))
     columns = np.stack([density, x * density, x**2 * density], axis=1)
     moments = np.stack([(u**n * np.exp(-u)) @ columns for n in range(1, 5)], axis=1)
@@ -194,9 +195,9 @@ def _narrow(beta: float, ln_t: Float64) -> tuple[Float64, Float64]:
 
 
 def _wide(beta: float, ln_t: Float64) -> tuple[Float64, Float64]:
-    """The same by quadrature over ln u, where the normal density is the wider factor.
+    """Compute the same by quadrature over ln u, for spreads at which the normal density is the wider factor.
 
-    1 - e^-u does not vanish to the right; its derivative does, so that integral is taken by parts.
+    1 - e^-u does not vanish to the right, but its derivative does, so that integral is computed by parts.
     """
     ln_u = np.arange(-_LEFT_LN_U, _RIGHT_LN_U, _STEP_EXPONENT)
     u = np.exp(ln_u)
@@ -232,7 +233,7 @@ def _row(beta: float, keys: int) -> _Row:
 
 
 def _along_query(transform: _Transform, keys: int) -> float:
-    """E sum w^2 (x - xbar)^2, the sums written out over equal and different keys."""
+    """Compute E sum w^2 (x - xbar)^2, with the sums expanded over equal and different keys."""
     one = transform.integral
     pairs, triples = keys * (keys - 1), keys * (keys - 1) * (keys - 2)
     squares = keys * one(keys - 1, (2, 2))
@@ -247,7 +248,7 @@ def _along_query(transform: _Transform, keys: int) -> float:
 
 
 def _log_partition(transform: _Transform, keys: int) -> float:
-    """E ln Z = -gamma + int (step(t) - E e^(-tZ)) d ln t, for any step from 1 to 0 that is even about t = 1.
+    """Compute E ln Z = -gamma + int (step(t) - E e^(-tZ)) d ln t, for any step from 1 to 0 symmetric about t = 1.
 
     Source: Frullani's integral, ln Z = int (e^-t - e^(-tZ)) dt / t.
     """
@@ -257,11 +258,11 @@ def _log_partition(transform: _Transform, keys: int) -> float:
 
 
 def _share_above(transform: _Transform, keys: int, weight: float) -> float:
-    """P(w_j > weight) of one key: P(ln Z' - beta x < ln(1/weight - 1)), Z' the sum over the other keys.
+    """Compute P(w_j > weight) = P(ln Z' - beta x < ln(1/weight - 1)) of one key, Z' the sum over the other keys.
 
-    E e^(-tZ') is the distribution of ln Z' blurred by the logarithm of an
-    exponential variable; `_density` trades that blur for a normal one. Above a
-    weight of 1/2, S times this is P(largest weight > weight).
+    E e^(-tZ') is the distribution of ln Z' convolved with the logarithm of an
+    exponential variable; `_density` replaces that kernel by a normal one. For a
+    weight above 1/2, S times this is P(largest weight > weight).
     """
     limit = math.log1p(-weight) - math.log(weight)
     if transform.beta < _FLAT:
@@ -274,15 +275,15 @@ def _share_above(transform: _Transform, keys: int, weight: float) -> float:
 
 @lru_cache(maxsize=2048)
 def _density(beta: float, weight: float) -> Float64:
-    """Signed density that turns "+ ln exponential" into "+ N(0, beta^2)", at ln t + ln(1/weight - 1).
+    """Compute the signed density that replaces "+ ln exponential" by "+ N(0, beta^2)", at ln t + ln(1/weight - 1).
 
     Its Fourier transform is e^(-beta^2 k^2 / 2) / Gamma(1 - ik): 1/Gamma grows
-    like e^(pi k / 2) only, so the normal factor wins.
+    only like e^(pi k / 2), so the normal factor dominates.
     """
     ln_t = _transform(beta).ln_t
     places = ln_t + (math.log1p(-weight) - math.log(weight))
     most = (math.pi / 2 + math.sqrt(math.pi**2 / 4 + 74.0 * beta**2)) / beta**2
-    # Images of the density, one period apart, must not reach the places.
+    # Periodic images of the density must not overlap these points.
     period = 2.0 * (ln_t[-1] - ln_t[0] + 2 * _NORMAL_REACH * beta + 50.0)
     count = math.ceil(most * period / (2 * math.pi)) + 1
     k = np.arange(count) * (2 * math.pi / period)
@@ -292,9 +293,9 @@ def _density(beta: float, weight: float) -> Float64:
 
 
 def _log_gamma(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """Logarithm of Gamma for Re z = 1, by Stirling's series at z + 12.
+    """Compute ln Gamma(z) for Re z = 1 by Stirling's series at z + 12.
 
-    Source: DLMF 5.11.1; the first term left out is below 1e-13.
+    Source: DLMF 5.11.1; the first omitted term is below 1e-13.
     """
     shift = 12
     far = z + shift

@@ -1,5 +1,5 @@
-"""The statistics of paired timing: ratio, interval, warm-up, stopping, and the verdict on a ratio.
+"""The statistics of paired timing: ratio, confidence interval, warm-up, stopping, and the verdict on a ratio.
 
-`paired` is the only place where faster, slower, equal, inconclusive or noisy is decided.
+Only `paired` decides faster, slower, equal, inconclusive or noisy.
 Reads no clock and starts no process.
 """

@@ -1,7 +1,7 @@
-"""The lengths at which one arm overtakes another, from its ratios at several lengths.
+"""Finds the sequence lengths at which one arm becomes faster than another, from their ratios at several lengths.
 
-Claims a change only between two lengths at which the difference is proven, with opposite signs. Measures nothing and
-names no arms.
+Reports a crossover only between two lengths at which the difference is proven, with opposite signs. Measures nothing
+and knows no arm names.
 """
 
 import math
@@ -17,10 +17,10 @@ class LengthRatio:
     """The ratio of two arms at one length.
 
     Args:
-        length: In tokens, at least 1.
-        log_ratio: Logarithm of time over time of the other arm; below 0 = faster.
-        standard_error: Of the log ratio, above 0.
-        degrees: Of the t distribution that it follows; infinity for a normal one.
+        length: Sequence length in tokens, at least 1.
+        log_ratio: Logarithm of the arm's time over the other arm's time; below 0 = faster.
+        standard_error: Standard error of the log ratio, above 0.
+        degrees: Degrees of freedom of its t distribution; infinity for a normal distribution.
     """
 
     length: int
@@ -34,9 +34,9 @@ class Crossover:
     """A change of the faster arm.
 
     Args:
-        length: Where the two are about equally fast, tokens.
-        low, high: The last length before it and the first behind it at which the difference is proven.
-        wins_above: Whether the arm is the faster one beyond it.
+        length: Length at which both are about equally fast, tokens.
+        low, high: The last length below it and the first length above it at which the difference is proven.
+        wins_above: Whether the arm is the faster one above it.
     """
 
     length: float
@@ -49,20 +49,20 @@ def crossovers(points: Sequence[LengthRatio], *, alpha: float = 0.01) -> tuple[C
     """Find where the sign of a proven difference changes, in order of length.
 
     Args:
-        points: One a length, in any order.
-        alpha: Chance that any of the signs is wrong; shared out over the points (Bonferroni).
+        points: One per length, in any order.
+        alpha: Probability that any of the signs is wrong; divided by the number of points (Bonferroni).
 
     Returns:
-        A crossover for every two neighbours, among the lengths with a proven sign, whose signs differ; none where no
+        A crossover for every two neighbouring lengths with proven, different signs; empty if no
         change is proven. Its length is the zero of the straight line through the two in log ratio over log length.
 
     Source:
-        Bolzano: what is continuous and has two signs is zero in between; between `low` and `high` it crosses at least
-        once. The line (regula falsi) is exact where both times are powers of the length, which attention's are in
+        Bolzano: a continuous function with two signs has a zero in between, so there is at least one crossover between
+        `low` and `high`. The line (regula falsi) is exact if both times are powers of the length, as for attention in
         the limits of short (weights, linear) and long (scores, quadratic) sequences.
     """
-    alone = alpha / max(len(points), 1)
-    proven = sorted((point for point in points if _is_proven(point, alone)), key=lambda point: point.length)
+    per_point = alpha / max(len(points), 1)
+    proven = sorted((point for point in points if _is_proven(point, per_point)), key=lambda point: point.length)
     return tuple(_between(left, right) for left, right in pairwise(proven) if left.log_ratio * right.log_ratio < 0)
 
 

@@ -1,4 +1,7 @@
-"""Holm's step-down: p-values of one table so that one false alarm in all of it keeps the chance of one test."""
+"""Adjusts the p-values of a table by Holm's step-down method, so that alpha holds for the whole table.
+
+Computes no p-value itself.
+"""
 
 from collections.abc import Sequence
 
@@ -6,7 +9,7 @@ __all__ = ["holm"]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values in the given order; each at most 1.
+    """Return the adjusted p-values in the given order; each is at most 1.
 
     Source: Holm 1979, "A simple sequentially rejective multiple test procedure".
 

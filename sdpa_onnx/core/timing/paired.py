@@ -1,7 +1,7 @@
-"""Whether one arm is slower than another, from several launches of both: estimate, interval, word.
+"""Decides whether one arm is slower than another from several launches of both: estimate, confidence interval, verdict.
 
-Takes one number a visit, arm and launch; measures nothing. Two processes that run the same model differ by some tenths
-of a percent for as long as they live, so the launches are the sample, not the calls.
+The input is one number per visit, arm and launch; measures nothing. Two processes that run the same model differ by
+some tenths of a percent during their whole lifetime, so the launches are the samples, not the calls.
 """
 
 import math
@@ -31,32 +31,32 @@ __all__ = [
 
 Float64 = NDArray[np.float64]
 
-# A change that is smaller counts as none, however certain: one extra call of 0.5 % moved times by 2 %.
-# Log ratios, so that swapping the arms turns FASTER into SLOWER and nothing else. Source: METHOD B.3, B.4.
+# A smaller change counts as none, even if it is significant: one extra call of 0.5 % changed times by 2 %.
+# Log ratios, so that swapping the arms only exchanges FASTER and SLOWER. Source: METHOD B.3, B.4.
 _LEAST_EFFECT = math.log(1.01)
 # Margin of equivalence, log ratio. Source: METHOD B.4 (delta = 2 %).
 _EQUAL_MARGIN = math.log(1.02)
 # Standard normal quantile of 80 % power. Source: METHOD B.4 (MDE = half * (1 + 0.84 / t)).
 _POWER_QUANTILE = 0.84
-# Launches below which a drift cannot be told from noise, and the share of false alarms. Source: docs/decisions/0006.
+# Fewest launches for the test of drift, and its false alarm rate. Source: docs/decisions/0006.
 _LEAST_DRIFTS, _DRIFT_ALPHA = 3, 0.01
-# `launches_needed` looks no further: the machine, not the number of launches, is then the trouble.
+# Limit of `launches_needed`: beyond it the machine is the problem, not the number of launches.
 _MOST_LAUNCHES = 1000
-# Ends of an interval stay numbers: e to this power is near the largest that a double holds.
+# Limits of an interval stay finite: e to this power is near the largest float64.
 _MOST_LOG = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How much two processes of the same model differ on a class of machine.
+    """Variation between processes of the same model on a class of machine.
 
     Args:
-        between_sd: Standard deviation of the log ratio of one pair of processes, sampling error taken out.
-        degrees: Degrees of freedom that this figure is worth on the machine at hand.
-        machine: Class of machine it was measured on; "" for the usual figure.
+        between_sd: Standard deviation of the log ratio of one pair of processes, without sampling error.
+        degrees: Degrees of freedom of this estimate for the current machine.
+        machine: Class of machine on which it was measured; "" for the default.
 
-    Source: METHOD B.4 (s0 = 0.57 %, nu0 = 8 where it was measured). The figure of another machine is worth half of
-    that: docs/decisions/0006.
+    Source: METHOD B.4 (s0 = 0.57 %, nu0 = 8 on the machine where it was measured). For another machine it has half
+    the degrees of freedom: docs/decisions/0006.
     """
 
     between_sd: float = 0.0057
@@ -65,13 +65,13 @@ class Calibration:
 
     @property
     def figures(self) -> dict[str, float]:
-        """As a run keeps them."""
+        """The values as stored in a run."""
         return {"between_sd": self.between_sd, "degrees": self.degrees}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppingLook:
-    """One moment at which the test may stop: after so many launches, at this share of alpha."""
+    """One interim look at which the test may stop: the number of launches, and its share of alpha."""
 
     launches: int
     alpha: float
@@ -91,9 +91,9 @@ class LaunchPair:
 
     Args:
         log_ratio: Median over its blocks.
-        standard_error: Of that median, by bootstrap.
-        blocks: That took part.
-        drift: Median log ratio of the last third of the blocks less that of the first.
+        standard_error: Standard error of that median, by bootstrap.
+        blocks: Number of blocks used.
+        drift: Median log ratio of the last third of the blocks minus that of the first third.
     """
 
     log_ratio: float
@@ -108,9 +108,9 @@ class RatioEstimate:
 
     Args:
         log_ratio: Mean over launches.
-        standard_error: Of the mean, differences between processes included.
-        degrees: Of the t distribution that it follows.
-        launches: How many.
+        standard_error: Standard error of the mean, including differences between processes.
+        degrees: Degrees of freedom of its t distribution.
+        launches: Number of launches.
     """
 
     log_ratio: float
@@ -124,18 +124,18 @@ class RatioEstimate:
         return math.exp(self.log_ratio)
 
     def interval(self, alpha: float) -> tuple[float, float]:
-        """Ends of the two-sided 1 - alpha interval of the ratio."""
+        """Two-sided 1 - alpha confidence interval of the ratio: lower and upper limit."""
         half = self.half_width(alpha)
-        ends = (self.log_ratio - half, self.log_ratio + half)
-        low, high = (math.exp(min(max(end, -_MOST_LOG), _MOST_LOG)) for end in ends)
+        limits = (self.log_ratio - half, self.log_ratio + half)
+        low, high = (math.exp(min(max(limit, -_MOST_LOG), _MOST_LOG)) for limit in limits)
         return low, high
 
     def half_width(self, alpha: float) -> float:
-        """Half of the two-sided 1 - alpha interval of the log ratio."""
+        """Half the width of the two-sided 1 - alpha confidence interval of the log ratio."""
         return _quantile(alpha, self.degrees) * self.standard_error
 
     def p_value(self) -> float:
-        """Two-sided, of a ratio of 1."""
+        """Two-sided p-value of the hypothesis that the ratio is 1."""
         from scipy.special import stdtr
 
         if self.standard_error == 0.0:
@@ -143,16 +143,16 @@ class RatioEstimate:
         return float(2.0 * stdtr(self.degrees, -abs(self.log_ratio) / self.standard_error))
 
     def detectable(self, alpha: float) -> float:
-        """Smallest relative slow-down found with 80 % power.
+        """Smallest relative slow-down that is detected with 80 % power.
 
         Source: METHOD B.4: exp(half * (1 + 0.84 / t)) - 1, and half = t * standard error.
         """
         return math.expm1((_quantile(alpha, self.degrees) + _POWER_QUANTILE) * self.standard_error)
 
     def launches_needed(self, alpha: float) -> int:
-        """About how many launches more would give a word, at the effect seen; 0 if there is one.
+        """Estimate how many more launches would decide, at the observed effect; 0 if already decided.
 
-        Supposes that the launches to come differ as those seen do; at most 1000.
+        Assumes that future launches scatter as the observed ones; at most 1000.
         """
         launches = np.arange(self.launches, _MOST_LAUNCHES + self.launches, dtype=np.float64)
         degrees = self.degrees + (launches - self.launches)
@@ -168,18 +168,19 @@ def launch_pair(arm: Float64, baseline: Float64, *, seed: int = 0) -> LaunchPair
     """Compare two arms that were visited in the same blocks of one launch.
 
     Args:
-        arm, baseline: (blocks,), one statistic a visit, seconds. A block where the clock saw no time is left out.
-        seed: Of the bootstrap.
+        arm, baseline: (blocks,), one statistic per visit, seconds. Blocks with a time of 0 are left out.
+        seed: Seed of the bootstrap.
 
     Raises:
-        CaseError: If no block is left.
+        CaseError: If no block remains.
 
     Source: METHOD B.4 (median over blocks; standard error by circular-block bootstrap).
     """
     seen = (arm > 0.0) & (baseline > 0.0)
     if not seen.any():
         raise CaseError(
-            "No visit of the two arms took time that the clock can see.", hint="Make the case larger, or visits longer."
+            "The clock measured a time of 0 for every visit of the two arms.",
+            hint="Make the case larger, or visits longer.",
         )
     logs = np.log(arm[seen]) - np.log(baseline[seen])
     third = max(logs.size // 3, 1)
@@ -192,13 +193,13 @@ def launch_pair(arm: Float64, baseline: Float64, *, seed: int = 0) -> LaunchPair
 
 
 def random_effects(pairs: Sequence[LaunchPair], calibration: Calibration) -> RatioEstimate:
-    """Join launches; what is known of the machine counts as `calibration.degrees` launches more.
+    """Combine launches; the calibration counts as `calibration.degrees` additional launches.
 
-    One launch works too: its error is then the calibration's, and its own.
+    A single launch is enough: its error is then that of the calibration and its own.
 
     Args:
-        pairs: At least one.
-        calibration: Difference between processes on this class of machine.
+        pairs: At least one launch.
+        calibration: Variation between processes on this class of machine.
 
     Raises:
         CaseError: If there is no launch.
@@ -222,9 +223,9 @@ def random_effects(pairs: Sequence[LaunchPair], calibration: Calibration) -> Rat
 
 
 def moved(pairs: Sequence[LaunchPair]) -> bool:
-    """Whether the ratio was still changing while it was measured: in all launches the same way, and by more than 2 %.
+    """Whether the ratio drifted during the measurement: in the same direction in all launches, by more than 2 %.
 
-    A warm-up is too short to see a slow change, the measurement is not. False for fewer than three launches.
+    A warm-up is too short to detect a slow change, the measurement is not. False for fewer than three launches.
 
     Source: t test of the launches' drifts against 0 at 1 %; docs/decisions/0006.
     """
@@ -238,15 +239,15 @@ def moved(pairs: Sequence[LaunchPair]) -> bool:
 def judge_table(
     estimates: Mapping[str, RatioEstimate], clone: RatioEstimate | None, *, alpha: float
 ) -> dict[str, RatioVerdict]:
-    """The word for every arm of one table.
+    """Decide the verdict of every arm of one table.
 
-    FASTER and SLOWER hold for all arms together (Holm); EQUAL is a claim of its own for each arm.
+    FASTER and SLOWER hold for all arms together (Holm); EQUAL holds for each arm alone.
 
     Args:
-        estimates: By arm, the baseline left out.
-        clone: A second process of the baseline, or None where there is none. If its interval excludes 1, every word
-            is NOISY.
-        alpha: Of this look.
+        estimates: Estimates by arm, without the baseline.
+        clone: Estimate of a second process of the baseline, or None if there is none. If its interval excludes 1,
+            every verdict is NOISY.
+        alpha: Alpha of this look.
 
     Source: METHOD B.4; Holm, Scand. J. Statist. 6, 1979.
     """
@@ -254,7 +255,7 @@ def judge_table(
         return dict.fromkeys(estimates, RatioVerdict.NOISY)
     adjusted = holm([estimate.p_value() for estimate in estimates.values()])
     return {
-        name: _word(estimate, differs=p_value < alpha, alpha=alpha)
+        name: _verdict(estimate, differs=p_value < alpha, alpha=alpha)
         for (name, estimate), p_value in zip(estimates.items(), adjusted, strict=True)
     }
 
@@ -266,15 +267,15 @@ def can_stop(
     alpha: float,
     margin: float | None = None,
 ) -> bool:
-    """Whether more launches would change nothing that was asked.
+    """Whether the result is final, so that no more launches are needed.
 
     Args:
-        estimates, words: Of `judge_table`, by arm.
-        alpha: Of this look.
-        margin: Where a gate asks whether a slow-down is above this share: as long as an interval holds 1 + margin, the
-            question is open.
+        estimates, words: Estimates and verdicts of `judge_table`, by arm.
+        alpha: Alpha of this look.
+        margin: Limit of a gate on slow-down, as a share: the result is open as long as an interval contains
+            1 + margin. None = no gate.
 
-    NOISY is open too: with more launches the scatter seen outweighs a calibration that was too small.
+    NOISY is open too: with more launches the observed scatter outweighs a calibration that is too small.
     """
     if any(word in (RatioVerdict.INCONCLUSIVE, RatioVerdict.NOISY) for word in words.values()):
         return False
@@ -284,7 +285,7 @@ def can_stop(
     return not any(low <= 1.0 + margin <= high for low, high in intervals)
 
 
-def _word(estimate: RatioEstimate, *, differs: bool, alpha: float) -> RatioVerdict:
+def _verdict(estimate: RatioEstimate, *, differs: bool, alpha: float) -> RatioVerdict:
     if differs and abs(estimate.log_ratio) > _LEAST_EFFECT:
         return RatioVerdict.SLOWER if estimate.log_ratio > 0.0 else RatioVerdict.FASTER
     is_within = abs(estimate.log_ratio) + estimate.half_width(alpha) <= _EQUAL_MARGIN

@@ -1,6 +1,6 @@
-"""How much processes of one and the same model differ, from visits of several of them at a time.
+"""Estimates the variation between processes of the same model from interleaved visits of several processes.
 
-Takes one number a visit; measures nothing and keeps nothing.
+The input is one number per visit; measures nothing and stores nothing.
 """
 
 import math
@@ -20,12 +20,12 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpread:
-    """The difference between processes that run the same.
+    """Variation between processes of the same model.
 
     Args:
-        between_sd: Standard deviation of the log ratio of one pair of processes, sampling error taken out; 0 where
-            the sampling error alone explains what was seen.
-        degrees: Degrees of freedom that this figure is worth; 0 where it is 0.
+        between_sd: Standard deviation of the log ratio of one pair of processes, without sampling error; 0 if
+            the sampling error alone explains the observed differences.
+        degrees: Degrees of freedom of this estimate; 0 if it is 0.
         sampling_sd: Root mean square of the sampling error of a pair.
     """
 
@@ -35,19 +35,19 @@ class ProcessSpread:
 
 
 def process_spread(launches: Sequence[Float64], *, seed: int = 0) -> ProcessSpread:
-    """Estimate the difference between processes of the same model.
+    """Estimate the variation between processes of the same model.
 
     For every pair (i, j) of one launch, d_ij is the median over blocks of the log ratio and se_ij its standard error.
-    As the true log ratio is 0, E[d_ij^2] = tau^2 + se_ij^2, so that
+    Because the true log ratio is 0, E[d_ij^2] = tau^2 + se_ij^2 and
 
         tau^2 = mean d_ij^2 - mean se_ij^2.
 
-    P processes of one launch are P - 1 independent differences. What was subtracted makes the figure less certain:
-    its degrees are (tau^2 / mean d_ij^2)^2 times those of the mean.
+    P processes of one launch have P - 1 independent differences. The subtraction makes the estimate less certain:
+    its degrees of freedom are (tau^2 / mean d_ij^2)^2 times those of the mean.
 
     Args:
-        launches: Each (processes, blocks), one statistic a visit, seconds; at least two processes.
-        seed: Of the bootstrap behind the standard errors.
+        launches: Each (processes, blocks), one statistic per visit, seconds; at least two processes.
+        seed: Seed of the bootstrap of the standard errors.
 
     Source:
         Method of moments for a variance component (DerSimonian and Laird 1986, with the mean known to be 0); the mean

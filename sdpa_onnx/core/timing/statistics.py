@@ -1,7 +1,7 @@
-"""Medians with intervals: of interleaved visits by block bootstrap, and of launches.
+"""Computes medians with confidence intervals: of interleaved visits by block bootstrap, and of launches.
 
-Takes one number a visit or launch; measures nothing. Neighbouring visits are
-correlated on a shared machine, so whole runs of blocks are resampled.
+The input is one number per visit or launch; measures nothing. Neighbouring visits are
+correlated on a shared machine, so runs of consecutive blocks are resampled.
 """
 
 import math
@@ -14,25 +14,25 @@ __all__ = ["Interval", "bootstrap_median", "median_over_launches", "median_stand
 
 Float64 = NDArray[np.float64]
 
-# How much wider than the plain percentile interval, as 1 + this / sqrt(visits). Without it the interval of a median of
-# 12 to 80 visits holds the truth in 85 to 95 % of simulated runs, with it in 90 to 98 % for a lag-1 correlation up to
-# 0.4 and in 81 to 91 % at 0.7 (600 runs each; tests/core/timing/test_statistics.py repeats the middle of it).
+# Widens the plain percentile interval by 1 + this / sqrt(visits). Without it the interval of a median of 12 to 80
+# visits contains the true value in 85 to 95 % of simulated runs, with it in 90 to 98 % for a lag-1 correlation up to
+# 0.4 and in 81 to 91 % at 0.7 (600 runs each; tests/core/timing/test_statistics.py repeats part of it).
 _SMALL_SAMPLE = 2.2
 # Resamples: the 2.5 % point of 2000 has a standard error of about 0.35 % of probability.
 _RESAMPLES = 2000
-# Enough for a standard deviation: 200 give it within 5 % (1 / sqrt(2 n)).
+# Enough for a standard deviation: the error with 200 is 5 % (1 / sqrt(2 n)).
 _SPREAD_RESAMPLES = 200
-# A series gives its own mean, which takes with it some of the slow variation: wider by 1 + this / visits.
+# The mean of a short series includes some of the slow variation: widen by 1 + this / visits.
 # Source: docs/decisions/0006 (13 visits at a correlation of 0.8: 77 % of the true error without it).
 _SHORT_SERIES = 2.0
-# A few visits that happen to lie on one side each would else give an error without bound.
+# Limits the standard error if, by chance, each half of a few visits is on one side of the median.
 _MOST_CORRELATION = 0.9
 _COVERAGE = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An estimate with its 95 % interval."""
+    """An estimate with its 95 % confidence interval."""
 
     estimate: float
     low: float
@@ -40,10 +40,10 @@ class Interval:
 
 
 def bootstrap_median(visits: Float64, *, seed: int = 0) -> Interval:
-    """Median over visits with a circular-block bootstrap interval.
+    """Compute the median over visits with a circular-block bootstrap interval.
 
     Args:
-        visits: (blocks,), one statistic a visit, in the order of measurement.
+        visits: (blocks,), one statistic per visit, in the order of measurement.
         seed: Seed of the resampling.
 
     Source: Politis and Romano 1992 (circular blocks); block length ceil(n^(1/3)), METHOD B.4.
@@ -52,10 +52,10 @@ def bootstrap_median(visits: Float64, *, seed: int = 0) -> Interval:
 
 
 def median_standard_error(visits: Float64, *, seed: int = 0) -> float:
-    """Standard error of the median over visits, by circular-block bootstrap; 0 for a single visit.
+    """Compute the standard error of the median over visits by circular-block bootstrap; 0 for a single visit.
 
-    Widened by what runs of ceil(n^(1/3)) visits cut off of the correlation: at a lag-1 correlation of 0.8 the plain
-    bootstrap gives 61 % of the true error (40 visits), this 85 %.
+    Widened for the correlation that runs of ceil(n^(1/3)) visits miss: at a lag-1 correlation of 0.8 the plain
+    bootstrap yields 61 % of the true error (40 visits), this function 85 %.
 
     Args:
         visits: (blocks,), in the order of measurement.
@@ -63,16 +63,16 @@ def median_standard_error(visits: Float64, *, seed: int = 0) -> float:
 
     Source: as `bootstrap_median`; docs/decisions/0006 for the widening.
     """
-    return float(np.std(_resampled_medians(visits, seed, _SPREAD_RESAMPLES))) * _cut_off(visits)
+    return float(np.std(_resampled_medians(visits, seed, _SPREAD_RESAMPLES))) * _correlation_factor(visits)
 
 
 def median_over_launches(medians: Float64) -> Interval:
-    """Median over launches, with the 95 % t interval of their logarithms around it.
+    """Compute the median over launches with the 95 % t interval of their logarithms.
 
-    The launches are the sample: calls of one process have in common what differs between processes.
+    The launches are the samples: calls of one process share the variation between processes.
 
     Args:
-        medians: (launches,), the median of one launch each, seconds. Of a single launch the interval is that number.
+        medians: (launches,), the median of each launch, seconds. The interval of a single launch is that number.
 
     Source: Georges, Buytaert and Eeckhout 2007 (intervals over several invocations).
     """
@@ -86,11 +86,11 @@ def median_over_launches(medians: Float64) -> Interval:
     return Interval(estimate=estimate, low=estimate * math.exp(-half), high=estimate * math.exp(half))
 
 
-def _cut_off(visits: Float64) -> float:
-    """Standard error of a median under AR(1) correlation, over what runs of the bootstrap's length keep of it.
+def _correlation_factor(visits: Float64) -> float:
+    """Ratio of the standard error of a median under AR(1) correlation to that of the block bootstrap.
 
-    Source: the variance of a median goes as the sum of the autocorrelations of the signs about it; runs of length m
-    weigh lag k by 1 - k / m (Kuensch, Ann. Statist. 17, 1989).
+    Source: the variance of a median is proportional to the sum of the autocorrelations of the signs about it; runs of
+    length m weight lag k by 1 - k / m (Kuensch, Ann. Statist. 17, 1989).
     """
     signs = np.sign(visits - np.median(visits))
     power = float(signs @ signs)
@@ -106,7 +106,7 @@ def _run_length(count: int) -> int:
 
 
 def _resampled_medians(visits: Float64, seed: int, resamples: int) -> Float64:
-    """(resamples,) medians of visits drawn in runs of ceil(count^(1/3)) neighbours, the last beside the first."""
+    """Compute (resamples,) medians of visits drawn in circular runs of ceil(count^(1/3)) neighbours."""
     count = visits.size
     length = _run_length(count)
     runs = math.ceil(count / length)
@@ -124,6 +124,6 @@ def _interval(visits: Float64, resampled: Float64) -> Interval:
     below, above = max(estimate - float(low), 0.0), max(float(high) - estimate, 0.0)
     return Interval(
         estimate=estimate,
-        low=max(estimate - wider * below, float(visits.min())),  # a median lies inside what was measured
+        low=max(estimate - wider * below, float(visits.min())),  # a median is within the range of the data
         high=min(estimate + wider * above, float(visits.max())),
     )

@@ -1,7 +1,7 @@
-"""Whether an arm is warm: its visits no longer become faster, as far as so few of them can tell.
+"""Decides whether the warm-up of an arm is complete: its visits no longer become faster.
 
-Judges the medians of visits; runs nothing and reads no clock. What changes over more visits than a warm-up has is seen
-afterwards, in what was measured: `core.timing.paired.moved`.
+Compares the medians of visits; runs nothing and reads no clock. Changes that are slower than a warm-up are detected
+afterwards, in the measured data: `core.timing.paired.moved`.
 """
 
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ from statistics import median
 
 __all__ = ["WarmUp", "judge_warm_up"]
 
-# The rule of METHOD B.4 (three visits within 2 % of the best) took a slow decay for a steady state, and noise of 3 %
-# a visit for none. Visits, tolerance and "twice" by simulation: docs/decisions/0006.
+# The rule of METHOD B.4 (three visits within 2 % of the best) accepted a slow decay as a steady state and rejected
+# noise of 3 % per visit. Visits, tolerance and the repeated check follow from simulation: docs/decisions/0006.
 _VISITS, _TOLERANCE = 12, 0.01
-# Where the time is up before so many visits: at least this. Source: METHOD B.4.
+# The weaker rule if the time limit is reached before that many visits. Source: METHOD B.4.
 _FEW_VISITS, _FEW_TOLERANCE, _FEW_CALLS = 3, 0.02, 5
 
 
 class WarmUp(StrEnum):
-    """What is known of an arm's warm-up. NEVER: not steady within its time, which is told with the result."""
+    """State of an arm's warm-up. NEVER: not steady within the time limit, which is reported with the result."""
 
     NOT_YET = "not yet"
     STEADY = "steady"
@@ -26,17 +26,17 @@ class WarmUp(StrEnum):
 
 
 def judge_warm_up(medians: Sequence[float], *, calls: int, seconds: float, limit_seconds: float) -> WarmUp:
-    """Judge a warm-up after each visit: go on, steady, or given up.
+    """Decide after each visit whether a warm-up continues, is steady, or is given up.
 
-    Steady: after at least 12 visits, the last third of them and the third before have medians within 1 %, and so it was
-    one visit earlier. Thirds grow with the visits, so a slower decay gets a longer look.
+    Steady: after at least 12 visits, the medians of the last third and of the third before it differ by at most 1 %,
+    and did so one visit earlier. Thirds grow with the visits, so a slower decay is tested over a longer period.
 
     Args:
         medians: Median of every visit so far, CPU time, in order; any unit.
         calls: Calls so far, over all visits.
-        seconds, limit_seconds: Wall time so far, and at most.
+        seconds, limit_seconds: Wall time so far, and its limit.
 
-    Source: docs/decisions/0006, in place of METHOD B.4's rule; its limit of 2 s stays.
+    Source: docs/decisions/0006, which replaces METHOD B.4's rule except for its limit of 2 s.
     """
     if seconds > limit_seconds:
         enough = len(medians) >= _FEW_VISITS and calls >= _FEW_CALLS

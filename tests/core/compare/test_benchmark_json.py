@@ -9,7 +9,7 @@ from sdpa_onnx.core.compare.benchmark_json import OURS, BenchmarkEntry, encode_b
 from sdpa_onnx.core.records.records import RatioVerdict, TimingRecord
 from sdpa_onnx.errors import RecordFormatError
 
-_HINT = "Give what --benchmark-json, --benchmark-autosave or --sdpa-json wrote."
+_HINT = "Use a file written by --benchmark-json, --benchmark-autosave or --sdpa-json."
 _NEWER = "Read it with the version of sdpa_onnx that wrote it."
 _RECORD = TimingRecord(arm="candidate", baseline="baseline", ratio=1.5, verdict=RatioVerdict.SLOWER, confidence=0.99)
 

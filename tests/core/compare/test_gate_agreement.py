@@ -68,7 +68,7 @@ def test_what_is_only_on_one_side_is_told() -> None:
 def test_what_was_not_asked_is_told() -> None:
     """A runtime that is missing on the machine is no regression and no pass."""
     (row,) = stored([agreed()], [agreed(verdict=None, outcome=Outcome.SKIPPED, reason="Missing.")], Gate.AGREEMENT)
-    assert (row.word, row.evidence) == (GateVerdict.NOT_COMPARABLE, "Not asked in HEAD: Missing.")
+    assert (row.word, row.evidence) == (GateVerdict.NOT_COMPARABLE, "Skipped in HEAD: Missing.")
 
 
 def test_a_renamed_attention_is_found() -> None:

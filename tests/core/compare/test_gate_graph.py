@@ -14,15 +14,20 @@ _CPU = "CPUExecutionProvider"
 @pytest.mark.parametrize(
     ("base", "head", "word", "sentence"),
     [
-        ({}, {}, GateVerdict.SAME, "The same nodes stand in the file and run."),
+        ({}, {}, GateVerdict.SAME, "The file and the executed nodes are the same."),
         ({}, {"ran": {"Attention": 11}}, GateVerdict.CHANGED, "What runs: Attention 10 to 11."),
-        ({}, {"ran": {"Attention": 12}}, GateVerdict.REGRESSION, "12 nodes run, before 10: more than 10 % above."),
+        (
+            {},
+            {"ran": {"Attention": 12}},
+            GateVerdict.REGRESSION,
+            "12 nodes run, before 10: an increase of more than 10 %.",
+        ),
         ({"ran": {"Attention": 12}}, {}, GateVerdict.BETTER, "What runs: Attention 12 to 10."),
         (
             {},
             {"expanded": {"Attention": 59}},
             GateVerdict.REGRESSION,
-            "Attention is expanded into 59 nodes now: the runtime has no kernel for it as it stands.",
+            "Attention is now expanded into 59 nodes: the runtime has no kernel for this node.",
         ),
         ({"expanded": {"Attention": 59}}, {"expanded": {"Attention": 60}}, GateVerdict.SAME, "The same nodes"),
         ({"expanded": {"Attention": 59}}, {}, GateVerdict.BETTER, "Attention is no longer expanded."),
@@ -37,7 +42,7 @@ _CPU = "CPUExecutionProvider"
             {"fused": {"Gelu": 1}, "ran": {"Attention": 9, "Gelu": 1}},
             {"ran": {"Attention": 10}},
             GateVerdict.CHANGED,
-            "What runs: Gelu 1 to 0, Attention 9 to 10. Gelu was fused, and is gone.",
+            "What runs: Gelu 1 to 0, Attention 9 to 10. Gelu was fused and no longer runs.",
         ),
         # Not fused any more because the file has it now.
         ({"fused": {"Gelu": 1}, "ran": {"Gelu": 1}}, {"ran": {"Gelu": 1}}, GateVerdict.SAME, "The same nodes"),
@@ -45,7 +50,7 @@ _CPU = "CPUExecutionProvider"
             {"providers": {"CUDAExecutionProvider": 10}},
             {"providers": {"CUDAExecutionProvider": 9, _CPU: 1}},
             GateVerdict.REGRESSION,
-            f"1 node fell back to {_CPU}: none ran there before.",
+            f"1 node fell back to {_CPU}; before there were none.",
         ),
         ({}, {"providers": {_CPU: 11}}, GateVerdict.SAME, "The same nodes"),
         ({}, {"opset": 24}, GateVerdict.CHANGED, "Opset 23 became 24."),

@@ -64,8 +64,8 @@ def test_noisy_is_told_loudly_and_passes() -> None:
     (row,) = paired(beside(1.5, verdict=RatioVerdict.NOISY))
     assert (row.word, row.outcome) == (GateVerdict.UNDECIDED, Outcome.SKIPPED)
     assert row.evidence == (
-        "HEAD takes 1.500 times as long [1.482, 1.518]. NOISY: a second process of the baseline came out different "
-        "from it, so no time of this comparison can be trusted. Nothing was gated; measure again on a quieter machine "
+        "HEAD takes 1.500 times as long [1.482, 1.518]. NOISY: a second process of the baseline differs "
+        "from the baseline, so no time of this comparison is reliable. The time gate was not applied; measure again on a quieter machine "
         "or for longer."
     )
 
@@ -95,8 +95,8 @@ def test_an_undecidable_machine_passes_and_is_told() -> None:
 
 def test_what_it_would_take_is_told() -> None:
     """An open question names launches, and the limit itself where no number of launches would tell."""
-    assert "About 3 launches more would tell" in paired(beside(1.04))[0].evidence
-    assert "too close to the limit to be told from it" in paired(beside(1.0501))[0].evidence
+    assert "About 3 more launches (larger --seconds)" in paired(beside(1.04))[0].evidence
+    assert "too close to the limit" in paired(beside(1.0501))[0].evidence
 
 
 def test_holm_over_the_table() -> None:
@@ -206,7 +206,7 @@ def test_stored_records_that_are_not_comparable(
 def test_what_could_be_pinned_is_told(baselines: tuple[str, str], sentence: str) -> None:
     """Runs without torch: the arm that both refer to, or that there is none."""
     row = ratio_of_runs(1.0, 1.5, {"baseline": baselines[0]}, {"baseline": baselines[1]})
-    none = "Not comparable: the runs have no common pinned baseline (torch): raw seconds of two moments say nothing."
+    none = "Not comparable: the runs have no common pinned baseline (torch), and raw seconds of two runs are not comparable."
     assert row.evidence == f"{none} {sentence}"
 
 
@@ -223,7 +223,7 @@ def test_stored_runs_that_different_clocks_decided() -> None:
     [
         (Machine(environment={**MACHINE.environment, "cpu": "B"}, versions=MACHINE.versions), "cpu differs: A, now B."),
         (Machine(environment=MACHINE.environment, versions={"torch": "2.14.0"}), "the version of torch differs: "),
-        (Machine(), "cpu is not known of both runs."),
+        (Machine(), "cpu is not known for both runs."),
     ],
 )
 def test_other_machines_are_not_comparable(machine: Machine, sentence: str) -> None:

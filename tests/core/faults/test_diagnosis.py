@@ -67,7 +67,7 @@ def test_named_with_its_date() -> None:
     asked = CASES["softcap-bool"]
     inputs = find_probe("softcap-floor").draw(asked, 1)
     assert _explained(asked, inputs, _planted(asked, inputs, "softcap-after-mask")) == Explanation(
-        says="the softcap is applied after the mask, so that hidden keys leak",
+        says="the softcap is applied after the mask, so that hidden keys leak into the output",
         dated="ONNX's text before onnx PR 7867 (onnx up to 1.21), onnxruntime's CPU kernel up to 1.25",
         reading="softcap-after-mask",
     )
@@ -139,7 +139,7 @@ def _holed(output: Array) -> Array:
         (_holed, "not-finite", "2 of 320 elements are NaN, all in query 2 of head 1 of sample 0"),
         (np.zeros_like, "all-zero", "the output is zero everywhere"),
         (lambda output: np.full_like(output, np.nan), "all-not-finite", "every element is NaN"),
-        (lambda output: output[:, :, :1].repeat(5, axis=2), "constant-rows", "every query gives the same output"),
+        (lambda output: output[:, :, :1].repeat(5, axis=2), "constant-rows", "the output is the same for every query"),
     ],
 )
 def test_places_are_named(change: object, reading: str, says: str) -> None:

@@ -368,13 +368,13 @@ def test_the_sentences_of_rough_outputs(spread_out: tuple[Expectation, Array, Ar
     """Kappa and the largest deviation stand in them."""
     expectation, output, sigma = spread_out
     found = judge(expectation, output + 2.0 * sigma * noise(output.shape))
-    inside = f"All 2048 elements lie inside the proven bound, the worst at {found.max_bound_ratio:.2g} of it"
+    inside = f"All 2048 elements are within the proven bound, the worst at {found.max_bound_ratio:.2g} of it"
     spread = f"kappa {found.kappa:.3g}, largest error {found.max_z:.3g} sigma"
-    assert found.diagnosis == f"{inside}; their rounding is larger than usual: {spread}."
+    assert found.diagnosis == f"{inside}; the rounding errors are larger than usual: {spread}."
     found = judge(expectation, output + 5.0 * sigma * noise(output.shape))
-    inside = f"All 2048 elements lie inside the proven bound, the worst at {found.max_bound_ratio:.2g} of it"
+    inside = f"All 2048 elements are within the proven bound, the worst at {found.max_bound_ratio:.2g} of it"
     spread = f"kappa {found.kappa:.3g}, largest error {found.max_z:.3g} sigma"
-    assert found.diagnosis == f"{inside}, but no rounding of the declared arithmetic explains their errors: {spread}."
+    assert found.diagnosis == f"{inside}, but rounding in the declared precision does not explain the errors: {spread}."
 
 
 def test_the_sentence_of_a_small_scale_error() -> None:
@@ -387,8 +387,8 @@ def test_the_sentence_of_a_small_scale_error() -> None:
     (first, *_) = found.findings
     assert first.estimate == pytest.approx(0.031, abs=0.002)
     assert found.diagnosis == (
-        f"All 16384 elements lie inside the proven bound, the worst at {found.max_bound_ratio:.2g} of it, "
-        f"but their errors are no roundings. {first.says}"
+        f"All 16384 elements are within the proven bound, the worst at {found.max_bound_ratio:.2g} of it, "
+        f"but the errors are not rounding errors. {first.says}"
     )
 
 
@@ -424,7 +424,7 @@ def columns(*numbers: float) -> Array:
 def test_the_sentence_of_a_right_output() -> None:
     """How many were judged and how near the worst came."""
     found = judge(four(), columns(4.0))
-    assert found.diagnosis == "All 1 elements lie inside the proven bound, the worst at 0 of it."
+    assert found.diagnosis == "All 1 elements are within the proven bound, the worst at 0 of it."
 
 
 def test_the_sentence_of_a_wrong_output() -> None:
@@ -492,7 +492,9 @@ def test_overflow_is_excused_where_the_product_exceeds_float16() -> None:
     """256 x 256 = 65536 overflows: NaN in that row is no fault, and is told."""
     found = judge(overflowing(key=256.0), half(np.nan, 1.0))
     assert (found.verdict, found.not_finite) == (Verdict.OK, 0)
-    assert found.warnings == ("1 row overflows the declared format: what is not finite in it was not judged.",)
+    assert found.warnings == (
+        "1 row overflows the declared format: elements of it that are not finite were not judged.",
+    )
 
 
 def test_the_largest_float16_is_no_overflow() -> None:
@@ -623,7 +625,7 @@ def test_no_query_no_fault() -> None:
     inputs = draw_inputs(AttentionCase(spec=LONG, q_seq_len=0, kv_seq_len=3))
     found = judge(expect(LONG, inputs, precision=FLOAT32), np.zeros((1, 2, 0, 4)))
     assert found.verdict is Verdict.OK
-    assert found.diagnosis == "All 0 elements lie inside the proven bound, the worst at 0 of it."
+    assert found.diagnosis == "All 0 elements are within the proven bound, the worst at 0 of it."
 
 
 def test_blocks_do_not_change_the_judgement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -810,6 +812,6 @@ def test_one_swallowed_nan_is_one() -> None:
     found = judge(expect(asked.spec, inputs, precision=find_precision("float32")), np.nan_to_num(right))
     assert found.swallowed == 1
     assert found.diagnosis == (
-        "A NaN in the inputs was swallowed: 1 element whose query sees it is a number, "
+        "A NaN in the inputs was lost: 1 element whose query attends to it is a number, "
         "first at (batch, head, query, column) (0, 0, 0, 1)."
     )

@@ -171,14 +171,14 @@ def test_a_gross_fault_is_not_laid_to_a_direction() -> None:
     [
         ("scale", 0.0191, 0.001, "The scale is off by 1.9 % (+- 0.1 %)."),
         ("scale", -0.0024, 0.00002, "The scale is off by -0.24 % (+- 0.002 %)."),
-        ("last key missing", 0.98, 0.02, "The last key that each query sees is missing (0.98 +- 0.02 of its weight)."),
+        ("last key missing", 0.98, 0.02, "The last visible key of each query is missing (0.98 +- 0.02 of its weight)."),
         (
             "first key missing",
             1.0,
             0.001,
-            "The first key that each query sees is missing (1.00 +- 0.00 of its weight).",
+            "The first visible key of each query is missing (1.00 +- 0.00 of its weight).",
         ),
-        ("uniform leak", 0.05, 0.001, "Equal weight leaks to all visible keys: 5 % (+- 0.1 %) of the whole."),
+        ("uniform leak", 0.05, 0.001, "Equal weight leaks to all visible keys: 5 % (+- 0.1 %) of the total weight."),
     ],
 )
 def test_the_sentence_of_each_finding(name: str, estimate: float, standard_error: float, sentence: str) -> None:

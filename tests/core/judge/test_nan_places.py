@@ -59,7 +59,7 @@ def test_seen_nan_must_come_out_and_hidden_nan_may(name: str) -> None:
     first = tuple(int(index) for index in np.argwhere(np.isnan(one))[0])
     one[first] = 0.0
     assert judged(inputs, one).diagnosis == (
-        "A NaN in the inputs was swallowed: 1 element whose query sees it is a number, "
+        "A NaN in the inputs was lost: 1 element whose query attends to it is a number, "
         f"first at (batch, head, query, column) {first}."
     )
 

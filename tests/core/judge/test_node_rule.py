@@ -208,5 +208,5 @@ def test_evidence() -> None:
     actual = np.array([0.0, 1.0, 0.0], np.float32)
     found = judge_node_output(_truth([0.0, 0.5, 0.0], rule=NodeRule.ROUNDED), actual)
     assert found.evidence == (
-        "1 of 3 elements are off by more than is allowed, at worst 0.5 of 2.68e-07 at (1,): got 1, expected 0.5."
+        "1 of 3 elements exceed the limit, the worst is off by 0.5, limit 2.68e-07, at (1,): got 1, expected 0.5."
     )

@@ -116,7 +116,8 @@ def test_a_hidden_key_must_be_minus_infinity(alien: float, says: str) -> None:
     hidden = int(np.isneginf(expectation.expected).sum())
     assert (found.verdict, found.not_finite) == (Verdict.WRONG, hidden)
     assert found.diagnosis == (
-        f"{hidden} of {actual.size} scores are finite where a key is hidden or the reverse, "
+        f"{hidden} of {actual.size} scores are finite although the key is hidden, or not finite although it is "
+        "visible, "
         f"first at (batch, head, query, key) (0, 0, 0, 1): {says}."
     )
 

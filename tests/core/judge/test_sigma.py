@@ -175,7 +175,7 @@ def test_uncertain_logits_are_left_to_the_bound() -> None:
     silent = judged(PLAIN, wide, "bfloat16")
     assert silent.verdict is Verdict.ROUNDING_LEVEL
     assert (silent.kappa, silent.max_z, silent.statistical_rows) == (-1.0, -1.0, 0)
-    assert silent.diagnosis.endswith("of it; ill-conditioned: only the bound was applied.")
+    assert silent.diagnosis.endswith("of it; the inputs are ill-conditioned, so only the bound was checked.")
 
 
 @pytest.mark.parametrize("shape", [np.ones, lambda count: 0.3 + 0.01 * np.arange(count)], ids=["constant", "evenly"])
@@ -185,7 +185,7 @@ def test_regular_values_under_equal_weights_are_left_to_the_bound(shape: Any) ->
     value = np.broadcast_to(0.1 * shape(1000)[:, None], inputs.value.shape).astype(np.float32)
     found = judged(PLAIN, replace(inputs, query=np.zeros_like(inputs.query), value=value), "float32", "sequential")
     assert found.verdict is Verdict.ROUNDING_LEVEL
-    assert found.diagnosis.endswith("of it; the inputs are constant or evenly spaced: only the bound was applied.")
+    assert found.diagnosis.endswith("of it; the inputs are constant or evenly spaced, so only the bound was checked.")
     # The same values under random weights, and random values under equal weights, are judged.
     for field, array in (("value", value), ("query", np.zeros_like(inputs.query))):
         assert judged(PLAIN, replace(inputs, **{field: array}), "float32").statistical_rows == 8

@@ -214,8 +214,8 @@ def test_present_must_be_equal_to_the_last_bit() -> None:
     off = right.copy()
     off[-1, -1, -1, -1] = np.nextafter(off[-1, -1, -1, -1], np.float32(9))
     for present, says in (
-        (right, "is the past followed by the new ones."),
-        (off, f"is not the past followed by the new ones: 1 of {right.size} elements differ."),
+        (right, "is the past followed by the new entries."),
+        (off, f"is not the past followed by the new entries: 1 of {right.size} elements differ."),
         (right[:, :, :-1], "is float32 (2, 2, 9, 8), expected float32 (2, 2, 10, 8)."),
         (right.astype(np.float64), "is float64 (2, 2, 10, 8), expected float32 (2, 2, 10, 8)."),
     ):

@@ -47,7 +47,7 @@ def test_graphs_alone(folder: Path) -> None:
     asked = CompareOptions(runtimes=["ort-cpu"], limits=_GRAPH_ALONE, patience_seconds=None)
     (row,) = compare_models(folder / "attention.onnx", folder / "newer.onnx", asked)
     assert (row.gate, row.word, row.base) == (Gate.GRAPH, GateVerdict.REGRESSION, "1 node run")
-    assert row.evidence.startswith("Attention is expanded into ")
+    assert row.evidence.startswith("Attention is now expanded into ")
     assert "Opset 23 became 25." in row.evidence
     (row,) = compare_models(folder / "newer.onnx", folder / "attention.onnx", asked)
     assert row.word is GateVerdict.BETTER

@@ -188,7 +188,7 @@ def _opening(kind: type[OracleSession]) -> OracleRuntime:
         (_Views, "outputs-kept", "An output changed when the next run wrote its own."),
         (_Noisy, "same-bits-twice", "A second run on the same inputs gives other bits."),
         (_Writing, "inputs-unchanged", "The runtime wrote into its inputs."),
-        (_LosesPast, "past", "present_key is not the past followed by the new ones: 48 of 432 elements differ."),
+        (_LosesPast, "past", "present_key is not the past followed by the new entries: 48 of 432 elements differ."),
     ],
 )
 def test_a_session_that_misbehaves_is_wrong(kind: type[OracleSession], slug: str, diagnosis: str) -> None:

@@ -170,7 +170,7 @@ def test_suspicious_case_ends_with_zero_and_says_why(tmp_path: Path) -> None:
     assert isinstance(found, ReducedCase)
     assert found.verdict is Verdict.SUSPICIOUS
     files = {name: bundle_files(found)[name].decode() for name in ("reproduce.py", "README.txt")}
-    says = " is suspicious: All 2560 elements lie inside the proven bound, the worst at "
+    says = " is suspicious: All 2560 elements are within the proven bound, the worst at "
     assert says in files["reproduce.py"].splitlines()[0]
     assert says in files["README.txt"].splitlines()[0]
     assert files["README.txt"].endswith(

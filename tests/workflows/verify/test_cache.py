@@ -42,6 +42,6 @@ def test_wrong_cache_is_called_wrong(fault: str) -> None:
     found = judge_present(spec, inputs, {"present_key": wrong, "present_value": right})
     assert found["present_key"].verdict is Verdict.WRONG
     different = {"order": 64, "last": 8, "rounded": 64}[fault]
-    says = f"present_key is not the past followed by the new ones: {different} of 64 elements differ."
+    says = f"present_key is not the past followed by the new entries: {different} of 64 elements differ."
     assert found["present_key"].diagnosis == says
     assert found["present_value"].verdict is Verdict.OK
