@@ -151,7 +151,7 @@ def _gradients_rms(pairs: Sequence[_Pair]) -> str:
     smaller = sum(pair.difference(_QUERY_RMS) < 0 for pair in pairs)
     verdict = f"true in {_cells(smaller)} only" if smaller else "not true in any cell"
     return (
-        f'For the rms gradient with respect to the query, "extremely small" (section 3.2.1) is {verdict}. '
+        f'In the mean square, "extremely small" (section 3.2.1) is {verdict} for the gradient to the query. '
         f"Ratio of rms gradients without the scale to those with it: {'; '.join(parts)}."
     )
 
@@ -168,7 +168,7 @@ def _gradients_median(pairs: Sequence[_Pair]) -> str:
         ranges += [f"smaller from {_width(smaller[0])} on ({_times(smaller[0], name)})"] if smaller else []
         parts.append(f"at length {length}, {', '.join(ranges) or 'no significant difference'}")
     return (
-        "In the median row, the query gradient without the scale, compared with the scale, is "
+        "In the median row, the query gradient without the scale, compared with the one with it: "
         f'{"; ".join(parts)}. "Extremely small" is true for the typical row only where it is smaller.'
     )
 
@@ -206,7 +206,7 @@ def _gains(pairs: Sequence[_Pair]) -> str:
     plain, scaled = most.plain.measures, most.scaled.measures
     keys, rows, zeros = MeasureName.EFFECTIVE_KEYS, MeasureName.SATURATED_ROWS, MeasureName.FLOAT16_ZEROS
     return (
-        f"What scaling gains, at most ({most.place}): {_text(scaled[keys].value)} effective keys instead of "
+        f"What scaling buys, at most ({most.place}): {_text(scaled[keys].value)} effective keys instead of "
         f"{_text(plain[keys].value)}; {_instead(scaled[rows], plain[rows])} of rows with a weight above 0.99; "
         f"{_instead(scaled[zeros], plain[zeros])} of weights that float16 stores as 0."
     )

@@ -22,7 +22,7 @@ _LINES = (
     ("In the mean square",),
     ("In the median row", "Dead rows"),
 )
-_LEFT_OUT = "nothing below rests on them."
+_LEFT_OUT = "and are not used below."
 _BARE_TARGET = "sdpa"
 
 

@@ -29,7 +29,12 @@ _CPU = "CPUExecutionProvider"
             GateVerdict.REGRESSION,
             "Attention is now expanded into 59 nodes: the runtime has no kernel for this node.",
         ),
-        ({"expanded": {"Attention": 59}}, {"expanded": {"Attention": 60}}, GateVerdict.SAME, "The same nodes"),
+        (
+            {"expanded": {"Attention": 59}},
+            {"expanded": {"Attention": 60}},
+            GateVerdict.SAME,
+            "The file and the executed nodes",
+        ),
         ({"expanded": {"Attention": 59}}, {}, GateVerdict.BETTER, "Attention is no longer expanded."),
         (
             {"fused": {"Gelu": 1}, "ran": {"Attention": 9, "Gelu": 1}},
@@ -45,14 +50,19 @@ _CPU = "CPUExecutionProvider"
             "What runs: Gelu 1 to 0, Attention 9 to 10. Gelu was fused and no longer runs.",
         ),
         # Not fused any more because the file has it now.
-        ({"fused": {"Gelu": 1}, "ran": {"Gelu": 1}}, {"ran": {"Gelu": 1}}, GateVerdict.SAME, "The same nodes"),
+        (
+            {"fused": {"Gelu": 1}, "ran": {"Gelu": 1}},
+            {"ran": {"Gelu": 1}},
+            GateVerdict.SAME,
+            "The file and the executed nodes",
+        ),
         (
             {"providers": {"CUDAExecutionProvider": 10}},
             {"providers": {"CUDAExecutionProvider": 9, _CPU: 1}},
             GateVerdict.REGRESSION,
             f"1 node fell back to {_CPU}; before there were none.",
         ),
-        ({}, {"providers": {_CPU: 11}}, GateVerdict.SAME, "The same nodes"),
+        ({}, {"providers": {_CPU: 11}}, GateVerdict.SAME, "The file and the executed nodes"),
         ({}, {"opset": 24}, GateVerdict.CHANGED, "Opset 23 became 24."),
         (
             {"runtime_version": "onnxruntime 1.31.1"},
@@ -60,13 +70,13 @@ _CPU = "CPUExecutionProvider"
             GateVerdict.CHANGED,
             "onnxruntime 1.31.1 became onnxruntime 1.32.0.",
         ),
-        ({}, {"runtime_version": "onnxruntime 1.32.0"}, GateVerdict.SAME, "The same nodes"),
+        ({}, {"runtime_version": "onnxruntime 1.32.0"}, GateVerdict.SAME, "The file and the executed nodes"),
         ({}, {"model_nodes": {"Attention": 2}}, GateVerdict.CHANGED, "In the file: Attention 1 to 2."),
-        ({}, {"model_bytes": 22 * _MIB}, GateVerdict.SAME, "The same nodes"),
+        ({}, {"model_bytes": 22 * _MIB}, GateVerdict.SAME, "The file and the executed nodes"),
         ({}, {"model_bytes": 22 * _MIB + 1}, GateVerdict.REGRESSION, "The file has 23068673 bytes, before 20971520."),
-        ({"model_bytes": 1000}, {"model_bytes": 1000 + _MIB}, GateVerdict.SAME, "The same nodes"),
+        ({"model_bytes": 1000}, {"model_bytes": 1000 + _MIB}, GateVerdict.SAME, "The file and the executed nodes"),
         ({"model_bytes": 1000}, {"model_bytes": 1001 + _MIB}, GateVerdict.REGRESSION, "The file has 1049577 bytes"),
-        ({"model_bytes": -1}, {}, GateVerdict.SAME, "The same nodes"),
+        ({"model_bytes": -1}, {}, GateVerdict.SAME, "The file and the executed nodes"),
     ],
 )
 def test_graph(base: dict[str, object], head: dict[str, object], word: GateVerdict, sentence: str) -> None:

@@ -35,6 +35,6 @@ def test_memory_evidence() -> None:
     """Both figures and what is allowed."""
     (row,) = stored([timed()], [timed(peak_memory_bytes=200 * _MIB)], Gate.MEMORY)
     assert row.evidence == (
-        "The peak above the loaded state is 200.0 MiB, before 100.0 MiB. It grew by more than the 10 % and the "
-        "4.0 MiB that are allowed."
+        "The peak above the loaded state is 200.0 MiB, before 100.0 MiB. It grew by more than the allowed "
+        "10 % and 4.0 MiB."
     )

@@ -65,7 +65,8 @@ def test_noisy_is_told_loudly_and_passes() -> None:
     assert (row.word, row.outcome) == (GateVerdict.UNDECIDED, Outcome.SKIPPED)
     assert row.evidence == (
         "HEAD takes 1.500 times as long [1.482, 1.518]. NOISY: a second process of the baseline differs "
-        "from the baseline, so no time of this comparison is reliable. The time gate was not applied; measure again on a quieter machine "
+        "from the baseline, so no time of this comparison is reliable. The time gate was not applied; "
+        "measure again on a quieter machine "
         "or for longer."
     )
 
@@ -105,7 +106,7 @@ def test_holm_over_the_table() -> None:
     assert paired(beside(ratio))[0].word is GateVerdict.REGRESSION
     rows = paired(beside(ratio), *(beside(1.0) for _ in range(99)))
     assert rows[0].word is GateVerdict.UNDECIDED
-    assert "among 100 comparisons it is not proven" in rows[0].evidence
+    assert "Not proven among 100 comparisons" in rows[0].evidence
     assert paired(beside(1.2), *(beside(1.0) for _ in range(99)))[0].word is GateVerdict.REGRESSION
 
 
@@ -176,7 +177,7 @@ _MATCHLESS = (
     ({"log_ratio_se": -1.0}, {}, "Not comparable: BASE: The timing has no standard error."),
     ({}, {"degrees": -1.0}, "Not comparable: HEAD: The timing has no standard error."),
     ({}, {"clock": "cpu"}, "Not comparable: clock differs: wall, now cpu, and a ratio by CPU time is not known "),
-    ({"threads": 2}, {}, "Not comparable: the runs have no common pinned baseline (torch): "),
+    ({"threads": 2}, {}, "Not comparable: the runs have no common pinned baseline (torch), "),
 )
 
 
@@ -206,7 +207,10 @@ def test_stored_records_that_are_not_comparable(
 def test_what_could_be_pinned_is_told(baselines: tuple[str, str], sentence: str) -> None:
     """Runs without torch: the arm that both refer to, or that there is none."""
     row = ratio_of_runs(1.0, 1.5, {"baseline": baselines[0]}, {"baseline": baselines[1]})
-    none = "Not comparable: the runs have no common pinned baseline (torch), and raw seconds of two runs are not comparable."
+    none = (
+        "Not comparable: the runs have no common pinned baseline (torch), and raw seconds of two runs are not "
+        "comparable."
+    )
     assert row.evidence == f"{none} {sentence}"
 
 

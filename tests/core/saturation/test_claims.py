@@ -110,9 +110,7 @@ def test_what_disagrees_carries_no_claim() -> None:
     plain, scaled = CELLS[1024, 256]
     off = record(ScaleRule.NONE, 1024, 256, plain, outcome=Outcome.DISAGREES)
     said = claims([off, record(ScaleRule.INVERSE_SQRT, 1024, 256, scaled)])
-    assert said[0] == (
-        "1 of 2 cells were not measured whole or lie off their bound or prediction; nothing below rests on them."
-    )
+    assert said[0] == ("1 of 2 cells are incomplete or outside their bound or prediction, and are not used below.")
     assert "9.6" not in " ".join(said)
 
 
@@ -141,4 +139,4 @@ def test_medians_closer_than_their_errors_decide_nothing() -> None:
     plain, scaled = CELLS[64, 256]
     near = (*plain[:4], scaled[4] * 1.03, *plain[5:])
     said = claims([record(ScaleRule.NONE, 64, 256, near), record(ScaleRule.INVERSE_SQRT, 64, 256, scaled)])
-    assert "at length 256, not surely either" in " ".join(said)
+    assert "at length 256, no significant difference" in " ".join(said)

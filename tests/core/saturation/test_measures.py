@@ -115,7 +115,7 @@ def test_too_few_draws_are_refused() -> None:
     """Three draws give no error worth the name; four do."""
     draws = gaussian_draws(4, beta=1.0)
     assert summarise(draws, kv_seq_len=32, predicted={}, alive=ALIVE)
-    with pytest.raises(PlanError, match=r"^draws is 3; it must be at least 4\. Errors come from them\.$"):
+    with pytest.raises(PlanError, match=r"^draws is 3; it must be at least 4\. Standard errors need them\.$"):
         summarise(draws[:3], kv_seq_len=32, predicted={}, alive=ALIVE)
 
 

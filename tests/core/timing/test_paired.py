@@ -89,7 +89,7 @@ def test_no_block_at_all_is_an_error() -> None:
     """Nothing to compare is told, not a NaN."""
     with pytest.raises(CaseError) as raised:
         launch_pair(np.zeros(3), np.ones(3))
-    said = "No visit of the two arms took time that the clock can see. Make the case larger, or visits longer."
+    said = "The clock measured a time of 0 for every visit of the two arms. Make the case larger, or visits longer."
     assert str(raised.value) == said
 
 

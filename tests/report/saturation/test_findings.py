@@ -77,7 +77,7 @@ def test_flagged() -> None:
         "the largest |z| is 5.2 (entropy, sdpa, sigma^2 1, float32, scale none, d_k 16, length 64): "
         "over the limit of 4 in 1 cell (1 counted as disagreeing)."
     )
-    assert left_out.startswith("1 of 18 cells were not measured whole or lie off their bound or prediction")
+    assert left_out.startswith("1 of 18 cells are incomplete or outside their bound or prediction")
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,7 @@ def test_nothing_compared() -> None:
         "Not ok: 1 saturation cell unsupported."
     )
     assert why == f"1 saturation cell unsupported ({where}): no float16."
-    assert claim == (
-        "1 of 1 cells were not measured whole or lie off their bound or prediction; nothing below rests on them."
-    )
+    assert claim == ("1 of 1 cells are incomplete or outside their bound or prediction, and are not used below.")
 
 
 def test_one_rule_alone() -> None:
