@@ -1,4 +1,4 @@
-"""Cases that between them can have every fault and be asked every probe, as data."""
+"""Cases that together can have every fault and every probe, as data."""
 
 from typing import Any
 

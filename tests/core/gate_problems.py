@@ -79,7 +79,7 @@ def beside(ratio: float, **changes: object) -> tuple[TimingRecord, TimingRecord]
 
 
 def stored(base: list[Record], head: list[Record], gate: Gate, limits: GateLimits | None = None) -> list[GateRecord]:
-    """What one gate says of two runs on one machine."""
+    """Records of one gate for two runs on one machine."""
     rows = compare_stored(
         RunSide(records=base, machine=MACHINE), RunSide(records=head, machine=MACHINE), limits or GateLimits()
     )
@@ -87,7 +87,7 @@ def stored(base: list[Record], head: list[Record], gate: Gate, limits: GateLimit
 
 
 def paired(*pairs: tuple[TimingRecord, TimingRecord], limits: GateLimits | None = None) -> list[GateRecord]:
-    """What the time gate says of interleaved comparisons."""
+    """Records of the time gate for interleaved comparisons."""
     rows = compare_paired([], [], pairs, limits or GateLimits())
     return [row for row in rows if row.gate is Gate.TIME]
 

@@ -186,7 +186,7 @@ KERNELS: dict[str, Kernel] = {
 
 
 def run_kernel(kernel: Kernel, spec: AttentionSpec, inputs: AttentionInputs, fmt: Arithmetic) -> Array:
-    """Compute all heads; the output comes in the storage format and the spec's layout."""
+    """Compute all heads, in the storage format and the spec's layout."""
     query, key, value = (fmt.work(array) for array in split_heads(spec, inputs))
     batch_size, _, q_seq_len, _ = query.shape
     output = np.zeros((batch_size, spec.q_num_heads, q_seq_len, spec.v_head_dim), dtype=fmt.storage)

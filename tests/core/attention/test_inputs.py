@@ -79,7 +79,7 @@ def test_drawn_lengths_lie_between_half_and_all() -> None:
 
 
 def test_feeds_carry_onnx_names_both_ways() -> None:
-    """Only what is present is fed, and it comes back to the same field."""
+    """Only arrays that are present are fed, and each is read back into the same field."""
     inputs = draw_inputs(case(mask=MaskKind.LENGTHS))
     feeds = inputs.onnx_feeds()
     assert list(feeds) == ["Q", "K", "V", "nonpad_kv_seqlen"]

@@ -38,7 +38,7 @@ def tensor(*rows: list[float]) -> Float64:
 
 
 def test_a_quarter_and_three_quarters() -> None:
-    """Weights 0.25 and 0.75 on the values 2 and 6 give 5."""
+    """Weights 0.25 and 0.75 on the values 2 and 6 yield 5."""
     inputs = AttentionInputs(query=tensor([1.0]), key=tensor([0.0], [np.log(3)]), value=tensor([2.0], [6.0]))
     result = attend(ONE_HEAD, inputs, qk_mode=QkOutputMode.WEIGHTS)
     np.testing.assert_allclose(result.qk, [[[[0.25, 0.75]]]], rtol=1e-15)
@@ -46,7 +46,7 @@ def test_a_quarter_and_three_quarters() -> None:
 
 
 def test_a_quarter_and_three_quarters_of_two_columns() -> None:
-    """The same weights on [2, 0] and [0, 4] give [0.5, 3]."""
+    """The same weights on [2, 0] and [0, 4] yield [0.5, 3]."""
     spec = replace(ONE_HEAD, v_head_dim=2)
     inputs = AttentionInputs(query=tensor([1.0]), key=tensor([0.0], [np.log(3)]), value=tensor([2.0, 0.0], [0.0, 4.0]))
     np.testing.assert_allclose(attend(spec, inputs).output, [[[[0.5, 3.0]]]], rtol=1e-15)
@@ -125,7 +125,7 @@ def test_agrees_with_fifty_digits() -> None:
 
 @pytest.mark.parametrize("name", ["all-hidden", "no-keys"])
 def test_nothing_visible_gives_zeros(name: str) -> None:
-    """A query without a visible key gives zeros, not NaN and not the mean of the values."""
+    """The output of a query without a visible key is zero, not NaN and not the mean of the values."""
     problem = BY_NAME[name]
     output = attend(problem.case().spec, problem.inputs()).output
     assert output.size > 0
@@ -143,7 +143,7 @@ def test_a_hidden_row_beside_a_seen_row() -> None:
 
 
 def test_queries_before_the_first_key_see_nothing() -> None:
-    """With a negative causal offset the first queries give zeros, the others do not."""
+    """With a negative causal offset only the first queries have zero output."""
     problem = BY_NAME["causal-lengths-negative-offset"]
     output = attend(problem.case().spec, problem.inputs()).output
     # 4 queries, 2 and 1 valid keys: offsets -2 and -3.
@@ -155,7 +155,7 @@ def test_queries_before_the_first_key_see_nothing() -> None:
 
 
 def test_the_four_stages_of_the_scores() -> None:
-    """Scores, after softcap, after mask and weights, each as its own formula says."""
+    """Scores, after softcap, after mask and weights each follow their formula."""
     problem = BY_NAME["softcap-float-mask"]
     spec, inputs = problem.case().spec, problem.inputs()
     stages = {mode: attend(spec, inputs, qk_mode=mode).qk for mode in QkOutputMode}
@@ -174,7 +174,7 @@ def test_scores_are_left_out_unless_asked_for() -> None:
 
 
 def test_present_is_past_then_new() -> None:
-    """The cache comes first, and stays 4-D when the rest is 3-D."""
+    """The cache precedes the new keys, and stays 4-D when the other arrays are 3-D."""
     problem = BY_NAME["bsh-gqa-causal-past"]
     inputs = problem.inputs()
     result = attend(problem.case().spec, inputs)
@@ -438,7 +438,7 @@ def test_masks_and_caches_that_do_not_fit_are_refused(shapes: dict[str, tuple[in
 
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, 1e308])
 def test_infinite_inputs_warn_of_nothing(bad: float) -> None:
-    """What is not finite comes out as it must, and no line of ours is shown to the user for it."""
+    """Infinite and NaN inputs produce the correct output without a NumPy warning."""
     spec = replace(ONE_HEAD, softcap=2.0)
     inputs = AttentionInputs(query=tensor([bad], [1.0]), key=tensor([0.0], [bad]), value=tensor([bad], [bad]))
     with warnings.catch_warnings():

@@ -30,7 +30,7 @@ _QUICK = {
 @pytest.mark.parametrize("dtype", list(Dtype))
 @pytest.mark.parametrize("name", [*CASES, *ODD_SIZES])
 def test_shapes_and_types(name: str, dtype: Dtype) -> None:
-    """Every probe has the shapes of its case, its type and finite numbers but one NaN; one seed gives one draw."""
+    """Every probe has the shapes and type of its case and at most one NaN; a seed determines the arrays."""
     asked = replace((CASES | ODD_SIZES)[name], dtype=dtype)
     for probe in probes_for(asked.spec):
         drawn, again = probe.draw(asked, 3).named(), probe.draw(asked, 3).named()
@@ -45,7 +45,7 @@ def test_shapes_and_types(name: str, dtype: Dtype) -> None:
 
 
 def _answers(asked: AttentionCase, inputs: AttentionInputs) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
-    """What right implementations give, emulated and real."""
+    """Outputs of correct implementations, emulated and real."""
     spec, fmt = asked.spec, ARITHMETICS[asked.dtype.value]
     plain = not (spec.softcap or spec.is_causal or spec.has_window or spec.mask is not MaskKind.NONE)
     # The sequential kernel knows no bias.
@@ -84,7 +84,7 @@ def test_visible_keys_are_read_out() -> None:
 
 
 def test_nan_is_seen_by_most_queries() -> None:
-    """One NaN stands in a value that no key has more queries for, and comes out in that column of these alone."""
+    """One NaN is in the most visible value and appears in exactly that column of the queries that attend to it."""
     asked = case("2x4x5", 2, is_causal=True, has_past=True)
     inputs = find_probe("nan-seen").draw(asked, 0)
     _, _, value = split_heads(asked.spec, inputs)
@@ -119,7 +119,7 @@ def test_poison_stands_behind_hidden_keys_alone() -> None:
 
 @pytest.mark.parametrize("name", ["bool", "float"])
 def test_masked_rows(name: str) -> None:
-    """The first, middle and last query of every sample, and the whole first sample, see nothing."""
+    """The first, middle and last query of every sample, and the first sample, have no visible key."""
     asked = CASES[name]
     output = attend(asked.spec, find_probe("masked-rows").draw(asked, 0)).output
     assert not output[0].any()

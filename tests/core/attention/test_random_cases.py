@@ -38,7 +38,7 @@ _numbers = st.integers(0, 10**9)
 
 
 def _assert_legal(case: RandomCase) -> None:
-    """What the operator's text of that opset asks of attributes and arrays."""
+    """Check attributes and arrays against the operator's specification of that opset."""
     spec, inputs, opset = case.case.spec, case.inputs, case.graph.opset
     assert opset >= 25 or not spec.has_window
     assert opset >= 24 or inputs.nonpad_kv_seqlen is None
@@ -67,7 +67,7 @@ def _assert_legal_mask(case: RandomCase, mask: np.ndarray) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=_numbers, number=_numbers)
 def test_every_case_is_legal(seed: int, number: int) -> None:
-    """The oracle takes it, and it keeps to the operator's text."""
+    """The oracle accepts the case, and it satisfies the operator's specification."""
     case = draw_case(seed, number)
     _assert_legal(case)
     split_heads(case.case.spec, case.inputs)

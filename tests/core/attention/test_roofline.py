@@ -115,7 +115,7 @@ def _ceilings(bytes_per_second: float) -> Ceilings:
 
 
 def test_the_roof_adds_products_and_exponentials() -> None:
-    """On one thread they do not overlap; memory is read beside them, and counts where it takes longer."""
+    """On one thread computing does not overlap; memory reads do, and count if they take longer."""
     assert roof_seconds(_WORK, Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e6)) == 1.5
     assert roof_seconds(_WORK, _ceilings(1e4)) == 1.5
     assert roof_seconds(_WORK, _ceilings(1e2)) == 15.0
@@ -123,7 +123,7 @@ def test_the_roof_adds_products_and_exponentials() -> None:
 
 @pytest.mark.parametrize(("bytes_per_second", "is_bound"), [(1001.0, False), (999.0, True), (-1.0, False)])
 def test_memory_bound_on_either_side(bytes_per_second: float, is_bound: bool) -> None:
-    """Memory bounds where it takes longer than all computing; what was not measured bounds nothing."""
+    """Memory is the limit if it takes longer than all computing; an unmeasured bandwidth is never the limit."""
     assert is_memory_bound(_WORK, _ceilings(bytes_per_second)) is is_bound
 
 
@@ -137,6 +137,6 @@ def test_what_bounds_a_case(bytes_per_second: float, host_seconds: float, word: 
 
 
 def test_exponentials_may_bound() -> None:
-    """Where the softmax takes longer than the products."""
+    """The softmax takes longer than the products."""
     slow = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e5)
     assert bound_by(_WORK, slow) == "exponentials"

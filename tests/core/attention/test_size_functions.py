@@ -23,7 +23,7 @@ def _doubt(scale: float | ScaleRule, lengths: tuple[int, ...] | None, *, head_di
     ],
 )
 def test_function_of_a_traced_length(scale: float, formula: str, length: int) -> None:
-    """The formula and the length are told; at another traced length there is no doubt."""
+    """The message names the formula and the length; for another traced length there is no doubt."""
     assert _doubt(scale, (5, length)) == (
         f"scale {scale:.6g} is not 1/sqrt(d_k) = 0.125; it equals {formula} for a length n = {length} and may be "
         "fixed to that length"
@@ -40,13 +40,13 @@ def test_known_rules_are_never_doubted(scale: float | ScaleRule, lengths: tuple[
 
 @pytest.mark.parametrize(("scale", "length"), [(1 / 6, 6), (96**-0.5, 96), (1 / 1000, 1000)])
 def test_length_that_nothing_tells(scale: float, length: int) -> None:
-    """Without traced sizes a whole n is looked for, in float32 as a file holds the scale."""
+    """Without traced sizes an integer n is searched, in float32 as in a file."""
     assert f"for a length n = {length} " in _doubt(scale, None)
 
 
 @pytest.mark.parametrize("scale", [0.3, 0.3535, 2.0, 0.0, -0.25, 0.17])
 def test_constant_of_no_length(scale: float) -> None:
-    """A constant that no whole length explains is the module's own affair."""
+    """A constant that no integer length explains raises no doubt."""
     assert _doubt(scale, None) == ""
 
 

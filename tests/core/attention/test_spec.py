@@ -76,7 +76,7 @@ def test_short_forms_of_dtypes(dtype: Dtype, short: str) -> None:
 
 
 def test_widths_and_lengths_follow_their_pair() -> None:
-    """v_head_dim follows head_dim, kv_seq_len follows q_seq_len, unless given."""
+    """v_head_dim defaults to head_dim, kv_seq_len to q_seq_len."""
     assert spec().v_head_dim == 64
     assert spec(v_head_dim=32).v_head_dim == 32
     assert AttentionCase(spec=spec(), q_seq_len=7).kv_seq_len == 7
@@ -276,7 +276,7 @@ def test_a_case_survives_json() -> None:
 
 
 def test_an_impossible_spec_in_json_is_refused() -> None:
-    """JSON takes no way round the checks."""
+    """Specs read from JSON are checked too."""
     text = b'{"q_num_heads":8,"kv_num_heads":3,"head_dim":4}'
     with pytest.raises(msgspec.ValidationError, match="does not divide"):
         msgspec.json.decode(text, type=AttentionSpec)

@@ -1,4 +1,4 @@
-"""What differs between two attentions, told by its name."""
+"""Differences between two attentions are described by field name."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ _SPEC = AttentionSpec(q_num_heads=4, kv_num_heads=4, head_dim=32)
     ],
 )
 def test_a_changed_field_is_named(changes: dict[str, object], sentence: str) -> None:
-    """With what it was and what it is, in as many digits as tell the two apart."""
+    """Both values are printed with as many digits as distinguish them."""
     assert spec_changes([_SPEC], [replace(_SPEC, **changes)]) == [sentence]  # type: ignore[arg-type]
 
 

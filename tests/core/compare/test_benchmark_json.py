@@ -1,4 +1,4 @@
-"""pytest-benchmark's JSON: ours is read back as it was written, its own is read too, spoilt ones are told."""
+"""pytest-benchmark's JSON: our files round-trip, foreign files are read, invalid files are rejected."""
 
 import json
 from typing import Any
@@ -38,7 +38,7 @@ def _encoded(*entries: BenchmarkEntry) -> bytes:
 
 
 def test_what_is_written_is_read_back() -> None:
-    """Record, place, machine and versions come back."""
+    """Record, place, machine and versions are read back."""
     found = read_benchmark_json(_encoded(_entry()), where="f.json")
     assert found.records == (_RECORD,)
     assert found.places == ("test_a.py::test_x candidate",)
@@ -72,7 +72,7 @@ def test_an_entry_of_pytest_benchmark_is_read_beside_ours() -> None:
 
 
 def test_a_file_of_pytest_benchmark_alone_is_read() -> None:
-    """Without a word of ours there is neither record nor machine."""
+    """Without our key there is neither record nor machine."""
     found = read_benchmark_json(b'{"benchmarks": [], "machine_info": {"cpu": {}}, "version": "5"}', where="f.json")
     assert (found.records, found.others, found.environment) == ((), (), {})
 

@@ -15,7 +15,7 @@ def _noise(rng: np.random.Generator, runs: int, spread: float) -> list[float]:
 
 
 def _false_alarms(histories: int, runs: int, spread: float) -> int:
-    """Histories of `SERIES` series without any change of which at least one change was told."""
+    """Number of histories of `SERIES` unchanged series with at least one false change point."""
     rng = np.random.default_rng(6)
     errors = [RUN_ERROR] * runs
     return sum(
@@ -26,7 +26,7 @@ def _false_alarms(histories: int, runs: int, spread: float) -> int:
 
 @pytest.mark.parametrize("runs", [2, 4, 5, 12])
 def test_a_history_without_a_change_stays_quiet(runs: int) -> None:
-    """Runs that differ as much as is believed of a machine: of 30 histories none is told to have changed."""
+    """Runs that scatter as the prior assumes: no false change point in 30 histories."""
     assert _false_alarms(30, runs, RUN_SPREAD.sd) == 0
 
 
@@ -34,7 +34,7 @@ def test_a_history_without_a_change_stays_quiet(runs: int) -> None:
 @pytest.mark.parametrize("spread", [0.002, 0.005, 0.01, 0.015])
 @pytest.mark.parametrize("runs", [2, 3, 5, 10, 20, 50])
 def test_false_alarms_are_as_rare_as_said(runs: int, spread: float) -> None:
-    """Over 400 histories, up to 1.5 times the spread that is believed: at most 2 of 100 are told to have changed."""
+    """Over 400 histories, up to 1.5 times the spread of the prior: at most 2 % have a false change point."""
     assert _false_alarms(400, runs, spread) <= 8
 
 
@@ -63,14 +63,14 @@ def test_levels_are_told_in_order_and_sized_between_neighbours() -> None:
 
 
 def test_a_run_with_a_wide_interval_counts_less() -> None:
-    """The same step in the newest run is told where its interval is narrow, and not where it is wide."""
+    """The same step in the newest run is detected if its interval is narrow, and not if it is wide."""
     values = [0.0] * 8 + [0.15]
     assert change_points(values, [RUN_ERROR] * 9)
     assert not change_points(values, [RUN_ERROR] * 8 + [0.1])
 
 
 def test_more_series_ask_for_more() -> None:
-    """A change that one series would be told of is chance among a thousand."""
+    """A change that is significant in one series is chance among a thousand."""
     values = [0.0, 0.0, 0.0, 0.0, 0.09]
     assert change_points(values, [RUN_ERROR] * 5, series=1)
     assert not change_points(values, [RUN_ERROR] * 5, series=1000)
@@ -83,7 +83,7 @@ def test_one_run_has_no_change(values: list[float]) -> None:
 
 
 def test_spread_is_believed_until_the_history_says_more() -> None:
-    """Up to four runs the prior stands; then a quiet history lowers it, a noisy one raises it, a step does not."""
+    """Up to four runs the prior is used; then a quiet history lowers it, a noisy one raises it, a step does not."""
     rng = np.random.default_rng(8)
     errors = [RUN_ERROR] * 60
     assert run_spread([0.0, 0.5, 0.0, 0.5], errors[:4]) == RUN_SPREAD
@@ -97,7 +97,7 @@ def test_spread_is_believed_until_the_history_says_more() -> None:
 
 
 def test_a_believed_spread_can_be_given() -> None:
-    """On a machine that is known to be quiet, smaller steps are told."""
+    """On a quiet machine smaller steps are detected."""
     values, errors = [0.0, 0.0, 0.03, 0.03], [0.001] * 4
     assert not change_points(values, errors)
     assert change_points(values, errors, prior=RunSpread(sd=0.002, degrees=8.0))

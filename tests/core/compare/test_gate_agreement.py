@@ -1,4 +1,4 @@
-"""The gate on agreement: every step down fails, every step up passes, what is gone is told."""
+"""The agreement gate: every worse verdict fails, every better one passes, missing ones are reported."""
 
 import itertools
 
@@ -38,7 +38,7 @@ def test_how_wrong_it_is(ratio: float, amount: float) -> None:
 
 
 def test_the_evidence_says_what_was_found() -> None:
-    """Word, word before, and the diagnosis of the judge."""
+    """Verdict, verdict before, and the diagnosis."""
     (row,) = stored([agreed()], [agreed(**_STEPS[5])], Gate.AGREEMENT)
     assert (row.base, row.head, row.evidence) == ("ok", "wrong", "wrong, before ok: Off by one.")
     (row,) = stored([agreed(**_STEPS[5])], [agreed(**_STEPS[5])], Gate.AGREEMENT)
@@ -47,7 +47,7 @@ def test_the_evidence_says_what_was_found() -> None:
 
 @pytest.mark.parametrize(("is_base", "word"), [(False, GateVerdict.REGRESSION), (True, GateVerdict.BETTER)])
 def test_a_model_that_does_not_run_at_all(is_base: bool, word: GateVerdict) -> None:
-    """One record without an attention stands for all judgements of the other side."""
+    """One record without an attention corresponds to all verdicts of the other side."""
     judged = [agreed(inputs=f"spread {spread}") for spread in (1, 4, 16)]
     failed = [agreed(**_WHOLE, outcome=Outcome.FAILED, reason="It crashed.")]
     (row,) = stored(*((failed, judged) if is_base else (judged, failed)), Gate.AGREEMENT)
@@ -55,7 +55,7 @@ def test_a_model_that_does_not_run_at_all(is_base: bool, word: GateVerdict) -> N
 
 
 def test_what_is_only_on_one_side_is_told() -> None:
-    """Gone: told, open, fails if strict; new: told, whatever it says."""
+    """Disappeared: reported, open, fails if strict; appeared: reported whatever its verdict."""
     other = agreed(inputs="spread 4", **_STEPS[5])
     rows = stored([agreed(), agreed(inputs="gone")], [agreed(), other], Gate.AGREEMENT)
     assert [row.word for row in rows] == [GateVerdict.SAME, GateVerdict.APPEARED, GateVerdict.DISAPPEARED]
@@ -81,7 +81,7 @@ def test_a_renamed_attention_is_found() -> None:
 
 
 def test_two_renamed_attentions_are_not_guessed() -> None:
-    """Which is which is unknown: both are told as gone and new."""
+    """The records cannot be matched: both are reported as disappeared and appeared."""
     base = [agreed(site="a"), agreed(site="b")]
     head = [agreed(site="c"), agreed(site="d")]
     words = [row.word for row in stored(base, head, Gate.AGREEMENT)]

@@ -110,7 +110,7 @@ def test_judged_models_count_where_they_were_not_timed() -> None:
 
 
 def test_exports_tell_the_nodes_of_the_file() -> None:
-    """They are told, for what runs of them is another matter."""
+    """Changes are reported; executed nodes are compared separately."""
     exports = [ExportRecord(target="sdpa", form="attention", opset=23, nodes={"MatMul": count}) for count in (2, 9)]
     (row,) = stored([exports[0]], [exports[1]], Gate.GRAPH)
     assert (row.word, row.evidence) == (GateVerdict.CHANGED, "In the file: MatMul 2 to 9.")

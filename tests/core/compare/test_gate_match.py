@@ -37,7 +37,7 @@ def test_two_renamed_arms_are_not_guessed() -> None:
 
 
 def test_another_opset_and_other_threads() -> None:
-    """The same arm at another opset, or with other threads, is found; what that means a gate says."""
+    """The same arm at another opset, or with other threads, is matched; the gates evaluate the difference."""
     assert shape([timed()], [timed(opset=24, arm="ort-cpu attention 24")]) == [(1, 1)]
     assert shape([timed()], [timed(threads=2)]) == [(1, 1)]
 
@@ -55,7 +55,7 @@ def test_duplicates() -> None:
 
 
 def test_nothing() -> None:
-    """No records, no matches; one side alone is told."""
+    """No records, no matches; records on one side only are returned."""
     assert shape([], []) == []
     assert shape([], [agreed()]) == [(0, 1)]
     assert shape([agreed()], []) == [(1, 0)]

@@ -40,7 +40,7 @@ from tests.core.gate_problems import (
     ],
 )
 def test_limits_of_the_margin(ratio: float, word: GateVerdict) -> None:
-    """All of the interval above 1 + margin fails; the ends decide every other word too."""
+    """An interval above 1 + margin fails; the limits of the interval decide every other verdict too."""
     (row,) = paired(beside(ratio))
     assert row.word is word
     assert row.fails is (word is GateVerdict.REGRESSION)
@@ -48,7 +48,7 @@ def test_limits_of_the_margin(ratio: float, word: GateVerdict) -> None:
 
 
 def test_a_proven_difference_below_one_per_cent_is_the_same() -> None:
-    """A slow-down that is sure and negligible is told as no change."""
+    """A significant but negligible slow-down counts as no change."""
     (row,) = paired(beside(1.006, log_ratio_se=0.0005))
     assert (row.word, row.ratio_low > 1) == (GateVerdict.SAME, True)
 
@@ -60,7 +60,7 @@ def test_another_margin_is_used() -> None:
 
 
 def test_noisy_is_told_loudly_and_passes() -> None:
-    """A clone that came out different: nothing is gated, however large the ratio."""
+    """If a clone differs from the baseline, the gate is not applied, however large the ratio."""
     (row,) = paired(beside(1.5, verdict=RatioVerdict.NOISY))
     assert (row.word, row.outcome) == (GateVerdict.UNDECIDED, Outcome.SKIPPED)
     assert row.evidence == (
@@ -95,7 +95,7 @@ def test_an_undecidable_machine_passes_and_is_told() -> None:
 
 
 def test_what_it_would_take_is_told() -> None:
-    """An open question names launches, and the limit itself where no number of launches would tell."""
+    """An open result names the number of launches, or that the ratio is too close to the limit."""
     assert "About 3 more launches (larger --seconds)" in paired(beside(1.04))[0].evidence
     assert "too close to the limit" in paired(beside(1.0501))[0].evidence
 
@@ -138,7 +138,7 @@ def test_false_alarms_of_a_table_without_a_change() -> None:
 
 
 def ratio_of_runs(base: float, head: float, *changes: dict[str, object]) -> GateRecord:
-    """The time gate on two stored runs of one arm beside torch."""
+    """The time gate on two stored runs of one arm against torch."""
     sides = [timed(ratio=ratio, **change) for ratio, change in zip((base, head), changes or ({}, {}), strict=True)]
     (row,) = stored([sides[0], TORCH], [sides[1], TORCH], Gate.TIME)
     return row

@@ -40,7 +40,7 @@ def test_a_history_without_a_change_has_none() -> None:
 
 
 def test_runs_are_put_in_the_order_of_time() -> None:
-    """Whatever order the folder gives them in."""
+    """The order of the folder does not matter."""
     (group,) = history_of(reversed(upgraded())).groups
     assert [run.name for run in group.runs] == [f"2026-07-{day:02}" for day in range(1, 11)]
 
@@ -58,7 +58,7 @@ def test_seconds_never_count() -> None:
     ids=["another machine", "another version of the reference"],
 )
 def test_what_cannot_be_compared_is_apart(changes: dict[str, object]) -> None:
-    """Runs on another machine, or beside another reference, are series of their own; the newest come first."""
+    """Runs on another machine or with another reference form separate series; the newest come first."""
     runs = [*(stored(day) for day in range(1, 6)), *(stored(day, {FUSED: 1.4}, **changes) for day in range(6, 11))]
     newest, older = history_of(runs).groups
     assert [len(newest.runs), len(older.runs)] == [5, 5]
@@ -88,7 +88,7 @@ def test_what_was_not_measured_is_left_out(spoilt: dict[str, object]) -> None:
 
 
 def test_unfinished_runs_and_runs_without_a_ratio_are_skipped() -> None:
-    """They are told by name, beside what could not be read."""
+    """They are listed by name with the folders that could not be read."""
     cut = StoredRun(name="cut", header=run_header(2, finished=None, done_cells=3), records=stored(2).records)
     empty = StoredRun(name="empty", header=run_header(3), records=[])
     history = history_of([stored(1), cut, empty], {"broken": "run.json: no JSON."})
@@ -109,13 +109,13 @@ def test_the_last_timing_of_an_arm_in_a_run_counts() -> None:
 
 
 def test_wide_standard_errors_hide_a_change() -> None:
-    """What the record says of its own error is believed: the same step, measured badly, is not told."""
+    """The standard error of the record is used: the same step with a large error is not reported."""
     runs = [_with(run, FUSED, log_ratio_se=0.2) for run in upgraded()]
     assert not any(series.changes for group in history_of(runs).groups for series in group.series)
 
 
 def test_differences_name_all_that_is_recorded() -> None:
-    """A version, a package that came, Python, and the plan; a machine's name is not among them."""
+    """A version, an added package, Python, and the plan; the name of a machine is not included."""
     before = run_header(1, plan_hash="a")
     environment = {**before.environment, "python": "3.12.1", "os": "Linux 6.2"}
     after = run_header(2, plan_hash="b", versions=versions(openvino="2026.3.0"), environment=environment)

@@ -48,7 +48,7 @@ def _inputs(asked: AttentionCase, seed: int = 1) -> AttentionInputs:
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, pytest.param(Dtype.BFLOAT16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", _NAMED)
 def test_reading_is_named(name: str, dtype: Dtype) -> None:
-    """Each reading is named by its own output, on the first case where no earlier reading gives the same."""
+    """Each reading is found from its own output, on the first case where no earlier reading has the same output."""
     fault, named = find_fault(name), set()
     for asked in CASES.values():
         if fault.applies(asked.spec):
@@ -143,7 +143,7 @@ def _holed(output: Array) -> Array:
     ],
 )
 def test_places_are_named(change: object, reading: str, says: str) -> None:
-    """What no reading gives is told by its places."""
+    """Errors that no reading explains are described by their positions."""
     asked = CASES["plain"]
     inputs = draw_inputs(asked)
     wrong = change(right_output(asked.spec, inputs).copy())  # type: ignore[operator]
@@ -153,7 +153,7 @@ def test_places_are_named(change: object, reading: str, says: str) -> None:
 @pytest.mark.parametrize("dtype", list(Dtype))
 @pytest.mark.parametrize("name", ["plain", "bool-causal", "softcap-float", "bsh-past-float"])
 def test_right_output_has_no_explanation(name: str, dtype: Dtype) -> None:
-    """Ordinary roundings are given no name."""
+    """Ordinary rounding errors get no explanation."""
     asked = replace(CASES[name], dtype=dtype)
     inputs = _inputs(asked)
     output = run_kernel(naive, asked.spec, inputs, ARITHMETICS[dtype.value])
@@ -186,7 +186,7 @@ def test_big_case_is_sampled() -> None:
 
 
 def _swallowed(asked: AttentionCase, inputs: AttentionInputs) -> Array:
-    """The output of a runtime that takes 0 for every NaN."""
+    """The output of a runtime that reads every NaN as 0."""
     return right_output(asked.spec, replace(inputs, value=np.where(np.isnan(inputs.value), 0, inputs.value)))
 
 
@@ -221,7 +221,7 @@ def test_right_output_with_nan_has_no_explanation() -> None:
 @pytest.mark.parametrize(("factor", "word"), [(1.001, "1.001"), (0.999, "0.999"), (1.25, "1.25"), (-1.0, "-1")])
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT64, Dtype.FLOAT32])
 def test_gain_is_named(factor: float, word: str, dtype: Dtype) -> None:
-    """One factor on the whole output is no lower precision."""
+    """One factor on the whole output is not explained as lower precision."""
     asked = replace(case("2x16x40", head_dim=32), dtype=dtype)
     inputs = draw_inputs(asked, spread=2.0)
     actual = (right_output(asked.spec, inputs) * factor).astype(numpy_dtype(dtype))

@@ -63,7 +63,7 @@ def _caught_faults(
 
 
 def _left_over(asked: AttentionCase) -> tuple[set[str], set[str]]:
-    """Names of the faults that are not caught, and of those that give the right output on all inputs."""
+    """Names of the faults that are not caught, and of those without effect on all inputs."""
     faults = {fault.name: fault for fault in faults_for(asked.spec, dtype=asked.dtype)}
     hidden = set(faults)
     drawn = [probe.draw(asked, 1) for probe in probes_for(asked.spec)]
@@ -98,7 +98,7 @@ def test_every_kind_is_planted_somewhere() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "bsh-past-float", "lengths-causal", "softcap-bool", "causal"])
 def test_fault_is_pure(name: str) -> None:
-    """A fault changes no argument, keeps shapes and types, and one seed gives one output."""
+    """A fault modifies no argument, keeps shapes and types, and is determined by the seed."""
     asked = replace(CASES[name], dtype=Dtype.FLOAT16)
     inputs = draw_inputs(asked, seed=2)
     truth = attend(asked.spec, inputs, qk_mode=QkOutputMode.SCORES)
@@ -127,7 +127,7 @@ def test_fault_is_none_where_nothing_is() -> None:
 
 @pytest.mark.parametrize("role", ["present_key", "present_value"])
 def test_cache_faults(role: str) -> None:
-    """The cache that comes back has its parts exchanged, its newest one missing, or is not updated."""
+    """The returned cache has its parts swapped, its newest entry missing, or is not updated."""
     asked = CASES["past-chunk"]
     inputs = draw_inputs(asked)
     truth = attend(asked.spec, inputs)
@@ -154,7 +154,7 @@ def test_cache_faults(role: str) -> None:
     ],
 )
 def test_qk_faults(fault: str, asked: QkOutputMode, given: QkOutputMode) -> None:
-    """Another stage of the scores is given than the one asked for."""
+    """Another stage of the scores is returned than the requested one."""
     spec, inputs = CASES["softcap-bool"].spec, draw_inputs(CASES["softcap-bool"], spread=4.0)
     stages = {mode: attend(spec, inputs, qk_mode=mode).qk for mode in QkOutputMode}
     right = {"output": right_output(spec, inputs), "qk": stages[asked]}
@@ -178,7 +178,7 @@ def test_nan_swallowed() -> None:
 
 
 def test_maximum_not_subtracted_needs_large_logits() -> None:
-    """Small logits hide a softmax without its maximum, large ones give NaN."""
+    """Small logits hide a softmax without its maximum, large ones produce NaN."""
     asked, fault = CASES["plain"], find_fault("maximum-not-subtracted")
     for probe in (probe for probe in probes_for(asked.spec) if probe.name != "nan-seen"):
         inputs = probe.draw(asked, 1)

@@ -43,7 +43,7 @@ def test_nan_is_named(expectation: QkExpectation) -> None:
 
 
 def test_other_faults_have_no_name(expectation: QkExpectation) -> None:
-    """A wrong score beside the lowest number, zero for a hidden key, another shape, and right scores."""
+    """A wrong score with the lowest number, zero for a hidden key, another shape, and correct scores."""
     right = expectation.expected.astype(np.float32)
     hidden = np.isneginf(right)
     beside = np.where(hidden, np.finfo(np.float32).min, right)

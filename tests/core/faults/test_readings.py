@@ -1,4 +1,4 @@
-"""Every reading is the oracle with one rule changed: who sees whom is asked by one-hot values."""
+"""Every reading is the oracle with one rule changed; one-hot values show the visible keys."""
 
 import itertools
 import re
@@ -103,13 +103,13 @@ def _seen(
     ],
 )
 def test_who_sees_whom(name: str, sizes: dict[str, int], spec: dict[str, object], seen: str) -> None:
-    """Positions, windows, lengths and cache are misread exactly as the reading says."""
+    """Positions, windows, lengths and cache follow the changed rule of the reading."""
     assert _seen(name, **sizes, **spec) == seen  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", _NAMES)
 def test_reading_differs_where_it_applies(name: str) -> None:
-    """Each reading changes the output of some inputs that its specs can be asked."""
+    """Each reading changes the output for some inputs of the specs that it applies to."""
     reading = find_reading(name)
     problems = [problem for problem in PROBLEMS if reading.applies(problem.case().spec)]
     cases = [replace(case, dtype=Dtype.FLOAT64) for case in CASES.values() if reading.applies(case.spec)]
@@ -150,7 +150,7 @@ def test_judge_accepts_a_reading(name: str) -> None:
 
 
 def test_masked_row_readings() -> None:
-    """A query without a visible key gives NaN, the mean or an unmasked row, and no other query changes."""
+    """A query without a visible key yields NaN, the mean or an unmasked row, and no other query changes."""
     problem = BY_NAME["bool-mask"]
     spec, inputs = problem.case().spec, problem.inputs()
     right = attend(spec, inputs).output
@@ -199,7 +199,7 @@ def test_three_dimensional_memory() -> None:
 
 
 def test_names_and_clauses() -> None:
-    """Slugs are unique and file-name safe, clauses stand inside a sentence."""
+    """Slugs are unique and file-name safe, and descriptions are clauses."""
     assert len(set(_NAMES)) == len(_NAMES) >= 50
     for reading in READINGS:
         assert re.fullmatch(r"[a-z]+(-[a-z]+)*", reading.name)

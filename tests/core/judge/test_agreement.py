@@ -1,4 +1,4 @@
-"""The judge: planted faults are wrong, their right twins are not, limits in pairs, every sentence whole."""
+"""Agreement: planted faults are wrong, correct outputs are not, limits in pairs, complete messages."""
 
 import time
 import tracemalloc
@@ -34,7 +34,7 @@ def right(spec: AttentionSpec, inputs: AttentionInputs, kernel: Kernel = naive, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An attention, and a wrong output of it that a real mistake gives."""
+    """An attention, and a wrong output of it that is caused by a real mistake."""
 
     name: str
     spec: dict[str, Any]
@@ -52,7 +52,7 @@ def with_spec(**changes: Any) -> Callable[[AttentionSpec, AttentionInputs], Arra
 
 
 def upper_left(spec: AttentionSpec, inputs: AttentionInputs) -> Array:
-    """Causality that forgets the past: the joined cache taken as new keys."""
+    """Causality that ignores the past: the concatenated cache is used as new keys."""
     assert inputs.past_key is not None
     assert inputs.past_value is not None
     joined = AttentionInputs(
@@ -107,7 +107,7 @@ def heads_swapped(spec: AttentionSpec, inputs: AttentionInputs) -> Array:
 
 
 def masked_row(value: Callable[[AttentionInputs], Array]) -> Callable[[AttentionSpec, AttentionInputs], Array]:
-    """What kernels give for a query that sees nothing; the last query does."""
+    """Outputs of kernels for a query without a visible key; only the last query has visible keys."""
 
     def plant(spec: AttentionSpec, inputs: AttentionInputs) -> Array:
         output = right(spec, inputs).copy()
@@ -234,7 +234,7 @@ def test_an_outside_cache_aligned_to_the_top_is_wrong() -> None:
 
 @pytest.fixture
 def limits() -> tuple[Expectation, Array, Array]:
-    """An expectation with its oracle and bound over the whole output."""
+    """An expectation with given oracle and bound over all elements."""
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=1, head_dim=8)
     inputs = draw_inputs(AttentionCase(spec=spec, q_seq_len=6))
     expectation = expect(spec, inputs, precision=FLOAT32)
@@ -307,7 +307,7 @@ def test_cosine_compares_directions() -> None:
 
 @pytest.fixture
 def spread_out() -> tuple[Expectation, Array, Array]:
-    """An expectation of 8 heads with its oracle and sigma over the whole output."""
+    """An expectation of 8 heads with given oracle and sigma over all elements."""
     spec = AttentionSpec(q_num_heads=8, kv_num_heads=8, head_dim=16)
     inputs = draw_inputs(AttentionCase(spec=spec, q_seq_len=16, kv_seq_len=64))
     expectation = expect(spec, inputs, precision=FLOAT32)
@@ -339,7 +339,7 @@ def test_kappa_has_two_limits(
 
 
 def test_one_rough_head_is_enough(spread_out: tuple[Expectation, Array, Array]) -> None:
-    """One head of eight at 5.5 sigma leaves the whole below its limit."""
+    """One head of eight at 5.5 sigma leaves the overall kappa below its limit."""
     expectation, output, sigma = spread_out
     for share, verdict in ((0.98, Verdict.ROUNDING_LEVEL), (1.02, Verdict.SUSPICIOUS)):
         error = share * 5.5 * sigma * noise(output.shape)
@@ -365,7 +365,7 @@ def test_the_largest_deviation_has_two_limits(spread_out: tuple[Expectation, Arr
 
 
 def test_the_sentences_of_rough_outputs(spread_out: tuple[Expectation, Array, Array]) -> None:
-    """Kappa and the largest deviation stand in them."""
+    """The messages contain kappa and the largest deviation."""
     expectation, output, sigma = spread_out
     found = judge(expectation, output + 2.0 * sigma * noise(output.shape))
     inside = f"All 2048 elements are within the proven bound, the worst at {found.max_bound_ratio:.2g} of it"
@@ -378,7 +378,7 @@ def test_the_sentences_of_rough_outputs(spread_out: tuple[Expectation, Array, Ar
 
 
 def test_the_sentence_of_a_small_scale_error() -> None:
-    """In bfloat16 two percent are inside the bound: the direction says what it is."""
+    """In bfloat16 an error of two percent is within the bound; the score test names it."""
     spec = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=64)
     inputs = draw_inputs(AttentionCase(spec=spec, q_seq_len=64, kv_seq_len=128, dtype=Dtype.BFLOAT16), seed=5)
     wrong = right(replace(spec, scale=0.125 * 1.03125), inputs, dtype="bfloat16")
@@ -422,7 +422,7 @@ def columns(*numbers: float) -> Array:
 
 
 def test_the_sentence_of_a_right_output() -> None:
-    """How many were judged and how near the worst came."""
+    """The message contains the number of elements and the largest bound ratio."""
     found = judge(four(), columns(4.0))
     assert found.diagnosis == "All 1 elements are within the proven bound, the worst at 0 of it."
 
@@ -489,7 +489,7 @@ def half(*numbers: float) -> Array:
 
 
 def test_overflow_is_excused_where_the_product_exceeds_float16() -> None:
-    """256 x 256 = 65536 overflows: NaN in that row is no fault, and is told."""
+    """256 x 256 = 65536 overflows: NaN in that row is not a fault, and there is a warning."""
     found = judge(overflowing(key=256.0), half(np.nan, 1.0))
     assert (found.verdict, found.not_finite) == (Verdict.OK, 0)
     assert found.warnings == (
@@ -504,7 +504,7 @@ def test_the_largest_float16_is_no_overflow() -> None:
 
 
 def test_overflow_in_one_row_excuses_no_other() -> None:
-    """NaN in a row whose product is 256 is a fault, also beside a row that overflows."""
+    """NaN in a row whose product is 256 is a fault, also if another row overflows."""
     expectation = overflowing(key=256.0)
     assert judge(expectation, half(1.0, np.nan)).verdict is Verdict.WRONG
     both = judge(expectation, half(np.nan, np.nan))
@@ -555,7 +555,7 @@ def sampled(seed: int = 0, rows: int = 8, q_seq_len: int = 100) -> tuple[Expecta
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rows", [2, 3, 8, 99])
 def test_first_and_last_query_are_always_judged(rows: int, seed: int) -> None:
-    """So many distinct queries as asked for, in order, the first and last among them."""
+    """As many distinct queries as requested, in order, including the first and the last."""
     expectation, output = sampled(seed, rows)
     assert expectation.rows is not None
     assert expectation.rows.size == rows
@@ -585,13 +585,13 @@ def test_the_sample_repeats_with_its_seed() -> None:
 
 
 def test_all_rows_are_judged_when_there_are_few() -> None:
-    """A sample as large as the whole is the whole."""
+    """A sample as large as the number of queries contains all of them."""
     assert sampled(rows=100)[0].rows is None
     assert sampled(rows=99)[0].rows is not None
 
 
 def test_big_cases_are_sampled_by_themselves() -> None:
-    """2^22 pairs over all heads are judged whole, one row of queries more is sampled."""
+    """With 2^22 pairs over all heads every query is judged, with one more row they are sampled."""
     limit = 2**22 // (2 * 1024)
     for q_seq_len, judged in ((limit, 2 * limit), (limit + 1, 2 * ROWS_PER_HEAD)):
         case = AttentionCase(spec=LONG, q_seq_len=q_seq_len, kv_seq_len=1024)
@@ -802,7 +802,7 @@ def test_judging_4096_squared_stays_below_a_gigabyte(rows: int | None) -> None:
 
 
 def test_one_swallowed_nan_is_one() -> None:
-    """A single number where a NaN must show is told in the singular."""
+    """The message for a single number where a NaN must appear is in the singular."""
     asked = AttentionCase(
         spec=AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=4, v_head_dim=2), q_seq_len=1, kv_seq_len=3
     )

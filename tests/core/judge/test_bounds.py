@@ -75,7 +75,7 @@ WIDTHS, LENGTHS, SPREADS = (8, 16, 32, 64, 128, 256, 512, 1024), (16, 64, 256, 1
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", Dtype)
 def test_right_results_lie_inside_up_to_1024_wide_and_4096_long(dtype: Dtype) -> None:
-    """The whole range that is promised: d_k 8 to 1024, 16 to 4096 keys, spread 1 to 100."""
+    """The full range of the guarantee: d_k 8 to 1024, 16 to 4096 keys, spread 1 to 100."""
     worst: dict[str, tuple[float, str]] = {}
     for head_dim in WIDTHS:
         spec = AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=head_dim, v_head_dim=min(head_dim, 128))

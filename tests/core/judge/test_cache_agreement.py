@@ -1,4 +1,4 @@
-"""The cache that an attention gives back: equal numbers pass, whatever they are, and nothing else does."""
+"""The returned cache: only equal numbers pass, whatever they are."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def _judged(past: Float32, new: Float32, present: Float32, spec: AttentionSpec =
 
 
 def test_nan_equals_nan() -> None:
-    """A NaN that was copied is right; one that came or went is not."""
+    """A copied NaN is correct; a NaN that appears or disappears is not."""
     past, new = _arrays(5, 3)
     past[0, 1, 2, 3] = np.nan
     right = np.concatenate([past, new], axis=2)

@@ -1,4 +1,4 @@
-"""NaN that a query sees must come out, hidden NaN may, and everything else is judged as ever."""
+"""A NaN in visible inputs must reach the output, a hidden NaN may, and other elements are judged as usual."""
 
 from dataclasses import replace
 

@@ -50,7 +50,7 @@ def test_rule_of_an_operator(domain: str, operator: str, rule: NodeRule) -> None
 
 @pytest.mark.parametrize(("roundings", "verdict"), [(8.5, Verdict.OK), (9.5, Verdict.WRONG)])
 def test_rounded_operator(roundings: float, verdict: Verdict) -> None:
-    """Nine roundings of the element itself; beyond is proven, whatever larger elements stand beside it."""
+    """Nine roundings of the element itself; a larger error is proven wrong, even next to larger elements."""
     exact = np.array([1.0, 1e30])
     actual = np.array([1.0, 1e30], np.float32)
     truth = _truth(np.array([1.0 - roundings * U32, exact[1]]), rule=NodeRule.ROUNDED)
@@ -150,7 +150,7 @@ def test_working_unit(name: str, unit: float) -> None:
 
 
 def test_whole_numbers_are_equal() -> None:
-    """One integer or boolean that differs is proven wrong and told."""
+    """One integer or boolean that differs is proven wrong and reported."""
     truth = _truth([[1, 2], [3, 4]], dtype=np.dtype("int64"))
     assert judge_node_output(truth, np.array([[1, 2], [3, 4]])).verdict is Verdict.OK
     found = judge_node_output(truth, np.array([[1, 2], [3, 5]]))
@@ -168,7 +168,7 @@ def test_quantised_numbers_may_fall_to_either_side(step: int, verdict: Verdict) 
 
 
 def test_shape_and_type() -> None:
-    """Another shape or type is wrong, and both are told."""
+    """Another shape or type is wrong, and the message names both."""
     found = judge_node_output(_truth(np.zeros((2, 3))), np.zeros((3, 2), np.float32))
     assert (found.verdict, found.evidence) == (Verdict.WRONG, "It has shape (3, 2), expected (2, 3).")
     found = judge_node_output(_truth(np.zeros(2)), np.zeros(2, np.float16))

@@ -20,7 +20,7 @@ _NAMES = [problem.name for problem in PROBLEMS if problem.name not in ("no-queri
 
 
 def scores_in(dtype: Dtype, spec: AttentionSpec, inputs: AttentionInputs, mode: QkOutputMode) -> Array:
-    """The stage in the storage type, sums in float32 at least: what a right runtime gives."""
+    """The stage in the storage type with sums in float32 at least: the output of a correct runtime."""
     storage = numpy_dtype(dtype)
     wide = np.float64 if dtype is Dtype.FLOAT64 else np.float32
     root = np.sqrt(abs(spec.scale_value)).astype(storage)
@@ -123,7 +123,7 @@ def test_a_hidden_key_must_be_minus_infinity(alien: float, says: str) -> None:
 
 
 def test_weights_of_a_masked_row_are_zero() -> None:
-    """Neither NaN nor uniform weights stand in a row that sees nothing."""
+    """A row without a visible key contains neither NaN nor uniform weights."""
     problem = BY_NAME["all-hidden"]
     inputs, spec = problem.inputs(), problem.case().spec
     expectation = expect_qk(spec, inputs, mode=QkOutputMode.WEIGHTS, precision=find_precision("float32"))

@@ -60,7 +60,7 @@ def test_right_errors_are_about_one_sigma(kernel: str, precision: str, spread: f
 
 
 def test_sequential_sums_are_the_roughest() -> None:
-    """Sigma is made for a sum in order: there kappa comes nearest to one in float32."""
+    """Sigma assumes an ordered sum: there kappa is closest to one in float32."""
     inputs = draw_inputs(AttentionCase(spec=PLAIN, q_seq_len=32, kv_seq_len=1024), seed=1)
     assert 0.6 < judged(PLAIN, inputs, "float32", "sequential").kappa < 1.4
 
@@ -135,7 +135,7 @@ def test_a_poisoned_hidden_key_changes_no_sigma() -> None:
 
 
 def test_one_hot_values_read_out_tiny_weights() -> None:
-    """Values that are 1 at one key give the weights themselves: those of 1e-10 have a sigma of their own size."""
+    """Values that are 1 at one key yield the weights themselves: those of 1e-10 have a sigma of their own size."""
     spec = AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=16, v_head_dim=16)
     inputs = draw_inputs(AttentionCase(spec=spec, q_seq_len=64, kv_seq_len=16), spread=8.0, seed=3)
     one_hot = replace(inputs, value=np.eye(16, dtype=np.float32)[None, None])

@@ -1,4 +1,4 @@
-"""What is said of the paper's claims, on fixed records; golden/saturation_claims_*.txt holds the whole texts."""
+"""Sentences on the paper's claims for fixed records; golden/saturation_claims_*.txt contains the complete texts."""
 
 import math
 
@@ -87,7 +87,7 @@ def test_the_whole_text(golden: GoldenCheck) -> None:
 
 
 def test_a_module_beside_independent_components(golden: GoldenCheck) -> None:
-    """Inputs of different sigma are told apart and never averaged."""
+    """Inputs of different sigma are kept apart and never averaged."""
     plain, scaled = CELLS[64, 256]
     module = [
         record(rule, 64, 512, figures, sigma=0.5**0.5, target="torch.nn.MultiheadAttention")
@@ -97,7 +97,7 @@ def test_a_module_beside_independent_components(golden: GoldenCheck) -> None:
 
 
 def test_one_rule_alone_compares_nothing() -> None:
-    """Without its partner nothing is said of gradients, costs or gains."""
+    """Without its partner there are no sentences on gradients, costs or gains."""
     text = " ".join(claims([record(ScaleRule.INVERSE, 64, 256, CELLS[64, 256][1])]))
     assert "Scale 1/d_k: beta / beta_c is 0.3; of 1 cell, 1 soft." in text
     assert "radient" not in text

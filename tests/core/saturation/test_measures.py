@@ -46,7 +46,7 @@ def jacobian(weights: Float64) -> Float64:
 
 @pytest.mark.parametrize("beta", [0.1, 1.0, 8.0])
 def test_jacobian_norm_is_that_of_the_matrix(beta: float) -> None:
-    """The three power sums give |diag w - w w^T|_F; its rows sum to 0 and its trace is 1 - p2."""
+    """The three power sums yield |diag w - w w^T|_F; its rows sum to 0 and its trace is 1 - p2."""
     weights = softmax(beta * np.random.default_rng(1).standard_normal((20, 17)))
     for row, square in zip(weights, jacobian_square(weights), strict=True):
         matrix = jacobian(row)
@@ -57,7 +57,7 @@ def test_jacobian_norm_is_that_of_the_matrix(beta: float) -> None:
 
 
 def test_jacobian_norm_of_known_rows() -> None:
-    """Two equal weights give 1/4, one-hot 0, uniform (S - 1) / S^2."""
+    """Two equal weights yield 1/4, one-hot 0, uniform (S - 1) / S^2."""
     rows = np.array([[0.5, 0.5, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.25] * 4])
     assert jacobian_square(rows) == pytest.approx([0.25, 0.0, 3 / 16], abs=1e-16)
 
@@ -112,7 +112,7 @@ def test_rows_that_are_all_not_finite_give_no_measure() -> None:
 
 
 def test_too_few_draws_are_refused() -> None:
-    """Three draws give no error worth the name; four do."""
+    """Three draws are too few for a standard error; four are enough."""
     draws = gaussian_draws(4, beta=1.0)
     assert summarise(draws, kv_seq_len=32, predicted={}, alive=ALIVE)
     with pytest.raises(PlanError, match=r"^draws is 3; it must be at least 4\. Standard errors need them\.$"):

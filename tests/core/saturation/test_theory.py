@@ -133,7 +133,7 @@ def test_frozen_rows_follow_the_random_energy_model() -> None:
 
 
 def test_only_the_product_of_scale_and_variance_counts() -> None:
-    """sigma = 3 under 1/9 gives the weights of sigma = 1 under 1; q.k itself and dL/dq differ."""
+    """sigma = 3 under 1/9 yields the weights of sigma = 1 under 1; q.k itself and dL/dq differ."""
     one = predict(head_dim=16, kv_seq_len=64, scale=1.0, sigma=1.0)
     other = predict(head_dim=16, kv_seq_len=64, scale=1.0 / 9.0, sigma=3.0)
     assert other[Name.ENTROPY] == pytest.approx(one[Name.ENTROPY], rel=1e-9)

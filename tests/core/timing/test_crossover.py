@@ -27,7 +27,7 @@ def test_change_between_two_lengths() -> None:
 
 
 def test_power_laws_cross_where_they_are_equal() -> None:
-    """Times that are powers of the length cross where the formula says, though no length lies there."""
+    """Times that are powers of the length cross where the formula predicts, even between the measured lengths."""
     truth, exponent = 300.0, 0.7
     ratios = [exponent * math.log(truth / length) for length in _LENGTHS]
     (found,) = crossovers(_points(*ratios))
@@ -36,7 +36,7 @@ def test_power_laws_cross_where_they_are_equal() -> None:
 
 
 def test_arm_that_loses_beyond() -> None:
-    """An arm that is faster only for short sequences is told so."""
+    """The result states that an arm is faster only for short sequences."""
     (found,) = crossovers(_points(-0.2, 0.2))
     assert not found.wins_above
 
@@ -49,7 +49,7 @@ def test_lengths_without_a_proven_sign_widen_the_bracket() -> None:
 
 
 def test_order_of_the_points_does_not_matter() -> None:
-    """Lengths may come in any order."""
+    """Lengths may be in any order."""
     points = _points(0.3, 0.2, -0.2, -0.3)
     assert crossovers(points[::-1]) == crossovers(points)
 
@@ -77,7 +77,7 @@ def test_proof_is_shared_out_over_the_lengths() -> None:
 
 
 def test_few_degrees_of_freedom_need_more() -> None:
-    """Eleven degrees of freedom ask for 3.497 standard errors where a normal error asks for 2.807."""
+    """Eleven degrees of freedom require 3.497 standard errors where a normal distribution requires 2.807."""
     assert crossovers(_points(0.0350, -0.3, degrees=11))
     assert not crossovers(_points(0.0349, -0.3, degrees=11))
 
@@ -91,7 +91,7 @@ def test_crossover_lies_inside_its_bracket(ratios: list[float], error: float) ->
 
 
 def test_false_changes_are_rare() -> None:
-    """Of 2000 arms that are equal at six lengths, at most 1 % seem to change; noise alone gives 20 expected signs."""
+    """Of 2000 arms that are equal at six lengths, at most 1 % have a crossover; noise alone has 20 expected signs."""
     rng = np.random.default_rng(0)
     found = [crossovers(_points(*rng.normal(0.0, 0.01, 6))) for _ in range(2000)]
     assert sum(map(len, found)) <= 20

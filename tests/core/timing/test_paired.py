@@ -80,13 +80,13 @@ def correlated(rng: np.random.Generator, count: int, phi: float) -> Float64:
 
 
 def test_blocks_in_which_the_clock_stood_still_are_left_out() -> None:
-    """A clock of coarse steps gives zero; the others count."""
+    """A coarse clock yields zeros; only the other blocks count."""
     one = launch_pair(np.array([0.0, 2.0, 2.0, 2.0]), np.array([1.0, 1.0, 0.0, 1.0]))
     assert (one.blocks, one.log_ratio) == (2, pytest.approx(math.log(2.0)))
 
 
 def test_no_block_at_all_is_an_error() -> None:
-    """Nothing to compare is told, not a NaN."""
+    """An error is raised if there is nothing to compare; the result is never NaN."""
     with pytest.raises(CaseError) as raised:
         launch_pair(np.zeros(3), np.ones(3))
     said = "The clock measured a time of 0 for every visit of the two arms. Make the case larger, or visits longer."
@@ -164,7 +164,7 @@ def test_the_p_value_is_where_the_interval_touches_one(percent: float, error: fl
 
 
 def test_without_any_error_the_p_value_is_zero_or_one() -> None:
-    """The very same numbers in all launches, on a machine said to be perfect."""
+    """Identical numbers in all launches, with a calibration of zero variation."""
     perfect = Calibration(between_sd=0.0, degrees=8.0)
     assert random_effects([pair(0.0, 0.0)] * 4, perfect).p_value() == 1.0
     assert random_effects([pair(0.1, 0.0)] * 4, perfect).p_value() == 0.0
@@ -202,7 +202,7 @@ def test_a_drift_that_all_launches_share_is_told() -> None:
     ],
 )
 def test_words_at_their_limits(percent: float, error: float, word: RatioVerdict) -> None:
-    """In pairs; swapped arms get the opposite word."""
+    """In pairs; swapped arms get the opposite verdict."""
     one = estimate(percent, error)
     back = RatioEstimate(log_ratio=-one.log_ratio, standard_error=error, degrees=11.0, launches=4)
     opposite = {SLOWER: FASTER}.get(word, word)
@@ -229,7 +229,7 @@ def test_a_clone_that_differs_makes_all_noisy() -> None:
 
 
 def test_when_looking_may_stop() -> None:
-    """Once every arm has a word; INCONCLUSIVE and NOISY are none."""
+    """Settled once every arm has a verdict other than INCONCLUSIVE and NOISY."""
     arms = {"a": estimate(5.0), "b": estimate(0.0)}
     assert can_stop(arms, {"a": SLOWER, "b": EQUAL}, alpha=0.01)
     assert not can_stop(arms, {"a": SLOWER, "b": OPEN}, alpha=0.01)
@@ -246,7 +246,7 @@ def test_a_gates_margin_keeps_the_question_open() -> None:
 @pytest.mark.parametrize("percent", [-8.0, -1.5, 0.0, 0.9, 1.2, 2.0, 5.0])
 @pytest.mark.parametrize("error", [0.001, 0.005, 0.02])
 def test_launches_needed_are_enough_and_not_one_too_many(percent: float, error: float) -> None:
-    """With so many more there is a word, with one fewer there is none; 0 where there is one now."""
+    """With this many more launches there is a verdict, with one fewer there is none; 0 if there is one now."""
     needed = estimate(percent, error).launches_needed(0.002)
     for more in {needed, max(needed - 1, 0)}:
         later = estimate(percent, error * math.sqrt(4 / (4 + more)), 11.0 + more, 4 + more)
@@ -263,7 +263,7 @@ def test_launches_needed_have_an_end() -> None:
 
 
 def drawn_launches(rng: np.random.Generator, arms: int, error: float, launches: int) -> list[list[LaunchPair]]:
-    """(arms)(launches) of processes that differ by 0.4 %; the blocks give each launch this error too."""
+    """(arms)(launches) of processes that differ by 0.4 %; the blocks add the same error to each launch."""
     processes = 0.004 * rng.standard_normal((arms + 1, launches))
     logs = processes[1:] - processes[0] + error * rng.standard_normal((arms, launches))
     return [[pair(log, error) for log in row] for row in logs.tolist()]
@@ -292,7 +292,7 @@ def test_an_estimator_that_takes_processes_for_equal_fails() -> None:
 
 
 def test_a_normal_distribution_fails() -> None:
-    """Planted: the scatter of four launches alone, taken for exact."""
+    """Planted: the scatter of four launches alone, treated as exact."""
 
     def normal(pairs: Sequence[LaunchPair], calibration: Calibration) -> RatioEstimate:
         joined = random_effects(pairs, Calibration(between_sd=0.0, degrees=1e-9))
@@ -304,7 +304,7 @@ def test_a_normal_distribution_fails() -> None:
 
 
 def test_a_table_without_holm_has_more_false_words() -> None:
-    """Four equal arms at alpha 5 %: some word is false in 5 % of tables, in 10 % if each arm is judged alone."""
+    """Four equal arms at alpha 5 %: a false verdict in 5 % of tables, in 10 % if each arm is tested alone."""
     rng = np.random.default_rng(18)
     together = alone = 0
     for _ in range(400):

@@ -47,7 +47,7 @@ def test_degrees_are_those_of_the_processes() -> None:
 
 
 def test_noise_of_all_processes_at_once_is_no_difference() -> None:
-    """What slows a whole block leaves the figure as it is."""
+    """A slow block does not change the estimate."""
     calm = _launches(np.random.default_rng(4), process_sd=0.004, visit_sd=0.002)
     shaken = [times * np.exp(np.linspace(0.0, 2.0, _BLOCKS)) for times in calm]
     assert process_spread(shaken).between_sd == pytest.approx(process_spread(calm).between_sd)

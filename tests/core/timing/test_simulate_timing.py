@@ -30,7 +30,7 @@ def test_slower_arms_are_found_and_equal_ones_are_not() -> None:
 
 
 def test_a_calibration_that_is_far_too_small_shows() -> None:
-    """Processes that differ by 0.8 %, said to be the same for certain: false words or a noisy table."""
+    """Processes that differ by 0.8 % with a calibration of zero variation: false verdicts or a noisy table."""
     rng = np.random.default_rng(0)
     pool = draw_pool(rng, NOISES["quiet 0.5 %"], 40, 20)
     sure = Rule(blocks=40, looks=LOOKS, calibration=Calibration(between_sd=1e-4, degrees=1e4))

@@ -35,7 +35,7 @@ def coverage(*, phi: float, trials: int = 400) -> float:
 
 @pytest.mark.parametrize(("phi", "least"), [(0.0, 0.90), (0.4, 0.85)])
 def test_intervals_cover_the_true_median(phi: float, least: float) -> None:
-    """Roughly 95 % of them; resampling single visits would give 83 % where neighbours are correlated."""
+    """About 95 % of them; resampling single visits would yield 83 % for correlated neighbours."""
     # 400 trials: the standard error of a coverage of 93 % is 1.3 %. A whole range would cover 100 %.
     assert least <= coverage(phi=phi) <= 0.99
 

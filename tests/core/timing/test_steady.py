@@ -34,7 +34,7 @@ def test_thirds_agree_within_one_percent(percent: float, word: WarmUp) -> None:
 
 
 def test_one_visit_earlier_it_must_have_been_so_too() -> None:
-    """Agreement by chance is rarely there twice: here it came with the twelfth visit, and stays with the next."""
+    """Agreement by chance rarely occurs twice: here it occurs at the twelfth visit and stays at the next."""
     once = [1.0] * 8 + [1.015, 1.015, 1.0, 1.0]
     assert judge(once) is NOT_YET
     assert judge([*once, 1.0]) is STEADY
