@@ -8,6 +8,7 @@ __all__ = [
     "ExportError",
     "FolderError",
     "ModelError",
+    "NoAnswerError",
     "PlanError",
     "RecordFormatError",
     "RuntimeNotFoundError",
@@ -60,6 +61,10 @@ class RuntimeUnavailableError(SdpaOnnxError):
 
 class SessionError(SdpaOnnxError):
     """Loading or running a model failed; the cause is kept."""
+
+
+class NoAnswerError(SessionError):
+    """A runtime gave no answer in the time that it had."""
 
 
 class RecordFormatError(SdpaOnnxError):

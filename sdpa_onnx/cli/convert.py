@@ -9,6 +9,7 @@ from sdpa_onnx.cli.error_boundary import DISAGREES, OK, guarded, pin_threads, te
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,
+    TIMEOUT_HINT,
     AutoSeconds,
     AutoSizes,
     Debug,
@@ -20,7 +21,6 @@ from sdpa_onnx.cli.options import (
     Timeout,
     check_auto_options,
     parse_size_sets,
-    with_timeout_words,
 )
 from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.progress import Progress
@@ -140,6 +140,7 @@ def _show(done: "Conversion", forms: "Sequence[FormRecord]", output: Path, *, as
 
 def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None) -> None:
     """What was found and seen, for a person."""
+    from sdpa_onnx.core.records.records import Outcome
     from sdpa_onnx.report.run.form_table import attentions_alike, limits_of_chosen, told_forms
 
     said: set[str] = set()
@@ -149,7 +150,7 @@ def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None)
         alike.setdefault(lines[record.node].replace(record.node, ""), []).append(record)
     for records in alike.values():
         names = [record.node for record in records]
-        print(with_timeout_words(f"  {attentions_alike(names)}: {lines[names[0]]}"))
+        print(f"  {attentions_alike(names)}: {lines[names[0]]}")
         for warning in dict.fromkeys(warning for record in records for warning in record.warnings):
             if warning not in said:
                 print(f"  warning: {warning}")
@@ -162,7 +163,9 @@ def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None)
             print(f"warning: {line}")
     if done.proof is not None:
         for line in _seen(done.proof, done.attentions[0].static_axes):
-            print(with_timeout_words(line))
+            print(line)
+    if any(one.outcome is Outcome.TIMED_OUT for one in (*forms, *(done.proof.records if done.proof else ()))):
+        print(TIMEOUT_HINT)
 
 
 def _figures(record: "AttentionRecord") -> str:
@@ -238,6 +241,6 @@ def _why(done: "Conversion") -> str:
     if done.proof is None:
         return "no attention of it could be converted, see the reasons above."
     bad = [record for record in done.proof.records if record.outcome != "ok"]
-    if all(record.outcome == "failed" for record in bad):
+    if all(record.outcome.is_failure for record in bad):
         return "the result was not proved, as it failed, see above."
     return "the result does not compute what the source computes, see above."

@@ -57,8 +57,8 @@ def exit_code(records: "Sequence[Record]", found: "SortedFindings | None") -> in
 
     if found is not None:
         return DISAGREES if found.new else OK
-    bad = (Outcome.DISAGREES, Outcome.FAILED)
-    return DISAGREES if any(record.outcome in bad for record in records) else OK
+    bad = (record.outcome is Outcome.DISAGREES or record.outcome.is_failure for record in records)
+    return DISAGREES if any(bad) else OK
 
 
 def conclude(records: "Sequence[Record]", expected: "KnownFindings | None") -> int:

@@ -12,6 +12,7 @@ from sdpa_onnx.cli.error_boundary import DISAGREES, OK, guarded, pin_threads, te
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,
+    TIMEOUT_HINT,
     AutoSeconds,
     AutoSizes,
     Debug,
@@ -23,7 +24,6 @@ from sdpa_onnx.cli.options import (
     Timeout,
     check_auto_options,
     parse_size_sets,
-    with_timeout_words,
 )
 from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.progress import Progress
@@ -206,7 +206,7 @@ def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bo
         for line in workaround_words(exported.forms):
             tell(line)
     if not exported.is_right:
-        tell(f"{output} was not written: {with_timeout_words(_why(exported))}")
+        tell(f"{output} was not written: {_why(exported)}")
         return DISAGREES
     tell(f"wrote {output}{_fallback_words(exported) if is_usual else ''}")
     return OK
@@ -214,6 +214,8 @@ def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bo
 
 def _why(exported: "ExportResult") -> str:
     """The reason and what to do about it."""
+    from sdpa_onnx.core.records.records import Outcome
+
     record = exported.record
     if any(setting.setting == "scale" for setting in record.settings):
         advice = (
@@ -223,9 +225,11 @@ def _why(exported: "ExportResult") -> str:
         )
     elif record.settings or record.baked:
         advice = "Let the code follow the size, or keep that axis fixed with --dynamic."
-    elif "gave no answer in " in record.reason:
-        return record.reason
+    elif record.outcome is Outcome.TIMED_OUT:
+        return f"{record.reason} {TIMEOUT_HINT}"
     elif exported.forms and not exported.agreement:
+        if any(form.outcome is Outcome.TIMED_OUT for form in exported.forms):
+            return f"{record.reason} {TIMEOUT_HINT}"
         return f"{record.reason.rstrip('.')}. Choose another form, opset or runtime."
     else:
         return f"see what disagrees above.{_older(record.opset)}"

@@ -58,6 +58,8 @@ AutoSeconds = Annotated[
 ]
 # Enough for seven ways at three lengths up to 2048 of a usual attention.
 AUTO_SECONDS = 20.0
+# Behind a record of outcome TIMED_OUT.
+TIMEOUT_HINT = "--timeout allows a runtime more time for an answer."
 MaskName = Literal["none", "bool", "float", "lengths"]
 DtypeName = Literal["float64", "float32", "float16", "bfloat16"]
 
@@ -71,11 +73,6 @@ def check_auto_options(form: str | None, at: Sequence[object], seconds: float | 
     given = "--at" if at else "--seconds" if seconds is not None else ""
     if given and form != "auto":
         raise PlanError(f"{given} is of --form auto, which times the forms.", hint="Leave it out, or give --form auto.")
-
-
-def with_timeout_words(text: str) -> str:
-    """A text that says, where a runtime gave no answer in time, which option gave it that time."""
-    return re.sub(r"gave no answer in [\d.e+]+ s\b", r"\g<0>, the time that --timeout allows", text)
 
 
 def parse_size_sets(texts: list[str]) -> tuple[dict[str, int], ...]:

@@ -71,7 +71,7 @@ class Launch:
         rng: Of every order.
         now: Wall clock, seconds.
         arms: What was measured, of arms that have not failed.
-        failures: Sentence by arm.
+        failures: Error by arm.
         doubts: Sentence by arm that was timed and then failed at something beside.
         quiet: By block, whether nobody else used the machine; empty where that is not asked.
     """
@@ -86,7 +86,7 @@ class Launch:
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], object] = time.sleep
     arms: dict[str, ArmLaunch] = field(default_factory=dict, init=False)
-    failures: dict[str, str] = field(default_factory=dict, init=False)
+    failures: dict[str, WorkerFailedError] = field(default_factory=dict, init=False)
     doubts: dict[str, str] = field(default_factory=dict, init=False)
     quiet: list[bool] = field(default_factory=list, init=False)
     _workers: dict[str, TimedWorker] = field(default_factory=dict, init=False)
@@ -103,7 +103,7 @@ class Launch:
         """Start all processes at once, so that they import side by side; then load and warm up one after the other.
 
         Raises:
-            BaselineFailedError: Here as everywhere, if the baseline fails; another arm is a sentence in `failures`.
+            BaselineFailedError: Here as everywhere, if the baseline fails; another arm is an error in `failures`.
         """
         keys = worker_keys(self.jobs, self.number)
         for name in self._shuffled(self.jobs):
@@ -202,7 +202,7 @@ class Launch:
             self.arms.pop(name, None)
             if name == self.baseline:
                 raise BaselineFailedError(str(error)) from error
-            self.failures[name] = str(error)
+            self.failures[name] = error
 
     def _let_go(self, name: str, *, failed: bool) -> None:
         self._workers.pop(name, None)

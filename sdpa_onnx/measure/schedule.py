@@ -26,11 +26,11 @@ class LoneArmError(WorkerFailedError):
     """All arms but one failed to load, and that one is not to be timed alone.
 
     Args:
-        failures: Sentence by arm.
+        failures: Error by arm.
     """
 
-    def __init__(self, failures: Mapping[str, str]) -> None:
-        super().__init__(" ".join(failures.values()))
+    def __init__(self, failures: Mapping[str, WorkerFailedError]) -> None:
+        super().__init__(" ".join(map(str, failures.values())))
         self.failures = failures
 
 
@@ -41,7 +41,7 @@ class ScheduleResult:
     Args:
         samples: By arm, `CLONE` among them where there was one.
         launches: What each launch told of each arm that came through.
-        failures: Sentence by arm that did not.
+        failures: Error by arm that did not.
         doubts: Sentence by arm that was timed and then failed at something beside.
         decision: The last look; None where others used the machine all the time.
         seconds: By launch: starts, loading, warm-up, blocks.
@@ -49,7 +49,7 @@ class ScheduleResult:
 
     samples: Mapping[str, ArmSamples]
     launches: tuple[Mapping[str, ArmLaunch], ...]
-    failures: Mapping[str, str]
+    failures: Mapping[str, WorkerFailedError]
     doubts: Mapping[str, str]
     decision: Decision | None
     seconds: tuple[float, ...]
@@ -92,7 +92,7 @@ class Schedule:
     sleep: Callable[[float], object] = time.sleep
     _rng: np.random.Generator = field(init=False)
     _calls: dict[str, int] = field(default_factory=dict, init=False)
-    _failures: dict[str, str] = field(default_factory=dict, init=False)
+    _failures: dict[str, WorkerFailedError] = field(default_factory=dict, init=False)
     _doubts: dict[str, str] = field(default_factory=dict, init=False)
     _launches: list[Launch] = field(default_factory=list, init=False)
     _seconds: list[float] = field(default_factory=list, init=False)

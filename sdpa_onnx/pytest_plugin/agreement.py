@@ -57,7 +57,7 @@ def find_disagreement(
     target = str(loaded.path or "the model")
     check = CheckOptions(sizes=dict(sizes), seed=seed, inputs=_arrays(inputs, loaded))
     records = list(verify_file(loaded, names, check, target=target))
-    bad = [record for record in records if record.outcome in (Outcome.DISAGREES, Outcome.FAILED)]
+    bad = [record for record in records if record.outcome.counted in (Outcome.DISAGREES, Outcome.FAILED)]
     judged = sum(isinstance(record, AgreementRecord) and record.verdict is not None for record in records)
     if not bad:
         return None if judged else _nothing_judged(records, target, runtime)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from sdpa_onnx.errors import SessionError
+from sdpa_onnx.errors import NoAnswerError, SessionError
 from sdpa_onnx.runtimes.worker.pipe import receive, send
 from sdpa_onnx.runtimes.worker_process import NOT_THE_RUNTIME, WorkerProcess, WorkerService, cannot_import, start_worker
 
@@ -25,6 +25,7 @@ __all__ = [
     "WorkerFailedError",
     "WorkerFailure",
     "WorkerNotStartedError",
+    "WorkerSilentError",
 ]
 
 # How long a worker that is done may take to leave by itself, and how often its output is trimmed meanwhile.
@@ -42,6 +43,10 @@ class WorkerFailedError(SessionError):
 
 class WorkerNotStartedError(WorkerFailedError):
     """It ended, or hung, before it was ready: that is no finding about what it serves."""
+
+
+class WorkerSilentError(WorkerFailedError, NoAnswerError):
+    """It lived and gave no answer in time."""
 
 
 class WorkerEndedError(WorkerFailedError):
@@ -202,7 +207,7 @@ class Worker:
         Raises:
             WorkerNotStartedError: See `wait_ready`.
             WorkerEndedError: If its process ended.
-            WorkerFailedError: If it gave no answer in time.
+            WorkerSilentError: If it gave no answer in time.
         """
         self.wait_ready()
         try:
@@ -212,7 +217,7 @@ class Worker:
         seconds = self.patience_seconds if patience_seconds is None else patience_seconds
         answer = self._received(seconds)
         if answer is None:
-            raise WorkerFailedError(f"{self.who} gave no answer in {seconds:g} s.")
+            raise WorkerSilentError(f"{self.who} gave no answer in {seconds:g} s.")
         self._cpu_seconds = answer.fields.get("cpu_seconds", self._cpu_seconds)
         if "failed" not in answer.fields:
             return answer

@@ -7,6 +7,7 @@ from sdpa_onnx.core.records.records import (
     Record,
     SaturationRecord,
     TimingRecord,
+    outcome_of_error,
 )
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.attention_node import usual_form
@@ -56,23 +57,23 @@ def job_seconds(job: Job) -> float:
 
 def failed_record(job: Job, error: Exception) -> Record:
     """The record of a job that failed."""
-    reason = error_words(error)
+    reason, outcome = error_words(error), outcome_of_error(error)
     match job:
         case ExportJob():
             return ExportRecord(
                 target=job.model.target,
                 case=model_words(job.model),
                 opset=job.model.opset,
-                outcome=Outcome.FAILED,
+                outcome=outcome,
                 reason=reason,
             )
         case AgreementJob():
-            return failed_agreement(job, Outcome.FAILED, reason)
+            return failed_agreement(job, outcome, reason)
         case TimingJob():
-            return skipped_arm(job, "", Outcome.FAILED, reason)
+            return skipped_arm(job, "", outcome, reason)
         case SaturationJob():
             return SaturationRecord(
-                target="sdpa", head_dim=job.head_dim or 0, sigma=job.sigma, outcome=Outcome.FAILED, reason=reason
+                target="sdpa", head_dim=job.head_dim or 0, sigma=job.sigma, outcome=outcome, reason=reason
             )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sdpa_onnx.core.attention.roofline import Ceilings
-from sdpa_onnx.core.records.records import Outcome, Record
+from sdpa_onnx.core.records.records import Record
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import PlanError, RecordFormatError, RuntimeUnavailableError
@@ -146,7 +146,7 @@ def latest_folder(suite_name: str, reports: Path) -> Path:
 
 def _done_well(records: list[Record]) -> set[str]:
     """Jobs that need not be done again: all but those with a failed record."""
-    failed = {record.job for record in records if record.outcome is Outcome.FAILED}
+    failed = {record.job for record in records if record.outcome.is_failure}
     return {record.job for record in records} - failed
 
 

@@ -9,13 +9,15 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.cli.options import with_timeout_words
+from sdpa_onnx.cli.options import TIMEOUT_HINT
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import NAN_ROWS
 from sdpa_onnx.graph.lower.lower import lower
+from sdpa_onnx.workflows.choose_form.form_trial import FormSessions, ProbeAnswer
 from tests.cli.invoke import Shell
 from tests.workflows.convert_sources import with_padding, with_projections
 
@@ -191,13 +193,21 @@ def test_attentions_alike_are_told_once(shell: Shell) -> None:
     )
 
 
-def test_a_time_that_is_too_short_names_its_option() -> None:
-    """Wherever a runtime was given up, and nowhere else."""
-    said = "ort-cpu gave no answer in 0.1 s"
-    assert with_timeout_words(f"{said}: nothing is known.") == (
-        f"{said}, the time that --timeout allows: nothing is known."
-    )
-    assert with_timeout_words("ort-cpu crashed in 0.1 s.") == "ort-cpu crashed in 0.1 s."
+def test_a_time_that_is_too_short_names_its_option(
+    shell: Shell, foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a runtime was given up, known by the outcome of its record, and nowhere else."""
+    late = ProbeAnswer(kind=Conformity.CRASHED, message="ort-cpu gave no answer in 0.1 s.", is_timeout=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("sdpa_onnx.workflows.choose_form.workarounds._KNOWN", {})
+        patch.setattr(FormSessions, "ask", lambda *_, **__: late)
+        ended = shell("convert", "foreign.onnx", "-o", "x.onnx", "--form", "blocked")
+    assert ended.code == 1
+    assert "not converted: ort-cpu gave no answer in 0.1 s: nothing is known of this form." in ended.stdout
+    assert ended.stdout.splitlines()[-1] == TIMEOUT_HINT
+    again = shell("convert", "foreign.onnx", "-o", "x.onnx", "--form", "blocked")
+    assert again.code == 0
+    assert TIMEOUT_HINT not in again.stdout
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def _status(record: BaseRecord) -> str:
     if isinstance(record, ConformanceRecord) and record.verdict is not None:
         return _CONFORMITY.get(record.verdict, "crashed")
     verdict = getattr(record, "verdict", None) if isinstance(record, AgreementRecord) else None
-    return str(verdict.value) if isinstance(verdict, Verdict) else record.outcome.value
+    return str(verdict.value) if isinstance(verdict, Verdict) else record.outcome.counted.value
 
 
 def _model_refusals(base: Sequence[Record], head: Sequence[Record]) -> Iterator[GateRecord]:

@@ -50,7 +50,7 @@ class TimeQuestion:
 def paired_questions(timed: Sequence[tuple[TimingRecord, TimingRecord]]) -> Iterator[TimeQuestion]:
     """Yield one question per pair of BASE and HEAD timed interleaved with BASE as the baseline."""
     for before, now in timed:
-        failed = before.outcome is Outcome.FAILED and now.outcome is Outcome.OK
+        failed = before.outcome.is_failure and now.outcome is Outcome.OK
         effect = f"BASE did not run: {before.reason}" if failed else paired_effect(now)
         yield TimeQuestion(of=now, effect=effect, beside=before)
 

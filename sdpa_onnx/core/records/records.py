@@ -18,7 +18,7 @@ from sdpa_onnx.core.records.record_base import SCHEMA, BaseRecord, Sizes
 from sdpa_onnx.core.records.subject import Subject, from_earlier_site
 from sdpa_onnx.core.records.timing_records import TimingRecord
 from sdpa_onnx.core.records.timing_validity import impossible
-from sdpa_onnx.core.records.verdicts import Conformity, Outcome, RatioVerdict, Verdict
+from sdpa_onnx.core.records.verdicts import Conformity, Outcome, RatioVerdict, Verdict, outcome_of_error
 from sdpa_onnx.errors import RecordFormatError
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Verdict",
     "decode_record",
     "encode_record",
+    "outcome_of_error",
     "require_finite",
 ]
 

@@ -2,17 +2,43 @@
 
 from enum import StrEnum
 
-__all__ = ["Conformity", "Outcome", "RatioVerdict", "Verdict"]
+from sdpa_onnx.errors import NoAnswerError
+
+__all__ = ["Conformity", "Outcome", "RatioVerdict", "Verdict", "outcome_of_error"]
 
 
 class Outcome(StrEnum):
-    """What became of a cell; everything but OK is told in the report's first lines."""
+    """What became of a cell; everything but OK is in the report's first lines.
+
+    TIMED_OUT: failed, because a runtime gave no answer in time; counted and treated as FAILED.
+    """
 
     OK = "ok"
     DISAGREES = "disagrees"
     UNSUPPORTED = "unsupported"
     FAILED = "failed"
+    TIMED_OUT = "timed-out"
     SKIPPED = "skipped"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it failed, in time or not."""
+        return self in (Outcome.FAILED, Outcome.TIMED_OUT)
+
+    @property
+    def counted(self) -> "Outcome":
+        """The outcome that tables count it as."""
+        return Outcome.FAILED if self.is_failure else self
+
+
+def outcome_of_error(error: BaseException) -> Outcome:
+    """What becomes of a cell that ended with an error.
+
+    Example:
+        >>> outcome_of_error(NoAnswerError("ort-cpu gave no answer in 20 s."))
+        <Outcome.TIMED_OUT: 'timed-out'>
+    """
+    return Outcome.TIMED_OUT if isinstance(error, NoAnswerError) else Outcome.FAILED
 
 
 class Verdict(StrEnum):

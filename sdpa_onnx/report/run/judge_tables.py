@@ -50,7 +50,7 @@ def planted_table(records: Sequence[Record]) -> Table:
 
 def _counts(records: Sequence[PlantedRecord]) -> tuple[str, str, str]:
     names = {
-        outcome: [record.fault for record in records if record.outcome is outcome]
+        outcome: [record.fault for record in records if record.outcome.counted is outcome]
         for outcome in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
     }
     shown = len(names[Outcome.OK]) + len(names[Outcome.FAILED])

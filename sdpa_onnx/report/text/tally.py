@@ -62,7 +62,7 @@ def outcome_of(record: Record) -> Outcome:
     writer forgot to set the outcome.
     """
     if record.outcome is not Outcome.OK:
-        return record.outcome
+        return record.outcome.counted
     match record:
         case AgreementRecord(verdict=None):
             return Outcome.SKIPPED

@@ -24,7 +24,7 @@ from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
 from sdpa_onnx.core.judge.cache_agreement import judge_present
 from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
 from sdpa_onnx.core.records.records import Conformity, Verdict
-from sdpa_onnx.errors import CaseError, SessionError
+from sdpa_onnx.errors import CaseError, NoAnswerError, SessionError
 from sdpa_onnx.graph.attention_node import build_attention_model, give_scores, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.site import AttentionSite
@@ -158,10 +158,11 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadFailure:
-    """A model that a runtime did not load or run: refused or crashed, and the error in one sentence."""
+    """A model that a runtime did not load or run: refused or crashed, why in one sentence, whether it is a time-out."""
 
     kind: Conformity
     message: str
+    is_timeout: bool = False
 
 
 @dataclass(slots=True)
@@ -239,7 +240,11 @@ class Sessions:
 def failure_of(error: SessionError) -> LoadFailure:
     """Why a model does not load or run, by the error that the runtime raised."""
     is_dead = isinstance(error, ProcessDiedError)
-    return LoadFailure(kind=Conformity.CRASHED if is_dead else Conformity.REFUSED, message=str(error))
+    return LoadFailure(
+        kind=Conformity.CRASHED if is_dead else Conformity.REFUSED,
+        message=str(error),
+        is_timeout=isinstance(error, NoAnswerError),
+    )
 
 
 def not_taken(runtime: str, reason: str) -> str:

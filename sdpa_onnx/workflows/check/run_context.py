@@ -187,9 +187,17 @@ def unsupported_record(
     return _not_judged(model, runtime, check, target, Outcome.UNSUPPORTED, reason)
 
 
-def failed_record(model: OnnxModel, runtime: str, check: CheckOptions, *, target: str, reason: str) -> AgreementRecord:
-    """The record of a runtime that failed on the model."""
-    return _not_judged(model, runtime, check, target, Outcome.FAILED, reason)
+def failed_record(
+    model: OnnxModel,
+    runtime: str,
+    check: CheckOptions,
+    *,
+    target: str,
+    reason: str,
+    outcome: Outcome = Outcome.FAILED,
+) -> AgreementRecord:
+    """The record of a runtime that failed on the model, or gave no answer in time (outcome TIMED_OUT)."""
+    return _not_judged(model, runtime, check, target, outcome, reason)
 
 
 def _not_judged(

@@ -94,11 +94,13 @@ class ProbeAnswer:
         kind: RIGHT, WRONG, REFUSED or CRASHED.
         message: The evidence, or the runtime's error; "" if it is right.
         max_bound_ratio: Largest error over its proven bound; 0 where nothing was judged.
+        is_timeout: Whether it crashed in so far as it gave no answer in time.
     """
 
     kind: Conformity
     message: str = ""
     max_bound_ratio: float = 0.0
+    is_timeout: bool = False
 
 
 def problem_of(attention: GraphAttention) -> FormProblem:
@@ -306,12 +308,12 @@ class FormSessions:
         """
         session = self._session(mask_shape)
         if isinstance(session, LoadFailure):
-            return ProbeAnswer(kind=session.kind, message=session.message)
+            return ProbeAnswer(kind=session.kind, message=session.message, is_timeout=session.is_timeout)
         try:
             outputs = session.run(given.onnx_feeds())
         except SessionError as error:
             failure = failure_of(error)
-            return ProbeAnswer(kind=failure.kind, message=failure.message)
+            return ProbeAnswer(kind=failure.kind, message=failure.message, is_timeout=failure.is_timeout)
         if mask_shape not in self._precisions:  # asked after a run: some runtimes choose their kernels only then
             self._precisions[mask_shape] = session.ran().precision
         return self._judged(judged or given, outputs, self._precisions[mask_shape])

@@ -19,7 +19,6 @@ from sdpa_onnx.workflows.choose_form.choose import RaceBudget, choose_form, rais
 from sdpa_onnx.workflows.choose_form.form_strategy import AUTO_KEY, WORKAROUNDS_KEY, FixedForm
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, problem_of
 from sdpa_onnx.workflows.choose_form.workarounds import RefusedForm, WorkableForm, workable
-from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime
 
 __all__ = ["FastestForm", "RuntimeForm"]
 
@@ -55,9 +54,7 @@ class RuntimeForm:
         if plain is not None:
             return plain
         found = self._ask(attention, opset)
-        if isinstance(found, RefusedForm):
-            return _without_answer(self.runtime, found.reason) or found.reason
-        return None
+        return found.reason if isinstance(found, RefusedForm) else None
 
     def is_due(self, attention: GraphAttention, *, opset: int) -> bool:
         """Where the runtime needs a workaround, or gets it wrong whatever is done."""
@@ -180,14 +177,6 @@ class FastestForm:
         """The choice at a graph's opset, or None if it is not right there."""
         choice = self._choice(attention, opset)
         return choice if choice.opset == opset else _raised_choice(choice, problem_of(attention), self.runtime, opset)
-
-
-def _without_answer(runtime: Runtime, reason: str) -> str:
-    """What to say where the time was too short for an answer, which is no fault of the form; "" if it was not."""
-    if not isinstance(runtime, GuardedRuntime):
-        return ""
-    said = f"{runtime.name} gave no answer in {runtime.patience_seconds:g} s"
-    return f"{said}: nothing is known of this form." if said in reason else ""
 
 
 def _raised_choice(choice: FormChoice, problem: FormProblem, runtime: Runtime, opset: int) -> FormChoice | None:

@@ -62,7 +62,8 @@ class RefusedForm:
     """A form that the runtime does not get right, whatever is worked around.
 
     Args:
-        reason: One sentence: the worst answer, or what the form cannot say.
+        reason: One sentence: the worst answer, or what the form cannot say; where the time was too short for an
+            answer, which is no fault of the form, that alone.
         record: The same as a record.
     """
 
@@ -242,6 +243,9 @@ class _Search:
         kind = Conformity.WRONG if worst is None else worst.answer.kind
         reason = f"On {self.runtime.name} form '{self.form}' {worst.says if worst else 'is wrong'}"
         record = msgspec.structs.replace(self._record(), verdict=kind, outcome=_OUTCOMES[kind], reason=reason)
+        if worst is not None and worst.answer.is_timeout:
+            record = msgspec.structs.replace(record, outcome=Outcome.TIMED_OUT)
+            reason = f"{worst.answer.message.rstrip('.')}: nothing is known of this form."
         return RefusedForm(reason=reason, record=record)
 
     def _record(self) -> FormRecord:

@@ -81,8 +81,8 @@ class PairRun:
     source: Feeds
     source_ran: RanReport
     wide: Float64Run
-    result: Feeds | str
-    tapped: Feeds | str
+    result: Feeds | SessionError
+    tapped: Feeds | SessionError
     result_ran: RanReport | None
 
 
@@ -99,7 +99,7 @@ class _SourceRun:
 class _ResultRun:
     """What the result gave at one step, or why not, and what ran for it if that was asked."""
 
-    outputs: Feeds | str
+    outputs: Feeds | SessionError
     ran: RanReport | None
 
 
@@ -168,7 +168,7 @@ class PairedModels:
             runs: list[_ResultRun] = []
             for step in steps:
                 outputs = _tried(session, step.feeds)
-                ran = session.ran() if is_told and not isinstance(session, str) else None
+                ran = session.ran() if is_told and not isinstance(session, SessionError) else None
                 runs.append(_ResultRun(outputs=outputs, ran=ran))
             return runs
 
@@ -190,11 +190,11 @@ class PairedModels:
             hint="Prove it with --runtime of one that runs it.",
         )
 
-    def _opened(self, model: OnnxModel, stack: contextlib.ExitStack) -> Session | str:
+    def _opened(self, model: OnnxModel, stack: contextlib.ExitStack) -> Session | SessionError:
         try:
             return stack.enter_context(self.runtime.load(model, LoadOptions(threads=self.threads)))
         except SessionError as error:
-            return str(error)
+            return error
 
     def _sizes(self, at_source: Runtime, session: Session) -> list[dict[str, int]]:
         """Size sets at which the source runs: never traced ones first, else what stands in the graph."""
@@ -275,7 +275,7 @@ class PairedModels:
             source_ran=source.ran,
             wide=wide,
             result=result.outputs,
-            tapped=seen if isinstance(seen, str) else {**self.result.constants(), **feeds, **seen},
+            tapped=seen if isinstance(seen, SessionError) else {**self.result.constants(), **feeds, **seen},
             result_ran=tapped.ran,
         )
 
@@ -338,10 +338,10 @@ def _narrowed(array: Array, value: ir.Value | None) -> Array:
     return rounded(array, value.dtype.numpy()) if value.dtype.is_floating_point() else array
 
 
-def _tried(session: Session | str, feeds: Feeds) -> Feeds | str:
-    if isinstance(session, str):
+def _tried(session: Session | SessionError, feeds: Feeds) -> Feeds | SessionError:
+    if isinstance(session, SessionError):
         return session
     try:
         return session.run(feeds)
     except SessionError as error:
-        return str(error)
+        return error

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.inputs import LADDER
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.judge.node_rule import format_of
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, outcome_of_error
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
@@ -146,11 +146,18 @@ class _Seen:
         """Judge one run; its ends are judged when all runs are there."""
         if run.step.check.sizes not in self.sizes:
             self.sizes.append(run.step.check.sizes)
-        tapped = run.result if isinstance(run.result, str) else run.tapped
-        if isinstance(tapped, str):
+        tapped = run.result if isinstance(run.result, SessionError) else run.tapped
+        if isinstance(tapped, SessionError):
             reason = f"The result fails where the source runs: {tapped}"
             self.records.append(
-                failed_record(self.result, self.runtime.name, run.step.check, target=self.target, reason=reason)
+                failed_record(
+                    self.result,
+                    self.runtime.name,
+                    run.step.check,
+                    target=self.target,
+                    reason=reason,
+                    outcome=outcome_of_error(tapped),
+                )
             )
             return
         self.around = tapped
@@ -176,7 +183,7 @@ class _Seen:
         )
 
     def _keep_ends(self, run: PairRun, *, is_source_right: bool) -> None:
-        if isinstance(run.result, str):
+        if isinstance(run.result, SessionError):
             return
         # An index of the largest among NaN means nothing, in either graph.
         has_nan = run.step.word == HIDDEN_ROWS and any(_has_nan(array) for array in run.source.values())
@@ -267,4 +274,6 @@ class _Seen:
         try:
             yield from check_model(model, self.runtime, check, target=self.target, expectations=self.expectations)
         except SessionError as error:
-            yield failed_record(model, self.runtime.name, check, target=self.target, reason=str(error))
+            yield failed_record(
+                model, self.runtime.name, check, target=self.target, reason=str(error), outcome=outcome_of_error(error)
+            )

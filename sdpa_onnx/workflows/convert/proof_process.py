@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from sdpa_onnx.core.records.records import AgreementRecord
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome
 from sdpa_onnx.errors import ModelError, SdpaOnnxError
 from sdpa_onnx.graph.files.large import is_large, number_bytes
 from sdpa_onnx.graph.model import OnnxModel, load_model
@@ -99,7 +99,9 @@ def prove_apart(
     if isinstance(data, CallFailure):
         model = load_model(result)
         check = CheckOptions(sizes={}, seed=seed, threads=threads)
-        return ConversionProof(records=(failed_record(model, runtime, check, target=target, reason=data.reason),))
+        outcome = Outcome.TIMED_OUT if data.is_timeout else Outcome.FAILED
+        failed = failed_record(model, runtime, check, target=target, reason=data.reason, outcome=outcome)
+        return ConversionProof(records=(failed,))
     found = msgspec.json.decode(data, type=_Answer)
     if found.refusal:
         raise ModelError(found.refusal)

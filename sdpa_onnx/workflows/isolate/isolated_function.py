@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from sdpa_onnx.errors import RuntimeUnavailableError
+from sdpa_onnx.errors import NoAnswerError, RuntimeUnavailableError
 from sdpa_onnx.runtimes.worker_process import WorkerService
 from sdpa_onnx.runtimes.workers import (
     Worker,
@@ -24,9 +24,11 @@ class CallFailure:
 
     Args:
         reason: One sentence.
+        is_timeout: Whether it gave no answer in time.
     """
 
     reason: str
+    is_timeout: bool = False
 
 
 class IsolatedFunction:
@@ -81,7 +83,7 @@ class IsolatedFunction:
                 continue
             except WorkerFailedError as error:
                 self._stop()
-                return CallFailure(str(error))
+                return CallFailure(str(error), is_timeout=isinstance(error, NoAnswerError))
             if isinstance(answer, WorkerAnswer):
                 return str(answer.fields["value"]).encode()
             self._stop()

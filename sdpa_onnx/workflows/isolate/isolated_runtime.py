@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.errors import RuntimeNotFoundError, RuntimeUnavailableError, SessionError
+from sdpa_onnx.errors import NoAnswerError, RuntimeNotFoundError, RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.files.saved_files import LinkedFiles
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
@@ -26,6 +26,7 @@ from sdpa_onnx.runtimes.workers import (
     WorkerFailedError,
     WorkerFailure,
     WorkerNotStartedError,
+    WorkerSilentError,
 )
 
 __all__ = ["GuardedRuntime", "ProcessDiedError", "guarded_runtime", "own_process"]
@@ -39,6 +40,10 @@ _PATIENCE_SECONDS = 20.0
 
 class ProcessDiedError(SessionError):
     """The runtime took its process with it, or gave no answer in time."""
+
+
+class _SilentError(ProcessDiedError, NoAnswerError):
+    """The process lived and gave no answer in time."""
 
 
 class _EndedError(ProcessDiedError):
@@ -116,6 +121,9 @@ class GuardedRuntime:
         except WorkerEndedError as error:
             self.stop()
             raise _EndedError(str(error)) from error
+        except WorkerSilentError as error:
+            self.stop()
+            raise _SilentError(str(error)) from error
         except WorkerFailedError as error:
             self.stop()
             raise ProcessDiedError(str(error)) from error

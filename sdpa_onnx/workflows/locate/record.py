@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.records.records import AgreementRecord, LocatedRecord, Outcome
+from sdpa_onnx.core.records.records import AgreementRecord, LocatedRecord, Outcome, outcome_of_error
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
@@ -55,7 +55,7 @@ def locate(
     try:
         found = first_bad_node(model, runtime, feeds, threads=threads)
     except SdpaOnnxError as error:
-        return _located(record, Outcome.FAILED, f"The search for the first bad node failed: {error}", None)
+        return _located(record, outcome_of_error(error), f"The search for the first bad node failed: {error}", None)
     outcome = Outcome.OK if found.kind is BadNodeKind.NOT_FOUND else Outcome.DISAGREES
     return _located(record, outcome, found.sentence(), found)
 

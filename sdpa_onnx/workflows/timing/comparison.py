@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.roofline import AttentionWork, Ceilings, is_memory_bound
-from sdpa_onnx.core.records.records import Outcome, TimingRecord
+from sdpa_onnx.core.records.records import Outcome, TimingRecord, outcome_of_error
 from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.measure.bandwidth import working_set_bandwidth
 from sdpa_onnx.measure.caches import cold_copies, last_level_bytes
@@ -29,6 +29,7 @@ from sdpa_onnx.measure.verdict_rule import quiet_blocks
 from sdpa_onnx.measure.what_ran import worker_report
 from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.base import RanReport, Unsupported
+from sdpa_onnx.runtimes.workers import WorkerFailedError
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.graph_work import model_work
@@ -178,7 +179,7 @@ class _Comparing:
             try:
                 measured = self._schedule(jobs, base, workers, look_around).measure()
             except BaselineFailedError as error:
-                self.refused[base] = Outcome.FAILED, str(error)
+                self.refused[base] = outcome_of_error(error.__cause__ or error), str(error)
             except LoneArmError as error:
                 self._fail(error.failures)
             else:
@@ -206,12 +207,12 @@ class _Comparing:
             times_survivor=self.times_survivor,
         )
 
-    def _fail(self, failures: Mapping[str, str]) -> None:
-        self.refused |= {name: (Outcome.FAILED, why) for name, why in failures.items()}
+    def _fail(self, failures: Mapping[str, WorkerFailedError]) -> None:
+        self.refused |= {name: (outcome_of_error(error), str(error)) for name, error in failures.items()}
 
     def _is_alone(self, jobs: Mapping[str, ArmJob]) -> bool:
         """Whether failures have left one arm that is not to be timed alone; it is refused then."""
-        failed = [name for name, (outcome, _) in self.refused.items() if outcome is Outcome.FAILED]
+        failed = [name for name, (outcome, _) in self.refused.items() if outcome.is_failure]
         if self.times_survivor or len(jobs) > 1 or not failed:
             return False
         reason = f"nothing to compare with: {' and '.join(failed)} failed."

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome, Subject
+from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome, Subject, outcome_of_error
 from sdpa_onnx.errors import CaseError, ExportError, ModelError, SessionError
 from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
@@ -48,6 +48,7 @@ class AxesProof:
         links: Axes that have to be as long as another one, by that other.
         failure: Why it is not right at the sizes tried, if that is no axis's fault; "" if it is right.
         died: Where the runtime crashed or gave no answer, which ended the proof; "" if it did not.
+        ended: FAILED if it crashed, TIMED_OUT if it gave no answer in time; OK if neither.
         sizes_tried: Size sets that were run.
         records: The judgements on the way.
     """
@@ -58,15 +59,16 @@ class AxesProof:
     links: Mapping[str, str] = field(default_factory=dict)
     failure: str = ""
     died: str = ""
+    ended: Outcome = Outcome.OK
     sizes_tried: int
     records: tuple[AgreementRecord, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
-        """OK if every axis was proved, FAILED if the runtime ended the proof before anything was wrong."""
+        """OK if every axis was proved, FAILED or TIMED_OUT if the runtime ended the proof before anything was wrong."""
         if self.baked or self.settings or self.failure:
             return Outcome.DISAGREES
-        return Outcome.FAILED if self.died else Outcome.OK
+        return self.ended
 
     @property
     def reason(self) -> str:
@@ -163,14 +165,19 @@ def prove_axes(
     try:
         links = axis_links(model, runtime, traced=traced, seed=seed)
     except ProcessDiedError as error:
-        return AxesProof(dynamic_axes=axes, died=str(error), sizes_tried=0)
+        return AxesProof(dynamic_axes=axes, died=str(error), ended=outcome_of_error(error), sizes_tried=0)
     heads = [axis for axis in axes if axis not in links]
     trial = _Trial(model=model, runtime=runtime, target=target, seed=seed, links=links, is_enough=is_enough)
     batches = batch_axes(model)
     walk = _Walk(good=[dict(traced)] if traced else [])
     walk.go(trial, size_sets(heads, count=count, batches=batches) if axes else [], batches, on_size)
     proof = AxesProof(
-        dynamic_axes=axes, links=links, died=walk.died, sizes_tried=len(walk.tried), records=tuple(walk.records)
+        dynamic_axes=axes,
+        links=links,
+        died=walk.died,
+        ended=walk.ended,
+        sizes_tried=len(walk.tried),
+        records=tuple(walk.records),
     )
     if not walk.failures:
         return proof
@@ -181,7 +188,7 @@ def prove_axes(
     try:
         return _explained(proof, trial, walk.failures, walk.good, walk.tried, traced)
     except ProcessDiedError as error:
-        return replace(found, died=f"The search for the axis ended: {error}")
+        return replace(found, died=f"The search for the axis ended: {error}", ended=outcome_of_error(error))
 
 
 def _explained(
@@ -301,6 +308,7 @@ class _Walk:
     failures: list[tuple[dict[str, int], _Failure]] = field(default_factory=list)
     records: list[AgreementRecord] = field(default_factory=list)
     died: str = ""
+    ended: Outcome = Outcome.OK
 
     def go(
         self,
@@ -316,6 +324,7 @@ class _Walk:
             try:
                 failure = trial.run(sizes, self.records)
             except ProcessDiedError as error:
+                self.ended = outcome_of_error(error)
                 self.died = f"At {_words(follow(trial.links, sizes))}: {error}"
                 return
             self.tried.append(sizes)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.records.records import AgreementRecord
+from sdpa_onnx.core.records.records import AgreementRecord, outcome_of_error
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.cut import cut_site
 from sdpa_onnx.graph.model import OnnxModel
@@ -53,7 +53,9 @@ def probe_sites(
             yield from check_model(part, runtime, small, target=target, expectations=expectations)
         except SessionError as error:
             reason = f"The attention '{name}' fails by itself: {error}"
-            yield failed_record(part, runtime.name, small, target=target, reason=reason)
+            yield failed_record(
+                part, runtime.name, small, target=target, reason=reason, outcome=outcome_of_error(error)
+            )
 
 
 def sites_alone(

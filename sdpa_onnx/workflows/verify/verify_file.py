@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sdpa_onnx.core.records.records import ExportRecord, Outcome, Record
+from sdpa_onnx.core.records.records import ExportRecord, Outcome, Record, outcome_of_error
 from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
@@ -116,7 +116,9 @@ def verify_file(
                 if check.inputs is not None and not isinstance(error, ProcessDiedError):
                     raise  # the caller's own arrays may be what is wrong; a process that dies never is their fault
                 # One runtime's refusal is a finding about it; the others are still asked.
-                yield failed_record(model, name, whole, target=target, reason=str(error))
+                yield failed_record(
+                    model, name, whole, target=target, reason=str(error), outcome=outcome_of_error(error)
+                )
             if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
                 yield _axes_record(model, runtime, target, check.seed)
 

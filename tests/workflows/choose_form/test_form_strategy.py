@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind
-from sdpa_onnx.core.records.form_records import FormRecord
+from sdpa_onnx.core.records.verdicts import Conformity, Outcome
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.choose_form import choose as auto
@@ -18,7 +19,7 @@ from sdpa_onnx.workflows.choose_form.form_strategy import FixedForm, FormStrateg
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, bare_attention, problem_of, set_opset
 from sdpa_onnx.workflows.choose_form.race import FormRace, RaceTime
 from sdpa_onnx.workflows.choose_form.runtime_strategies import FastestForm, RuntimeForm
-from sdpa_onnx.workflows.choose_form.workarounds import RefusedForm
+from sdpa_onnx.workflows.choose_form.workarounds import workable
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, guarded_runtime
 
 _CACHED = FormProblem(spec=AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8, is_causal=True, has_past=True))
@@ -164,13 +165,12 @@ def test_options_of_a_fixed_form_are_kept() -> None:
     assert [node.op_type for node in model.graph if node.op_type in ("Mul", "Softmax")] == ["Mul", "Softmax"]
 
 
-def test_a_time_that_is_too_short_is_no_fault_of_the_form() -> None:
-    """Told as such, and not as a form that crashes."""
-
-    def late(*_: object, **__: object) -> RefusedForm:
-        reason = "On ort-cpu form 'ort-mha' crashes for one query: ort-cpu gave no answer in 0.1 s."
-        return RefusedForm(reason=reason, record=FormRecord(form="ort-mha", reason=reason))
-
+def test_a_time_that_is_too_short_is_no_fault_of_the_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reported as such, and not as a form that crashes; the record has the outcome."""
+    monkeypatch.setattr("sdpa_onnx.workflows.choose_form.workarounds._KNOWN", {})
     _, attention = bare_attention(FormProblem(spec=AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8)))
-    writing = RuntimeForm(runtime=GuardedRuntime("ort-cpu", 0.1), form=Form.ORT_MHA, asks=late)
-    assert writing.refusal(attention, opset=18) == ("ort-cpu gave no answer in 0.1 s: nothing is known of this form.")
+    with guarded_runtime("ort-cpu", patience_seconds=0.0) as runtime:
+        writing = RuntimeForm(runtime=runtime, form=Form.ORT_MHA, asks=partial(workable, patience_seconds=None))
+        assert writing.refusal(attention, opset=18) == "ort-cpu gave no answer in 0 s: nothing is known of this form."
+    (record,) = writing.records
+    assert (record.outcome, record.verdict) == (Outcome.TIMED_OUT, Conformity.CRASHED)

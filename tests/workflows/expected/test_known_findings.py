@@ -327,3 +327,15 @@ def test_written_entries_tell_an_output_from_an_attention(tmp_path: Path) -> Non
         path.write_text(write_known([record], known=KnownFindings()), encoding="utf-8")
         found = read_expected(path)
         assert [found.find(one) is not None for one in rows] == [one is record for one in rows]
+
+
+@pytest.mark.parametrize(("outcome", "known"), [("failed", True), ("timed-out", True), ("disagrees", False)])
+def test_no_answer_in_time_is_a_known_failure(tmp_path: Path, outcome: str, known: bool) -> None:
+    """Earlier versions called it failed; an entry of a time-out does not excuse a crash."""
+    path = tmp_path / "known.toml"
+    path.write_text(f'[[known]]\nkind = "agreement"\nwhy = "seen"\noutcome = "{outcome}"\n', encoding="utf-8")
+    record = AgreementRecord(outcome=Outcome.TIMED_OUT, reason="ort-cpu gave no answer in 20 s.")
+    assert is_bad(record)
+    assert bool(read_expected(path).find(record)) is known
+    crashed = AgreementRecord(outcome=Outcome.FAILED)
+    assert bool(read_expected(path).find(crashed)) is (outcome == "failed")

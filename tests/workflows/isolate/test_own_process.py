@@ -109,7 +109,7 @@ def test_axes_on_a_runtime_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(START, start)
     with own_process(get_runtime("ort-cpu"), 0.1) as runtime:
         proof = prove_axes(bare_model, runtime, target="t", traced=traced_sizes(bare_model))
-    assert (proof.outcome, proof.reason) == (Outcome.FAILED, "ort-cpu gave no answer in 0.1 s.")
+    assert (proof.outcome, proof.reason) == (Outcome.TIMED_OUT, "ort-cpu gave no answer in 0.1 s.")
     assert (proof.baked, proof.failure, proof.sizes_tried, started) == ((), "", 0, ["ort-cpu"])
 
 
