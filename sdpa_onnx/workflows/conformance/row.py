@@ -62,15 +62,17 @@ def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 
     )
 
 
-def crashed_record(row: FeatureRow, runtime: str, reason: str) -> ConformanceRecord:
-    """The record of a row whose process died or did not answer."""
+def crashed_record(
+    row: FeatureRow, runtime: str, reason: str, *, outcome: Outcome = Outcome.FAILED
+) -> ConformanceRecord:
+    """The record of a row whose process died or did not answer in time (outcome TIMED_OUT)."""
     return ConformanceRecord(
         case=_case_name(row),
         target=row.feature.operator.value,
         form=_form(row),
         opset=row.opset,
         runtime=runtime,
-        outcome=Outcome.FAILED,
+        outcome=outcome,
         reason=reason,
         feature=row.feature.slug,
         group=row.feature.group,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from sdpa_onnx.core.records.records import ConformanceRecord, decode_record
+from sdpa_onnx.core.records.records import ConformanceRecord, Outcome, decode_record
 from sdpa_onnx.errors import RuntimeUnavailableError, SdpaOnnxError
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
 from sdpa_onnx.workflows.conformance.feature import Operator
@@ -86,7 +86,8 @@ def _called(worker: IsolatedFunction, row: FeatureRow, data: bytes, timeout_seco
 def _record(row: FeatureRow, runtime: str, answered: bytes | CallFailure) -> ConformanceRecord:
     """The answer of the worker as a record."""
     if isinstance(answered, CallFailure):
-        return crashed_record(row, runtime, answered.reason)
+        outcome = Outcome.TIMED_OUT if answered.is_timeout else Outcome.FAILED
+        return crashed_record(row, runtime, answered.reason, outcome=outcome)
     try:
         failure = msgspec.json.decode(answered, type=RowFailure)
     except msgspec.MsgspecError:

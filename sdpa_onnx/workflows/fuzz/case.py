@@ -4,7 +4,7 @@ Chooses no cases.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,7 @@ class FuzzFinding:
         is_empty: Whether a size of it is 0.
         kind: WRONG, REFUSED or CRASHED.
         message: The evidence, or the error of the runtime; one sentence.
+        is_timeout: Whether it crashed in so far as it gave no answer in time.
         output: The wrong output: Y, present_key, present_value or qk_matmul_output; "" if nothing ran.
         agreement: The judgement of that output.
         explanation: The known fault that a wrong output looks like, if any.
@@ -61,6 +62,7 @@ class FuzzFinding:
     is_empty: bool = False
     kind: Conformity
     message: str
+    is_timeout: bool = False
     output: str = ""
     agreement: Agreement | None = None
     explanation: Explanation | None = None
@@ -163,7 +165,8 @@ def _explained(case: RandomCase, name: str, actual: Array, ran: RanReport) -> Ex
 
 
 def _not_run(case: RandomCase, stopped: LoadFailure, ran: RanReport | None) -> CaseOutcome:
-    return CaseOutcome(verdict=None, findings=(_finding(case, stopped.kind, stopped.message, ran=ran),))
+    finding = replace(_finding(case, stopped.kind, stopped.message, ran=ran), is_timeout=stopped.is_timeout)
+    return CaseOutcome(verdict=None, findings=(finding,))
 
 
 def _finding(  # fields of one record

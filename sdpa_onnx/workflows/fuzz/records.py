@@ -36,7 +36,7 @@ def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecor
         form="attention",
         opset=case.graph.opset,
         runtime=runtime,
-        outcome=_OUTCOMES[finding.kind],
+        outcome=Outcome.TIMED_OUT if finding.is_timeout else _OUTCOMES[finding.kind],
         reason=group.title,
         warnings=tuple(_doubts(group, runtime, seed)),
         spec=case.case.spec,

@@ -111,6 +111,7 @@ def test_a_hang_ends_at_its_time(misbehaving: None, monkeypatch: pytest.MonkeyPa
     records = list(conformance("misbehaving", only=["value-width"], dtypes=["float32"], timeout_seconds=1.0))
     assert [record.verdict for record in records] == [Conformity.RIGHT, Conformity.CRASHED, Conformity.RIGHT]
     assert records[1].reason == "misbehaving gave no answer in 1 s."
+    assert [record.outcome is Outcome.TIMED_OUT for record in records[:2]] == [False, True]
     assert _children() <= before
 
 

@@ -228,6 +228,8 @@ def test_dying_runtime_is_survived(monkeypatch: pytest.MonkeyPatch, start: int) 
         assert (run.counts, group.kind) == ({CaseResult.CRASHED: 1}, Conformity.CRASHED)
         says = "gave no answer in 0.5 s" if hangs else "was killed (SIGKILL) from outside, perhaps for memory"
         assert group.first.message == f"ort-cpu {says}."
+        outcome = group_record(group, runtime="ort-cpu", seed=5).outcome
+        assert outcome is (Outcome.TIMED_OUT if hangs else Outcome.FAILED)
         runtime.patience_seconds = 60.0
         behind = _next_that_runs(start)
         assert _run(runtime, 1, start=behind).counts.keys() <= set(_PROVEN)
