@@ -135,7 +135,7 @@ def _visible(case: AttentionCase, inputs: AttentionInputs) -> NDArray[np.bool_]:
 
 
 def _attention(runtime: str, case: AttentionCase, inputs: AttentionInputs) -> Array:
-    from sdpa_onnx.workflows.check.feeds import axis_names, feeds_of
+    from sdpa_onnx.workflows.check.feeds import feeds_of
 
     session, model = _attention_session(runtime, case.spec, case.dtype)
     sizes = {
@@ -145,7 +145,7 @@ def _attention(runtime: str, case: AttentionCase, inputs: AttentionInputs) -> Ar
         "past_seq_len": case.past_seq_len,
         "total_seq_len": case.total_seq_len,
     }
-    feeds = feeds_of(model, inputs, {axis: sizes[axis] for axis in axis_names(model) if axis in sizes})
+    feeds = feeds_of(model, inputs, {axis: sizes[axis] for axis in model.facts.axes if axis in sizes})
     return session.run(feeds)["Y"]
 
 

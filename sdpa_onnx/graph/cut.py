@@ -16,7 +16,8 @@ from onnx_ir.passes.common import ShapeInferencePass
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, TRACED_KEY, OnnxModel
+from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, OnnxModel
+from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.subgraphs import subgraphs_of

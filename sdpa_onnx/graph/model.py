@@ -5,7 +5,7 @@ Files, `onnx.ModelProto` and `onnx_ir.Model` come in, an `OnnxModel` goes out.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -23,14 +23,14 @@ from sdpa_onnx.graph.files.message import content_hash, serialised, to_message
 from sdpa_onnx.graph.files.saved_files import LinkedFiles, fits_one_message, linked, staged
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.graph.files.wire import WireError, without_bulk
+from sdpa_onnx.graph.model_facts import ModelFacts, read_facts
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.structure import read_message
 
-__all__ = ["SITES_KEY", "SPEC_KEY", "TRACED_KEY", "OnnxModel", "load_model"]
+__all__ = ["SITES_KEY", "SPEC_KEY", "OnnxModel", "load_model"]
 
 SITES_KEY = "sdpa_onnx.attentions"
 SPEC_KEY = "sdpa_onnx.spec"
-TRACED_KEY = "sdpa_onnx.traced_sizes"
 
 GraphValue = ir.Value  # inside the class, `ir` is the field
 
@@ -60,6 +60,8 @@ class OnnxModel:
         bind: Makes the arguments of a call of `source` from tensors in the order of
             the graph's inputs; None = they are the arguments.
         path: The file that it was read from, or None.
+        facts: Figures of the graph and its sites. They are read here and cannot be given, so
+            that no model has those of another graph.
     """
 
     ir: ir.Model
@@ -67,28 +69,28 @@ class OnnxModel:
     source: object | None = None
     bind: Callable[..., tuple[tuple[object, ...], dict[str, object]]] | None = None
     path: Path | None = None
+    facts: ModelFacts = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "facts", read_facts(self.ir, self.sites))
 
     @property
     def opset(self) -> int:
         """Operator-set version of the default domain."""
-        return self.ir.opset_imports.get("", 0)
+        return self.facts.opset
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        return tuple(value.name or "" for value in self.ir.graph.inputs)
+        return self.facts.input_names
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        return tuple(value.name or "" for value in self.ir.graph.outputs)
+        return self.facts.output_names
 
     @property
     def is_bare_attention(self) -> bool:
         """Whether the graph is one attention and nothing around it: its inputs and output are the graph's own."""
-        if len(self.sites) != 1:
-            return False
-        site = self.sites[0]
-        taken = sorted(site.inputs.values())
-        return taken == sorted(self.input_names) and site.output in self.output_names
+        return self.facts.is_bare_attention
 
     def input_value(self, name: str) -> GraphValue:
         """The graph input of that name (its type and symbolic shape)."""
@@ -102,10 +104,7 @@ class OnnxModel:
 
     def node_counts(self) -> dict[str, int]:
         """Nodes per operator type, functions and subgraphs not entered."""
-        counts: dict[str, int] = {}
-        for node in self.ir.graph:
-            counts[node.op_type] = counts.get(node.op_type, 0) + 1
-        return counts
+        return dict(self.facts.node_counts)
 
     def to_bytes(self) -> bytes:
         """Serialise to one message that stands alone: numbers in files are read into it.

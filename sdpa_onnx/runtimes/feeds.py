@@ -11,11 +11,10 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 
-__all__ = ["check_sizes_fit", "checked_feeds", "element_type", "shape_words", "type_word"]
+__all__ = ["check_sizes_fit", "checked_feeds", "shape_words", "type_word"]
 
 Array = NDArray[np.generic]
 
@@ -63,18 +62,6 @@ def check_sizes_fit(runtime: str, model: OnnxModel, feeds: Mapping[str, Array]) 
                 f"{runtime} failed: '{site.query}' {query}, '{site.key}' {key} and '{site.value}' {value} do not fit.",
                 hint="Batch sizes must be equal, and there must be as many values as keys.",
             )
-
-
-def element_type(model: OnnxModel) -> Dtype:
-    """Element type of the first attention's query, else of the first floating input, else float32."""
-    queries = {site.query for site in model.sites}
-    inputs = list(model.ir.graph.inputs)
-    values = [*inputs, *(value for node in model.ir.graph for value in node.outputs)]
-    for value in [*(value for value in values if value.name in queries), *inputs]:
-        word = type_word(value)
-        if word in set(Dtype):
-            return Dtype(word)
-    return Dtype.FLOAT32
 
 
 def type_word(value: ir.Value) -> str | None:

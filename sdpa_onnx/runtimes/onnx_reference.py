@@ -15,7 +15,7 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Supported, Unsupported
-from sdpa_onnx.runtimes.feeds import checked_feeds, element_type
+from sdpa_onnx.runtimes.feeds import checked_feeds
 from sdpa_onnx.runtimes.live_session import LiveSession
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _precision(model: OnnxModel) -> tuple[str, tuple[str, ...]]:
     numpy and ml_dtypes add the products of float16 and bfloat16 in float32
     (5000 ones times ones give 5000, not 2048 or 256; numpy 2.4.6).
     """
-    dtype = element_type(model)
+    dtype = model.facts.attention_dtype
     attentions = [node for node in model.ir.graph.all_nodes() if node.op_type == "Attention"]
     if dtype is Dtype.FLOAT64 and any("scale" in node.attributes for node in attentions):
         return "float32", (_FLOAT32_SCALE,)

@@ -15,7 +15,6 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.runtimes.feeds import element_type
 
 if TYPE_CHECKING:
     from openvino import CompiledModel
@@ -77,7 +76,7 @@ def report_of(
     """
     working = [node for node in graph.values() if node.layer not in _STORED]
     expanded = count_expanded(model, graph)
-    precision, warnings = precision_of(element_type(model), hint)
+    precision, warnings = precision_of(model.facts.attention_dtype, hint)
     fused = Counter(node.layer for node in working if len(node.names) > 1)
     return RanReport(
         providers={"CPU": len(working)},

@@ -11,7 +11,6 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Supported, Unsupported
-from sdpa_onnx.runtimes.feeds import element_type
 from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.runtimes.ort_session import OrtSession, OrtTarget
 
@@ -64,7 +63,7 @@ def target_of(model: OnnxModel) -> OrtTarget:
         provider="CPUExecutionProvider",
         provider_options={},
         device="cpu",
-        precision=_precision(element_type(model)),
+        precision=_precision(model.facts.attention_dtype),
     )
 
 

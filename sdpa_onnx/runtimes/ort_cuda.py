@@ -13,7 +13,6 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, Unsupported
-from sdpa_onnx.runtimes.feeds import element_type
 from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.runtimes.ort_ran import assigned_nodes
 from sdpa_onnx.runtimes.ort_session import OrtSession, OrtTarget
@@ -93,7 +92,7 @@ def target_of(model: OnnxModel, options: LoadOptions) -> OrtTarget:
     """What a session of this runtime is opened for."""
     # TF32 rounds float32 operands to 11 bits: what a user ships, but no float32 arithmetic to judge.
     is_timing = options.purpose is Purpose.TIMING
-    dtype = element_type(model)
+    dtype = model.facts.attention_dtype
     return OrtTarget(
         runtime=OrtCuda.name,
         provider=_PROVIDER,

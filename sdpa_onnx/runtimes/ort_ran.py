@@ -20,7 +20,6 @@ from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
 from sdpa_onnx.graph.files.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.runtimes.feeds import element_type
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -96,7 +95,7 @@ def report_of(
         *_widening_warnings(nodes),
         *_provider_warnings(assigned, provider),
     ]
-    if "Attention" in expanded and element_type(model) is Dtype.FLOAT64:
+    if "Attention" in expanded and model.facts.attention_dtype is Dtype.FLOAT64:
         precision = "float32"
         warnings.append("The expansion of Attention holds the scale in float32, so the result is no float64 one.")
     return RanReport(
@@ -112,7 +111,7 @@ def report_of(
 def is_unread(model: OnnxModel) -> bool:
     """Whether a model is too large to be loaded once more for its optimised graph."""
     # In float64 an expanded Attention changes the precision, which only the optimised graph tells.
-    return is_large(model.ir) and element_type(model) is not Dtype.FLOAT64
+    return is_large(model.ir) and model.facts.attention_dtype is not Dtype.FLOAT64
 
 
 def report_of_large(*, assigned: Mapping[str, Counter[str]], provider: str, precision: str) -> RanReport:

@@ -16,7 +16,7 @@ from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
-from sdpa_onnx.runtimes.feeds import check_sizes_fit, checked_feeds, element_type
+from sdpa_onnx.runtimes.feeds import check_sizes_fit, checked_feeds
 from sdpa_onnx.runtimes.live_session import LiveSession
 from sdpa_onnx.runtimes.torch_ran import recorded_kernels, report_of
 from sdpa_onnx.runtimes.torch_values import to_numpy, to_tensor
@@ -73,7 +73,7 @@ class TorchSession(LiveSession["nn.Module"]):
 
     def ran(self) -> RanReport:
         """Which kernels the first run called; see `Session.ran`. Nothing is known before a run."""
-        return report_of(self._kernels, element_type(self._model))
+        return report_of(self._kernels, self._model.facts.attention_dtype)
 
     def _call_with(self, inputs: Mapping[str, Array]) -> Callable[[], object]:
         module = self.live

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.sweep.plan import ModelKey
 from sdpa_onnx.sweep.suite import CaseKey
-from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.export.export_target import export_target
 
 __all__ = ["ModelCache", "sizes_of"]
@@ -34,7 +33,7 @@ def sizes_of(model: OnnxModel, case: CaseKey) -> dict[str, int]:
 
     The first axis of lengths is the queries', a second one the keys', the past goes by its name.
     """
-    axes = axis_names(model)
+    axes = model.facts.axes
     sizes = {axis: case.batch_size for axis in axes if axis.startswith("batch")}
     lengths = [axis for axis in axes if axis not in sizes]
     order = (case.q_seq_len, case.kv_seq_len)

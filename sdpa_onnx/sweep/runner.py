@@ -30,7 +30,7 @@ from sdpa_onnx.sweep.models import ModelCache, sizes_of
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, SaturationJob, TimingJob, cell_id, job_id
 from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.sweep.suite import CaseKey
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, form_of
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions
 from sdpa_onnx.workflows.export.export_target import export_and_prove
 from sdpa_onnx.workflows.saturation.measure import SaturationPlan, module_check, saturation
 from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
@@ -170,7 +170,7 @@ class Runner:
                 model = self.models.get(key)
                 support = runtime.supports(model)
                 arm = Arm(
-                    name=name if name == MODULE_RUNTIME else f"{name} {form_of(model)} {key.opset}",
+                    name=name if name == MODULE_RUNTIME else f"{name} {model.facts.form} {key.opset}",
                     model=model,
                     runtime=runtime,
                 )

@@ -9,11 +9,11 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from unittest import mock
 
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from sdpa_onnx.torch_export.replace_function import replaced
 from sdpa_onnx.torch_export.source_line import SourceLine, innermost_user_line
 
 __all__ = ["BakedSizes", "TracedBakedAxis", "listen"]
@@ -89,7 +89,7 @@ def listen() -> Iterator[BakedSizes]:
         ):
             original = getattr(owner, name, None)
             if original is not None:
-                stack.enter_context(mock.patch.object(owner, name, wrap(original, heard)))
+                stack.enter_context(replaced(owner, name, wrap(original, heard)))
         yield heard
 
 

@@ -16,7 +16,8 @@ from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset, usual_form
-from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs, axis_roles, bind_inputs, choose_axes
 from sdpa_onnx.torch_export.capture import (

@@ -9,12 +9,13 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+from sdpa_onnx.torch_export.replace_function import replaced
 
 __all__ = ["ScaleBySize", "sizes_as_tensors"]
 
@@ -56,7 +57,7 @@ def sizes_as_tensors() -> Iterator[list[str]]:
     used: list[str] = []
     with contextlib.ExitStack() as stack:
         for name in _OF_SIZES:
-            stack.enter_context(mock.patch.object(math, name, _following(name, used)))
+            stack.enter_context(replaced(math, name, _following(name, used)))
         yield used
 
 

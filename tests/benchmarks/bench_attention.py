@@ -10,7 +10,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from sdpa_onnx.core.attention.roofline import attention_work
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.run_context import form_of
 from tests.benchmarks.judged import RUNTIME, THREADS, Judged, exported, judged
 
 # 25 is the same node, which onnxruntime 1.32 expands.
@@ -22,7 +21,7 @@ _HEAD_DIMS = (32, 64, 128)
 def _extra_info(one: Judged) -> dict[str, object]:
     return {
         "case": one.case.case_id,
-        "form": form_of(one.model),
+        "form": one.model.facts.form.value,
         "opset": one.model.opset,
         "runtime": get_runtime(RUNTIME).version(),
         "threads": THREADS,

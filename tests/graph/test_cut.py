@@ -11,10 +11,11 @@ from onnx import TensorProto, helper, numpy_helper
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.cut import cut_out, cut_site
-from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, TRACED_KEY, OnnxModel, load_model
+from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, OnnxModel, load_model
+from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
-from sdpa_onnx.workflows.check.feeds import axis_names, draw_feeds
+from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.export.export_target import export_target
 from tests.graph.models import SPECS, bare, inner_attention, model_of
 from tests.workflows.user_modules import SelfAttention, hidden, seeded
@@ -224,7 +225,7 @@ def test_site_of_a_module(opset: int, dtype: str) -> None:
     assert part is not None
     assert part.is_bare_attention
     assert part.sites == (site,)
-    assert axis_names(part) == ("batch_size", "x_seq_len")
+    assert part.facts.axes == ("batch_size", "x_seq_len")
     assert TRACED_KEY in set(whole.ir.metadata_props) - set(part.ir.metadata_props) <= {TRACED_KEY, SPEC_KEY}
     assert part.ir.metadata_props[SITES_KEY]
     feeds = draw_feeds(whole, {"batch_size": 2, "x_seq_len": 5}, spread=1.0, seed=0)
@@ -325,7 +326,7 @@ def test_axes_without_usable_names_get_roles() -> None:
         "[batch_size,2,past_seq_len,8]",
         "[batch_size,2,past_seq_len,8]",
     ]
-    assert axis_names(part) == ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
+    assert part.facts.axes == ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
 
 
 def test_layout_bsh() -> None:

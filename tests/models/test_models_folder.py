@@ -11,7 +11,6 @@ from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.errors import FolderError, RecordFormatError
 from sdpa_onnx.graph.model import load_model
-from sdpa_onnx.workflows.check.run_context import form_of
 from sdpa_onnx.workflows.export import models_folder
 from sdpa_onnx.workflows.export.models_folder import MANIFEST, build_models, exported, main, opsets_of, read_manifest
 from tests.models.folder import FOLDER, ROWS, asked_form, is_quick, structure_of
@@ -49,7 +48,7 @@ def test_manifest_row_is_what_the_file_is(name: str) -> None:
     entry = find_entry(row.entry)
     assert row.sha256 == hashlib.sha256(data).hexdigest()
     assert row.size_bytes == len(data)
-    assert (row.opset, row.form, row.nodes) == (model.opset, form_of(model), model.node_counts())
+    assert (row.opset, row.form, row.nodes) == (model.opset, model.facts.form, model.node_counts())
     assert row.exporter == model.ir.metadata_props["sdpa_onnx.exporter"]
     assert [row.spec] == [entry.spec] == [site.spec for site in model.sites]
     assert row.source == entry.source

@@ -13,7 +13,6 @@ from sdpa_onnx.core.attention.oracle import HeadBlock, QkOutputMode, attend, hea
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Session, Supported, Unsupported
-from sdpa_onnx.runtimes.feeds import element_type
 from tests.core.by_name import find_reading
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -64,7 +63,7 @@ class OracleSession:
 
     def ran(self) -> RanReport:
         return RanReport(
-            providers={"oracle": 1}, node_counts={"Attention": 1}, precision=element_type(self.model).value
+            providers={"oracle": 1}, node_counts={"Attention": 1}, precision=self.model.facts.attention_dtype.value
         )
 
 

@@ -18,7 +18,7 @@ from sdpa_onnx.measure.pool import PATIENCE_SECONDS
 from sdpa_onnx.runtimes.arm_job import Adapter
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.bench.environments import environment_labels, package_version
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, form_of
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 from sdpa_onnx.workflows.choose_form.runtime_strategies import RuntimeForm
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
@@ -293,7 +293,7 @@ def _refusal(name: str, entry: _Entry) -> TimingRecord:
     return TimingRecord(
         target=str(entry.way.path),
         case=str(entry.way.path),
-        form=form_of(entry.way.model) if form == AS_IS else form,
+        form=entry.way.model.facts.form.value if form == AS_IS else form,
         opset=0 if entry.is_module else entry.way.model.opset,
         runtime=entry.runtime.name,
         arm=name,

@@ -21,7 +21,6 @@ from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
 from sdpa_onnx.workflows.bench.arms import ArmChoice, ArmSet, find_baseline, make_contest
-from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.check.file_feeds import named_axes
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import bench, require_free_names
@@ -193,7 +192,7 @@ def _check(model: OnnxModel, task: BenchTask, given: Mapping[str, int]) -> Check
     if task.check.inputs is not None:
         return replace(task.check, sizes=_given_sizes(model, task.check.inputs), spreads=(1.0,), threads=threads)
     if task.at and "q_seq_len" in given:
-        given = {"kv_seq_len": given["q_seq_len"], **given} if "kv_seq_len" in axis_names(model) else given
+        given = {"kv_seq_len": given["q_seq_len"], **given} if "kv_seq_len" in model.facts.axes else given
     return replace(task.check, sizes=usual_sizes(model, given), spreads=(1.0,), threads=threads)
 
 
@@ -203,7 +202,7 @@ def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
     Raises:
         PlanError: If a size names no axis.
     """
-    axes = axis_names(model)
+    axes = model.facts.axes
     unknown = [axis for axis in given if axis not in axes]
     if unknown:
         raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
@@ -212,7 +211,7 @@ def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
 
 def _given_sizes(model: OnnxModel, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, int]:
     """The sizes of named axes, read off given arrays."""
-    axes = axis_names(model)
+    axes = model.facts.axes
     found = {
         str(axis.value): size
         for value in model.ir.graph.inputs

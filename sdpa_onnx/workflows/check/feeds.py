@@ -18,17 +18,15 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
 from sdpa_onnx.errors import ModelError, PlanError
-from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.model_facts import parts_of_axis
 from sdpa_onnx.runtimes.feeds import shape_words, type_word
 
 __all__ = [
     "Feeds",
-    "axis_names",
     "bare_case",
     "check_type",
     "draw_feeds",
-    "dtype_of",
     "feeds_of",
     "read_arrays",
     "read_inputs",
@@ -47,40 +45,13 @@ _UNREADABLE = (
 _BARE_AXES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
 
 
-def axis_names(model: OnnxModel) -> tuple[str, ...]:
-    """Names of the axes that may change, in order of appearance; sums are left to their parts."""
-    names: dict[str, None] = {}
-    for value in model.ir.graph.inputs:
-        for size in value.shape or ():
-            if isinstance(size, ir.SymbolicDim):
-                names |= dict.fromkeys(_parts(size, value.name or ""))
-    names.pop("total_seq_len", None)  # past + new, see _size
-    return tuple(names)
-
-
-def dtype_of(model: OnnxModel) -> Dtype:
-    """Element type of the first floating-point input, float32 if there is none.
-
-    Raises:
-        ModelError: If the model is of a floating-point type that we do not know.
-    """
-    for value in model.ir.graph.inputs:
-        if value.dtype is None:
-            continue
-        if value.dtype in DTYPES:
-            return DTYPES[value.dtype]
-        if value.dtype.is_floating_point():
-            raise ModelError(f"Input '{value.name}' is of type {value.dtype}, which is not supported.")
-    return Dtype.FLOAT32
-
-
 def bare_case(model: OnnxModel, sizes: Sizes, dtype: Dtype | None = None) -> AttentionCase | None:
     """The case at these sizes if the model is one bare attention, else None."""
     if not model.is_bare_attention:
         return None
     site = model.sites[0]
     axes = _bare_sizes(model, site.inputs, sizes)
-    return AttentionCase(spec=site.spec, dtype=dtype or dtype_of(model), **axes)
+    return AttentionCase(spec=site.spec, dtype=dtype or model.facts.dtype, **axes)
 
 
 def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain: float = 1.0) -> Feeds:
@@ -197,7 +168,7 @@ def _size(size: int | ir.SymbolicDim, sizes: Sizes, where: str) -> int:
     text = str(size.value)
     if text == "total_seq_len" and text not in sizes:
         return sizes.get("past_seq_len", 0) + sizes.get("kv_seq_len", 0)
-    _parts(size, where)
+    parts_of_axis(size, where)
     total = 0
     for sign, term in re.findall(r"([+-]?)\s*([A-Za-z_]\w*|\d+)", text):
         if not term.isdigit() and term not in sizes:
@@ -205,20 +176,6 @@ def _size(size: int | ir.SymbolicDim, sizes: Sizes, where: str) -> int:
         amount = int(term) if term.isdigit() else sizes[term]
         total += -amount if sign == "-" else amount
     return total
-
-
-def _parts(size: ir.SymbolicDim, where: str) -> list[str]:
-    """Names in an axis, which may be a sum of names and numbers.
-
-    Raises:
-        ModelError: If it has no name, or is another expression.
-    """
-    if size.value is None:
-        raise ModelError(f"Input '{where}' has an axis without a name.", hint="Name its dynamic axes.")
-    text = str(size.value)
-    if not re.fullmatch(r"\s*[A-Za-z_]\w*(\s*[+-]\s*([A-Za-z_]\w*|\d+))*\s*", text):
-        raise ModelError(f"Axis '{text}' of input '{where}' is no name and no sum of names.", hint="Give it a name.")
-    return re.findall(r"[A-Za-z_]\w*", text)
 
 
 def _bare_sizes(model: OnnxModel, inputs: Mapping[str, str], sizes: Sizes) -> dict[str, int]:

@@ -10,9 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.check.feeds import Feeds, axis_names
+from sdpa_onnx.workflows.check.feeds import Feeds
 
 __all__ = ["index_limits", "legal", "named_axes", "with_hidden_rows"]
 
@@ -29,15 +28,13 @@ def named_axes(model: OnnxModel) -> OnnxModel:
     An axis without a name, or named by an expression that is no sum of names, gets one of its own; which of
     them must be equally long is found by running.
     """
-    try:
-        axis_names(model)
-    except ModelError:
-        copy = model.ir.clone()
-        for value in copy.graph.inputs:
-            if value.shape is not None:
-                value.shape = ir.Shape([_named(size, value, axis) for axis, size in enumerate(value.shape)])
-        return replace(model, ir=copy)
-    return model
+    if model.facts.has_named_axes:
+        return model
+    copy = model.ir.clone()
+    for value in copy.graph.inputs:
+        if value.shape is not None:
+            value.shape = ir.Shape([_named(size, value, axis) for axis, size in enumerate(value.shape)])
+    return replace(model, ir=copy)
 
 
 def _named(size: int | ir.SymbolicDim, value: ir.Value, axis: int) -> int | str:

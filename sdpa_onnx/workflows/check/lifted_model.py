@@ -15,9 +15,9 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.find import find_attentions
 from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.model import SITES_KEY, OnnxModel
+from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
-from sdpa_onnx.workflows.check.run_context import FORM_KEY, form_of
 
 __all__ = ["LiftedModel", "lift", "with_lifted_sites"]
 
@@ -83,7 +83,7 @@ def _noted_sites(model: OnnxModel) -> tuple[AttentionSite, ...]:
 
 def _dialect(model: OnnxModel) -> str:
     """How a file of ours writes its attentions, in words."""
-    form = Form(form_of(model))
+    form = model.facts.form
     if FORM_KEY not in model.ir.metadata_props and form is Form.DECOMPOSED:
         return "decomposed by torch.onnx"
     return _WORDS[form]

@@ -13,21 +13,18 @@ from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes, Subject
-from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.workflows.check.feeds import bare_case, dtype_of
+from sdpa_onnx.workflows.check.feeds import bare_case
 
 __all__ = [
-    "FORM_KEY",
     "MODULE_RUNTIME",
     "CheckOptions",
     "NamedCase",
     "RunContext",
     "end_sizes",
     "failed_record",
-    "form_of",
     "named_case",
     "site_sizes",
     "unsupported_record",
@@ -35,8 +32,6 @@ __all__ = [
     "with_ran",
 ]
 
-# Metadata: the form that a file was converted into.
-FORM_KEY = "sdpa_onnx.form"
 # This runtime runs the module that a graph came from: it has no form and no opset.
 MODULE_RUNTIME = "torch"
 
@@ -114,7 +109,7 @@ class RunContext:
             case=case.name,
             spec=case.spec,
             past_seq_len=case.past_seq_len,
-            form="" if self.runtime == MODULE_RUNTIME else form_of(self.model),
+            form="" if self.runtime == MODULE_RUNTIME else self.model.facts.form.value,
             opset=0 if self.runtime == MODULE_RUNTIME else self.model.opset,
             runtime=self.runtime,
             outcome=outcome,
@@ -123,7 +118,7 @@ class RunContext:
             subject=subject,
             site=site,
             sizes=sizes,
-            dtype=dtype_of(self.model).value,
+            dtype=self.model.facts.dtype.value,
             precision=self.ran.precision,
             diagnosis=reason if blind else agreement.diagnosis,
             inputs=self.step,
@@ -142,7 +137,7 @@ def _untapped(model: OnnxModel) -> tuple[str, ...]:
         return (_NOTHING_TAPPED,)
     if model.opset < _ATTENTION_OPSET:
         why = f"opset {model.opset} has no Attention node"
-    elif form_of(model) == "attention":
+    elif model.facts.form is Form.ATTENTION:
         why = "its Attention nodes are of unknown shape, or stand in a subgraph"
     else:
         why = "it has no Attention node"
@@ -209,26 +204,12 @@ def _not_judged(
         case=case.name,
         spec=case.spec,
         past_seq_len=case.past_seq_len,
-        form=form_of(model),
+        form=model.facts.form.value,
         opset=model.opset,
         runtime=runtime,
         outcome=outcome,
         reason=reason,
     )
-
-
-def form_of(model: OnnxModel) -> str:
-    """The graph form: what the file says that it was converted into, else by the operators that stand in it."""
-    noted = model.ir.metadata_props.get(FORM_KEY)
-    if noted in set(Form):
-        return str(noted)
-    operators = {(node.domain, node.op_type) for node in model.ir.graph}
-    if "Attention" in {op_type for _, op_type in operators}:
-        return Form.ATTENTION.value
-    contrib = {op_type for domain, op_type in operators if domain == CONTRIB_DOMAIN}
-    if "GroupQueryAttention" in contrib:
-        return Form.ORT_GQA.value
-    return Form.ORT_MHA.value if "MultiHeadAttention" in contrib else Form.DECOMPOSED.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

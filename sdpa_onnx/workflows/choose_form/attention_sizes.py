@@ -12,10 +12,9 @@ from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
-from sdpa_onnx.workflows.check.feeds import axis_names, draw_feeds
+from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, named_axes
 from sdpa_onnx.workflows.check.lifted_model import lift
-from sdpa_onnx.workflows.verify.axis_links import batch_axes
 
 __all__ = ["attention_sizes", "sizes_by_name"]
 
@@ -39,7 +38,7 @@ def sizes_by_name(
     lifted = lift(model)
     sites = tuple(attention.site for attention in lifted.read)
     named = named_axes(model)
-    axes, batches = axis_names(named), batch_axes(named)
+    axes, batches = named.facts.axes, named.facts.batch_axes
     complete = [_completed(axes, batches, one) for one in asked]
     sets = [attention_sizes(lifted.model, sites, runtime, one, seed=seed) for one in complete]
     return {site.name: tuple(one[site.name] for one in sets) for site in sites}

@@ -14,7 +14,6 @@ from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcom
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.check.run_context import form_of
 from sdpa_onnx.workflows.verify.inspect_file import what_runs
 
 __all__ = [
@@ -152,7 +151,7 @@ def graph_facts(model: OnnxModel, runtime: Runtime, target: str, patience_second
     facts = TimingRecord(
         target=target,
         case=target,
-        form=form_of(model),
+        form=model.facts.form.value,
         opset=model.opset,
         runtime=runtime.name,
         arm=HEAD,

@@ -16,9 +16,9 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.lower.lower import current
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, OnnxModel
+from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.version import __version__
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift
-from sdpa_onnx.workflows.check.run_context import FORM_KEY, form_of
 from sdpa_onnx.workflows.choose_form.form_strategy import NOTE_KEYS, FixedForm, FormStrategy
 from sdpa_onnx.workflows.convert.upgrade_opset import raise_opset
 
@@ -170,7 +170,7 @@ def _has(attention: GraphAttention, model: OnnxModel, form: Form | None) -> bool
     if operator is not None:
         return operator is form
     if model.ir.metadata_props.get(FORM_KEY) is not None:
-        return form_of(model) == form
+        return model.facts.form == form
     return form is Form.DECOMPOSED and (producer is None or producer.domain == "")
 
 

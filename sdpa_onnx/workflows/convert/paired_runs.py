@@ -20,7 +20,7 @@ from sdpa_onnx.graph.lower.by_length import branch_lengths
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes_apart import nodes_apart
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.feeds import Feeds, axis_names, draw_feeds
+from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
 from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, with_hidden_rows
 from sdpa_onnx.workflows.check.graph_numbers import likely_sizes
 from sdpa_onnx.workflows.check.input_steps import InputStep, ladder
@@ -29,8 +29,8 @@ from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.convert.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, rounded
-from sdpa_onnx.workflows.verify.axis_links import axis_links, batch_axes, follow
-from sdpa_onnx.workflows.verify.dynamic_axes import size_sets, traced_sizes
+from sdpa_onnx.workflows.verify.axis_links import axis_links, follow
+from sdpa_onnx.workflows.verify.dynamic_axes import size_sets
 
 __all__ = ["HIDDEN_ROWS", "PairRun", "PairedModels", "RunEffort", "edge_sets", "has_branches", "long_sets"]
 
@@ -198,7 +198,7 @@ class PairedModels:
 
     def _sizes(self, at_source: Runtime, session: Session) -> list[dict[str, int]]:
         """Size sets at which the source runs: never traced ones first, else what stands in the graph."""
-        axes, batches, traced = axis_names(self.source), batch_axes(self.source), traced_sizes(self.source)
+        axes, batches, traced = self.source.facts.axes, self.source.facts.batch_axes, self.source.facts.traced
         if not axes:
             return [{}]
 

@@ -11,7 +11,6 @@ from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.check.run_context import form_of
 from sdpa_onnx.workflows.choose_form.attention_sizes import sizes_by_name
 from sdpa_onnx.workflows.choose_form.choose import RaceBudget
 from sdpa_onnx.workflows.choose_form.runtime_strategies import FastestForm, RuntimeForm
@@ -48,10 +47,10 @@ def with_workarounds(model: OnnxModel, runtime: Runtime) -> WrittenExport:
         model: As exported.
         runtime: Where it is proved; in a process of its own if it may take ours with it.
     """
-    form = form_of(model)
-    if form not in set(Form) or form == Form.DECOMPOSED:
+    form = model.facts.form
+    if form is Form.DECOMPOSED:
         return WrittenExport(model=model)
-    writing = RuntimeForm(runtime=runtime, form=Form(form))
+    writing = RuntimeForm(runtime=runtime, form=form)
     converted = convert_model(model, writing, opset=model.opset, again=True)
     wrong = next((record for record in writing.records if record.outcome is Outcome.DISAGREES), None)
     if wrong is not None:

@@ -15,14 +15,14 @@ from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, FormRe
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.attention_node import usual_form
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.check.feeds import axis_names
-from sdpa_onnx.workflows.check.run_context import FORM_KEY, CheckOptions, form_of
+from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.convert.paired_runs import edge_sets, has_branches, long_sets
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
-from sdpa_onnx.workflows.verify.axis_links import batch_axes, follow
-from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.verify.axis_links import follow
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, size_sets
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def export_target(
     if dtype is not None:
         found = found.converted(dtype.value)
     made = export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
-    return made if form in (None, form_of(made)) else _lowered(made, Form(form))
+    return made if form in (None, made.facts.form) else _lowered(made, Form(form))
 
 
 def has_one_length(target: str | AttentionSpec, form: str | None) -> bool:
@@ -163,7 +163,7 @@ def export_and_prove(
         if written is not None and written.reason:
             return _refused(written, target, seconds)
         model = model if written is None else written.model
-        proof = prove_axes(model, where, target=target, traced=traced_sizes(model), seed=seed, on_size=on_size)
+        proof = prove_axes(model, where, target=target, traced=model.facts.traced, seed=seed, on_size=on_size)
         judged = () if proof.reason else _ladder(model, where, target, seed, proof.links)
     exported = ExportResult(
         model=model,
@@ -181,7 +181,7 @@ def _refused(written: "WrittenExport", target: str, seconds: float) -> ExportRes
     record = ExportRecord(
         target=target,
         case=target,
-        form=form_of(written.model),
+        form=written.model.facts.form.value,
         opset=written.model.opset,
         outcome=written.outcome,
         reason=written.reason,
@@ -195,7 +195,7 @@ def _ladder(
     model: OnnxModel, runtime: Runtime, target: str, seed: int, links: Mapping[str, str]
 ) -> tuple[AgreementRecord, ...]:
     """All logit spreads at one size that differs from the traced one, and at long ones where there are blocks."""
-    free, batches = [axis for axis in axis_names(model) if axis not in links], batch_axes(model)
+    free, batches = [axis for axis in model.facts.axes if axis not in links], model.facts.batch_axes
     sets = [size_sets(free, count=3, batches=batches)[-1], *_more_sets(model, free, batches)]
     checks = [CheckOptions(sizes=follow(links, sizes), seed=seed) for sizes in sets]
     shared = ExpectationCache()
@@ -215,7 +215,7 @@ def _record(model: OnnxModel, target: str, proof: AxesProof, seconds: float, pat
     return ExportRecord(
         target=target,
         case=target,
-        form=form_of(model),
+        form=model.facts.form.value,
         opset=model.opset,
         outcome=proof.outcome,
         reason=proof.reason,

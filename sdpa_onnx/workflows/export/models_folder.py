@@ -19,7 +19,6 @@ from sdpa_onnx.errors import FolderError, RecordFormatError, SdpaOnnxError
 from sdpa_onnx.graph.attention_node import minimum_opset, usual_form
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.check.run_context import form_of
 from sdpa_onnx.workflows.export.export_target import export_target
 
 __all__ = ["MANIFEST", "ManifestRow", "build_models", "exported", "opsets_of", "read_manifest"]
@@ -190,7 +189,7 @@ def _write(folder: Path, file: str, entry: CatalogEntry, model: OnnxModel) -> Ma
         sha256=hashlib.sha256(data).hexdigest(),
         size_bytes=len(data),
         opset=model.opset,
-        form=form_of(model),
+        form=model.facts.form.value,
         exporter=model.ir.metadata_props[_EXPORTER_KEY],
         nodes=dict(sorted(model.node_counts().items())),
         spec=entry.spec,

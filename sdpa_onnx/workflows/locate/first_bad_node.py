@@ -20,7 +20,6 @@ from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes_apart import has_subgraph, nodes_apart
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Unsupported
-from sdpa_onnx.runtimes.feeds import element_type
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind, NotJudged
 from sdpa_onnx.workflows.locate.fused_span import FusedSpan, find_fused_span
 from sdpa_onnx.workflows.locate.node_steps import NodeStep, NodeWalk, flat_model
@@ -104,7 +103,7 @@ def _fused(right: BadNode, span: FusedSpan) -> BadNode:
 
 def _ran(model: OnnxModel, runtime: Runtime, options: LoadOptions) -> RanReport:
     """What runs for the whole model; where it does not load, only its type is known."""
-    unknown = RanReport(providers={}, node_counts={}, precision=element_type(model).value)
+    unknown = RanReport(providers={}, node_counts={}, precision=model.facts.attention_dtype.value)
     if isinstance(runtime.supports(model), Unsupported):
         return unknown
     try:

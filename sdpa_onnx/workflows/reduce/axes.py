@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.check.feeds import Feeds, axis_names, draw_feeds, resolve_shape
+from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds, resolve_shape
 from sdpa_onnx.workflows.reduce.case import targets
 from sdpa_onnx.workflows.reduce.trials import OutOfTimeError
 
@@ -62,7 +62,7 @@ def shrink_axes(model: OnnxModel, feeds: Feeds, still: Callable[[Feeds], bool], 
 def sizes_of(model: OnnxModel, feeds: Feeds) -> dict[str, int]:
     """The size of every axis that some input names alone; none where the axes cannot be read."""
     try:
-        names = axis_names(model)
+        names = model.facts.axes
     except ModelError:
         return {}
     sizes: dict[str, int] = {}

@@ -32,13 +32,12 @@ from sdpa_onnx.workflows.check.case_trial import (
     qk_mode_of,
     run_case,
 )
-from sdpa_onnx.workflows.check.feeds import Feeds, axis_names, draw_feeds
+from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
 from sdpa_onnx.workflows.check.input_steps import GIVEN, InputStep, ladder, probe_steps
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.reduce.memory import require_memory
 from sdpa_onnx.workflows.reduce.trials import KeptFailure, failure_of, message_shape
-from sdpa_onnx.workflows.verify.axis_links import batch_axes
 from sdpa_onnx.workflows.verify.dynamic_axes import size_sets
 
 __all__ = ["FailureSearch", "FoundFailure", "case_of", "words_of"]
@@ -215,7 +214,7 @@ class FailureSearch:
             raise PlanError(str(error)) from error
 
     def _require_axes(self) -> None:
-        axes = axis_names(self.model) if self.check.sizes else ()
+        axes = self.model.facts.axes if self.check.sizes else ()
         unknown = [axis for axis in self.check.sizes if axis not in axes]
         if unknown:
             raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
@@ -224,8 +223,8 @@ class FailureSearch:
         """The sizes that the caller fixes in each set; one set where arrays are given or nothing is left to choose."""
         if self.check.inputs is not None:
             return [dict(self.check.sizes)]
-        axes = axis_names(self.model)
-        sets = size_sets(axes, batches=batch_axes(self.model))
+        axes = self.model.facts.axes
+        sets = size_sets(axes, batches=self.model.facts.batch_axes)
         ordered = [sets[2], *sets] if axes else [{}]  # the set that `verify` uses comes first
         chosen = [{**sizes, **self.check.sizes} for sizes in ordered]
         return [sizes for place, sizes in enumerate(chosen) if sizes not in chosen[:place]]

@@ -15,7 +15,6 @@ from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.cut import cut_out
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported
-from sdpa_onnx.runtimes.feeds import element_type
 from sdpa_onnx.workflows.check.case_trial import not_taken
 from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
@@ -63,7 +62,7 @@ def record_values(model: OnnxModel, feeds: Feeds) -> Feeds:
     """Every value that ONNX's own evaluator can compute at these inputs, in the model's types, the inputs included."""
     flat = flat_model(model)
     nothing = NoReference("only what the evaluator knows is recorded")
-    walk = NodeWalk(flat, feeds, find_precision(element_type(flat)), lambda *_: nothing)
+    walk = NodeWalk(flat, feeds, find_precision(flat.facts.attention_dtype), lambda *_: nothing)
     for _ in walk.steps(keep=True):
         pass
     return {**walk.constants, **walk.values}

@@ -21,7 +21,7 @@ from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, TrialResult, qk_mode_of, run_case
 from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
 from sdpa_onnx.workflows.check.input_steps import GIVEN
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, form_of
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
 from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
 from sdpa_onnx.workflows.reduce.axes import ShrunkAxes, shrink_axes
@@ -295,7 +295,7 @@ def _alone(model: OnnxModel, found: FoundFailure, check: CheckOptions) -> Iterat
         case = case_of(site.spec, inputs)
         mode = qk_mode_of(model, site)
         trial = CaseTrial(case=case, inputs=inputs, seed=check.seed, threads=check.threads, qk_mode=mode)
-        is_node = form_of(model) == "attention"
+        is_node = model.facts.form == "attention"
         opset = min(model.opset, 25)
         yield replace(trial, form="attention" if is_node else "decomposed", opset=opset)
         part = cut_or_none(model, site)

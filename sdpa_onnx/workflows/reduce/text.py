@@ -6,7 +6,7 @@ import msgspec
 
 from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Sizes
 from sdpa_onnx.workflows.check.input_steps import GIVEN
-from sdpa_onnx.workflows.check.run_context import form_of, with_figures
+from sdpa_onnx.workflows.check.run_context import with_figures
 from sdpa_onnx.workflows.reduce.search import NothingFails, ReducedCase
 
 __all__ = ["ONE_LIMIT", "nothing_record", "nothing_sentence", "reduced_record", "sentences"]
@@ -30,7 +30,7 @@ def sentences(reduced: ReducedCase) -> Iterator[str]:
     does = "is suspicious" if reduced.is_suspicious else _DOES[reduced.kind]
     yield f"{reduced.runtime_version} {does}: {reduced.message}"
     if reduced.case:
-        form = f"{form_of(reduced.model)} form, opset {reduced.model.opset}"
+        form = f"{reduced.model.facts.form} form, opset {reduced.model.opset}"
         yield f"Smallest case: {reduced.case}, {form}{reduced.fourth_output}."
     else:
         nodes = ", ".join(f"{count} {name}" for name, count in reduced.model.node_counts().items())
@@ -81,7 +81,7 @@ def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
     plain = AgreementRecord(
         target=target,
         case=reduced.case or "part",
-        form=form_of(reduced.model),
+        form=reduced.model.facts.form.value,
         opset=reduced.model.opset,
         runtime=reduced.runtime,
         outcome=Outcome.DISAGREES if reduced.kind is Conformity.WRONG else Outcome.FAILED,

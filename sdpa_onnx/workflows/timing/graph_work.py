@@ -12,7 +12,7 @@ from sdpa_onnx.core.attention.spec import AttentionCase
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
-from sdpa_onnx.workflows.check.feeds import bare_case, dtype_of, resolve_shape
+from sdpa_onnx.workflows.check.feeds import bare_case, resolve_shape
 
 __all__ = ["model_work", "site_case"]
 
@@ -60,7 +60,7 @@ def site_case(model: OnnxModel, site: AttentionSite, sizes: Sizes) -> AttentionC
         q_seq_len=query[axis],
         kv_seq_len=key[axis],
         past_seq_len=past,
-        dtype=dtype_of(model),
+        dtype=model.facts.dtype,
     )
 
 

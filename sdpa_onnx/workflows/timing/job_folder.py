@@ -22,7 +22,7 @@ from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
 from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob
 from sdpa_onnx.runtimes.array_files import write_arrays
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, form_of
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 
 __all__ = ["Arm", "JobFolder", "longer"]
 
@@ -55,7 +55,7 @@ class Arm:
 
     @property
     def form(self) -> str:
-        return "" if self.runtime.name == MODULE_RUNTIME else form_of(self.model)
+        return "" if self.runtime.name == MODULE_RUNTIME else self.model.facts.form.value
 
     @property
     def opset(self) -> int:

@@ -18,7 +18,6 @@ from sdpa_onnx.measure.schedule import ScheduleResult
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.measure.verdict_rule import Decision, ratio
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.workflows.check.feeds import dtype_of
 from sdpa_onnx.workflows.check.run_context import CheckOptions, end_sizes, named_case
 from sdpa_onnx.workflows.timing.graph_work import model_work, site_case
 from sdpa_onnx.workflows.timing.job_folder import Arm
@@ -79,7 +78,7 @@ def plain_record(arm: Arm, check: CheckOptions, *, target: str, baseline: str) -
         spec=case.spec,
         past_seq_len=case.past_seq_len,
         sizes=_sizes(arm.model, check),
-        dtype=dtype_of(arm.model).value,
+        dtype=arm.model.facts.dtype.value,
         arm=arm.name,
         baseline=baseline,
         threads=arm.threads or check.threads,

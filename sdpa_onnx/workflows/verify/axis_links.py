@@ -14,11 +14,11 @@ from sdpa_onnx.core.attention.axis_links import find_links
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.feeds import axis_names, draw_feeds
+from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.module_run import runs_at
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
 
-__all__ = ["axis_links", "batch_axes", "first_that_runs", "follow"]
+__all__ = ["axis_links", "first_that_runs", "follow"]
 
 # It is always installed and refuses sizes that do not fit together.
 _STRICT_RUNTIME = "ort-cpu"
@@ -39,7 +39,7 @@ def axis_links(model: OnnxModel, runtime: Runtime, *, traced: Mapping[str, int] 
     Raises:
         ProcessDiedError: If the given runtime crashed or gave no answer.
     """
-    axes = {axis: (traced or {}).get(axis) for axis in axis_names(model)}
+    axes = {axis: (traced or {}).get(axis) for axis in model.facts.axes}
     if len(axes) < 2:
         return {}
     return _strict_links(model, runtime, axes, seed) or _links(model, runtime, axes, seed)
@@ -60,7 +60,7 @@ def _strict_links(model: OnnxModel, runtime: Runtime, axes: Mapping[str, int | N
 def _links(model: OnnxModel, runtime: Runtime, axes: Mapping[str, int | None], seed: int) -> dict[str, str]:
     try:
         with _running(model, runtime, seed) as runs:
-            return find_links(axes, batches=batch_axes(model), runs=runs)
+            return find_links(axes, batches=model.facts.batch_axes, runs=runs)
     except ProcessDiedError:
         raise
     except SessionError:
@@ -119,10 +119,3 @@ def follow(
         if axis not in given:
             found[axis] = found[head]
     return found
-
-
-def batch_axes(model: OnnxModel) -> set[str]:
-    """Names of first axes, and of what is called a batch."""
-    shapes = [value.shape for value in model.ir.graph.inputs if value.shape is not None and len(value.shape) > 1]
-    firsts = {str(shape[0].value) for shape in shapes if not isinstance(shape[0], int)}
-    return firsts | {axis for axis in axis_names(model) if axis.startswith("batch")}

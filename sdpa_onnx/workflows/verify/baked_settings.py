@@ -17,7 +17,7 @@ from sdpa_onnx.core.records.records import BakedSetting
 from sdpa_onnx.errors import ExportError, ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
-from sdpa_onnx.workflows.check.feeds import draw_feeds, dtype_of
+from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.graph_numbers import scalar_constants
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
 from sdpa_onnx.workflows.check.module_run import arguments_of
@@ -225,7 +225,7 @@ def _module_gives(
     from sdpa_onnx.torch_export.attention_calls import WithScales
 
     module = WithScales(copy.deepcopy(cast("nn.Module", model.source)), scales)
-    truth = Float64Module.of(module, dtype_of(model).value, model.bind)
+    truth = Float64Module.of(module, model.facts.dtype.value, model.bind)
     try:
         agreements = truth.judge(feeds, outputs)
     except ExportError:

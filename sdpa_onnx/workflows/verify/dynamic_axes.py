@@ -13,20 +13,19 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome, Subject, outcome_of_error
-from sdpa_onnx.errors import CaseError, ExportError, ModelError, SessionError
-from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel
+from sdpa_onnx.errors import CaseError, ExportError, SessionError
+from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.ort_errors import failing_node
-from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.check.graph_numbers import likely_sizes
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
-from sdpa_onnx.workflows.verify.axis_links import axis_links, batch_axes, first_that_runs, follow
+from sdpa_onnx.workflows.verify.axis_links import axis_links, first_that_runs, follow
 from sdpa_onnx.workflows.verify.baked_settings import baked_settings
 from sdpa_onnx.workflows.verify.fixed_number import fixed_number
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
-__all__ = ["AxesProof", "prove_axes", "size_sets", "traced_sizes"]
+__all__ = ["AxesProof", "prove_axes", "size_sets"]
 
 # 1, 2, primes, a power of two and something larger than any usual sample; neighbours differ, so q != kv.
 _LENGTHS = (1, 2, 13, 64, 31, 97, 5, 128)
@@ -122,22 +121,6 @@ def size_sets(axes: Sequence[str], *, count: int = _SETS, batches: Collection[st
     return sets
 
 
-def traced_sizes(model: OnnxModel) -> dict[str, int] | None:
-    """Sizes of the sample that the model was traced at, if our exporter or the reader of its module noted them.
-
-    Raises:
-        ModelError: If the note cannot be read.
-    """
-    text = model.ir.metadata_props.get(TRACED_KEY)
-    if text is None:
-        noted: dict[str, int] | None = model.ir.meta.get(TRACED_KEY)
-        return noted
-    try:
-        return msgspec.json.decode(text, type=dict[str, int])
-    except msgspec.MsgspecError as error:
-        raise ModelError(f"The metadata '{TRACED_KEY}' of the model cannot be read: {error}.") from error
-
-
 def prove_axes(
     model: OnnxModel,
     runtime: Runtime,
@@ -161,14 +144,14 @@ def prove_axes(
         on_size: Told (done, of) after each size set, for progress.
         is_enough: Asked before each size set but the first; True ends the proof with what was tried.
     """
-    axes = axis_names(model)
+    axes = model.facts.axes
     try:
         links = axis_links(model, runtime, traced=traced, seed=seed)
     except ProcessDiedError as error:
         return AxesProof(dynamic_axes=axes, died=str(error), ended=outcome_of_error(error), sizes_tried=0)
     heads = [axis for axis in axes if axis not in links]
     trial = _Trial(model=model, runtime=runtime, target=target, seed=seed, links=links, is_enough=is_enough)
-    batches = batch_axes(model)
+    batches = model.facts.batch_axes
     walk = _Walk(good=[dict(traced)] if traced else [])
     walk.go(trial, size_sets(heads, count=count, batches=batches) if axes else [], batches, on_size)
     proof = AxesProof(
@@ -214,7 +197,7 @@ def _explained(
         what = "It runs at none of the sizes that were tried" if refused else "It is wrong wherever it was tried"
         return replace(proof, failure=f"{what}, e.g. at {_words(sizes)}: {first.evidence}")
     start = {axis: working[axis] for axis in heads}
-    fixed = _Isolation(trial=trial, working=start, batches=batch_axes(trial.model)).fixed(tried)
+    fixed = _Isolation(trial=trial, working=start, batches=trial.model.facts.batch_axes).fixed(tried)
     baked = [axis.baked for axis in fixed if not axis.is_number]
     if fixed and not baked:
         evidence = fixed_number(trial.model, start, fixed[0].wrong, links=trial.links, seed=trial.seed)
@@ -234,7 +217,7 @@ def _guessed(trial: "_Trial", heads: Sequence[str], errors: Sequence[str]) -> di
     """
     told = {int(number) for error in errors for number in re.findall(r"\b\d{1,5}\b", error)}
     numbers = sorted(likely_sizes(trial.model), key=lambda number: number not in told)
-    batches = batch_axes(trial.model)
+    batches = trial.model.facts.batch_axes
     choices = [(2, *numbers) if axis in batches else tuple(numbers) for axis in heads]
     alike = ({axis: 2 if axis in batches else number for axis in heads} for number in numbers)
     mixed = (dict(zip(heads, sizes, strict=True)) for sizes in itertools.product(*choices))
@@ -314,7 +297,7 @@ class _Walk:
         self,
         trial: _Trial,
         planned: Sequence[dict[str, int]],
-        batches: set[str],
+        batches: Collection[str],
         on_size: Callable[[int, int], None] | None,
     ) -> None:
         """Run every planned size set, until it is enough or the runtime dies."""

@@ -10,7 +10,6 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.size_functions import scale_doubt
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
-from sdpa_onnx.workflows.verify.dynamic_axes import traced_sizes
 
 __all__ = ["scale_doubts", "site_doubt", "static_axes"]
 
@@ -36,7 +35,7 @@ def scale_doubts(model: OnnxModel) -> tuple[str, ...]:
 
 def site_doubt(model: OnnxModel, site: AttentionSite) -> str:
     """Why the scale of one attention may have been fixed at the length of a sample; "" without doubt."""
-    traced = traced_sizes(model)
+    traced = model.facts.traced
     lengths = None
     if traced is not None:
         single = list(traced.values())

@@ -14,7 +14,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, own_process
-from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, traced_sizes
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
 
 __all__ = ["AxesTrial", "try_axes"]
 
@@ -69,7 +69,7 @@ def try_axes(
                 model,
                 apart,
                 target=target,
-                traced=traced_sizes(model),
+                traced=model.facts.traced,
                 count=_SETS,
                 is_enough=lambda: clock() - start > _SECONDS,
             )

@@ -8,9 +8,7 @@ from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift
-from sdpa_onnx.workflows.check.run_context import form_of
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 from sdpa_onnx.workflows.verify.file_axes import site_doubt, static_axes
 
@@ -31,7 +29,7 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
 
 def attention_records(model: OnnxModel, lifted: LiftedModel, *, target: str) -> list[AttentionRecord]:
     """The same of what was found already; an empty list where nothing was."""
-    axes, fixed = _axes(model), static_axes(model)
+    axes, fixed = model.facts.axes if model.facts.has_named_axes else ("unnamed",), static_axes(model)
     return [_record(model, found, target, axes, fixed) for found in lifted.found]
 
 
@@ -58,20 +56,13 @@ def what_runs(model: OnnxModel, runtime: str, *, patience_seconds: float | None 
         return str(error)
 
 
-def _axes(model: OnnxModel) -> tuple[str, ...]:
-    try:
-        return axis_names(model)
-    except ModelError:
-        return ("unnamed",)
-
-
 def _record(
     model: OnnxModel, found: FoundAttention, target: str, axes: tuple[str, ...], fixed: tuple[str, ...]
 ) -> AttentionRecord:
     attention = found.attention
     return AttentionRecord(
         target=target,
-        form=form_of(model),
+        form=model.facts.form.value,
         opset=model.opset,
         outcome=Outcome.UNSUPPORTED if attention is None else Outcome.OK,
         reason=found.reason if attention is None else "",

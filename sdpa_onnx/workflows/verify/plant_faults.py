@@ -19,7 +19,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session
-from sdpa_onnx.workflows.check.feeds import Feeds, dtype_of
+from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.check.input_steps import InputStep, ladder, probe_steps
 from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
@@ -82,7 +82,7 @@ def prove(
     site = model.sites[0]
     if faults is None:
         roles = {"output", *(name for name in ("present_key", "present_value") if name in model.output_names)}
-        faults = faults_for(site.spec, dtype=dtype_of(model), outputs=roles)
+        faults = faults_for(site.spec, dtype=model.facts.dtype, outputs=roles)
     trials = [_Trial(fault=fault) for fault in faults]
     with runtime.load(model, LoadOptions(threads=check.threads)) as session:
         for step in _steps(model, session, check):

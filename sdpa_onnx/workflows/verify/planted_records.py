@@ -6,8 +6,7 @@ from dataclasses import replace
 from sdpa_onnx.core.records.records import Outcome, PlantedRecord
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, Unsupported
-from sdpa_onnx.workflows.check.feeds import dtype_of
-from sdpa_onnx.workflows.check.run_context import CheckOptions, form_of
+from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.verify.plant_faults import PlantedFault, prove
 from sdpa_onnx.workflows.verify.site_probes import sites_alone
 
@@ -47,13 +46,13 @@ def _record(model: OnnxModel, runtime: str, site: str, planted: PlantedFault, ta
     return PlantedRecord(
         target=target,
         case=target,
-        form=form_of(model),
+        form=model.facts.form.value,
         opset=model.opset,
         runtime=runtime,
         outcome=outcome,
         reason=reason,
         site=site,
-        dtype=dtype_of(model).value,
+        dtype=model.facts.dtype.value,
         fault=planted.fault.name,
         says=planted.fault.says,
         caught_by=planted.caught_by or "",

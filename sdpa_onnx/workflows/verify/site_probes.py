@@ -13,7 +13,7 @@ from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.cut import cut_site
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported
-from sdpa_onnx.workflows.check.feeds import Feeds, axis_names, draw_feeds
+from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, failed_record
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
@@ -80,7 +80,7 @@ def sites_alone(
         arrays = _tapped_arrays(model, runtime, check) if alone else {}
     for name, part in alone:
         sizes = _sizes(part, arrays)
-        if {*axis_names(part)} <= {*sizes}:
+        if {*part.facts.axes} <= {*sizes}:
             yield name, part, replace(check, sizes=sizes, spreads=(), inputs=None, probes=True)
 
 

@@ -18,7 +18,7 @@ from sdpa_onnx.errors import FolderError, PlanError
 from sdpa_onnx.graph.files.whole_file import check_target
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.workflows.check.feeds import Feeds, check_type, dtype_of, read_arrays
+from sdpa_onnx.workflows.check.feeds import Feeds, check_type, read_arrays
 from sdpa_onnx.workflows.check.input_steps import GIVEN, InputStep
 from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
@@ -88,7 +88,7 @@ def judge_stored(
         )
     for value in tapped.ir.graph.outputs:
         check_type(path, value, found[value.name or ""])
-    dtype = dtype_of(model)
+    dtype = model.facts.dtype
     declared = dtype.value if precision is None else precision
     find_precision(declared)
     outputs = {value.name or "": found[value.name or ""] for value in tapped.ir.graph.outputs}

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from sdpa_onnx.core.records.records import ExportRecord, Outcome, Record, outcome_of_error
 from sdpa_onnx.errors import ModelError, PlanError, SessionError
-from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel, load_model
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, failed_record, form_of
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, failed_record
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
 from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
-from sdpa_onnx.workflows.verify.axis_links import axis_links, batch_axes, follow
-from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.verify.axis_links import axis_links, follow
+from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes, size_sets
 from sdpa_onnx.workflows.verify.file_axes import scale_doubts
 from sdpa_onnx.workflows.verify.inspect_file import inspect_model
 from sdpa_onnx.workflows.verify.planted_records import prove_sites
@@ -163,7 +163,7 @@ def _without_attention(
 
 def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extras: VerifyExtras) -> dict[str, int]:
     """What the caller fixes and a choice for the rest, with axes that must be equally long made so."""
-    axes = axis_names(model)
+    axes = model.facts.axes
     unknown = [axis for axis in check.sizes if axis not in axes]
     if unknown:
         raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
@@ -172,8 +172,8 @@ def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extra
     if able and check.inputs is None:
         # A runtime that dies here is told of when it is judged.
         with contextlib.suppress(ProcessDiedError), extras.opened(able[0]) as runtime:
-            links = axis_links(model, runtime, traced=traced_sizes(model), seed=check.seed)
-    chosen = size_sets([axis for axis in axes if axis not in links], count=3, batches=batch_axes(model))[-1]
+            links = axis_links(model, runtime, traced=model.facts.traced, seed=check.seed)
+    chosen = size_sets([axis for axis in axes if axis not in links], count=3, batches=model.facts.batch_axes)[-1]
     sizes = follow(links, chosen, check.sizes)
     unequal = next((axis for axis, head in links.items() if sizes[axis] != sizes[head]), None)
     if unequal is not None:
@@ -198,11 +198,11 @@ def _fixed_axes(
 
 
 def _axes_record(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> ExportRecord:
-    proof = prove_axes(model, runtime, target=target, traced=traced_sizes(model), seed=seed)
+    proof = prove_axes(model, runtime, target=target, traced=model.facts.traced, seed=seed)
     return ExportRecord(
         target=target,
         case=target,
-        form=form_of(model),
+        form=model.facts.form.value,
         opset=model.opset,
         runtime=runtime.name,
         outcome=proof.outcome,

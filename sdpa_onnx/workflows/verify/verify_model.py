@@ -22,7 +22,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Subject, Verdict
 from sdpa_onnx.errors import ExportError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.feeds import Feeds, dtype_of, resolve_shape
+from sdpa_onnx.workflows.check.feeds import Feeds, resolve_shape
 from sdpa_onnx.workflows.check.input_steps import InputStep, ladder, logit_spread, probe_steps
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
 from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext, end_sizes, site_sizes, unsupported_record
@@ -54,7 +54,7 @@ class ExpectationCache:
             return None
         if id(source) not in self.truths:
             # The source is kept beside it, so that its id is not given to another object.
-            made = Float64Module.of(source, dtype_of(model).value, model.bind)  # type: ignore[arg-type]  # a torch module
+            made = Float64Module.of(source, model.facts.dtype.value, model.bind)  # type: ignore[arg-type]  # a torch module
             self.truths[id(source)] = (source, made)
         return self.truths[id(source)][1]
 

@@ -16,7 +16,6 @@ from sdpa_onnx.runtimes.array_files import read_arrays, write_arrays
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, get_runtime
 from sdpa_onnx.runtimes.workers import WorkerFailedError
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
-from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.job_folder import Arm
 
@@ -112,7 +111,7 @@ def test_attentions_inside_a_model(
 ) -> None:
     """Each attention of a module's file is judged on its own inputs, and a fault in it is told."""
     model = load_model(module_model.save(tmp_path / "m.onnx"))
-    check = CheckOptions(sizes=dict.fromkeys(axis_names(model), 6), spreads=(1.0,))
+    check = CheckOptions(sizes=dict.fromkeys(model.facts.axes, 6), spreads=(1.0,))
     assert [one.verdict for one in judged(model, check=check).records] == [Verdict.OK]
     assert judged(model, check=check, factor=1.01).warnings["arm 0"]
 

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.workflows.check.feeds import axis_names, bare_case, draw_feeds, dtype_of, read_inputs, resolve_shape
+from sdpa_onnx.workflows.check.feeds import bare_case, draw_feeds, read_inputs, resolve_shape
 from tests.graph.models import SPECS, bare
 
 _SIZES = {"batch_size": 2, "q_seq_len": 3, "kv_seq_len": 5, "past_seq_len": 4, "total_seq_len": 9}
@@ -68,13 +68,13 @@ def test_axis_names_in_order() -> None:
             "b": (TensorProto.FLOAT, ["batch_size", "past_seq_len + kv_seq_len", "total_seq_len"]),
         }
     )
-    assert axis_names(model) == ("batch_size", "q_seq_len", "past_seq_len", "kv_seq_len")
+    assert model.facts.axes == ("batch_size", "q_seq_len", "past_seq_len", "kv_seq_len")
 
 
 def test_axis_without_a_name() -> None:
     """An axis that is neither a number nor a name is told with its input."""
     with pytest.raises(ModelError) as caught:
-        axis_names(_of(["batch_size", None]))
+        _ = _of(["batch_size", None]).facts.axes
     assert str(caught.value) == "Input 'x' has an axis without a name. Name its dynamic axes."
 
 
@@ -123,7 +123,7 @@ def test_type_that_cannot_be_drawn() -> None:
 def test_floating_type_that_is_not_supported() -> None:
     """An 8-bit float is refused, not taken for float32."""
     with pytest.raises(ModelError) as caught:
-        dtype_of(_of([2], TensorProto.FLOAT8E4M3FN))
+        _ = _of([2], TensorProto.FLOAT8E4M3FN).facts.dtype
     assert str(caught.value) == "Input 'x' is of type FLOAT8E4M3FN, which is not supported."
 
 
@@ -132,7 +132,7 @@ def test_bare_attention_gets_its_own_inputs(name: str) -> None:
     """Every spec's inputs are drawn at the sizes asked for, and the case says the same."""
     spec = SPECS[name]
     model = bare(spec, opset=25)
-    sizes = {axis: _SIZES[axis] for axis in axis_names(model)}
+    sizes = {axis: _SIZES[axis] for axis in model.facts.axes}
     feeds = draw_feeds(model, sizes, spread=1.0, seed=0)
     assert tuple(feeds) == model.input_names
     for key, array in feeds.items():
@@ -185,8 +185,8 @@ def test_module_is_no_bare_attention(module_model: OnnxModel) -> None:
 
 def test_type_of_a_model() -> None:
     """The first floating-point input decides; ids alone are taken for float32."""
-    assert dtype_of(bare(dtype=Dtype.BFLOAT16)) is Dtype.BFLOAT16
-    assert dtype_of(_of([2], TensorProto.INT64)) is Dtype.FLOAT32
+    assert bare(dtype=Dtype.BFLOAT16).facts.dtype is Dtype.BFLOAT16
+    assert _of([2], TensorProto.INT64).facts.dtype is Dtype.FLOAT32
 
 
 def test_read_inputs_drops_what_is_no_input(tmp_path: Path) -> None:

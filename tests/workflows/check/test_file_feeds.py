@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.workflows.check.feeds import axis_names, draw_feeds
+from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, named_axes, with_hidden_rows
 from tests.workflows.convert_sources import with_ids
 
@@ -72,6 +72,6 @@ def test_every_axis_gets_a_name() -> None:
     model = _masked([3, 4])
     value = model.ir.graph.inputs[0]
     value.shape = type(value.shape)([None, "2*n", "seq", 8])  # type: ignore[misc, call-arg]
-    named = named_axes(model)
-    assert axis_names(named) == ("keep_axis0", "keep_axis1", "seq")
+    named = named_axes(load_model(model.ir))
+    assert named.facts.axes == ("keep_axis0", "keep_axis1", "seq")
     assert named_axes(named) is named

@@ -11,7 +11,6 @@ from torch import nn
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Verdict
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
@@ -20,7 +19,7 @@ from tests.workflows.user_modules import Reciprocal, SelfAttention, WithoutAtten
 
 def _ends(model: OnnxModel, source: nn.Module) -> list[AgreementRecord]:
     """Judgements of the module's end at a size never traced, with another module as the truth."""
-    sizes = {axis: 3 if axis.startswith("batch") else 17 for axis in axis_names(model)}
+    sizes = {axis: 3 if axis.startswith("batch") else 17 for axis in model.facts.axes}
     records = check_model(
         dataclasses.replace(model, source=source),
         get_runtime("ort-cpu"),

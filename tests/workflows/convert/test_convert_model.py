@@ -14,8 +14,8 @@ from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, OnnxModel, load_model
+from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.workflows.check.lifted_model import lift
-from sdpa_onnx.workflows.check.run_context import FORM_KEY, form_of
 from sdpa_onnx.workflows.convert.convert_file import Conversion, ProofOptions, convert_and_prove
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.convert.paired_runs import RunEffort
@@ -52,7 +52,7 @@ def test_everything_else_survives(form: Form, opset: int) -> None:
     kept = {node.name or node.outputs[0].name for node in result.ir.graph}
     assert {"projected", "best"} <= {value.name for node in result.ir.graph for value in node.outputs}, kept
     assert "Softmax" not in result.node_counts()
-    assert form_of(result) == form
+    assert result.facts.form == form
 
 
 def test_result_is_read_again(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_in_memory() -> None:
 
     model = load_model(with_projections())
     result = so.convert(model, form="ort-mha", runtime=None)
-    assert form_of(result) == "ort-mha"
+    assert result.facts.form == "ort-mha"
     assert [record.dialect for record in so.find_attention(result)] == ["onnxruntime MultiHeadAttention"]
     with pytest.raises(PlanError) as unknown:
         so.convert(model, form="fused")
@@ -240,7 +240,7 @@ def test_export_in_other_forms() -> None:
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True, has_past=True)
     for form in (Form.ATTENTION, Form.BLOCKED, Form.ORT_MHA):
         model = export_target(spec, opset=23, form=form, dtype=Dtype.FLOAT32)
-        assert (form_of(model), model.opset, model.is_bare_attention) == (form, 23, True)
+        assert (model.facts.form, model.opset, model.is_bare_attention) == (form, 23, True)
         assert model.output_names == ("Y", "present_key", "present_value")
     with pytest.raises(ExportError) as raised:
         export_target(spec, opset=23, form=Form.ORT_GQA, dtype=Dtype.FLOAT32)
@@ -263,14 +263,13 @@ def test_lengths_are_one_only_where_the_form_must() -> None:
 def test_export_ties_lengths_where_the_form_must(opset: int) -> None:
     """Causal attention without a past shares one length in the form that is for such; other targets are refused."""
     from sdpa_onnx.errors import ExportError
-    from sdpa_onnx.workflows.check.feeds import axis_names
     from sdpa_onnx.workflows.export.export_target import export_target
 
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True)
     model = export_target(spec, opset=opset, form=Form.ORT_GQA, dtype=Dtype.FLOAT32)
-    assert (form_of(model), axis_names(model)) == ("ort-gqa", ("batch_size", "q_seq_len"))
+    assert (model.facts.form, model.facts.axes) == ("ort-gqa", ("batch_size", "q_seq_len"))
     mha = export_target(spec, opset=opset, form=Form.ORT_MHA, dtype=Dtype.FLOAT32)
-    assert axis_names(mha) == ("batch_size", "q_seq_len", "kv_seq_len")
+    assert mha.facts.axes == ("batch_size", "q_seq_len", "kv_seq_len")
     with pytest.raises(ExportError, match=r"GroupQueryAttention needs as many new keys as queries: "):
         export_target(replace(spec, is_causal=False), opset=opset, form=Form.ORT_GQA, dtype=Dtype.FLOAT32)
 
@@ -283,7 +282,7 @@ def test_in_memory_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     from sdpa_onnx.graph.lower.lower import lower
 
     model = load_model(with_projections())
-    assert form_of(so.convert(model, form="ort-mha")) == "ort-mha"
+    assert so.convert(model, form="ort-mha").facts.form.value == "ort-mha"
 
     def swapped(graph: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
         written = lower(graph, replace(attention, key=attention.value, value=attention.key), form, options)

@@ -16,7 +16,7 @@ from sdpa_onnx.runtimes.base import LoadOptions, Runtime, get_runtime
 from sdpa_onnx.runtimes.worker_process import WorkerProcess, WorkerService
 from sdpa_onnx.workflows.export.export_target import ExportResult, export_and_prove, export_target
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
-from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes, traced_sizes
+from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes
 from tests.sweep.fakes import Faulty
 from tests.workflows.dying_child import READY, START, start_command, start_dying
 from tests.workflows.oracle_runtime import OracleRuntime
@@ -108,7 +108,7 @@ def test_axes_on_a_runtime_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(START, start)
     with own_process(get_runtime("ort-cpu"), 0.1) as runtime:
-        proof = prove_axes(bare_model, runtime, target="t", traced=traced_sizes(bare_model))
+        proof = prove_axes(bare_model, runtime, target="t", traced=bare_model.facts.traced)
     assert (proof.outcome, proof.reason) == (Outcome.TIMED_OUT, "ort-cpu gave no answer in 0.1 s.")
     assert (proof.baked, proof.failure, proof.sizes_tried, started) == ((), "", 0, ["ort-cpu"])
 

@@ -5,7 +5,6 @@ import pytest
 from onnx import helper
 
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.workflows.check.feeds import axis_names
 from sdpa_onnx.workflows.timing.graph_work import model_work, site_case
 from tests.graph.models import SPECS, bare, model_of, product
 
@@ -37,7 +36,7 @@ def test_past_counts_as_keys() -> None:
 
 def test_module_by_hand(module_model: OnnxModel) -> None:
     """Projections of 16 x 48 and 16 x 16 over 3 x 7 rows, and 2 heads of 8 over 7 x 7 pairs."""
-    sizes = {axis: 3 if axis.startswith("batch") else 7 for axis in axis_names(module_model)}
+    sizes = {axis: 3 if axis.startswith("batch") else 7 for axis in module_model.facts.axes}
     work = model_work(module_model, sizes)
     assert work is not None
     projections = 2 * 21 * (16 * 48 + 16 * 16)
@@ -48,7 +47,7 @@ def test_module_by_hand(module_model: OnnxModel) -> None:
 
 def test_founding_use_by_hand(founding_model: OnnxModel) -> None:
     """encoder-self at batch 2, length 10: four projections of 512 x 512 and 8 heads of 64."""
-    sizes = {axis: 2 if axis.startswith("batch") else 10 for axis in axis_names(founding_model)}
+    sizes = {axis: 2 if axis.startswith("batch") else 10 for axis in founding_model.facts.axes}
     work = model_work(founding_model, sizes)
     assert work is not None
     assert work.useful_flops == 4 * 2 * 20 * 512 * 512 + 2 * 8 * 100 * 2 * 128

@@ -13,7 +13,7 @@ from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
-from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, traced_sizes
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
 from tests.workflows.user_modules import (
     CausalWhenLong,
     MaskedWhenLong,
@@ -29,7 +29,7 @@ _SAMPLE = "batch_size 2, q_seq_len 5, k_seq_len 6"
 def _proof(model: OnnxModel, module: nn.Module) -> AxesProof:
     """Prove a graph as if it had come from this module."""
     return prove_axes(
-        replace(model, source=module.eval()), get_runtime("ort-cpu"), target="t", traced=traced_sizes(model), count=3
+        replace(model, source=module.eval()), get_runtime("ort-cpu"), target="t", traced=model.facts.traced, count=3
     )
 
 

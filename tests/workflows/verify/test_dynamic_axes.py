@@ -7,7 +7,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
-from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, size_sets, traced_sizes
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, size_sets
 from tests.graph.models import fixed_batch, fixed_length, fixed_mask
 from tests.sweep.fakes import Faulty
 from tests.workflows.user_modules import ScaledByLength, ScaledByLogLength, qkv
@@ -20,7 +20,7 @@ def _proof(model: OnnxModel, **options: object) -> AxesProof:
         model,
         get_runtime("ort-cpu"),
         target="t",
-        traced=traced_sizes(model),
+        traced=model.facts.traced,
         **options,  # type: ignore[arg-type]
     )
 

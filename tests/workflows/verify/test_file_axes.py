@@ -6,7 +6,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from sdpa_onnx.core.attention.spec import AttentionSpec
-from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel, load_model
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.workflows.verify.file_axes import scale_doubts, static_axes
 from tests.graph.models import bare, fixed_batch, model_of
 
@@ -60,7 +61,7 @@ def _traced(scale: float, **sizes: int) -> OnnxModel:
     model = bare(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=64, scale=scale))
     if sizes:
         model.ir.metadata_props[TRACED_KEY] = msgspec.json.encode(sizes).decode()
-    return model
+    return load_model(model.ir)
 
 
 _DOUBT = (

@@ -8,10 +8,11 @@ import pytest
 from torch import nn
 
 from sdpa_onnx.core.records.records import Outcome
-from sdpa_onnx.graph.model import TRACED_KEY, OnnxModel, load_model
+from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.torch_export.size_numbers import size_number
-from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, traced_sizes
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
 from tests.workflows.user_modules import ScaledByCount, ScaledByHand, qkv
 
 _GRAPH = """
@@ -34,7 +35,7 @@ def _proof(scale: str, module: Callable[[], nn.Module]) -> AxesProof:
     model: OnnxModel = load_model(onnx.parser.parse_model(_GRAPH.format(scale=scale)))
     model.ir.meta[TRACED_KEY] = {"b": 2, "s": 5, "t": 6}
     model = replace(model, source=module().eval())
-    return prove_axes(model, get_runtime("ort-cpu"), target="t", traced=traced_sizes(model), count=3)
+    return prove_axes(model, get_runtime("ort-cpu"), target="t", traced=model.facts.traced, count=3)
 
 
 def test_line_of_the_module_is_named() -> None:

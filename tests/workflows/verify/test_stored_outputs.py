@@ -10,7 +10,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Verdict
 from sdpa_onnx.errors import CaseError, FolderError, PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.check.feeds import axis_names, read_arrays, read_inputs
+from sdpa_onnx.workflows.check.feeds import read_arrays, read_inputs
 from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.verify.stored_outputs import OutputKeeper, judge_stored
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
@@ -24,7 +24,7 @@ _PLAIN = bare(SPECS["plain"])
 
 def _kept(folder: Path, model: OnnxModel, runtime: Runtime) -> tuple[Path, list[AgreementRecord]]:
     """One run at spread 1 into a folder, and what was found in it."""
-    check = CheckOptions(sizes={axis: _SIZES[axis] for axis in axis_names(model)}, spreads=(1.0,))
+    check = CheckOptions(sizes={axis: _SIZES[axis] for axis in model.facts.axes}, spreads=(1.0,))
     keep = OutputKeeper(folder=folder)
     records = check_model(model, runtime, check, target="t", expectations=ExpectationCache(), keep=keep)
     return folder / f"{runtime.name}-spread-1.npz", records

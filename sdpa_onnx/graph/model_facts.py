@@ -1,0 +1,225 @@
+"""What every stage wants to know of a graph, read once when an `OnnxModel` is made.
+
+Reads names, element types, shapes and metadata; no number of a tensor and no subgraph.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import onnx_ir as ir
+
+from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.spec import Dtype
+from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
+from sdpa_onnx.graph.element_types import DTYPES
+from sdpa_onnx.graph.site import AttentionSite
+
+__all__ = ["FORM_KEY", "TRACED_KEY", "ModelFacts", "parts_of_axis", "read_facts"]
+
+# Metadata: the form that a file was converted into, and the sizes of the sample that it was traced at.
+FORM_KEY = "sdpa_onnx.form"
+TRACED_KEY = "sdpa_onnx.traced_sizes"
+
+
+_Fact = TypeVar("_Fact")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why a fact could not be read; an error only for a stage that needs the fact."""
+
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Figures of one graph. `OnnxModel` makes them of its own graph, and nothing else does.
+
+    Args:
+        form: The form of its attentions: what the metadata states, else read off the operators.
+        opset: Operator-set version of the default domain, 0 without one.
+        input_names: In the order of the graph.
+        output_names: The same.
+        node_counts: Nodes per operator type in order of appearance, functions and subgraphs not entered.
+        is_bare_attention: Whether the graph is one attention whose inputs and output are the graph's own.
+        attention_dtype: Element type of the first attention's query, else of the first input of
+            such a type, else float32.
+    """
+
+    form: Form
+    opset: int
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    node_counts: Mapping[str, int]
+    is_bare_attention: bool
+    attention_dtype: Dtype
+    _axes: tuple[str, ...] | _Fault
+    _first_axes: frozenset[str]
+    _dtype: Dtype | _Fault
+    _traced: Mapping[str, int] | _Fault | None
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes that may change, in order of appearance; sums are left to their parts.
+
+        Raises:
+            ModelError: If an axis has no name, or is an expression that is no sum of names.
+        """
+        return _known(self._axes)
+
+    @property
+    def has_named_axes(self) -> bool:
+        """Whether `axes` can be read."""
+        return not isinstance(self._axes, _Fault)
+
+    @property
+    def batch_axes(self) -> frozenset[str]:
+        """Names of first axes, and of axes called batch.
+
+        Raises:
+            ModelError: As `axes`.
+        """
+        return self._first_axes | {axis for axis in self.axes if axis.startswith("batch")}
+
+    @property
+    def dtype(self) -> Dtype:
+        """Element type of the first floating-point input, float32 without one.
+
+        Raises:
+            ModelError: If it is a floating-point type that we do not know.
+        """
+        return _known(self._dtype)
+
+    @property
+    def traced(self) -> Mapping[str, int] | None:
+        """Sizes of the sample that the model was traced at, if the exporter or the reader of its module noted them.
+
+        Raises:
+            ModelError: If the note cannot be read.
+        """
+        return _known(self._traced)
+
+
+def read_facts(model: ir.Model, sites: Sequence[AttentionSite]) -> ModelFacts:
+    """Read the facts of a graph in one pass over its nodes."""
+    graph = model.graph
+    input_names = tuple(value.name or "" for value in graph.inputs)
+    output_names = tuple(value.name or "" for value in graph.outputs)
+    operators: dict[tuple[str, str], int] = {}
+    counts: dict[str, int] = {}
+    for node in graph:
+        key = node.domain, node.op_type
+        operators[key] = operators.get(key, 0) + 1
+        counts[key[1]] = counts.get(key[1], 0) + 1
+    return ModelFacts(
+        form=_form(model.metadata_props.get(FORM_KEY), operators),
+        opset=model.opset_imports.get("", 0),
+        input_names=input_names,
+        output_names=output_names,
+        node_counts=counts,
+        is_bare_attention=_is_bare(sites, input_names, output_names),
+        attention_dtype=_attention_dtype(graph, sites),
+        _axes=_axes(graph),
+        _first_axes=_first_axes(graph),
+        _dtype=_dtype(graph),
+        _traced=_traced(model),
+    )
+
+
+def parts_of_axis(size: ir.SymbolicDim, where: str) -> list[str]:
+    """Names in an axis, which may be a sum of names and numbers.
+
+    Args:
+        size: The axis.
+        where: Name of its input, for the error text.
+
+    Raises:
+        ModelError: If it has no name, or is another expression.
+    """
+    return _known(_parts(size, where))
+
+
+def _known(fact: _Fact | _Fault) -> _Fact:
+    if isinstance(fact, _Fault):
+        raise ModelError(fact.message, hint=fact.hint)
+    return fact
+
+
+def _form(noted: str | None, operators: Mapping[tuple[str, str], int]) -> Form:
+    if noted in set(Form):
+        return Form(str(noted))
+    if any(op_type == "Attention" for _, op_type in operators):
+        return Form.ATTENTION
+    if (CONTRIB_DOMAIN, "GroupQueryAttention") in operators:
+        return Form.ORT_GQA
+    return Form.ORT_MHA if (CONTRIB_DOMAIN, "MultiHeadAttention") in operators else Form.DECOMPOSED
+
+
+def _is_bare(sites: Sequence[AttentionSite], input_names: Sequence[str], output_names: Sequence[str]) -> bool:
+    if len(sites) != 1:
+        return False
+    return sorted(sites[0].inputs.values()) == sorted(input_names) and sites[0].output in output_names
+
+
+def _attention_dtype(graph: ir.Graph, sites: Sequence[AttentionSite]) -> Dtype:
+    inputs = list(graph.inputs)
+    queries = {site.query for site in sites}
+    if queries:
+        values = [*inputs, *(value for node in graph for value in node.outputs)]
+        inputs = [*(value for value in values if value.name in queries), *inputs]
+    known = (DTYPES[value.dtype] for value in inputs if value.dtype is not None and value.dtype in DTYPES)
+    return next(known, Dtype.FLOAT32)
+
+
+def _dtype(graph: ir.Graph) -> Dtype | _Fault:
+    for value in graph.inputs:
+        if value.dtype is None:
+            continue
+        if value.dtype in DTYPES:
+            return DTYPES[value.dtype]
+        if value.dtype.is_floating_point():
+            return _Fault(f"Input '{value.name}' is of type {value.dtype}, which is not supported.")
+    return Dtype.FLOAT32
+
+
+def _axes(graph: ir.Graph) -> tuple[str, ...] | _Fault:
+    names: dict[str, None] = {}
+    for value in graph.inputs:
+        for size in value.shape or ():
+            if isinstance(size, ir.SymbolicDim):
+                parts = _parts(size, value.name or "")
+                if isinstance(parts, _Fault):
+                    return parts
+                names |= dict.fromkeys(parts)
+    names.pop("total_seq_len", None)  # past + new
+    return tuple(names)
+
+
+def _parts(size: ir.SymbolicDim, where: str) -> list[str] | _Fault:
+    if size.value is None:
+        return _Fault(f"Input '{where}' has an axis without a name.", "Name its dynamic axes.")
+    text = str(size.value)
+    if not re.fullmatch(r"\s*[A-Za-z_]\w*(\s*[+-]\s*([A-Za-z_]\w*|\d+))*\s*", text):
+        return _Fault(f"Axis '{text}' of input '{where}' is no name and no sum of names.", "Give it a name.")
+    return re.findall(r"[A-Za-z_]\w*", text)
+
+
+def _first_axes(graph: ir.Graph) -> frozenset[str]:
+    shapes = [value.shape for value in graph.inputs if value.shape is not None and len(value.shape) > 1]
+    return frozenset(str(shape[0].value) for shape in shapes if not isinstance(shape[0], int))
+
+
+def _traced(model: ir.Model) -> Mapping[str, int] | _Fault | None:
+    text = model.metadata_props.get(TRACED_KEY)
+    if text is None:
+        noted: Mapping[str, int] | None = model.meta.get(TRACED_KEY)
+        return noted
+    try:
+        return msgspec.json.decode(text, type=dict[str, int])
+    except msgspec.MsgspecError as error:
+        return _Fault(f"The metadata '{TRACED_KEY}' of the model cannot be read: {error}.")
