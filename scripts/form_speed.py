@@ -35,8 +35,8 @@ from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Unsupported, get_runtime
 from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
 
 _ORT_FORMS = (Form.ATTENTION, Form.DECOMPOSED, Form.BLOCKED, Form.ORT_MHA, Form.ORT_GQA)

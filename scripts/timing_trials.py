@@ -29,7 +29,7 @@ from sdpa_onnx.core.timing.paired import LOOKS, StoppingLook
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
 
 __all__ = ["PLANTS", "SETTINGS"]

@@ -148,7 +148,7 @@ def verify(
         ModelError: If nothing in the model can be judged.
     """
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
     from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, verify_file
 
     loaded = load(model)
@@ -184,7 +184,7 @@ def bench(
     from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.runtimes.base import get_runtime
     from sdpa_onnx.workflows.bench.bench_files import usual_sizes
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
     from sdpa_onnx.workflows.timing.comparison import Arm
     from sdpa_onnx.workflows.timing.comparison import bench as time_arms
 

@@ -18,7 +18,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 from sdpa_onnx.torch_export.exporter import export_spec
 from sdpa_onnx.torch_export.modules import FOUNDING_USES
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import verify
 
 # name -> what stands in the source: query heads, key/value heads, d_k, d_v, then what differs from plain attention.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sdpa_onnx.sweep.bench_run import BenchRun
     from sdpa_onnx.workflows.bench.arms import ArmChoice
     from sdpa_onnx.workflows.bench.bench_files import BenchResult, BenchTask, PreparedBench
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
 
 __all__ = ["bench"]
 
@@ -190,8 +190,8 @@ def _choice(
 
 def _check(inputs: Path | None, models: list[Path], seed: int) -> "CheckOptions":
     from sdpa_onnx.graph.model import load_model
-    from sdpa_onnx.workflows.check.feeds import read_inputs
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
+    from sdpa_onnx.workflows.check.given_arrays import read_inputs
 
     given = read_inputs(inputs, load_model(models[0])) if inputs is not None else None
     return CheckOptions(sizes={}, seed=seed, inputs=given)

@@ -256,8 +256,8 @@ def _sized(
 
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.measure.calibration import load_calibration
-    from sdpa_onnx.workflows.check.feeds import read_inputs
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
+    from sdpa_onnx.workflows.check.given_arrays import read_inputs
 
     if inputs is not None and (size or at):
         raise PlanError("--inputs have sizes of their own.", hint="Leave out --at and --size.")

@@ -13,7 +13,7 @@ from sdpa_onnx.cli.show import show_records
 if TYPE_CHECKING:
     from sdpa_onnx.core.records.records import Record
     from sdpa_onnx.runtimes.base import Runtime
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
     from sdpa_onnx.workflows.reduce.search import ReducedCase
 
 __all__ = ["reduce"]
@@ -51,8 +51,8 @@ def reduce(
     from sdpa_onnx.errors import PlanError
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
-    from sdpa_onnx.workflows.check.feeds import read_inputs
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
+    from sdpa_onnx.workflows.check.given_arrays import read_inputs
     from sdpa_onnx.workflows.isolate.isolated_runtime import guarded_runtime
     from sdpa_onnx.workflows.reduce.bundle import require_writable
     from sdpa_onnx.workflows.reduce.search import NothingFails, reduce_model

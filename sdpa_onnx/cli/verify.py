@@ -74,8 +74,8 @@ def verify(
     """Judge every attention of a file on runtimes, and prove that its axes may change."""
     pin_threads(threads)
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
-    from sdpa_onnx.workflows.check.feeds import read_inputs
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
+    from sdpa_onnx.workflows.check.given_arrays import read_inputs
     from sdpa_onnx.workflows.verify.stored_outputs import OutputKeeper
     from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, load_against, verify_file
 

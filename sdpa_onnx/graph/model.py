@@ -143,7 +143,7 @@ class OnnxModel:
         return content_hash(self.ir)
 
     def tapped(self, names: Sequence[str] | None = None) -> "OnnxModel":
-        """Return a copy whose graph also outputs every value that a site names.
+        """Return a copy whose graph also outputs every value that a site names; itself if it does so already.
 
         Args:
             names: The values to add, instead of those that the sites name.
@@ -151,14 +151,15 @@ class OnnxModel:
         Raises:
             ModelError: If a site names a value that is not in the graph.
         """
-        model = self.ir.clone()
         if names is None:
             names = [name for site in self.sites for name in (*site.inputs.values(), site.output)]
+        present = {*self.input_names, *self.output_names, *self.ir.graph.initializers}
+        missing = [name for name in dict.fromkeys(names) if name not in present]
+        if not missing:
+            return self
+        model = self.ir.clone()
         values = {value.name: value for node in model.graph for value in node.outputs}
-        present = {value.name for value in (*model.graph.outputs, *model.graph.inputs)}
-        for name in dict.fromkeys(names):
-            if name in present or name in model.graph.initializers:
-                continue
+        for name in missing:
             if name not in values:
                 raise ModelError(
                     f"The metadata of {self.path or 'the model'} names a value '{name}' that is not in the graph.",

@@ -49,7 +49,7 @@ def find_disagreement(
     """
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
     from sdpa_onnx.workflows.verify.verify_file import verify_file
 
     names = pick_runtimes([runtime])
@@ -71,7 +71,7 @@ def _arrays(
     if inputs is None:
         return None
     from sdpa_onnx.errors import PlanError
-    from sdpa_onnx.workflows.check.feeds import read_inputs
+    from sdpa_onnx.workflows.check.given_arrays import read_inputs
 
     if isinstance(inputs, str | os.PathLike):
         return read_inputs(Path(inputs), model)

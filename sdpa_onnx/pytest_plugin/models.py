@@ -50,7 +50,7 @@ def time_models(
     from sdpa_onnx.runtimes.base import get_runtime
     from sdpa_onnx.workflows.bench.bench_files import usual_sizes
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
-    from sdpa_onnx.workflows.check.run_context import CheckOptions
+    from sdpa_onnx.workflows.check.check_options import CheckOptions
     from sdpa_onnx.workflows.timing.comparison import Arm, bench
 
     name = pick_runtimes([runtime])[0]

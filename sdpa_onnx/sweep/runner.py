@@ -30,7 +30,8 @@ from sdpa_onnx.sweep.models import ModelCache, sizes_of
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, SaturationJob, TimingJob, cell_id, job_id
 from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.sweep.suite import CaseKey
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 from sdpa_onnx.workflows.export.export_target import export_and_prove
 from sdpa_onnx.workflows.saturation.measure import SaturationPlan, module_check, saturation
 from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench

@@ -21,7 +21,7 @@ from sdpa_onnx.sweep.store import read_run
 from sdpa_onnx.workflows.bench import bench_files, calibrate
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
 from sdpa_onnx.workflows.bench.calibrate import CalibrationResult
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import TimedComparison
 from sdpa_onnx.workflows.timing.job_folder import Arm
 from tests.cli.invoke import Shell

@@ -12,7 +12,7 @@ from sdpa_onnx.core.attention.spec import AttentionCase
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import verify
 from tests.models.folder import FOLDER, ROWS
 

@@ -17,7 +17,7 @@ from sdpa_onnx.sweep.store import read_run
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
 from sdpa_onnx.workflows.bench.arms import ArmChoice, ArmSet
 from sdpa_onnx.workflows.bench.bench_files import BenchResult, BenchTask, PreparedBench
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.job_folder import Arm
 from tests.graph.models import product
 from tests.report.synthetic_bench import BASELINE, benched, timing

@@ -16,10 +16,10 @@ from sdpa_onnx.measure.pool import WorkerFactory, WorkerPool
 from sdpa_onnx.measure.what_ran import worker_report
 from sdpa_onnx.runtimes.array_files import read_arrays
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
-from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
-from sdpa_onnx.workflows.check.input_steps import GIVEN, InputStep
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds
 from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
-from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext
+from sdpa_onnx.workflows.check.run_context import RunContext
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
 
@@ -95,7 +95,7 @@ def _judged(
     *,
     target: str,
 ) -> list[AgreementRecord]:
-    tapped = model if model.is_bare_attention else model.tapped()
+    tapped = model.tapped()
     step = _step(model, check)
     job = folder.job(arm, step.feeds, threads=check.threads, model=tapped)
     with tempfile.TemporaryDirectory() as name:

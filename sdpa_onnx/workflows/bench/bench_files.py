@@ -21,8 +21,8 @@ from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
 from sdpa_onnx.workflows.bench.arms import ArmChoice, ArmSet, find_baseline, make_contest
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.file_feeds import named_axes
-from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import bench, require_free_names
 
 __all__ = ["CEILING_SECONDS", "BenchResult", "BenchTask", "PreparedBench", "prepare", "time_all", "usual_sizes"]

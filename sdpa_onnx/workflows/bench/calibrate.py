@@ -22,7 +22,7 @@ from sdpa_onnx.measure.timing_notice import announced
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.measure.verdict_rule import DISTURBED_LIMIT, clock_of
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.export.export_target import export_target
 from sdpa_onnx.workflows.timing.comparison import TimedComparison, bench
 from sdpa_onnx.workflows.timing.job_folder import Arm

@@ -3,46 +3,66 @@
 Attention's own inputs are drawn by `core.attention.inputs`; here a module's inputs are.
 """
 
-import lzma
 import re
-import struct
-import zipfile
-import zlib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.oracle import split_heads
+from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
-from sdpa_onnx.errors import ModelError, PlanError
+from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.model_facts import parts_of_axis
-from sdpa_onnx.runtimes.feeds import shape_words, type_word
+from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.runtimes.base import Session
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 
 __all__ = [
+    "GIVEN",
     "Feeds",
+    "InputStep",
     "bare_case",
-    "check_type",
     "draw_feeds",
     "feeds_of",
-    "read_arrays",
-    "read_inputs",
+    "ladder",
+    "logit_spread",
+    "probe_steps",
     "resolve_shape",
 ]
 
 Feeds = dict[str, NDArray[np.generic]]
 Sizes = Mapping[str, int]
 
-# What damaged bytes make numpy and zipfile raise; RuntimeError: a member with a password.
-_UNREADABLE = (
-    *(ValueError, TypeError, EOFError, AttributeError, KeyError, IndexError, SyntaxError, RuntimeError, OverflowError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
-)
+GIVEN = "given"
+_OWN = "the module's own spread"
+# Queries looked at when the logit spread of a module's attention is measured.
+_SPREAD_ROWS = 32
+# Structure shows at small sizes: a prime above the usual tile of 64, so that a second, ragged tile is there.
+_PROBE_LENGTH = 67
 # Sizes of the axes of a bare attention, by the names that our exporter gives them.
 _BARE_AXES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputStep:
+    """One set of inputs of a model.
+
+    Args:
+        word: What it is, for the record: "spread 1", "probe poison", "given".
+        spread: Standard deviation of the logits that was asked for, or -1.
+        check: The check, with the sizes of this step.
+        feeds: Arrays by graph input name.
+    """
+
+    word: str
+    spread: float
+    check: CheckOptions
+    feeds: Feeds
 
 
 def bare_case(model: OnnxModel, sizes: Sizes, dtype: Dtype | None = None) -> AttentionCase | None:
@@ -85,70 +105,62 @@ def feeds_of(model: OnnxModel, inputs: AttentionInputs, sizes: Sizes) -> Feeds:
     return {name: _broadcast_back(model, name, drawn[field], sizes) for field, name in model.sites[0].inputs.items()}
 
 
-def read_inputs(path: Path, model: OnnxModel) -> Feeds:
-    """Read arrays by input name from an .npz file.
-
-    Raises:
-        PlanError: If it cannot be read, lacks an input, or one is of another type, rank or fixed size than the graph's.
-    """
-    arrays = read_arrays(path)
-    missing = [name for name in model.input_names if name not in arrays]
-    if missing:
-        has = ", ".join(arrays) or "nothing"
-        raise PlanError(f"{path} lacks the input '{missing[0]}'; it has {has}.", hint="Name arrays as the inputs.")
-    for value in model.ir.graph.inputs:
-        array = arrays[value.name or ""]
-        check_type(path, value, array)
-        takes = shape_words(value, array.shape)
-        if takes:
-            raise PlanError(f"{path}: '{value.name}' has shape {array.shape}, the model takes {takes}.")
-    return {name: arrays[name] for name in model.input_names}
-
-
-def check_type(path: Path, value: ir.Value, array: NDArray[np.generic]) -> None:
-    """Refuse an array that is of another element type than a value of the graph, or of no type of numbers.
-
-    Raises:
-        PlanError: If it is.
-    """
-    has, takes = array.dtype.name, type_word(value)
-    if takes is None and not _are_numbers(array):
-        raise PlanError(f"{path}: '{value.name}' is {has}, which is no type of real numbers.")
-    if takes is not None and has != takes:
-        verb = "takes" if value.is_graph_input() else "gives"
-        raise PlanError(f"{path}: '{value.name}' is {has}, the model {verb} {takes}.")
+def ladder(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[InputStep]:
+    """Every step of the ladder; a module's inputs are widened until its attention has the spread asked for."""
+    if check.inputs is not None:
+        yield InputStep(word=GIVEN, spread=-1.0, check=check, feeds=dict(check.inputs))
+        return
+    if model.is_bare_attention:
+        for spread in check.spreads:
+            feeds = draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
+            yield InputStep(word=f"spread {spread:g}", spread=spread, check=check, feeds=feeds)
+        return
+    first = draw_feeds(model, check.sizes, spread=1.0, seed=check.seed)
+    if not model.sites:
+        # Nothing to measure a spread on: wider inputs at least leave the flat part of the softmax.
+        for spread in check.spreads:
+            wide = draw_feeds(model, check.sizes, spread=1.0, seed=check.seed, gain=max(1.0, spread))
+            yield InputStep(word=_OWN, spread=-1.0, check=check, feeds=wide)
+        return
+    own = _measured_spread(model, {**model.constants(), **first, **session.run(first)})
+    if not own > 0.0 or not any(array.dtype.kind not in "bui" for array in first.values()):
+        yield InputStep(word=_OWN, spread=-1.0, check=check, feeds=first)
+        return
+    for spread in check.spreads:
+        wide = draw_feeds(model, check.sizes, spread=spread, seed=check.seed, gain=(spread / own) ** 0.5)
+        yield InputStep(word=f"spread {spread:g}", spread=spread, check=check, feeds=wide)
 
 
-def _are_numbers(array: NDArray[np.generic]) -> bool:
-    import ml_dtypes
+def probe_steps(model: OnnxModel, check: CheckOptions) -> Iterator[InputStep]:
+    """Every structural probe that a bare attention can be asked, at lengths that need not be large."""
+    sizes = {axis: min(size, _PROBE_LENGTH) for axis, size in check.sizes.items()}
+    case = bare_case(model, sizes)
+    if case is None:
+        return
+    small = replace(check, sizes=sizes)
+    for probe in probes_for(case.spec):
+        feeds = feeds_of(model, probe.draw(case, check.seed), sizes)
+        yield InputStep(word=f"probe {probe.name}", spread=-1.0, check=small, feeds=feeds)
 
-    return array.dtype.kind in "biuf" or array.dtype == ml_dtypes.bfloat16
+
+def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:
+    """Root mean square, over some queries, of the standard deviation of their scaled logits."""
+    query, key, _ = split_heads(site.spec, inputs)
+    if key.shape[2] < 2 or not query.size:
+        return 0.0
+    with np.errstate(over="ignore", invalid="ignore"):  # of infinite inputs
+        scores = site.spec.scale_value * (query[:, :1, :_SPREAD_ROWS] @ key[:, :1].transpose(0, 1, 3, 2))
+        spread = float(np.sqrt(np.mean(np.var(scores, axis=-1))))
+    return spread if np.isfinite(spread) else 0.0
 
 
-def read_arrays(path: Path) -> Feeds:
-    """Read every array of an .npz file.
-
-    Numpy stores bfloat16 as two bytes without a type; they are read back as bfloat16,
-    the only such type that a model of ours has.
-
-    Raises:
-        PlanError: If it cannot be read.
-    """
-    import ml_dtypes
-
-    if path.exists() and not path.is_dir() and not path.is_file():  # a pipe would be waited for
-        raise PlanError(f"{path} is not a regular file.", hint="Write it with numpy.savez.")
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise PlanError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except _UNREADABLE as error:
-        raise PlanError(f"{path} is no .npz file of plain arrays.", hint="Write it with numpy.savez.") from error
-    if not all(isinstance(array, np.ndarray) for array in arrays.values()):  # of a member that is no .npy file, bytes
-        raise PlanError(f"{path} is no .npz file of plain arrays.", hint="Write it with numpy.savez.")
-    untyped = np.dtype("V2")
-    return {name: array.view(ml_dtypes.bfloat16) if array.dtype == untyped else array for name, array in arrays.items()}
+def _measured_spread(model: OnnxModel, arrays: Mapping[str, NDArray[np.generic]]) -> float:
+    """Median over the attentions of the standard deviation of a row of logits; 0 without any."""
+    spreads = [
+        logit_spread(site, AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()}))
+        for site in model.sites
+    ]
+    return float(np.median(spreads)) if spreads else 0.0
 
 
 def resolve_shape(value: ir.Value, sizes: Sizes) -> tuple[int, ...]:

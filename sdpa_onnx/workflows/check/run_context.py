@@ -1,26 +1,23 @@
 """What was asked of a model and what ran, and the agreement records that come of it."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.forms import Form
-from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs
+from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes, Subject
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import bare_case
 
 __all__ = [
     "MODULE_RUNTIME",
-    "CheckOptions",
     "NamedCase",
     "RunContext",
     "end_sizes",
@@ -43,27 +40,6 @@ _NOTHING_TAPPED = (
 )
 # The first opset with an Attention node.
 _ATTENTION_OPSET = 23
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckOptions:
-    """What to check of a model.
-
-    Args:
-        sizes: Size of every named axis.
-        spreads: Logit spreads to run; a module is fed so that it reaches them.
-        seed: Seed of the inputs.
-        threads: Threads inside one operator.
-        inputs: Given arrays by graph input name, instead of drawn ones.
-        probes: Also ask the structural probes of a bare attention.
-    """
-
-    sizes: Mapping[str, int]
-    spreads: Sequence[float] = LADDER
-    seed: int = 0
-    threads: int = 1
-    inputs: Mapping[str, NDArray[np.generic]] | None = None
-    probes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

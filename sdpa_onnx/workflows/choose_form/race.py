@@ -17,8 +17,8 @@ from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.workers import WorkerFailedError
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import bench
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 

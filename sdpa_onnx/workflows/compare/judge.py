@@ -19,8 +19,8 @@ from sdpa_onnx.measure.pool import PATIENCE_SECONDS
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.bench.arm_agreement import judge_numbers
 from sdpa_onnx.workflows.bench.bench_files import usual_sizes
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.lifted_model import lift, with_lifted_sites
-from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.compare.sides import (
     BASE,
     HEAD,

@@ -20,7 +20,7 @@ from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.bench.bench_files import CEILING_SECONDS, usual_sizes
 from sdpa_onnx.workflows.bench.environments import require_environments
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.compare.judge import judge_both
 from sdpa_onnx.workflows.compare.sides import (
     BASE,

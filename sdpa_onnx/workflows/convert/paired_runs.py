@@ -20,12 +20,11 @@ from sdpa_onnx.graph.lower.by_length import branch_lengths
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes_apart import nodes_apart
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, draw_feeds, ladder
 from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, with_hidden_rows
 from sdpa_onnx.workflows.check.graph_numbers import likely_sizes
-from sdpa_onnx.workflows.check.input_steps import InputStep, ladder
 from sdpa_onnx.workflows.check.mask_inputs import drawn_as_masks, mask_only_axes
-from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.convert.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, rounded

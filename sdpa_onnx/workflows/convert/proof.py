@@ -19,9 +19,10 @@ from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, Unsupported
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.check.file_feeds import named_axes
-from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext, end_sizes, failed_record, unsupported_record
+from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, failed_record, unsupported_record
 from sdpa_onnx.workflows.convert.output_check import (
     OutputRun,
     has_number,
@@ -263,10 +264,11 @@ class _Seen:
             return
         seen: list[object] = []
         try:
-            for _, part, small in sites_alone(self.result, self.runtime, check, arrays=self.around):
-                if part.sites[0].spec not in seen:
-                    seen.append(part.sites[0].spec)
-                    yield from self._probed(part, replace(small, spreads=LADDER))
+            shapes = {name: array.shape for name, array in self.around.items()}
+            for alone in sites_alone(self.result, self.runtime, check, shapes):
+                if alone.model.sites[0].spec not in seen:
+                    seen.append(alone.model.sites[0].spec)
+                    yield from self._probed(alone.model, replace(alone.check, spreads=LADDER))
         except ModelError:
             return  # inputs that only a legal index fits: the runs side by side have judged them
 

@@ -13,8 +13,9 @@ from sdpa_onnx.errors import ModelError, SdpaOnnxError
 from sdpa_onnx.graph.files.large import is_large, number_bytes
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.lifted_model import lift
-from sdpa_onnx.workflows.check.run_context import CheckOptions, failed_record
+from sdpa_onnx.workflows.check.run_context import failed_record
 from sdpa_onnx.workflows.convert.paired_runs import RunEffort
 from sdpa_onnx.workflows.convert.proof import ConversionProof, prove_conversion
 from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, IsolatedFunction

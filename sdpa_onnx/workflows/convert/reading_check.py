@@ -19,8 +19,7 @@ from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.workflows.check.feeds import Feeds
-from sdpa_onnx.workflows.check.input_steps import logit_spread
+from sdpa_onnx.workflows.check.feeds import Feeds, logit_spread
 from sdpa_onnx.workflows.check.run_context import RunContext, site_sizes
 from sdpa_onnx.workflows.convert.paired_runs import PairRun
 

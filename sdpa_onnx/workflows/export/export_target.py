@@ -17,7 +17,7 @@ from sdpa_onnx.graph.attention_node import usual_form
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.convert.paired_runs import edge_sets, has_branches, long_sets
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process

@@ -16,7 +16,7 @@ from sdpa_onnx.core.records.records import Verdict
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import Sessions
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.fuzz.case import CaseOutcome, run_random
 from sdpa_onnx.workflows.fuzz.groups import FuzzGroup, FuzzGroups
 from sdpa_onnx.workflows.fuzz.model import fuzz_model

@@ -24,7 +24,7 @@ from sdpa_onnx.graph.cut import cut_out
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported
 from sdpa_onnx.workflows.locate.node_steps import NodeWalk
-from sdpa_onnx.workflows.locate.reference_nodes import NoReference, moved, node_label, read_names, widened
+from sdpa_onnx.workflows.locate.reference_nodes import NoReference, moved, node_label, widened
 
 __all__ = ["FusedSpan", "find_fused_span"]
 
@@ -155,9 +155,9 @@ class _Spans:
         inside = set(group)
         made = [value for node in group for value in node.outputs if value.name in self._walk.values]
         names = {value.name for value in made}
-        read = dict.fromkeys(name for node in group for name in read_names(node))
+        read = dict.fromkeys(name for node in group for name in self._walk.read_names[node])
         inputs = [name for name in read if name not in names and name in self._walk.values]
-        captured = {name for node in self.nodes if node not in inside for name in read_names(node)}
+        captured = {name for node in self.nodes if node not in inside for name in self._walk.read_names[node]}
         ends = {value.name for value in self._model.ir.graph.outputs}
         outputs = [value.name or "" for value in made if value.name in captured or value.name in ends]
         return inputs, outputs
@@ -193,7 +193,8 @@ class _Spans:
         """All values of the group, each node fed what the one before it gave."""
         values = dict(feeds)
         for node in group:
-            reads = {name: values[name] if name in values else self._walk.constants[name] for name in read_names(node)}
+            names = self._walk.read_names[node]
+            reads = {name: values[name] if name in values else self._walk.constants[name] for name in names}
             found = evaluate(node, reads)
             if isinstance(found, NoReference):
                 return found

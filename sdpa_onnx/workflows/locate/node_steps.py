@@ -84,6 +84,7 @@ class NodeWalk:
 
     Attributes:
         reference: The evaluator of single nodes.
+        read_names: Names of all values that each node reads, see `reference_nodes.read_names`.
         unit: Unit roundoff of the format that the runtime works in.
         constants: Values that do not depend on the inputs, by name; they grow with the walk.
         values: The others that are still read, in the model's types.
@@ -92,6 +93,7 @@ class NodeWalk:
     def __init__(self, model: OnnxModel, feeds: Mapping[str, Array], precision: Precision, stand_in: Stand) -> None:
         self._graph = model.ir.graph
         self.reference = NodeReference(model.ir)
+        self.read_names = {node: read_names(node) for node in self._graph}
         self._precision = precision
         self.unit = working_unit(precision)
         self._stand_in = stand_in
@@ -119,13 +121,13 @@ class NodeWalk:
 
     def _count_reads(self) -> dict[str, int]:
         left: dict[str, int] = {}
-        for node in self._graph:
-            for name in read_names(node):
+        for names in self.read_names.values():
+            for name in names:
                 left[name] = left.get(name, 0) + 1
         return left
 
     def _forget(self, node: ir.Node) -> None:
-        for name in read_names(node):
+        for name in self.read_names[node]:
             self._left[name] -= 1
             if not self._left[name]:
                 self.values.pop(name, None)
@@ -139,7 +141,7 @@ class NodeWalk:
             self.constants |= found
 
     def _step(self, node: ir.Node) -> NodeStep:
-        names = read_names(node)
+        names = self.read_names[node]
         missing = [name for name in names if name not in self.values and name not in self.constants]
         if missing:
             return NodeStep(node=node, reads={}, reason=f"there is no reference value of its input '{missing[0]}'")
@@ -226,13 +228,14 @@ def _bound(node: ir.Node, reads: Mapping[str, Array], precision: Precision) -> F
     left, right = arrays[0], arrays[1]
     if left is None or right is None or not left.ndim or not right.ndim:
         return None
-    if node.op_type == "MatMul":
-        return product_bound(left, right, None, precision)
-    left = left.T if _number(node, "transA", 0.0) else left
-    right = right.T if _number(node, "transB", 0.0) else right
-    added = arrays[2] if len(arrays) > 2 else None
-    bias = np.zeros(()) if added is None else _number(node, "beta", 1.0) * added.astype(np.float64)
-    return product_bound(_number(node, "alpha", 1.0) * left.astype(np.float64), right, bias, precision)
+    bias = None
+    if node.op_type != "MatMul":
+        left = left.T if _number(node, "transA", 0.0) else left
+        right = right.T if _number(node, "transB", 0.0) else right
+        added = arrays[2] if len(arrays) > 2 else None
+        bias = np.zeros(()) if added is None else _number(node, "beta", 1.0) * added.astype(np.float64)
+        left = _number(node, "alpha", 1.0) * left.astype(np.float64)
+    return product_bound(left, right, bias, precision)
 
 
 def _number(node: ir.Node, name: str, default: float) -> float:

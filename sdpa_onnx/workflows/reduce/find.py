@@ -32,9 +32,8 @@ from sdpa_onnx.workflows.check.case_trial import (
     qk_mode_of,
     run_case,
 )
-from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
-from sdpa_onnx.workflows.check.input_steps import GIVEN, InputStep, ladder, probe_steps
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds, ladder, probe_steps
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.reduce.memory import require_memory
 from sdpa_onnx.workflows.reduce.trials import KeptFailure, failure_of, message_shape
@@ -101,7 +100,7 @@ class FailureSearch:
         self._require_axes()
         self._require_arrays()
         require_memory(self.model, self.size_sets() if self.check.sizes else ())
-        model = self.model if self.model.is_bare_attention else self.model.tapped()
+        model = self.model.tapped()
         support = self.runtime.supports(model)
         if isinstance(support, Unsupported):
             message = not_taken(self.runtime.name, support.reason)

@@ -19,9 +19,9 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, TrialResult, qk_mode_of, run_case
-from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds
-from sdpa_onnx.workflows.check.input_steps import GIVEN
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, draw_feeds
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
 from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
 from sdpa_onnx.workflows.reduce.axes import ShrunkAxes, shrink_axes

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Sizes
-from sdpa_onnx.workflows.check.input_steps import GIVEN
+from sdpa_onnx.workflows.check.feeds import GIVEN
 from sdpa_onnx.workflows.check.run_context import with_figures
 from sdpa_onnx.workflows.reduce.search import NothingFails, ReducedCase
 

@@ -30,8 +30,8 @@ from sdpa_onnx.measure.what_ran import worker_report
 from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.base import RanReport, Unsupported
 from sdpa_onnx.runtimes.workers import WorkerFailedError
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.timing.graph_work import model_work
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder, longer
 from sdpa_onnx.workflows.timing.records import RecordContext, refused_record, timed_record

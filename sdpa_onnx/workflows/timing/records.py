@@ -18,7 +18,8 @@ from sdpa_onnx.measure.schedule import ScheduleResult
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.measure.verdict_rule import Decision, ratio
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.workflows.check.run_context import CheckOptions, end_sizes, named_case
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.run_context import end_sizes, named_case
 from sdpa_onnx.workflows.timing.graph_work import model_work, site_case
 from sdpa_onnx.workflows.timing.job_folder import Arm
 

@@ -17,8 +17,8 @@ from sdpa_onnx.errors import CaseError, ExportError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.ort_errors import failing_node
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.graph_numbers import likely_sizes
-from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.verify.axis_links import axis_links, first_that_runs, follow
 from sdpa_onnx.workflows.verify.baked_settings import baked_settings

@@ -5,8 +5,8 @@ right is `verify`'s to say.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +14,19 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.faults.fault_kind import Fault, Outputs
 from sdpa_onnx.core.faults.planted_faults import faults_for, right_output
+from sdpa_onnx.core.records.records import Outcome, PlantedRecord
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
-from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session
-from sdpa_onnx.workflows.check.feeds import Feeds
-from sdpa_onnx.workflows.check.input_steps import InputStep, ladder, probe_steps
-from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, ladder, probe_steps
+from sdpa_onnx.workflows.check.run_context import RunContext
+from sdpa_onnx.workflows.verify.site_probes import SiteAlone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
 
-__all__ = ["PlantedFault", "plant_in", "prove"]
+__all__ = ["PlantedFault", "plant_in", "prove", "prove_sites"]
 
 Array = NDArray[np.generic]
 
@@ -55,6 +57,30 @@ class _Trial:
     fault: Fault
     caught_by: str | None = None
     shows: bool = False
+
+
+def prove_sites(
+    model: OnnxModel, runtime: Runtime, check: CheckOptions, alone: Iterable[SiteAlone], *, target: str
+) -> Iterator[PlantedRecord]:
+    """Plant every fault that each attention can have, in the outputs of the same inputs that `check` judges.
+
+    Args:
+        model: The model.
+        runtime: Where it runs.
+        check: Sizes, spreads or given inputs (these of a bare attention only).
+        alone: The attentions inside a larger model, see `sites_alone`.
+        target: Name for the records.
+
+    Raises:
+        SessionError: If the runtime fails on the model.
+    """
+    if isinstance(runtime.supports(model), Unsupported):
+        return
+    if model.is_bare_attention:
+        alone = [SiteAlone(name=model.sites[0].name, model=model, check=replace(check, probes=True))]
+    for site in alone:
+        for planted in prove(site.model, runtime, site.check):
+            yield _record(site.model, runtime.name, site.name, planted, target)
 
 
 def prove(
@@ -129,6 +155,29 @@ def _same(some: Feeds, other: Feeds) -> bool:
 
 def _noticed(checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache) -> bool:
     return any(record.verdict in _NOTICED for record in judge_outputs(checked, step, outputs, expectations))
+
+
+def _record(model: OnnxModel, runtime: str, site: str, planted: PlantedFault, target: str) -> PlantedRecord:
+    if planted.caught_by is not None:
+        outcome, reason = Outcome.OK, ""
+    elif planted.shows:
+        outcome, reason = Outcome.FAILED, f"These inputs would not have shown that {planted.fault.says}."
+    else:
+        outcome, reason = Outcome.SKIPPED, "It changes no output on any of these inputs."
+    return PlantedRecord(
+        target=target,
+        case=target,
+        form=model.facts.form.value,
+        opset=model.opset,
+        runtime=runtime,
+        outcome=outcome,
+        reason=reason,
+        site=site,
+        dtype=model.facts.dtype.value,
+        fault=planted.fault.name,
+        says=planted.fault.says,
+        caught_by=planted.caught_by or "",
+    )
 
 
 def plant_in(

@@ -18,9 +18,10 @@ from sdpa_onnx.errors import FolderError, PlanError
 from sdpa_onnx.graph.files.whole_file import check_target
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.workflows.check.feeds import Feeds, check_type, read_arrays
-from sdpa_onnx.workflows.check.input_steps import GIVEN, InputStep
-from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep
+from sdpa_onnx.workflows.check.given_arrays import check_type, read_arrays
+from sdpa_onnx.workflows.check.run_context import RunContext
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
 
 __all__ = ["OutputKeeper", "judge_stored"]
@@ -79,7 +80,7 @@ def judge_stored(
         CaseError: If there is no such precision, or the arrays do not fit the attention.
     """
     found = read_arrays(path)
-    tapped = model if model.is_bare_attention else model.tapped()
+    tapped = model.tapped()
     missing = [name for name in tapped.output_names if name not in found]
     if missing:
         raise PlanError(

@@ -10,16 +10,17 @@ from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, CheckOptions, failed_record
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, failed_record
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
 from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
 from sdpa_onnx.workflows.verify.axis_links import axis_links, follow
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes, size_sets
 from sdpa_onnx.workflows.verify.file_axes import scale_doubts
 from sdpa_onnx.workflows.verify.inspect_file import inspect_model
-from sdpa_onnx.workflows.verify.planted_records import prove_sites
-from sdpa_onnx.workflows.verify.site_probes import probe_sites
+from sdpa_onnx.workflows.verify.plant_faults import prove_sites
+from sdpa_onnx.workflows.verify.site_probes import probe_sites, sites_alone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
 __all__ = ["VerifyExtras", "load_against", "verify_file"]
@@ -139,10 +140,14 @@ def _judged(
     located = bad and locate(model, runtime, bad, told.steps[bad.inputs], threads=check.threads)
     if located is not None:
         yield located
+    if check.inputs is not None and not extras.prove:
+        return
+    shapes = {name: array.shape for name, array in next(iter(told.steps.values()), {}).items()}
+    alone = list(sites_alone(model, runtime, check, shapes))
     if check.inputs is None:
-        yield from probe_sites(model, runtime, check, target=target, expectations=expectations)
+        yield from probe_sites(alone, runtime, target=target, expectations=expectations)
     if extras.prove:
-        yield from prove_sites(model, runtime, check, target=target)
+        yield from prove_sites(model, runtime, check, alone, target=target)
 
 
 def _without_attention(

@@ -22,10 +22,10 @@ from sdpa_onnx.core.records.records import AgreementRecord, Subject, Verdict
 from sdpa_onnx.errors import ExportError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.feeds import Feeds, resolve_shape
-from sdpa_onnx.workflows.check.input_steps import InputStep, ladder, logit_spread, probe_steps
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, ladder, logit_spread, probe_steps, resolve_shape
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
-from sdpa_onnx.workflows.check.run_context import CheckOptions, RunContext, end_sizes, site_sizes, unsupported_record
+from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, site_sizes, unsupported_record
 
 __all__ = ["ExpectationCache", "check_model", "judge_outputs", "judge_sites", "verify"]
 
@@ -101,7 +101,7 @@ def check_model(
     support = runtime.supports(model)
     if isinstance(support, Unsupported):
         return [unsupported_record(model, runtime.name, check, target=target, reason=support.reason)]
-    tapped = model if model.is_bare_attention else model.tapped()
+    tapped = model.tapped()
     with runtime.load(tapped, LoadOptions(threads=check.threads)) as session:
         found: list[AgreementRecord] = []
         for step, outputs, ran in _runs(model, session, check):

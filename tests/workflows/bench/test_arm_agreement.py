@@ -16,7 +16,7 @@ from sdpa_onnx.runtimes.array_files import read_arrays, write_arrays
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, get_runtime
 from sdpa_onnx.runtimes.workers import WorkerFailedError
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.job_folder import Arm
 
 _SIZES = {"batch_size": 1, "q_seq_len": 5, "kv_seq_len": 7}

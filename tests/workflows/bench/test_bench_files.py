@@ -14,7 +14,7 @@ from sdpa_onnx.workflows.bench import bench_files
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
 from sdpa_onnx.workflows.bench.arms import ArmChoice
 from sdpa_onnx.workflows.bench.bench_files import BenchResult, BenchTask, prepare, time_all, usual_sizes
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import CLONE, TimedComparison
 from sdpa_onnx.workflows.timing.job_folder import Arm
 

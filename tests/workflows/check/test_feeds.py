@@ -10,7 +10,8 @@ from onnx import TensorProto, helper
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.workflows.check.feeds import bare_case, draw_feeds, read_inputs, resolve_shape
+from sdpa_onnx.workflows.check.feeds import bare_case, draw_feeds, resolve_shape
+from sdpa_onnx.workflows.check.given_arrays import read_inputs
 from tests.graph.models import SPECS, bare
 
 _SIZES = {"batch_size": 2, "q_seq_len": 3, "kv_seq_len": 5, "past_seq_len": 4, "total_seq_len": 9}

@@ -6,9 +6,8 @@ from sdpa_onnx.core.attention.inputs import LADDER
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.records.records import AgreementRecord, Verdict
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.check.input_steps import probe_steps
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import draw_feeds, probe_steps
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 from tests.core.by_name import find_fault
 from tests.graph.models import SPECS, bare, inner_attention, load_model

@@ -11,8 +11,8 @@ from torch import nn
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Verdict
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
-from sdpa_onnx.workflows.check.run_context import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 from tests.workflows.user_modules import Reciprocal, SelfAttention, WithoutAttention, hidden, seeded
 

@@ -9,7 +9,7 @@ from torch import nn
 from sdpa_onnx.core.records.records import AgreementRecord
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.torch_export.exporter import export_module
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import verify
 from tests.workflows.user_modules import Scaled, qkv
 

@@ -8,7 +8,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
 from sdpa_onnx.runtimes.ort_cpu import OrtCpu
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import Arm, bench
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 from tests.runtimes.models import Problem, decomposed, model

@@ -16,7 +16,7 @@ from sdpa_onnx.core.records.records import (
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.locate import record as locating
 from sdpa_onnx.workflows.locate.record import StepRecorder, locate
 from sdpa_onnx.workflows.verify.verify_file import verify_file

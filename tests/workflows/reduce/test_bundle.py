@@ -24,7 +24,7 @@ from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.reduce.anonymous import anonymise
 from sdpa_onnx.workflows.reduce.anonymous_graph import generic_model, random_like
 from sdpa_onnx.workflows.reduce.bundle import bundle_files, write_bundle

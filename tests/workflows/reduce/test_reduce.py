@@ -18,7 +18,7 @@ from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, run_case, trial_model
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.fuzz.model import fuzz_model
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.reduce.cut_arrays import cut, cut_groups, heads_apart

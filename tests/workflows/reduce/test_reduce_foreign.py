@@ -14,7 +14,7 @@ from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.reduce.anonymous_graph import generic_model
 from sdpa_onnx.workflows.reduce.axes import shrink_axes
 from sdpa_onnx.workflows.reduce.bundle import bundle_files

@@ -17,7 +17,7 @@ from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
 from sdpa_onnx.runtimes.array_files import read_arrays
 from sdpa_onnx.runtimes.base import RanReport, Runtime, get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing import comparison as bench_module
 from sdpa_onnx.workflows.timing.comparison import CLONE, Arm, TimedComparison, bench
 from sdpa_onnx.workflows.timing.job_folder import longer

@@ -14,7 +14,7 @@ from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.errors import PlanError, SessionError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 from sdpa_onnx.workflows.verify.axis_links import axis_links
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes

@@ -8,7 +8,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.judge.cache_agreement import judge_present
 from sdpa_onnx.core.records.records import Verdict
 from sdpa_onnx.torch_export.exporter import export_spec
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import verify
 
 _SIZES = {"batch_size": 2, "q_seq_len": 3, "kv_seq_len": 3, "past_seq_len": 5}

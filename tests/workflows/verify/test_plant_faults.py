@@ -9,7 +9,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.verify.plant_faults import PlantedFault, prove
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 from tests.core.by_name import find_fault

@@ -9,9 +9,9 @@ from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Verdict
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
-from sdpa_onnx.workflows.verify.site_probes import check_whole, probe_sites
-from sdpa_onnx.workflows.verify.verify_model import ExpectationCache
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.verify.site_probes import ShapeKeeper, check_whole, probe_sites, sites_alone
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 from tests.graph.models import FLOAT, SPECS, bare, model_of, product
 from tests.workflows.altered import Altered, attribute
 
@@ -45,7 +45,10 @@ def _summed() -> OnnxModel:
 
 def _probed(model: OnnxModel, runtime: Runtime, sizes: dict[str, int] | None = None) -> list[AgreementRecord]:
     check = CheckOptions(sizes=sizes or _SIZES)
-    return list(probe_sites(model, runtime, check, target="t", expectations=ExpectationCache()))
+    expectations, shapes = ExpectationCache(), ShapeKeeper()
+    check_model(model, runtime, check, target="t", expectations=expectations, keep=shapes)
+    alone = sites_alone(model, runtime, check, shapes.found)
+    return list(probe_sites(alone, runtime, target="t", expectations=expectations))
 
 
 def test_both_attentions_are_probed() -> None:
@@ -90,4 +93,5 @@ def test_an_axis_that_is_a_sum_is_one_length_of_the_part() -> None:
 def test_what_has_no_attention_to_cut_out(name: str) -> None:
     """A bare attention has been asked already, torch has no graph to cut, and a product has no attention."""
     model = {"bare": bare(SPECS["plain"]), "torch": _two(), "without": load_model(product())}[name]
-    assert _probed(model, get_runtime("torch" if name == "torch" else "ort-cpu")) == []
+    runtime = get_runtime("torch" if name == "torch" else "ort-cpu")
+    assert list(sites_alone(model, runtime, CheckOptions(sizes=_SIZES), {})) == []

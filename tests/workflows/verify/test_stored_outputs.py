@@ -10,8 +10,8 @@ from sdpa_onnx.core.records.records import AgreementRecord, Verdict
 from sdpa_onnx.errors import CaseError, FolderError, PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.check.feeds import read_arrays, read_inputs
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.given_arrays import read_arrays, read_inputs
 from sdpa_onnx.workflows.verify.stored_outputs import OutputKeeper, judge_stored
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 from tests.core.by_name import find_fault

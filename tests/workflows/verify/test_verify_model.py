@@ -12,7 +12,7 @@ from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.check.run_context import CheckOptions
+from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model, verify
 from tests.sweep.fakes import Arrays, Faulty, Outputs, Refusing, Throwing
 
