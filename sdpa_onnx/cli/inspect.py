@@ -42,7 +42,7 @@ def inspect(
     read = {record.node: record.warnings for record in records}
     trial = None
     if run:
-        able = with_lifted_sites(loaded)
+        able = with_lifted_sites(loaded).model
         trial = try_axes(able, records, names[0], target=str(model), patience_seconds=timeout)
     if trial is not None:
         records = trial.records

@@ -68,7 +68,7 @@ def judge_numbers(
     expectations = ExpectationCache()
     with WorkerPool(fresh=False, patience_seconds=patience_seconds, start=start) as pool, JobFolder() as folder:
         for arm in arms:
-            model = with_lifted_sites(arm.model)
+            model = with_lifted_sites(arm.model).model
             if not model.sites:
                 unjudged[arm.name] = _NOT_READ
                 continue

@@ -1,11 +1,13 @@
-"""Inputs of a whole graph at chosen sizes: shapes from its symbolic axes, numbers by seed.
+"""Inputs of a graph, and of the module that it came from: shapes from its symbolic axes, numbers by seed.
 
-Attention's own inputs are drawn by `core.attention.inputs`; here a module's inputs are.
+A check runs them in steps: the ladder of logit spreads, the structural probes, or given arrays. Inputs of
+one attention are drawn by `core.attention.inputs` and `core.attention.probes`; here a module's inputs are.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -22,10 +24,14 @@ from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import Session
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 
+if TYPE_CHECKING:
+    from torch import nn
+
 __all__ = [
     "GIVEN",
     "Feeds",
     "InputStep",
+    "arguments_of",
     "bare_case",
     "draw_feeds",
     "feeds_of",
@@ -33,6 +39,7 @@ __all__ = [
     "logit_spread",
     "probe_steps",
     "resolve_shape",
+    "runs_at",
 ]
 
 Feeds = dict[str, NDArray[np.generic]]
@@ -141,6 +148,33 @@ def probe_steps(model: OnnxModel, check: CheckOptions) -> Iterator[InputStep]:
     for probe in probes_for(case.spec):
         feeds = feeds_of(model, probe.draw(case, check.seed), sizes)
         yield InputStep(word=f"probe {probe.name}", spread=-1.0, check=small, feeds=feeds)
+
+
+def arguments_of(
+    model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]
+) -> tuple[tuple[Any, ...], dict[str, object]]:
+    """What the module of a model is called with for these inputs of its graph."""
+    import torch
+
+    tensors = [torch.from_numpy(array.copy()) for array in feeds.values()]
+    return (tuple(tensors), {}) if model.bind is None else model.bind(tensors)
+
+
+def runs_at(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]) -> bool:
+    """Whether the module takes these arrays; True where there is none to ask."""
+    if model.source is None or model.bind is None:
+        return True
+    from sdpa_onnx.torch_export.capture import evaluating
+    from sdpa_onnx.torch_export.quiet import quiet
+
+    module = cast("nn.Module", model.source)
+    args, kwargs = arguments_of(model, feeds)
+    try:
+        with evaluating(module), quiet():
+            module(*args, **kwargs)
+    except Exception:  # noqa: BLE001  # what a module raises at sizes that do not fit is its own affair
+        return False
+    return True
 
 
 def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:

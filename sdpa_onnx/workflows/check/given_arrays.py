@@ -51,17 +51,12 @@ def check_type(path: Path, value: ir.Value, array: NDArray[np.generic]) -> None:
         PlanError: If it is.
     """
     has, takes = array.dtype.name, type_word(value)
-    if takes is None and not _are_numbers(array):
+    is_number = array.dtype.kind in "biuf" or has == "bfloat16"
+    if takes is None and not is_number:
         raise PlanError(f"{path}: '{value.name}' is {has}, which is no type of real numbers.")
     if takes is not None and has != takes:
         verb = "takes" if value.is_graph_input() else "gives"
         raise PlanError(f"{path}: '{value.name}' is {has}, the model {verb} {takes}.")
-
-
-def _are_numbers(array: NDArray[np.generic]) -> bool:
-    import ml_dtypes
-
-    return array.dtype.kind in "biuf" or array.dtype == ml_dtypes.bfloat16
 
 
 def read_arrays(path: Path) -> Feeds:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import Dtype, Layout
+from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.find import find_attentions
 from sdpa_onnx.graph.lift.found import FoundAttention
@@ -19,7 +20,7 @@ from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
 
-__all__ = ["LiftedModel", "lift", "with_lifted_sites"]
+__all__ = ["LiftedModel", "lift", "require_attention", "with_lifted_sites"]
 
 _WORDS = {
     Form.DECOMPOSED: "decomposed by sdpa-onnx",
@@ -69,12 +70,26 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True) -> LiftedModel:
     return LiftedModel(model=replace(model, ir=findings.model, sites=sites), found=tuple(found))
 
 
-def with_lifted_sites(model: OnnxModel) -> OnnxModel:
-    """A model of any maker that can be judged where its attentions were read; one of ours as it is."""
-    if SITES_KEY in model.ir.metadata_props:
-        return model
-    lifted = lift(model).model
-    return lifted if lifted.sites else model
+def with_lifted_sites(model: OnnxModel) -> LiftedModel:
+    """Return a model that can be judged at every attention that was read, and what was found.
+
+    A file that we exported keeps its graph and its sites; it is searched only where nothing in it can be judged.
+    """
+    is_ours = SITES_KEY in model.ir.metadata_props
+    if is_ours and (model.sites or model.source is not None):
+        return LiftedModel(model=model, found=())
+    lifted = lift(model)
+    return LiftedModel(model=model, found=lifted.found) if is_ours or not lifted.model.sites else lifted
+
+
+def require_attention(lifted: LiftedModel, target: str) -> None:
+    """Refuse a model in which no attention was found, read or not.
+
+    Raises:
+        ModelError: If there is none.
+    """
+    if not lifted.found:
+        raise ModelError(f"{target} has no attention in it.", hint="Neither an operator nor softmax(QK^T) V was found.")
 
 
 def _noted_sites(model: OnnxModel) -> tuple[AttentionSite, ...]:

@@ -134,7 +134,7 @@ def _outputs(
         with own_process(runtime, patience_seconds) as apart:
             proof = prove_conversion(
                 lift(models[0]).model,
-                with_lifted_sites(models[1]),
+                with_lifted_sites(models[1]).model,
                 apart,
                 target=target,
                 seed=check.seed,

@@ -28,8 +28,7 @@ from sdpa_onnx.workflows.check.mask_inputs import drawn_as_masks, mask_only_axes
 from sdpa_onnx.workflows.convert.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, rounded
-from sdpa_onnx.workflows.verify.axis_links import axis_links, follow
-from sdpa_onnx.workflows.verify.dynamic_axes import size_sets
+from sdpa_onnx.workflows.verify.axis_links import axis_links, follow, size_sets
 
 __all__ = ["HIDDEN_ROWS", "PairRun", "PairedModels", "RunEffort", "edge_sets", "has_branches", "long_sets"]
 

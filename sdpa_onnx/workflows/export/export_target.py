@@ -21,8 +21,8 @@ from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.convert.paired_runs import edge_sets, has_branches, long_sets
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
-from sdpa_onnx.workflows.verify.axis_links import follow
-from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, size_sets
+from sdpa_onnx.workflows.verify.axis_links import follow, size_sets
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
 if TYPE_CHECKING:

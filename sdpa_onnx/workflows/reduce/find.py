@@ -37,7 +37,7 @@ from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds,
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.reduce.memory import require_memory
 from sdpa_onnx.workflows.reduce.trials import KeptFailure, failure_of, message_shape
-from sdpa_onnx.workflows.verify.dynamic_axes import size_sets
+from sdpa_onnx.workflows.verify.axis_links import size_sets
 
 __all__ = ["FailureSearch", "FoundFailure", "case_of", "words_of"]
 

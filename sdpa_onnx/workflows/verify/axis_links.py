@@ -7,21 +7,26 @@ the same and give wrong shapes, so that another one is asked first.
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sdpa_onnx.core.attention.axis_links import find_links
-from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.model_facts import ModelFacts
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.check.module_run import runs_at
+from sdpa_onnx.workflows.check.feeds import draw_feeds, runs_at
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
 
-__all__ = ["axis_links", "first_that_runs", "follow"]
+__all__ = ["SETS", "axis_links", "complete_sizes", "first_that_runs", "follow", "size_sets"]
 
 # It is always installed and refuses sizes that do not fit together.
 _STRICT_RUNTIME = "ort-cpu"
+# 1, 2, primes, a power of two and something larger than any usual sample; neighbours differ, so q != kv.
+_LENGTHS = (1, 2, 13, 64, 31, 97, 5, 128)
+_BATCHES = (1, 3, 2, 5)
+# How many size sets an export is run at; axes of one name always change together.
+SETS = 8
 
 
 def axis_links(model: OnnxModel, runtime: Runtime, *, traced: Mapping[str, int] | None, seed: int) -> dict[str, str]:
@@ -119,3 +124,51 @@ def follow(
         if axis not in given:
             found[axis] = found[head]
     return found
+
+
+def complete_sizes(facts: ModelFacts, links: Mapping[str, str], given: Mapping[str, int]) -> dict[str, int]:
+    """Return the given sizes and a choice for the other axes.
+
+    Args:
+        facts: Of the graph.
+        links: Axes as long as another one.
+        given: What the caller fixes.
+
+    Raises:
+        PlanError: If given sizes differ where they must be equal.
+    """
+    free = [axis for axis in facts.axes if axis not in links]
+    sizes = follow(links, size_sets(free, count=3, batches=facts.batch_axes)[-1], given)
+    unequal = next((axis for axis, head in links.items() if sizes[axis] != sizes[head]), None)
+    if unequal is not None:
+        head = links[unequal]
+        raise PlanError(
+            f"The model runs only where '{head}' and '{unequal}' are equally long, not at {sizes[head]} and "
+            f"{sizes[unequal]}.",
+            hint="Give both the same size, or only one of them.",
+        )
+    return sizes
+
+
+def size_sets(axes: Sequence[str], *, count: int = SETS, batches: Collection[str] = ()) -> list[dict[str, int]]:
+    """Choose sizes for named axes: 1, 2, primes, larger ones, and no two lengths alike.
+
+    Args:
+        axes: Their names.
+        count: Size sets.
+        batches: Axes that count samples, besides those called batch.
+
+    Example:
+        >>> size_sets(["batch_size", "q_seq_len", "kv_seq_len"], count=2)
+        [{'batch_size': 1, 'q_seq_len': 1, 'kv_seq_len': 64}, {'batch_size': 3, 'q_seq_len': 2, 'kv_seq_len': 31}]
+    """
+    sets = []
+    for number in range(count):
+        sizes = {}
+        for position, axis in enumerate(axes):
+            if axis.startswith("batch") or axis in batches:
+                sizes[axis] = _BATCHES[number % len(_BATCHES)]
+            else:
+                sizes[axis] = _LENGTHS[(number + 3 * (position - 1)) % len(_LENGTHS)]
+        sets.append(sizes)
+    return sets

@@ -17,10 +17,9 @@ from sdpa_onnx.core.records.records import BakedSetting
 from sdpa_onnx.errors import ExportError, ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
-from sdpa_onnx.workflows.check.feeds import draw_feeds
+from sdpa_onnx.workflows.check.feeds import Feeds, arguments_of, draw_feeds
 from sdpa_onnx.workflows.check.graph_numbers import scalar_constants
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
-from sdpa_onnx.workflows.check.module_run import arguments_of
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 
 if TYPE_CHECKING:
@@ -38,9 +37,10 @@ _CANDIDATES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
-    """What the module gave to its attentions at some sizes."""
+    """What the module gave to its attentions at some sizes, and the inputs of its graph there."""
 
     sizes: Sizes
+    feeds: Feeds
     calls: "list[AttentionCall]"
 
 
@@ -68,7 +68,7 @@ def baked_settings(
         found += [new for new in _differences(model, first, one) if (new.setting, new.site) not in known]
     if found or model.sites or not any(one.calls for one in heard):
         return tuple(found)
-    return _by_trial(model, runtime, first, heard, seed)
+    return _by_trial(model, runtime, first, heard)
 
 
 def _heard(model: OnnxModel, sizes: Sizes, seed: int) -> _Heard | None:
@@ -77,8 +77,9 @@ def _heard(model: OnnxModel, sizes: Sizes, seed: int) -> _Heard | None:
     # A copy: what the module remembers of one call must not reach the next.
     module = copy.deepcopy(cast("nn.Module", model.source))
     try:
-        args, kwargs = arguments_of(model, draw_feeds(model, sizes, spread=1.0, seed=seed))
-        return _Heard(sizes=sizes, calls=attention_calls(module, args, kwargs))
+        feeds = draw_feeds(model, sizes, spread=1.0, seed=seed)
+        args, kwargs = arguments_of(model, feeds)
+        return _Heard(sizes=sizes, feeds=feeds, calls=attention_calls(module, args, kwargs))
     except (ExportError, ModelError):
         return None
 
@@ -164,18 +165,18 @@ def _flag(
 
 
 def _by_trial(
-    model: OnnxModel, runtime: Runtime, first: _Heard | None, heard: Sequence[_Heard], seed: int
+    model: OnnxModel, runtime: Runtime, first: _Heard | None, heard: Sequence[_Heard]
 ) -> tuple[BakedSetting, ...]:
     """Find the scales with which the module gives what the graph gives, where the graph does not state its own."""
-    ran = next((found for one in heard if (found := _ran(model, runtime, one, seed)) is not None), None)
+    ran = next((found for one in heard if (found := _ran(model, runtime, one)) is not None), None)
     if ran is None:
         return ()
-    one, feeds, outputs = ran
+    one, outputs = ran
     own = tuple(call.scale for call in one.calls)
     for scales in _candidates(model, first, heard):
         if len(scales) != len(own) or all(map(_same, scales, own)):
             continue
-        if _module_gives(model, scales, feeds, outputs):
+        if _module_gives(model, scales, one.feeds, outputs):
             return tuple(
                 setting
                 for position, (fixed, call) in enumerate(zip(scales, one.calls, strict=True))
@@ -188,13 +189,10 @@ def _same(one: float, other: float) -> bool:
     return stored(one) == stored(other)
 
 
-def _ran(
-    model: OnnxModel, runtime: Runtime, one: _Heard, seed: int
-) -> tuple[_Heard, Mapping[str, NDArray[np.generic]], list[NDArray[np.generic]]] | None:
-    feeds = draw_feeds(model, one.sizes, spread=1.0, seed=seed)
+def _ran(model: OnnxModel, runtime: Runtime, one: _Heard) -> tuple[_Heard, list[NDArray[np.generic]]] | None:
     try:
         with runtime.load(model, LoadOptions()) as session:
-            outputs = session.run(feeds)
+            outputs = session.run(one.feeds)
     except ProcessDiedError:
         raise
     except SessionError:
@@ -202,7 +200,7 @@ def _ran(
     given = [outputs[name] for name in model.output_names]
     # Where a number is lacking, a scale beyond measure would explain it as well.
     is_finite = all(np.isfinite(array.astype(np.float64)).all() for array in given if array.dtype.kind not in "bui")
-    return (one, feeds, given) if is_finite else None
+    return (one, given) if is_finite else None
 
 
 def _candidates(model: OnnxModel, first: _Heard | None, heard: Sequence[_Heard]) -> list[tuple[float, ...]]:

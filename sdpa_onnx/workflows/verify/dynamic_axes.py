@@ -20,18 +20,13 @@ from sdpa_onnx.runtimes.ort_errors import failing_node
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.graph_numbers import likely_sizes
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
-from sdpa_onnx.workflows.verify.axis_links import axis_links, first_that_runs, follow
+from sdpa_onnx.workflows.verify.axis_links import SETS, axis_links, first_that_runs, follow, size_sets
 from sdpa_onnx.workflows.verify.baked_settings import baked_settings
 from sdpa_onnx.workflows.verify.fixed_number import fixed_number
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
-__all__ = ["AxesProof", "prove_axes", "size_sets"]
+__all__ = ["AxesProof", "prove_axes"]
 
-# 1, 2, primes, a power of two and something larger than any usual sample; neighbours differ, so q != kv.
-_LENGTHS = (1, 2, 13, 64, 31, 97, 5, 128)
-_BATCHES = (1, 3, 2, 5)
-# How many size sets an export is run at; axes of one name always change together.
-_SETS = 8
 # Size sets in which a graph that runs nowhere else is tried, made of the numbers that stand in it.
 _GUESSES = 400
 
@@ -97,37 +92,13 @@ class _Failure:
     is_refusal: bool = False
 
 
-def size_sets(axes: Sequence[str], *, count: int = _SETS, batches: Collection[str] = ()) -> list[dict[str, int]]:
-    """Choose sizes for named axes: 1, 2, primes, larger ones, and no two lengths alike.
-
-    Args:
-        axes: Their names.
-        count: Size sets.
-        batches: Axes that count samples, besides those called batch.
-
-    Example:
-        >>> size_sets(["batch_size", "q_seq_len", "kv_seq_len"], count=2)
-        [{'batch_size': 1, 'q_seq_len': 1, 'kv_seq_len': 64}, {'batch_size': 3, 'q_seq_len': 2, 'kv_seq_len': 31}]
-    """
-    sets = []
-    for number in range(count):
-        sizes = {}
-        for position, axis in enumerate(axes):
-            if axis.startswith("batch") or axis in batches:
-                sizes[axis] = _BATCHES[number % len(_BATCHES)]
-            else:
-                sizes[axis] = _LENGTHS[(number + 3 * (position - 1)) % len(_LENGTHS)]
-        sets.append(sizes)
-    return sets
-
-
 def prove_axes(
     model: OnnxModel,
     runtime: Runtime,
     *,
     target: str,
     traced: Mapping[str, int] | None = None,
-    count: int = _SETS,
+    count: int = SETS,
     seed: int = 0,
     on_size: Callable[[int, int], None] | None = None,
     is_enough: Callable[[], bool] = lambda: False,
@@ -200,7 +171,9 @@ def _explained(
     fixed = _Isolation(trial=trial, working=start, batches=trial.model.facts.batch_axes).fixed(tried)
     baked = [axis.baked for axis in fixed if not axis.is_number]
     if fixed and not baked:
-        evidence = fixed_number(trial.model, start, fixed[0].wrong, links=trial.links, seed=trial.seed)
+        right, other = (follow(trial.links, one) for one in (start, fixed[0].wrong))
+        changed = [axis for axis in start if start[axis] != other[axis]]
+        evidence = fixed_number(trial.model, right, other, changed=changed, seed=trial.seed)
         return replace(proof, failure=f"{evidence} {fixed[0].says}")
     if baked:
         # A change of one axis may pass the runtime's own checks where a change of all did not.

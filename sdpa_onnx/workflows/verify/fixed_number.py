@@ -5,14 +5,12 @@ graph is wrong was found before, by `dynamic_axes`.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from sdpa_onnx.errors import ExportError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.check.module_run import arguments_of
-from sdpa_onnx.workflows.verify.axis_links import follow
+from sdpa_onnx.workflows.check.feeds import arguments_of, draw_feeds
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,21 +21,20 @@ __all__ = ["fixed_number"]
 
 
 def fixed_number(
-    model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int], *, links: Mapping[str, str], seed: int
+    model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int], *, changed: Sequence[str], seed: int
 ) -> str:
     """Say that a number was fixed, and which line makes it, or what to look at.
 
     Args:
         model: The graph and its module.
         right: Sizes at which the graph is right.
-        wrong: Sizes at which it runs and its numbers are wrong; only some axes differ.
-        links: Axes as long as another one.
+        wrong: Sizes at which it runs and its numbers are wrong.
+        changed: The axes that were changed between them; those that follow one of them are left out.
         seed: Seed of the inputs.
     """
-    changed = [axis for axis in right if right[axis] != wrong[axis]]
     before, after = (", ".join(f"{axis} {sizes[axis]}" for axis in changed) for sizes in (right, wrong))
     fact = f"It is right at {before} and wrong at {after}: a number in the graph was fixed at the size at export"
-    number = _number(model, follow(links, right), follow(links, wrong), seed)
+    number = _number(model, right, wrong, seed)
     if number is None:
         return f"{fact} (the scale, perhaps). Look for one that the module computes from a size in Python."
     own = f"{number.first:.6g} at {before}, {number.second:.6g} at {after}"

@@ -3,16 +3,24 @@
 Reads only; recognising is `graph.lift`'s, turning one form into another is `convert`'s.
 """
 
+import itertools
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from sdpa_onnx.core.attention.size_functions import scale_doubt
 from sdpa_onnx.core.records.records import AttentionRecord, Outcome
-from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift
+from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift, require_attention
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
-from sdpa_onnx.workflows.verify.file_axes import site_doubt, static_axes
 
-__all__ = ["attention_records", "inspect_model", "what_runs"]
+__all__ = ["attention_records", "inspect_model", "scale_doubts", "static_axes", "what_runs"]
+
+_PROVE = "verify --against MODULE proves or clears it."
 
 
 def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
@@ -21,10 +29,9 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
     Raises:
         ModelError: If there is none.
     """
-    found = attention_records(model, lift(model), target=target)
-    if not found:
-        raise ModelError(f"{target} has no attention in it.", hint="Neither an operator nor softmax(QK^T) V was found.")
-    return found
+    lifted = lift(model)
+    require_attention(lifted, target)
+    return attention_records(model, lifted, target=target)
 
 
 def attention_records(model: OnnxModel, lifted: LiftedModel, *, target: str) -> list[AttentionRecord]:
@@ -72,5 +79,51 @@ def _record(
         spec=None if attention is None else attention.spec,
         dynamic_axes=axes,
         static_axes=fixed,
-        scale_doubt="" if attention is None else site_doubt(model, attention.site),
+        scale_doubt="" if attention is None else _site_doubt(attention.site, model.facts.traced),
     )
+
+
+def static_axes(model: OnnxModel) -> tuple[str, ...]:
+    """Batch and sequence axes of inputs that are declared with a number while other axes may change.
+
+    A size of 1 in a mask is a broadcast and no fixed axis. Which axis counts
+    what is read off the rank, as the exporter chooses it.
+    """
+    inputs = [value for value in model.ir.graph.inputs if value.shape is not None]
+    if all(value.shape.is_static() for value in inputs):  # type: ignore[union-attr]  # filtered above
+        return ()
+    return tuple(text for value in inputs for text in _static(value))
+
+
+def scale_doubts(model: OnnxModel) -> tuple[str, ...]:
+    """Doubts about the constant scale of each attention, one sentence each."""
+    return tuple(doubt for site in model.sites if (doubt := _site_doubt(site, model.facts.traced)))
+
+
+def _site_doubt(site: AttentionSite, traced: Mapping[str, int] | None) -> str:
+    """Why the scale of one attention may have been fixed at the length of a sample; "" without doubt."""
+    lengths = None
+    if traced is not None:
+        single = list(traced.values())
+        # A cache and what is new to it make one length of keys.
+        lengths = single + [sum(pair) for pair in itertools.combinations(single, 2)]
+    doubt = scale_doubt(site.spec, lengths)
+    return f"{site.name}: {doubt}; {_PROVE}" if doubt else ""
+
+
+def _static(value: ir.Value) -> list[str]:
+    shape = value.shape or ()
+    rank = len(shape)
+    name = value.name or ""
+    is_mask = value.dtype is ir.DataType.BOOL or "mask" in name or "bias" in name
+    if rank < 2 or (rank == 2 and not is_mask and value.dtype is not None and value.dtype.is_floating_point()):
+        return []
+    sequences = (rank - 2, rank - 1) if is_mask or rank == 2 else (1 if rank == 3 else rank - 2,)
+    axes = dict.fromkeys(sequences, "sequence") | {0: "batch"}
+    if rank == 2 and is_mask and value.dtype is not ir.DataType.BOOL:
+        axes[0] = "sequence"
+    return [
+        f"the {axes[axis]} axis {axis} of '{name}' is fixed to {shape[axis]} in the file"
+        for axis in sorted(axes)
+        if isinstance(shape[axis], int) and not (is_mask and shape[axis] == 1)
+    ]

@@ -11,14 +11,13 @@ from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
-from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
+from sdpa_onnx.workflows.check.lifted_model import LiftedModel, require_attention, with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, failed_record
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
 from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
-from sdpa_onnx.workflows.verify.axis_links import axis_links, follow
-from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes, size_sets
-from sdpa_onnx.workflows.verify.file_axes import scale_doubts
-from sdpa_onnx.workflows.verify.inspect_file import inspect_model
+from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes
+from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes
+from sdpa_onnx.workflows.verify.inspect_file import scale_doubts
 from sdpa_onnx.workflows.verify.plant_faults import prove_sites
 from sdpa_onnx.workflows.verify.site_probes import probe_sites, sites_alone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
@@ -103,9 +102,11 @@ def verify_file(
         SessionError: If a runtime refuses given inputs.
     """
     extras = extras or VerifyExtras()
-    model = with_lifted_sites(model)
+    lifted = with_lifted_sites(model)
+    model = lifted.model
     if not model.sites and model.source is None:
-        yield from _without_attention(model, runtimes, target, check, extras)
+        require_attention(lifted, target)
+        yield from _without_attention(lifted, runtimes, target, check, extras)
         return
     whole = replace(check, sizes=_sizes(model, check, runtimes, extras), probes=True)
     expectations = ExpectationCache()
@@ -151,11 +152,11 @@ def _judged(
 
 
 def _without_attention(
-    model: OnnxModel, runtimes: Sequence[str], target: str, check: CheckOptions, extras: VerifyExtras
+    lifted: LiftedModel, runtimes: Sequence[str], target: str, check: CheckOptions, extras: VerifyExtras
 ) -> Iterator[ExportRecord]:
     """A file of which nothing can be judged: running it may still show a fixed axis."""
-    found = inspect_model(model, target=target)
-    asked = (_fixed_axes(model, name, target, check, extras) for name in runtimes)
+    found = lifted.found
+    asked = (_fixed_axes(lifted.model, name, target, check, extras) for name in runtimes)
     fixed = [record for record in asked if record is not None]
     if not fixed:
         raise ModelError(
@@ -178,17 +179,7 @@ def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extra
         # A runtime that dies here is told of when it is judged.
         with contextlib.suppress(ProcessDiedError), extras.opened(able[0]) as runtime:
             links = axis_links(model, runtime, traced=model.facts.traced, seed=check.seed)
-    chosen = size_sets([axis for axis in axes if axis not in links], count=3, batches=model.facts.batch_axes)[-1]
-    sizes = follow(links, chosen, check.sizes)
-    unequal = next((axis for axis, head in links.items() if sizes[axis] != sizes[head]), None)
-    if unequal is not None:
-        head = links[unequal]
-        raise PlanError(
-            f"The model runs only where '{head}' and '{unequal}' are equally long, not at {sizes[head]} and "
-            f"{sizes[unequal]}.",
-            hint="Give both the same size, or only one of them.",
-        )
-    return sizes
+    return complete_sizes(model.facts, links, check.sizes)
 
 
 def _fixed_axes(

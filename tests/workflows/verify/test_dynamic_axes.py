@@ -7,7 +7,8 @@ from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
-from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes, size_sets
+from sdpa_onnx.workflows.verify.axis_links import size_sets
+from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
 from tests.graph.models import fixed_batch, fixed_length, fixed_mask
 from tests.sweep.fakes import Faulty
 from tests.workflows.user_modules import ScaledByLength, ScaledByLogLength, qkv

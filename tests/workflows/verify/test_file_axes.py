@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.model_facts import TRACED_KEY
-from sdpa_onnx.workflows.verify.file_axes import scale_doubts, static_axes
+from sdpa_onnx.workflows.verify.inspect_file import scale_doubts, static_axes
 from tests.graph.models import bare, fixed_batch, model_of
 
 
