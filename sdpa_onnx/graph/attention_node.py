@@ -12,11 +12,19 @@ from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.errors import CaseError, ExportError
-from sdpa_onnx.graph.element_types import ELEMENT_TYPES, mask_kind_of
+from sdpa_onnx.graph.element_types import ELEMENT_TYPES
 from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["attributes_of", "build_attention_model", "give_scores", "minimum_opset", "sites_of_nodes", "usual_form"]
+__all__ = [
+    "attributes_of",
+    "build_attention_model",
+    "give_scores",
+    "mask_kind_of",
+    "minimum_opset",
+    "sites_of_nodes",
+    "usual_form",
+]
 
 # The first opset that has the Attention operator.
 _FIRST_OPSET = 23
@@ -297,3 +305,10 @@ def _number(node: ir.Node, name: str) -> float | None:
         return attribute.as_float() if attribute else None
     except TypeError as error:
         raise CaseError(f"its attribute {name} is not a number") from error
+
+
+def mask_kind_of(mask: ir.Value | None) -> MaskKind:
+    """BOOL or FLOAT by the element type of the mask; NONE without a mask."""
+    if mask is None:
+        return MaskKind.NONE
+    return MaskKind.BOOL if mask.dtype is ir.DataType.BOOL else MaskKind.FLOAT

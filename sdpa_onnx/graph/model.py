@@ -203,14 +203,15 @@ def load_model(
     match source:
         case OnnxModel():
             return source
+        case onnx.ModelProto():
+            model, path = _taken(source, folder), None
         case ir.Model():
             attach_files(source, folder, who="Cannot read the model")
-            return _with_sites(source, None)
-        case onnx.ModelProto():
-            return _with_sites(_taken(source, folder), None)
+            model, path = source, None
         case _:
             path = Path(source)
-            return _with_sites(_read(path), path)
+            model = _read(path)
+    return _with_sites(model, path)
 
 
 def _taken(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:

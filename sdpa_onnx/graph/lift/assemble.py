@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import CaseError
-from sdpa_onnx.graph.element_types import DTYPES, mask_kind_of
+from sdpa_onnx.graph.attention_node import mask_kind_of
+from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.batch_heads import find_head_count, merge_heads, split_heads
 from sdpa_onnx.graph.lift.factors import scale_of

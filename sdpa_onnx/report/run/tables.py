@@ -29,6 +29,7 @@ from sdpa_onnx.report.text.labels import (
 from sdpa_onnx.report.text.number_text import count, figure, share
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.text.tally import baked_words, bound_ratio, not_ok, outcome_of, reason_of
+from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.cost_tables import circumstances_table, cost_table, work_table
 from sdpa_onnx.report.timing.tables import timing_table
 
@@ -54,13 +55,14 @@ def all_tables(records: Sequence[Record], ceilings: Mapping[str, float] | None =
     """
     usual = usual_factors(records)
     saturation = [record for record in records if isinstance(record, SaturationRecord)]
+    timed = comparisons(records)
     tables = [
         not_ok_table(records, usual),
         located_table(records),
-        timing_table(records, usual),
-        cost_table(records, usual),
-        work_table(records, usual, ceilings or {}),
-        circumstances_table(records),
+        timing_table(timed, usual),
+        cost_table(timed, usual),
+        work_table(timed, usual, ceilings or {}),
+        circumstances_table(timed),
         agreement_table(records, usual),
         planted_table(records),
         export_table(records),

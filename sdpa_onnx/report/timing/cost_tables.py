@@ -5,11 +5,11 @@ For comparisons in worker processes; an arm of which nothing was measured has no
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sdpa_onnx.core.records.records import Record, TimingRecord
+from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.report.text.labels import CommonFactors, series_name
 from sdpa_onnx.report.text.number_text import bytes_text, duration, figure, share
 from sdpa_onnx.report.text.table import Column, Section, Table
-from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
+from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.tables import has_launches, section_of_case
 
 __all__ = ["COST_TITLE", "WORK_TITLE", "circumstances_table", "cost_table", "work_table"]
@@ -21,14 +21,14 @@ _CIRCUMSTANCES_TITLE = "What the arms ran on"
 _NONE = "-"
 
 
-def cost_table(records: Sequence[Record], usual: CommonFactors) -> Table:
+def cost_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
     """Session creation, first runs, idling, time inside kernels, memory."""
     heads = ("create", "first run", "new length", "after idling", "kernels", "host", "memory")
     return Table(
         title=COST_TITLE,
         heading="case",
         columns=(Column(head="arm"), *(Column(head=head, is_number=True) for head in heads)),
-        sections=_sections(records, usual, _cost_cells),
+        sections=_sections(found, usual, _cost_cells),
         note="Wall time, median over launches. Create: the session. First run; new length: the first run at other "
         "sizes, the process being warm. After idling: the first run after a pause. Kernels, host: a call while it is "
         "profiled, which takes time itself, inside operators and outside. Memory: the most that the first runs took "
@@ -36,7 +36,7 @@ def cost_table(records: Sequence[Record], usual: CommonFactors) -> Table:
     )
 
 
-def work_table(records: Sequence[Record], usual: CommonFactors, ceilings: Mapping[str, float]) -> Table:
+def work_table(found: Sequence[RecordedComparison], usual: CommonFactors, ceilings: Mapping[str, float]) -> Table:
     """Rates of a call beside the ceilings of the machine, what bounds it, and how many nodes ran."""
     heads = ("useful GFLOP/s", "executed GFLOP/s", "Gexp/s", "GB/s")
     behind = " Behind a rate: its share of the ceiling that was measured in the same run." if ceilings else ""
@@ -49,7 +49,7 @@ def work_table(records: Sequence[Record], usual: CommonFactors, ceilings: Mappin
             Column(head="bound by"),
             Column(head="nodes run", is_number=True),
         ),
-        sections=_sections(records, usual, lambda arm: _work_cells(arm, ceilings)),
+        sections=_sections(found, usual, lambda arm: _work_cells(arm, ceilings)),
         note="By the median. Useful: pairs that may attend; executed: those that a kernel which skips nothing "
         "computes. GB/s: inputs read once and outputs written once, the least that a fused kernel moves. Bound by: "
         "what takes longest: products, exponentials, memory, or the host, which is the time outside operators. "
@@ -57,9 +57,9 @@ def work_table(records: Sequence[Record], usual: CommonFactors, ceilings: Mappin
     )
 
 
-def circumstances_table(records: Sequence[Record]) -> Table:
+def circumstances_table(found: Sequence[RecordedComparison]) -> Table:
     """Version, environment, options and threads of each arm, where arms of one comparison differ in them."""
-    differing = [one for one in comparisons(records) if _differs(one)]
+    differing = [one for one in found if _differs(one)]
     rows = dict.fromkeys(
         (
             series_name(arm),
@@ -86,10 +86,10 @@ def circumstances_table(records: Sequence[Record]) -> Table:
 
 
 def _sections(
-    records: Sequence[Record], usual: CommonFactors, cells: Callable[[TimingRecord], tuple[str, ...]]
+    found: Sequence[RecordedComparison], usual: CommonFactors, cells: Callable[[TimingRecord], tuple[str, ...]]
 ) -> tuple[Section, ...]:
     sections = []
-    for one in comparisons(records):
+    for one in found:
         if has_launches(one.arms):
             rows = [(series_name(arm), *row) for arm in one.arms if _says_something(row := cells(arm))]
             sections.append(section_of_case(one, usual, rows))

@@ -5,13 +5,13 @@ Records of earlier versions, which were timed in one process and carry no verdic
 
 from collections.abc import Mapping, Sequence
 
-from sdpa_onnx.core.records.records import Record, TimingRecord
+from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, clock_in_words, join_words, plain, series_name
 from sdpa_onnx.report.text.number_text import confidence_text, count, figure, median_text, percent, ratio_text, share
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.alarms import is_told_as_alarm
-from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
+from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.verdict_text import confidences, verdict_cell, verdict_word
 
 __all__ = ["TIMING_TITLE", "has_launches", "section_of_case", "timing_table"]
@@ -27,9 +27,8 @@ def has_launches(arms: Sequence[TimingRecord]) -> bool:
     return any(arm.verdict is not None or arm.launches > 1 for arm in arms)
 
 
-def timing_table(records: Sequence[Record], usual: CommonFactors) -> Table:
+def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
     """Median and ratio of every arm, one section a case; what was asked and did not run is marked."""
-    found = comparisons(records)
     arms = [arm for one in found for arm in one.arms]
     footnotes = tuple(dict.fromkeys(warning for arm in arms for warning in _marked_warnings(arm)))
     told = confidences(found)

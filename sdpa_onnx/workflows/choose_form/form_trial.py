@@ -18,8 +18,7 @@ from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.core.records.verdicts import Conformity, Verdict
 from sdpa_onnx.errors import SessionError
-from sdpa_onnx.graph.attention_node import build_attention_model, give_scores
-from sdpa_onnx.graph.element_types import mask_kind_of
+from sdpa_onnx.graph.attention_node import build_attention_model, give_scores, mask_kind_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.lower.lower import lower
