@@ -145,7 +145,7 @@ def _break_member(path: Path) -> None:
     path.write_bytes(data)
 
 
-_NO_NPZ = "is no .npz file of plain arrays. Write it with numpy.savez."
+_NO_NPZ = "is not an .npz file of plain arrays. Write it with numpy.savez."
 _INPUTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (str, "Cannot read i.npz: No such file or directory."),
     "directory": (lambda path: path.mkdir(), "Cannot read i.npz: Is a directory."),
@@ -168,17 +168,17 @@ _INPUTS: dict[str, tuple[Callable[[Path], object], str]] = {
     **{
         word: (
             lambda path, word=word: np.savez(path, Q=np.zeros(_Q, word), K=_array(*_Q), V=_array(*_Q)),
-            f"i.npz: 'Q' is {name}, the model takes float32.",
+            f"i.npz: 'Q' is {name}, the model expects float32.",
         )
         for word, name in {"f2": "float16", "i4": "int32", "c8": "complex64", "U5": "str160", "V4": "void32"}.items()
     },
     "heads": (
         lambda path: np.savez(path, Q=_array(1, 3, 3, 8), K=_array(*_Q), V=_array(*_Q)),
-        "i.npz: 'Q' has shape (1, 3, 3, 8), the model takes (batch_size, 2, q_seq_len, 8).",
+        "i.npz: 'Q' has shape (1, 3, 3, 8), the model expects (batch_size, 2, q_seq_len, 8).",
     ),
     "dtype": (
         lambda path: np.savez(path, Q=_array(*_Q, dtype="float64"), K=_array(*_Q), V=_array(*_Q)),
-        "i.npz: 'Q' is float64, the model takes float32.",
+        "i.npz: 'Q' is float64, the model expects float32.",
     ),
 }
 

@@ -154,7 +154,7 @@ def test_arrays_of_another_type(shell: Shell, dtype: str) -> None:
     arrays = {name: np.ones((1, 2, 3, 8), np.float32) for name in "QKV"}
     np.savez("other.npz", **{**arrays, "Q": np.ones((1, 2, 3, 8)).astype(dtype)})
     sentence = shell.refusal("reduce", "bare.onnx", "--inputs", "other.npz")
-    assert sentence.endswith("the model takes float32.")
+    assert sentence.endswith("the model expects float32.")
     assert "refuses" not in sentence
 
 

@@ -99,7 +99,7 @@ def test_outputs_of_another_type(shell: Shell, word: str, name: str) -> None:
     _inputs()
     np.savez("o.npz", Y=np.zeros((2, 2, 5, 8), word))
     said = shell.refusal("verify", "bare.onnx", "--inputs", "i.npz", "--outputs", "o.npz")
-    assert said == f"o.npz: 'Y' is {name}, the model gives float32."
+    assert said == f"o.npz: 'Y' is {name}, the model returns float32."
 
 
 def test_precision_without_a_name(shell: Shell) -> None:

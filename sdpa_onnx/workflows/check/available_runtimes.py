@@ -1,4 +1,4 @@
-"""What runtimes this machine has."""
+"""The runtimes that are available on this machine."""
 
 from collections.abc import Iterator
 
@@ -30,12 +30,12 @@ def survey_runtimes() -> Iterator[RuntimeRecord]:
 
 
 def pick_runtimes(names: list[str]) -> list[str]:
-    """The runtimes asked for; "all" means every one that is available.
+    """The requested runtimes; "all" means every one that is available.
 
     Raises:
         RuntimeNotFoundError: Unknown name.
         RuntimeUnavailableError: A runtime named by the user is not there.
-        PlanError: None asked for.
+        PlanError: None was requested.
     """
     if "all" in names:
         return [record.runtime for record in survey_runtimes() if record.outcome is Outcome.OK]

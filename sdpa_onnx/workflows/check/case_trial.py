@@ -1,7 +1,7 @@
 """One attention case run on one runtime and judged: the trial that fuzzing and reducing repeat.
 
-Builds the one-attention model, keeps sessions of equal graphs open, and turns whatever
-happens into a value. Chooses no cases: that is `reduce`'s and the fuzzer's.
+Builds the one-attention model, keeps sessions of equal graphs open, and returns every
+outcome as a value. Cases are chosen by `reduce` and by the fuzzer.
 """
 
 from collections import OrderedDict
@@ -53,7 +53,7 @@ Form = Literal["attention", "decomposed"]
 
 # Name of the operator's fourth output.
 QK_OUTPUT = "qk_matmul_output"
-# Sessions kept open: a fuzzer comes back to few graphs, and each holds little.
+# Sessions kept open: a fuzzer repeats few graphs, and each session is small.
 _KEPT_SESSIONS = 32
 # Axes of a mask that has another shape than the exporter's (batch_size, 1, q_seq_len, total_seq_len).
 _MASK_AXES = ("mask_batch", "mask_heads", "mask_queries", "mask_keys")
@@ -65,14 +65,14 @@ class CaseTrial:
 
     Args:
         case: What is computed, with sizes and type.
-        source: Where the inputs come from: a logit spread, or the name of a probe.
+        source: How the inputs are drawn: a logit spread, or the name of a probe.
         seed: Seed of the inputs.
         inputs: Given arrays, instead of drawn ones; a mask may have any shape that broadcasts.
         form: One Attention node, or the exporter's formula.
         opset: None = the lowest that can express the spec.
         threads: Threads inside one operator.
         graph: A graph of one bare attention to run instead of a built one; needs given inputs.
-        qk_mode: Also ask for the fourth output, and for which stage of the scores; None = without it.
+        qk_mode: The stage of the scores that the fourth output returns; None = without that output.
     """
 
     case: AttentionCase
@@ -94,7 +94,7 @@ class CaseTrial:
 
     @property
     def least_opset(self) -> int:
-        """Lowest opset whose operator takes the spec and these arrays.
+        """Lowest opset whose operator accepts the spec and these arrays.
 
         Source: ONNX Attention, opset 24, from which a mask may be shorter than the keys.
         """
@@ -110,7 +110,7 @@ class CaseTrial:
         return {name: arrays[field] for field, name in self.graph.sites[0].inputs.items()}
 
     def renamed(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """What the graph gave, by the operator's own output names."""
+        """The outputs of the graph, by the output names of the operator."""
         if self.graph is None:
             return dict(outputs)
         names = output_names(self.graph, self.graph.sites[0])
@@ -135,7 +135,7 @@ class CaseTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What came of a trial.
+    """The result of a trial.
 
     Args:
         kind: RIGHT, WRONG (wrong or suspicious), REFUSED or CRASHED.
@@ -143,8 +143,8 @@ class TrialResult:
         output: The output that is wrong: Y, present_key, present_value or qk_matmul_output; "" if none is.
         agreement: The judgement of that output, or of Y where all are right; None if nothing ran.
         precision: The declared arithmetic; "" if nothing ran.
-        inputs: The arrays that it ran on.
-        outputs: What the runtime gave, by ONNX output name.
+        inputs: The arrays it ran on.
+        outputs: The outputs of the runtime, by ONNX output name.
     """
 
     kind: Conformity
@@ -248,15 +248,15 @@ def failure_of(error: SessionError) -> LoadFailure:
 
 
 def not_taken(runtime: str, reason: str) -> str:
-    """The sentence about a model that a runtime says it does not take."""
+    """The sentence about a model that a runtime does not support."""
     return f"{runtime} does not take the model: {reason}."
 
 
 def run_case(trial: CaseTrial, sessions: Sessions) -> TrialResult:
     """Run one attention on one runtime and judge every output.
 
-    A refusal, before or while it runs, is a value. A runtime that may take the process
-    with it is to be wrapped first.
+    A refusal, before or while it runs, is a value. Wrap a runtime first that may end the
+    process.
 
     Args:
         trial: What to run.
@@ -275,7 +275,7 @@ def run_case(trial: CaseTrial, sessions: Sessions) -> TrialResult:
     except SessionError as error:
         failure = failure_of(error)
         return TrialResult(kind=failure.kind, message=failure.message, inputs=inputs)
-    precision = session.ran().precision  # asked after the run: some choose their kernels only then
+    precision = session.ran().precision  # read after the run: some choose their kernels only then
     return judge_attention(
         trial.case.spec,
         inputs,
@@ -309,7 +309,7 @@ def trial_model(trial: CaseTrial, inputs: AttentionInputs | None = None) -> Onnx
 
 
 def _shape_mask(graph: ir.Model, case: AttentionCase, given: Array) -> None:
-    """Give the mask the shape of a given one; beside lengths, which a spec names alone, give the node a mask first."""
+    """Set the shape of the mask to that of an array; where the spec names only lengths, add a mask first."""
     pattern = _mask_pattern(case, given)
     if pattern is None:
         return
@@ -343,8 +343,8 @@ def judge_attention(
 
     Args:
         spec: What is computed.
-        inputs: The arrays that it ran on.
-        outputs: What it gave, by the operator's own names.
+        inputs: The arrays it ran on.
+        outputs: Its outputs, by the names of the operator.
         precision: The declared arithmetic.
         seed: Which queries of a big case are judged.
         qk_mode: Stage of the scores in the fourth output; None = it is not judged.
@@ -369,7 +369,7 @@ def judge_attention(
 
 
 def output_names(model: OnnxModel, site: AttentionSite) -> dict[str, str]:
-    """Output name of the operator -> name in the graph: Y, and the others where a node of it gives them."""
+    """Output name of the operator -> name in the graph: Y, and the others that a node has."""
     names = {"Y": site.output}
     for node in model.ir.graph:
         made = [value.name or "" for value in node.outputs]
@@ -382,7 +382,7 @@ def output_names(model: OnnxModel, site: AttentionSite) -> dict[str, str]:
 
 
 def qk_mode_of(model: OnnxModel, site: AttentionSite) -> QkOutputMode | None:
-    """Stage of the scores that an Attention node gives as its fourth output; None if it gives none."""
+    """Stage of the scores that an Attention node returns as its fourth output; None if it has none."""
     for node in model.ir.graph:
         if node.op_type == "Attention" and node.outputs[0].name == site.output and len(node.outputs) > 3:
             mode = node.attributes.get("qk_matmul_output_mode")

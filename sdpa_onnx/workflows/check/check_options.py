@@ -21,7 +21,7 @@ class CheckOptions:
         seed: Seed of the inputs.
         threads: Threads inside one operator.
         inputs: Given arrays by graph input name, instead of drawn ones.
-        probes: Also ask the structural probes of a bare attention.
+        probes: Also run the structural probes of a bare attention.
     """
 
     sizes: Mapping[str, int]

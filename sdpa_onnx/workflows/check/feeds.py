@@ -47,9 +47,9 @@ Sizes = Mapping[str, int]
 
 GIVEN = "given"
 _OWN = "the module's own spread"
-# Queries looked at when the logit spread of a module's attention is measured.
+# Queries used to measure the logit spread of an attention in a module.
 _SPREAD_ROWS = 32
-# Structure shows at small sizes: a prime above the usual tile of 64, so that a second, ragged tile is there.
+# Faults of structure show at small sizes: a prime above the usual tile of 64 needs a second, ragged tile.
 _PROBE_LENGTH = 67
 # Sizes of the axes of a bare attention, by the names that our exporter gives them.
 _BARE_AXES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
@@ -60,8 +60,8 @@ class InputStep:
     """One set of inputs of a model.
 
     Args:
-        word: What it is, for the record: "spread 1", "probe poison", "given".
-        spread: Standard deviation of the logits that was asked for, or -1.
+        word: Its name in the record: "spread 1", "probe poison", "given".
+        spread: Standard deviation of the logits that was requested, or -1.
         check: The check, with the sizes of this step.
         feeds: Arrays by graph input name.
     """
@@ -84,8 +84,8 @@ def bare_case(model: OnnxModel, sizes: Sizes, dtype: Dtype | None = None) -> Att
 def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain: float = 1.0) -> Feeds:
     """Draw every input of a graph.
 
-    A bare attention gets the logit spread asked for. A module gets N(0, gain^2)
-    on its floating-point inputs: its own weights decide the spread, and the
+    A bare attention gets the requested logit spread. A module gets N(0, gain^2)
+    on its floating-point inputs: its weights decide the spread, and the
     caller chooses the gain. Boolean inputs are True three times out of four and
     always at position 0 of the last axis, integers are 0 or 1.
 
@@ -113,7 +113,7 @@ def feeds_of(model: OnnxModel, inputs: AttentionInputs, sizes: Sizes) -> Feeds:
 
 
 def ladder(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[InputStep]:
-    """Every step of the ladder; a module's inputs are widened until its attention has the spread asked for."""
+    """Every step of the ladder; the inputs of a module are scaled until its attention has the requested spread."""
     if check.inputs is not None:
         yield InputStep(word=GIVEN, spread=-1.0, check=check, feeds=dict(check.inputs))
         return
@@ -124,7 +124,7 @@ def ladder(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[
         return
     first = draw_feeds(model, check.sizes, spread=1.0, seed=check.seed)
     if not model.sites:
-        # Nothing to measure a spread on: wider inputs at least leave the flat part of the softmax.
+        # No spread can be measured: wider inputs at least leave the flat part of the softmax.
         for spread in check.spreads:
             wide = draw_feeds(model, check.sizes, spread=1.0, seed=check.seed, gain=max(1.0, spread))
             yield InputStep(word=_OWN, spread=-1.0, check=check, feeds=wide)
@@ -139,7 +139,7 @@ def ladder(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[
 
 
 def probe_steps(model: OnnxModel, check: CheckOptions) -> Iterator[InputStep]:
-    """Every structural probe that a bare attention can be asked, at lengths that need not be large."""
+    """Every structural probe of a bare attention, at small lengths."""
     sizes = {axis: min(size, _PROBE_LENGTH) for axis, size in check.sizes.items()}
     case = bare_case(model, sizes)
     if case is None:
@@ -153,7 +153,7 @@ def probe_steps(model: OnnxModel, check: CheckOptions) -> Iterator[InputStep]:
 def arguments_of(
     model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]
 ) -> tuple[tuple[Any, ...], dict[str, object]]:
-    """What the module of a model is called with for these inputs of its graph."""
+    """The arguments of the module of a model for these inputs of its graph."""
     import torch
 
     tensors = [torch.from_numpy(array.copy()) for array in feeds.values()]
@@ -161,7 +161,7 @@ def arguments_of(
 
 
 def runs_at(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]) -> bool:
-    """Whether the module takes these arrays; True where there is none to ask."""
+    """Whether the module runs on these arrays; True if the model has no module."""
     if model.source is None or model.bind is None:
         return True
     from sdpa_onnx.torch_export.capture import evaluating
@@ -172,7 +172,7 @@ def runs_at(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]) -> bool:
     try:
         with evaluating(module), quiet():
             module(*args, **kwargs)
-    except Exception:  # noqa: BLE001  # what a module raises at sizes that do not fit is its own affair
+    except Exception:  # noqa: BLE001  # a module may raise anything at sizes that do not fit
         return False
     return True
 

@@ -1,6 +1,6 @@
-"""Inputs of a file of any maker: axes without a usable name get one, integers that index a table stay inside it.
+"""Inputs of a file from any exporter: unnamed axes get a name, integers that index a table stay inside it.
 
-The numbers themselves are drawn as everywhere else, see `feeds` and `steps`.
+`feeds` draws the numbers themselves.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,15 +18,15 @@ __all__ = ["index_limits", "legal", "named_axes", "with_hidden_rows"]
 Array = NDArray[np.generic]
 
 _VISIBLE = 0.75
-# What may stand between an input and the table that it indexes.
+# Operators that may lie between an input and the table that it indexes.
 _SEEN_THROUGH = frozenset({"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand"})
 
 
 def named_axes(model: OnnxModel) -> OnnxModel:
     """The model with a name for every axis of its inputs that may change; itself where all have one.
 
-    An axis without a name, or named by an expression that is no sum of names, gets one of its own; which of
-    them must be equally long is found by running.
+    An axis without a name, or named by an expression that is no sum of names, gets one of its own; running the
+    model shows which of them must be equally long.
     """
     if model.facts.has_named_axes:
         return model

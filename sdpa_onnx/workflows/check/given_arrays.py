@@ -1,4 +1,4 @@
-"""Arrays that a caller gives in an .npz file: read, and compared with what the graph declares."""
+"""Read the arrays of an .npz file and compare them with what the graph declares."""
 
 import lzma
 import struct
@@ -40,7 +40,7 @@ def read_inputs(path: Path, model: OnnxModel) -> Feeds:
         check_type(path, value, array)
         takes = shape_words(value, array.shape)
         if takes:
-            raise PlanError(f"{path}: '{value.name}' has shape {array.shape}, the model takes {takes}.")
+            raise PlanError(f"{path}: '{value.name}' has shape {array.shape}, the model expects {takes}.")
     return {name: arrays[name] for name in model.input_names}
 
 
@@ -53,9 +53,9 @@ def check_type(path: Path, value: ir.Value, array: NDArray[np.generic]) -> None:
     has, takes = array.dtype.name, type_word(value)
     is_number = array.dtype.kind in "biuf" or has == "bfloat16"
     if takes is None and not is_number:
-        raise PlanError(f"{path}: '{value.name}' is {has}, which is no type of real numbers.")
+        raise PlanError(f"{path}: '{value.name}' is {has}, which is not a type of real numbers.")
     if takes is not None and has != takes:
-        verb = "takes" if value.is_graph_input() else "gives"
+        verb = "expects" if value.is_graph_input() else "returns"
         raise PlanError(f"{path}: '{value.name}' is {has}, the model {verb} {takes}.")
 
 
@@ -70,7 +70,7 @@ def read_arrays(path: Path) -> Feeds:
     """
     import ml_dtypes
 
-    if path.exists() and not path.is_dir() and not path.is_file():  # a pipe would be waited for
+    if path.exists() and not path.is_dir() and not path.is_file():  # reading a pipe would block
         raise PlanError(f"{path} is not a regular file.", hint="Write it with numpy.savez.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -78,8 +78,10 @@ def read_arrays(path: Path) -> Feeds:
     except OSError as error:
         raise PlanError(f"Cannot read {path}: {error.strerror or error}.") from error
     except _UNREADABLE as error:
-        raise PlanError(f"{path} is no .npz file of plain arrays.", hint="Write it with numpy.savez.") from error
-    if not all(isinstance(array, np.ndarray) for array in arrays.values()):  # of a member that is no .npy file, bytes
-        raise PlanError(f"{path} is no .npz file of plain arrays.", hint="Write it with numpy.savez.")
+        raise PlanError(f"{path} is not an .npz file of plain arrays.", hint="Write it with numpy.savez.") from error
+    if not all(
+        isinstance(array, np.ndarray) for array in arrays.values()
+    ):  # numpy returns bytes for a member that is not an .npy file
+        raise PlanError(f"{path} is not an .npz file of plain arrays.", hint="Write it with numpy.savez.")
     untyped = np.dtype("V2")
     return {name: array.view(ml_dtypes.bfloat16) if array.dtype == untyped else array for name, array in arrays.items()}

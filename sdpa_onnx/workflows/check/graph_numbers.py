@@ -1,6 +1,6 @@
-"""Numbers that stand in a graph: scalars that may be a scale, whole numbers that may be a size it was traced at.
+"""Numbers in a graph: scalars that may be a scale, whole numbers that may be a size it was traced at.
 
-Reads constants only; what they are used for is not followed.
+Reads constants only, and does not follow what they are used for.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _LONGEST = 1 << 16
 
 
 def scalar_constants(model: OnnxModel) -> list[float]:
-    """Every floating-point number that stands alone, each once."""
+    """Every constant that is a single floating-point number, each once."""
     found = (float(array.reshape(-1)[0]) for array in _constants(model) if array.dtype.kind == "f" and array.size == 1)
     return list(dict.fromkeys(found))
 

@@ -1,7 +1,7 @@
-"""Every attention of a model with its place, whoever wrote the file; what could not be read has its reason.
+"""Every attention of a model with its place, from any exporter; one that could not be read has a reason.
 
-Files of ours say in their metadata where their attentions are, in any form; in others they are recognised.
-Nothing is run: a wrong reading is found by whoever runs it.
+The metadata of files that we exported lists their attentions, in any form; in other files they are recognised.
+Nothing is run: a wrong reading is found when the model is judged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,11 +54,11 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True) -> LiftedModel:
     """Find every attention of a model.
 
     Args:
-        model: Is left as it is.
+        model: Is not changed.
         rows_may_be_empty: Whether padding may hide every key of a query; if not, more masks are causal.
     """
     findings = find_attentions(model.ir, rows_may_be_empty=rows_may_be_empty)
-    findings.model.meta.update(model.ir.meta)  # sizes that it was traced at, where only this process knows them
+    findings.model.meta.update(model.ir.meta)  # sizes that it was traced at, which only this process may know
     values = _values(findings.model.graph)
     dialect = _dialect(model)
     noted = [one for site in _noted_sites(model) if (one := _by_note(site, values, dialect)) is not None]
@@ -97,7 +97,7 @@ def _noted_sites(model: OnnxModel) -> tuple[AttentionSite, ...]:
 
 
 def _dialect(model: OnnxModel) -> str:
-    """How a file of ours writes its attentions, in words."""
+    """The name of the dialect in which we wrote the attentions of a file."""
     form = model.facts.form
     if FORM_KEY not in model.ir.metadata_props and form is Form.DECOMPOSED:
         return "decomposed by torch.onnx"
@@ -105,7 +105,7 @@ def _dialect(model: OnnxModel) -> str:
 
 
 def _by_note(site: AttentionSite, values: Mapping[str, ir.Value], dialect: str) -> FoundAttention | None:
-    """The attention that the metadata tells of; None if the graph has no such values."""
+    """The attention that the metadata lists; None if the graph has no such values."""
     names = [*site.inputs.values(), site.output]
     if any(name not in values for name in names):
         return None
@@ -141,7 +141,7 @@ def _cache(
         return None, None
     if producer.op_type in _HAVE_CACHE_OUTPUTS and len(producer.outputs) > 2:
         return _if_read(producer.outputs[1]), _if_read(producer.outputs[2])
-    # In 3-D the new keys were turned to heads first; a Concat of that is another value than the site's.
+    # In 3-D the new keys are split into heads first; a Concat of that is not the value of the site.
     found = (_joined(values[name]) for name in (site.past_key, site.past_value))
     key, value = found
     return (key, value) if site.spec.layout is Layout.BNSH else (None, None)
@@ -152,7 +152,7 @@ def _if_read(value: ir.Value) -> ir.Value | None:
 
 
 def _joined(past: ir.Value) -> ir.Value | None:
-    """What a Concat makes of a past and something new, if it leaves the graph."""
+    """The Concat of a past and new keys or values, if it is an output of the graph."""
     joined = [use.node for use in past.uses() if use.node.op_type == "Concat" and use.idx == 0]
     outputs = [node.outputs[0] for node in joined if len(node.inputs) == 2 and node.outputs[0].is_graph_output()]
     return outputs[0] if len(outputs) == 1 else None
@@ -174,7 +174,7 @@ def _region(attention: GraphAttention) -> Iterator[ir.Node]:
 
 
 def _is_within(found: FoundAttention, model: ir.Model, covered: set[int]) -> bool:
-    """Whether what was recognised belongs to an attention that the metadata told of already."""
+    """Whether a recognised attention belongs to one that the metadata lists already."""
     if found.attention is not None:
         producer = found.attention.output.producer()
         if producer is not None and id(producer) in covered:

@@ -15,7 +15,7 @@ from sdpa_onnx.workflows.check.feeds import Feeds
 
 __all__ = ["drawn_as_masks", "mask_only_axes"]
 
-# What may stand between an input and the mask of an attention that leaves -inf and lowest numbers what they are.
+# Operators between an input and the mask of an attention that keep -inf and lowest numbers.
 _KEEPS_NUMBERS = frozenset(
     ["Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Expand", "Slice", "Transpose", "Add", "Where", "Flatten"]
 )
@@ -24,7 +24,7 @@ _HIDDEN = 0.25
 
 
 def mask_only_axes(model: OnnxModel) -> tuple[str, ...]:
-    """Names of axes that only masks have: one entry may stand for all there, where the source broadcasts."""
+    """Names of axes that only masks have: the source may broadcast there, so that one entry is used for all."""
     masks = {value.name for value in _behind_masks(model, _KEEPS_AXES)}
     names: dict[bool, dict[str, None]] = {True: {}, False: {}}
     for value in model.ir.graph.inputs:

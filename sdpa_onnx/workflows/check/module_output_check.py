@@ -1,7 +1,7 @@
-"""The end of a module: its output against the same module in float64.
+"""The outputs of a module compared with the same module in float64.
 
-Each attention inside is judged by the oracle; what comes after it (projections,
-norms) has no bound of ours, so PyTorch's own error in the same type is the yardstick.
+Each attention inside is judged by the oracle. The operators after it (projections,
+norms) have no proven bound, so the error of PyTorch in the same type is the yardstick.
 """
 
 import copy
@@ -33,16 +33,16 @@ _ALLOWED_TIMES = 8.0
 
 @dataclass(slots=True)
 class Float64Module:
-    """A module beside its float64 copy.
+    """A module and its float64 copy.
 
     Args:
         module: A copy of the module, in evaluation mode, in its own type.
         wide: The same in float64.
-        dtype: Its element type, numpy's word.
+        dtype: Its element type, as numpy names it.
         bind: Makes its arguments from tensors in the graph's order; None = they are the arguments.
         relative_yardstick: Largest PyTorch error over the output's largest
             magnitude, over all sizes seen so far; small outputs are judged by it too.
-        is_repeatable: Whether a second run on the same inputs gave the same; None = not tried.
+        is_repeatable: Whether a second run on the same inputs returned the same; None = not tried.
     """
 
     module: "torch.nn.Module"
@@ -82,15 +82,15 @@ class Float64Module:
             return [
                 Agreement(
                     verdict=Verdict.SUSPICIOUS,
-                    diagnosis="The module gives another output when it is run again on the same inputs (randomness in "
-                    "evaluation mode, or state that changes), so nothing can be compared with it.",
+                    diagnosis="The module returns a different output when it runs again on the same inputs (randomness "
+                    "in evaluation mode, or state that changes), so nothing can be compared with it.",
                 )
             ]
         if len(actual) != len(truths):
             return [
                 Agreement(
                     verdict=Verdict.WRONG,
-                    diagnosis=f"The graph has {len(actual)} outputs, PyTorch's module gives {len(truths)}.",
+                    diagnosis=f"The graph has {len(actual)} outputs, PyTorch's module returns {len(truths)}.",
                 )
             ]
         return [self._judge_one(*arrays) for arrays in zip(truths, baselines, actual, strict=True)]
@@ -101,7 +101,7 @@ class Float64Module:
         if actual.shape != truth.shape:
             return Agreement(
                 verdict=Verdict.WRONG,
-                diagnosis=f"The output has shape {actual.shape}, PyTorch gives {truth.shape}.",
+                diagnosis=f"The output has shape {actual.shape}, PyTorch returns {truth.shape}.",
             )
         if truth.dtype.kind != "f" or not truth.size:
             equal = bool(np.array_equal(actual, truth))
@@ -112,7 +112,7 @@ class Float64Module:
             )
         exact, values = truth.astype(np.float64), actual.astype(np.float64)
         usable = np.isfinite(exact)
-        # A module may give infinity or NaN; the graph must give the same there, and a number elsewhere.
+        # A module may return infinity or NaN; the graph must return the same there, and a number elsewhere.
         odd = int(np.count_nonzero(np.isfinite(values) != usable))
         odd += int(np.count_nonzero((values != exact) & ~usable & ~(np.isnan(values) & np.isnan(exact))))
         if odd:
@@ -159,7 +159,7 @@ def _run(module: "torch.nn.Module", bind: Bind | None, feeds: Arrays, *, wide: b
     if wide:
         arguments = [a.double() if a.is_floating_point() else a for a in arguments]
     try:
-        # As it is exported: the fused encoder operators of torch.nn give NaN where a row has no visible key.
+        # As it is exported: the fused encoder operators of torch.nn return NaN where a row has no visible key.
         with evaluating(module), torch.inference_mode():
             args, kwargs = bind(arguments) if bind is not None else (tuple(arguments), {})
             result: Any = module(*args, **kwargs)

@@ -1,8 +1,8 @@
 """Axes that have names of their own and must be equally long, found by running graph and module.
 
-torch.onnx names the length of keys and that of values apart; no graph means
-anything where they differ, which is no fault. Some runtimes run it there all
-the same and give wrong shapes, so that another one is asked first.
+torch.onnx gives the length of keys and that of values two names. A graph has no
+meaning where they differ, which is no fault. Some runtimes run it there anyway
+and return wrong shapes, so a stricter runtime is tried first.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ SETS = 8
 
 
 def axis_links(model: OnnxModel, runtime: Runtime, *, traced: Mapping[str, int] | None, seed: int) -> dict[str, str]:
-    """Find axes that must have the size of another one; that other by each of them.
+    """Find axes that must be as long as another axis; the other axis by the name of each.
 
-    Which axes belong together is a matter of the graph: a runtime that refuses what
-    does not fit is asked first, and the given one where that one sees no link.
+    The links are a property of the graph: a runtime that refuses sizes that do not fit
+    is tried first, and the given one if that finds no link.
 
     Args:
         model: The graph, and its module if it has one.
@@ -42,7 +42,7 @@ def axis_links(model: OnnxModel, runtime: Runtime, *, traced: Mapping[str, int] 
         seed: Seed of the inputs.
 
     Raises:
-        ProcessDiedError: If the given runtime crashed or gave no answer.
+        ProcessDiedError: If the given runtime crashed or did not answer.
     """
     axes = {axis: (traced or {}).get(axis) for axis in model.facts.axes}
     if len(axes) < 2:
@@ -51,12 +51,12 @@ def axis_links(model: OnnxModel, runtime: Runtime, *, traced: Mapping[str, int] 
 
 
 def _strict_links(model: OnnxModel, runtime: Runtime, axes: Mapping[str, int | None], seed: int) -> dict[str, str]:
-    """Links by the runtime that refuses; nothing where it is the given one, or cannot run the graph."""
+    """Links found on the strict runtime; none if it is the given one, or cannot run the graph."""
     strict = get_runtime(_STRICT_RUNTIME)
     if runtime.name == _STRICT_RUNTIME or isinstance(strict.supports(model), Unsupported):
         return {}
     patience_seconds = runtime.patience_seconds if isinstance(runtime, GuardedRuntime) else None
-    # It is not the one that is judged: if it dies, that says nothing here.
+    # This runtime is not judged: its crash is no result.
     with contextlib.suppress(ProcessDiedError), own_process(strict, patience_seconds) as apart:
         return _links(model, apart, axes, seed)
     return {}
@@ -78,7 +78,7 @@ def first_that_runs(
     """The first of these sizes at which graph and module run; None if none does.
 
     Raises:
-        ProcessDiedError: If the runtime crashed or gave no answer.
+        ProcessDiedError: If the runtime crashed or did not answer.
     """
     try:
         with _running(model, runtime, seed) as runs:
@@ -91,11 +91,11 @@ def first_that_runs(
 
 @contextlib.contextmanager
 def _running(model: OnnxModel, runtime: Runtime, seed: int) -> Iterator[Callable[[dict[str, int]], bool]]:
-    """Load once; tell of any sizes whether graph and module run at them."""
+    """Load once; return a function that reports whether graph and module run at some sizes."""
     # As a bare attention its inputs would be drawn with equal lengths.
     plain = replace(model, sites=())
     # A copy: what the module remembers of these calls must not reach the judge.
-    asked = replace(model, source=copy.deepcopy(model.source)) if model.bind is not None else model
+    tried = replace(model, source=copy.deepcopy(model.source)) if model.bind is not None else model
     with runtime.load(plain, LoadOptions()) as session:
 
         def runs(sizes: dict[str, int]) -> bool:
@@ -106,7 +106,7 @@ def _running(model: OnnxModel, runtime: Runtime, seed: int) -> Iterator[Callable
                 raise
             except (SessionError, ModelError):
                 return False
-            return runs_at(asked, feeds)
+            return runs_at(tried, feeds)
 
         yield runs
 
@@ -114,7 +114,7 @@ def _running(model: OnnxModel, runtime: Runtime, seed: int) -> Iterator[Callable
 def follow(
     links: Mapping[str, str], sizes: Mapping[str, int], given: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Sizes with every linked axis as long as the axis that it follows; what is given wins, on either side."""
+    """Sizes with every linked axis as long as the axis that it follows; given sizes win, on either side."""
     given = given or {}
     found = {**sizes, **given}
     for axis, head in links.items():

@@ -1,7 +1,7 @@
 """Settings of an attention that follow a size in the module and are fixed in its graph: scale, causality, mask.
 
-Asked only once a judge has found the graph wrong: it says why, and proves it
-where the graph does not state its scale.
+Runs only after a judge has found the graph wrong. It reports the cause, and proves
+it where the graph does not state its scale.
 """
 
 import copy
@@ -37,7 +37,7 @@ _CANDIDATES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
-    """What the module gave to its attentions at some sizes, and the inputs of its graph there."""
+    """The arguments of the module's attentions at some sizes, and the inputs of its graph there."""
 
     sizes: Sizes
     feeds: Feeds
@@ -47,7 +47,7 @@ class _Heard:
 def baked_settings(
     model: OnnxModel, runtime: Runtime, *, traced: Sizes | None, wrong: Sequence[Sizes], seed: int
 ) -> tuple[BakedSetting, ...]:
-    """Compare what the graph holds with what its module gives at sizes where the graph is wrong.
+    """Compare the settings in the graph with those of its module at sizes where the graph is wrong.
 
     Args:
         model: The graph; without its module there is nothing to compare.
@@ -58,9 +58,9 @@ def baked_settings(
     """
     if model.source is None or (model.is_bare_attention and model.bind is None):
         return ()
-    # Long ones first: at a length of 1 a softmax says nothing about its scale.
-    telling = sorted(wrong, key=lambda sizes: -sum(sizes.values()))
-    heard = [one for sizes in telling if (one := _heard(model, sizes, seed)) is not None]
+    # Long ones first: at a length of 1 a softmax does not depend on its scale.
+    by_length = sorted(wrong, key=lambda sizes: -sum(sizes.values()))
+    heard = [one for sizes in by_length if (one := _heard(model, sizes, seed)) is not None]
     first = _heard(model, traced, seed) if traced else None
     found: list[BakedSetting] = []
     for one in heard:
@@ -167,7 +167,7 @@ def _flag(
 def _by_trial(
     model: OnnxModel, runtime: Runtime, first: _Heard | None, heard: Sequence[_Heard]
 ) -> tuple[BakedSetting, ...]:
-    """Find the scales with which the module gives what the graph gives, where the graph does not state its own."""
+    """Find the scales with which the module returns what the graph returns, where the graph does not state its own."""
     ran = next((found for one in heard if (found := _ran(model, runtime, one)) is not None), None)
     if ran is None:
         return ()
@@ -197,10 +197,10 @@ def _ran(model: OnnxModel, runtime: Runtime, one: _Heard) -> tuple[_Heard, list[
         raise
     except SessionError:
         return None
-    given = [outputs[name] for name in model.output_names]
-    # Where a number is lacking, a scale beyond measure would explain it as well.
-    is_finite = all(np.isfinite(array.astype(np.float64)).all() for array in given if array.dtype.kind not in "bui")
-    return (one, given) if is_finite else None
+    returned = [outputs[name] for name in model.output_names]
+    # An infinite scale would explain any output that is not finite.
+    is_finite = all(np.isfinite(array.astype(np.float64)).all() for array in returned if array.dtype.kind not in "bui")
+    return (one, returned) if is_finite else None
 
 
 def _candidates(model: OnnxModel, first: _Heard | None, heard: Sequence[_Heard]) -> list[tuple[float, ...]]:
@@ -219,7 +219,7 @@ def _module_gives(
     feeds: Mapping[str, NDArray[np.generic]],
     outputs: list[NDArray[np.generic]],
 ) -> bool:
-    """Whether the module with these scales gives what the graph gave, by the rule for the end of a module."""
+    """Whether the module with these scales returns what the graph returned, by the rule for outputs of a module."""
     from sdpa_onnx.torch_export.attention_calls import WithScales
 
     module = WithScales(copy.deepcopy(cast("nn.Module", model.source)), scales)

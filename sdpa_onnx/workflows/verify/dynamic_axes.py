@@ -1,8 +1,8 @@
 """Prove that the axes of a model may change: run it at sizes never traced, judge each time.
 
-An axis that is declared dynamic and does not behave so is named, with the node
-where the runtime stops if it says so; so is a setting of an attention that
-follows a size in the module and is fixed in the graph.
+Reports each axis that is declared dynamic and is not, with the node where the runtime
+stops if the runtime names it, and each setting of an attention that follows a
+size in the module and is fixed in the graph.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_mode
 
 __all__ = ["AxesProof", "prove_axes"]
 
-# Size sets in which a graph that runs nowhere else is tried, made of the numbers that stand in it.
+# Size sets to try for a graph that ran at no other, made of the numbers in it.
 _GUESSES = 400
 
 
@@ -40,11 +40,11 @@ class AxesProof:
         baked: Axes that do not really change.
         settings: Settings of attentions that do not follow a size as the module's do.
         links: Axes that have to be as long as another one, by that other.
-        failure: Why it is not right at the sizes tried, if that is no axis's fault; "" if it is right.
-        died: Where the runtime crashed or gave no answer, which ended the proof; "" if it did not.
-        ended: FAILED if it crashed, TIMED_OUT if it gave no answer in time; OK if neither.
+        failure: Why it is wrong at the sizes tried, if no axis is the cause; "" if it is right.
+        died: Where the runtime crashed or did not answer, which ended the proof; "" if it did not.
+        ended: FAILED if it crashed, TIMED_OUT if it did not answer in time; OK otherwise.
         sizes_tried: Size sets that were run.
-        records: The judgements on the way.
+        records: The judgements at these sizes.
     """
 
     dynamic_axes: tuple[str, ...]
@@ -82,7 +82,7 @@ class _Failure:
     Args:
         evidence: In one sentence.
         node: Where, or "".
-        is_number: It ran, the shapes are right and the numbers at the end are not.
+        is_number: It ran, the shapes of the outputs are right and the numbers are not.
         is_refusal: The runtime did not run it.
     """
 
@@ -112,8 +112,8 @@ def prove_axes(
         traced: Sizes it was exported at, where every change of one axis starts.
         count: Size sets.
         seed: Seed of the inputs.
-        on_size: Told (done, of) after each size set, for progress.
-        is_enough: Asked before each size set but the first; True ends the proof with what was tried.
+        on_size: Called with (done, total) after each size set, for progress.
+        is_enough: Called before each size set but the first; True ends the proof with the sizes tried so far.
     """
     axes = model.facts.axes
     try:
@@ -153,7 +153,7 @@ def _explained(
     tried: Sequence[Mapping[str, int]],
     traced: Mapping[str, int] | None,
 ) -> AxesProof:
-    """The proof with the setting or the axis that the failures come from, or with their evidence."""
+    """The proof with the setting or the axis that causes the failures, or with their evidence."""
     wrong = [follow(trial.links, sizes) for sizes, _ in failures]
     settings = baked_settings(trial.model, trial.runtime, traced=traced, wrong=wrong, seed=trial.seed)
     if settings:
@@ -176,7 +176,7 @@ def _explained(
         evidence = fixed_number(trial.model, right, other, changed=changed, seed=trial.seed)
         return replace(proof, failure=f"{evidence} {fixed[0].says}")
     if baked:
-        # A change of one axis may pass the runtime's own checks where a change of all did not.
+        # A change of one axis may pass the checks of the runtime where a change of all axes did not.
         node = next((failure.node for _, failure in failures if failure.node), "")
         named = tuple(axis if axis.node else msgspec.structs.replace(axis, node=node) for axis in baked)
         return replace(proof, baked=named)
@@ -184,12 +184,12 @@ def _explained(
 
 
 def _guessed(trial: "_Trial", heads: Sequence[str], errors: Sequence[str]) -> dict[str, int] | None:
-    """Sizes at which the graph is right, made of the numbers that stand in it; None if none are found.
+    """Sizes at which the graph is right, made of the numbers in it; None if none are found.
 
-    What a runtime complained about comes first: a fixed size is often part of its sentence.
+    Numbers in the error messages of a runtime are tried first: a fixed size is often among them.
     """
-    told = {int(number) for error in errors for number in re.findall(r"\b\d{1,5}\b", error)}
-    numbers = sorted(likely_sizes(trial.model), key=lambda number: number not in told)
+    reported = {int(number) for error in errors for number in re.findall(r"\b\d{1,5}\b", error)}
+    numbers = sorted(likely_sizes(trial.model), key=lambda number: number not in reported)
     batches = trial.model.facts.batch_axes
     choices = [(2, *numbers) if axis in batches else tuple(numbers) for axis in heads]
     alike = ({axis: 2 if axis in batches else number for axis in heads} for number in numbers)
@@ -201,8 +201,8 @@ def _guessed(trial: "_Trial", heads: Sequence[str], errors: Sequence[str]) -> di
     return found if found is not None and trial.run(found, []) is None else None
 
 
-def _says_something(sizes: Mapping[str, int], batches: Collection[str]) -> bool:
-    """Whether a right result means anything: with one key the softmax is 1 whatever the scores are."""
+def _is_meaningful(sizes: Mapping[str, int], batches: Collection[str]) -> bool:
+    """Whether a right result proves anything: with one key the softmax is 1 whatever the scores are."""
     return all(size > 1 for axis, size in sizes.items() if not axis.startswith("batch") and axis not in batches)
 
 
@@ -222,7 +222,7 @@ class _Trial:
         """Run one size set and add its records; None if everything is right.
 
         Raises:
-            ProcessDiedError: If the runtime crashed or gave no answer, which says nothing about the graph.
+            ProcessDiedError: If the runtime crashed or did not answer, which is no result about the graph.
         """
         check = CheckOptions(sizes=follow(self.links, sizes), spreads=(1.0,), seed=self.seed)
         try:
@@ -232,7 +232,7 @@ class _Trial:
         except SessionError as error:
             return _Failure(str(error), failing_node(str(error.__cause__ or error)) or "", is_refusal=True)
         except (ExportError, CaseError) as error:
-            # The second: values inside that do not fit together, which only a fault of the runtime can make of ours.
+            # CaseError: inner values that do not fit together, which only a fault of the runtime can cause.
             return _Failure(str(error), "")
         records.extend(found)
         wrong = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
@@ -257,7 +257,7 @@ class _Fixed:
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """What came of running one size set after the other; private and short-lived."""
+    """The results of running one size set after the other; private and short-lived."""
 
     good: list[dict[str, int]]
     tried: list[dict[str, int]] = field(default_factory=list)
@@ -286,7 +286,7 @@ class _Walk:
             self.tried.append(sizes)
             if failure is not None:
                 self.failures.append((sizes, failure))
-            elif _says_something(sizes, batches):
+            elif _is_meaningful(sizes, batches):
                 self.good.append(sizes)
             if on_size is not None:
                 on_size(len(self.tried), len(planned))
@@ -310,7 +310,7 @@ class _Isolation:
         others = [
             size
             for size in dict.fromkeys(tried)
-            if size != self.working[axis] and _says_something({axis: size}, self.batches)
+            if size != self.working[axis] and _is_meaningful({axis: size}, self.batches)
         ]
         for size in others:
             changed = {**self.working, axis: size}

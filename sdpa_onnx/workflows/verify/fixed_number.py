@@ -1,7 +1,7 @@
-"""A number in a graph that stayed as it was at the size at export, in words: the axis itself is free.
+"""Report a number in a graph that is fixed at its value at export, although the axis itself is free.
 
-Looks into the module for the line that makes such a number of a size. That the
-graph is wrong was found before, by `dynamic_axes`.
+Searches the module for the line that computes such a number from a size. `dynamic_axes`
+has found before that the graph is wrong.
 """
 
 import copy
@@ -23,7 +23,7 @@ __all__ = ["fixed_number"]
 def fixed_number(
     model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int], *, changed: Sequence[str], seed: int
 ) -> str:
-    """Say that a number was fixed, and which line makes it, or what to look at.
+    """Report that a number was fixed, and which line computes it, or what to look for.
 
     Args:
         model: The graph and its module.
@@ -38,7 +38,7 @@ def fixed_number(
     if number is None:
         return f"{fact} (the scale, perhaps). Look for one that the module computes from a size in Python."
     own = f"{number.first:.6g} at {before}, {number.second:.6g} at {after}"
-    return f"{fact}; the module makes one of a size: {own}{f' ({number.where})' if number.where else ''}."
+    return f"{fact}; the module computes one from a size: {own}{f' ({number.where})' if number.where else ''}."
 
 
 def _number(model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int], seed: int) -> "SizeNumber | None":

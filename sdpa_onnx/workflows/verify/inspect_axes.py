@@ -1,6 +1,6 @@
-"""The axes of an inspected file, tried for a few seconds: which of them are really free.
+"""Try the axes of an inspected file for a few seconds: which of them are really free.
 
-A short proof: fewer sizes than `verify` tries, and it ends when its time is over.
+A short proof: fewer sizes than in `verify`, and a time limit.
 """
 
 import time
@@ -25,7 +25,7 @@ _SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxesTrial:
-    """Records of the attentions with what a short proof of the axes showed.
+    """Records of the attentions with the result of a short proof of the axes.
 
     Args:
         records: The records given, with `baked`, `sizes_tried` and warnings.
@@ -45,15 +45,15 @@ def try_axes(
     patience_seconds: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AxesTrial:
-    """Run the file at a few sizes and write down what is fixed.
+    """Run the file at a few sizes and record what is fixed.
 
     Args:
         model: The file.
         records: Of its attentions.
         runtime: Where to run it.
         target: Its name.
-        patience_seconds: Run it in a process of its own, so that a crash is an answer, and give
-            it up after this long; None = in this process.
+        patience_seconds: Run it in a process of its own, so that a crash is a result, and stop
+            it after this long; None = in this process.
         clock: Seconds.
     """
     found = get_runtime(runtime)
@@ -91,6 +91,6 @@ def _says(proof: AxesProof, runtime: str, *, is_judged: bool) -> str:
     where = f"at {proof.sizes_tried} size{'s' if proof.sizes_tried > 1 else ''} on {runtime}"
     if proof.reason:
         return f"Not proved {where}: {proof.reason}"
-    word = "Every attention is right" if is_judged else "It runs (nothing in it could be judged)"
+    verdict = "Every attention is right" if is_judged else "It runs (nothing in it could be judged)"
     linked = ", ".join(f"{axis} as long as {head}" for axis, head in proof.links.items())
-    return f"{word} {where}{f', with {linked}: it does not run otherwise' if linked else ''}."
+    return f"{verdict} {where}{f', with {linked}: it does not run otherwise' if linked else ''}."

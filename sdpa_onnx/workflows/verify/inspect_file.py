@@ -1,6 +1,6 @@
-"""What attention stands in a file: dialect, figures, axes, and what a runtime makes of it.
+"""List the attentions of a file: dialect, figures, axes, and the operators that a runtime runs for them.
 
-Reads only; recognising is `graph.lift`'s, turning one form into another is `convert`'s.
+Reads the graph and its metadata only. `graph.lift` recognises attentions, `convert` rewrites them.
 """
 
 import itertools
@@ -35,19 +35,19 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
 
 
 def attention_records(model: OnnxModel, lifted: LiftedModel, *, target: str) -> list[AttentionRecord]:
-    """The same of what was found already; an empty list where nothing was."""
+    """The same for attentions that were found already; an empty list if there are none."""
     axes, fixed = model.facts.axes if model.facts.has_named_axes else ("unnamed",), static_axes(model)
     return [_record(model, found, target, axes, fixed) for found in lifted.found]
 
 
 def what_runs(model: OnnxModel, runtime: str, *, patience_seconds: float | None = None) -> RanReport | str:
-    """What a runtime really runs for the model, or why it does not.
+    """The operators that a runtime really runs for the model, or why it runs none.
 
     Args:
         model: The model.
         runtime: Name of the runtime.
-        patience_seconds: Ask in a process of its own, so that a crash is an answer, and give it
-            up after this long; None = in this process.
+        patience_seconds: Load it in a process of its own, so that a crash is a result, and stop it
+            after this long; None = in this process.
 
     Raises:
         RuntimeNotFoundError: Unknown runtime.
@@ -86,8 +86,8 @@ def _record(
 def static_axes(model: OnnxModel) -> tuple[str, ...]:
     """Batch and sequence axes of inputs that are declared with a number while other axes may change.
 
-    A size of 1 in a mask is a broadcast and no fixed axis. Which axis counts
-    what is read off the rank, as the exporter chooses it.
+    A size of 1 in a mask is a broadcast and no fixed axis. The meaning of an axis
+    follows from the rank, as the exporter chooses it.
     """
     inputs = [value for value in model.ir.graph.inputs if value.shape is not None]
     if all(value.shape.is_static() for value in inputs):  # type: ignore[union-attr]  # filtered above
@@ -105,7 +105,7 @@ def _site_doubt(site: AttentionSite, traced: Mapping[str, int] | None) -> str:
     lengths = None
     if traced is not None:
         single = list(traced.values())
-        # A cache and what is new to it make one length of keys.
+        # A cache and the new keys make one length of keys.
         lengths = single + [sum(pair) for pair in itertools.combinations(single, 2)]
     doubt = scale_doubt(site.spec, lengths)
     return f"{site.name}: {doubt}; {_PROVE}" if doubt else ""

@@ -1,7 +1,7 @@
 """Prove that a check would notice: plant every fault that an attention can have, and judge it by the same inputs.
 
-The fault takes the way of a real output: run, substitute, judge. Whether the runtime itself is
-right is `verify`'s to say.
+The fault replaces a real output: run, substitute, judge. Whether the runtime itself is
+right is decided by `verify`.
 """
 
 import itertools
@@ -36,7 +36,7 @@ _NOTICED = (Verdict.WRONG, Verdict.SUSPICIOUS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantedFault:
-    """What became of one planted fault.
+    """The result of one planted fault.
 
     Args:
         fault: The fault.
@@ -52,7 +52,7 @@ class PlantedFault:
 
 @dataclass(slots=True)
 class _Trial:
-    """A fault on its way through the inputs."""
+    """One fault while the inputs are tried."""
 
     fault: Fault
     caught_by: str | None = None
@@ -86,9 +86,9 @@ def prove_sites(
 def prove(
     model: OnnxModel, runtime: Runtime, check: CheckOptions, *, faults: Sequence[Fault] | None = None
 ) -> list[PlantedFault]:
-    """Plant faults in a runtime's outputs and see which inputs of a check catch them.
+    """Plant faults in the outputs of a runtime and find which inputs of a check catch them.
 
-    Where the runtime's own output is not right, the fault is planted in the oracle's.
+    Where the output of the runtime is wrong, the fault is planted in that of the oracle.
 
     Args:
         model: One attention and nothing around it.
@@ -138,7 +138,7 @@ def _try_step(trials: Sequence[_Trial], checked: RunContext, step: InputStep, ou
     if _noticed(checked, step, outputs, expectations):
         outputs = exact
         if _noticed(checked, step, outputs, expectations):
-            return  # the cache that it gives back is wrong
+            return  # the cache that it returns is wrong
     for trial in trials:
         planted = plant_in(site, trial.fault, step.feeds, outputs, seed=seed)
         if _same(planted, outputs) or _same(planted, exact):

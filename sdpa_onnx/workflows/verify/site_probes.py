@@ -1,6 +1,6 @@
-"""Ask the structural probes of every attention inside a larger model: each is cut out and run by itself.
+"""Run the structural probes of every attention inside a larger model: each is cut out and run by itself.
 
-A module's own weights decide what its attention sees, so no input of the module can be a probe.
+The weights of a module decide what its attention reads, so no input of the module can be a probe.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,9 +54,9 @@ def check_whole(
     Raises:
         SessionError: If the runtime fails on the whole model.
     """
-    asked, shapes = replace(check, probes=True), ShapeKeeper()
-    whole = check_model(model, runtime, asked, target=target, expectations=expectations, keep=shapes)
-    alone = sites_alone(model, runtime, asked, shapes.found)
+    probed, shapes = replace(check, probes=True), ShapeKeeper()
+    whole = check_model(model, runtime, probed, target=target, expectations=expectations, keep=shapes)
+    alone = sites_alone(model, runtime, probed, shapes.found)
     return [*whole, *probe_sites(alone, runtime, target=target, expectations=expectations)]
 
 
@@ -115,7 +115,7 @@ def _sizes(part: OnnxModel, shapes: Mapping[str, Sequence[int]]) -> dict[str, in
     sizes: dict[str, int] = {}
     declared = {value.name: value.shape or () for value in part.ir.graph.inputs}
     for field_name, name in part.sites[0].inputs.items():
-        # A value that two inputs share got a second name when it was cut out.
+        # A value that two inputs share has a second name in the part.
         shape = shapes[name if name in shapes else name.removesuffix(f"_as_{field_name}")]
         for axis, size in enumerate(declared[name]):
             if isinstance(size, ir.SymbolicDim) and str(size.value).isidentifier():

@@ -1,4 +1,4 @@
-"""Outputs that were stored: kept by one run, judged again later without running anything."""
+"""Store the outputs of a run, and judge stored outputs without running anything."""
 
 import os
 import re
@@ -29,12 +29,12 @@ __all__ = ["OutputKeeper", "judge_stored"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputKeeper:
-    """A folder that gets one .npz file a step: inputs, outputs and tapped values by name."""
+    """A folder with one .npz file for each step: inputs, outputs and tapped values by name."""
 
     folder: Path
 
     def __call__(self, runtime: str, step: str, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-        """Write one step in one go.
+        """Write one step at once.
 
         Raises:
             FolderError: If the folder cannot be made or written, or the disk is full.
@@ -55,7 +55,7 @@ class OutputKeeper:
 
 
 def _write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """As numpy.savez does, which cannot take an array named `file`."""
+    """Like numpy.savez, which does not accept an array named `file`."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -65,18 +65,18 @@ def _write_npz(file: IO[bytes], arrays: Mapping[str, NDArray[np.generic]]) -> No
 def judge_stored(
     model: OnnxModel, inputs: Feeds, path: Path, *, precision: str | None, target: str
 ) -> Iterator[AgreementRecord]:
-    """Judge outputs that some runtime gave earlier.
+    """Judge outputs that some runtime returned earlier.
 
     Args:
-        model: The model that they came from.
-        inputs: What it was fed.
+        model: The model that returned them.
+        inputs: Its inputs.
         path: .npz with the outputs by name; a model that is more than one bare attention needs
             the values around each attention in it too, as `verify --keep` writes them.
         precision: The declared arithmetic; None means that of the model's element type.
         target: Name for the records.
 
     Raises:
-        PlanError: If the file cannot be read, lacks an output, or one is of another type than the model gives.
+        PlanError: If the file cannot be read, lacks an output, or one is of another type than the output of the model.
         CaseError: If there is no such precision, or the arrays do not fit the attention.
     """
     found = read_arrays(path)

@@ -1,4 +1,4 @@
-"""Verify a file as a user would ask it: all runtimes, a size that was not traced, and its axes."""
+"""Verify a file: on all runtimes, at a size that was not traced, and its dynamic axes."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -27,12 +27,12 @@ __all__ = ["VerifyExtras", "load_against", "verify_file"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyExtras:
-    """What a caller of `verify_file` wants beyond the judgement.
+    """What `verify_file` does beyond the judgement.
 
     Args:
-        keep: Told runtime, step and all arrays of every run at the chosen sizes.
+        keep: Called with runtime, step and all arrays of every run at the chosen sizes.
         prove: Also plant every fault, to show that the check would notice.
-        patience_seconds: Run each runtime in a process of its own, and give it up after
+        patience_seconds: Run each runtime in a process of its own, and stop it after
             this long without an answer; None = in this process, without a limit.
     """
 
@@ -42,14 +42,14 @@ class VerifyExtras:
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Runtime]:
-        """A runtime by name; a module's own runtime has no file to send, and stays here."""
+        """A runtime by name; the runtime of a module has no file to send, and runs in this process."""
         patience_seconds = None if name == MODULE_RUNTIME else self.patience_seconds
         with own_process(get_runtime(name), patience_seconds) as runtime:
             yield runtime
 
 
 def load_against(path: Path, against: str | None) -> OnnxModel:
-    """Load a file, with the module that its end is compared with.
+    """Load a file, with the module that its outputs are compared with.
 
     Raises:
         ModelError: If there is no such file.
@@ -85,8 +85,8 @@ def verify_file(
 ) -> Iterator[Record]:
     """Judge a model on every runtime, then prove its axes where nothing was fixed by the caller.
 
-    Attentions of a file of another maker are judged where they were read, see `lifted`. Where a model of
-    several nodes disagrees, the first bad node is looked for.
+    Attentions of a file that we did not export are judged where they were read, see `lifted_model`. If a model
+    of several nodes disagrees, its first bad node is searched for.
 
     Args:
         model: The model.
@@ -94,7 +94,7 @@ def verify_file(
         target: Name for the records.
         check: Sizes that the caller fixes (the others are chosen), threads, seed, and
             given inputs, with which the axes are not tried.
-        extras: What else is wanted; None = nothing.
+        extras: What else to do; None = nothing.
 
     Raises:
         PlanError: If a size names no axis, or sizes that must be equal are not.
@@ -116,8 +116,8 @@ def verify_file(
                 yield from _judged(model, runtime, whole, target, expectations, extras)
             except SessionError as error:
                 if check.inputs is not None and not isinstance(error, ProcessDiedError):
-                    raise  # the caller's own arrays may be what is wrong; a process that dies never is their fault
-                # One runtime's refusal is a finding about it; the others are still asked.
+                    raise  # the arrays of the caller may be wrong; they do not make a process die
+                # The refusal of one runtime is a result; the others still run.
                 yield failed_record(
                     model, name, whole, target=target, reason=str(error), outcome=outcome_of_error(error)
                 )
@@ -133,17 +133,17 @@ def _judged(
     expectations: ExpectationCache,
     extras: VerifyExtras,
 ) -> Iterator[Record]:
-    """Ladder, probes, the first bad node of what disagrees, and planted faults if they are wanted."""
-    told = StepRecorder(also=extras.keep)
-    found = check_model(model, runtime, check, target=target, expectations=expectations, keep=told)
+    """Run the ladder and the probes; find the first bad node of a disagreement; plant faults if requested."""
+    recorder = StepRecorder(also=extras.keep)
+    found = check_model(model, runtime, check, target=target, expectations=expectations, keep=recorder)
     yield from found
     bad = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
-    located = bad and locate(model, runtime, bad, told.steps[bad.inputs], threads=check.threads)
+    located = bad and locate(model, runtime, bad, recorder.steps[bad.inputs], threads=check.threads)
     if located is not None:
         yield located
     if check.inputs is not None and not extras.prove:
         return
-    shapes = {name: array.shape for name, array in next(iter(told.steps.values()), {}).items()}
+    shapes = {name: array.shape for name, array in next(iter(recorder.steps.values()), {}).items()}
     alone = list(sites_alone(model, runtime, check, shapes))
     if check.inputs is None:
         yield from probe_sites(alone, runtime, target=target, expectations=expectations)
@@ -154,21 +154,21 @@ def _judged(
 def _without_attention(
     lifted: LiftedModel, runtimes: Sequence[str], target: str, check: CheckOptions, extras: VerifyExtras
 ) -> Iterator[ExportRecord]:
-    """A file of which nothing can be judged: running it may still show a fixed axis."""
+    """Run a file in which nothing can be judged: it may still have a fixed axis."""
     found = lifted.found
-    asked = (_fixed_axes(lifted.model, name, target, check, extras) for name in runtimes)
-    fixed = [record for record in asked if record is not None]
+    tried = (_fixed_axes(lifted.model, name, target, check, extras) for name in runtimes)
+    fixed = [record for record in tried if record is not None]
     if not fixed:
         raise ModelError(
             f"{target} has {len(found)} attention(s) ({found[0].dialect}), but {found[0].reason}.",
-            hint="Compare its end with its module (--against), or export a module that calls "
+            hint="Compare its outputs with its module (--against), or export a module that calls "
             "scaled_dot_product_attention.",
         )
     yield from fixed
 
 
 def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extras: VerifyExtras) -> dict[str, int]:
-    """What the caller fixes and a choice for the rest, with axes that must be equally long made so."""
+    """The sizes that the caller fixes and a choice for the other axes; linked axes are equally long."""
     axes = model.facts.axes
     unknown = [axis for axis in check.sizes if axis not in axes]
     if unknown:
@@ -176,7 +176,7 @@ def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extra
     able = [name for name in runtimes if not isinstance(get_runtime(name).supports(model), Unsupported)]
     links: dict[str, str] = {}
     if able and check.inputs is None:
-        # A runtime that dies here is told of when it is judged.
+        # A runtime that dies here is reported when it is judged.
         with contextlib.suppress(ProcessDiedError), extras.opened(able[0]) as runtime:
             links = axis_links(model, runtime, traced=model.facts.traced, seed=check.seed)
     return complete_sizes(model.facts, links, check.sizes)
@@ -185,7 +185,7 @@ def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extra
 def _fixed_axes(
     model: OnnxModel, name: str, target: str, check: CheckOptions, extras: VerifyExtras
 ) -> ExportRecord | None:
-    """What running alone shows about a file of which nothing can be judged; None if it runs at all sizes."""
+    """The fixed axes of a file in which nothing can be judged; None if it runs at all sizes."""
     if check.inputs is not None or isinstance(get_runtime(name).supports(model), Unsupported):
         return None
     with extras.opened(name) as runtime:

@@ -1,7 +1,7 @@
-"""Verify a model: run it on a runtime, judge every attention inside and the module's end.
+"""Verify a model: run it on a runtime, judge every attention inside and the outputs of the module.
 
-Each attention is judged on its own tapped inputs, so that an error is named
-where it is made. Timing is `bench`'s, dynamic axes are `dynamic_axes`'.
+Each attention is judged on its own tapped inputs, so that an error is reported
+where it is made. `bench` measures time, `dynamic_axes` tries other sizes.
 """
 
 import itertools
@@ -34,7 +34,7 @@ Array = NDArray[np.generic]
 
 @dataclass(slots=True)
 class ExpectationCache:
-    """The last few oracles, so that runtimes that got the same inputs share one, and the truth about each module."""
+    """The last few oracles, shared by runtimes with the same inputs, and the float64 copy of each module."""
 
     keep: int = 8
     made: dict[tuple[object, ...], Expectation] = field(default_factory=dict)
@@ -48,12 +48,12 @@ class ExpectationCache:
         return self.made[key]
 
     def truth(self, model: OnnxModel) -> Float64Module | None:
-        """The module that a graph came from, beside its float64 copy, made once; None for bare attention."""
+        """The module of a graph with its float64 copy, made once; None for bare attention."""
         source = model.source
         if source is None or (model.is_bare_attention and model.bind is None):
             return None
         if id(source) not in self.truths:
-            # The source is kept beside it, so that its id is not given to another object.
+            # The source is kept too, so that its id is not reused for another object.
             made = Float64Module.of(source, model.facts.dtype.value, model.bind)  # type: ignore[arg-type]  # a torch module
             self.truths[id(source)] = (source, made)
         return self.truths[id(source)][1]
@@ -92,11 +92,11 @@ def check_model(
         check: Sizes and inputs.
         target: Name for the records.
         expectations: Oracles that other runtimes share.
-        keep: Told runtime, step and all arrays of every run.
+        keep: Called with runtime, step and all arrays of every run.
 
     Returns:
-        Records of every attention and of the module's end; one record with the
-        reason if the runtime does not take the model.
+        Records of every attention and of the outputs of the module; one record with the
+        reason if the runtime does not support the model.
     """
     support = runtime.supports(model)
     if isinstance(support, Unsupported):
@@ -115,7 +115,7 @@ def check_model(
 
 
 def _runs(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[tuple[InputStep, Feeds, RanReport]]:
-    """Run every step; what really ran is asked after the run, since some runtimes choose their kernels only then."""
+    """Run every step; the report of what ran is read after the run: some runtimes choose their kernels only then."""
     steps = ladder(model, session, check)
     if check.probes and check.inputs is None and model.is_bare_attention:
         steps = itertools.chain(steps, probe_steps(model, check))
@@ -127,12 +127,12 @@ def _runs(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[t
 def judge_outputs(
     checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache
 ) -> Iterator[AgreementRecord]:
-    """Judge every attention and the end of one run of a model.
+    """Judge every attention and every output of one run of a model.
 
     Args:
         checked: The model, where it ran and how.
-        step: What it was fed.
-        outputs: What it gave, tapped values included, by name.
+        step: Its inputs.
+        outputs: Its outputs, tapped values included, by name.
         expectations: Oracles that other runtimes share.
     """
     yield from _judge_shapes(checked, outputs)
@@ -153,7 +153,7 @@ def _judge_shapes(checked: RunContext, outputs: Feeds) -> Iterator[AgreementReco
         try:
             declared = resolve_shape(value, checked.check.sizes)
         except ModelError:
-            continue  # the graph does not say
+            continue  # the graph does not declare it
         if outputs[name].shape != declared:
             found = f"Output '{name}' has shape {outputs[name].shape}, the graph declares {declared} at these sizes."
             wrong = Agreement(verdict=Verdict.WRONG, diagnosis=found)
@@ -172,7 +172,7 @@ def judge_sites(
     Args:
         checked: The model, where it ran and how.
         arrays: Constants, inputs and outputs of the run by name, tapped values included.
-        spread: Standard deviation of the logits that was asked for, or -1.
+        spread: Standard deviation of the logits that was requested, or -1.
         expectations: Oracles that other runtimes share.
     """
     check, precision = checked.check, checked.ran.precision
@@ -223,9 +223,9 @@ def _never_reached(spec: AttentionSpec, inputs: AttentionInputs) -> Iterator[str
 
 
 def _judge_end(truth: Float64Module, model: OnnxModel, feeds: Feeds, outputs: Feeds) -> Iterator[tuple[str, Agreement]]:
-    """Judge what the module gives in the end, output by output."""
+    """Judge every output of the module."""
     try:
         agreements = truth.judge(feeds, [outputs[name] for name in model.output_names])
     except ExportError as error:
-        agreements = [Agreement(verdict=Verdict.SUSPICIOUS, diagnosis=f"The end could not be compared: {error}")]
+        agreements = [Agreement(verdict=Verdict.SUSPICIOUS, diagnosis=f"The output could not be compared: {error}")]
     yield from zip(model.output_names, agreements, strict=False)

@@ -148,7 +148,7 @@ def test_other_shape_is_wrong() -> None:
     module, x = seeded(WithoutAttention), hidden()
     (agreement,) = _truth(module).judge({"x": x.numpy()}, [_output(module, x)[:, :5]])
     assert agreement.verdict is Verdict.WRONG
-    assert agreement.diagnosis == "The output has shape (2, 5, 16), PyTorch gives (2, 10, 16)."
+    assert agreement.diagnosis == "The output has shape (2, 5, 16), PyTorch returns (2, 10, 16)."
 
 
 def test_missing_output_is_not_passed_over() -> None:
