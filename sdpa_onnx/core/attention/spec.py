@@ -246,7 +246,7 @@ class AttentionCase:
 
 
 def option_tokens(spec: AttentionSpec, past_seq_len: int = 0) -> tuple[str, ...]:
-    """What a spec has beside heads and width, as it stands in a case id: only what differs from the default.
+    """List the options of a spec as tokens of a case id; only what differs from the default appears.
 
     Args:
         spec: What is computed.
