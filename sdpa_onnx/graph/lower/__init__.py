@@ -1,1 +1,4 @@
-"""The canonical attention written in a form; one form a file."""
+"""Write a canonical attention in a graph form; one module per form.
+
+Reads no dialects: `graph.lift` does.
+"""

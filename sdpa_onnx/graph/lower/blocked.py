@@ -1,8 +1,7 @@
-"""A loop over blocks of queries that sees, for each block, only the keys that the block can see.
+"""Write attention as a Loop over blocks of queries that computes only the keys visible to each block.
 
-What causality, windows and lengths hide is not computed, and no more scores are
-held than those of a block. Few queries are written in one piece instead.
-What was tried and measured: docs/blocked.md.
+Keys hidden by causality, windows or lengths are not computed, and only the scores of one block are in memory. Few
+queries are computed in one piece instead. Does not choose block sizes by measurement: see docs/blocked.md.
 """
 
 from collections.abc import Callable
@@ -31,25 +30,25 @@ BLOCKING = Blocking()
 
 
 def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:
-    """That of the inner operator."""
+    """Lowest opset of the inner operator."""
     if options.inner is Form.ATTENTION:
         return attention_form.needed_opset(attention, options)
     return 16 if attention.dtype is Dtype.BFLOAT16 else 13
 
 
 def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> str | None:  # noqa: ARG001
-    """What the form cannot do: give the scores, hold another form, read a mask whose rank the graph does not state."""
+    """Why the form cannot be written: a scores output, an unsupported inner form, or a mask of unknown rank."""
     if attention.scores is not None:
-        return "It never holds all scores, so it cannot give them as an output."
+        return "It never has all scores at once, so it cannot return them as an output."
     if options.inner not in (None, Form.ATTENTION, Form.DECOMPOSED):
-        return f"Its loop holds 'attention' or 'decomposed', not '{options.inner}'."
+        return f"Its loop can contain 'attention' or 'decomposed', not '{options.inner}'."
     return unknown_rank(attention)
 
 
 def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
-    """Write the loop, and beside it what is faster at short lengths; which of them runs, the graph decides.
+    """Write the loop, and alternatives that are faster at short lengths, under an If on the lengths.
 
-    With a left window even one query skips most keys: there the loop stands alone.
+    With a left window, even a single query skips most keys, so only the loop is written.
     """
     writing = LoopOptions(opset=opset, options=options, blocking=BLOCKING)
 
@@ -79,20 +78,20 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 
 
 def _is_small(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value:
-    """Whether there are so few scores that blocks cost more than they save."""
+    """Whether there are too few scores for blocks to pay off."""
     numbers, lengths = IndexArithmetic(nodes), AttentionLengths(nodes, attention)
     return numbers.is_at_most(_scores(numbers, attention, lengths, lengths.queries), blocking.whole)
 
 
 def _is_short(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value:
-    """Whether the scores of a piece of all heads are no more than a tile."""
+    """Whether the scores of one piece of all heads fit in a tile."""
     numbers, lengths = IndexArithmetic(nodes), AttentionLengths(nodes, attention)
     rows = numbers.blocks_of(lengths.queries, blocking.pieces)
     return numbers.is_at_most(_scores(numbers, attention, lengths, rows), blocking.tile)
 
 
 def _scores(numbers: IndexArithmetic, attention: GraphAttention, lengths: AttentionLengths, rows: ir.Value) -> ir.Value:
-    """How many scores so many queries of all heads have."""
+    """Number of scores of `rows` queries over all heads."""
     heads = numbers.multiply(lengths.batch, attention.spec.q_num_heads)
     return numbers.multiply(numbers.multiply(heads, rows), lengths.keys)
 
@@ -103,7 +102,7 @@ def _joined(
     write: Callable[[Nodes, GraphAttention, FormOperands, LoopOptions], ir.Value],
     writing: LoopOptions,
 ) -> FormOutputs:
-    """Blocks over the keys of cache and input together, which are the present too."""
+    """Write blocks over the concatenated cached and new keys, which are also the present outputs."""
     joined = _with_all_samples(nodes, attention, join_operands(nodes, attention))
     return FormOutputs(
         output=write(nodes, attention, joined, writing),
@@ -119,7 +118,7 @@ def _either(
     then: Callable[[Nodes], FormOutputs],
     otherwise: Callable[[Nodes], FormOutputs],
 ) -> FormOutputs:
-    """Write an If whose branches give the same outputs."""
+    """Write an If whose branches have the same outputs."""
     wanted = [name for name in ("output", "present_key", "present_value") if getattr(attention, name) is not None]
     branches: dict[str, Any] = {}
     for name, build_into in (("then", then), ("else", otherwise)):
@@ -131,7 +130,7 @@ def _either(
 
 
 def _with_all_samples(nodes: Nodes, attention: GraphAttention, joined: FormOperands) -> FormOperands:
-    """Repeat keys and values that all samples share, where the graph states it: the turns count heads of samples."""
+    """Expand keys and values that all samples share (a static batch of 1): the loop iterates over heads of samples."""
     if stated_size(attention.key, 0) != 1 or stated_size(attention.query, 0) == 1:
         return joined
     shape = AttentionLengths(nodes, attention)
@@ -140,7 +139,7 @@ def _with_all_samples(nodes: Nodes, attention: GraphAttention, joined: FormOpera
 
 
 def _graph(nodes: Nodes, built: FormOutputs, wanted: list[str]) -> ir.Graph:
-    """A branch: a graph without inputs; what it did not write itself is copied to be its output."""
+    """A branch as a graph without inputs; an output that it does not compute itself goes through an Identity."""
     outputs: list[ir.Value] = []
     for name in wanted:
         value: ir.Value = getattr(built, name)

@@ -1,8 +1,7 @@
-"""The loop over blocks of queries and the joining of what its turns give; what a turn computes is the tile's.
+"""Write the Loop over blocks of queries and reassemble its outputs. The body is in `blocked_tile`.
 
-The turns' outputs are equally large and come out as one tensor (a scan output),
-from which one Gather takes every row to its place: growing a result by Concat
-would be quadratic.
+All iterations have outputs of the same size, which the Loop stacks into one scan output; one Gather moves every row to
+its position. Growing the result by Concat in every iteration would take quadratic time.
 """
 
 from dataclasses import dataclass
@@ -22,18 +21,18 @@ from sdpa_onnx.graph.nodes import Nodes
 __all__ = ["LoopOptions", "write_loop", "write_pieces"]
 
 _BOOL, _INT64 = ir.DataType.BOOL, ir.DataType.INT64
-# From here on a 0 in a shape may mean none; before, it means "as it is".
+# From this opset on, Reshape has allowzero: a 0 in the shape is a size of 0. Before, it copies the input's size.
 _ALLOWZERO_OPSET = 14
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """How the form is written.
+    """Options of the blocked form.
 
     Args:
-        opset: Of the graph.
-        options: The inner operator and where the scale stands.
-        blocking: How large the blocks are.
+        opset: Opset of the graph.
+        options: The inner operator and the placement of the scale.
+        blocking: Block sizes.
     """
 
     opset: int
@@ -42,10 +41,10 @@ class LoopOptions:
 
 
 def write_loop(nodes: Nodes, attention: GraphAttention, joined: FormOperands, writing: LoopOptions) -> ir.Value:
-    """Write the loop and give its output in the attention's layout.
+    """Write the Loop and return its output in the attention's layout.
 
-    The loop's condition is given although it is always true: onnx.reference
-    (1.23.2) runs no turn at all without one.
+    The Loop gets a condition although it is always true: without one,
+    onnx.reference (1.23.2) runs no iteration.
     """
     lengths = AttentionLengths(nodes, attention)
     plan = make_plan(nodes, attention, lengths, writing.blocking)
@@ -53,25 +52,25 @@ def write_loop(nodes: Nodes, attention: GraphAttention, joined: FormOperands, wr
     always = nodes.constant(True, _BOOL)
     body = _body(f"{nodes.prefix}/turn", sources)
     turns = nodes("Loop", plan.turns, always, dtype=element_type(attention.dtype), body=body)
-    return _in_place(nodes, attention, lengths, plan, turns)
+    return _reassemble(nodes, attention, lengths, plan, turns)
 
 
 def write_pieces(nodes: Nodes, attention: GraphAttention, joined: FormOperands, writing: LoopOptions) -> ir.Value:
-    """Write a few blocks of all heads one after another: at short lengths the turns of a loop cost more than they save.
+    """Write a few blocks of all heads in sequence: at short lengths the overhead of a Loop costs more than it saves.
 
-    Only for an attention without mask and lengths: a piece takes all samples.
+    Only for an attention without mask and lengths, because a piece contains all samples.
     """
     lengths = AttentionLengths(nodes, attention)
     plan = make_plan(nodes, attention, lengths, writing.blocking, in_pieces=True)
     sources = _sources(nodes, attention, joined, lengths, plan, writing)
-    # No constants: onnxruntime 1.32.0 makes a Split and a Squeeze for each of Gathers by constants, three times slower.
-    turns = (IndexArithmetic(nodes).least(turn, lengths.queries) for turn in range(writing.blocking.pieces))
+    # No constants: onnxruntime 1.32.0 turns each Gather by a constant into Split and Squeeze, three times slower.
+    turns = (IndexArithmetic(nodes).minimum(turn, lengths.queries) for turn in range(writing.blocking.pieces))
     tiles = [write_tile(nodes, sources, turn) for turn in turns]
-    return _in_place(nodes, attention, lengths, plan, nodes("Concat", *tiles, axis=0))
+    return _reassemble(nodes, attention, lengths, plan, nodes("Concat", *tiles, axis=0))
 
 
 def _body(prefix: str, sources: TileSources) -> ir.Graph:
-    """One turn as a graph: (turn, go on) -> (go on, tile)."""
+    """The Loop body: (iteration, condition) -> (condition, tile)."""
     nodes = Nodes(prefix)
     turn = ir.Value(name=f"{prefix}/number", type=ir.TensorType(_INT64), shape=ir.Shape([]))
     go_on = ir.Value(name=f"{prefix}/go_on", type=ir.TensorType(_BOOL), shape=ir.Shape([]))
@@ -89,7 +88,7 @@ def _sources(
     plan: BlockPlan,
     writing: LoopOptions,
 ) -> TileSources:
-    """Everything that a turn reads, written once."""
+    """Everything that an iteration reads, computed once before the Loop."""
     spec, numbers = attention.spec, IndexArithmetic(nodes)
     heads = numbers.multiply(plan.group, spec.heads_per_kv)
     folded_rows = numbers.multiply(plan.rows, spec.heads_per_kv)
@@ -125,14 +124,14 @@ def _sources(
 
 
 def _flat(nodes: Nodes, value: ir.Value, shape: ir.Value, opset: int) -> ir.Value:
-    """(samples * heads, length, width); the sizes are written out, as any of them may be 0."""
+    """Reshape to (samples * heads, length, width); all sizes are explicit because any of them may be 0."""
     if opset < _ALLOWZERO_OPSET:
         return nodes("Reshape", value, shape)
     return nodes("Reshape", value, shape, allowzero=1)
 
 
 def _cuts(numbers: IndexArithmetic, attention: GraphAttention, plan: BlockPlan) -> dict[str, ir.Value]:
-    """Corners of slices by (head, row), one row for each turn."""
+    """Starts and ends of slices as tables of (head, row), one row per iteration."""
     shared = attention.spec.heads_per_kv
     last_head = numbers.add(plan.first_head, plan.group)
     corners = {
@@ -156,7 +155,7 @@ def _with_rank_4(nodes: Nodes, attention: GraphAttention, mask: ir.Value) -> ir.
 def _mask_cuts(
     nodes: Nodes, numbers: IndexArithmetic, spec: AttentionSpec, plan: BlockPlan, mask: ir.Value
 ) -> dict[str, ir.Value]:
-    """Corners of a slice of the mask; an axis of one is cut whole, as it stands for all."""
+    """Starts and ends of the mask's slices; an axis of size 1 broadcasts and is not cut."""
     sizes = nodes("Shape", mask, dtype=_INT64)
     own_head = numbers.subtract(plan.first_head, numbers.multiply(plan.sample, spec.kv_num_heads))
     firsts = (plan.sample, numbers.multiply(own_head, spec.heads_per_kv), plan.first_row)
@@ -175,13 +174,13 @@ def _mask_cuts(
     }
 
 
-def _in_place(
+def _reassemble(
     nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, plan: BlockPlan, turns: ir.Value
 ) -> ir.Value:
-    """Take every row of the turns' outputs to where it belongs.
+    """Move every row of the iterations' outputs to its position.
 
-    A runtime stacks the outputs of the turns, or (onnx.reference 1.23.2) joins
-    them: read as rows, both are the same.
+    A runtime stacks the outputs of the iterations; onnx.reference (1.23.2)
+    concatenates them. Reshaped to rows, both are the same.
     """
     numbers, spec = IndexArithmetic(nodes), attention.spec
     rows = nodes("Reshape", turns, nodes.integers(-1, spec.v_head_dim))
@@ -194,8 +193,8 @@ def _in_place(
         numbers.multiply(numbers.subtract(head, numbers.multiply(group, heads)), plan.rows),
     )
     query = numbers.range(lengths.queries)
-    block = numbers.least(numbers.divide(query, numbers.most(plan.rows, 1)), numbers.subtract(plan.blocks, 1))
-    start = numbers.least(numbers.multiply(block, plan.rows), numbers.subtract(lengths.queries, plan.rows))
+    block = numbers.minimum(numbers.divide(query, numbers.maximum(plan.rows, 1)), numbers.subtract(plan.blocks, 1))
+    start = numbers.minimum(numbers.multiply(block, plan.rows), numbers.subtract(lengths.queries, plan.rows))
     of_query = numbers.add(numbers.multiply(block, tile), numbers.subtract(query, start))
     if spec.layout is Layout.BNSH:
         of_head = nodes("Reshape", of_head, nodes.integers(-1, spec.q_num_heads, 1), dtype=_INT64)

@@ -1,8 +1,7 @@
-"""Which queries, heads and keys each turn of the loop takes, as numbers that the graph computes; touches no tensor.
+"""Compute which queries, heads and keys each iteration of the Loop processes, as int64 nodes.
 
-A turn takes some key heads of one sample and a block of queries. The last
-block ends with the last query and may begin before the block before it ends,
-so that all have one length.
+Reads no tensor contents except lengths. One iteration processes some key heads of one sample and a block of queries.
+The last block ends at the last query and may overlap the previous block, so that all blocks have the same length.
 """
 
 import math
@@ -22,21 +21,21 @@ __all__ = ["BlockPlan", "Blocking", "make_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocking:
-    """How large the blocks are; right for any numbers, fast for those of docs/blocked.md.
+    """Block sizes; any values are correct, those measured in docs/blocked.md are fast.
 
     Args:
-        rows: Queries of a block.
-        short_rows: Queries of a block that sees at most `short_keys` keys.
+        rows: Queries per block.
+        short_rows: Queries per block if the block sees at most `short_keys` keys.
         short_keys: See `short_rows`.
-        free_rows: Queries of a block where positions hide no key: nothing is saved by cutting finer.
-        tile: Scores held at once, elements, as long as one head of a block has no more: what a second-level
-            cache holds of float32.
-        pair: Two heads a turn as long as their scores, keys and values are together no more, elements: work for a
-            second thread.
-        few: Up to so many queries are written in one piece, no key copied.
-        whole: So are attentions whose positions hide no key and that have at most so many scores.
-        pieces: Blocks of all heads that are written one after another, without a loop, where their scores are
-            no more than a tile.
+        free_rows: Queries per block if positions hide no key: smaller blocks save nothing.
+        tile: Scores in memory at once, elements, unless one head of a block has more: the float32 elements
+            that fit in a second-level cache.
+        pair: Two heads per iteration if their scores, keys and values have at most so many elements: work for
+            a second thread.
+        few: Up to so many queries are computed in one piece, without copying keys.
+        whole: Attentions with at most so many scores, whose positions hide no key, are also computed in one piece.
+        pieces: Number of blocks of all heads that are written in sequence, without a Loop, if their scores fit
+            in a tile.
     """
 
     rows: int = 128
@@ -52,21 +51,21 @@ class Blocking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPlan:
-    """Numbers of the loop, int64: scalars, or one for each turn.
+    """Numbers of the Loop, int64: scalars, or vectors with one entry per iteration.
 
     Args:
-        rows: Queries of a block.
-        group: Key heads of a turn; all of one sample.
-        blocks: Blocks of one group.
-        turns: Turns of the loop.
-        sample: Of each turn.
-        first_head: Key head, counted over all samples.
-        first_row: Query.
+        rows: Queries per block.
+        group: Key heads per iteration; all of one sample.
+        blocks: Blocks per group.
+        turns: Number of iterations.
+        sample: Sample of each iteration.
+        first_head: First key head of each iteration, counted over all samples.
+        first_row: First query of each iteration.
         position: Position of the first query among the keys.
-        first_key, last_key: Keys that some query of the block sees; never none where there are keys at all
+        first_key, last_key: Range of the keys that some query of the block sees; not empty where there are keys
             and a query may see none.
-        free_key: Keys before it are seen by every query of the block.
-        valid_keys: Keys that are no padding; None without lengths.
+        free_key: Every query of the block sees the keys before it.
+        valid_keys: Number of keys that are not padding; None without lengths.
     """
 
     rows: ir.Value
@@ -86,14 +85,14 @@ class BlockPlan:
 def make_plan(
     nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, blocking: Blocking, *, in_pieces: bool = False
 ) -> BlockPlan:
-    """Write the numbers of the loop.
+    """Write the numbers of the Loop.
 
     Args:
-        nodes: Written to.
-        attention: What is computed.
-        lengths: Of the attention.
-        blocking: How large the blocks are.
-        in_pieces: Take all heads in a turn and so many turns as there are pieces.
+        nodes: Node builder.
+        attention: The attention.
+        lengths: Its lengths.
+        blocking: Block sizes.
+        in_pieces: Process all heads in each iteration, with one iteration per piece.
     """
     numbers, spec, bounds = IndexArithmetic(nodes), attention.spec, bounds_of(attention.spec)
     heads = numbers.multiply(lengths.batch, spec.kv_num_heads)
@@ -103,14 +102,14 @@ def make_plan(
     else:
         rows = _rows(numbers, lengths, spec, blocking)
         group = _group(numbers, spec, numbers.multiply(rows, _seen(numbers, lengths, bounds, rows)), blocking)
-        blocks = numbers.most(numbers.blocks_of(lengths.queries, numbers.most(rows, 1)), 1)
+        blocks = numbers.maximum(numbers.blocks_of(lengths.queries, numbers.maximum(rows, 1)), 1)
         turns = numbers.multiply(numbers.divide(heads, group), blocks)
     turn = numbers.range(turns)
     of_group = numbers.divide(turn, blocks)
     first_head = numbers.multiply(of_group, group)
     sample = numbers.divide(first_head, spec.kv_num_heads)
     block = numbers.subtract(turn, numbers.multiply(of_group, blocks))
-    first_row = numbers.least(numbers.multiply(block, rows), numbers.subtract(lengths.queries, rows))
+    first_row = numbers.minimum(numbers.multiply(block, rows), numbers.subtract(lengths.queries, rows))
     valid = None if attention.nonpad_kv_seqlen is None else numbers.pick(attention.nonpad_kv_seqlen, sample)
     position = _positions(numbers, lengths, first_row, valid)
     keys = _keys(numbers, lengths, bounds, position, numbers.add(position, rows), valid)
@@ -132,46 +131,46 @@ def make_plan(
 
 
 def _rows(numbers: IndexArithmetic, lengths: AttentionLengths, spec: AttentionSpec, blocking: Blocking) -> ir.Value:
-    """Queries of a block; heads that share a key head lie in one product, so that each of them needs fewer."""
+    """Queries per block; fewer with grouped heads, because heads that share a key head form one matrix product."""
     shared = min(spec.heads_per_kv, 4)
     long, short, free = (
         math.ceil(number / shared) for number in (blocking.rows, blocking.short_rows, blocking.free_rows)
     )
     bounds = bounds_of(spec)
     if not bounds:
-        return numbers.least(free, lengths.queries)
+        return numbers.minimum(free, lengths.queries)
     if bounds.left is not None and bounds.right is not None and bounds.left + bounds.right < blocking.short_keys:
-        return numbers.least(short, lengths.queries)
-    return numbers.least(numbers.if_at_most(lengths.keys, blocking.short_keys, short, long), lengths.queries)
+        return numbers.minimum(short, lengths.queries)
+    return numbers.minimum(numbers.if_at_most(lengths.keys, blocking.short_keys, short, long), lengths.queries)
 
 
 def _seen(numbers: IndexArithmetic, lengths: AttentionLengths, bounds: WindowBounds, rows: ir.Value) -> ir.Value:
-    """At most so many keys are seen by a block."""
+    """Upper bound on the number of keys that a block sees."""
     if bounds.left is None or bounds.right is None:
         return lengths.keys
-    return numbers.least(lengths.keys, numbers.add(rows, bounds.left + bounds.right))
+    return numbers.minimum(lengths.keys, numbers.add(rows, bounds.left + bounds.right))
 
 
 def _group(numbers: IndexArithmetic, spec: AttentionSpec, pairs: ir.Value, blocking: Blocking) -> ir.Value:
-    """As many key heads as keep the scores of a turn in the cache, a divisor of all; two for somewhat more.
+    """Key heads per iteration: the largest divisor whose scores stay in the cache, or two for somewhat more scores.
 
-    A single head has less work for a second thread than two, and costs one thread 3 % less at 4096, 11 % at 8192.
+    A single head has less work for a second thread than two, but costs one thread 3 % less at 4096, 11 % at 8192.
     """
     scores = numbers.multiply(pairs, spec.heads_per_kv)
-    # Of a block of `rows` queries, a key has so many scores, and so many elements of its own.
+    # The share of scores in `pair` for a block of `rows` queries: per key, rows scores and its own elements.
     of_scores = blocking.pair * blocking.rows // (blocking.rows + spec.head_dim + spec.v_head_dim)
     group = numbers.value(1)
     for heads in range(2, spec.kv_num_heads + 1):
         if spec.kv_num_heads % heads == 0:
-            most = of_scores if heads == 2 and bounds_of(spec) else blocking.tile  # else the blocks are larger
-            group = numbers.if_at_most(numbers.multiply(scores, heads), most, heads, group)
+            maximum = of_scores if heads == 2 and bounds_of(spec) else blocking.tile  # else the blocks are larger
+            group = numbers.if_at_most(numbers.multiply(scores, heads), maximum, heads, group)
     return group
 
 
 def _positions(
     numbers: IndexArithmetic, lengths: AttentionLengths, first_row: ir.Value, valid: ir.Value | None
 ) -> ir.Value:
-    """Source: ONNX Attention, opset 25, see `core.attention.masks.causal_offset`."""
+    """Position of each block's first query. Source: ONNX Attention, opset 25, `core.attention.masks.causal_offset`."""
     if lengths.past is not None:
         return numbers.add(first_row, lengths.past)
     if valid is not None:
@@ -187,7 +186,7 @@ def _keys(
     after: ir.Value,
     valid: ir.Value | None,
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """First key, first key that not all see, and the key after the last, of each turn."""
+    """First visible key, first key that not all queries see, and end of the visible keys, of each iteration."""
     keys = lengths.keys
     end = keys if valid is None else numbers.clamp(valid, 0, keys)
     last = end if bounds.right is None else numbers.clamp(numbers.add(after, bounds.right), 0, end)
@@ -195,7 +194,7 @@ def _keys(
     if bounds.left is None:
         first = numbers.value(0)
     else:
-        first = numbers.clamp(numbers.subtract(position, bounds.left), 0, numbers.most(numbers.subtract(keys, 1), 0))
+        first = numbers.clamp(numbers.subtract(position, bounds.left), 0, numbers.maximum(numbers.subtract(keys, 1), 0))
     if bounds.left is not None or valid is not None:
-        last = numbers.least(numbers.most(last, numbers.add(first, 1)), keys)
+        last = numbers.minimum(numbers.maximum(last, numbers.add(first, 1)), keys)
     return first, free, last

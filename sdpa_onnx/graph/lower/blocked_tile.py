@@ -1,6 +1,6 @@
-"""One turn of the loop: some key heads, a block of queries, and the keys that it can see.
+"""Write one iteration of the blocked Loop: some key heads, a block of queries, and the keys that it sees.
 
-Cuts, multiplies and masks; which heads, queries and keys is the plan's to say.
+Slices, multiplies and masks. Does not choose heads, queries and keys; `blocked_plan` does.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from sdpa_onnx.graph.lower.attention import scales_query
 from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
 from sdpa_onnx.graph.lower.blocked_plan import BlockPlan
 from sdpa_onnx.graph.lower.decomposed import capped_scores
-from sdpa_onnx.graph.lower.mask_nodes import as_bias, bounds_of, merged, rows_with_keys
+from sdpa_onnx.graph.lower.mask_nodes import as_bias, bounds_of, combine_masks, rows_with_keys
 from sdpa_onnx.graph.lower.operands import element_type, roots, scaled
 from sdpa_onnx.graph.nodes import Nodes
 
@@ -29,21 +29,21 @@ _HEADS_AND_ROWS = (0, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TileSources:
-    """What the turns cut from; values of the graph around the loop.
+    """Values of the graph around the Loop that the iterations read.
 
     Args:
-        attention: What is computed.
-        opset: Of the graph.
-        options: The inner operator and where the scale stands.
-        plan: The numbers of the turns.
+        attention: The attention.
+        opset: Opset of the graph.
+        options: The inner operator and the placement of the scale.
+        plan: The numbers of the iterations.
         query: (samples * q heads, queries, head_dim).
         key: (samples * key heads, keys, head_dim).
         value: (samples * key heads, keys, v_head_dim).
-        cuts: Tables of corners by name, (turns, axes), see `loop`.
+        cuts: Tables of slice starts and ends by name, (iterations, axes), see `blocked_loop`.
         mask: 4-D with all keys, or None.
-        row_numbers: (rows, 1): 0, 1, ... of a block.
+        row_numbers: (rows, 1): 0, 1, ... within a block.
         edge: (rows, rows): 0 on and left of the diagonal, -inf right of it; None if the tile is not split.
-        folded: Shape (key heads, rows of the heads that share one, -1).
+        folded: Shape (key heads, rows of all heads that share a key head, -1).
         unfolded: Shape (q heads, rows, -1).
     """
 
@@ -67,7 +67,7 @@ class TileSources:
 
     @property
     def is_split(self) -> bool:
-        """Whether the keys that every query of a block sees are multiplied apart, so that no mask is added there."""
+        """Whether keys that every query of a block sees have their own product, to which no mask is added."""
         bounds = bounds_of(self.attention.spec)
         hidden_otherwise = self.mask is not None or self.attention.nonpad_kv_seqlen is not None
         return (
@@ -76,14 +76,14 @@ class TileSources:
 
 
 def hides_on_the_right_only(attention: GraphAttention) -> bool:
-    """Whether positions alone hide keys, and only those after a query."""
+    """Whether only positions hide keys, and only keys after the query."""
     bounds = bounds_of(attention.spec)
     is_masked = attention.attn_mask is not None or attention.nonpad_kv_seqlen is not None
     return bounds.left is None and bounds.right is not None and not is_masked
 
 
 def write_tile(nodes: Nodes, sources: TileSources, turn: ir.Value) -> ir.Value:
-    """Write one turn: (q heads of the group, rows, v_head_dim)."""
+    """Write one iteration; returns (q heads of the group, rows, v_head_dim)."""
     tile = _Tile(nodes, sources, turn)
     return tile.by_attention() if sources.inner is Form.ATTENTION else tile.by_formula()
 
@@ -98,7 +98,7 @@ class _Tile:
         self._axes = nodes.integers(*_HEADS_AND_ROWS)
 
     def by_formula(self) -> ir.Value:
-        """softmax(scale Q K^T + bias) V; rows without a key are zero."""
+        """softmax(scale Q K^T + bias) V; fully masked rows are zero."""
         nodes, attention = self._nodes, self._of.attention
         query = self._folded(self._scaled_query())
         if self._of.is_split:
@@ -115,7 +115,7 @@ class _Tile:
         return self._guarded(output, bias)
 
     def by_attention(self) -> ir.Value:
-        """The same by one node, whose mask holds all that hides keys."""
+        """The same by one Attention node, whose mask contains everything that hides keys."""
         nodes, attention = self._nodes, self._of.attention
         first = nodes.integers(0)
         query = self._cut(self._of.query, "row", "row")
@@ -145,12 +145,12 @@ class _Tile:
         return self._guarded(nodes("Squeeze", output, first), as_bias(nodes, attention, mask))
 
     def _edge_bias(self) -> ir.Value:
-        """Of the keys that not all queries of the block see: the first query sees one of them, the next two."""
+        """Bias of the keys that not all queries of the block see: the first query sees one, the second two."""
         count = self._pick(self._of.cuts["edge_after"])
         return self._nodes("Slice", self._of.edge, self._nodes.integers(0), count, self._nodes.integers(1))
 
     def _guarded(self, output: ir.Value, bias: ir.Value | None) -> ir.Value:
-        """Zero in rows whose bias hides every key."""
+        """Set rows whose bias hides every key to zero."""
         if bias is None:
             return output
         attention, nodes = self._of.attention, self._nodes
@@ -177,16 +177,16 @@ class _Tile:
         return capped_scores(nodes, scores, attention)
 
     def _whole_mask(self) -> ir.Value | None:
-        """Everything that hides a key of the tile: boolean or float, (heads or 1, rows or 1, keys)."""
+        """One mask of everything that hides a key of the tile: boolean or float, (heads or 1, rows or 1, keys)."""
         own = None
         if self._of.mask is not None:
             starts, ends = (self._pick(self._of.cuts[name]) for name in ("mask", "mask_after"))
             part = self._nodes("Slice", self._of.mask, starts, ends)
             own = self._nodes("Squeeze", part, self._nodes.integers(0))
-        return merged(self._nodes, own, self._visible())
+        return combine_masks(self._nodes, own, self._visible())
 
     def _visible(self) -> ir.Value | None:
-        """Boolean of what positions and lengths allow, (rows or 1, keys of the tile); None = all."""
+        """Keys that positions and lengths leave visible, boolean, (rows or 1, keys of the tile); None = all."""
         plan, numbers, nodes = self._of.plan, self._numbers, self._nodes
         bounds = bounds_of(self._of.attention.spec)
         if not bounds and plan.valid_keys is None:
@@ -207,13 +207,13 @@ class _Tile:
         return visible
 
     def _expanded(self, mask: ir.Value) -> ir.Value:
-        """(1, heads or 1, rows, keys): some kernels take no mask of one row for all queries."""
+        """Expand the mask to (1, heads or 1, rows, keys): some kernels do not broadcast a single row."""
         numbers, nodes = self._numbers, self._nodes
         shape = numbers.vector(1, self._of.plan.rows, 1)
         return nodes("Unsqueeze", nodes("Expand", mask, shape), nodes.integers(0))
 
     def _folded(self, value: ir.Value) -> ir.Value:
-        """The rows of the heads that share a key head under one another."""
+        """Stack the rows of all heads that share a key head."""
         is_single = self._of.attention.spec.heads_per_kv == 1
         return value if is_single else self._nodes("Reshape", value, self._of.folded)
 
@@ -228,7 +228,7 @@ class _Tile:
         )
 
     def _pick(self, table: ir.Value) -> ir.Value:
-        """This turn's row of a table, taken once."""
+        """This iteration's row of a table, gathered once."""
         if table not in self._picked:
             self._picked[table] = self._numbers.pick(table, self._turn)
         return self._picked[table]

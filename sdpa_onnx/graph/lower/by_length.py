@@ -1,6 +1,7 @@
-"""Two forms of one attention behind an `If` on the number of queries, which is read when the graph runs.
+"""Write two forms of one attention as branches of an `If` on the number of queries, evaluated at run time.
 
-What enters and leaves the attention stands outside the branches, so that it can be tapped as ever.
+Inputs and outputs of the attention stay outside the branches, so a verification can still read them. Does not choose
+the forms or the length.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ __all__ = ["Branch", "branch_lengths", "lower_by_length"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """One of the two forms, and what is chosen within it."""
+    """One of the two forms, with its options."""
 
     form: Form
     options: LowerOptions
@@ -30,20 +31,20 @@ class Branch:
 def lower_by_length(
     model: ir.Model, attention: GraphAttention, *, short: Branch, long: Branch, at: int
 ) -> GraphAttention:
-    """Write both forms into the graph in the attention's place.
+    """Replace the attention by both forms.
 
     Args:
         model: Changed in place.
         attention: Its values belong to the model.
-        short: What runs for up to `at` queries.
-        long: What runs for more.
-        at: Queries.
+        short: The form for up to `at` queries.
+        long: The form for more queries.
+        at: Number of queries.
 
     Returns:
         The attention with its new output values.
 
     Raises:
-        ExportError: If one of the forms refuses.
+        ExportError: If one of the forms cannot express the attention.
 
     Source: ONNX If, opset 11 and later; branches read outer values by name.
     """
@@ -73,14 +74,14 @@ def lower_by_length(
 
 
 def branch_lengths(model: ir.Model) -> tuple[int, ...]:
-    """Queries up to which the short form of each such `If` runs, smallest first."""
+    """The number of queries up to which the short form runs, for each such `If`; smallest first."""
     conditions = (node.inputs[0] for node in model.graph if node.op_type == "If")
     found = {length for condition in conditions if (length := _most_queries(condition)) is not None}
     return tuple(sorted(found))
 
 
 def _most_queries(condition: ir.Value | None) -> int | None:
-    """The number in a condition that `_is_short` wrote; None of any other."""
+    """The number in a condition written by `_is_short`; None for any other condition."""
     negation = None if condition is None else condition.producer()
     if negation is None or negation.op_type != "Not" or negation.inputs[0] is None:
         return None
@@ -94,13 +95,13 @@ def _most_queries(condition: ir.Value | None) -> int | None:
 
 
 def _wanted(attention: GraphAttention) -> Sequence[str]:
-    """The outputs that something reads, by field; the attention's own first."""
+    """Field names of the outputs that are used; `output` comes first."""
     optional = ("present_key", "present_value", "scores")
     return ("output", *(name for name in optional if getattr(attention, name) is not None))
 
 
 def _is_short(nodes: Nodes, attention: GraphAttention, at: int) -> ir.Value:
-    """Whether the query has at most so many rows: a boolean scalar, which `_most_queries` reads."""
+    """Whether there are at most `at` queries: a boolean scalar, which `_most_queries` reads back."""
     more = nodes(
         "Greater",
         AttentionLengths(nodes, attention).queries,
@@ -111,14 +112,14 @@ def _is_short(nodes: Nodes, attention: GraphAttention, at: int) -> ir.Value:
 
 
 def _branch_graph(prefix: str, attention: GraphAttention, branch: Branch, opset: int) -> ir.Graph:
-    """One form as a graph without inputs; what it did not write itself is copied to be its output."""
+    """One form as a graph without inputs; an output that it does not compute itself goes through an Identity."""
     nodes = Nodes(prefix)
     built = build_form(nodes, attention, branch.form, opset=opset, options=branch.options)
     outputs: list[ir.Value] = []
     for name in _wanted(attention):
         value: ir.Value | None = getattr(built, name)
         if value is None:
-            raise ExportError(f"The form '{branch.form}' gives no {name} for attention '{attention.name}'.")
+            raise ExportError(f"The form '{branch.form}' has no output {name} for attention '{attention.name}'.")
         if value.producer() not in nodes.written or any(value is other for other in outputs):
             value = nodes("Identity", value)
         outputs.append(value)

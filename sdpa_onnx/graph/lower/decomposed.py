@@ -1,6 +1,6 @@
-"""The formula in standard operators, from opset 13 on: softmax(scale Q K^T + bias) V.
+"""Write attention decomposed into standard operators, from opset 13 on: softmax(scale Q K^T + bias) V.
 
-Knows no runtime; every length is read from the inputs when the graph runs.
+Lengths are computed from the inputs at run time. Does not depend on any runtime.
 """
 
 import onnx_ir as ir
@@ -15,9 +15,9 @@ from sdpa_onnx.graph.lower.operands import (
     AttentionLengths,
     FormOperands,
     element_type,
-    heads_joined,
     is_exact,
     join_operands,
+    restore_layout,
     roots,
     scaled,
 )
@@ -26,23 +26,23 @@ from sdpa_onnx.graph.nodes import Nodes
 __all__ = ["build", "capped_scores", "needed_opset", "refusal"]
 
 
-def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # every form is asked alike
-    """13, where Softmax works on one axis; 16 in bfloat16, which Where has from there on."""
+def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # one signature for all forms
+    """13, since when Softmax works on one axis; 16 for bfloat16, which Where supports from there on."""
     return 16 if attention.dtype is Dtype.BFLOAT16 else 13
 
 
 def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> str | None:  # noqa: ARG001
-    """What the form cannot do: read a mask whose rank the graph does not state."""
+    """Why the form cannot be written: the rank of the mask is unknown."""
     return unknown_rank(attention)
 
 
 def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
     """Write the formula.
 
-    A row without a visible key is set to zero in the output, so that no pass
-    over the scores is needed; the rows are told by the bias alone. Query heads
-    that share a key head are rows of one matrix product: no key is repeated;
-    the reshapes for it count rows by -1, which runtimes refuse for no samples or no keys.
+    Fully masked rows are set to zero in the output, not in the scores; they
+    are recognised by the bias alone. Query heads that share a key head are
+    rows of one matrix product, so no key is repeated. The Reshape for this
+    uses -1, which runtimes refuse for an empty batch or no keys.
 
     Source: ONNX Attention, opset 25.
     """
@@ -61,7 +61,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
         weights = _guarded(nodes, weights, with_keys)
     stages = (scores, capped, logits, weights)
     return FormOutputs(
-        output=heads_joined(nodes, attention, output),
+        output=restore_layout(nodes, attention, output),
         present_key=None if attention.present_key is None else joined.key,
         present_value=None if attention.present_value is None else joined.value,
         scores=None if attention.scores is None else stages[attention.scores_mode],
@@ -69,7 +69,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 
 
 def _scores(nodes: Nodes, attention: GraphAttention, joined: FormOperands, placement: ScalePlacement) -> ir.Value:
-    """Scale * Q K^T: (batch, q heads, queries, keys)."""
+    """Scaled scores, scale * Q K^T: (batch, q heads, queries, keys)."""
     spec, dtype = attention.spec, attention.dtype
     query, key = joined.query, joined.key
     match placement:
@@ -90,7 +90,7 @@ def _weighted(nodes: Nodes, attention: GraphAttention, weights: ir.Value, value:
 
 
 def _grouped(nodes: Nodes, attention: GraphAttention, value: ir.Value) -> ir.Value:
-    """The rows of all heads that share a key head under one another: (batch, kv heads, heads * rows, width)."""
+    """Stack the rows of all heads that share a key head: (batch, kv heads, heads * rows, width)."""
     spec = attention.spec
     if spec.heads_per_kv == 1:
         return value
@@ -105,7 +105,7 @@ def _split(nodes: Nodes, attention: GraphAttention, value: ir.Value) -> ir.Value
 
 
 def capped_scores(nodes: Nodes, scores: ir.Value, attention: GraphAttention) -> ir.Value:
-    """Softcap * tanh(scores / softcap), in single precision where the type does not have the number."""
+    """Softcap * tanh(scores / softcap); in float32 if the element type cannot represent the softcap exactly."""
     cap = attention.spec.softcap
     if not cap:
         return scores
@@ -118,7 +118,7 @@ def capped_scores(nodes: Nodes, scores: ir.Value, attention: GraphAttention) -> 
 
 
 def _guarded(nodes: Nodes, rows: ir.Value, with_keys: ir.Value | None) -> ir.Value:
-    """Zero where a row has no visible key."""
+    """Set fully masked rows to zero."""
     if with_keys is None:
         return rows
     return nodes("Where", with_keys, rows, nodes.constant(0.0, rows.dtype or ir.DataType.FLOAT), dtype=rows.dtype)

@@ -1,4 +1,4 @@
-"""What a form gives back to the graph that it is put into."""
+"""The output values of a form, before it replaces an attention. Writes nothing."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ __all__ = ["FormOutputs"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormOutputs:
-    """The values that take the place of an attention's outputs.
+    """The values that replace an attention's outputs.
 
     Args:
         output: In the shape and layout of the attention's output.
         present_key: None if nothing reads it.
-        present_value: The same.
-        scores: The same, the operator's fourth output.
+        present_value: None if nothing reads it.
+        scores: The operator's fourth output; None if nothing reads it.
     """
 
     output: ir.Value

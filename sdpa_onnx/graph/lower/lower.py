@@ -1,6 +1,6 @@
-"""Put a form in the place of one attention of a graph: names, users, graph outputs and all other nodes survive.
+"""Replace one attention of a graph by a form; names, consumers, graph outputs and all other nodes are kept.
 
-Runs nothing, proves nothing, and never converts the opset.
+Runs nothing, verifies nothing, and does not convert the opset.
 """
 
 from dataclasses import fields, replace
@@ -24,12 +24,12 @@ from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
 __all__ = ["build_form", "current", "free_prefix", "lower", "needed_opset", "put", "refusal"]
 
 _CONTRIB_VERSION = 1
-# Where a value that was replaced notes what stands in its place: other attentions may still name it.
+# Metadata key of a replaced value, for its replacement: other attentions may still refer to the old value.
 _REPLACED_BY = "sdpa_onnx.replaced_by"
 
 
 def needed_opset(attention: GraphAttention, form: Form, options: LowerOptions | None = None) -> int:
-    """Lowest opset of the graph that the form can be written in."""
+    """Lowest opset at which the form can be written."""
     needed: int = _module(form).needed_opset(attention, options or LowerOptions())
     return needed
 
@@ -38,14 +38,14 @@ def refusal(attention: GraphAttention, form: Form, *, opset: int, options: Lower
     """Why the form cannot compute this attention, in one sentence, or None if it can.
 
     Args:
-        attention: What is to be written.
-        form: How.
-        opset: Of the graph's default domain.
-        options: Within the form.
+        attention: The attention to be written.
+        form: The form.
+        opset: Opset of the graph's default domain.
+        options: Options of the form.
     """
     needed = needed_opset(attention, form, options)
     if opset < needed:
-        return f"The form '{form}' needs opset {needed}, and the graph has {opset}."
+        return f"The form '{form}' needs opset {needed}, but the graph has opset {opset}."
     reason: str | None = _module(form).refusal(attention, opset=opset, options=options or LowerOptions())
     return reason
 
@@ -53,22 +53,22 @@ def refusal(attention: GraphAttention, form: Form, *, opset: int, options: Lower
 def lower(
     model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions | None = None
 ) -> GraphAttention:
-    """Write the form's nodes into the graph and let them take the attention's place.
+    """Replace the attention by the form's nodes.
 
-    Outputs keep their names, types and shapes. What only served the old
-    attention goes; a node that nothing read before stays.
+    Outputs keep their names, types and shapes. Nodes that only the old
+    attention used are removed; a node that was unused before is kept.
 
     Args:
         model: Changed in place. Initializers are not read.
         attention: Its values belong to the model.
-        form: What to write.
-        options: Within the form.
+        form: The form to write.
+        options: Options of the form.
 
     Returns:
         The attention with its new output values.
 
     Raises:
-        ExportError: If the form refuses.
+        ExportError: If the form cannot express the attention.
     """
     attention = current(attention)
     opset = model.opset_imports.get("", 0)
@@ -82,28 +82,28 @@ def lower(
 def build_form(
     nodes: Nodes, attention: GraphAttention, form: Form, *, opset: int, options: LowerOptions | None = None
 ) -> FormOutputs:
-    """Write a form's nodes, into no graph yet; the form does not refuse."""
+    """Build a form's nodes without inserting them; the form must be able to express the attention."""
     built: FormOutputs = _module(form).build(nodes, attention, opset=opset, options=options or LowerOptions())
     return built
 
 
 def put(model: ir.Model, attention: GraphAttention, nodes: Nodes, built: FormOutputs) -> GraphAttention:
-    """Let written nodes take an attention's place, see `lower`.
+    """Insert built nodes in place of an attention, see `lower`.
 
     Args:
         model: Changed in place.
         attention: Its values belong to the model.
-        nodes: Not in a graph yet.
-        built: What takes the place of each output.
+        nodes: Built nodes, not in a graph yet.
+        built: The replacement of each output.
 
     Raises:
-        ExportError: If the attention is not in the model, or an output of it is not built.
+        ExportError: If the attention is not in the model, or one of its outputs is not built.
     """
     old = _outputs(attention)
     graph, place = _place(attention, old)
     new = _new_outputs(nodes, attention, built)
     graph.insert_before(place, nodes.written)
-    _take_over(attention, new)
+    _replace_outputs(attention, new)
     remove_unread(node for value in old.values() if (node := value.producer()) is not None)
     if not _is_ordered(graph):
         graph.sort()
@@ -114,7 +114,7 @@ def put(model: ir.Model, attention: GraphAttention, nodes: Nodes, built: FormOut
 
 
 def current(attention: GraphAttention) -> GraphAttention:
-    """The attention in terms of today's values: an input may be an output of one that was written anew."""
+    """The attention with its current values: an input may be the output of another attention that was replaced."""
     values = {field.name: getattr(attention, field.name) for field in fields(attention)}
     found: dict[str, Any] = {name: _current(value) for name, value in values.items() if isinstance(value, ir.Value)}
     return replace(attention, **found)
@@ -149,7 +149,7 @@ def _outputs(attention: GraphAttention) -> dict[str, ir.Value]:
 
 
 def _place(attention: GraphAttention, old: dict[str, ir.Value]) -> tuple[ir.Graph, ir.Node]:
-    """The producer of the output, or of a cache or of scores where they come later."""
+    """The last producer of the attention's outputs, in graph order."""
     producers = {node for value in old.values() if (node := value.producer()) is not None}
     graph = next((node.graph for node in producers), None)
     if graph is None:
@@ -158,7 +158,7 @@ def _place(attention: GraphAttention, old: dict[str, ir.Value]) -> tuple[ir.Grap
 
 
 def free_prefix(model: ir.Model, prefix: str) -> str:
-    """A prefix that no value or node of the model begins with."""
+    """The prefix, made unique: no name of a value or node of the model begins with it."""
     taken = {name for node in model.graph.all_nodes() for name in _names(node)}
     taken |= {value.name or "" for value in model.graph.inputs} | set(model.graph.initializers)
     while any(name.startswith(f"{prefix}/") for name in taken):
@@ -171,21 +171,21 @@ def _names(node: ir.Node) -> list[str]:
 
 
 def _new_outputs(nodes: Nodes, attention: GraphAttention, built: FormOutputs) -> dict[str, ir.Value]:
-    """What takes the place of each output; one that the form did not write itself, or gives twice, is copied."""
+    """The replacement of each output; one that the form does not compute itself, or uses twice, gets an Identity."""
     own = set(nodes.written)
     found: dict[str, ir.Value] = {}
     for name in _outputs(attention):
         value: ir.Value | None = getattr(built, name)
         if value is None:
-            raise ExportError(f"The form gives no {name} for attention '{attention.name}'.")
+            raise ExportError(f"The form has no output {name} for attention '{attention.name}'.")
         if value.producer() not in own or any(value is other for other in found.values()):
             value = nodes("Identity", value)
         found[name] = value
     return found
 
 
-def _take_over(attention: GraphAttention, new: dict[str, ir.Value]) -> None:
-    """Name, type, shape, users and place among the graph's outputs pass from the old values to the new."""
+def _replace_outputs(attention: GraphAttention, new: dict[str, ir.Value]) -> None:
+    """Move name, type, shape, consumers and role as graph output from the old values to the new ones."""
     for name, old in _outputs(attention).items():
         value = new[name]
         value.type = old.type or value.type
@@ -196,7 +196,7 @@ def _take_over(attention: GraphAttention, new: dict[str, ir.Value]) -> None:
 
 
 def _shape(attention: GraphAttention, name: str) -> ir.Shape:
-    """The shape of an output whose old value has none."""
+    """The shape of an output whose old value has no shape."""
     spec, query = attention.spec, attention.query.shape
     if name != "output" or query is None:
         widths = {"present_key": spec.head_dim, "present_value": spec.v_head_dim}
@@ -210,7 +210,7 @@ def _width(spec: AttentionSpec) -> int:
 
 
 def _is_ordered(graph: ir.Graph) -> bool:
-    """Whether every node comes after what it reads, its subgraphs included."""
+    """Whether the graph is topologically sorted, including what subgraphs read."""
     seen: set[ir.Node] = set()
     for node in graph:
         read = (value.producer() for value in inputs_within(node))

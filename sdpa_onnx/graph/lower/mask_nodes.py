@@ -1,4 +1,4 @@
-"""Who may attend to whom, as nodes: positions, lengths and masks of an attention; applies none of them to scores."""
+"""Build masks as nodes, from positions, lengths and masks of an attention. Does not apply them to scores."""
 
 from dataclasses import dataclass
 
@@ -18,11 +18,11 @@ __all__ = [
     "attn_bias",
     "bounds_of",
     "clamp_mask",
+    "combine_masks",
+    "expand_mask",
     "may_have_empty_rows",
-    "merged",
     "own_mask",
     "rows_with_keys",
-    "spread",
     "unknown_rank",
     "visible_keys",
     "whole_mask",
@@ -35,7 +35,7 @@ _AXES_INPUT_OPSET = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowBounds:
-    """How far a query sees from its own position; None = to the end.
+    """Number of keys visible on each side of a query's position; None = all.
 
     Source: ONNX Attention, opset 25: causality is a right bound of 0.
     """
@@ -48,13 +48,13 @@ class WindowBounds:
 
 
 def bounds_of(spec: AttentionSpec) -> WindowBounds:
-    """Causality and windows of a spec as two bounds."""
+    """Causality and windows of a spec as window bounds."""
     right = 0 if spec.is_causal else spec.right_window
     return WindowBounds(left=None if spec.left_window < 0 else spec.left_window, right=None if right < 0 else right)
 
 
 def unknown_rank(attention: GraphAttention) -> str | None:
-    """Why an attention's mask cannot be read, or None."""
+    """Why an attention's mask cannot be used, or None."""
     mask = attention.attn_mask
     return None if mask is None or mask.shape is not None else f"The rank of the mask '{mask.name}' is unknown."
 
@@ -62,14 +62,14 @@ def unknown_rank(attention: GraphAttention) -> str | None:
 def visible_keys(
     nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, *, bounds: WindowBounds, with_lengths: bool
 ) -> ir.Value | None:
-    """Boolean of what positions and lengths allow, or None where they allow everything.
+    """Keys that positions and lengths leave visible, boolean; None if they hide none.
 
     Args:
-        nodes: Written to.
-        attention: Gives past and lengths of the samples.
-        lengths: Of the attention.
-        bounds: What of causality and windows to apply.
-        with_lengths: Whether padding is hidden too; the offset counts it in any case.
+        nodes: Node builder.
+        attention: Its past and the lengths of its samples are used.
+        lengths: Lengths of the attention.
+        bounds: The bounds to apply.
+        with_lengths: Whether padding is hidden too; the causal offset depends on the lengths in any case.
 
     Returns:
         (queries, keys), or with lengths (batch, 1, queries or 1, keys).
@@ -96,7 +96,7 @@ def visible_keys(
 
 
 def own_mask(nodes: Nodes, attention: GraphAttention) -> ir.Value | None:
-    """The attention's mask, boolean or of the attention's own type."""
+    """The attention's mask, boolean or of the attention's element type."""
     mask, element = attention.attn_mask, element_type(attention.dtype)
     if mask is None or mask.dtype in (None, _BOOL, element):
         return mask
@@ -104,9 +104,9 @@ def own_mask(nodes: Nodes, attention: GraphAttention) -> ir.Value | None:
 
 
 def whole_mask(nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths) -> ir.Value | None:
-    """The attention's own mask with all its keys: a short one gets hidden keys.
+    """The attention's own mask with an entry for every key: a short mask is padded with hidden keys.
 
-    It is left as it is where the graph states that it is as long as the keys.
+    It is unchanged if the graph states that it is as long as the keys.
     """
     mask = own_mask(nodes, attention)
     if mask is None or mask.shape is None or len(mask.shape) == 0 or _is_whole(attention, mask):
@@ -121,8 +121,8 @@ def whole_mask(nodes: Nodes, attention: GraphAttention, lengths: AttentionLength
     return nodes("Pad", mask, amounts, hidden, shape=ir.Shape([*mask.shape[:-1], None]))
 
 
-def merged(nodes: Nodes, mask: ir.Value | None, visible: ir.Value | None) -> ir.Value | None:
-    """A mask and what is visible as one mask of the mask's type; None where there is neither."""
+def combine_masks(nodes: Nodes, mask: ir.Value | None, visible: ir.Value | None) -> ir.Value | None:
+    """Combine a mask and visible keys into one mask of the mask's type; None if there is neither."""
     if mask is None or visible is None:
         return visible if mask is None else mask
     if mask.dtype is _BOOL:
@@ -132,9 +132,9 @@ def merged(nodes: Nodes, mask: ir.Value | None, visible: ir.Value | None) -> ir.
 
 
 def clamp_mask(nodes: Nodes, attention: GraphAttention, mask: ir.Value) -> ir.Value:
-    """A float mask whose finite values are at least half the type's lowest; -inf stays: it hides.
+    """Clamp the finite values of a float mask to at least half the type's lowest number; -inf stays and hides.
 
-    Half, so that adding a score cannot overflow; both vanish beside any score.
+    Half, so that adding a score cannot overflow. Weights of both numbers are 0 next to any visible score.
     """
     if mask.dtype is _BOOL:
         return mask
@@ -148,23 +148,23 @@ def clamp_mask(nodes: Nodes, attention: GraphAttention, mask: ir.Value) -> ir.Va
 def attn_bias(
     nodes: Nodes, attention: GraphAttention, lengths: AttentionLengths, *, is_clamped: bool = False
 ) -> ir.Value | None:
-    """Everything that hides keys as one float bias in the attention's type, -inf where hidden; or None.
+    """One float bias of everything that hides keys, in the attention's type, -inf where hidden; or None.
 
     Args:
-        nodes: Written to.
-        attention: Whose masks.
-        lengths: Of the attention.
-        is_clamped: Whether to apply `clamp_mask` to the attention's own float mask.
+        nodes: Node builder.
+        attention: The attention.
+        lengths: Its lengths.
+        is_clamped: Whether to clamp the attention's own float mask, see `clamp_mask`.
     """
     visible = visible_keys(nodes, attention, lengths, bounds=bounds_of(attention.spec), with_lengths=True)
     mask = whole_mask(nodes, attention, lengths)
     if mask is not None and is_clamped:
         mask = clamp_mask(nodes, attention, mask)
-    return as_bias(nodes, attention, merged(nodes, mask, visible))
+    return as_bias(nodes, attention, combine_masks(nodes, mask, visible))
 
 
 def as_bias(nodes: Nodes, attention: GraphAttention, mask: ir.Value | None) -> ir.Value | None:
-    """A boolean mask as a float one; -inf is the graph type's own, so that float16 holds it."""
+    """A boolean mask as a float mask; -inf has the element type of the attention, so float16 represents it."""
     if mask is None or mask.dtype is not _BOOL:
         return mask
     element = element_type(attention.dtype)
@@ -172,7 +172,7 @@ def as_bias(nodes: Nodes, attention: GraphAttention, mask: ir.Value | None) -> i
     return nodes("Where", mask, zero, hidden, dtype=element)
 
 
-def spread(
+def expand_mask(
     nodes: Nodes,
     attention: GraphAttention,
     lengths: AttentionLengths,
@@ -181,15 +181,15 @@ def spread(
     bounds: WindowBounds,
     per_sample: bool,
 ) -> ir.Value:
-    """A whole mask as 4-D with all its queries and keys; samples and heads may stay 1.
+    """Expand a mask to rank 4 with all queries and keys; batch and head axes may stay 1.
 
     Args:
-        nodes: Written to.
-        attention: Whose mask is in it.
-        lengths: Of the attention.
-        mask: What `merged` or `as_bias` gave.
-        bounds: Those in the mask: with any, it has all queries and keys already.
-        per_sample: Whether the offset or the padding of the samples is in it.
+        nodes: Node builder.
+        attention: The attention.
+        lengths: Its lengths.
+        mask: From `combine_masks` or `as_bias`.
+        bounds: The bounds in the mask; with any of them, it already has all queries and keys.
+        per_sample: Whether the mask contains lengths of the samples.
     """
     own = attention.attn_mask
     axis = attention.spec.layout.length_axis
@@ -202,20 +202,20 @@ def spread(
 
 
 def may_have_empty_rows(attention: GraphAttention) -> bool:
-    """Whether a query may see no key at all, in an attention that has keys.
+    """Whether a row may be fully masked, in an attention that has keys.
 
-    Causality alone leaves every query the first key.
+    With causality alone, every query sees the first key.
     """
     masked = attention.attn_mask is not None or attention.nonpad_kv_seqlen is not None
     return masked or bounds_of(attention.spec).left is not None
 
 
 def rows_with_keys(nodes: Nodes, attention: GraphAttention, bias: ir.Value, *, opset: int) -> ir.Value:
-    """Boolean of the rows of a bias that hide not all keys: its shape with 1 key.
+    """Rows of a bias that do not hide every key, boolean, in the shape of the bias with 1 key.
 
-    A NaN in a float mask counts as a key, so that it comes out. The bias is smaller
-    than the scores by what it is broadcast over; the scores are not read.
-    No maximum is compared with -inf: OpenVINO 2026.4 gives the lowest finite number for a row of -inf,
+    A NaN in a float mask counts as visible, so that it stays in the output. The scores are not
+    read, as the bias broadcasts and is smaller.
+    No maximum is compared with -inf: OpenVINO 2026.4 returns the lowest finite number for a row of -inf,
     and onnxruntime 1.32 drops a NaN.
     """
     is_float = attention.attn_mask is not None and attention.attn_mask.dtype is not _BOOL
@@ -230,7 +230,7 @@ def rows_with_keys(nodes: Nodes, attention: GraphAttention, bias: ir.Value, *, o
 
 
 def _reduced(nodes: Nodes, operator: str, values: ir.Value, opset: int) -> ir.Value:
-    """One number for the keys of each row."""
+    """Reduce over the keys of each row."""
     if opset < _AXES_INPUT_OPSET:
         return nodes(operator, values, axes=[-1], keepdims=1)
     return nodes(operator, values, nodes.integers(-1), keepdims=1)

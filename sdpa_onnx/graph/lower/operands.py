@@ -1,4 +1,4 @@
-"""What every form needs of an attention's inputs: heads apart, cache joined, lengths, factors; applies no mask."""
+"""Build operands shared by all forms: split heads, concatenated cache, lengths, scale factors. Applies no mask."""
 
 import math
 from dataclasses import dataclass
@@ -17,26 +17,26 @@ __all__ = [
     "FormOperands",
     "element_type",
     "has_equal_lengths",
-    "heads_apart",
-    "heads_joined",
-    "heads_side_by_side",
     "is_exact",
     "join_keys_and_values",
     "join_operands",
+    "merge_heads",
+    "restore_layout",
     "roots",
     "same_size",
     "scaled",
+    "split_heads",
     "stated_size",
 ]
 
-# What onnx's shape inference calls an axis that it knows nothing of.
+# Prefix of the names that ONNX shape inference invents for unknown axes.
 _INFERRED_AXIS = "unk__"
 _HALVES = (Dtype.FLOAT16, Dtype.BFLOAT16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormOperands:
-    """Query, key and value as 4-D BNSH, the cache joined before the new keys."""
+    """Query, key and value as 4-D BNSH, the cache concatenated before the new keys."""
 
     query: ir.Value
     key: ir.Value
@@ -44,7 +44,7 @@ class FormOperands:
 
 
 class AttentionLengths:
-    """Lengths of an attention as int64 scalars of the graph, each written once, when it is first asked for."""
+    """Lengths of an attention as int64 scalars of the graph, each added once, on first use."""
 
     def __init__(self, nodes: Nodes, attention: GraphAttention) -> None:
         self._nodes = nodes
@@ -58,18 +58,18 @@ class AttentionLengths:
 
     @property
     def new_keys(self) -> ir.Value:
-        """Keys of the key input, the past not counted."""
+        """Number of keys in the key input, without the past."""
         return self._size("new", self._attention.key, self._axis)
 
     @property
     def past(self) -> ir.Value | None:
-        """Keys of the cache, or None without one."""
+        """Number of keys in the cache, or None without a cache."""
         cache = self._attention.past_key
         return None if cache is None else self._size("past", cache, 2)
 
     @property
     def keys(self) -> ir.Value:
-        """Keys that the softmax runs over: past and new."""
+        """Number of keys that the softmax runs over: past and new."""
         past = self.past
         if past is None:
             return self.new_keys
@@ -82,7 +82,7 @@ class AttentionLengths:
         return self._size("batch", self._attention.query, 0)
 
     def as_shape(self, *sizes: ir.Value | int) -> ir.Value:
-        """A 1-D shape of scalars and numbers, as Expand and Reshape read it."""
+        """A 1-D shape from scalars and numbers, for Expand and Reshape."""
         one = self._nodes.integers(1)
         parts = [
             self._nodes.integers(size) if isinstance(size, int) else self._nodes("Reshape", size, one) for size in sizes
@@ -101,43 +101,43 @@ class AttentionLengths:
 
 
 def element_type(dtype: Dtype) -> ir.DataType:
-    """The graph's word for an element type."""
+    """The ONNX element type of a dtype."""
     return ELEMENT_TYPES[dtype]
 
 
 def join_operands(nodes: Nodes, attention: GraphAttention) -> FormOperands:
-    """Bring query, key and value to 4-D BNSH and put the cache before the new keys."""
+    """Convert query, key and value to 4-D BNSH and concatenate the cache before the new keys."""
     spec = attention.spec
     key, value = join_keys_and_values(nodes, attention)
-    query = heads_apart(nodes, attention, attention.query, spec.q_num_heads, spec.head_dim)
+    query = split_heads(nodes, attention, attention.query, spec.q_num_heads, spec.head_dim)
     return FormOperands(query=query, key=key, value=value)
 
 
 def join_keys_and_values(nodes: Nodes, attention: GraphAttention) -> tuple[ir.Value, ir.Value]:
-    """Key and value as 4-D BNSH, the cache before the new ones."""
+    """Key and value as 4-D BNSH, the cache concatenated before the new ones."""
     spec = attention.spec
-    key = heads_apart(nodes, attention, attention.key, spec.kv_num_heads, spec.head_dim)
-    value = heads_apart(nodes, attention, attention.value, spec.kv_num_heads, spec.v_head_dim)
+    key = split_heads(nodes, attention, attention.key, spec.kv_num_heads, spec.head_dim)
+    value = split_heads(nodes, attention, attention.value, spec.kv_num_heads, spec.v_head_dim)
     if attention.past_key is None or attention.past_value is None:
         return key, value
     return nodes("Concat", attention.past_key, key, axis=2), nodes("Concat", attention.past_value, value, axis=2)
 
 
-def heads_apart(nodes: Nodes, attention: GraphAttention, value: ir.Value, heads: int, width: int) -> ir.Value:
-    """(batch, heads, length, width) of an input in the attention's layout."""
+def split_heads(nodes: Nodes, attention: GraphAttention, value: ir.Value, heads: int, width: int) -> ir.Value:
+    """An input in the attention's layout as (batch, heads, length, width)."""
     if attention.spec.layout is Layout.BNSH:
         return value
     split = nodes("Reshape", value, nodes.integers(0, 0, heads, width))
     return nodes("Transpose", split, perm=[0, 2, 1, 3])
 
 
-def heads_joined(nodes: Nodes, attention: GraphAttention, value: ir.Value) -> ir.Value:
-    """The attention's layout of a 4-D output."""
-    return value if attention.spec.layout is Layout.BNSH else heads_side_by_side(nodes, value, *_out(attention))
+def restore_layout(nodes: Nodes, attention: GraphAttention, value: ir.Value) -> ir.Value:
+    """A 4-D output in the attention's layout."""
+    return value if attention.spec.layout is Layout.BNSH else merge_heads(nodes, value, *_out(attention))
 
 
-def heads_side_by_side(nodes: Nodes, value: ir.Value, heads: int, width: int) -> ir.Value:
-    """(batch, length, heads * width) of (batch, heads, length, width)."""
+def merge_heads(nodes: Nodes, value: ir.Value, heads: int, width: int) -> ir.Value:
+    """(batch, heads, length, width) as (batch, length, heads * width)."""
     turned = nodes("Transpose", value, perm=[0, 2, 1, 3])
     return nodes("Reshape", turned, nodes.integers(0, 0, heads * width))
 
@@ -147,17 +147,17 @@ def _out(attention: GraphAttention) -> tuple[int, int]:
 
 
 def same_size(one: ir.Value, axis: int, other: ir.Value, other_axis: int) -> bool:
-    """Whether the graph states that two axes are equally long: one number, or one name."""
+    """Whether the graph states that two axes have the same size: the same number or the same name."""
     size = stated_size(one, axis)
     return size is not None and size == stated_size(other, other_axis)
 
 
 def has_equal_lengths(attention: GraphAttention) -> bool | None:
-    """Whether there are always as many new keys as queries; None = the graph does not say.
+    """Whether the numbers of new keys and queries are always equal; None = unknown.
 
-    Two numbers or two names that differ are two lengths, and so are two inputs
-    of the graph that may be fed anything. What the graph computes without a
-    name has the length that it has.
+    They differ if the graph states different numbers or names, or if both are
+    graph inputs without a stated size. For computed values of unknown size the
+    answer is unknown.
     """
     axis = attention.spec.layout.length_axis
     query, key = attention.query, attention.key
@@ -168,7 +168,7 @@ def has_equal_lengths(attention: GraphAttention) -> bool | None:
 
 
 def stated_size(value: ir.Value, axis: int) -> int | str | None:
-    """The number or the name of an axis; a name that onnx's shape inference made up says nothing."""
+    """The number or the name of an axis; None for a name that ONNX shape inference invented."""
     size = None if value.shape is None else value.shape[axis]
     if size is None or isinstance(size, int):
         return size
@@ -177,15 +177,15 @@ def stated_size(value: ir.Value, axis: int) -> int | str | None:
 
 
 def is_exact(number: float, dtype: Dtype) -> bool:
-    """Whether the type has this number: one that it has not would be off by the same factor everywhere.
+    """Whether to apply a number in this dtype: a factor rounded to half precision is wrong everywhere alike.
 
-    Double has all of them, and of single's rounding, 2^-25, the bounds of every verdict know.
+    float64 represents it; the rounding of float32, 2^-25, is part of every error bound.
     """
     return dtype not in _HALVES or float(np.asarray(number).astype(numpy_dtype(dtype))) == number
 
 
 def scaled(nodes: Nodes, value: ir.Value, factor: float, dtype: Dtype) -> ir.Value:
-    """Multiply by a number; in single precision where the type does not have the number."""
+    """Multiply by a number; in float32 if the dtype cannot represent the number exactly."""
     if factor == 1.0:
         return value
     if is_exact(factor, dtype):
@@ -196,6 +196,6 @@ def scaled(nodes: Nodes, value: ir.Value, factor: float, dtype: Dtype) -> ir.Val
 
 
 def roots(scale: float) -> tuple[float, float]:
-    """Two factors of one magnitude whose product is the scale; the first has its sign."""
+    """Two factors of equal magnitude whose product is the scale; the first has its sign."""
     root = math.sqrt(abs(scale))
     return math.copysign(root, scale), root

@@ -1,6 +1,6 @@
-"""onnxruntime's GroupQueryAttention: self-attention over shared key heads, with its own causality, window and cache.
+"""Write onnxruntime's GroupQueryAttention: self-attention over grouped key heads, with causality, window and cache.
 
-Knows the operator's text, not the faults of a kernel.
+Follows the operator's specification. Does not work around kernel faults.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.contrib import (
     bias_and_rows,
     common_refusal,
-    finished,
+    finish_output,
     output_shape,
     packed_heads,
     query_and_scale,
@@ -28,33 +28,34 @@ __all__ = ["build", "needed_opset", "refusal"]
 _OPERATOR = "GroupQueryAttention"
 # Source: onnxruntime, group_query_attention_helper.h: "head_size must be a multiple of 8".
 _WIDTH_STEP = 8
-# Places of inputs that are not given in order.
+# Positions of optional inputs.
 # Source: onnxruntime docs/ContribOperators.md, com.microsoft.GroupQueryAttention, version 1.
 _BIAS_INPUT, _QUERY_LENGTHS_INPUT = 10, 16
 
 
-def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # every form is asked alike
-    """13: the operator is of a domain of its own, and masks are made with Where and ReduceMax."""
+def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # one signature for all forms
+    """13: the operator has its own domain; masks use Where and ReduceMax."""
     return 13
 
 
 def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> str | None:  # noqa: ARG001
-    """What the operator cannot do: other widths, as many keys as one likes, a cache without causality."""
+    """Why the operator cannot express the attention: widths, different lengths, or a cache without causality."""
     spec = attention.spec
     if spec.head_dim != spec.v_head_dim:
-        return f"{_OPERATOR} has values as wide as keys only: they are {spec.v_head_dim} and {spec.head_dim} wide."
+        return f"{_OPERATOR} needs equal widths of keys and values: they are {spec.head_dim} and {spec.v_head_dim}."
     if spec.head_dim % _WIDTH_STEP:
-        return f"{_OPERATOR} takes heads of a multiple of {_WIDTH_STEP} elements: these have {spec.head_dim}."
+        return f"{_OPERATOR} needs a head width that is a multiple of {_WIDTH_STEP}: it is {spec.head_dim}."
     if attention.past_key is not None and not _is_causal(attention):
-        return f"{_OPERATOR} reads a cache of several samples only if it is causal."
+        return f"{_OPERATOR} supports a cache of several samples only if it is causal."
     return _lengths_differ(attention) or common_refusal(attention, _OPERATOR)
 
 
 def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
-    """Write the operator, its lengths and its bias; of the workarounds, a finite mask is its own.
+    """Write the operator, its lengths and its bias; FINITE_MASK is the only workaround that applies.
 
-    Its window counts the query's own key. Over a cache the number of queries of
-    each sample is given, without which it takes several queries of one sample only.
+    Its window includes the query's own key. With a cache, the number of queries
+    of each sample is an input; without it, the operator supports several
+    queries for a single sample only.
 
     Source: onnxruntime docs/ContribOperators.md, com.microsoft.GroupQueryAttention, version 1.
     """
@@ -85,14 +86,14 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
         **scale,
     )
     return FormOutputs(
-        output=finished(nodes, attention, outputs[0], rows),
+        output=finish_output(nodes, attention, outputs[0], rows),
         present_key=outputs[1],
         present_value=outputs[2],
     )
 
 
 def _is_causal(attention: GraphAttention) -> bool:
-    """Whether the operator's own causality is right: lengths of the samples move its diagonal."""
+    """Whether the operator's own causality can be used: lengths of the samples would shift its diagonal."""
     return bounds_of(attention.spec).right == 0 and attention.nonpad_kv_seqlen is None
 
 
@@ -109,10 +110,10 @@ def _attributes(attention: GraphAttention) -> dict[str, Any]:
 
 
 def _lengths_differ(attention: GraphAttention) -> str | None:
-    """Why there may be another number of new keys than queries, or None.
+    """Why the numbers of new keys and queries may differ, or None.
 
-    Where the graph does not say, the form is written: if the lengths differ
-    after all, the operator fails when it runs.
+    If the graph does not state them, the form is written, and the operator
+    fails at run time if they differ.
     """
     if has_equal_lengths(attention) is not False:
         return None
@@ -123,7 +124,7 @@ def _lengths_differ(attention: GraphAttention) -> str | None:
 
 
 def _counts(nodes: Nodes, lengths: AttentionLengths) -> tuple[ir.Value, ir.Value]:
-    """Keys less one of each sample, and the most keys of a sample."""
+    """Number of keys of each sample minus one, and the largest number of keys."""
     last = nodes("Sub", lengths.keys, nodes.constant(1, ir.DataType.INT64))
     total = nodes("Cast", lengths.keys, dtype=ir.DataType.INT32, to=int(ir.DataType.INT32))
     return _of_each_sample(nodes, lengths, last), total

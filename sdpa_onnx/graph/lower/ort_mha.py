@@ -1,6 +1,6 @@
-"""onnxruntime's MultiHeadAttention: every mask as a bias, the cache joined before it, no softcap.
+"""Write onnxruntime's MultiHeadAttention: all masks as a bias, the cache concatenated before it, no softcap.
 
-Knows the operator's text, not the faults of a kernel.
+Follows the operator's specification. Does not work around kernel faults.
 """
 
 import onnx_ir as ir
@@ -12,14 +12,14 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.contrib import (
     bias_and_rows,
     common_refusal,
-    finished,
+    finish_output,
     output_shape,
     packed_heads,
     query_and_scale,
 )
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
 from sdpa_onnx.graph.lower.mask_nodes import bounds_of, may_have_empty_rows
-from sdpa_onnx.graph.lower.operands import AttentionLengths, heads_side_by_side, join_keys_and_values, same_size
+from sdpa_onnx.graph.lower.operands import AttentionLengths, join_keys_and_values, merge_heads, same_size
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["build", "needed_opset", "refusal"]
@@ -27,23 +27,23 @@ __all__ = ["build", "needed_opset", "refusal"]
 _OPERATOR = "MultiHeadAttention"
 
 
-def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # every form is asked alike
-    """13: the operator is of a domain of its own, and masks are made with Where and ReduceMax."""
+def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # one signature for all forms
+    """13: the operator has its own domain; masks use Where and ReduceMax."""
     return 13
 
 
 def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> str | None:  # noqa: ARG001
-    """What the operator cannot do: a softcap, float64, the fourth output."""
+    """Why the operator cannot express the attention: a softcap, float64, or a scores output."""
     if attention.spec.softcap:
         return f"{_OPERATOR} has no softcap."
     return common_refusal(attention, _OPERATOR)
 
 
 def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
-    """Write the operator; of the workarounds, a finite mask is its own.
+    """Write the operator; FINITE_MASK is the only workaround that applies.
 
-    Its own causality is used only where the graph states that there are as many
-    keys as queries: for other lengths its text names no alignment.
+    Its own causality is used only if the graph states equal numbers of queries
+    and keys: for other lengths its specification does not define the alignment.
 
     Source: onnxruntime docs/ContribOperators.md, com.microsoft.MultiHeadAttention, version 1.
     """
@@ -64,14 +64,14 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
         **attributes,
     )
     return FormOutputs(
-        output=finished(nodes, attention, output, rows if may_have_empty_rows(attention) else None),
+        output=finish_output(nodes, attention, output, rows if may_have_empty_rows(attention) else None),
         present_key=present_key,
         present_value=present_value,
     )
 
 
 def _is_lower_triangle(attention: GraphAttention) -> bool:
-    """Causal and nothing else, with as many keys as queries."""
+    """Whether it is causal and nothing else, with equal numbers of queries and keys."""
     axis = attention.spec.layout.length_axis
     given = (attention.attn_mask, attention.nonpad_kv_seqlen, attention.past_key)
     bounds = bounds_of(attention.spec)
@@ -82,10 +82,10 @@ def _is_lower_triangle(attention: GraphAttention) -> bool:
 def _keys_and_values(
     nodes: Nodes, attention: GraphAttention
 ) -> tuple[ir.Value, ir.Value, ir.Value | None, ir.Value | None]:
-    """Keys and values for the operator, then the presents; past joined, heads repeated.
+    """Keys and values for the operator, then the present outputs; past concatenated, heads repeated.
 
-    The operator's own cache is not used: it has no values of another width.
-    4-D keys and values it takes as they are, but only of equal width.
+    The operator's own cache is not used, because it needs equal widths of keys
+    and values. 4-D keys and values are passed unchanged if their widths are equal.
     """
     spec = attention.spec
     wants_present = attention.present_key is not None or attention.present_value is not None
@@ -101,12 +101,12 @@ def _keys_and_values(
     presents = joined if wants_present else (None, None)
     if equal_width:
         return key, value, *presents
-    key = heads_side_by_side(nodes, key, spec.q_num_heads, spec.head_dim)
-    return key, heads_side_by_side(nodes, value, spec.q_num_heads, spec.v_head_dim), *presents
+    key = merge_heads(nodes, key, spec.q_num_heads, spec.head_dim)
+    return key, merge_heads(nodes, value, spec.q_num_heads, spec.v_head_dim), *presents
 
 
 def _repeated(nodes: Nodes, attention: GraphAttention, tensor: ir.Value, width: int) -> ir.Value:
-    """(batch, q heads, keys, width): each key head as often as it has query heads."""
+    """Repeat each key head for its query heads: (batch, q heads, keys, width)."""
     times = attention.spec.heads_per_kv
     if times == 1:
         return tensor

@@ -1,4 +1,4 @@
-"""Take nodes out of a graph that nothing reads any more, and those that served only them."""
+"""Remove unused nodes from a graph, and the nodes and initializers that only they used. Optimises nothing else."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,9 @@ __all__ = ["remove_unread"]
 
 
 def remove_unread(candidates: Iterable[ir.Node]) -> None:
-    """Remove candidates that nothing reads, then what served only them, initializers too.
+    """Remove unused candidates, then the nodes and initializers that only they used.
 
-    A node that is neither a candidate nor fed one stays, read or not: it was that way before.
+    Other nodes are kept even if they are unused: they were so before.
 
     Args:
         candidates: Nodes of one graph.

@@ -1,4 +1,4 @@
-"""The machine of these tests: one attention at any opset, a form of it run, everything it gives judged."""
+"""Shared test code: build one attention at any opset, lower it to a form, run it and check all outputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ Axis = int | str
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """Lengths of one problem."""
+    """Lengths of one case."""
 
     batch: int = 2
     queries: int = 5
@@ -55,15 +55,15 @@ SELF_SIZES = (SQUARE, TOKEN, Size(queries=5, keys=5))
 
 @dataclass(frozen=True, kw_only=True)
 class Bare:
-    """A graph that is one attention, in no form yet.
+    """A graph of one attention, not lowered yet.
 
     Args:
-        spec: What it computes.
+        spec: Spec of the attention.
         dtype: Element type.
-        opset: Of the graph.
-        mask_axes: Shape of the mask, if another than (samples, 1, queries, keys).
-        scores_mode: The fourth output is wanted too.
-        is_self: Queries and keys have one length, by name.
+        opset: Opset of the graph.
+        mask_axes: Shape of the mask, if not (samples, 1, queries, keys).
+        scores_mode: Also request the fourth output, at this stage.
+        is_self: Queries and keys have the same length, by name.
     """
 
     spec: AttentionSpec
@@ -74,7 +74,7 @@ class Bare:
     is_self: bool = False
 
     def build(self) -> tuple[ir.Model, GraphAttention]:
-        """The graph, whose opset may be one that has no Attention, and its attention."""
+        """The graph, at an opset that may lack the Attention operator, and its attention."""
         model = build_attention_model(self.spec, opset=25, dtype=self.dtype)
         inputs = {value.name: value for value in model.graph.inputs}
         if self.mask_axes is not None:
@@ -103,7 +103,7 @@ class Bare:
         return model, attention
 
     def written(self, form: Form, options: LowerOptions | None = None) -> ir.Model:
-        """The graph with a form in the attention's place; onnx's checker has nothing to say against it."""
+        """The graph with the attention replaced by a form; passes onnx.checker."""
         model, attention = self.build()
         lower(model, attention, form, options)
         onnx.checker.check_model(ir.to_proto(model), full_check=True)
@@ -118,7 +118,7 @@ def _name_lengths_alike(model: ir.Model) -> None:
 
 @dataclass(kw_only=True)
 class Trials:
-    """One written graph and what it does to inputs."""
+    """One lowered graph, run on inputs."""
 
     bare: Bare
     model: ir.Model
@@ -146,7 +146,7 @@ class Trials:
 
 
 def run_once(model: ir.Model, inputs: AttentionInputs) -> dict[str, Array]:
-    """What onnxruntime gives, by the names of the graph's outputs."""
+    """onnxruntime's outputs by name."""
     with get_runtime("ort-cpu").load(OnnxModel(ir=model, sites=()), LoadOptions()) as session:
         return session.run(inputs.onnx_feeds())
 
@@ -162,7 +162,7 @@ def all_inputs(spec: AttentionSpec, sizes: Sequence[Size], dtype: Dtype = Dtype.
 
 
 def drawn(spec: AttentionSpec, sizes: Sequence[Size], dtype: Dtype = Dtype.FLOAT32) -> dict[str, AttentionInputs]:
-    """The ladder's middle step at each size; its last query sees nothing where the mask is boolean."""
+    """The ladder's middle step at each size; with a boolean mask, its last query is fully masked."""
     cases = [size.case(spec, dtype) for size in sizes]
     return {case.case_id: draw_inputs(case) for case in cases}
 
@@ -181,7 +181,7 @@ def _spec(**changes: object) -> AttentionSpec:
     return AttentionSpec(**(figures | changes))  # type: ignore[arg-type]  # the columns of a table
 
 
-# Beside those of `tests.graph.models.SPECS`: what forms find hard.
+# In addition to `tests.graph.models.SPECS`: specs that are difficult for forms.
 HARD_SPECS: dict[str, AttentionSpec] = {
     "causal-lengths": _spec(is_causal=True, mask=MaskKind.LENGTHS),
     "window-lengths": _spec(left_window=1, right_window=2, mask=MaskKind.LENGTHS),

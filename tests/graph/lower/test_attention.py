@@ -1,4 +1,4 @@
-"""One standard node: what its opset says in attributes, what stands in a mask beside it, and the workarounds."""
+"""Write one standard node: attributes, the mask for features that the opset lacks, and the workarounds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ def _node(model: ir.Model) -> ir.Node:
 
 
 def _said(bare: Bare, *workarounds: Workaround) -> tuple[dict[str, object], set[str]]:
-    """The node's attributes and which of its optional inputs are given."""
+    """The node's attributes and which of its optional inputs are present."""
     node = _node(bare.written(Form.ATTENTION, LowerOptions(workarounds=frozenset(workarounds))))
     names = ("attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
     given = {name for name, value in zip(names, node.inputs[3:], strict=False) if value is not None}
@@ -42,13 +42,16 @@ def _said(bare: Bare, *workarounds: Workaround) -> tuple[dict[str, object], set[
 
 
 def test_needs_opset_23() -> None:
-    """The operator begins there, and every feature is said from there on."""
+    """The operator exists from opset 23 on, and every feature can be written there."""
     _, attention = Bare(spec=SPECS["much"], opset=22).build()
     assert needed_opset(attention, Form.ATTENTION) == 23
-    assert refusal(attention, Form.ATTENTION, opset=22) == "The form 'attention' needs opset 23, and the graph has 22."
+    assert (
+        refusal(attention, Form.ATTENTION, opset=22)
+        == "The form 'attention' needs opset 23, but the graph has opset 22."
+    )
 
 
-_SAID: list[tuple[str, int, dict[str, object], set[str]]] = [
+_STATED: list[tuple[str, int, dict[str, object], set[str]]] = [
     ("causal", 23, {"is_causal": 1}, set()),
     ("window", 24, {}, {"attn_mask"}),
     ("window", 25, {"left_window_size": 3, "right_window_size": 0}, set()),
@@ -63,20 +66,20 @@ _SAID: list[tuple[str, int, dict[str, object], set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "opset", "attributes", "given"), _SAID)
+@pytest.mark.parametrize(("name", "opset", "attributes", "given"), _STATED)
 def test_what_the_node_says(name: str, opset: int, attributes: dict[str, object], given: set[str]) -> None:
-    """A feature that the opset has is an attribute or an input, any other one is in the mask."""
+    """A feature that the opset has is an attribute or an input; any other feature is in the mask."""
     assert _said(Bare(spec=(SPECS | HARD_SPECS)[name], opset=opset)) == (pytest.approx(attributes), given)
 
 
 def test_causality_as_mask() -> None:
-    """No attribute hides a key then, and the mask does."""
+    """Then no attribute hides a key; the mask does."""
     bare = Bare(spec=HARD_SPECS["window-past"], opset=25)
     assert _said(bare, Workaround.CAUSAL_AS_MASK) == ({}, {"attn_mask", "past_key", "past_value"})
 
 
 def test_scale_on_query() -> None:
-    """The node's own scale is 1 then, for 0 and negative numbers too."""
+    """Then the node's own scale is 1, for 0 and negative numbers too."""
     for scale in (0.3, 0.0, -0.3):
         bare = Bare(spec=replace(SPECS["plain"], scale=scale), opset=23)
         assert _said(bare, Workaround.SCALE_ON_QUERY) == ({"scale": 1.0}, set())
@@ -97,7 +100,7 @@ _SHAPES: list[tuple[Sequence[Axis], Sequence[int]]] = [
 @pytest.mark.parametrize("opset", [23, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("axes", "shape"), _SHAPES, ids=lambda part: "x".join(map(str, part)))
 def test_expanded_mask_is_taken_by_every_kernel(axes: Sequence[Axis], shape: Sequence[int], opset: int) -> None:
-    """With all its queries and keys a mask of any shape runs, and hides what it hid."""
+    """Expanded to all queries and keys, a mask of any shape runs and hides the same keys."""
     spec = replace(HARD_SPECS["causal-past"], mask=MaskKind.FLOAT)
     bare = Bare(spec=spec, opset=opset, mask_axes=axes)
     model = bare.written(Form.ATTENTION, LowerOptions(workarounds=frozenset({Workaround.EXPAND_MASK})))
@@ -109,9 +112,9 @@ def test_expanded_mask_is_taken_by_every_kernel(axes: Sequence[Axis], shape: Seq
 @pytest.mark.parametrize("opset", [23, 24, 25])
 @pytest.mark.slow
 def test_mask_as_it_is_keeps_the_operators_text(axes: Sequence[Axis], shape: Sequence[int], opset: int) -> None:
-    """ONNX's own evaluator takes every mask without a workaround; opset 23 has no short ones, so they are padded.
+    """onnx.reference supports every mask without a workaround; opset 23 has no short masks, so they are padded.
 
-    It is not causal: onnx 1.23.2 makes causality as large as the mask, which is one query where that is broadcast.
+    Not causal: onnx 1.23.2 gives causality the shape of the mask, a single query if the mask broadcasts.
     """
     spec = replace(HARD_SPECS["gqa-bool"], mask=MaskKind.FLOAT, has_past=True)
     bare = Bare(spec=spec, opset=opset, mask_axes=axes)
@@ -122,7 +125,7 @@ def test_mask_as_it_is_keeps_the_operators_text(axes: Sequence[Axis], shape: Seq
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT32, pytest.param(Dtype.FLOAT16, marks=pytest.mark.slow)])
 def test_finite_mask(dtype: Dtype) -> None:
-    """The lowest number of the type is an ordinary bias, and -inf still hides: a row of it gives zero."""
+    """The lowest number of the type is an ordinary bias, and -inf still hides: a row of -inf is zero."""
     spec = SPECS["float-mask"]
     bare = Bare(spec=spec, opset=23, dtype=dtype)
     model = bare.written(Form.ATTENTION, LowerOptions(workarounds=frozenset({Workaround.FINITE_MASK})))
@@ -134,7 +137,7 @@ def test_finite_mask(dtype: Dtype) -> None:
 
 
 def test_boolean_mask_is_finite_already() -> None:
-    """Nothing is lifted in a boolean mask."""
+    """A boolean mask is not clamped."""
     model = Bare(spec=SPECS["bool-mask"], opset=24).written(
         Form.ATTENTION, LowerOptions(workarounds=frozenset({Workaround.FINITE_MASK}))
     )
@@ -143,7 +146,7 @@ def test_boolean_mask_is_finite_already() -> None:
 
 @pytest.mark.parametrize("name", ["plain", "past", "bsh"])
 def test_equal_batch(name: str) -> None:
-    """Keys and values that all samples share are repeated for each, a cache too."""
+    """Keys, values and a cache that all samples share are repeated for each sample."""
     bare = Bare(spec=SPECS[name], opset=23)
     model = bare.written(Form.ATTENTION, LowerOptions(workarounds=frozenset({Workaround.EQUAL_BATCH})))
     one, two = (draw_inputs(replace(RAGGED, batch=batch).case(bare.spec, Dtype.FLOAT32)) for batch in (1, 2))
@@ -156,7 +159,7 @@ def test_equal_batch(name: str) -> None:
 
 @pytest.mark.parametrize("mode", list(QkOutputMode))
 def test_scores_of_each_stage(mode: QkOutputMode) -> None:
-    """The fourth output is the node's own, the mask beside it included."""
+    """The fourth output is the node's own, including the computed mask."""
     spec = replace(HARD_SPECS["gqa-bool"], left_window=1)
     bare = Bare(spec=spec, opset=24, scores_mode=mode)
     trials = Trials(bare=bare, model=bare.written(Form.ATTENTION), runtime="onnx-reference")
@@ -165,7 +168,7 @@ def test_scores_of_each_stage(mode: QkOutputMode) -> None:
 
 @pytest.mark.parametrize("form", [Form.ATTENTION, Form.DECOMPOSED, Form.ORT_MHA])
 def test_cache_that_is_asked_for_without_a_past(form: Form) -> None:
-    """The operator gives a cache only over a past: without one it is what came in, in every form."""
+    """The operator returns present outputs only with a past; without one they are the inputs, in every form."""
     for spec in (SPECS["bsh"], SPECS["plain"]):
         model, attention = Bare(spec=spec, opset=23).build()
         presents = [_copied(model, value) for value in (attention.key, attention.value)]
@@ -177,7 +180,7 @@ def test_cache_that_is_asked_for_without_a_past(form: Form) -> None:
 
 
 def _copied(model: ir.Model, value: ir.Value) -> ir.Value:
-    """A graph output that a form is to replace."""
+    """A graph output for a form to replace."""
     node = ir.node("Identity", [value], name=f"copy_{value.name}")
     copy = node.outputs[0]
     copy.name, copy.type, copy.shape = f"{value.name}_copy", value.type, ir.Shape([None] * 4)

@@ -1,4 +1,4 @@
-"""The loop over blocks: right at every feature on three runtimes, small in what it holds, wrong when it is broken."""
+"""The blocked form: correct for every feature on three runtimes, bounded in memory, and wrong with planted faults."""
 
 import contextlib
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from tests.graph.lower.canonical import (
 from tests.graph.models import SPECS
 
 _ALL = {**SPECS, **HARD_SPECS}
-# Blocks that do not divide the lengths of SIZES, in tiles of one or two heads.
+# Blocks that do not divide the lengths in SIZES, in tiles of one or two heads.
 _SMALL = Blocking(rows=3, short_rows=2, short_keys=6, free_rows=3, tile=40, few=0, whole=0)
 _PIECES = replace(_SMALL, tile=2**18)
 _CAUSAL = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True)
@@ -56,27 +56,27 @@ def _judged(
     "name", ["plain", "causal", "much", "causal-lengths", "bsh-past", "window-float", "left-window"]
 )
 def test_features_in_a_loop(name: str) -> None:
-    """Ragged blocks, several heads and one head a turn, rows without a key, caches and masks come out right."""
+    """Ragged blocks, one or several heads per iteration, fully masked rows, caches and masks are correct."""
     assert _judged(Bare(spec=_ALL[name])) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", _ALL.values(), ids=_ALL)
 def test_every_feature_in_a_loop(spec: AttentionSpec) -> None:
-    """The same for all that a spec can say."""
+    """The same for every feature of a spec."""
     assert _judged(Bare(spec=spec)) == []
 
 
 @pytest.mark.parametrize("name", ["causal", "right-window", "mqa-causal-softcap"])
 def test_every_feature_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At short lengths the blocks stand one after another without a loop."""
+    """At short lengths the blocks are written in sequence without a Loop."""
     monkeypatch.setattr(blocked, "BLOCKING", _PIECES)
     assert _judged(Bare(spec=_ALL[name])) == []
 
 
 @pytest.mark.parametrize("name", ["gqa", "causal-lengths", "much"])
 def test_loop_around_the_attention_operator(name: str) -> None:
-    """The same blocks hold one Attention node each."""
+    """The blocks with one Attention node each."""
     bare = Bare(spec=_ALL[name], opset=23)
     assert _judged(bare, LowerOptions(inner=Form.ATTENTION)) == []
 
@@ -85,7 +85,7 @@ def test_loop_around_the_attention_operator(name: str) -> None:
     ("runtime", "name"), [("openvino", "causal"), ("onnx-reference", "causal"), ("onnx-reference", "much")]
 )
 def test_other_runtimes(runtime: str, name: str) -> None:
-    """The same file is right where no loop's condition may be left out, and where turns are joined, not stacked."""
+    """The file is correct in a runtime that needs a Loop condition and concatenates, not stacks, scan outputs."""
     if runtime == "openvino":
         pytest.importorskip("openvino")
     assert _judged(Bare(spec=_ALL[name]), runtime=runtime, sizes=[RAGGED]) == []
@@ -95,7 +95,7 @@ def test_other_runtimes(runtime: str, name: str) -> None:
 @pytest.mark.parametrize("spec", _ALL.values(), ids=_ALL)
 @pytest.mark.parametrize("runtime", ["openvino", "onnx-reference"])
 def test_other_runtimes_every_feature(spec: AttentionSpec, runtime: str) -> None:
-    """Every feature on every runtime that reads a loop."""
+    """Every feature on every runtime that supports Loop."""
     if runtime == "openvino":
         pytest.importorskip("openvino")
     assert _judged(Bare(spec=spec), runtime=runtime) == []
@@ -103,13 +103,13 @@ def test_other_runtimes_every_feature(spec: AttentionSpec, runtime: str) -> None
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT16, Dtype.FLOAT64])
 def test_other_element_types(dtype: Dtype) -> None:
-    """Half precision holds the hidden keys' -inf; double is judged by double's bounds."""
+    """Half precision represents the -inf of hidden keys; float64 meets the bounds of float64."""
     assert _judged(Bare(spec=_ALL["causal-lengths"], dtype=dtype), sizes=[RAGGED, LONGER]) == []
 
 
 @pytest.mark.parametrize("placement", ScalePlacement)
 def test_scale_may_stand_anywhere(placement: ScalePlacement) -> None:
-    """The option of the decomposed form holds in the loop too."""
+    """The options of the decomposed form apply in the Loop too."""
     bare, options = Bare(spec=HARD_SPECS["scale-negative"]), LowerOptions(scale_placement=placement)
     assert _judged(bare, options, sizes=[RAGGED]) == []
 
@@ -126,7 +126,7 @@ def test_scale_may_stand_anywhere(placement: ScalePlacement) -> None:
 )
 @pytest.mark.parametrize("kind", [MaskKind.BOOL, MaskKind.FLOAT])
 def test_masks_of_every_shape(kind: MaskKind, axes: tuple[Axis, ...], shape: tuple[int, ...]) -> None:
-    """A turn cuts its part out of a mask that is broadcast or short, by samples, heads, queries and keys."""
+    """An iteration slices a mask that broadcasts or is short, by samples, heads, queries and keys."""
     spec = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8, is_causal=True, mask=kind)
     bare = Bare(spec=spec, mask_axes=axes)
     inputs = with_mask(draw_inputs(Size().case(spec, Dtype.FLOAT32)), shape)
@@ -136,7 +136,7 @@ def test_masks_of_every_shape(kind: MaskKind, axes: tuple[Axis, ...], shape: tup
 @pytest.mark.parametrize("size", [Size(batch=1, queries=0, keys=3), Size(batch=1, queries=3, keys=0)])
 @pytest.mark.parametrize("name", ["causal", "plain"])
 def test_nothing_to_attend(size: Size, name: str) -> None:
-    """No queries give no rows; queries without any key give zeros."""
+    """Without queries there are no rows; queries without keys are zero."""
     bare = Bare(spec=_ALL[name])
     outputs = run_once(bare.written(Form.BLOCKED), draw_inputs(size.case(bare.spec, Dtype.FLOAT32)))
     assert outputs["Y"].shape == (1, bare.spec.q_num_heads, size.queries, bare.spec.v_head_dim)
@@ -144,7 +144,7 @@ def test_nothing_to_attend(size: Size, name: str) -> None:
 
 
 def test_default_blocks_at_lengths_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the blocks that are shipped: one piece, four pieces and the loop, each at ragged lengths."""
+    """With the default block sizes: one piece, four pieces and the Loop, each at ragged lengths."""
     monkeypatch.setattr(blocked, "BLOCKING", Blocking())
     bare = Bare(spec=_CAUSAL)
     sizes = [Size(batch=1, queries=length, keys=length) for length in (64, 65, 300)]
@@ -156,24 +156,27 @@ def test_default_blocks_at_lengths_around_them(monkeypatch: pytest.MonkeyPatch) 
     [(None, Dtype.FLOAT32, 13), (None, Dtype.BFLOAT16, 16), (Form.ATTENTION, Dtype.FLOAT32, 23)],
 )
 def test_lowest_opset(inner: Form | None, dtype: Dtype, opset: int) -> None:
-    """That of the inner operator; the graph passes the checker there."""
+    """The lowest opset is that of the inner operator; the graph passes onnx.checker there."""
     bare, options = Bare(spec=SPECS["much"], opset=opset, dtype=dtype), LowerOptions(inner=inner)
     assert needed_opset(bare.build()[1], Form.BLOCKED, options) == opset
     bare.written(Form.BLOCKED, options)
 
 
 def test_refusals() -> None:
-    """The scores as an output and an inner form that cannot stand in the loop are refused by name."""
+    """A scores output and an unsupported inner form are refused; the text names them."""
     scores = Bare(spec=SPECS["plain"], scores_mode=QkOutputMode.WEIGHTS).build()[1]
-    assert refusal(scores, Form.BLOCKED, opset=18) == "It never holds all scores, so it cannot give them as an output."
+    assert (
+        refusal(scores, Form.BLOCKED, opset=18)
+        == "It never has all scores at once, so it cannot return them as an output."
+    )
     plain = Bare(spec=SPECS["plain"]).build()[1]
     assert refusal(plain, Form.BLOCKED, opset=18, options=LowerOptions(inner=Form.ORT_MHA)) == (
-        "Its loop holds 'attention' or 'decomposed', not 'ort-mha'."
+        "Its loop can contain 'attention' or 'decomposed', not 'ort-mha'."
     )
 
 
 def test_what_is_never_held() -> None:
-    """The scores of a turn are rows of the block times the keys it sees, whatever the length."""
+    """The scores of an iteration are the rows of the block times its visible keys, at any length."""
     bare = Bare(spec=replace(_CAUSAL, left_window=4))
     widest = {length: _widest_softmax(bare, length) for length in (20, 40)}
     assert widest[20] == widest[40] <= 2 * 3 * (3 + 4)
@@ -214,7 +217,7 @@ def _widest_softmax(bare: Bare, length: int) -> int:
     ],
 )
 def test_planted_faults_are_found(part: str, number: str, by: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block, a mask's cut, an edge or a window off by one, and a turn left out, are wrong or do not run."""
+    """A block, mask slice, edge or window off by one, and a missing iteration, are detected or do not run."""
     original = getattr(blocked_loop, part)
 
     def moved(plan: object, numbers: IndexArithmetic) -> object:

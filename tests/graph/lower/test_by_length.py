@@ -1,4 +1,4 @@
-"""Two forms behind an `If` on the number of queries: each runs where it should, and can be tapped as ever."""
+"""Two forms as branches of an `If` on the number of queries: the right one runs, and values can still be read."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def _written(spec: AttentionSpec, *, short: Branch, long: Branch, opset: int = 2
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("runtime", ["ort-cpu", "onnx-reference"])
 def test_it_is_right_on_both_sides_of_the_length(name: str, runtime: str) -> None:
-    """At the length itself, one beyond, and where as many keys are new as queries."""
+    """At the length itself, one beyond, and with equal numbers of new keys and queries."""
     model = _written(SPECS[name], short=_ATTENTION, long=_FORMULA)
     onnx.checker.check_model(ir.to_proto(model.ir))
     with get_runtime(runtime).load(model, LoadOptions()) as session:
@@ -56,7 +56,7 @@ def test_it_is_right_on_both_sides_of_the_length(name: str, runtime: str) -> Non
 
 
 def test_each_branch_runs_on_its_side_of_the_length() -> None:
-    """A planted scale of zero in the branch for short sequences shows at the length and not beyond."""
+    """A planted scale of zero in the short branch is detected up to the length and not beyond it."""
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8)
     model = _written(spec, short=_FORMULA, long=_ATTENTION)
     branch = next(node for node in model.ir.graph if node.op_type == "If").attributes["then_branch"].as_graph()
@@ -75,7 +75,7 @@ def test_each_branch_runs_on_its_side_of_the_length() -> None:
 
 
 def test_names_and_sites_stay_outside_the_branches() -> None:
-    """Inputs and outputs keep their names, and a judge finds what enters and leaves in the graph itself."""
+    """Inputs and outputs keep their names, and the attention's values are in the main graph."""
     model = _written(SPECS["causal over a cache"], short=_ATTENTION, long=_FORMULA)
     assert model.output_names == ("Y", "present_key", "present_value")
     assert model.is_bare_attention
@@ -86,7 +86,7 @@ def test_names_and_sites_stay_outside_the_branches() -> None:
 
 
 def test_a_form_that_refuses_is_named() -> None:
-    """Nothing is written then."""
+    """The error names the form, and the graph is unchanged."""
     spec = replace(SPECS["3-D with a mask"], softcap=2.0)
     with pytest.raises(ExportError) as raised:
         _written(spec, short=Branch(form=Form.ORT_MHA, options=_PLAIN), long=_FORMULA)
@@ -95,8 +95,8 @@ def test_a_form_that_refuses_is_named() -> None:
     )
 
 
-def test_the_contrib_domain_is_imported_for_what_stands_in_a_branch() -> None:
-    """onnxruntime loads it, and gives what the standard operator gives."""
+def test_the_contrib_domain_is_imported_for_nodes_in_a_branch() -> None:
+    """onnxruntime loads it and returns the output of the standard operator."""
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True)
     model = _written(spec, short=Branch(form=Form.ORT_MHA, options=_PLAIN), long=_ATTENTION)
     assert model.ir.opset_imports["com.microsoft"] == 1
@@ -108,7 +108,7 @@ def test_the_contrib_domain_is_imported_for_what_stands_in_a_branch() -> None:
 
 
 def test_its_length_is_read_from_the_graph() -> None:
-    """Also after saving; an `If` on anything else has none."""
+    """Also after saving; an `If` on another condition has no length."""
     model = _written(SPECS["3-D with a mask"], short=_ATTENTION, long=_FORMULA).ir
     saved = ir.from_proto(ir.to_proto(model))
     assert (branch_lengths(model), branch_lengths(saved)) == ((_AT,), (_AT,))

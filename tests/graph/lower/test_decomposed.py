@@ -1,4 +1,4 @@
-"""The formula in standard operators: operators by opset, where the scale stands, masks of every shape, the scores."""
+"""The decomposed form: operators by opset, placement of the scale, masks of every shape, the scores output."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,25 +38,25 @@ def _judged(bare: Bare, inputs: dict[str, AttentionInputs], options: LowerOption
     ("dtype", "opset"), [(Dtype.FLOAT64, 13), (Dtype.FLOAT32, 13), (Dtype.FLOAT16, 13), (Dtype.BFLOAT16, 16)]
 )
 def test_lowest_opset(dtype: Dtype, opset: int) -> None:
-    """The lowest opset passes the checker with every feature, the one below is refused with the number."""
+    """The lowest opset passes onnx.checker with every feature; the one below is refused with the number."""
     bare = Bare(spec=SPECS["much"], opset=opset, dtype=dtype)
     attention = bare.build()[1]
     assert needed_opset(attention, Form.DECOMPOSED) == opset
     bare.written(Form.DECOMPOSED)
     assert refusal(attention, Form.DECOMPOSED, opset=opset - 1) == (
-        f"The form 'decomposed' needs opset {opset}, and the graph has {opset - 1}."
+        f"The form 'decomposed' needs opset {opset}, but the graph has opset {opset - 1}."
     )
 
 
 @pytest.mark.parametrize("opset", range(13, 26))
 def test_every_opset_passes_the_checker(opset: int) -> None:
-    """Each opset has its own signatures, such as the axes of ReduceMax."""
+    """Operators differ between opsets, such as the axes of ReduceMax."""
     for spec in (SPECS["much"], HARD_SPECS["causal-lengths"], SPECS["float-mask"]):
         Bare(spec=spec, opset=opset).written(Form.DECOMPOSED)
 
 
 def _multiplied(model: ir.Model) -> set[str]:
-    """What a factor is multiplied into: names of its operands, down to the graph's inputs, or the product."""
+    """The values that a factor multiplies: operand names traced to graph inputs, or the product."""
     found = set()
     for node in model.graph:
         if node.op_type == "Mul" and node.inputs[0] is not None:
@@ -76,7 +76,7 @@ def _multiplied(model: ir.Model) -> set[str]:
 )
 @pytest.mark.parametrize("scale", [0.3, -0.3, 0.0])
 def test_scale_stands_where_it_is_asked_to(placement: ScalePlacement, places: set[str], scale: float) -> None:
-    """The product is the same; a negative scale keeps its sign and 0 makes the weights equal."""
+    """The scaled product is the same; a negative scale keeps its sign, and 0 makes all weights equal."""
     bare = Bare(spec=replace(SPECS["plain"], scale=scale))
     options = LowerOptions(scale_placement=placement)
     assert _multiplied(bare.written(Form.DECOMPOSED, options)) == places
@@ -84,21 +84,21 @@ def test_scale_stands_where_it_is_asked_to(placement: ScalePlacement, places: se
 
 
 def test_scale_of_1_is_no_node() -> None:
-    """Nothing is multiplied by 1."""
+    """A factor of 1 adds no node."""
     bare = Bare(spec=replace(SPECS["plain"], scale=1.0))
     assert _multiplied(bare.written(Form.DECOMPOSED)) == set()
 
 
 @pytest.mark.parametrize("placement", list(ScalePlacement))
 def test_scale_that_half_precision_has_not(placement: ScalePlacement) -> None:
-    """A factor that float16 rounds is applied in single precision: no score is off by the same share."""
+    """A factor that float16 would round is applied in float32, so scores have no common relative error."""
     bare = Bare(spec=replace(SPECS["plain"], head_dim=48, scale=0.1001, softcap=1.3), dtype=Dtype.FLOAT16)
     options = LowerOptions(scale_placement=placement)
     inputs = drawn(bare.spec, [Size(queries=40, keys=40)], Dtype.FLOAT16)
     assert _judged(bare, inputs, options) == []
 
 
-# Axes of a mask as the graph states them, and a size of each at 5 queries and 7 keys over a past of 3.
+# Axes of a mask in the graph, and their sizes at 5 queries and 7 keys with a past of 3.
 _SHAPES: list[tuple[Sequence[Axis], Sequence[int]]] = [
     (("q_seq_len", "total"), (5, 10)),
     (("total",), (10,)),
@@ -115,7 +115,7 @@ _SHAPES: list[tuple[Sequence[Axis], Sequence[int]]] = [
 @pytest.mark.parametrize("kind", [_BOOL, _FLOAT])
 @pytest.mark.parametrize(("axes", "shape"), _SHAPES, ids=lambda part: "x".join(map(str, part)))
 def test_mask_of_every_shape(axes: Sequence[Axis], shape: Sequence[int], kind: MaskKind) -> None:
-    """Masks are broadcast from the right; a short one hides the keys that it does not name."""
+    """Masks broadcast from the right; a short mask hides the keys that it has no entry for."""
     spec = replace(HARD_SPECS["causal-past"], mask=kind)
     bare = Bare(spec=spec, mask_axes=axes)
     inputs = with_mask(draw_inputs(RAGGED.case(spec, Dtype.FLOAT32)), shape)
@@ -123,14 +123,14 @@ def test_mask_of_every_shape(axes: Sequence[Axis], shape: Sequence[int], kind: M
 
 
 def test_mask_as_long_as_the_keys_is_not_padded() -> None:
-    """Where the graph states that lengths are equal, no node asks for them."""
+    """If the graph states that lengths are equal, no node computes them."""
     operators = [node.op_type for node in Bare(spec=SPECS["bool-mask"]).written(Form.DECOMPOSED).graph]
     assert "Pad" not in operators
     assert "Shape" not in operators
 
 
 def test_mask_of_unknown_rank_is_refused() -> None:
-    """A rank that the graph does not state would be a guess."""
+    """A mask of unknown rank is refused, not guessed."""
     _, attention = Bare(spec=SPECS["bool-mask"]).build()
     assert attention.attn_mask is not None
     attention.attn_mask.shape = None
@@ -141,26 +141,26 @@ def test_mask_of_unknown_rank_is_refused() -> None:
 @pytest.mark.parametrize("mode", list(QkOutputMode))
 @pytest.mark.parametrize("placement", list(ScalePlacement))
 def test_scores_of_each_stage(mode: QkOutputMode, placement: ScalePlacement) -> None:
-    """The fourth output is the stage that was asked for, zero weights in rows without a key among them."""
+    """The fourth output is the requested stage, including zero weights in fully masked rows."""
     spec = replace(HARD_SPECS["gqa-bool"], softcap=1.5, is_causal=True)
     bare = Bare(spec=spec, scores_mode=mode)
     assert _judged(bare, drawn(spec, [LONGER]), LowerOptions(scale_placement=placement)) == []
 
 
 def test_causal_attention_has_no_guard() -> None:
-    """Every query of a causal attention sees the first key: no row is looked at."""
+    """Every query of a causal attention sees the first key, so no guard is added."""
     operators = [node.op_type for node in Bare(spec=SPECS["causal"]).written(Form.DECOMPOSED).graph]
     assert "ReduceMax" not in operators
 
 
 def test_shared_heads_are_not_repeated() -> None:
-    """Grouped query heads are rows of one product; nothing grows the keys."""
+    """Grouped query heads are rows of one product; keys are not repeated."""
     operators = {node.op_type for node in Bare(spec=SPECS["gqa"]).written(Form.DECOMPOSED).graph}
     assert operators.isdisjoint({"Expand", "Tile", "Concat"})
 
 
 def test_nan_in_a_value_is_not_swallowed() -> None:
-    """A NaN that a query sees comes out beside rows that are set to zero."""
+    """A NaN that a query sees stays in the output, also next to rows that are set to zero."""
     spec = SPECS["bool-mask"]
     inputs = draw_inputs(RAGGED.case(spec, Dtype.FLOAT32))
     value = inputs.value.copy()
@@ -171,7 +171,7 @@ def test_nan_in_a_value_is_not_swallowed() -> None:
 @pytest.mark.parametrize("form", [Form.DECOMPOSED, Form.ORT_MHA])
 @pytest.mark.parametrize("place", [0, 3, 6])
 def test_nan_in_a_mask_is_not_swallowed(place: int, form: Form) -> None:
-    """A row that hides all keys but one, whose mask is NaN, is NaN: wherever the NaN stands."""
+    """A row that hides all keys except one with a NaN mask is NaN, at any position of the NaN."""
     bare = Bare(spec=SPECS["float-mask"])
     inputs = draw_inputs(RAGGED.case(bare.spec, Dtype.FLOAT32))
     assert inputs.attn_mask is not None
@@ -184,7 +184,7 @@ def test_nan_in_a_mask_is_not_swallowed(place: int, form: Form) -> None:
     assert np.isfinite(outputs["Y"][:, :, [0, 1, 4]]).all()
 
 
-# Planted faults: what a form could get wrong, written wrongly on purpose.
+# Planted faults: errors that a form could have.
 _CASES = {"window": SPECS["window"], "bool": HARD_SPECS["gqa-bool"], "causal-past": HARD_SPECS["causal-past"]}
 
 
@@ -208,7 +208,7 @@ def _edited(edit: Callable[[ir.Node], None], op_type: str) -> Callable[[Bare], i
 
 
 def _swap_choices(where: ir.Node) -> None:
-    """Hide what may be seen: the two choices of the bias."""
+    """Swap the two branches of the bias, so that visible keys are hidden."""
     one, other = where.inputs[1], where.inputs[2]
     if one is not None and other is not None and one.producer() is not None and one.producer().op_type == "Constant":  # type: ignore[union-attr]
         where.replace_input_with(1, other)
@@ -216,7 +216,7 @@ def _swap_choices(where: ir.Node) -> None:
 
 
 def _twice(mul: ir.Node) -> None:
-    """Scale the key where only the query is scaled."""
+    """Scale the key although the query is already scaled."""
     graph = mul.graph
     assert graph is not None
     turn = next(node for node in graph if node.op_type == "Transpose")
@@ -228,7 +228,7 @@ def _twice(mul: ir.Node) -> None:
 
 
 def _keep_empty_rows(softmax: ir.Node) -> None:
-    """Leave out the guard."""
+    """Remove the guard."""
     graph = softmax.graph
     assert graph is not None
     guard = [node for node in graph if node.op_type == "Where"][-1]
@@ -252,7 +252,7 @@ _FAULTS: dict[str, tuple[str, Callable[[Bare], ir.Model]]] = {
 
 
 def _telling(spec: AttentionSpec) -> dict[str, AttentionInputs]:
-    """Random inputs, and the probes of who sees whom and of the scale."""
+    """Random inputs, and the probes of visibility and scale."""
     told = ("visible-keys", "score-levels", "masked-rows")
     long = Size(queries=6, keys=6, past=3)  # longer than any window here
     inputs = all_inputs(spec, [long])
@@ -261,13 +261,13 @@ def _telling(spec: AttentionSpec) -> dict[str, AttentionInputs]:
 
 @pytest.mark.parametrize(("case", "write"), _FAULTS.values(), ids=_FAULTS)
 def test_planted_fault_is_found(case: str, write: Callable[[Bare], ir.Model]) -> None:
-    """The same machine that passes the form fails each of its faults."""
+    """The check that passes the form fails each planted fault."""
     bare = Bare(spec=_CASES[case])
     assert Trials(bare=bare, model=write(bare)).judge(_telling(bare.spec)) != []
 
 
 @pytest.mark.parametrize("spec", _CASES.values(), ids=_CASES)
 def test_unspoilt_form_passes_the_same_inputs(spec: AttentionSpec) -> None:
-    """What finds the faults says nothing of the form as it is."""
+    """The check that finds the faults passes the unmodified form."""
     bare = Bare(spec=spec)
     assert _judged(bare, _telling(spec)) == []

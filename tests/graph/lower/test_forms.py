@@ -1,4 +1,4 @@
-"""Every form computes every attention that it does not refuse: spec x form x opset, judged by the oracle."""
+"""Every form computes every attention that it does not refuse: spec x form x opset, compared with the oracle."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.graph.models import SPECS
 ALL_SPECS = {**SPECS, **HARD_SPECS}
 ALL_WORKAROUNDS = LowerOptions(workarounds=frozenset(Workaround))
 FINITE = LowerOptions(workarounds=frozenset({Workaround.FINITE_MASK}))
-# What runs where: onnx's own evaluator has every feature of the operator, onnxruntime's kernels need workarounds.
+# onnx.reference has every feature of the operator; onnxruntime's kernels need workarounds.
 _WAYS = [
     (Form.DECOMPOSED, 13, "ort-cpu", None),
     (Form.DECOMPOSED, 18, "ort-cpu", LowerOptions(scale_placement=ScalePlacement.BOTH)),
@@ -25,7 +25,7 @@ _WAYS = [
     (Form.ORT_GQA, 13, "ort-cpu", FINITE),
     (Form.ORT_GQA, 18, "ort-cpu", FINITE),
 ]
-# Left for the slow tests: the rest.
+# The other cases run with the slow tests.
 _DEFAULT_WAYS = (_WAYS[0], _WAYS[8], _WAYS[12], _WAYS[14])
 _TELLING = ("gqa", "window", "causal-lengths", "causal-past-bool", "window-float", "scale-0", "scale-negative")
 
@@ -50,7 +50,7 @@ _DEFAULT_CELLS = [
     for way in _DEFAULT_WAYS
     if (name in _TELLING or way is _WAYS[0]) and not _is_refused(spec, way[0], way[1])
 ]
-# What the contrib operators have no word for; the standard forms refuse none.
+# Features that the contrib operators do not have; the standard forms refuse none.
 _REFUSED = {
     Form.ORT_MHA: {"softcap", "much", "mqa-causal-softcap"},
     Form.ORT_GQA: {"mqa", "dv", "past", "bsh", "much", "wide", "bsh-past"},
@@ -58,7 +58,7 @@ _REFUSED = {
 
 
 def test_what_is_refused_is_known() -> None:
-    """A form that refuses more than it must would pass every other test here."""
+    """Guards against a form that refuses too much, which would pass all other tests here."""
     opsets = {Form.DECOMPOSED: 13, Form.ATTENTION: 23, Form.ORT_MHA: 13, Form.ORT_GQA: 13}
     refused = {
         form: {name for name, spec in ALL_SPECS.items() if _is_refused(spec, form, opset)}
@@ -69,7 +69,7 @@ def test_what_is_refused_is_known() -> None:
 
 @pytest.mark.parametrize(("spec", "form", "opset", "runtime", "options"), _DEFAULT_CELLS)
 def test_form_is_right(spec: AttentionSpec, form: Form, opset: int, runtime: str, options: LowerOptions | None) -> None:
-    """Random inputs at ragged sizes come out as the oracle says."""
+    """Outputs for random inputs at ragged sizes agree with the oracle."""
     bare = _bare(spec, form, opset)
     sizes = SELF_SIZES[:1] if bare.is_self else SIZES[:2]
     trials = Trials(bare=bare, model=bare.written(form, options), runtime=runtime)
@@ -109,7 +109,7 @@ _TYPED_CELLS = [
 
 @pytest.mark.parametrize(("spec", "form", "opset", "runtime", "dtype"), _TYPED_CELLS)
 def test_form_is_right_in_other_types(spec: AttentionSpec, form: Form, opset: int, runtime: str, dtype: Dtype) -> None:
-    """Half, double and bfloat16 keep to their own bounds, odd scales and -inf included."""
+    """float16, float64 and bfloat16 meet their own bounds, including unusual scales and -inf."""
     bare = _bare(spec, form, opset, dtype)
     options = {Form.ATTENTION: ALL_WORKAROUNDS, Form.ORT_GQA: FINITE}.get(form)
     sizes = SELF_SIZES if bare.is_self else SIZES

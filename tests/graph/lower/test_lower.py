@@ -1,4 +1,4 @@
-"""Putting a form into a graph: what is kept, what goes, and in which order."""
+"""Replace an attention by a form: which nodes are kept, which are removed, and the node order."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def _named(node: ir.Node, *names: str) -> ir.Node:
 
 
 class _Graph:
-    """softmax(2 x x^T) x, written out, between a node before it and one after it, with nodes that nothing reads."""
+    """Decomposed softmax(2 x x^T) x between two other nodes, with unused nodes."""
 
     def __init__(self, *, opset: int = 18) -> None:
         self.x = _value("x")
@@ -71,7 +71,7 @@ class _Graph:
 
 
 def test_only_what_served_the_attention_goes() -> None:
-    """Nodes before and after survive, one that nothing read before too; an initializer of the old nodes goes."""
+    """Nodes before and after are kept, also an unused one; an initializer of the old nodes is removed."""
     it = _Graph()
     done = lower(it.model, it.attention, Form.DECOMPOSED)
     assert {"node_before", "node_unread", "node_after"} < set(it.names)
@@ -83,7 +83,7 @@ def test_only_what_served_the_attention_goes() -> None:
 
 
 def test_intermediate_with_another_user_stays() -> None:
-    """Weights that are an output of the model are computed as before; the rest of the old nodes goes."""
+    """Weights that are a model output are still computed; the other old nodes are removed."""
     it = _Graph()
     weights = it.nodes[4].outputs[0]
     weights.shape = ir.Shape(["batch_size", 2, "q_seq_len", "q_seq_len"])
@@ -96,7 +96,7 @@ def test_intermediate_with_another_user_stays() -> None:
 
 
 def test_user_in_a_subgraph_is_moved() -> None:
-    """A branch that reads the output reads the new one; nodes that a branch reads stay."""
+    """A subgraph that reads the output reads the new one; nodes that a subgraph reads are kept."""
     it = _Graph()
     mixed, weights = it.attention.output, it.nodes[4].outputs[0]
     branches = {}
@@ -127,7 +127,7 @@ def test_name_type_and_shape_of_graph_outputs_are_kept() -> None:
 
 
 def test_missing_shape_is_filled_in() -> None:
-    """An output whose shape the old graph did not state gets what the spec and the query say."""
+    """An output without a shape in the old graph gets the shape that follows from the spec and the query."""
     for name, expected in (("bsh", "[batch_size,q_seq_len,20]"), ("dv", "[batch_size,2,q_seq_len,3]")):
         model, attention = Bare(spec=SPECS[name]).build()
         attention.output.shape = None
@@ -136,7 +136,7 @@ def test_missing_shape_is_filled_in() -> None:
 
 
 def test_input_that_is_made_later_is_waited_for() -> None:
-    """A cache that other nodes made before the query existed is replaced too, and the graph is put in order."""
+    """A cache computed before the query is replaced too, and the graph is sorted topologically."""
     it = _Graph()
     x = it.before.outputs[0]
     early = _named(ir.node("Identity", [it.x]), "early_cache")
@@ -155,7 +155,7 @@ def test_input_that_is_made_later_is_waited_for() -> None:
 
 
 def test_form_after_form_keeps_the_numbers() -> None:
-    """An attention that was written may be written again, and no name is used twice."""
+    """An attention that was lowered can be lowered again, and names stay unique."""
     bare = Bare(spec=SPECS["causal"], opset=23)
     model, attention = bare.build()
     for form in (Form.DECOMPOSED, Form.ORT_MHA, Form.DECOMPOSED, Form.ATTENTION):
@@ -166,7 +166,7 @@ def test_form_after_form_keeps_the_numbers() -> None:
 
 
 def test_taken_prefix_is_not_used() -> None:
-    """Names of the form begin with what no name of the graph begins with."""
+    """Names of the form have a prefix that no other name of the graph has."""
     it = _Graph()
     it.unread.outputs[0].name = "a/decomposed/Mul_0"
     assert free_prefix(it.model, "a/decomposed") == "a/decomposed_"
@@ -174,7 +174,7 @@ def test_taken_prefix_is_not_used() -> None:
 
 
 def test_attention_whose_input_was_replaced() -> None:
-    """One attention reads another's output: after the first is written, the second reads the new value."""
+    """One attention reads another's output: after the first is lowered, the second reads the new value."""
     it = _Graph()
     outer = _named(ir.node("Attention", [it.attention.output] * 3), "outer")
     it.graph.append(outer)
@@ -196,7 +196,7 @@ def test_attention_whose_input_was_replaced() -> None:
 
 
 def test_contrib_domain_is_imported_once_needed() -> None:
-    """Only a form of that domain adds it."""
+    """Only forms with operators of that domain import it."""
     for form, expected in ((Form.DECOMPOSED, {"": 18}), (Form.ORT_MHA, {"": 18, "com.microsoft": 1})):
         model, attention = Bare(spec=SPECS["plain"]).build()
         lower(model, attention, form)
@@ -204,7 +204,7 @@ def test_contrib_domain_is_imported_once_needed() -> None:
 
 
 def test_external_numbers_are_not_read() -> None:
-    """A tensor whose file is not there is no hindrance: nothing looks at it."""
+    """A missing external data file is no error: tensors are not read."""
     it = _Graph()
     tensor = ir.ExternalTensor(
         "absent.bin", 0, 4 * 2**30, ir.DataType.FLOAT, shape=ir.Shape([2**30]), name="weight", base_dir="nowhere"
@@ -218,7 +218,7 @@ def test_external_numbers_are_not_read() -> None:
 
 
 def test_one_value_for_two_outputs_is_copied() -> None:
-    """Two outputs need two names, and an input is not renamed to an output."""
+    """Two outputs need two names, and an input keeps its name."""
     model, attention = Bare(spec=SPECS["past"]).build()
     nodes = Nodes(free_prefix(model, "mine"))
     built = build_form(nodes, attention, Form.DECOMPOSED, opset=18)
@@ -230,17 +230,17 @@ def test_one_value_for_two_outputs_is_copied() -> None:
 
 
 def test_output_that_is_not_built_is_an_error() -> None:
-    """A form that forgets a cache is told so."""
+    """A form that does not build the cache is an error."""
     model, attention = Bare(spec=SPECS["past"]).build()
     nodes = Nodes("mine")
     built = build_form(nodes, attention, Form.DECOMPOSED, opset=18, options=LowerOptions())
     with pytest.raises(ExportError) as caught:
         put(model, attention, nodes, FormOutputs(output=built.output))
-    assert str(caught.value) == "The form gives no present_key for attention 'attention'."
+    assert str(caught.value) == "The form has no output present_key for attention 'attention'."
 
 
 def test_attention_of_another_graph_is_an_error() -> None:
-    """An output that no node of the model makes cannot be replaced."""
+    """An output that no node of the model computes cannot be replaced."""
     model, attention = Bare(spec=SPECS["plain"]).build()
     with pytest.raises(ExportError) as caught:
         lower(model, replace(attention, output=_value("elsewhere")), Form.DECOMPOSED)
@@ -249,7 +249,7 @@ def test_attention_of_another_graph_is_an_error() -> None:
 
 @pytest.mark.parametrize("form", [Form.DECOMPOSED, Form.ATTENTION, Form.ORT_MHA])
 def test_two_writings_are_equal(form: Form) -> None:
-    """The same attention gives the same bytes."""
+    """Lowering the same attention twice gives the same bytes."""
     texts = [ir.to_proto(Bare(spec=SPECS["float-mask"], opset=23).written(form)).SerializeToString() for _ in "ab"]
     assert texts[0] == texts[1]
 
@@ -258,7 +258,7 @@ def test_two_writings_are_equal(form: Form) -> None:
     ("form", "opset"), [(Form.DECOMPOSED, 13), (Form.ATTENTION, 23), (Form.ORT_MHA, 18), (Form.ORT_GQA, 18)]
 )
 def test_every_value_has_its_type(form: Form, opset: int) -> None:
-    """Readers of the graph need no inference to know an element type, and inference agrees."""
+    """Every new value has an element type, which shape inference confirms."""
     spec = replace(SPECS["causal"], mask="bool", left_window=2)
     bare = Bare(spec=spec, opset=opset, is_self=True, dtype=Dtype.FLOAT16)
     model = bare.written(form)

@@ -1,4 +1,4 @@
-"""onnxruntime's GroupQueryAttention: self-attention with its own causality, window and cache, and what it refuses."""
+"""Write onnxruntime's GroupQueryAttention: self-attention with its own causality, window and cache, and refusals."""
 
 from dataclasses import replace
 
@@ -28,24 +28,24 @@ def _self(spec: AttentionSpec, **more: object) -> Bare:
 _REFUSED: dict[str, tuple[Bare, str]] = {
     "value width": (
         _self(SPECS["dv"]),
-        "GroupQueryAttention has values as wide as keys only: they are 3 and 8 wide.",
+        "GroupQueryAttention needs equal widths of keys and values: they are 8 and 3.",
     ),
     "head width": (
         _self(replace(SPECS["mqa"], head_dim=12, v_head_dim=12)),
-        "GroupQueryAttention takes heads of a multiple of 8 elements: these have 12.",
+        "GroupQueryAttention needs a head width that is a multiple of 8: it is 12.",
     ),
     "cache, not causal": (
         _self(SPECS["past"]),
-        "GroupQueryAttention reads a cache of several samples only if it is causal.",
+        "GroupQueryAttention supports a cache of several samples only if it is causal.",
     ),
     "lengths": (
         Bare(spec=SPECS["causal"]),
         "GroupQueryAttention needs as many new keys as queries: the graph has q_seq_len queries and kv_seq_len keys.",
     ),
-    "float64": (_self(SPECS["causal"], dtype=Dtype.FLOAT64), "GroupQueryAttention has no float64."),
+    "float64": (_self(SPECS["causal"], dtype=Dtype.FLOAT64), "GroupQueryAttention does not support float64."),
     "scores": (
         _self(SPECS["causal"], scores_mode=QkOutputMode.SCORES),
-        "GroupQueryAttention has no output of the scores as the standard operator has it.",
+        "GroupQueryAttention has no scores output like that of the standard operator.",
     ),
 }
 
@@ -68,19 +68,21 @@ _LENGTHS = [
 ]
 
 
-@pytest.mark.parametrize(("queries", "keys", "is_computed", "said"), _LENGTHS)
+@pytest.mark.parametrize(("queries", "keys", "is_computed", "stated"), _LENGTHS)
 def test_lengths_that_the_graph_states(
     queries: int | str | None,
     keys: int | str | None,
     is_computed: bool,  # a column of the table
-    said: str | None,
+    stated: str | None,
 ) -> None:
-    """Lengths that differ are refused; keys that the graph computes may be as long though no name says so."""
+    """Different lengths are refused; computed keys of unknown length are accepted."""
     model, attention = Bare(spec=SPECS["causal"]).build()
     if is_computed:
         attention = replace(attention, key=ir.node("Identity", [attention.key]).outputs[0])
     attention.query.shape, attention.key.shape = ir.Shape([1, 2, queries, 8]), ir.Shape([1, 2, keys, 8])
-    reason = None if said is None else f"GroupQueryAttention needs as many new keys as queries: the graph has {said}."
+    reason = (
+        None if stated is None else f"GroupQueryAttention needs as many new keys as queries: the graph has {stated}."
+    )
     assert refusal(attention, Form.ORT_GQA, opset=model.opset_imports[""]) == reason
 
 
@@ -98,7 +100,7 @@ _SAID: dict[str, tuple[AttentionSpec, dict[str, object], bool]] = {
 
 @pytest.mark.parametrize(("spec", "attributes", "has_bias"), _SAID.values(), ids=_SAID)
 def test_what_the_node_says(spec: AttentionSpec, attributes: dict[str, object], has_bias: bool) -> None:
-    """Attributes where the operator has the feature, a bias where it has not."""
+    """Features that the operator has are attributes; others become a bias."""
     node = _node(_self(spec).written(Form.ORT_GQA))
     heads = {"num_heads": spec.q_num_heads, "kv_num_heads": spec.kv_num_heads}
     assert {name: attribute.value for name, attribute in node.attributes.items()} == heads | attributes
@@ -119,7 +121,7 @@ def test_cache_of_several_samples(spec: AttentionSpec) -> None:
 
 @pytest.mark.parametrize("kind", [MaskKind.BOOL, pytest.param(MaskKind.FLOAT, marks=pytest.mark.slow)])
 def test_mask_over_a_cache(kind: MaskKind) -> None:
-    """A mask as bias beside the operator's own causality; rows without a key are zero."""
+    """A mask as bias together with the operator's own causality; fully masked rows are zero."""
     spec = replace(_CAUSAL_PAST, mask=kind)
     bare = _self(spec)
     options = LowerOptions(workarounds=frozenset({Workaround.FINITE_MASK}))
@@ -130,7 +132,7 @@ def test_mask_over_a_cache(kind: MaskKind) -> None:
 
 @pytest.mark.parametrize("left", [0, 2])
 def test_window_off_by_one_is_found(left: int) -> None:
-    """The operator's window counts the query's own key: one that does not is seen."""
+    """The operator's window includes the query's own key; a window that does not is detected."""
     spec = replace(SPECS["causal"], left_window=1)
     bare = _self(spec)
     model = bare.written(Form.ORT_GQA)

@@ -1,4 +1,4 @@
-"""onnxruntime's MultiHeadAttention: every mask as a bias, and what it refuses."""
+"""Write onnxruntime's MultiHeadAttention: every mask as a bias, and refusals."""
 
 from dataclasses import replace
 
@@ -23,17 +23,17 @@ def _node(model: ir.Model) -> ir.Node:
 
 _REFUSED: dict[str, tuple[Bare, str]] = {
     "softcap": (Bare(spec=SPECS["softcap"]), "MultiHeadAttention has no softcap."),
-    "float64": (Bare(spec=SPECS["plain"], dtype=Dtype.FLOAT64), "MultiHeadAttention has no float64."),
+    "float64": (Bare(spec=SPECS["plain"], dtype=Dtype.FLOAT64), "MultiHeadAttention does not support float64."),
     "scores": (
         Bare(spec=SPECS["plain"], scores_mode=QkOutputMode.WEIGHTS),
-        "MultiHeadAttention has no output of the scores as the standard operator has it.",
+        "MultiHeadAttention has no scores output like that of the standard operator.",
     ),
 }
 
 
 @pytest.mark.parametrize(("bare", "reason"), _REFUSED.values(), ids=_REFUSED)
 def test_what_it_cannot_do(bare: Bare, reason: str) -> None:
-    """A refusal names the feature, and lowering it is an error with the same words."""
+    """The refusal names the feature, and lowering raises an error with the same text."""
     assert refusal(bare.build()[1], Form.ORT_MHA, opset=18) == reason
     with pytest.raises(ExportError) as caught:
         bare.written(Form.ORT_MHA)
@@ -41,7 +41,7 @@ def test_what_it_cannot_do(bare: Bare, reason: str) -> None:
 
 
 def test_its_own_causality_needs_equal_lengths() -> None:
-    """Only where the graph states as many keys as queries; else the bias says who sees whom."""
+    """Only if the graph states equal numbers of queries and keys; otherwise a bias replaces causality."""
     spec = SPECS["causal"]
     own = _node(Bare(spec=spec, is_self=True).written(Form.ORT_MHA))
     assert own.attributes["unidirectional"].value == 1
@@ -60,14 +60,14 @@ def test_self_attention_is_right(name: str) -> None:
 
 
 def test_scale_of_0_is_not_its_default() -> None:
-    """A scale attribute of 0 means 1/sqrt(d) there: 0 goes into the query."""
+    """A scale attribute of 0 means 1/sqrt(d), so a scale of 0 is applied to the query."""
     bare = Bare(spec=replace(SPECS["plain"], scale=0.0))
     assert _node(bare.written(Form.ORT_MHA)).attributes["scale"].value == 1.0
     assert Trials(bare=bare, model=bare.written(Form.ORT_MHA)).judge(drawn(bare.spec, [RAGGED])) == []
 
 
 def test_values_of_another_width_go_in_flat() -> None:
-    """4-D keys and values are taken of equal width only; a cache of another width is joined before."""
+    """4-D keys and values need equal widths; a cache of another width is concatenated before the operator."""
     for spec in (replace(SPECS["past"], v_head_dim=3), replace(SPECS["gqa"], v_head_dim=3)):
         bare = Bare(spec=spec)
         model = bare.written(Form.ORT_MHA)
@@ -76,7 +76,7 @@ def test_values_of_another_width_go_in_flat() -> None:
 
 
 def test_row_without_a_key_is_zero() -> None:
-    """The operator gives NaN there; the form does not."""
+    """The operator returns NaN for a fully masked row; the form does not."""
     spec = replace(SPECS["bool-mask"], mask=MaskKind.BOOL, layout="bsh")  # type: ignore[arg-type]  # becomes a Layout
     bare = Bare(spec=spec)
     inputs = {name: arrays for name, arrays in all_inputs(spec, [SQUARE]).items() if "masked-rows" in name}

@@ -90,7 +90,7 @@ def test_what_a_form_cannot_say_is_refused_before_anything_runs() -> None:
     _, attention = bare_attention(_SCORES)
     writing = RuntimeForm(runtime=get_runtime("ort-cpu"), form=Form.ORT_MHA, asks=never)
     assert writing.refusal(attention, opset=23) == (
-        "MultiHeadAttention has no output of the scores as the standard operator has it."
+        "MultiHeadAttention has no scores output like that of the standard operator."
     )
 
 
