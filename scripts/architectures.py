@@ -1,10 +1,10 @@
-"""Print what becomes of six transformers architectures: each exporter's file in every form, judged on onnxruntime.
+"""Export six transformers architectures with each exporter, convert them to every form, verify them on onnxruntime.
 
     python -m scripts.architectures [--only NAME ...]
 
-Exports with random weights into a temporary folder (about 3 GB in all, one file at a time); nothing is downloaded.
-"end / allowed" is the largest error of the end at each set of sizes, over what is allowed there. The last lines are
-the pairs that an exporter cannot make, with its reason.
+Prints a table. Exports random weights into a temporary folder (about 3 GB in all, one file at a time); downloads
+nothing. "error / bound" is the largest error of the model outputs at each set of sizes, divided by its bound. The last
+lines list the models that an exporter cannot export, with the reason.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 from tests.transformers.architectures import ARCHITECTURES, EXPORT_FAILS, PAIRS, export
 from tests.transformers.conversion import RUNTIME, Row, Source, sizes_for
 
-_COLUMNS = ("model (sizes of)", "exporter", "found", "form", "opset", "written", "right", "end / allowed", "refused")
+_COLUMNS = ("model (sizes of)", "exporter", "found", "form", "opset", "written", "right", "error / bound", "refused")
 
 
 def main() -> None:
@@ -27,25 +27,25 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], choices=sorted(ARCHITECTURES), help="only these architectures")
     only = parser.parse_args().only or list(ARCHITECTURES)
     print(f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|")
-    with own_process(get_runtime(RUNTIME), PATIENCE_SECONDS) as asked:
+    with own_process(get_runtime(RUNTIME), PATIENCE_SECONDS) as runtime:
         for name, exporter in PAIRS:
             if name in only:
-                _show(name, exporter, asked)
+                _show(name, exporter, runtime)
     for (name, exporter, attention), reason in EXPORT_FAILS.items():
         print(f"{name}, {exporter}, attention computed as {attention}: not exported: {reason}")
 
 
-def _show(name: str, exporter: str, asked: Runtime) -> None:
+def _show(name: str, exporter: str, runtime: Runtime) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Source(export(name, exporter, Path(folder)), sizes_for(name, exporter))
         found = f"{len(source.lifted.read)} of {ARCHITECTURES[name].expected}"
         for form in Form:
-            row = source.row(form, asked)
+            row = source.row(form, runtime)
             first = (f"{name} ({ARCHITECTURES[name].sizes})", exporter, found, form.value)
-            print(f"| {' | '.join((*first, *_told(row)))} |", flush=True)
+            print(f"| {' | '.join((*first, *_cells(row)))} |", flush=True)
 
 
-def _told(row: Row) -> tuple[str, ...]:
+def _cells(row: Row) -> tuple[str, ...]:
     if row.failure:
         return "-", "0", "-", "-", row.failure
     judged = sum(row.verdicts.values())

@@ -1,6 +1,6 @@
-"""Measure what the visit loop adds to a call: interleaved with the same calls in a bare loop, each timed as a whole.
+"""Measure the overhead of the timing loop per call: its calls are interleaved with the same calls in a bare loop.
 
-Prints microseconds per call. The issue allows 2; `--most` makes it a check with exit code 1.
+Prints microseconds per call. At most 2 are allowed; `--most` turns it into a check with exit code 1.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from sdpa_onnx.measure.arm_settings import arm_settings
 from sdpa_onnx.runtimes.worker.on_onnxruntime import OrtArms
 from sdpa_onnx.runtimes.worker.visit import Turns, visit
 
-# run_with_iobinding and what it takes.
+# run_with_iobinding and its arguments.
 Call: TypeAlias = "partial[object]"
 
 
 def main() -> int:
-    """Run the comparison, print it, and judge it if asked to."""
+    """Run and print the comparison, and check it against `--most`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=200, help="calls of one visit")
     parser.add_argument("--rounds", type=int, default=400, help="visits of each loop")

@@ -1,9 +1,9 @@
-"""`compare` on a real change, on a planted slow-down and on ten pairs without a change: what it says of each.
+"""Try `sdpa-onnx compare` on a real change, on a planted slow-down and on ten pairs without a change.
 
     python -m scripts.compare_trials FOLDER [--seconds 30] [--same 10]
 
-Writes the models, the Markdown of every comparison and a table into FOLDER; a comparison that is there already is not
-made again.
+Writes the models and the Markdown of every comparison into FOLDER, and prints a table. A comparison that exists is not
+repeated.
 """
 
 import argparse
@@ -20,12 +20,12 @@ from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.nodes import Nodes
 
 _AT = "q_seq_len=512,kv_seq_len=512"
-# Rows of 512 whose scores are made once more: about a tenth more time here; what it is in truth is measured.
+# Rows of 512 whose scores are computed again: about a tenth more time; the true slow-down is measured.
 _ROWS = 80
 
 
 def main() -> None:
-    """Make the models, compare, and print the table."""
+    """Create the models, compare them, and print the table."""
     arguments = _arguments()
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _models(folder: Path, same: int) -> dict[str, tuple[Path, Path, list[str]]]:
-    """Every pair: its name, BASE, HEAD, options."""
+    """Every pair by name: BASE, HEAD, options."""
     attention, blocked, planted = (folder / f"{name}.onnx" for name in ("attention", "blocked", "planted"))
     if not planted.exists():
         _run("export", "sdpa", "--q-num-heads", "8", "--head-dim", "64", "--causal", "-o", attention)
@@ -63,11 +63,11 @@ def _models(folder: Path, same: int) -> dict[str, tuple[Path, Path, list[str]]]:
 
 
 def _with_the_same_outputs(model: OnnxModel) -> OnnxModel:
-    """The extra work added to Y, zero times, so that BASE and HEAD have the same outputs and numbers."""
+    """Add the extra work to Y, multiplied by zero, so that BASE and HEAD have the same outputs."""
     graph = model.ir.graph
     extra, result = graph.outputs[-1], graph.outputs[0]
     nodes = Nodes("extra_end")
-    # Finite whatever the inputs hold: a NaN is above nothing.
+    # Finite for all inputs: a comparison with NaN is false.
     is_large = nodes("Greater", extra, _constant(graph, 3e38), dtype=ir.DataType.BOOL)
     large = nodes("Cast", is_large, to=ir.DataType.FLOAT, dtype=ir.DataType.FLOAT)
     zero = nodes("Mul", large, _constant(graph, 0.0))
@@ -106,7 +106,7 @@ def _run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def _line(name: str, result: dict[str, object]) -> str:
-    """What the gates said, one line."""
+    """The results of the gates in one line."""
     rows: list[dict[str, object]] = result["rows"]  # type: ignore[assignment]  # as written above
     words = [f"{row['gate']} {row['word']}" for row in rows if row["word"] != "same"]
     ratios = [

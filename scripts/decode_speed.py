@@ -1,9 +1,9 @@
-"""Time one decoding step of every form against the memory bandwidth, and tell which of them copy the whole cache.
+"""Time one decoding step of every form relative to the memory bandwidth, and show which forms copy the whole cache.
 
 Run from the root of the repository on a quiet machine:
 `OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python -m scripts.decode_speed --cache 1024 8192`. Prints Markdown.
 
-One query and one new key a step, causal, float32. All arms of a case are timed interleaved, ratios are paired.
+One query and one new key per step, causal, float32. All arms of a case are timed interleaved, ratios are paired.
 A step must read the cache once; an arm that also writes all of it as `present` moves three times as much.
 """
 
@@ -37,7 +37,7 @@ from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, form_model
 Array = NDArray[np.generic]
 
 _BASELINE = "attention 23"
-# Of the intervals of ratios.
+# Level of the confidence intervals of ratios.
 _ALPHA = 0.05
 
 
@@ -46,10 +46,10 @@ class Step:
     """One decoding step, ready to be timed.
 
     Args:
-        call: Runs it once.
-        output: Gives the output of the last call, to be judged.
-        copies: What of the cache is written, as the arm is built.
-        precision: The declared arithmetic, which decides what is right.
+        call: Runs one step.
+        output: Returns the output of the last call, for verification.
+        copies: The part of the cache that the arm writes.
+        precision: The declared arithmetic, which determines the error bound.
     """
 
     call: Callable[[], object]
@@ -124,7 +124,7 @@ def _show(
 
 
 def _arms() -> dict[str, Callable[..., Step]]:
-    """Arm -> what builds it; presents are written unless the name says otherwise."""
+    """Builder by arm name; present outputs are written unless the name says otherwise."""
     return {
         "attention 23": _form(Form.ATTENTION, 23),
         "attention 24": _form(Form.ATTENTION, 24),
@@ -145,7 +145,7 @@ def _arms() -> dict[str, Callable[..., Step]]:
 
 
 def _form(form: Form, opset: int, *, runtime: str = "ort-cpu", presents: bool = True) -> Callable[..., Step]:
-    """A form as our export writes it."""
+    """A form as exported."""
 
     def build(case: AttentionCase, inputs: AttentionInputs, threads: int, stack: contextlib.ExitStack) -> Step:
         problem = FormProblem(spec=case.spec, has_equal_lengths=True)
@@ -169,7 +169,7 @@ def _form(form: Form, opset: int, *, runtime: str = "ort-cpu", presents: bool = 
 
 
 def _joined(runtime: str) -> Callable[..., Step]:
-    """Attention over keys that lie in one array already: what a step costs at least."""
+    """Attention over keys that are in one array already: the lower limit of a step's cost."""
 
     def build(case: AttentionCase, inputs: AttentionInputs, threads: int, stack: contextlib.ExitStack) -> Step:
         spec = case.spec
@@ -229,7 +229,7 @@ def _torch(*, joins: bool) -> Callable[..., Step]:
 
 
 def _shared_gqa(case: AttentionCase, inputs: AttentionInputs, threads: int, _: contextlib.ExitStack) -> Step:
-    """GroupQueryAttention with the same memory bound as past and present, as long as all keys.
+    """GroupQueryAttention with one buffer, as long as all keys, bound as past and present.
 
     Source: onnxruntime docs/ContribOperators.md, GroupQueryAttention: "past and present k-v cache ... share buffer".
     """
@@ -268,7 +268,7 @@ def _shared_gqa(case: AttentionCase, inputs: AttentionInputs, threads: int, _: c
 
 
 def _scatter(case: AttentionCase, inputs: AttentionInputs, threads: int, _: contextlib.ExitStack) -> Step:
-    """The standard way of opset 24: TensorScatter into a cache of full length, and the number of valid keys."""
+    """The standard method of opset 24: TensorScatter into a cache of full length, and the number of valid keys."""
     spec, total = case.spec, case.total_seq_len
     size = (1, spec.kv_num_heads, total, spec.head_dim)
     new = (1, spec.kv_num_heads, 1, spec.head_dim)
@@ -348,7 +348,7 @@ def _padded(past: Array | None, total: int) -> Array:
 
 
 def _wrong(case: AttentionCase, inputs: AttentionInputs, step: Step) -> str:
-    """A mark on what is proved wrong."""
+    """A mark for arms that are proved wrong."""
     step.call()
     verdict = judge(expect(case.spec, inputs, precision=find_precision(step.precision)), step.output()).verdict
     return "" if verdict.is_right else f" ({verdict})"

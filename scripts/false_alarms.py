@@ -1,7 +1,7 @@
-"""Count false alarms: right outputs of runtimes and emulated kernels that the judge calls wrong or suspicious.
+"""Count false alarms: correct outputs of runtimes and emulated kernels with the verdict wrong or suspicious.
 
 Run from the root of the repository, on one thread: `OMP_NUM_THREADS=1 python -m scripts.false_alarms --seed 1`.
-Every alarm is printed with what draws it again. Seeds 1 to 9 and 21 to 29 were used to tune the rule, see
+Prints every alarm with the seed that reproduces it. Seeds 1 to 9 and 21 to 29 were used to tune the rule, see
 docs/decisions/0004.
 """
 
@@ -26,7 +26,7 @@ Array = NDArray[np.generic]
 Source = Callable[[AttentionCase, AttentionInputs], Array]
 
 _TORCH_TYPES = (Dtype.FLOAT64, Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16)
-# The decomposed graph stands at the opset of most models in use, the Attention node at its first.
+# The decomposed graph has the opset of most models in use, the Attention node its first opset.
 _DECOMPOSED_OPSET, _ATTENTION_OPSET = 18, 23
 
 
@@ -68,7 +68,7 @@ def _show(counts: dict[str, Counter[str]], highest: dict[str, float], alarms: li
 
 
 def _judge_all(drawn: Drawn, sources: dict[str, tuple[str, Source]]) -> Iterator[tuple[str, Agreement]]:
-    """Run every source; one that refuses the case is left out."""
+    """Run every source; sources that refuse the case are left out."""
     made: dict[str, Expectation] = {}
     for name, (precision, source) in sources.items():
         dtype = Dtype.FLOAT32 if precision == "tf32" else Dtype(precision)
@@ -84,7 +84,7 @@ def _judge_all(drawn: Drawn, sources: dict[str, tuple[str, Source]]) -> Iterator
 
 
 def _sources() -> dict[str, tuple[str, Source]]:
-    """Name -> (precision, how to compute)."""
+    """Precision and computation by name."""
     found: dict[str, tuple[str, Source]] = {}
     for precision in ("float64", "float32", "tf32", "float16", "bfloat16"):
         for name in KERNELS:
@@ -92,10 +92,10 @@ def _sources() -> dict[str, tuple[str, Source]]:
     for dtype in _TORCH_TYPES:
         for backend in ("flash", "math"):
             found[f"torch {backend} {dtype}"] = (dtype.value, partial(_torch, backend))
-    for form, ways in (("decomposed", _decomposed), ("attention", _attention)):
+    for form, session in (("decomposed", _decomposed), ("attention", _attention)):
         for dtype in (Dtype.FLOAT32, Dtype.FLOAT16):
-            found[f"ort-cpu {form} {dtype}"] = (dtype.value, partial(ways, "ort-cpu"))
-        found[f"openvino {form} float32"] = ("float32", partial(ways, "openvino"))
+            found[f"ort-cpu {form} {dtype}"] = (dtype.value, partial(session, "ort-cpu"))
+        found[f"openvino {form} float32"] = ("float32", partial(session, "openvino"))
     return found
 
 
@@ -104,7 +104,7 @@ def _emulate(name: str, precision: str, case: AttentionCase, inputs: AttentionIn
 
 
 def _torch(backend: str, case: AttentionCase, inputs: AttentionInputs) -> Array:
-    """PyTorch's own kernel, the cache joined and every rule that hides keys written as one mask."""
+    """PyTorch's own kernel, with the cache concatenated and everything that hides keys in one mask."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -160,7 +160,7 @@ def _attention_session(runtime: str, spec: AttentionSpec, dtype: Dtype):  # noqa
 
 
 def _decomposed(runtime: str, case: AttentionCase, inputs: AttentionInputs) -> Array:
-    """The formula as torch.onnx writes it out: the root of the scale on query and key, MatMul, Softmax, MatMul."""
+    """The formula as written by torch.onnx: the root of the scale on query and key, MatMul, Softmax, MatMul."""
     joined = [
         np.repeat(new if past is None else np.concatenate([past, new], axis=2), case.spec.heads_per_kv, axis=1)
         for past, new in ((inputs.past_key, inputs.key), (inputs.past_value, inputs.value))

@@ -1,14 +1,14 @@
-"""Time the forms of one attention against each other and against other runtimes; print Markdown.
+"""Time the forms of one attention relative to each other and to other runtimes; prints Markdown.
 
     python -m scripts.form_speed --lengths 256 512 1024 2048 4096 8192 --head-dim 64 --threads 1
     python -m scripts.form_speed --lengths 4096 --window 256
     python -m scripts.form_speed --lengths 256 1024 4096 --no-mask
     python -m scripts.form_speed --lengths 8192 --memory
 
-Every length is one comparison of all arms on the same inputs, each in four worker processes, visited in random order. A
+Each length is one comparison of all arms on the same inputs, each in four worker processes, in random order. A
 ratio is the time of the other arm over that of `blocked` (above 1: blocked is faster) with its 99 % interval. The roof
 is products plus exponentials at the speeds measured before each length. `--memory` runs each arm once in a fresh
-process and prints how far its resident memory rose above what it was with inputs and outputs in place. With a window,
+process and prints the rise of its resident memory above that with inputs and outputs allocated. With a window,
 `attention` is the operator with a mask.
 """
 
@@ -45,7 +45,7 @@ _OPSET = 23
 _MIB = 2**20
 
 
-# openvino is asked for float32 itself: it would choose bfloat16 where the processor has it.
+# openvino is set to float32: by default it uses bfloat16 if the processor supports it.
 _OPTIONS = {"openvino": {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}}
 
 
@@ -122,7 +122,7 @@ def _print_rows(length: int, found: TimedComparison) -> None:
 
 
 def _arms(spec: AttentionSpec, wanted: Sequence[str]) -> Iterator[Arm]:
-    """Every arm that can be written and that its runtime takes; the others are named with their reason."""
+    """Every arm that can be written and that its runtime supports; prints the others with the reason."""
     for form in _ORT_FORMS:
         if form in wanted:
             yield from _arm(form, _written(spec, form), "ort-cpu")
@@ -144,7 +144,7 @@ def _arm(name: str, model: OnnxModel | str, runtime: str) -> Iterator[Arm]:
 
 
 def _written(spec: AttentionSpec, form: Form) -> OnnxModel | str:
-    """The attention in a form, or why it cannot be."""
+    """The attention in a form, or the reason why it cannot be written."""
     if form is Form.ATTENTION and spec.has_window:
         spec = replace(spec, is_causal=False, left_window=-1, mask=MaskKind.BOOL)
     model = build_attention_model(spec, opset=25, dtype=Dtype.FLOAT32)
@@ -194,7 +194,7 @@ def _print_memory(spec: AttentionSpec, sizes: Sequence[dict[str, int]], threads:
 
 
 def _memory_rise(spec: AttentionSpec, form: Form, size: dict[str, int], threads: int) -> int:
-    """Bytes by which one call raises the resident memory, inputs and outputs being there already."""
+    """Bytes by which one call raises the resident memory, with inputs and outputs already allocated."""
     ort = import_onnxruntime()
     model = _written(spec, form)
     if isinstance(model, str):

@@ -1,8 +1,8 @@
-"""Read damaged files and say what is no success and no error of ours; exit 1 if anything is.
+"""Fuzz the reader with damaged files: print every exception that is not one of our errors; exit 1 if there is any.
 
-Run from the root of the repository: `python -m scripts.fuzz_files --seed 0 --count 2000`. It is a process of its own
-so that a crash of onnx's native parts is seen as one: the last seed printed with `--verbose` is the one that did it.
-Each file is loaded, tapped and hashed, its attentions are found, it is inspected and converted to a form in turn.
+Run from the root of the repository: `python -m scripts.fuzz_files --seed 0 --count 2000`. It is a separate process, so
+that a crash of onnx's native code is detected; with `--verbose`, the last printed seed caused it.
+Each file is loaded, hashed and inspected, its values are read, its attentions are found and converted to a form.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def one_file(seed: int) -> str:
-    """What became of one damaged file: "refused: ...", "read" or "escaped: ..."."""
+    """The outcome of one damaged file: "refused: ...", "read" or "escaped: ..."."""
     with tempfile.TemporaryDirectory() as folder:
         path = damaged(seed, Path(folder))
         before = sorted(Path(folder).rglob("*"))
@@ -49,7 +49,7 @@ def one_file(seed: int) -> str:
             model = load_model(path)
         except SdpaOnnxError as error:
             outcome = f"refused: {error}"
-        except Exception:  # noqa: BLE001  # the fault that this looks for
+        except Exception:  # noqa: BLE001  # the fault that this script looks for
             return f"escaped: load\n{traceback.format_exc()}"
         else:
             outcome = _used(model, seed)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The checks that need an NVIDIA GPU, in one go: what ort-cuda says of itself, numbers, what ran, times.
+# All checks that need an NVIDIA GPU: versions, verification, executed nodes and timing on ort-cuda.
 # Needs an environment with torch, onnxruntime-gpu and this package; PYTHON names its interpreter.
-# Exit code 0 if every check passed; the output is meant to be kept.
+# Exit code 0 if every check passes; keep the output.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON=${PYTHON:-python3}
@@ -26,8 +26,8 @@ for dtype in float32 float16; do
 done
 run export sdpa -o "$OUT/causal.onnx" --causal
 run verify "$OUT/causal.onnx" --runtime ort-cuda
-# Every form of one attention, proved on ort-cuda before it is written, and judged there again as a file. ort-gqa needs
-# as many keys as queries. A form that stays wrong on ort-cuda is refused with its evidence, which is a failure here too.
+# Every form of one attention, verified on ort-cuda before it is written, and verified again as a file. ort-gqa needs
+# as many keys as queries. A form that stays wrong on ort-cuda is refused with its evidence, which is also a failure here.
 run export sdpa -o "$OUT/plain.onnx" --dtype float16 --opset 18 --causal
 for form in decomposed attention blocked ort-mha; do
   run convert "$OUT/plain.onnx" -o "$OUT/$form.onnx" --form "$form" --runtime ort-cuda

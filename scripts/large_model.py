@@ -1,10 +1,10 @@
-"""Make a model of more than 3 GB, convert it, and print the memory and time that this took; print Markdown.
+"""Create a model of more than 3 GB, convert it, and print memory and time as Markdown.
 
 Run from the root of the repository: `python -m scripts.large_model --folder FOLDER`. The model has layers of
-attention and MLP projections of hidden size 4096 in float16, its numbers in one data file. `--step save` reads and
-writes alone; `prove` also verifies, as the command line does, in a process that needs about twice the model's size
+attention and MLP projections of hidden size 4096 in float16, with external data in one file. `--step save` only reads
+and writes; `prove` also verifies, as the command line does, in a process that needs about twice the model's size
 in memory. Anonymous memory (RssAnon of /proc, Linux only) is sampled in the process that converts; the process that
-verifies is another. Plain copying of the same two files is timed beside it, in turn. Files are deleted.
+verifies is separate. A plain copy of the same two files is timed in turn for comparison. Files are deleted.
 """
 
 import argparse
@@ -35,24 +35,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="an empty folder with 10 GB of free space")
     parser.add_argument("--step", choices=("save", "convert", "prove"), default="convert")
-    parser.add_argument(
-        "--form", type=Form, default=Form.ORT_MHA, help="another form than the model has, which is decomposed"
-    )
+    parser.add_argument("--form", type=Form, default=Form.ORT_MHA, help="target form; the model itself is decomposed")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--repeat", type=int, default=2)
-    asked = parser.parse_args()
-    source = asked.folder / "source"
+    options = parser.parse_args()
+    source = options.folder / "source"
     source.mkdir()
-    largest = write_model(source / _NAME, layers=asked.layers)
+    largest = write_model(source / _NAME, layers=options.layers)
     total = sum(path.stat().st_size for path in source.iterdir())
     print(f"{total / 1e9:.2f} GB, largest tensor {largest / 2**20:.0f} MiB, limit {largest / 2**20 + 500:.0f} MiB\n")
-    print(f"| {asked.step} | RssAnon before, MiB | peak, MiB | seconds | plain copy, seconds | ratio |")
+    print(f"| {options.step} | RssAnon before, MiB | peak, MiB | seconds | plain copy, seconds | ratio |")
     print("|---|---|---|---|---|---|")
     held = True
     try:
-        for number in range(asked.repeat):
-            copying = copy_seconds(source, asked.folder / "copy")
-            before, peak, seconds = measured(source / _NAME, asked.folder / "result", asked.step, asked.form)
+        for number in range(options.repeat):
+            copying = copy_seconds(source, options.folder / "copy")
+            before, peak, seconds = measured(source / _NAME, options.folder / "result", options.step, options.form)
             held &= peak < largest + 500 * 2**20
             figures = f"{before / 2**20:.0f} | {peak / 2**20:.0f} | {seconds:.1f} | {copying:.1f}"
             print(f"| {number + 1} | {figures} | {seconds / copying:.2f} |", flush=True)
@@ -76,7 +74,7 @@ def write_model(path: Path, *, layers: int) -> int:
             entries = (("location", f"{path.name}.data"), ("offset", data.tell()), ("length", length))
             for key, entry in entries:
                 proto.external_data.add(key=key, value=str(entry))
-            # Small, so that sums of 4096 products stay so; of odd length, so that rows differ.
+            # Small, so that sums of 4096 products stay small; of odd length, so that rows differ.
             block = (rng.standard_normal(2**16 + 1) * 0.01).astype(np.float16).tobytes()
             for start in range(0, length, len(block)):
                 data.write(block[: length - start])
@@ -119,7 +117,7 @@ def _layer(name: str, value: str, nodes: list[onnx.NodeProto], tensor: Callable[
 
 
 def copy_seconds(source: Path, target: Path) -> float:
-    """Time of reading every file and writing it again, nothing else."""
+    """Time to read every file and write it again."""
     target.mkdir()
     start = time.perf_counter()
     for path in source.iterdir():
@@ -145,7 +143,7 @@ def measured(source: Path, folder: Path, step: str, form: Form) -> tuple[float, 
                 STEPS[step](source, folder / "result.onnx", form)
             os.write(writer, f"{before} {max(peak)} {time.perf_counter() - start}".encode())
             status = 0
-        except BaseException:  # noqa: BLE001  # told here: this process ends at once
+        except BaseException:  # noqa: BLE001  # reported here: this process ends at once
             traceback.print_exc()
         finally:
             os._exit(status)
@@ -180,11 +178,11 @@ def peak_memory() -> Iterator[list[int]]:
 
 
 def anonymous_bytes() -> int:
-    """RssAnon of this process: memory that no file backs."""
+    """RssAnon of this process: memory that is not backed by a file."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return 1024 * int(line.split()[1])
-    raise SystemExit("This system does not tell RssAnon.")
+    raise SystemExit("This system does not report RssAnon.")
 
 
 def _save(source: Path, target: Path, form: Form) -> None:  # noqa: ARG001  # as the other steps

@@ -1,4 +1,4 @@
-"""Wrong ways to compute attention whose error is one of arithmetic, for the table of power."""
+"""Attention with wrong arithmetic (accumulators, softmax, storage), for the power table. Runs no runtime."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ Array = NDArray[np.generic]
 
 
 def narrow_sums(head: Head, fmt: Arithmetic, *, storage: np.dtype[np.generic], softmax: bool) -> Array:
-    """Every sum one term after the other in a 16-bit accumulator, and with `softmax` the softmax in it too."""
+    """Every sum term by term in a 16-bit accumulator; with `softmax`, the sum of the softmax too."""
 
     def rounded(array: Array) -> Array:
         return array.astype(storage).astype(np.float32)
@@ -31,7 +31,7 @@ def narrow_sums(head: Head, fmt: Arithmetic, *, storage: np.dtype[np.generic], s
 
 
 def not_shifted(head: Head, fmt: Arithmetic) -> Array:
-    """A softmax that does not take the highest logit off before exp; float16 stores what exp gives."""
+    """A softmax without subtraction of the highest logit before exp; exp is stored in float16."""
     scores = fmt.store(fmt.product(head.query, head.key.T) * fmt.work(head.scale))
     weights = np.exp(fmt.store(scores + head.bias.astype(np.float32)))
     weights = fmt.store(weights) if fmt.storage == np.float16 else weights

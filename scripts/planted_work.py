@@ -1,8 +1,8 @@
-"""Attention with true extra work in its graph: a slow-down of about a known share, for trying whether it is found.
+"""Add real extra work to an attention graph: a slow-down of a roughly known share, to test whether it is detected.
 
-The scores of the first rows of the query are computed once more and summed into a second output, so that no optimiser
-can drop the work and nothing is added to the first output. What the slow-down really is must be measured: reading the
-keys again, and three more nodes, cost something of their own.
+The scores of the first query rows are computed again and summed into a second output, so that no optimiser
+can remove the work and the first output is unchanged. The real slow-down must be measured: reading the
+keys again and three more nodes have their own cost.
 """
 
 import onnx_ir as ir
@@ -16,11 +16,11 @@ _EXTRA = "extra_work"
 
 
 def with_extra_work(model: OnnxModel, *, rows: int) -> OnnxModel:
-    """A copy of bare attention (inputs Q and K) that scores so many rows of the query once more.
+    """A copy of bare attention (inputs Q and K) that computes the scores of some query rows again.
 
     Args:
-        model: As `export sdpa` writes it, float32.
-        rows: Rows of Q; the share of extra multiplications is rows / (2 q_seq_len).
+        model: From `export sdpa`, float32.
+        rows: Number of rows of Q; the share of extra multiplications is rows / (2 q_seq_len).
     """
     graph_model = ir.serde.deserialize_model(ir.serde.serialize_model(model.ir))
     graph = graph_model.graph

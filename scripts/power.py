@@ -1,8 +1,8 @@
-"""Measure how often planted faults are flagged, by us and by the three checks in common use; print Markdown.
+"""Measure how often planted faults are flagged by our verdict and by three common checks; prints Markdown.
 
 Run from the root of the repository, on one thread: `OMP_NUM_THREADS=1 python -m scripts.power --seed 1 --trials 80`.
 The trials are those of METHOD A.8. Each cell: flagged by us (share proved wrong) / allclose(rtol 1e-3, atol 1e-5) /
-cosine > 0.999 / largest absolute error < 1e-4. Lines in italics are right outputs, or faults that change nothing on
+cosine > 0.999 / largest absolute error < 1e-4. Lines in italics are correct outputs, or faults that change nothing on
 these inputs: they should not be flagged.
 """
 
@@ -44,7 +44,7 @@ class Trial:
     rng: np.random.Generator
 
     def run(self, *, kernel: Kernel = fused_scale, spec: AttentionSpec | None = None, **changes: Array) -> Array:
-        """Compute it in the trial's arithmetic, with a kernel, spec or inputs changed."""
+        """Compute the attention in the trial's arithmetic, with a changed kernel, spec or inputs."""
         with np.errstate(all="ignore"):
             inputs = replace(self.inputs, **changes)
             return run_kernel(kernel, spec or self.spec, inputs, ARITHMETICS[self.precision])
@@ -87,7 +87,7 @@ def _causal(queries: int, keys: int, offset: int, padded: int) -> Bool:
 
 
 def outputs_of(trial: Trial) -> Iterator[tuple[str, Array, AttentionInputs]]:
-    """Every right output and every fault: its name, the output, and the inputs that the judge is given."""
+    """Every correct output and every fault: its name, the output, and the inputs of the check."""
     inputs = trial.inputs
     for name, kernel in KERNELS.items():
         yield f"*right: {name}*", trial.run(kernel=kernel), inputs

@@ -1,4 +1,4 @@
-"""Random attentions by seed, for the scripts that count false alarms and power."""
+"""Random attention problems by seed, for the scripts that measure false alarms and power. Verifies nothing."""
 
 from dataclasses import dataclass, replace
 
@@ -13,21 +13,21 @@ Float64 = NDArray[np.float64]
 
 RANGES = ("usual", "wide", "tiny", "shared")
 
-# Why the rows of a problem share errors: few distinct queries, one key that has most of the weight, few directions,
+# Reasons why rows of a problem share errors: few distinct queries, one key with most of the weight, few directions,
 # parallel keys with large logits.
 _SHARED_KINDS = ("repeated", "nearly-repeated", "peaked", "low-rank", "parallel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """One problem: its place in the sequence of a seed, and its inputs in float32 before they are stored."""
+    """One problem: its index in the sequence of a seed, and its float32 inputs before conversion."""
 
     name: str
     case: AttentionCase
     inputs: AttentionInputs
 
     def stored(self, dtype: Dtype) -> tuple[AttentionCase, AttentionInputs]:
-        """The case and inputs in an element type."""
+        """The case and the inputs in an element type."""
         kind = numpy_dtype(dtype)
         arrays = {
             name: array if array.dtype == np.bool_ else array.astype(kind)
@@ -37,15 +37,15 @@ class Drawn:
 
 
 def draw(range_name: str, seed: int, index: int) -> Drawn:
-    """Draw the problem of that number.
+    """Draw one problem.
 
     Args:
         range_name: "usual" (METHOD A.8: widths 32 to 128, up to 384 keys, spread 0.3, 1 or 4, value scale 1e-3 to
             100), "wide" (its hold-out: widths 16 to 256, 7 to 1500 keys, spread 0.05 to 30, value scale 1e-3 to
             1e3, offsets, heavy-tailed keys, outlier channels), "tiny" (one to a few of everything), or "shared"
             (rows that are not independent: few keys for many heads, queries that are equal or nearly so, ...).
-        seed: Of the sequence.
-        index: In the sequence.
+        seed: Seed of the sequence.
+        index: Position in the sequence.
     """
     rng = np.random.default_rng([seed, RANGES.index(range_name), index])
     match range_name:
@@ -133,7 +133,7 @@ def _inputs(
 
 
 def _shared(rng: np.random.Generator, *, name: str) -> Drawn:
-    """Rows that share errors: many query heads read few keys, and queries or keys are alike."""
+    """Rows that share errors: many query heads read few keys, and queries or keys are similar."""
     kv_heads = int(rng.choice([1, 1, 2]))
     keys = int(np.exp(rng.uniform(0.0, np.log(65.0))))
     queries = int(np.exp(rng.uniform(0.0, np.log(65.0))))
@@ -169,7 +169,7 @@ def _shared(rng: np.random.Generator, *, name: str) -> Drawn:
 def _alike(
     kind: str, query: Float64, key: Float64, spec: AttentionSpec, rng: np.random.Generator
 ) -> tuple[Float64, Float64]:
-    """Make queries, keys or both alike, in one of `_SHARED_KINDS`."""
+    """Make queries, keys or both similar, in one of `_SHARED_KINDS`."""
     few = int(rng.choice([1, 2, 4]))
     chosen = rng.integers(few, size=query.shape[2])
     match kind:

@@ -1,13 +1,13 @@
-"""Count the kinds of planted fault that our check catches, and that usual checks catch on their own inputs.
+"""Count the kinds of planted faults that our check detects, and that common checks detect on their own inputs.
 
     python scripts/rival_checks.py [--dtype float32] [--seed 0]
 
-Each kind is planted in every attention below that can have it and where it changes any output
-at all (at these sizes some are no fault: bottom-right is upper-left where the lengths are equal).
-A kind counts as caught if every one of them gives it away. The rivals get the best case: the right
-output is the float64 one rounded once, so that none of them is blamed for a false alarm.
+Each kind is planted in every attention below that can have it and in which it changes an output
+(at some sizes it is no fault: bottom-right equals upper-left if the lengths are equal).
+A kind counts as caught if it is detected in all of them. The other checks get the best case: the correct
+output is the float64 output rounded once, so that they raise no false alarm.
 
-The rivals, with the inputs that tools use them on:
+The other checks, with the inputs that tools use for them:
 allclose, rtol 1e-3 and atol 1e-5, on U[0, 1) (Polygraphy and ONNX's backend tests draw so);
 cosine above 0.999 on N(0, 1) (what torch.randn gives);
 largest difference below 1e-4 on N(0, 0.1^2) (onnxruntime's attention benchmarks draw so).
@@ -52,7 +52,7 @@ ATTENTIONS: tuple[tuple[AttentionSpec, int, int, int, int], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """A usual check: what it draws, and when it passes."""
+    """A common check: its inputs and its criterion."""
 
     name: str
     draw: Callable[[tuple[int, ...], np.random.Generator], NDArray[np.float64]]
@@ -99,7 +99,7 @@ def our_inputs(case: AttentionCase, seed: int) -> list[AttentionInputs]:
 
 
 def is_fault(case: AttentionCase, fault: Fault, seed: int) -> bool:
-    """Whether it changes any output of any of our inputs."""
+    """Whether the fault changes an output for any of our inputs."""
     for inputs in our_inputs(case, seed):
         right = right_outputs(case, inputs)
         planted = fault.plant(case.spec, inputs, right, np.random.default_rng(seed))
@@ -109,7 +109,7 @@ def is_fault(case: AttentionCase, fault: Fault, seed: int) -> bool:
 
 
 def ours_catches(case: AttentionCase, fault: Fault, seed: int) -> bool:
-    """Whether ladder or probes show the fault: verdict wrong or suspicious, or a cache that is not equal."""
+    """Whether ladder or probes detect the fault: verdict wrong or suspicious, or a different cache."""
     drawn = our_inputs(case, seed)
     precision = find_precision(case.dtype)
     for inputs in drawn:
@@ -123,7 +123,7 @@ def ours_catches(case: AttentionCase, fault: Fault, seed: int) -> bool:
 
 
 def rival_catches(rival: Rival, case: AttentionCase, fault: Fault, seed: int) -> bool:
-    """Whether a rival flags the fault and not the right output rounded to the type."""
+    """Whether a common check flags the fault but not the correct output rounded to the type."""
     rng = np.random.default_rng(seed)
     drawn = draw_inputs(case, seed=seed)
     arrays = {
@@ -143,7 +143,7 @@ def rival_catches(rival: Rival, case: AttentionCase, fault: Fault, seed: int) ->
 
 
 def main() -> None:
-    """Print one line a kind and the totals."""
+    """Print one line per kind, and the totals."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--dtype", default="float32", choices=[dtype.value for dtype in Dtype])
     parser.add_argument("--seed", type=int, default=0)
@@ -162,7 +162,7 @@ def main() -> None:
             if fault.applies(spec) and Dtype(options.dtype) in fault.dtypes
         ]
         cases = [case for case in cases if is_fault(case, fault, options.seed)]
-        if not cases or fault.name.startswith("qk-"):  # the scores are an output that only `conformance` asks for
+        if not cases or fault.name.startswith("qk-"):  # only `conformance` requests the scores output
             continue
         kinds += 1
         caught = {

@@ -1,8 +1,8 @@
-"""Simulate the rules of timing: how often a word is wrong, what is found, and whether a warm-up ends too early.
+"""Simulate the timing rules: rate of wrong verdicts, power, and warm-ups that end too early.
 
 Run from the root of the repository, on one thread: `OMP_NUM_THREADS=1 python -m scripts.simulate_timing`. Prints the
-tables of docs/decisions/0006; measures nothing. Launches are drawn from a pool a noise, so that the bootstrap is paid
-once.
+tables of docs/decisions/0006; measures nothing. Launches are drawn from one pool per noise, so that the bootstrap runs
+once per pool.
 """
 
 import argparse
@@ -38,13 +38,13 @@ _ARMS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Noise of one visit statistic, as logs.
+    """Noise of one visit statistic, in logarithms.
 
     Args:
         spread: Standard deviation of an arm's own noise.
         phi: Correlation of neighbouring blocks.
-        preempted: Share of visits that lose time to others, half as much again on average.
-        decay: Standard deviation of what is left of the warm-up at the first block, gone after some 20 blocks.
+        preempted: Share of visits slowed down by other processes, by half on average.
+        decay: Standard deviation of the rest of the warm-up at the first block; it vanishes after about 20 blocks.
     """
 
     spread: float
@@ -54,7 +54,7 @@ class Noise:
 
 
 # METHOD B.1 and B.3: correlation 0.2 to 0.84; half-widths of 80 blocks x 4 launches of 1.2 to 2.1 % are spreads of
-# 1 to 2 % an arm.
+# 1 to 2 % per arm.
 NOISES = {
     "quiet 0.5 %": Noise(spread=0.005, phi=0.2),
     "2 %, phi 0.5": Noise(spread=0.02),
@@ -69,7 +69,7 @@ def _normal(percent: float) -> Offsets:
 
 
 def _heavy(rng: np.random.Generator, count: int) -> Float64:
-    """Student's t with 3 degrees, standard deviation 0.4 %."""
+    """Student's t with 3 degrees of freedom, standard deviation 0.4 %."""
     return 0.004 / math.sqrt(3.0) * rng.standard_t(3, count)
 
 
@@ -90,7 +90,7 @@ OFFSETS: dict[str, Offsets] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is simulated: blocks a launch, looks, and what is known of the machine."""
+    """The simulated design: blocks per launch, looks, and the calibration of the machine."""
 
     blocks: int
     looks: tuple[StoppingLook, ...]
@@ -99,7 +99,7 @@ class Rule:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What became of many simulated comparisons."""
+    """Results of many simulated comparisons."""
 
     tables: int = 0
     words: Counter[RatioVerdict] = field(default_factory=Counter)
@@ -134,11 +134,11 @@ def main() -> None:
     _warm_up_table(rng, 20 if asked.quick else 200)
 
 
-# --- The whole rule ---
+# --- The complete rule ---
 
 
 def _rule_tables(rng: np.random.Generator, rule: Rule, trials: int, launches: int) -> None:
-    print("Arms that equal the baseline (and A/A): share of words; `any` = of tables of six arms with a false word.\n")
+    print("Arms equal to the baseline (and A/A): share of verdicts; `any` = tables of six arms with a false verdict.\n")
     titles = "noise | between processes | false | any of 6 | EQUAL | NOISY | interval holds 1 | launches | half | moved"
     print(f"| {titles} |\n|" + "---|" * 10)
     pools = {name: draw_pool(rng, noise, rule.blocks, launches) for name, noise in NOISES.items()}
@@ -152,7 +152,7 @@ def _rule_tables(rng: np.random.Generator, rule: Rule, trials: int, launches: in
             f"| {noise} | {offsets} | {' | '.join(_p(cell) for cell in cells)} "
             f"| {one.launches / one.tables:.1f} | {np.median(one.half_widths):.1%} | {_p(moving)} |"
         )
-    print("\nOne arm that is slower: share told SLOWER (power), and told EQUAL or FASTER (wrong).\n")
+    print("\nOne slower arm: share of verdict SLOWER (power), and of EQUAL or FASTER (wrong).\n")
     print("| noise | between processes | 2 % | 5 % | 10 % | EQUAL at 3 % | EQUAL at 5 % | FASTER at 2 % |")
     print("|" + "---|" * 8)
     for noise, offsets in _pairs():
@@ -167,7 +167,7 @@ def _rule_tables(rng: np.random.Generator, rule: Rule, trials: int, launches: in
 
 
 def _pairs() -> Iterator[tuple[str, str]]:
-    """Every noise with the usual difference between processes, and every difference with one noise."""
+    """Every noise with the default difference between processes, and every difference with one noise."""
     for noise in NOISES:
         yield noise, "0.4 %"
     for offsets in OFFSETS:
@@ -183,7 +183,7 @@ def run_rule(
     rule: Rule,
     trials: int,
 ) -> Tally:
-    """Run the whole sequential rule, clone included, on launches drawn from the pool."""
+    """Run the complete sequential rule, including the clone, on launches drawn from the pool."""
     tally = Tally()
     for _ in range(trials):
         drawn = _draw(rng, pool, offsets, ratios, rule.looks[-1].launches)
@@ -192,7 +192,7 @@ def run_rule(
 
 
 def _judge(drawn: Mapping[str, list[LaunchPair]], rule: Rule, ratios: Sequence[float], tally: Tally) -> None:
-    """One comparison: look, and stop as the engine does."""
+    """One comparison, with the stopping rule of the timing engine."""
     estimates: dict[str, RatioEstimate] = {}
     words: dict[str, RatioVerdict] = {}
     alpha = rule.looks[-1].alpha
@@ -234,7 +234,7 @@ def _draw(
     ratios: Sequence[float],
     launches: int,
 ) -> dict[str, list[LaunchPair]]:
-    """Launches of every arm and of the clone (the pool's last), which share the baseline's process."""
+    """Launches of every arm and of the clone (last in the pool), which shares the baseline's process."""
     arms = len(ratios)
     own = offsets(rng, launches * (arms + 2)).reshape(launches, arms + 2)
     shifts = own[:, 1:] - own[:, :1] + np.log([*ratios, 1.0])
@@ -261,7 +261,7 @@ def _moved_share(rng: np.random.Generator, pool: Sequence[Sequence[LaunchPair]],
 
 
 def draw_pool(rng: np.random.Generator, noise: Noise, blocks: int, launches: int) -> list[list[LaunchPair]]:
-    """(launches)(arms + clone) pairs without a difference between processes."""
+    """Pairs, (launches)(arms + clone), without a difference between processes."""
     pool = []
     for launch in range(launches):
         visits = np.exp(_series(rng, noise, _ARMS + 2, blocks) + 0.1 * _correlated(rng, 1, blocks, 0.8))
@@ -270,7 +270,7 @@ def draw_pool(rng: np.random.Generator, noise: Noise, blocks: int, launches: int
 
 
 def _series(rng: np.random.Generator, noise: Noise, arms: int, blocks: int) -> Float64:
-    """(arms, blocks) logs."""
+    """Log times: (arms, blocks)."""
     logs = noise.spread * _correlated(rng, arms, blocks, noise.phi)
     lost = rng.random((arms, blocks)) < noise.preempted
     logs += lost * np.log1p(rng.exponential(0.5, (arms, blocks)))
@@ -279,7 +279,7 @@ def _series(rng: np.random.Generator, noise: Noise, arms: int, blocks: int) -> F
 
 
 def _correlated(rng: np.random.Generator, arms: int, blocks: int, phi: float) -> Float64:
-    """(arms, blocks) AR(1) noise of standard deviation 1."""
+    """AR(1) noise of standard deviation 1: (arms, blocks)."""
     steps = rng.standard_normal((arms, blocks))
     noise = np.empty((arms, blocks))
     noise[:, 0] = steps[:, 0]
@@ -307,7 +307,7 @@ CURVES: dict[str, Float64] = {
     "10 % faster over 200 visits": 1.0 + 0.1 * (1.0 - _AT / _VISITS),
     "two levels 5 % apart, 3 visits each": 1.0 + 0.05 * (np.floor(_AT / 3.0) % 2.0),
 }
-# Levels are what the arm stays at: no moment is too early for these.
+# The arm stays at these levels, so no end of the warm-up is too early.
 _LEVELS = "two levels 5 % apart, 3 visits each"
 
 
@@ -342,7 +342,7 @@ def warm_up_rates(
     *,
     always: bool = False,
 ) -> tuple[float, float, float]:
-    """Shares of too early and of never, and mean visits until steady; `always`: no moment is too early."""
+    """Shares of too early and never, and mean visits until steady; `always`: no end is too early."""
     early = never = 0
     visits: list[int] = []
     for _ in range(trials):

@@ -1,6 +1,6 @@
-"""What other ways of comparing would have said of the same recorded seconds; judged by their own usual rules.
+"""Apply other comparison methods to the same recorded seconds, each with its own default rule.
 
-Each takes the raw calls of two arms in the order in which they were made: (launches, blocks, calls), wall seconds.
+The input is the raw calls of two arms in time order: (launches, blocks, calls), wall seconds. Measures nothing.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ Float = NDArray[np.floating]
 
 # pytest-benchmark's documented example, `--benchmark-compare-fail=min:5%`, and the same for its default sort, the mean.
 _FAILS_ABOVE = 1.05
-# benchstat calls a difference at this level.
+# benchstat reports a difference at this level.
 _LEVEL = 0.05
 
 
 def _halves(base: Float, head: Float) -> tuple[Float, Float]:
-    """The baseline's first half and the other arm's second: A is timed, then B, as two runs of a benchmark are."""
+    """The baseline's first half and the other arm's second half: A, then B, like two runs of a benchmark."""
     half = base.shape[0] // 2
     return base[:half].ravel(), head[half:].ravel()
 

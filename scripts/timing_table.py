@@ -1,4 +1,4 @@
-"""The tables and the plot of `timing_trials`: recorded sessions judged as the product would have judged them."""
+"""Tables and plot of `timing_trials`: applies the product's timing rules to recorded sessions. Records nothing."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ __all__ = ["print_tables", "write_plot"]
 _EQUAL_ARMS = ("base", "same", CLONE)
 _PLANTS = ("plant 0", "plant 1", "plant 2")
 _SHORT_SECONDS, _LONG_SECONDS, _LONG_CALL_SECONDS = 30.0, 90.0, 0.010
-# A/A comparisons of a setting; what sessions do not give is drawn from the launches of all of them.
+# A/A comparisons per setting; comparisons beyond the sessions are drawn from the launches of all sessions.
 _EQUAL_COMPARISONS = 60
 _POWER_COMPARISONS = 200
 
@@ -31,19 +31,19 @@ class Session:
     seconds: np.ndarray
 
     def arms(self, base: str, head: str, clone: str) -> dict[str, ArmSamples]:
-        """The three arms of one comparison, named as `decide` wants them."""
+        """The three arms of one comparison, with the names that `decide` needs."""
         return {"base": self.samples[base], "head": self.samples[head], CLONE: self.samples[clone]}
 
     @property
     def starting_seconds(self) -> float:
-        """Starts, loading and warm-up of one process, on average over launches."""
+        """Seconds of start, loading and warm-up of one process, averaged over launches."""
         visits = sum(sample.wall_seconds.sum(axis=(1, 2)) for sample in self.samples.values())
         return float(np.mean(self.seconds - visits)) / len(self.samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the product says of a comparison, and what it takes."""
+    """The product's verdict on a comparison, and its cost."""
 
     word: RatioVerdict
     clock: str
@@ -77,7 +77,7 @@ def _read(path: Path) -> Session:
 
 
 def outcome(samples: Mapping[str, ArmSamples], *, starting_seconds: float, seed: int = 0) -> Outcome:
-    """Judge look after look within the budget, as `Schedule` does."""
+    """Evaluate look after look within the budget, as `Schedule` does."""
     base = samples["base"]
     call = float(np.median(base.per_visit("cpu")))
     budget = _SHORT_SECONDS if call < _LONG_CALL_SECONDS else _LONG_SECONDS
@@ -106,7 +106,7 @@ def _first_blocks(sample: ArmSamples, blocks: int) -> ArmSamples:
 
 
 def _fresh(sessions: Sequence[Session], pairs: Sequence[tuple[str, str, str]]) -> Iterator[Outcome]:
-    """Each session as it was made."""
+    """Each recorded session."""
     for number, session in enumerate(sessions):
         for base, head, clone in pairs:
             yield outcome(session.arms(base, head, clone), starting_seconds=session.starting_seconds, seed=number)
@@ -183,7 +183,7 @@ def _with_plants(sessions: Sequence[Session]) -> list[Session]:
 
 
 def realised(sessions: Sequence[Session], plant: str) -> float:
-    """What a plant really costs: the mean over every recorded launch."""
+    """The real cost of a planted slow-down: the mean over every recorded launch."""
     plan = TimingPlan()
     logs = []
     for session in sessions:
@@ -211,7 +211,7 @@ def _print_rivals(sessions: Mapping[str, Sequence[Session]]) -> None:
 
 
 def write_plot(folder: Path, settings: Sequence[str], output: Path) -> None:
-    """Share found against the realised slow-down, one line a setting, and the rivals beside it."""
+    """Share detected over the realised slow-down, one line per setting, and the other methods for comparison."""
     import altair as alt
 
     rows = []

@@ -1,14 +1,14 @@
-"""How often the paired timing is wrong, and what it finds: recorded on this machine, then judged as the product does.
+"""Record timing sessions on this machine, and measure false verdicts and power of the paired timing on them.
 
     python -m scripts.timing_trials record FOLDER --setting quiet-512 --sessions 10
     python -m scripts.timing_trials table FOLDER
     python -m scripts.timing_trials plot FOLDER -o docs/timing-power.svg
 
-A session is one comparison from fresh processes, as `bench` makes it, that runs to the last look whatever it says: the
+A session is one comparison from fresh processes, as in `bench`, but always up to the last look: the
 decomposed attention, two more processes of it, and three copies with extra work (without those: `--equal-only`).
-`record` goes on where it stopped.
-`table` stops each where the product would have: A/A over the equal arms of every session and over launches drawn
-from all sessions, power over the planted ones, and what other ways of comparing say of the same seconds.
+`record` continues where it stopped.
+`table` stops each session where the product would stop: A/A over the equal arms of every session and over launches
+drawn from all sessions, power over the planted ones, and the results of other comparison methods on the same seconds.
 """
 
 import argparse
@@ -34,10 +34,10 @@ from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
 
 __all__ = ["PLANTS", "SETTINGS"]
 
-# Rows of extra work that make a call about 2, 5 and 10 % slower, by length; what they really make is in the table.
+# Rows of extra work that make a call about 2, 5 and 10 % slower, by length; the table has the real slow-down.
 PLANTS = {128: (1, 5, 24), 512: (8, 70, 130), 1024: (40, 120, 220)}
 SETTINGS = tuple(f"{load}-{length}" for load in ("quiet", "loaded") for length in PLANTS)
-# A loop that never sleeps and moves memory about, one for each core.
+# A loop that never sleeps and copies memory, one per core.
 _BUSY = "import numpy as np\na = np.ones((400, 400), dtype=np.float32)\nwhile True:\n    a = a @ a * 0 + 1\n"
 _CORES = 2
 _LONG_SECONDS = 1e6
@@ -45,7 +45,7 @@ _LONG_SECONDS = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How long the attention is, and whether other processes want every core."""
+    """The length of the attention, and whether other processes load every core."""
 
     name: str
 
@@ -59,7 +59,7 @@ class Setting:
 
 
 def main() -> None:
-    """Record sessions, or tell what the recorded ones say."""
+    """Record sessions, or print the results of recorded ones."""
     chosen = _arguments()
     match chosen.action:
         case "record":
@@ -86,7 +86,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _record(setting: Setting, models: dict[str, OnnxModel], chosen: argparse.Namespace) -> None:
-    """Record what is missing of a setting."""
+    """Record the missing sessions of a setting."""
     target = chosen.folder / setting.name
     target.mkdir(parents=True, exist_ok=True)
     for number in range(chosen.sessions):
@@ -129,7 +129,7 @@ def _session(models: dict[str, OnnxModel], length: int, chosen: argparse.Namespa
 
 @contextlib.contextmanager
 def _load(setting: Setting) -> Iterator[None]:
-    """Keep every core wanted by another process, if the setting says so."""
+    """Load every core with another process, if the setting requires it."""
     busy = [subprocess.Popen([sys.executable, "-c", _BUSY]) for _ in range(_CORES if setting.is_loaded else 0)]
     try:
         yield
@@ -140,7 +140,7 @@ def _load(setting: Setting) -> Iterator[None]:
 
 
 def _save(comparison: TimedComparison, path: Path) -> None:
-    """All or nothing: a session that was stopped is recorded again."""
+    """Write a complete session atomically: an interrupted one is recorded again."""
     arrays = {
         f"{name}/{clock}": np.asarray(getattr(samples, f"{clock}_seconds"), dtype=np.float32)
         for name, samples in comparison.samples.items()

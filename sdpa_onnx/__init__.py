@@ -1,6 +1,6 @@
-"""sdpa_onnx: attention from PyTorch to ONNX, verified, timed and reported.
+"""Export attention from PyTorch to ONNX, verify it against a float64 oracle, time it, and report the results.
 
-Imports nothing heavy: torch, onnx and onnxruntime are loaded when they are needed.
+Imports nothing heavy: torch, onnx and onnxruntime are imported when they are needed.
 """
 
 from sdpa_onnx.api import bench, convert, export, find_attention, load, verify

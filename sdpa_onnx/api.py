@@ -1,7 +1,7 @@
-"""The Python face: export, verify and time attention in a few words.
+"""The public Python API: export, convert, verify and time attention.
 
-Each function loads what it needs when it is called, so that `import sdpa_onnx`
-stays quick. The command line goes the same ways.
+Each function imports its dependencies when it is called, so `import sdpa_onnx` stays fast. The command line uses the
+same workflows, but not this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def load(source: "ModelSource") -> "OnnxModel":
     """Read a model from a file, a `ModelProto` or an `onnx_ir.Model`.
 
     Raises:
-        ModelError: If it is no ONNX model.
+        ModelError: If it is not a usable ONNX model.
     """
     from sdpa_onnx.graph.model import load_model
 
@@ -45,17 +45,17 @@ def export(
     dtype: Dtype | None = None,
     dynamic_axes: Mapping[str, Sequence[int]] | None = None,
 ) -> "OnnxModel":
-    """Export attention with dynamic batch size and lengths. Nothing is verified: see `verify`.
+    """Export attention with dynamic batch size and lengths. Does not verify the result, see `verify`.
 
     Args:
-        target: A `torch.nn.Module`, an `AttentionSpec`, or a name: one of our uses, or of the catalog.
+        target: A `torch.nn.Module`, an `AttentionSpec`, or the name of one of the three uses or a catalog entry.
         sample_inputs: A tuple or dict of tensors; for a module only.
-        opset: 18 to 25. Below 23 the formula is written out, from 23 on it is one Attention node.
-        dtype: Element type of a spec (None = float32) or a named target; a module is exported in its own.
-        dynamic_axes: Axes that may change, by parameter name, where the usual ones are wrong.
+        opset: 18 to 25. From 23 on, an attention is one Attention node; below, it is decomposed.
+        dtype: Element type of a spec (None = float32) or a named target; a module keeps its own.
+        dynamic_axes: Dynamic axes by parameter name, where the defaults are wrong.
 
     Raises:
-        ExportError: If torch or onnx refuses, or the code fixes an axis.
+        ExportError: If torch or onnx fails, or the code specialises a dynamic axis.
         PlanError: If there is no such target.
     """
     if isinstance(target, AttentionSpec | str):
@@ -80,7 +80,7 @@ def find_attention(model: "ModelSource") -> "list[AttentionRecord]":
     """List every attention of a model.
 
     Raises:
-        ModelError: If there is none.
+        ModelError: If it has none.
     """
     from sdpa_onnx.workflows.verify.inspect_file import inspect_model
 
@@ -97,23 +97,25 @@ def convert(
     seed: int = 0,
     rows_may_be_empty: bool = True,
 ) -> "OnnxModel":
-    """Write every attention of a model in another form, and prove the result against the model.
+    """Convert every attention of a model to another form, and verify the result against the model.
 
-    Attentions that cannot be read or that the form cannot say stay as they are; `find_attention` lists them.
+    Attentions that cannot be read or that the form cannot express stay unchanged; `find_attention` lists them.
 
     Args:
-        model: The model; it is left as it is.
-        form: "decomposed", "attention", "blocked", "ort-mha", "ort-gqa", or "auto": the fastest that is right there.
-        opset: Of the result; None = the model's own wherever the form allows.
-        runtime: Where the result is proved; None = nowhere, see `verify`.
+        model: The model; not changed.
+        form: "decomposed", "attention", "blocked", "ort-mha", "ort-gqa", or "auto": the fastest correct form on
+            the runtime.
+        opset: Opset of the result; None = the model's own if the form allows it.
+        runtime: The runtime that verifies the result; None = do not verify, see `verify`.
         seed: Seed of the inputs.
-        rows_may_be_empty: Whether padding may hide every key of a query. If not, masks that are causal but
-            for such rows become causality; the proof feeds no such mask, and the metadata of the result says so.
+        rows_may_be_empty: Whether padding may hide every key of a query. If not, masks that are causal except
+            for such rows become is_causal; the verification uses no such mask, and the metadata of the result
+            records it.
 
     Raises:
         PlanError: If there is no such form.
-        ModelError: If no attention could be converted, or the result does not compute what the model computes.
-        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is not there.
+        ModelError: If no attention can be converted, or the result does not compute the same as the model.
+        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is unknown or not installed.
     """
     from sdpa_onnx.workflows.convert.convert_in_memory import convert_in_memory
 
@@ -130,22 +132,22 @@ def verify(
     seed: int = 0,
     prove: bool = False,
 ) -> "list[Record]":
-    """Judge every attention of a model on runtimes and prove that its axes may change.
+    """Verify every attention of a model on runtimes, and check that its dynamic axes can change.
 
     Args:
         model: The model.
-        runtimes: Names, see `sdpa-onnx runtimes`.
-        sizes: Sizes of named axes; the others are chosen.
+        runtimes: Names of runtimes, see `sdpa-onnx runtimes`.
+        sizes: Sizes of named axes; others get defaults.
         seed: Seed of the inputs.
-        prove: Also plant every kind of fault, one record each: would these inputs catch it?
+        prove: Also plant every kind of fault, with one record each that shows whether these inputs detect it.
 
     Returns:
-        One record per judgement, and one per runtime on the axes; `outcome` tells,
-        also where a runtime failed on the model.
+        One record per check of an attention, and one per runtime for the dynamic axes. `outcome` holds
+        the result, also if a runtime fails on the model.
 
     Raises:
-        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
-        ModelError: If nothing in the model can be judged.
+        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is unknown or not installed.
+        ModelError: If nothing in the model can be verified.
     """
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -165,17 +167,17 @@ def bench(
     threads: int = 1,
     seconds: float = 30.0,
 ) -> "list[TimingRecord]":
-    """Time models on a runtime in worker processes, interleaved; ratios refer to the first.
+    """Time models on a runtime in worker processes, interleaved; ratios are relative to the first model.
 
     Args:
-        models: Name -> model; all take the same inputs.
-        runtime: Where they run, a registered name.
-        sizes: Sizes of named axes; batch 1 and length 512 where not given.
-        threads: Threads inside one operator.
-        seconds: Time for the measurement; a first look at four launches is taken whatever it costs.
+        models: Models by name; all have the same inputs.
+        runtime: Name of the runtime.
+        sizes: Sizes of named axes; the defaults are batch 1 and length 512.
+        threads: Intra-operator threads.
+        seconds: Time budget; the first four launches always run, even if they exceed it.
 
     Returns:
-        One record per model; `verdict` is the word for its ratio, and `outcome` tells where one does not run.
+        One record per model; `verdict` classifies its ratio, and `outcome` reports a model that does not run.
 
     Raises:
         PlanError: If the models cannot be compared.

@@ -1,7 +1,6 @@
-"""Attention layers of known architectures, by name: their figures, usual sizes and sources.
+"""Catalog of attention layers of known architectures by name: specs, usual sizes and sources.
 
-One typed table and its look-up. Bare attention only: no projection, no rotary
-position, no weights. Exports nothing and runs nothing.
+Bare attention only: no projections, no rotary embedding, no weights. Exports nothing and runs nothing.
 """
 
 import difflib
@@ -18,16 +17,16 @@ class CatalogEntry:
     """One attention layer of a public model.
 
     Args:
-        name: `model/layer`, file-name safe in both parts; this is the TARGET.
-        title: For people.
-        spec: What it computes.
-        batch_size, q_seq_len, kv_seq_len, past_seq_len: Usual sizes; keys count
-            the new ones only.
-        source: Where the figures stand: a paper's section, a published configuration.
-        notes: What the spec leaves out, or counts in another way than the source.
+        name: `model/layer`, both parts safe as file names; this is the TARGET.
+        title: Display name.
+        spec: What the layer computes.
+        batch_size, q_seq_len, kv_seq_len, past_seq_len: Usual sizes; kv_seq_len
+            counts new keys only.
+        source: Source of the figures: a section of a paper, a published configuration.
+        notes: What the spec leaves out, or counts differently from the source.
 
     Raises:
-        CaseError: If the usual sizes do not fit the spec.
+        CaseError: If the usual sizes are invalid for the spec.
     """
 
     name: str
@@ -56,7 +55,7 @@ class CatalogEntry:
 
     @property
     def is_self_attention(self) -> bool:
-        """Whether queries and new keys are the same positions, so that both lengths change together."""
+        """Whether queries and new keys have the same positions, so that their lengths are always equal."""
         return self.q_seq_len == self.kv_seq_len
 
 
@@ -69,7 +68,7 @@ def find_entry(name: str) -> CatalogEntry:
     """Find an entry by name.
 
     Raises:
-        PlanError: If there is none; the nearest is offered.
+        PlanError: If there is none; suggests the nearest name.
 
     Example:
         >>> find_entry("gemma-2-27b/global").spec.softcap
@@ -99,13 +98,13 @@ _LLAMA_3_SOURCE = (
     "meta-llama/Meta-Llama-3-8B config.json"
 )
 
-# A sliding window of W tokens counts the query's own: keys i - W < j <= i (transformers `sliding_window_overlay`,
-# gemma_pytorch `triu(-W + 1)`). ONNX counts the keys left of it, so left_window_size = W - 1.
+# A sliding window of W tokens includes the query's own: keys i - W < j <= i (transformers `sliding_window_overlay`,
+# gemma_pytorch `triu(-W + 1)`). ONNX counts the keys before the query, so left_window_size = W - 1.
 _WINDOW_TOKENS = 4096
 _LEFT_WINDOW = _WINDOW_TOKENS - 1
 _WINDOW_NOTE = (
-    "A window of 4096 tokens counts the query's own (transformers: kv > q - 4096), so ONNX's left window, which counts "
-    "the keys before it, is 4095. It hides nothing below 4097 keys."
+    "A window of 4096 tokens includes the query's own (transformers: kv > q - 4096), so ONNX's left window, which "
+    "counts the keys before it, is 4095. It hides nothing below 4097 keys."
 )
 
 _MISTRAL_7B_SOURCE = (
@@ -113,7 +112,7 @@ _MISTRAL_7B_SOURCE = (
     "context_len 8192; mistralai/Mistral-7B-v0.1 config.json"
 )
 _MISTRAL_NOTE = (
-    _WINDOW_NOTE + " Section 2 of the paper and its first reference code (triu(-W)) let one key more through than its "
+    _WINDOW_NOTE + " Section 2 of the paper and its first reference code (triu(-W)) show one key more than its "
     "figure 1 and the later code."
 )
 
@@ -135,9 +134,9 @@ _WHISPER_FRAMES = 1500
 # Multi-head latent attention with its latent expanded to heads: 128 without and 64 with rotary position.
 _MLA_HEAD_DIM = 128 + 64
 _MLA_NOTE = (
-    "The form of training and prefill: the compressed latent is expanded to keys and values of every head, and the "
-    "rotary part (64) stands beside the other (128). The scale is the paper's 1/sqrt(128 + 64); beyond the 4096 tokens "
-    "of pre-training the released code multiplies it by YaRN's mscale^2."
+    "The form used in training and prefill: the compressed latent is expanded to keys and values of every head, and "
+    "the rotary part (64) is concatenated to the other (128). The scale is the paper's 1/sqrt(128 + 64); beyond the "
+    "4096 tokens of pre-training the released code multiplies it by YaRN's mscale^2."
 )
 
 CATALOG: tuple[CatalogEntry, ...] = (
@@ -182,7 +181,7 @@ CATALOG: tuple[CatalogEntry, ...] = (
         kv_seq_len=384,
         source="Devlin et al. 2018 (arXiv 1810.04805), section 3: H = 768, A = 12; 384 tokens: google-research/bert, "
         "run_squad.py",
-        notes="Padding stands as a count of valid keys per sample (nonpad_kv_seqlen), not as a mask.",
+        notes="Padding is a count of valid keys per sample (nonpad_kv_seqlen), not a mask.",
     ),
     CatalogEntry(
         name="gpt2/self",

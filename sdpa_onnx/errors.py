@@ -1,6 +1,6 @@
-"""The exception tree: every failure that a caller can act on.
+"""Define the exceptions: one class for each kind of failure that a caller can handle.
 
-Disagreement, "unsupported" and doubt are values on a record, never exceptions.
+Disagreement, "unsupported" and warnings are values in a record, never exceptions.
 """
 
 __all__ = [
@@ -19,10 +19,10 @@ __all__ = [
 
 
 class SdpaOnnxError(Exception):
-    """Base of all our errors: one clear sentence, and a hint on what to do.
+    """Base class of all errors: one sentence, and a hint on what to do.
 
     Args:
-        message: What is wrong and where, one sentence.
+        message: What failed and where, one sentence.
         hint: What the user can do about it, one sentence, or None.
     """
 
@@ -36,23 +36,23 @@ class SdpaOnnxError(Exception):
 
 
 class CaseError(SdpaOnnxError, ValueError):
-    """A case that cannot exist (heads that do not divide, head_dim < 1)."""
+    """An invalid case (head counts that do not divide, head_dim < 1)."""
 
 
 class FolderError(SdpaOnnxError):
-    """A run folder that cannot be made or written (read-only, disk full)."""
+    """A run folder that cannot be created or written (read-only, disk full)."""
 
 
 class ModelError(SdpaOnnxError):
-    """A file or object that is no usable ONNX model."""
+    """A file or object that is not a usable ONNX model."""
 
 
 class ExportError(SdpaOnnxError):
-    """torch or onnx refused the export; the cause is kept."""
+    """A failed export by torch or onnx; the cause is kept."""
 
 
 class RuntimeNotFoundError(SdpaOnnxError):
-    """An unknown runtime name; the message offers the nearest known one."""
+    """An unknown runtime name; the message suggests the nearest known one."""
 
 
 class RuntimeUnavailableError(SdpaOnnxError):
@@ -60,7 +60,7 @@ class RuntimeUnavailableError(SdpaOnnxError):
 
 
 class SessionError(SdpaOnnxError):
-    """Loading or running a model failed; the cause is kept."""
+    """A model that failed to load or run; the cause is kept."""
 
 
 class NoAnswerError(SessionError):
@@ -72,4 +72,4 @@ class RecordFormatError(SdpaOnnxError):
 
 
 class PlanError(SdpaOnnxError):
-    """A suite, target or option that is wrong: key, value, what is allowed."""
+    """An invalid suite, target or option: names key, value and allowed values."""

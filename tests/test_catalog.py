@@ -1,4 +1,4 @@
-"""The catalog: its figures, its look-up, and that what makes a layer special is really judged."""
+"""The catalog: its figures, its look-up, and that a missing special feature of a layer is detected."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from sdpa_onnx.torch_export.modules import FOUNDING_USES
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import verify
 
-# name -> what stands in the source: query heads, key/value heads, d_k, d_v, then what differs from plain attention.
+# name -> figures of the source: query heads, key/value heads, d_k, d_v, then differences from plain attention.
 _FIGURES: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
     "transformer-base/encoder-self": ((8, 8, 64, 64), {}),
     "transformer-base/decoder-self": ((8, 8, 64, 64), {"is_causal": True}),
@@ -48,7 +48,7 @@ _FIGURES: dict[str, tuple[tuple[int, int, int, int], dict[str, Any]]] = {
     "deepseek-v2-lite/mla-expanded": ((16, 16, 192, 128), {"is_causal": True}),
     "deepseek-v3/mla-expanded": ((128, 128, 192, 128), {"is_causal": True}),
 }
-# Model width over query heads, where the source gives the width instead of d_k.
+# Model width over query heads, if the source states the width instead of d_k.
 _WIDTHS = {
     "transformer-base/encoder-self": 512,
     "bert-base/self": 768,
@@ -81,7 +81,7 @@ def outcomes(records: list[AgreementRecord]) -> set[Outcome]:
 
 
 def test_figures_are_the_published_ones() -> None:
-    """Every entry has the figures of its source, and nothing else is switched on."""
+    """Every entry has the figures of its source and no other feature."""
     assert {entry.name: entry.spec for entry in CATALOG} == {
         name: AttentionSpec(q_num_heads=q, kv_num_heads=kv, head_dim=d, v_head_dim=dv, **options)
         for name, ((q, kv, d, dv), options) in _FIGURES.items()
@@ -90,7 +90,7 @@ def test_figures_are_the_published_ones() -> None:
 
 @pytest.mark.parametrize("name", _WIDTHS)
 def test_heads_fill_the_model_width(name: str) -> None:
-    """Heads times d_k is the width that the source states."""
+    """The number of heads times d_k is the width in the source."""
     spec = find_entry(name).spec
     assert spec.q_num_heads * spec.head_dim == _WIDTHS[name]
 
@@ -109,26 +109,26 @@ def test_entry_is_complete(entry: CatalogEntry) -> None:
 
 
 def test_names_are_unique_and_the_founding_uses_are_there() -> None:
-    """No name stands twice, and the paper's three uses keep their words."""
+    """Names are unique, and the paper's three uses keep their names."""
     assert len(set(entry_names())) == len(CATALOG) >= 13
     assert {f"transformer-base/{use}" for use in FOUNDING_USES} <= set(entry_names())
 
 
 def test_usual_sizes_cross_the_windows() -> None:
-    """At its usual sizes each window hides something."""
+    """At the usual sizes, each window hides some keys."""
     for entry in CATALOG:
         if entry.spec.has_window:
             assert entry.case().total_seq_len > entry.spec.left_window + 1, entry.name
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    """A past without a cache is found when the entry is made."""
+    """A past size without a cache is refused when the entry is created."""
     with pytest.raises(CaseError):
         replace(find_entry("gpt2/self"), past_seq_len=3)
 
 
 def test_unknown_name_offers_the_nearest() -> None:
-    """A misspelt name gets the nearest, a strange one all names."""
+    """For a misspelt name the error suggests the nearest, for any other it lists all names."""
     with pytest.raises(PlanError) as near:
         find_entry("mistral-7b/sef")
     assert str(near.value) == "There is no catalog entry 'mistral-7b/sef'. Did you mean 'mistral-7b/self'?"
@@ -155,7 +155,7 @@ def test_unknown_name_offers_the_nearest() -> None:
     ],
 )
 def test_a_layer_without_its_feature_is_called_wrong(name: str, changes: dict[str, Any], sizes: dict[str, int]) -> None:
-    """The right graph passes at these sizes, and the one without the feature is proved wrong."""
+    """The correct graph passes at these sizes, and the graph without the feature is proved wrong."""
     spec = find_entry(name).spec
     assert outcomes(judged(export_spec(spec, opset=minimum_opset(spec)), sizes)) == {Outcome.OK}
     assert Outcome.DISAGREES in outcomes(judged(mistaken(spec, **changes), sizes))
@@ -163,7 +163,7 @@ def test_a_layer_without_its_feature_is_called_wrong(name: str, changes: dict[st
 
 @pytest.mark.parametrize("name", ["mistral-7b/self", "gemma-2-9b/local", "gemma-2-27b/local"])
 def test_reduced_window_is_judged(name: str) -> None:
-    """With a window of seven keys, at 31: right as exported, wrong with no window, or one key more or less."""
+    """With a window of 7 keys at length 31: correct as exported, wrong without a window or off by one."""
     spec = replace(find_entry(name).spec, left_window=6)
     assert outcomes(judged(export_spec(spec, opset=25), _SQUARE)) == {Outcome.OK}
     for window in (-1, 5, 7):
@@ -174,7 +174,7 @@ def test_reduced_window_is_judged(name: str) -> None:
 @pytest.mark.parametrize("name", ["mistral-7b/self", "gemma-2-9b/local", "gemma-2-27b/local"])
 @pytest.mark.parametrize(("opset", "form"), [(18, "decomposed"), (25, "attention")])
 def test_full_window_is_judged_on_fewer_heads(name: str, opset: int, form: str) -> None:
-    """The real window at 4160 keys, on two heads over one: right as exported, wrong without it."""
+    """The real window at 4160 keys, with two query heads and one key head: correct as exported, wrong without it."""
     spec = replace(find_entry(name).spec, q_num_heads=2, kv_num_heads=1)
     sizes = {"batch_size": 1, "q_seq_len": 4160, "kv_seq_len": 4160}
     right = export_spec(spec, opset=opset, form=form)  # type: ignore[arg-type]  # one of the two forms
@@ -183,7 +183,7 @@ def test_full_window_is_judged_on_fewer_heads(name: str, opset: int, form: str) 
 
 
 def test_position_bias_of_t5_is_judged() -> None:
-    """A graph that forgets the bias is proved wrong, one that adds it is right."""
+    """A graph without the bias is proved wrong; with the bias it is correct."""
     spec = find_entry("t5-base/encoder-self").spec
     inputs = draw_inputs(AttentionCase(spec=spec, q_seq_len=13), spread=1.0)
     expectation = expect(spec, inputs, precision=find_precision("float32"))

@@ -1,1 +1,1 @@
-"""From PyTorch to ONNX: our modules, the exporter, the parser of targets; importing it loads no torch."""
+"""Export PyTorch modules and attention specs to ONNX. Importing this package does not load torch."""

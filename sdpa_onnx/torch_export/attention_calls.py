@@ -1,7 +1,6 @@
-"""What a module gives to scaled_dot_product_attention when it runs: scale, causality, mask.
+"""Record the calls of scaled_dot_product_attention while a module runs: scale, causality, mask.
 
-Listens to PyTorch itself, not to a trace, so that it hears what a trace would
-freeze. It compares nothing.
+Intercepts PyTorch calls in an eager run, not in a trace, because a trace would freeze these values. Compares nothing.
 """
 
 import traceback
@@ -28,11 +27,11 @@ class AttentionCall:
     """One call of scaled_dot_product_attention.
 
     Args:
-        scale: The factor on QK^T, 1/sqrt(head_dim) where none was given.
-        is_causal: The flag.
-        has_mask: Whether a mask was given.
-        head_dim: Width of a query.
-        where: The line that called it, if it is known.
+        scale: The factor on QK^T; 1/sqrt(head_dim) if the call has none.
+        is_causal: The argument is_causal.
+        has_mask: Whether the call has a mask.
+        head_dim: Width of the query heads.
+        where: The source line of the call, if known.
     """
 
     scale: float
@@ -43,26 +42,26 @@ class AttentionCall:
 
 
 def attention_calls(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> list[AttentionCall]:
-    """Run a module once and list its attentions in the order of their calls.
+    """Run a module once and list its attention calls in order.
 
     Raises:
         ExportError: If forward raises at these sizes.
     """
-    listener = _Listener()
+    recorder = _CallRecorder()
     try:
-        with evaluating(module), quiet(), listener:
+        with evaluating(module), quiet(), recorder:
             module(*args, **kwargs)
     except Exception as error:  # whatever the user's code raises
         raise ExportError(f"The module does not run at these sizes: {type(error).__name__}: {error}.") from error
-    return listener.calls
+    return recorder.calls
 
 
 class WithScales(nn.Module):
-    """A module whose attentions get these scales instead of their own, in the order of their calls.
+    """A module whose attention calls use these scales instead of their own, in the order of the calls.
 
     Args:
         module: The module.
-        scales: One for each call; the last one for any more.
+        scales: One scale per call; further calls use the last one.
     """
 
     def __init__(self, module: nn.Module, scales: Sequence[float]) -> None:
@@ -71,11 +70,11 @@ class WithScales(nn.Module):
         self.scales = tuple(scales)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        with _Overriding(self.scales):
+        with _ScaleOverride(self.scales):
             return self.module(*args, **kwargs)
 
 
-class _Listener(TorchFunctionMode):
+class _CallRecorder(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[AttentionCall] = []
@@ -88,7 +87,7 @@ class _Listener(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Overriding(TorchFunctionMode):
+class _ScaleOverride(TorchFunctionMode):
     def __init__(self, scales: Sequence[float]) -> None:
         super().__init__()
         self._scales = list(scales)

@@ -1,6 +1,6 @@
-"""Sample inputs by the parameter names of `forward`, and the axes of each that stay dynamic.
+"""Bind sample inputs to the parameters of `forward`, and choose their dynamic axes.
 
-Looks at shapes and types only; runs no module.
+Uses shapes and types only; runs no module.
 """
 
 import difflib
@@ -24,9 +24,9 @@ class BoundInputs:
     """Arguments of one call of `forward`.
 
     Args:
-        args: Positional part.
-        kwargs: The rest.
-        arguments: All of them by parameter name, in the order of the signature.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        arguments: All arguments by parameter name, in the order of the signature.
     """
 
     args: tuple[object, ...]
@@ -34,18 +34,18 @@ class BoundInputs:
     arguments: dict[str, object]
 
     def leaves(self) -> dict[str, Tensor]:
-        """Every tensor by a readable name, in the order in which torch.export takes them.
+        """Every tensor by a readable name, in the order of torch.export.
 
-        A tensor that is an argument has the parameter's name; one inside a tuple
-        or dict has the name and its path, joined by underscores.
+        A tensor argument has the parameter's name. A tensor inside a tuple or
+        dict has the parameter's name and its path, joined by underscores.
         """
         return {name: leaf for name, leaf in self._paths() if isinstance(leaf, Tensor)}
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The same call with other tensors, given in the order of `leaves`.
+        """The same call with other tensors, in the order of `leaves`.
 
         Returns:
-            Positional and keyword arguments; what is no tensor stays.
+            Positional and keyword arguments; values that are not tensors stay unchanged.
         """
         given = iter(tensors)
         changed = {
@@ -65,13 +65,13 @@ class BoundInputs:
 
 
 def bind_inputs(module: nn.Module, sample_inputs: object) -> BoundInputs:
-    """Fit the sample to the signature of `forward`.
+    """Bind the sample to the signature of `forward`.
 
-    A tensor that stands in two places is cloned: torch would otherwise take the
-    two inputs for one and drop the second from the graph.
+    A tensor that occurs twice is cloned: otherwise torch would merge the two
+    inputs and drop the second one from the graph.
 
     Raises:
-        ExportError: If the sample is no tuple or dict, or does not fit.
+        ExportError: If the sample is not a tuple or dict, or does not match the signature.
     """
     name = type(module).__name__
     signature = inspect.signature(module.forward)
@@ -89,7 +89,7 @@ def bind_inputs(module: nn.Module, sample_inputs: object) -> BoundInputs:
                     hint="Give a tuple of tensors, or a dict of tensors by parameter name.",
                 )
     except TypeError as error:
-        raise ExportError(f"The sample inputs do not fit {name}.forward{signature}: {error}.") from error
+        raise ExportError(f"The sample inputs do not match {name}.forward{signature}: {error}.") from error
     seen: set[int] = set()
 
     def own(leaf: object) -> object:
@@ -102,7 +102,7 @@ def bind_inputs(module: nn.Module, sample_inputs: object) -> BoundInputs:
     bound.arguments = {parameter: pytree.tree_map(own, value) for parameter, value in bound.arguments.items()}
     inputs = BoundInputs(args=bound.args, kwargs=bound.kwargs, arguments=dict(bound.arguments))
     if not inputs.leaves():
-        raise ExportError(f"The sample inputs of {name} hold no tensor.", hint="Give at least one.")
+        raise ExportError(f"The sample inputs of {name} contain no tensor.", hint="Give at least one.")
     return inputs
 
 
@@ -116,11 +116,11 @@ def choose_axes(
         overrides: Axes by parameter name, instead of the defaults.
 
     Returns:
-        Axes by leaf name, and those of them that are only a guess: the last axis
-        of a 2-D float tensor may be a length or a width.
+        Axes by tensor name, and those among them that are only a guess: the last
+        axis of a 2-D float tensor may be a length or a width.
 
     Raises:
-        ExportError: If an override names no parameter or no axis.
+        ExportError: If an override names an unknown parameter or axis.
     """
     leaves = inputs.leaves()
     axes = {name: _default_axes(name, leaf) for name, leaf in leaves.items()}
@@ -131,7 +131,7 @@ def choose_axes(
         if parameter not in inputs.arguments or not named:
             near = difflib.get_close_matches(parameter, leaves, n=1)
             raise ExportError(
-                f"dynamic_axes names '{parameter}', which is no tensor among the sample inputs ({', '.join(leaves)}).",
+                f"dynamic_axes names '{parameter}', which is not a tensor of the sample inputs ({', '.join(leaves)}).",
                 hint=f"Did you mean '{near[0]}'?" if near else None,
             )
         for name in named:
@@ -146,7 +146,7 @@ def choose_axes(
 
 
 def axis_roles(name: str, leaf: Tensor) -> tuple[str, ...]:
-    """Name what each axis counts: batch_size, seq_len, q_seq_len and kv_seq_len of a mask, else dim<axis>."""
+    """The role of each axis: batch_size, seq_len, q_seq_len and kv_seq_len of a mask, else dim<axis>."""
     rank = leaf.dim()
     roles = [f"dim{axis}" for axis in range(rank)]
     if rank == 1:
@@ -164,7 +164,7 @@ def _is_mask(name: str, leaf: Tensor) -> bool:
 
 
 def _default_axes(name: str, leaf: Tensor) -> tuple[int, ...]:
-    """Batch and sequence axes; heads and widths stay fixed."""
+    """Batch and sequence axes; head and width axes stay static."""
     rank, mask = leaf.dim(), _is_mask(name, leaf)
     match rank:
         case 0 | 1 | 2:
@@ -176,10 +176,10 @@ def _default_axes(name: str, leaf: Tensor) -> tuple[int, ...]:
 
 
 def _broadcasts(name: str, axis: int, leaves: Mapping[str, Tensor], axes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether a size of 1 stands there because it is broadcast, and not because the sample is small.
+    """Whether an axis of size 1 is there to broadcast, and not because the sample is small.
 
-    A batch of 1 is, where another tensor has a larger one. A length of 1 is only
-    in a mask, and only where no tensor has that length.
+    A batch of 1 broadcasts if another tensor has a larger batch. A length of 1
+    broadcasts only in a mask, and only if no other tensor has that length.
     """
     leaf = leaves[name]
     if leaf.shape[axis] != 1:
@@ -197,9 +197,9 @@ def _broadcasts(name: str, axis: int, leaves: Mapping[str, Tensor], axes: Mappin
 
 
 def enlarged(inputs: BoundInputs, axes: Mapping[str, tuple[int, ...]]) -> BoundInputs | None:
-    """Repeat what is 0 or 1 long on a dynamic axis, batch to 2 and lengths to 3; None if nothing is.
+    """Enlarge dynamic axes of size 0 or 1, batch to 2 and lengths to 3; None if there are none.
 
-    torch.export treats 0 and 1 as sizes of their own.
+    torch.export specialises sizes of 0 and 1.
     """
     names = iter(inputs.leaves())
     changed = False
@@ -227,7 +227,7 @@ def _checked(name: str, leaf: Tensor, wanted: Sequence[int]) -> tuple[int, ...]:
     for axis in wanted:
         if not -leaf.dim() <= axis < leaf.dim():
             raise ExportError(
-                f"dynamic_axes asks for axis {axis} of '{name}', which has {leaf.dim()} axes.",
+                f"dynamic_axes requests axis {axis} of '{name}', which has {leaf.dim()} axes.",
                 hint=f"Give axes from 0 to {leaf.dim() - 1}.",
             )
     return tuple(sorted({axis % leaf.dim() for axis in wanted}))

@@ -1,4 +1,4 @@
-"""A module traced by torch.export with dynamic axes; the graph is not changed here."""
+"""Trace a module with torch.export and dynamic axes. Does not change the traced graph."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ Axes = Mapping[str, tuple[int, ...]]
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put the module into eval mode without gradients; leave its training flags as they were."""
+    """Put the module into eval mode without gradients, and restore its training flags afterwards."""
     training = [(part, part.training) for part in module.modules()]
     fastpath = torch.backends.mha.get_fastpath_enabled()
     try:
@@ -39,10 +39,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def run_once(module: nn.Module, inputs: BoundInputs) -> None:
-    """Run forward on the sample, for the clearest error if it raises.
+    """Run forward on the sample first, so that its errors are reported clearly.
 
     Raises:
-        ExportError: What forward raised, and where.
+        ExportError: If forward raises; names the error and the source line.
     """
     try:
         with quiet():
@@ -59,17 +59,14 @@ def with_usual_sizes(module: nn.Module, inputs: BoundInputs, axes: Axes) -> Boun
     try:
         with quiet():
             module(*larger.args, **larger.kwargs)
-    except Exception:  # noqa: BLE001  # the sizes depend on each other in a way that only the module knows
+    except Exception:  # noqa: BLE001  # the sizes depend on each other in the module's code
         return inputs
     return larger
 
 
 @contextlib.contextmanager
 def small_sizes_stay_dynamic(inputs: BoundInputs, axes: Axes) -> Iterator[None]:
-    """Let a sample of size 0 or 1 stand for every size, where one of its dynamic axes has it.
-
-    torch.export otherwise treats 0 and 1 as sizes of their own.
-    """
+    """Let torch.export generalise sizes of 0 and 1 on dynamic axes, which it would specialise otherwise."""
     leaves = inputs.leaves()
     small = any(leaves[name].shape[axis] < 2 for name, chosen in axes.items() for axis in chosen)
     with contextlib.ExitStack() as stack:
@@ -80,16 +77,16 @@ def small_sizes_stay_dynamic(inputs: BoundInputs, axes: Axes) -> Iterator[None]:
 
 
 def capture(module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]]) -> ExportedProgram:
-    """Trace the module, in eval mode, with those axes dynamic.
+    """Trace the module, in eval mode, with dynamic axes.
 
     Args:
         module: Any module.
-        inputs: Its sample.
-        axes: Dynamic axes by leaf name.
-        guesses: Axes that may become fixed without an error.
+        inputs: Its sample inputs.
+        axes: Dynamic axes by tensor name.
+        guesses: Axes that may become static without an error.
 
     Raises:
-        ExportError: If forward decides by values, or fixes an axis.
+        ExportError: If forward branches on tensor values, or specialises an axis.
     """
     name = type(module).__name__
     with quiet(), listen() as heard:
@@ -111,7 +108,7 @@ def capture(module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozens
 
 
 def equal_symbols(program: ExportedProgram) -> dict[str, str]:
-    """Find sizes that the trace proved equal and still calls by two names; the second by the first.
+    """Find symbols that the trace proved equal; maps the second symbol to the first.
 
     torch keeps 16*a*b == 16*a*c as a guard and does not conclude b == c.
     """
@@ -129,7 +126,7 @@ def equal_symbols(program: ExportedProgram) -> dict[str, str]:
 
 
 def _trace(module: nn.Module, inputs: BoundInputs, axes: Axes, heard: BakedSizes) -> ExportedProgram:
-    """Trace, first so that functions of sizes follow the sizes; where the code cannot do with that, as it stands."""
+    """Trace with sizes as tensors, so that functions of sizes stay dynamic; if that fails, trace the plain code."""
     shapes = _dynamic_shapes(inputs, axes)
     followed: list[str] = []
     with ScaleBySize(), small_sizes_stay_dynamic(inputs, axes):

@@ -1,6 +1,6 @@
-"""Modules and specs to ONNX models with dynamic axes, one signed graph each.
+"""Export modules and specs to ONNX models with dynamic axes and metadata.
 
-The files are written by `OnnxModel.save`; nothing is verified here.
+Writes no files (`OnnxModel.save` does) and verifies nothing.
 """
 
 import copy
@@ -37,9 +37,9 @@ from sdpa_onnx.torch_export.translate import Translation, sign, translate
 __all__ = ["HIGHEST_OPSET", "LOWEST_OPSET", "export_module", "export_spec"]
 
 LOWEST_OPSET = 18
-# torch 2.13 accepts 26 and above, and stamps 18 on the file.
+# torch 2.13 accepts 26 and above, but writes opset 18 into the file.
 HIGHEST_OPSET = 25
-# Where the Attention operator begins; below it torch.onnx writes the formula.
+# The first opset with the Attention operator; below it torch.onnx writes the decomposed formula.
 _ATTENTION_OPSET = 23
 
 
@@ -50,26 +50,26 @@ def export_module(
     opset: int = _ATTENTION_OPSET,
     dynamic_axes: Mapping[str, Sequence[int]] | None = None,
 ) -> OnnxModel:
-    """Export a module so that it is right for every batch size and length.
+    """Export a module with dynamic batch size and sequence lengths.
 
-    Its attentions become one `Attention` node each from opset 23 on, the
-    formula below. Batch and sequence axes of every input stay dynamic, heads
-    and widths do not. The module is exported in eval mode; its training flag
-    stays as it was.
+    Each attention becomes one `Attention` node from opset 23 on, and the
+    decomposed formula below. Batch and sequence axes of every input are
+    dynamic; head counts and widths are static. The module is exported in eval
+    mode; its training flag stays unchanged.
 
     Args:
-        module: Any module whose forward takes tensors.
+        module: Any module whose forward has tensor arguments.
         sample_inputs: A tuple of tensors, or a dict by parameter name; other
-            values in it (None, flags) become constants. Optional ones may be left out.
+            values in it (None, flags) become constants. Optional arguments may be omitted.
         opset: 18 to 25.
         dynamic_axes: Axes by parameter name, where the defaults are wrong.
 
     Returns:
-        The model; its sites name what enters and leaves each attention.
+        The model; its sites name the inputs and the output of each attention.
 
     Raises:
-        ExportError: If the opset is not allowed, the sample does not fit, forward
-            raises, the code fixes a dynamic axis, or an operator has no ONNX form.
+        ExportError: If the opset is not supported, the sample does not match forward, forward
+            raises, the code specialises a dynamic axis, or torch.onnx cannot translate an operator.
     """
     _check_opset(opset)
     inputs = bind_inputs(module, sample_inputs)
@@ -92,23 +92,24 @@ def export_spec(
 ) -> OnnxModel:
     """Export one bare attention with dynamic batch size and lengths.
 
-    Inputs are Q, K, V and, as the spec has them, attn_mask, past_key,
-    past_value, nonpad_kv_seqlen; outputs are Y, present_key, present_value.
+    Inputs are Q, K, V and those of attn_mask, past_key, past_value and
+    nonpad_kv_seqlen that the spec has. Outputs are Y and, with a past,
+    present_key and present_value.
 
     Args:
-        spec: What it computes.
+        spec: What the attention computes.
         opset: 18 to 25; form "attention" needs 23.
-        form: "attention": one Attention node, with a mask computed beside it
-            where the opset's operator lacks a feature. "decomposed": the formula.
+        form: "attention": one Attention node, with a computed mask for features
+            that the opset's operator lacks. "decomposed": standard operators.
         dtype: Element type of query, key, value and output.
 
     Raises:
-        ExportError: If form and opset do not go together.
+        ExportError: If the form cannot be written at the opset.
     """
     _check_opset(opset)
     if form == "attention" and opset < _ATTENTION_OPSET:
         raise ExportError(
-            f"Form 'attention' needs opset 23 to 25; opset {opset} was asked for.",
+            f"Form 'attention' needs opset 23 to 25, got opset {opset}.",
             hint="Use form 'decomposed', or a higher opset.",
         )
     if form == "attention" and usual_form(spec, opset) != form:
@@ -117,7 +118,7 @@ def export_spec(
             hint=f"Use opset {minimum_opset(spec)}, or form 'decomposed'.",
         )
     module = ScaledDotProductAttention(spec).eval()
-    native = form == "attention" and opset >= minimum_opset(spec) and not _torch_takes(spec)
+    native = form == "attention" and opset >= minimum_opset(spec) and not _is_native_in_torch(spec)
     if native:
         model = build_attention_model(spec, opset=opset, dtype=dtype)
     else:
@@ -136,7 +137,7 @@ def _check_opset(opset: int) -> None:
 
 
 def _aliases(module: nn.Module, traced: BoundInputs, translation: Translation) -> dict[str, str]:
-    """Symbols that are equal to another one: as the trace says, and as the module needs it when it runs."""
+    """Symbols that are equal to another one: proved by the trace, or required by the module when it runs."""
     known = translation.aliases
     dims = [[known.get(str(dim), dim) for dim in axes] for axes in input_dims(translation.model)]
     links = linked_axes(copy.deepcopy(module), traced, dims)
@@ -144,14 +145,14 @@ def _aliases(module: nn.Module, traced: BoundInputs, translation: Translation) -
 
 
 def _traced_sizes(model: ir.Model, inputs: BoundInputs) -> dict[str, int]:
-    """Size of every named axis when it was traced: where a search for a fixed axis starts."""
+    """Size of every named axis in the traced sample; the search for a specialised axis starts from it."""
     return named_sizes(inputs, input_dims(model))
 
 
 def _export(
     module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]], opset: int
 ) -> tuple[Translation, BoundInputs]:
-    """Trace and translate; also the inputs that it was really traced at, where 0 and 1 are enlarged."""
+    """Trace and translate; returns also the traced sample, in which sizes of 0 and 1 are enlarged."""
     with evaluating(module):
         run_once(module, inputs)
         usual = with_usual_sizes(module, inputs, axes)
@@ -172,15 +173,15 @@ def _traced(
         return translate(program, name=type(module).__name__, opset=opset, input_names=list(inputs.leaves()))
 
 
-def _torch_takes(spec: AttentionSpec) -> bool:
-    """Whether torch's own function says the spec without a mask computed beside it."""
+def _is_native_in_torch(spec: AttentionSpec) -> bool:
+    """Whether torch's scaled_dot_product_attention expresses the spec without a computed mask."""
     combined = spec.is_causal and spec.mask is not MaskKind.NONE
     cached = spec.has_past or spec.mask is MaskKind.LENGTHS
     return not (spec.softcap or spec.has_window or cached or combined or spec.layout is not Layout.BNSH)
 
 
 def _traced_spec(module: ScaledDotProductAttention, form: str, opset: int, dtype: Dtype) -> ir.Model:
-    """Trace the bare module; a formula above opset 22 is written at 22 and raised."""
+    """Trace the bare module; above opset 22, the decomposed formula is written at 22 and converted."""
     inputs = bind_inputs(module, _spec_sample(module.spec, dtype))
     axes = {name: tuple(axis for axis, role in enumerate(roles) if role) for name, roles in _spec_roles(module.spec)}
     written_at = min(opset, _ATTENTION_OPSET - 1) if form == "decomposed" else opset
@@ -189,12 +190,12 @@ def _traced_spec(module: ScaledDotProductAttention, form: str, opset: int, dtype
         from onnxscript import version_converter
 
         version_converter.convert_version(model, opset)
-    _name_like_the_operator(model, module.spec, dtype)
+    _rename_like_operator(model, module.spec, dtype)
     return model
 
 
 def _spec_sample(spec: AttentionSpec, dtype: Dtype) -> dict[str, object]:
-    """Draw a sample whose lengths all differ, so that none is taken for another."""
+    """Draw a sample whose lengths all differ, so that the trace does not merge two of them."""
     case = AttentionCase(
         spec=spec, batch_size=2, q_seq_len=3, kv_seq_len=5, past_seq_len=4 if spec.has_past else 0, dtype=dtype
     )
@@ -212,7 +213,7 @@ def _spec_sample(spec: AttentionSpec, dtype: Dtype) -> dict[str, object]:
 
 
 def _spec_roles(spec: AttentionSpec) -> list[tuple[str, tuple[str, ...]]]:
-    """Name of each dim of each input, "" where it is static; as `build_attention_model` has them."""
+    """Name of each axis of each input as in `build_attention_model`; "" for static axes."""
     reference = build_attention_model(spec, opset=minimum_opset(spec), dtype=Dtype.FLOAT32)
     return [
         (value.name or "", tuple("" if isinstance(dim, int) else str(dim.value) for dim in value.shape or ()))
@@ -220,8 +221,8 @@ def _spec_roles(spec: AttentionSpec) -> list[tuple[str, tuple[str, ...]]]:
     ]
 
 
-def _name_like_the_operator(model: ir.Model, spec: AttentionSpec, dtype: Dtype) -> None:
-    """Give inputs, outputs and dims the names that a one-node model of the spec has."""
+def _rename_like_operator(model: ir.Model, spec: AttentionSpec, dtype: Dtype) -> None:
+    """Rename inputs, outputs and axes to the names in a one-node model of the spec."""
     reference = build_attention_model(spec, opset=minimum_opset(spec), dtype=dtype)
     symbols: dict[str, str] = {}
     for value, named in zip(model.graph.inputs, reference.graph.inputs, strict=True):

@@ -1,4 +1,7 @@
-"""torch's errors in our words: one sentence, the line of the user's code, what to do."""
+"""Convert torch's export errors to an `ExportError`: one sentence, the user's source line, and what to do.
+
+Raises nothing itself.
+"""
 
 import re
 import traceback
@@ -18,7 +21,7 @@ _OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)', o
 
 
 def baked_axes(error: BaseException, heard: BakedSizes) -> tuple[TracedBakedAxis, ...]:
-    """Read the axes that torch.export complains about; empty if it complains about something else."""
+    """Parse the specialised axes out of a torch.export error; empty for any other error."""
     text = str(error)
     found = [heard.axis(source, int(size)) for source, size in _SPECIALISED.findall(text)]
     for size, parameter, path, axis in _INFERRED.findall(text):
@@ -27,7 +30,7 @@ def baked_axes(error: BaseException, heard: BakedSizes) -> tuple[TracedBakedAxis
 
 
 def baked_error(baked: tuple[TracedBakedAxis, ...], axes: Mapping[str, tuple[int, ...]]) -> ExportError:
-    """Name each fixed axis, the line, and the dynamic_axes that leave it out."""
+    """Error for specialised axes: names each axis, the source line, and the dynamic_axes without it."""
     remaining = {axis.parameter: axes.get(axis.parameter, ()) for axis in baked}
     for axis in baked:
         remaining[axis.parameter] = tuple(kept for kept in remaining[axis.parameter] if kept != axis.axis)
@@ -40,7 +43,7 @@ def baked_error(baked: tuple[TracedBakedAxis, ...], axes: Mapping[str, tuple[int
 
 
 def number_error(heard: BakedSizes) -> ExportError:
-    """Say that a number made of dynamic sizes would be frozen at the sample's value."""
+    """Error for a number that depends on a dynamic size and would be frozen at the sample's value."""
     where, expression = heard.numbers[0]
     return ExportError(
         f"A number that depends on a dynamic size is used as a constant by {where or 'the code'} ({expression}).",
@@ -49,7 +52,7 @@ def number_error(heard: BakedSizes) -> ExportError:
 
 
 def forward_error(error: Exception, name: str) -> ExportError:
-    """Say what the module's own forward raised, and where."""
+    """Error for an exception raised by the module's forward: names it and the source line."""
     where = innermost_user_line(traceback.extract_tb(error.__traceback__))
     return ExportError(
         f"{name}.forward raised {type(error).__name__} at {where or 'an unknown line'}: {_first(error)}."
@@ -57,12 +60,12 @@ def forward_error(error: Exception, name: str) -> ExportError:
 
 
 def trace_error(error: Exception, name: str) -> ExportError:
-    """Say why torch.export could not follow the code."""
+    """Error for a failed trace of torch.export."""
     where = innermost_user_line(traceback.extract_tb(error.__traceback__))
     if any(isinstance(cause, GuardOnDataDependentSymNode) for cause in _chain(error)):
         return ExportError(
-            f"{name} decides by the values of a tensor at {where or 'an unknown line'}, which a graph cannot.",
-            hint="Decide it outside forward, or pass the flag that the code asks for "
+            f"{name} branches on the values of a tensor at {where or 'an unknown line'}, which a graph cannot do.",
+            hint="Move the branch out of forward, or pass the flag that the code checks "
             "(torch.nn.TransformerDecoder: tgt_is_causal=True or False).",
         )
     return ExportError(
@@ -71,16 +74,16 @@ def trace_error(error: Exception, name: str) -> ExportError:
 
 
 def translation_error(error: Exception, name: str, opset: int) -> ExportError:
-    """Say which operator torch.onnx could not write."""
+    """Error for a failed translation by torch.onnx: names the operator if it is known."""
     causes = list(_chain(error))
     for cause in causes:
         found = _OPERATOR.search(str(cause))
         if found is not None:
-            return ExportError(f"torch.onnx has no ONNX form of {found[1]} at opset {opset}, which {name} uses.")
+            return ExportError(f"torch.onnx has no translation of {found[1]} at opset {opset}, which {name} uses.")
     last = causes[-1]
     if "SymbolicTensor" in str(last):
         return ExportError(
-            f"{name} uses a number that depends on a dynamic size where ONNX takes a constant only.",
+            f"{name} uses a number that depends on a dynamic size where ONNX needs a constant.",
             hint="Multiply a tensor by it instead, or give dynamic_axes without that axis.",
         )
     return ExportError(f"torch.onnx failed on {name} at opset {opset}: {type(last).__name__}: {_first(last)}.")

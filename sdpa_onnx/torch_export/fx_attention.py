@@ -1,6 +1,6 @@
-"""Every attention of a traced graph: normalised, described by a spec, tapped as an output.
+"""Find every attention of a traced FX graph: normalise it, derive its spec, and add its values as outputs.
 
-The taps are outputs of the traced graph only; the exporter takes them out of the ONNX graph again.
+The added outputs are temporary: `translate` removes them from the ONNX graph. Does not translate to ONNX.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ class TracedAttention:
     """One attention of the traced graph.
 
     Args:
-        name: Module path, unique in the graph; "sdpa" for one outside any submodule.
-        spec: What it computes on the tapped values.
-        nodes: The node of each value, by the field names of `AttentionSite`.
+        name: Module path, unique in the graph; "sdpa" for an attention outside any submodule.
+        spec: What it computes from these values.
+        nodes: The FX node of each value, by the field names of `AttentionSite`.
     """
 
     name: str
@@ -37,12 +37,12 @@ class TracedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taps:
-    """Where each tapped value will stand in the ONNX graph.
+    """Position of each attention value in the ONNX graph.
 
     Args:
         inputs: Position among the graph inputs, by node name.
-        outputs: Position among the graph outputs, taps included, by node name.
-        num_outputs: How many outputs are the module's own; the rest are taps.
+        outputs: Position among the graph outputs, including added ones, by node name.
+        num_outputs: Number of the module's own outputs; the others are added.
     """
 
     inputs: dict[str, int]
@@ -51,9 +51,9 @@ class Taps:
 
 
 def equal_lengths(attentions: Sequence[TracedAttention]) -> dict[str, str]:
-    """Symbols that attention itself makes equal, the second by the first: key and value are equally long.
+    """Symbols that attention requires to be equal: maps the length of each value to that of its key.
 
-    torch's shape rule for attention does not ask for it, so that two inputs keep two symbols.
+    torch's shape rule for attention does not require it, so two inputs keep two symbols.
     """
     pairs = ([str(one.nodes[field].meta["val"].shape[2]) for field in ("key", "value")] for one in attentions)
     return {value: key for key, value in pairs if key != value and key.isidentifier() and value.isidentifier()}
@@ -64,7 +64,7 @@ def normalise_attentions(program: ExportedProgram, *, opset: int) -> tuple[Trace
 
     Args:
         program: Changed in place.
-        opset: Of the model that will be written.
+        opset: Opset of the ONNX model.
 
     Raises:
         DynamicWidthError: If the number of heads or their width is dynamic.
@@ -86,7 +86,7 @@ def normalise_attentions(program: ExportedProgram, *, opset: int) -> tuple[Trace
 
 
 def tap(program: ExportedProgram, attentions: Sequence[TracedAttention]) -> Taps:
-    """Append every value of the attentions that is no input or output yet to the outputs."""
+    """Add every value of the attentions that is not an input or output yet to the outputs."""
     signature = program.graph_signature
     user_inputs = [
         spec.arg.name
@@ -118,7 +118,7 @@ def _append_outputs(program: ExportedProgram, nodes: Sequence[Node]) -> None:
     program.graph_signature.output_specs.extend(
         OutputSpec(kind=OutputKind.USER_OUTPUT, arg=TensorArgument(name=node.name), target=None) for node in nodes
     )
-    # The outputs of the call itself stay as they are: torch checks their names again after it renamed nodes.
+    # The outputs of the call itself stay unchanged: torch checks their names again after it renames nodes.
     call = program.module_call_graph[0].signature
     if call is not None:
         user = sum(spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs)
@@ -127,7 +127,7 @@ def _append_outputs(program: ExportedProgram, nodes: Sequence[Node]) -> None:
 
 
 def _repair_output_names(program: ExportedProgram) -> None:
-    """Tell the signature the new names of outputs that were attentions."""
+    """Update the signature with the new names of outputs that were attention nodes."""
     nodes = program.graph.output_node().args[0]
     call = program.module_call_graph[0].signature
     user = iter(call.outputs if call is not None else ())

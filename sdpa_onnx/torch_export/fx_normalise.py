@@ -1,6 +1,6 @@
-"""Each attention of a traced graph, rewritten so that torch.onnx takes it and runtimes run it.
+"""Rewrite an attention of a traced FX graph so that torch.onnx can translate it and runtimes can run it.
 
-What is computed stays the same; nothing outside the attention is touched.
+The result is equivalent. Changes nothing outside the attention.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ __all__ = ["DynamicWidthError", "NormalAttention", "normalise", "shape"]
 
 _aten = torch.ops.aten
 _FIELDS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-# From here on torch.onnx writes one Attention node; below it writes the formula.
+# From this opset on, torch.onnx writes one Attention node; below it, the decomposed formula.
 _ATTENTION_OPSET = 23
 
 
 class DynamicWidthError(ExportError):
-    """Heads or their width depend on a dynamic axis."""
+    """The number or the width of heads depends on a dynamic axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalAttention:
-    """An attention as it stands in the graph after the rewrite.
+    """An attention in the graph after the rewrite.
 
     Args:
         query: (batch_size, q_num_heads, q_seq_len, head_dim).
@@ -36,7 +36,7 @@ class NormalAttention:
         value: (batch_size, kv_num_heads, kv_seq_len, v_head_dim).
         attn_mask: None, or a boolean or float mask.
         output: (batch_size, q_num_heads, q_seq_len, v_head_dim).
-        is_causal: Aligned to the upper left; never together with a mask.
+        is_causal: Aligned to the upper left; never True together with a mask.
         scale: A number, or None for 1/sqrt(head_dim).
     """
 
@@ -50,7 +50,7 @@ class NormalAttention:
 
 
 class _Writer:
-    """Add nodes in front of one node, each with the shape that it will have."""
+    """Inserts nodes before one node, with the metadata of their results."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -73,15 +73,15 @@ class _Writer:
 
 
 def shape(node: Node) -> tuple[Any, ...]:
-    """Sizes of the node's tensor: numbers, and torch's symbols where they are really dynamic."""
+    """Sizes of the node's tensor: numbers, and torch's symbols for sizes that are really dynamic."""
     return tuple(_proven_number(size) for size in node.meta["val"].shape)
 
 
 def _proven_number(size: Any) -> Any:
-    """Turn a formula that the trace has proven to be a number into that number.
+    """Replace an expression that the trace has proved to be a number by that number.
 
     torch keeps the width of a head as (4 * key_batch) // query_batch where a
-    view mixes the two, beside the guard that this is 4.
+    view mixes the two, together with the guard that this is 4.
     """
     if isinstance(size, int):
         return size
@@ -95,18 +95,18 @@ def _proven_number(size: Any) -> Any:
 def normalise(node: Node, *, opset: int) -> NormalAttention:
     """Rewrite one attention in place.
 
-    - rank 2, 3, 5 and more become rank 4 and back (torch.onnx refuses them);
-    - enable_gqa with equal heads is dropped (refused at opset 23 and later), one
-      key/value head under many query heads becomes grouped (refused without the flag);
-    - a mask together with is_causal becomes one mask (refused);
-    - from opset 23 on, a mask that is broadcast over queries or keys is expanded:
-      onnxruntime 1.32 refuses (B, 1, 1, T), and ONNX pads a short last axis with "hidden";
-    - below opset 23, a row without a visible key becomes 0: torch.onnx writes a
-      formula that gives the mean of the values for boolean masks, NaN for float ones.
+    - Tensors of rank 2, 3, 5 and more are reshaped to rank 4 and back: torch.onnx refuses them.
+    - enable_gqa with equal head counts is removed (torch.onnx refuses it from opset 23 on); a
+      single key/value head with several query heads gets enable_gqa (refused without it).
+    - A mask together with is_causal becomes one mask: torch.onnx refuses the combination.
+    - From opset 23 on, a mask that broadcasts over queries or keys is expanded:
+      onnxruntime 1.32 refuses (B, 1, 1, T), and ONNX hides keys beyond a short last axis.
+    - Below opset 23, fully masked rows are set to 0: torch.onnx writes a formula in which
+      they are the mean of the values for boolean masks, and NaN for float masks.
 
     Args:
         node: A call of aten.scaled_dot_product_attention; it is replaced.
-        opset: Of the model that will be written.
+        opset: Opset of the ONNX model.
 
     Raises:
         DynamicWidthError: If the number of heads or their width is dynamic.
@@ -142,7 +142,7 @@ def normalise(node: Node, *, opset: int) -> NormalAttention:
 
 
 def _inserted_axes(rank: int, *, grouped: bool) -> tuple[int, ...]:
-    """Axes to insert, in order, to reach rank 4; a 3-D tensor is (batch, seq, width) unless heads are grouped."""
+    """Axes to insert, in order, for rank 4; a 3-D tensor is (batch, seq, width) unless heads are grouped."""
     match rank:
         case 2:
             return (0, 0)
@@ -171,7 +171,7 @@ def _from_four(writer: _Writer, output: Node, unfolded: Node, inserted: tuple[in
 
 
 def _mask_to_four(writer: _Writer, mask: Node, unfolded: Node, inserted: tuple[int, ...]) -> Node:
-    """Give the mask the axes that query, key and value got; ranks up to 2 broadcast by themselves."""
+    """Insert the same axes into the mask as into query, key and value; ranks up to 2 broadcast anyway."""
     rank = len(shape(unfolded))
     if rank > 4 and len(shape(mask)) > 3:
         leading = [writer.size(unfolded, axis) for axis in range(rank - 3)]
@@ -188,11 +188,11 @@ def _mask_to_four(writer: _Writer, mask: Node, unfolded: Node, inserted: tuple[i
 
 
 def _aligned(writer: _Writer, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
-    """Expand axes of size 1 that torch broadcasts and ONNX does not: batch, and heads."""
+    """Expand batch and head axes of size 1, which torch broadcasts and ONNX does not."""
     for node in (query, key, value):
         if not isinstance(shape(node)[1], int) or not isinstance(shape(node)[3], int):
             raise DynamicWidthError(
-                "The number of heads of an attention, or their width, depends on a dynamic axis.",
+                "The number or the width of the heads of an attention depends on a dynamic axis.",
                 hint="Pass dynamic_axes without that axis.",
             )
     widest = max((query, key, value), key=lambda node: not _is_one(shape(node)[0]))
@@ -210,7 +210,7 @@ def _expanded(writer: _Writer, node: Node, widest: Node, num_heads: int) -> Node
 
 
 def _full(writer: _Writer, mask: Node, query: Node, key: Node) -> Node:
-    """Expand the last two axes of a mask to queries and keys where they are 1."""
+    """Expand the last two axes of a mask to queries and keys if they are 1."""
     wanted: list[Any] = [-1] * (len(shape(mask)) - 2)
     for axis, tensor in ((-2, query), (-1, key)):
         broadcast = _is_one(shape(mask)[axis]) and not _is_one(shape(tensor)[2])
@@ -221,7 +221,7 @@ def _full(writer: _Writer, mask: Node, query: Node, key: Node) -> Node:
 
 
 def _is_one(size: Any) -> bool:
-    """Whether a size is 1 for certain; asking a symbol would fix it."""
+    """Whether a size is statically 1; comparing a symbol would specialise it."""
     return isinstance(size, int) and size == 1
 
 

@@ -1,7 +1,7 @@
-"""Axes that a module needs equally long although its inputs name them apart, found by running it.
+"""Find axes with different names that a module requires to have equal sizes, by running it at other sizes.
 
-The lengths of a cache's keys and values are such: torch.export keeps a symbol
-for each, and the module raises as soon as they differ.
+Example: torch.export keeps separate symbols for the lengths of cached keys and values, but the module raises if they
+differ. Does not rename axes; the exporter does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ Dims = Sequence[Sequence[int | str]]
 
 
 def named_sizes(inputs: BoundInputs, dims: Dims) -> dict[str, int]:
-    """Size that each named axis has in the sample; sums and numbers have no name."""
+    """Size of each named axis in the sample; expressions and numbers are left out."""
     shapes = [leaf.shape for leaf in inputs.leaves().values()]
     pairs = (
         (dim, size) for axes, shape in zip(dims, shapes, strict=True) for dim, size in zip(axes, shape, strict=True)
@@ -33,15 +33,15 @@ def named_sizes(inputs: BoundInputs, dims: Dims) -> dict[str, int]:
 
 
 def linked_axes(module: nn.Module, inputs: BoundInputs, dims: Dims) -> dict[str, str]:
-    """Find axes that must have the size of another one; the second by the first.
+    """Find axes that must have the size of another axis; maps the second name to the first.
 
     Args:
-        module: Run on repeated parts of the sample; its state should be no one's (a copy).
-        inputs: A sample on which it runs.
+        module: Run on repeated parts of the sample; pass a copy, because its state may change.
+        inputs: A sample on which the module runs.
         dims: For each tensor of the sample, in order, the name or number of each axis.
 
     Returns:
-        Nothing where every axis is free, or where equal sizes do not help either.
+        Empty if every axis is independent, or if equal sizes do not help either.
     """
     batches = {str(axes[0]) for axes in dims if len(axes) > 1}
 
@@ -51,7 +51,7 @@ def linked_axes(module: nn.Module, inputs: BoundInputs, dims: Dims) -> dict[str,
         try:
             with evaluating(module), quiet():
                 module(*args, **kwargs)
-        except Exception:  # noqa: BLE001  # what a module raises at sizes that do not fit is its own affair
+        except Exception:  # noqa: BLE001  # a module may raise anything at mismatched sizes
             return False
         return True
 
@@ -59,7 +59,7 @@ def linked_axes(module: nn.Module, inputs: BoundInputs, dims: Dims) -> dict[str,
 
 
 def _resized(leaf: Tensor, axes: Sequence[int | str], sizes: Mapping[str, int]) -> Tensor:
-    """Repeat or cut a tensor along its named axes."""
+    """Repeat or truncate a tensor along its named axes."""
     for axis, name in enumerate(axes):
         if isinstance(name, str) and name in sizes and leaf.shape[axis]:
             index = torch.arange(sizes[name]) % leaf.shape[axis]

@@ -1,6 +1,6 @@
-"""Attention as torch modules: one bare attention of any spec, and multi-head attention with projections.
+"""Attention as torch modules: a bare attention for any spec, and multi-head attention with projections.
 
-They compute in the dtype of their inputs and judge nothing; the oracle lives in core.
+They compute in the dtype of their inputs, and are not the oracle, which is in `core`.
 """
 
 import torch
@@ -13,21 +13,21 @@ from sdpa_onnx.torch_export.target_text import FOUNDING_USES
 
 __all__ = ["FOUNDING_USES", "MultiHeadAttention", "ScaledDotProductAttention", "founding_use"]
 
-# Of the three uses. Source: Vaswani et al. 2017, section 3.2.2.
+# Sizes of the three uses. Source: Vaswani et al. 2017, section 3.2.2.
 _HIDDEN_SIZE = 512
 _Q_NUM_HEADS = 8
 _WEIGHT_SEED = 0
 
 
 class ScaledDotProductAttention(nn.Module):
-    """Compute one attention as its spec says, by torch's own kernel.
+    """Compute one attention of a spec with torch's own kernel.
 
-    `torch.nn.functional.scaled_dot_product_attention` does the work wherever it
-    can express the spec; windows, a past, lengths and their combinations become
-    one mask. Only a softcap needs the formula written out.
+    Uses `torch.nn.functional.scaled_dot_product_attention`; windows, a past,
+    lengths and their combinations become one mask. Only a softcap needs the
+    decomposed formula.
 
     Args:
-        spec: What is computed.
+        spec: What the module computes.
 
     Source: ONNX Attention, opset 25: masks, offset, windows, fully masked rows = 0.
     """
@@ -46,10 +46,10 @@ class ScaledDotProductAttention(nn.Module):
         past_value: Tensor | None = None,
         nonpad_kv_seqlen: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
-        """Attend.
+        """Compute the attention.
 
         Args:
-            Q: (batch_size, q_num_heads, q_seq_len, head_dim), or BSH as the spec says.
+            Q: (batch_size, q_num_heads, q_seq_len, head_dim), or BSH if the spec's layout is BSH.
             K: (batch_size, kv_num_heads, kv_seq_len, head_dim), or BSH.
             V: (batch_size, kv_num_heads, kv_seq_len, v_head_dim), or BSH.
             attn_mask: Broadcastable to (batch_size, q_num_heads, q_seq_len, total_seq_len).
@@ -83,7 +83,7 @@ class ScaledDotProductAttention(nn.Module):
         lengths: Tensor | None,
     ) -> Tensor:
         spec = self.spec
-        # torch aligns is_causal to the upper left, so it says what we mean only without an offset.
+        # torch aligns is_causal to the upper left, which equals the spec only without an offset.
         plain = lengths is None and not spec.has_window and not spec.has_past
         kernel_causal = spec.is_causal and plain and attn_mask is None and not spec.softcap
         mask = attn_mask if attn_mask is None else _padded(attn_mask, key.shape[2])
@@ -102,7 +102,7 @@ class ScaledDotProductAttention(nn.Module):
         )
 
     def _visible(self, query: Tensor, key: Tensor, offset: int | Tensor, lengths: Tensor | None) -> Tensor | None:
-        """Keys that causality, windows and lengths leave to each query; True = may attend, None = all."""
+        """Keys that causality, windows and lengths leave visible to each query; True = may attend, None = all."""
         spec = self.spec
         positions = torch.arange(query.shape[2], device=query.device).unsqueeze(1) + offset
         keys = torch.arange(key.shape[2], device=query.device)
@@ -121,7 +121,7 @@ class ScaledDotProductAttention(nn.Module):
         return visible
 
     def _capped(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """Write the formula out: softcap on the scaled scores, then mask, softmax, a masked row to zero."""
+        """The decomposed formula: softcap on the scaled scores, mask, softmax, fully masked rows set to zero."""
         spec = self.spec
         key, value = (tensor.repeat_interleave(spec.heads_per_kv, dim=1) for tensor in (key, value))
         scores = (query * spec.scale_value) @ key.transpose(-1, -2)
@@ -146,19 +146,19 @@ class ScaledDotProductAttention(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """Project, attend in heads, join, project: attention with its four linear maps.
+    """Multi-head attention with its four linear projections.
 
-    Weights are Xavier uniform, so that unit-variance inputs give logits of
+    Weights are Xavier uniform, so that inputs of unit variance give logits of
     standard deviation 1.
 
     Args:
         hidden_size: Width of the inputs and the output (d_model).
-        q_num_heads: Heads; divides hidden_size.
-        kv_num_heads: Key and value heads; None means q_num_heads.
+        q_num_heads: Number of query heads; divides hidden_size.
+        kv_num_heads: Number of key and value heads; None means q_num_heads.
         is_causal: Query i sees key j iff j <= i.
 
     Raises:
-        CaseError: If the heads do not divide.
+        CaseError: If q_num_heads does not divide hidden_size, or kv_num_heads does not divide q_num_heads.
 
     Source: Vaswani et al. 2017, section 3.2.2.
     """
@@ -189,11 +189,11 @@ class MultiHeadAttention(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, hidden: Tensor, memory: Tensor | None = None) -> Tensor:
-        """Attend from `hidden` to itself, or to `memory` where that is given.
+        """Attend from `hidden` to itself, or to `memory` if it is present.
 
         Args:
-            hidden: (batch_size, q_seq_len, hidden_size): where queries come from.
-            memory: (batch_size, kv_seq_len, hidden_size): where keys and values come from.
+            hidden: (batch_size, q_seq_len, hidden_size): source of the queries.
+            memory: (batch_size, kv_seq_len, hidden_size): source of keys and values; None = hidden.
 
         Returns:
             (batch_size, q_seq_len, hidden_size).
@@ -216,7 +216,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def founding_use(name: str) -> tuple[MultiHeadAttention, tuple[Tensor, ...]]:
-    """Build one of the three uses, with fixed weights, and its sample inputs.
+    """Build one of the three uses of attention in the Transformer, with fixed weights, and its sample inputs.
 
     Args:
         name: One of FOUNDING_USES.
@@ -238,7 +238,7 @@ def founding_use(name: str) -> tuple[MultiHeadAttention, tuple[Tensor, ...]]:
 
 
 def _padded(attn_mask: Tensor, total_seq_len: int) -> Tensor:
-    """Hide the keys that a short mask leaves out; an exported graph takes full masks only."""
+    """Pad a short mask with hidden keys; an exported graph supports full masks only."""
     if torch.compiler.is_exporting() or attn_mask.shape[-1] == total_seq_len:
         return attn_mask
     hidden = False if attn_mask.dtype == torch.bool else float("-inf")

@@ -1,6 +1,6 @@
-"""What torch.onnx leaves in a graph, put in order: metadata, taps, tensors, names of values and dims.
+"""Clean up a graph written by torch.onnx: metadata, temporary outputs, shared tensors, names of values and axes.
 
-The nodes stay as torch.onnx wrote them.
+Does not change the nodes.
 """
 
 import re
@@ -24,7 +24,7 @@ _SYMBOL = re.compile(r"\b[su]\d+\b")
 
 
 def strip_metadata(model: ir.Model) -> None:
-    """Clear metadata and doc strings everywhere: torch.onnx writes stack traces with absolute paths there."""
+    """Clear all metadata and doc strings: torch.onnx writes stack traces with absolute paths into them."""
     graphs: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     holders: list[ir.Model | ir.Graph | ir.Function | ir.Node | ir.Value] = [model, *graphs]
     for graph in graphs:
@@ -41,7 +41,7 @@ def strip_metadata(model: ir.Model) -> None:
 
 
 def detach_tensors(model: ir.Model) -> None:
-    """Copy the tensors, so that training the module later does not change the model."""
+    """Copy the initializers, so that training the module later does not change the model."""
     for value in model.graph.initializers.values():
         tensor = value.const_value
         if tensor is not None and not isinstance(tensor, ir.StringTensor):
@@ -49,10 +49,10 @@ def detach_tensors(model: ir.Model) -> None:
 
 
 def take_out_taps(model: ir.Model, num_outputs: int) -> list[ir.Value]:
-    """Remove the outputs behind the module's own and return all outputs as they were.
+    """Remove the outputs after the module's own, and return all former outputs.
 
-    A tapped value that turned out to be a constant gets an Identity node, so
-    that it has a place in the graph where it can be tapped again.
+    A removed output that is an initializer gets an Identity node, so that it
+    can be read as a value of the graph later.
     """
     outputs = list(model.graph.outputs)
     for position in range(num_outputs, len(outputs)):
@@ -74,7 +74,7 @@ def _behind_identity(model: ir.Model, constant: ir.Value) -> ir.Value:
 
 
 def rename_value(model: ir.Model, value: ir.Value, name: str) -> None:
-    """Give a graph input or output its name; another value that has it moves away."""
+    """Rename a graph input or output; another value with that name is renamed first."""
     for other in _values(model.graph):
         if other is not value and other.name == name:
             other.name = _free(model, f"{name}_inner")
@@ -82,11 +82,11 @@ def rename_value(model: ir.Model, value: ir.Value, name: str) -> None:
 
 
 def rename_dims(model: ir.Model, names: Mapping[str, str]) -> None:
-    """Replace torch's symbols in every shape, also inside sums such as "s27 + s98".
+    """Replace torch's symbols in every shape, also inside expressions such as "s27 + s98".
 
     Args:
         model: Changed in place.
-        names: Readable name by symbol; a symbol without one becomes dim_0, dim_1, ...
+        names: Readable name by symbol; other symbols become dim_0, dim_1, ...
     """
     known = dict(names)
 
@@ -105,7 +105,7 @@ def rename_dims(model: ir.Model, names: Mapping[str, str]) -> None:
 
 
 def input_dims(model: ir.Model) -> list[tuple[int | str, ...]]:
-    """Number or symbol of each axis of each graph input; "" where it has neither."""
+    """Number or symbol of each axis of each graph input; "" for an axis with neither."""
     return [
         tuple(dim if isinstance(dim, int) else str(dim.value or "") for dim in value.shape or ())
         for value in model.graph.inputs
@@ -120,8 +120,8 @@ def symbol_names(
     Args:
         model: Its inputs are read.
         roles: For each graph input, in order, its name and one role per axis;
-            the first input that has a symbol names it.
-        aliases: Symbols that are equal to another one.
+            a symbol is named after the first input that has it.
+        aliases: Symbols that are equal to another symbol.
     """
     names: dict[str, str] = {}
     for value, (name, axes) in zip(model.graph.inputs, roles, strict=True):
@@ -135,7 +135,7 @@ def symbol_names(
 
 
 def _values(graph: ir.Graph | ir.Function) -> Iterator[ir.Value]:
-    """Inputs, initializers and node outputs, subgraphs entered, each once."""
+    """Inputs, initializers and node outputs, including those of subgraphs, each once."""
     seen: set[int] = set()
     for value in _all_values(graph):
         if id(value) not in seen:

@@ -1,4 +1,4 @@
-"""torch's talk during an export, kept from the terminal; errors still rise as exceptions."""
+"""Suppress torch's output during an export. Does not suppress exceptions."""
 
 import contextlib
 import io
@@ -11,10 +11,10 @@ __all__ = ["quiet"]
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back warnings, log lines below ERROR and prints while torch traces and translates.
+    """Suppress warnings, log lines below ERROR and printed text while torch traces and translates.
 
-    torch reports missing torchvision, deprecations of its own code and, on a
-    failure, the whole traced graph; none of it is about the user's module.
+    torch reports missing torchvision, deprecations in its own code and, on a
+    failure, the whole traced graph; none of it concerns the user's module.
     """
     previous = logging.root.manager.disable
     logging.disable(max(previous, logging.WARNING))

@@ -1,6 +1,6 @@
-"""A bare attention whose graph also gives its weights and logits, exported with every length dynamic.
+"""Export a bare attention with weights and logits as additional outputs and dynamic lengths.
 
-For measuring the softmax inside a runtime; it has no mask and one head a sample.
+Used to measure the softmax inside a runtime. Has one head and no mask.
 """
 
 import torch
@@ -14,7 +14,7 @@ __all__ = ["AttentionWithWeights", "export_with_weights"]
 
 
 class AttentionWithWeights(nn.Module):
-    """Compute softmax(scale QK^T) V by the formula, and show what is inside.
+    """Compute softmax(scale QK^T) V in single steps, and return weights and logits too.
 
     Args:
         scale: Factor on QK^T; a constant of the graph.
@@ -27,7 +27,7 @@ class AttentionWithWeights(nn.Module):
         self.scale = scale
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend.
+        """Compute the attention.
 
         Args:
             query: (batch_size, num_heads, q_seq_len, head_dim).
@@ -44,14 +44,14 @@ class AttentionWithWeights(nn.Module):
 
 
 def export_with_weights(spec: AttentionSpec, *, dtype: Dtype = Dtype.FLOAT32) -> OnnxModel:
-    """Export the formula at the lowest opset; outputs are output_0 (output), output_1 (weights), output_2 (logits).
+    """Export it at the lowest opset; outputs are output_0 (output), output_1 (weights) and output_2 (logits).
 
     Args:
-        spec: Only head_dim, v_head_dim and scale are read; the graph has one head.
+        spec: Only head_dim, v_head_dim and scale are used; the graph has one head.
         dtype: Element type of inputs and outputs.
     """
     element = getattr(torch, dtype.value)
-    # Lengths that all differ, so that none is taken for another.
+    # All lengths differ, so that the trace does not merge two of them.
     shapes = {"query": (2, 1, 3, spec.head_dim), "key": (2, 1, 5, spec.head_dim), "value": (2, 1, 5, spec.v_head_dim)}
     sample = {name: torch.zeros(shape, dtype=element) for name, shape in shapes.items()}
     axes = dict.fromkeys(shapes, (0, 2))

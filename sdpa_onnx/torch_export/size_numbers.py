@@ -1,7 +1,6 @@
-"""Numbers that a module makes of sizes in Python, found by running it at two sizes and comparing its calls.
+"""Find Python numbers that depend on sizes, by running a module at two sizes and comparing its PyTorch calls.
 
-A plain export freezes such a number at the size of its sample. Which of them a
-graph holds is not asked here.
+An export freezes such a number at the size of the sample. Does not check which of them an exported graph contains.
 """
 
 import math
@@ -20,7 +19,7 @@ from sdpa_onnx.torch_export.source_line import SourceLine, innermost_user_line
 
 __all__ = ["SizeNumber", "size_number"]
 
-# Where a whole number is a factor or summand; elsewhere it is a size or an axis, which a graph can follow.
+# Calls in which an integer is an operand; in other calls it is a size or an axis, which a graph can compute.
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "truediv", "true_divide", "rdiv", "rtruediv", "pow"})
 
 Call = tuple[Sequence[object], Mapping[str, object]]
@@ -28,7 +27,7 @@ Call = tuple[Sequence[object], Mapping[str, object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeNumber:
-    """A number that differs between two runs, and the line that gave it to PyTorch."""
+    """A number that differs between two runs, and the source line that passed it to PyTorch."""
 
     first: float
     second: float
@@ -36,33 +35,33 @@ class SizeNumber:
 
 
 def size_number(module: nn.Module, first: Call, second: Call) -> SizeNumber | None:
-    """The first number given to PyTorch that differs between two calls; None if there is none.
+    """The first number passed to PyTorch that differs between two runs; None if there is none.
 
     Raises:
         ExportError: If forward raises at these sizes.
     """
-    one, other = _heard(module, first), _heard(module, second)
+    one, other = _recorded_calls(module, first), _recorded_calls(module, second)
     for (name, numbers, where), (other_name, others, _) in zip(one, other, strict=False):
         if name != other_name or len(numbers) != len(others):
-            return None  # the code took another way: nothing can be compared
+            return None  # the code took another branch, so the calls cannot be compared
         for before, after in zip(numbers, others, strict=True):
             if before != after and not math.isnan(before):
                 return SizeNumber(first=before, second=after, where=where)
     return None
 
 
-def _heard(module: nn.Module, call: Call) -> list[tuple[str, list[float], SourceLine | None]]:
-    listener = _Listener()
+def _recorded_calls(module: nn.Module, call: Call) -> list[tuple[str, list[float], SourceLine | None]]:
+    recorder = _CallRecorder()
     args, kwargs = call
     try:
-        with evaluating(module), quiet(), listener:
+        with evaluating(module), quiet(), recorder:
             module(*args, **kwargs)
     except Exception as error:  # whatever the user's code raises
         raise ExportError(f"The module does not run at these sizes: {type(error).__name__}: {error}.") from error
-    return listener.calls
+    return recorder.calls
 
 
-class _Listener(TorchFunctionMode):
+class _CallRecorder(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, list[float], SourceLine | None]] = []

@@ -1,4 +1,4 @@
-"""The line of the user's code that a stack stands in, to name it in an error; runs nothing."""
+"""Find the source line of the user's code in a stack trace, to name it in an error. Runs nothing."""
 
 import os
 import traceback
@@ -12,8 +12,8 @@ __all__ = ["SourceLine", "exception_line", "innermost_user_line"]
 
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
-# Code of these is worth naming, the rest of torch and of this room is machinery.
-_WORTH_NAMING = (str(Path(_TORCH, "nn", "modules")), str(Path(_OURS, "modules.py")))
+# Lines in these files are named in errors; other files of torch and of this package are not.
+_NAMED_IN_ERRORS = (str(Path(_TORCH, "nn", "modules")), str(Path(_OURS, "modules.py")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +21,9 @@ class SourceLine:
     """One line of source.
 
     Args:
-        file: Path, relative where it lies below the working directory.
+        file: Path; relative if it is below the working directory.
         line: Line number, from 1.
-        code: The line itself, stripped; empty if it cannot be read.
+        code: The source text of the line, stripped; empty if it cannot be read.
     """
 
     file: str
@@ -35,14 +35,14 @@ class SourceLine:
 
 
 def innermost_user_line(frames: Sequence[traceback.FrameSummary]) -> SourceLine | None:
-    """Find the deepest line outside torch; if there is none, the deepest of torch.nn.modules.
+    """Find the innermost line outside torch; if there is none, the innermost in torch.nn.modules.
 
     Args:
-        frames: Outermost first, as `traceback` gives them; our own are passed over.
+        frames: Outermost first, as `traceback` returns them; our own are skipped.
     """
-    inner = _below_this_room(frames)
+    inner = _inside_export(frames)
     user = [frame for frame in inner if not frame.filename.startswith((_TORCH, _OURS, "<"))]
-    known = user or [frame for frame in inner if frame.filename.startswith(_WORTH_NAMING)]
+    known = user or [frame for frame in inner if frame.filename.startswith(_NAMED_IN_ERRORS)]
     if not known:
         return None
     frame = known[-1]
@@ -50,19 +50,19 @@ def innermost_user_line(frames: Sequence[traceback.FrameSummary]) -> SourceLine 
 
 
 def exception_line(error: BaseException) -> str:
-    """Say where an exception of the user's code rose, as " at FILE:LINE: `CODE`"; empty if it is not known."""
+    """Where an exception was raised in the user's code, as " at FILE:LINE: `CODE`"; empty if unknown."""
     where = innermost_user_line(traceback.extract_tb(error.__traceback__))
     return f" at {where}" if where else ""
 
 
-def _below_this_room(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
-    """Drop the callers of the exporter: they are user code too, but not what is exported."""
-    machinery = [
+def _inside_export(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:
+    """Drop the callers of the exporter: they are user code too, but not the exported module."""
+    own_frames = [
         index
         for index, frame in enumerate(frames)
-        if frame.filename.startswith(_OURS) and not frame.filename.startswith(_WORTH_NAMING)
+        if frame.filename.startswith(_OURS) and not frame.filename.startswith(_NAMED_IN_ERRORS)
     ]
-    return frames[machinery[0] :] if machinery else frames
+    return frames[own_frames[0] :] if own_frames else frames
 
 
 def _shown(filename: str) -> str:

@@ -1,4 +1,4 @@
-"""The grammar of a TARGET, WHERE:NAME or WHERE:NAME(literals); nothing is imported or called here."""
+"""Parse a TARGET: WHERE:NAME or WHERE:NAME(literals). Imports and calls nothing."""
 
 import ast
 import difflib
@@ -18,12 +18,12 @@ FOUNDING_USES: tuple[str, ...] = ("encoder-self", "decoder-self", "encoder-decod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetText:
-    """A TARGET taken apart.
+    """A parsed TARGET.
 
     Args:
-        where: A dotted module, or the path of a .py file.
-        name: What to take from it.
-        has_call: Whether arguments were written, even none.
+        where: A dotted module name, or the path of a .py file.
+        name: The attribute of that module.
+        has_call: Whether it has parentheses, even empty ones.
         args: Positional literals.
         kwargs: Literals by name.
     """
@@ -41,13 +41,13 @@ class TargetText:
 
 
 def check_target(text: str) -> TargetText | None:
-    """Find out whether a TARGET can be one, before anything heavy is loaded.
+    """Check the syntax of a TARGET before anything heavy is loaded.
 
     Returns:
-        The TARGET taken apart, or None for one of our three uses.
+        The parsed TARGET, or None for one of the three uses.
 
     Raises:
-        PlanError: If it is no known name and no WHERE:NAME, or names a file that is not there.
+        PlanError: If it is neither a known name nor WHERE:NAME, or names a file that does not exist.
     """
     if text in FOUNDING_USES:
         return None
@@ -58,14 +58,14 @@ def check_target(text: str) -> TargetText | None:
 
 
 def parse_target(text: str, *, known: Sequence[str]) -> TargetText:
-    """Take a TARGET apart.
+    """Parse a TARGET.
 
     Args:
-        text: What the user wrote.
-        known: Names that stand alone, to offer the nearest.
+        text: The user's text.
+        known: Known names without WHERE, of which the nearest is suggested.
 
     Raises:
-        PlanError: If it is no known name and no WHERE:NAME.
+        PlanError: If it is neither a known name nor WHERE:NAME.
 
     Example:
         >>> parse_target("layers.py:Block(512, heads=8)", known=()).kwargs
@@ -76,7 +76,7 @@ def parse_target(text: str, *, known: Sequence[str]) -> TargetText:
     if not where or not name.strip().isidentifier():
         near = difflib.get_close_matches(text, known, n=1)
         raise PlanError(
-            f"'{text}' is no target.",
+            f"'{text}' is not a target.",
             hint=f"Did you mean '{near[0]}'?"
             if near
             else f"Give package.module:Class, file.py:Class, or one of {', '.join(known)}.",
@@ -95,10 +95,10 @@ def _literals(text: str, call: str) -> tuple[tuple[object, ...], dict[str, objec
         args = tuple(ast.literal_eval(argument) for argument in parsed.args)
         kwargs = {keyword.arg or "**": ast.literal_eval(keyword.value) for keyword in parsed.keywords}
         if "**" in kwargs:
-            raise ValueError("** is no literal")
+            raise ValueError("** is not a literal")
     except (SyntaxError, ValueError) as error:
         raise PlanError(
             f"The arguments in '{text}' cannot be read.",
-            hint="Give literals only: numbers, texts, True, False, None, tuples, lists, dicts.",
+            hint="Give literals only: numbers, strings, True, False, None, tuples, lists, dicts.",
         ) from error
     return args, kwargs

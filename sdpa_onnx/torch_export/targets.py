@@ -1,6 +1,6 @@
-"""What a user means by a TARGET: one of our uses, a class in a package, or a class in a file.
+"""Resolve a TARGET to a module and its sample inputs: one of the three uses, or a class in a package or file.
 
-Builds the module and its sample inputs; exports nothing. Bare `sdpa` is the command line's own.
+Exports nothing. The command line handles the bare target `sdpa`.
 """
 
 import difflib
@@ -27,7 +27,7 @@ from sdpa_onnx.torch_export.target_text import TargetText, check_target
 __all__ = ["ExportTarget", "resolve_target"]
 
 _SEED = 0
-# Token ids of a drawn sample stay below this, so that they fit any embedding table.
+# Token ids of a random sample stay below this, so that they are valid in any embedding table.
 _HIGHEST_ID = 2
 
 
@@ -36,7 +36,7 @@ class ExportTarget:
     """A module ready to be exported.
 
     Args:
-        name: What the user wrote, without the arguments.
+        name: The user's text, without the arguments.
         module: The instance.
         sample_inputs: A tuple, or a dict by parameter name.
     """
@@ -46,25 +46,25 @@ class ExportTarget:
     sample_inputs: SampleInputs
 
     def converted(self, dtype: str) -> "ExportTarget":
-        """The same with every floating-point number, weights and sample inputs, in another element type."""
+        """The target with floating-point weights and sample inputs converted to another element type."""
         element: torch.dtype = getattr(torch, dtype)
         return replace(self, module=self.module.to(element), sample_inputs=_converted(self.sample_inputs, element))
 
 
 def resolve_target(text: str, *, shapes: Mapping[str, tuple[Sequence[int], str]] | None = None) -> ExportTarget:
-    """Build what a TARGET names.
+    """Build the module that a TARGET names.
 
     Args:
         text: "encoder-self", "decoder-self", "encoder-decoder", "package.module:Class",
             "file.py:Class", each class with optional literal arguments
-            "file.py:Class(512, heads=8)"; instead of a class also a function that
-            returns a module, or a module.
-        shapes: (shape, dtype) by parameter name; instead of the `sample_inputs`
+            "file.py:Class(512, heads=8)". Instead of a class, it may be a function
+            that returns a module, or a module.
+        shapes: (shape, dtype) by parameter name; replaces the `sample_inputs`
             of the instance, its class or its file.
 
     Raises:
         PlanError: If there is no such target, or no sample inputs.
-        ExportError: If the file or the constructor raises, or the result is no module.
+        ExportError: If the file or the constructor raises, or the result is not a module.
     """
     parsed = check_target(text)
     if parsed is None:
@@ -80,7 +80,7 @@ def resolve_target(text: str, *, shapes: Mapping[str, tuple[Sequence[int], str]]
 
 @contextmanager
 def _importable_from(parsed: TargetText) -> Iterator[None]:
-    """Let the target import its neighbours, as `python FILE` and `python -m` do."""
+    """Let the target import modules of its folder, as `python FILE` and `python -m` do."""
     folder = str(Path(parsed.where).resolve().parent) if parsed.is_file else str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -107,7 +107,7 @@ def _imported(parsed: TargetText) -> ModuleType:
 
 def _file_module(parsed: TargetText) -> ModuleType:
     path = Path(parsed.where)
-    # Classes look their module up by name (dataclasses, torch.export), so it is registered.
+    # dataclasses and torch.export look the module up by name, so it is registered.
     name = f"sdpa_onnx_target_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
@@ -126,10 +126,10 @@ def _found(parsed: TargetText, namespace: ModuleType) -> object:
 
 
 def _built(parsed: TargetText, found: object) -> nn.Module:
-    """Call what was found, unless it is a module already."""
+    """Call the class or function, unless it is a module already."""
     if isinstance(found, nn.Module):
         if parsed.has_call:
-            raise PlanError(f"'{parsed.name}' in {parsed.where} is a module already and takes no arguments.")
+            raise PlanError(f"'{parsed.name}' in {parsed.where} is a module instance and has no arguments.")
         return found
     if inspect.isclass(found) and not issubclass(found, nn.Module):
         raise ExportError(f"'{parsed.name}' in {parsed.where} is not a torch.nn.Module.")
@@ -142,7 +142,7 @@ def _built(parsed: TargetText, found: object) -> nn.Module:
     except Exception as error:  # whatever the constructor raises
         raise ExportError(
             f"{parsed.name} of {parsed.where} cannot be built: {type(error).__name__}: {error}{exception_line(error)}.",
-            hint=None if parsed.has_call else f"Arguments go behind the name: {parsed.name}(512, heads=8).",
+            hint=None if parsed.has_call else f"Write arguments after the name: {parsed.name}(512, heads=8).",
         ) from error
     if not isinstance(built, nn.Module):
         raise ExportError(
@@ -152,7 +152,7 @@ def _built(parsed: TargetText, found: object) -> nn.Module:
 
 
 def _declared(parsed: TargetText, module: nn.Module, namespace: ModuleType) -> SampleInputs:
-    """Read `sample_inputs` from the instance, its class, or beside it; call it if it can be called."""
+    """Read `sample_inputs` from the instance, its class or its file; call it if it is callable."""
     declared = getattr(module, "sample_inputs", None)
     if declared is None:
         declared = getattr(namespace, "sample_inputs", None)
@@ -192,7 +192,7 @@ def _converted(value: Any, element: torch.dtype) -> Any:
 
 
 def _drawn(shapes: Mapping[str, tuple[Sequence[int], str]]) -> dict[str, object]:
-    """Draw a sample of those shapes: N(0, 1) floats, small ids, random truth values."""
+    """Draw a random sample: N(0, 1) floats, small integer ids, random booleans."""
     generator = torch.Generator().manual_seed(_SEED)
     return {name: _drawn_tensor(name, shape, dtype, generator) for name, (shape, dtype) in shapes.items()}
 

@@ -1,6 +1,6 @@
-"""A traced module to an ONNX graph: normalise, tap, let torch.onnx write, put in order.
+"""Translate a traced module to ONNX: normalise its attentions, run torch.onnx, clean up the graph.
 
-Chooses no axes and reads no user code; the caller has traced already.
+Does not trace and does not choose dynamic axes; the caller has traced already.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ __all__ = ["Translation", "sign", "translate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """A graph as torch.onnx wrote it, clean, with its attentions.
+    """The cleaned-up graph of torch.onnx, and its attentions.
 
     Args:
-        model: Names of inputs and outputs given; symbols of sizes still torch's.
+        model: Inputs and outputs have their final names; axes still have torch's symbols.
         sites: Every attention, in graph order.
-        aliases: Symbols that are equal to another one.
+        aliases: Symbols that are equal to another symbol.
     """
 
     model: ir.Model
@@ -40,16 +40,16 @@ class Translation:
 
 
 def translate(program: ExportedProgram, *, name: str, opset: int, input_names: Sequence[str]) -> Translation:
-    """Write the traced module as ONNX.
+    """Translate the traced module to ONNX.
 
     Args:
         program: Changed in place.
-        name: Of the module, for errors.
+        name: Name of the module, for errors.
         opset: 18 to 25.
-        input_names: Of the graph inputs, in order.
+        input_names: Names of the graph inputs, in order.
 
     Raises:
-        ExportError: If torch.onnx has no form of an operator.
+        ExportError: If torch.onnx cannot translate an operator.
     """
     attentions = normalise_attentions(program, opset=opset)
     taps = tap(program, attentions)
@@ -75,7 +75,7 @@ def translate(program: ExportedProgram, *, name: str, opset: int, input_names: S
 
 
 def sign(model: ir.Model, sites: Sequence[AttentionSite], *, from_torch: bool) -> None:
-    """Write into the metadata what was exported, by what, and where its attentions are."""
+    """Write the metadata: version, exporter, opset, and the sites and spec of the attentions."""
     model.metadata_props["sdpa_onnx.version"] = __version__
     model.metadata_props["sdpa_onnx.exporter"] = (
         f"torch {torch.__version__.split('+')[0]}" if from_torch else "sdpa_onnx"
@@ -87,7 +87,7 @@ def sign(model: ir.Model, sites: Sequence[AttentionSite], *, from_torch: bool) -
 
 
 def _name_outputs(model: ir.Model) -> None:
-    """Call the outputs output, or output_0, output_1, ...; inputs keep their names, also where they are outputs."""
+    """Name the outputs output, or output_0, output_1, ...; inputs keep their names even if they are outputs."""
     outputs = list(model.graph.outputs)
     taken = {value.name for value in model.graph.inputs}
     for position, value in enumerate(outputs):

@@ -69,7 +69,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "target": (
         ["export", "encoder-slf", "-o", "x.onnx"],
-        "'encoder-slf' is no target. Did you mean 'encoder-self'?",
+        "'encoder-slf' is not a target. Did you mean 'encoder-self'?",
     ),
     "class": (["export", "mods.py:Rigt", "-o", "x.onnx"], "mods.py has no 'Rigt'. Did you mean 'Right'?"),
     "file": (["export", "none.py:Right", "-o", "x.onnx"], "There is no file none.py."),
@@ -102,7 +102,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "against": (
         ["verify", "bare.onnx", "--against", "encoder-sef"],
-        "'encoder-sef' is no target. Did you mean 'encoder-self'?",
+        "'encoder-sef' is not a target. Did you mean 'encoder-self'?",
     ),
     "size-form": (
         ["verify", "bare.onnx", "--size", "q_seq_len"],

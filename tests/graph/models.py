@@ -1,4 +1,4 @@
-"""Small graphs and specs that the tests of several rooms share."""
+"""Small graphs and specs shared by the tests of several packages."""
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -8,10 +8,10 @@ from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
 
 FLOAT = TensorProto.FLOAT
-# Any IR version that may hold opset 23; every runtime here reads it.
+# An IR version that allows opset 23 and that every runtime here reads.
 _IR_VERSION = 11
 
-# One spec per thing that a node can say, and one that says nearly all of it.
+# One spec per feature of the operator, and one with nearly all features.
 SPECS = {
     "plain": AttentionSpec(q_num_heads=4, kv_num_heads=4, head_dim=8),
     "gqa": AttentionSpec(q_num_heads=8, kv_num_heads=2, head_dim=8),
@@ -56,7 +56,7 @@ def model_of(
     *,
     opset: int = 23,
 ) -> onnx.ModelProto:
-    """A float32 graph of given nodes; constants are numpy arrays by name."""
+    """A float32 graph of the passed nodes; constants are numpy arrays by name."""
     graph = helper.make_graph(
         nodes,
         "test",
@@ -82,7 +82,7 @@ def product(*, width: int = 4) -> onnx.ModelProto:
 
 
 def inner_attention() -> onnx.ModelProto:
-    """A projection, an Attention on its result, and a second output; intermediate values are no outputs."""
+    """A projection, an Attention on its output, and a second output; intermediate values are not outputs."""
     import numpy as np
 
     weight = np.eye(8, dtype=np.float32)
@@ -101,7 +101,7 @@ def inner_attention() -> onnx.ModelProto:
 
 
 def fixed_batch() -> onnx.ModelProto:
-    """A graph whose Reshape holds the batch at 2 though its axis is declared dynamic."""
+    """A graph whose Reshape fixes the batch to 2 although its axis is declared dynamic."""
     import numpy as np
 
     size = ["batch_size", "q_seq_len", 16]
@@ -119,9 +119,9 @@ def fixed_batch() -> onnx.ModelProto:
 
 
 def fixed_length(*, size: int = 7) -> onnx.ModelProto:
-    """A graph whose Reshape holds the length, as torch's older exporter writes it; -1 = it is right.
+    """A graph whose Reshape fixes the length, as torch's older exporter writes it; -1 = it does not.
 
-    No node of it is an attention that can be judged.
+    It contains no attention that can be verified.
     """
     import numpy as np
 
@@ -144,7 +144,7 @@ def fixed_length(*, size: int = 7) -> onnx.ModelProto:
 def fixed_mask(*, size: int = 7) -> onnx.ModelProto:
     """A graph that adds a causal mask of a fixed length to its scores; 0 = none.
 
-    The lengths of queries and keys are named apart.
+    The lengths of queries and keys have different names.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Specs to Attention nodes and back."""
+"""Convert specs to Attention nodes and back."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ _ROUNDS = [
 
 @pytest.mark.parametrize(("spec", "opset", "dtype"), _ROUNDS)
 def test_spec_survives_the_graph(spec: AttentionSpec, opset: int, dtype: Dtype) -> None:
-    """What is written as a node is read back as the same spec, from the proto too."""
+    """A node built from a spec is read as the same spec, from the proto too."""
     model = build_attention_model(spec, opset=opset, dtype=dtype)
     for read in (model, ir.from_proto(ir.to_proto(model))):
         (site,) = sites_of_nodes(read)
@@ -34,13 +34,13 @@ def test_spec_survives_the_graph(spec: AttentionSpec, opset: int, dtype: Dtype) 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_node_is_valid_onnx(spec: AttentionSpec) -> None:
-    """Every node that we write passes onnx's own checker, with shape inference."""
+    """Every built node passes onnx.checker, with shape inference."""
     model = build_attention_model(spec, opset=minimum_opset(spec), dtype=Dtype.FLOAT32)
     onnx.checker.check_model(ir.to_proto(model), full_check=True)
 
 
 def test_rule_comes_back_as_its_number() -> None:
-    """A graph keeps the factor, not the rule that gave it."""
+    """A graph keeps the number of a scale, not its rule."""
     model = build_attention_model(RULED, opset=23, dtype=Dtype.FLOAT32)
     assert sites_of_nodes(model)[0].spec == dataclasses.replace(RULED, scale=0.125)
 
@@ -50,7 +50,7 @@ def test_rule_comes_back_as_its_number() -> None:
     [("plain", 22, 23), ("plain", 26, 23), ("lengths", 23, 24), ("window", 24, 25), ("much", 24, 25)],
 )
 def test_opset_that_cannot_express_it(name: str, opset: int, least: int) -> None:
-    """An opset below the operator's, or above what we write, is refused with those that do."""
+    """An opset below the needed one, or above 25, is refused; the error names the supported ones."""
     with pytest.raises(ExportError) as caught:
         build_attention_model(SPECS[name], opset=opset, dtype=Dtype.FLOAT32)
     assert str(caught.value) == (
@@ -59,21 +59,21 @@ def test_opset_that_cannot_express_it(name: str, opset: int, least: int) -> None
 
 
 def test_unknown_widths_are_left_out() -> None:
-    """A node whose head count the graph does not state gives no site rather than a guess."""
+    """A node whose head count is unknown has no site."""
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     model.graph.inputs[0].shape = ir.Shape(["batch_size", "heads", "q_seq_len", 8])
     assert sites_of_nodes(model) == ()
 
 
 def test_impossible_heads_are_left_out() -> None:
-    """A node whose heads do not divide gives no site, and no error."""
+    """A node whose heads do not divide the width has no site, and raises no error."""
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     model.graph.inputs[1].shape = ir.Shape(["batch_size", 3, "kv_seq_len", 8])
     assert sites_of_nodes(model) == ()
 
 
 def test_rank_2_inputs_are_left_out() -> None:
-    """A node whose inputs are matrices gives no site, and no error."""
+    """A node whose inputs have rank 2 has no site, and raises no error."""
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     for value in model.graph.inputs:
         value.shape = ir.Shape(["q_seq_len", 8])
@@ -86,7 +86,7 @@ def test_rank_2_inputs_are_left_out() -> None:
     ids=lambda attribute: attribute.name,
 )
 def test_attribute_of_a_wrong_type_is_left_out(attribute: ir.Attr) -> None:
-    """A node with an attribute of another type than the operator's gives no site, and no error."""
+    """A node with an attribute of the wrong type has no site, and raises no error."""
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     model.graph[0].attributes[attribute.name] = attribute
     assert sites_of_nodes(model) == ()

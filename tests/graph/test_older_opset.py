@@ -1,4 +1,4 @@
-"""Opset 13 and later raised to 18 node after node: the same numbers, and all that is around stays as it was."""
+"""Raise opset 13 and later to 18, one node at a time: the same outputs, and everything else unchanged."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def _outputs(model: onnx.ModelProto) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("opset", [13, 15, 17])
 def test_the_raised_graph_gives_the_same(opset: int) -> None:
-    """Axes and parts that became inputs or attributes, in branches and functions too."""
+    """Axes and split sizes that became inputs or attributes, in branches and functions too."""
     source = _source(opset)
     model = ir.from_proto(source)
     with quiet_ir():
@@ -71,7 +71,7 @@ def test_the_raised_graph_gives_the_same(opset: int) -> None:
 
 
 def test_what_is_around_stays(tmp_path: Path) -> None:
-    """Names, metadata, nodes of other domains, and numbers in a file, which are not read."""
+    """Names, metadata, nodes of other domains and external data, which is not read."""
     path = tmp_path / "m.onnx"
     source = _source(17)
     wide = numpy_helper.from_array(np.ones((600, 6), np.float32), "wide")
@@ -92,8 +92,8 @@ def test_what_is_around_stays(tmp_path: Path) -> None:
     assert [value.name for value in model.graph.outputs] == ["y", "z", "other"]
 
 
-def test_an_operator_that_is_none_there_is_named() -> None:
-    """One of a later opset in a graph that says it is older."""
+def test_an_unknown_operator_is_named() -> None:
+    """An operator of a later opset in a graph with an older opset import."""
     source = parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[n] x) => (float[n] y) {y = Mish (x)}'
     )

@@ -27,12 +27,12 @@ def _evaluate(node: onnx.NodeProto) -> NDArray[np.generic]:
 
 @pytest.mark.parametrize("to", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_cast_rounds_nothing(to: int) -> None:
-    """A Cast to a narrower type gives its input."""
+    """A Cast to a narrower type returns its input."""
     assert np.array_equal(_evaluate(widened_node(helper.make_node("Cast", ["x"], ["y"], to=to))), X)
 
 
 def test_cast_to_whole_numbers_stays() -> None:
-    """A Cast to integers is what it was."""
+    """A Cast to integers is unchanged."""
     result = _evaluate(widened_node(helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT64)))
     assert result.dtype == np.int64
 
@@ -63,7 +63,7 @@ def test_norms_are_float64(node: onnx.NodeProto) -> None:
 
 
 def test_source_and_subgraphs() -> None:
-    """The source stays as it was; tensors, types and initializers of subgraphs are widened."""
+    """The source node is unchanged; tensors, types and initializers of subgraphs are widened."""
     inner = helper.make_graph(
         [
             helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.float16(1.5))),

@@ -1,4 +1,4 @@
-"""The committed folder, and what of a graph must stay the same whatever version of torch wrote it."""
+"""The committed models folder, and the structure of a graph that does not depend on the version of torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ Value = tuple[str, str, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Structure:
-    """A graph without the names inside it."""
+    """A graph without inner names."""
 
     opset: int
     nodes: dict[str, int]
@@ -29,7 +29,7 @@ class Structure:
 
 
 def structure_of(model: OnnxModel) -> Structure:
-    """Operators, interface with names, types and dims, the Attention nodes' attributes, and the specs."""
+    """Operators, inputs and outputs with names, types and shapes, attributes of Attention nodes, and specs."""
     attentions = [node for node in model.ir.graph if node.op_type == "Attention"]
     return Structure(
         opset=model.opset,
@@ -46,13 +46,13 @@ def structure_of(model: OnnxModel) -> Structure:
 
 
 def asked_form(row: ManifestRow) -> Form | None:
-    """The form that the file is asked for by its name; None = that of its opset."""
+    """The form in the file name; None = the default of its opset."""
     name = Path(row.file).stem.partition("-")[2]
     return Form(name) if name else None
 
 
 def is_quick(row: ManifestRow) -> bool:
-    """Whether the graph is written without torch, or is one of few traced ones."""
+    """Whether the graph is built without torch, or is one of a few traced ones."""
     return row.exporter == "sdpa_onnx" or row.file in ("gpt2/self/18.onnx", "mistral-7b/self/23.onnx")
 
 

@@ -1,4 +1,4 @@
-"""The committed graphs: equal in structure to what the code exports today, and what the manifest says they are."""
+"""The committed graphs have the structure of a current export, and match the manifest."""
 
 import hashlib
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.models.folder import FOLDER, ROWS, asked_form, is_quick, structure_of
 _LARGEST_FOLDER_BYTES = 2_000_000
 
 _EXPORTED = [pytest.param(name, id=name, marks=() if is_quick(row) else pytest.mark.slow) for name, row in ROWS.items()]
-# Only its opset 18 needs torch, so a folder of it is built in no time.
+# Only its opset 18 needs torch, so its folder is built quickly.
 _NATIVE = CatalogEntry(
     name="tiny/cached",
     title="",
@@ -32,7 +32,7 @@ _NATIVE = CatalogEntry(
 
 @pytest.mark.parametrize("name", _EXPORTED)
 def test_file_has_the_structure_that_is_exported_today(name: str) -> None:
-    """A change of the exporter that is not followed by `make models` is seen."""
+    """Detects a change of the exporter without `make models`."""
     row = ROWS[name]
     today = exported(find_entry(row.entry).spec, row.opset, asked_form(row))
     assert today is not None
@@ -41,7 +41,7 @@ def test_file_has_the_structure_that_is_exported_today(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_manifest_row_is_what_the_file_is(name: str) -> None:
-    """Hash, size, opset, form, nodes and spec are the file's own, and the source the catalog's."""
+    """Hash, size, opset, form, nodes and spec match the file, and the source matches the catalog."""
     row = ROWS[name]
     data = (FOLDER / row.file).read_bytes()
     model = load_model(FOLDER / row.file)
@@ -55,7 +55,7 @@ def test_manifest_row_is_what_the_file_is(name: str) -> None:
 
 
 def test_folder_holds_what_the_manifest_lists() -> None:
-    """No graph is missing, none is left over, every entry stands there, sorted."""
+    """No graph is missing or left over, and every entry is listed, sorted."""
     assert {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.onnx")} == {
         row.file for row in ROWS.values()
     }
@@ -63,17 +63,17 @@ def test_folder_holds_what_the_manifest_lists() -> None:
     assert files == sorted(files)
     wanted = {(entry.name, opset) for entry in CATALOG for opset in opsets_of(entry.spec)}
     missing = wanted - {(row.entry, row.opset) for row in ROWS.values()}
-    # A softcap and a window: no Attention node below opset 25 says both.
+    # A softcap and a window: no Attention node below opset 25 expresses both.
     assert missing == {("gemma-2-9b/local", 23), ("gemma-2-27b/local", 23)}
 
 
 def test_one_layer_is_there_in_every_form() -> None:
-    """So that each can be looked at and run."""
+    """Each graph can be inspected and run."""
     assert {row.form for row in ROWS.values() if row.entry == "transformer-base/decoder-self"} == set(Form)
 
 
 def test_folder_is_small() -> None:
-    """The folder stays below 2 MB, so that nobody minds cloning it."""
+    """The folder stays below 2 MB, so that cloning stays fast."""
     assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) < _LARGEST_FOLDER_BYTES
 
 
@@ -85,7 +85,7 @@ def test_no_path_of_a_machine_stands_in_a_file() -> None:
 
 
 def test_a_changed_graph_would_be_seen() -> None:
-    """A graph of one figure more or less has another structure."""
+    """A graph with one figure changed by one has another structure."""
     model = load_model(FOLDER / "mistral-7b/self/25.onnx")
     spec = find_entry("mistral-7b/self").spec
     for changed in (replace(spec, left_window=4096), replace(spec, is_causal=False), replace(spec, kv_num_heads=4)):
@@ -96,7 +96,7 @@ def test_a_changed_graph_would_be_seen() -> None:
 
 @pytest.mark.slow
 def test_two_builds_are_byte_equal(tmp_path: Path) -> None:
-    """Building twice gives the same files, and the manifest is what was returned."""
+    """Building twice gives the same files, and the manifest equals the returned one."""
     first, second = tmp_path / "first", tmp_path / "second"
     rows = build_models(first, entries=(_NATIVE,))
     assert build_models(second, entries=(_NATIVE,)) == rows == read_manifest(first)
@@ -119,7 +119,7 @@ def test_committed_folder_is_what_a_build_gives(tmp_path: Path) -> None:
 
 
 def test_files_that_no_entry_wants_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry that is gone takes its files along; what the manifest never listed stays."""
+    """The files of a removed entry are deleted; files that the manifest never listed are kept."""
     graph = exported(_NATIVE.spec, 25)
     monkeypatch.setattr(models_folder, "exported", lambda *_: graph)
     build_models(tmp_path, entries=(_NATIVE, find_entry("bert-base/self")))
@@ -135,7 +135,7 @@ def test_files_that_no_entry_wants_are_removed(tmp_path: Path, monkeypatch: pyte
 
 
 def test_manifest_errors(tmp_path: Path) -> None:
-    """A folder without a manifest, or with another file of that name, is told apart and told what to do."""
+    """A missing manifest and an invalid one have different errors, which say what to do."""
     with pytest.raises(FolderError) as missing:
         read_manifest(tmp_path)
     assert str(missing.value) == f"Cannot read {tmp_path / MANIFEST}: No such file or directory. Run `make models`."
@@ -148,7 +148,7 @@ def test_manifest_errors(tmp_path: Path) -> None:
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a folder, or with one that cannot be written, it ends with 2 and one line."""
+    """Without a folder, or with a read-only one, the command exits with 2 and one line."""
     assert main([]) == 2
     assert capsys.readouterr().err == "usage: python -m sdpa_onnx.workflows.export.models_folder FOLDER\n"
     (tmp_path / "file").write_text("", encoding="utf-8")
@@ -157,7 +157,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_readme_example_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The six lines of models/README.md do what they say."""
+    """The code in models/README.md runs."""
     monkeypatch.chdir(FOLDER.parent)
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     code = text.partition("```python\n")[2].partition("```")[0]

@@ -1,4 +1,4 @@
-"""The committed graphs on onnxruntime, judged by the float64 oracle."""
+"""The committed graphs on onnxruntime, compared with the float64 oracle."""
 
 import importlib.metadata
 
@@ -16,10 +16,10 @@ from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.verify.verify_model import verify
 from tests.models.folder import FOLDER, ROWS
 
-# (batch, queries, new keys, past). In self-attention the two lengths are one.
+# (batch, queries, new keys, past). In self-attention both lengths are equal.
 _SELF = ((1, 1, 1, 3), (2, 3, 3, 5), (1, 17, 17, 1), (3, 5, 5, 0), (2, 31, 31, 64))
 _CROSS = ((1, 1, 5, 0), (2, 3, 7, 0), (1, 17, 4, 0), (3, 5, 31, 0), (2, 31, 64, 0))
-# Nearly one-hot: there a wrong scale, softcap or mask shows most.
+# Nearly one-hot weights show a wrong scale, softcap or mask most clearly.
 _SPREAD = 4.0
 
 _CACHED = sorted(name for name, row in ROWS.items() if row.spec.has_past)
@@ -67,7 +67,7 @@ def test_one_query_with_several_new_keys(name: str, request: pytest.FixtureReque
     row = ROWS[name]
     if row.opset in (23, 24) and row.nodes == {"Attention": 1}:
         reason = "onnxruntime 1.32.0 (CPU, opset 23 and 24) drops is_causal where there is one query"
-        # There it must fail, or the check is blind; another version may have mended it.
+        # There it must fail, or the check detects nothing; another version may have fixed it.
         is_known = importlib.metadata.version("onnxruntime") == "1.32.0"
         request.applymarker(pytest.mark.xfail(reason=reason, strict=is_known))
     sizes = {"batch_size": 1, "q_seq_len": 1, "kv_seq_len": 5, "past_seq_len": 4}

@@ -193,7 +193,7 @@ def test_unknown_target_is_found_before_anything_runs(tmp_path: Path) -> None:
     suite = suite_of(tmp_path, _QUICK.replace('"sdpa"', '"encoder-slf"'))
     with pytest.raises(PlanError) as caught:
         _open(suite, tmp_path / "run")
-    assert str(caught.value) == "'encoder-slf' is no target. Did you mean 'encoder-self'?"
+    assert str(caught.value) == "'encoder-slf' is not a target. Did you mean 'encoder-self'?"
     assert not (tmp_path / "run").exists()
 
 

@@ -17,7 +17,7 @@ LIMIT = 2e-5
 
 
 class Comparison:
-    """A model beside the module that it came from; both are loaded once."""
+    """A model and the module that it was exported from; both are loaded once."""
 
     def __init__(self, model: OnnxModel, module: nn.Module) -> None:
         self._names = model.input_names
@@ -25,7 +25,7 @@ class Comparison:
         self._wide = copy.deepcopy(module).double().eval()
 
     def max_abs_error(self, inputs: Sequence[Tensor]) -> float:
-        """Largest deviation from float64 torch over all outputs; infinite where a shape differs."""
+        """Largest deviation from float64 torch over all outputs; infinite if a shape differs."""
         feeds = {name: tensor.numpy() for name, tensor in zip(self._names, inputs, strict=True)}
         with torch.no_grad():
             output = self._wide(*(tensor.double() if tensor.is_floating_point() else tensor for tensor in inputs))

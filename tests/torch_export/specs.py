@@ -1,4 +1,4 @@
-"""Bare attentions of every feature, and the oracle's answer beside an output."""
+"""Bare attention specs for every feature, and the deviation of an output from the oracle."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ SIZES = [(1, 1, 1, 0), (2, 3, 5, 4), (3, 7, 7, 1), (2, 6, 3, 9)]
 
 
 def case_of(spec: AttentionSpec, size: tuple[int, int, int, int]) -> AttentionCase:
-    """The case of that (batch, queries, keys, past); the past only where the spec has one."""
+    """The case of those sizes (batch, queries, keys, past); the past only if the spec has one."""
     batch_size, q_seq_len, kv_seq_len, past_seq_len = size
     return AttentionCase(
         spec=spec,

@@ -1,4 +1,4 @@
-"""Every way in which an export fails, by the whole text that the user reads."""
+"""Every error of an export, compared as the whole text that the user reads."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def _qkv() -> tuple[torch.Tensor, ...]:
 
 
 def test_baked_axis_is_named_with_its_line() -> None:
-    """An axis that the code fixes is named with input, size, file, line, code, and what to pass instead."""
+    """The error for a specialised axis names input, size, file, line and code, and what to pass instead."""
     assert _error(FixedLength(), (torch.randn(2, 10, 4),)) == (
         "The export cannot keep its axes dynamic: axis 1 of 'x' is fixed to 10 by "
         + _at("return x.sum(-1) + torch.arange(10.0)")
@@ -58,13 +58,13 @@ def test_baked_axis_is_named_with_its_line() -> None:
 
 
 def test_the_offered_dynamic_axes_work() -> None:
-    """What the error offers exports at that size, the other axis dynamic."""
+    """The suggested dynamic_axes export at that size, with the other axis dynamic."""
     model = export_module(FixedLength(), (torch.randn(2, 10, 4),), dynamic_axes={"x": (0,)})
     assert [str(dim) for dim in model.ir.graph.inputs[0].shape or ()] == ["batch_size", "10", "4"]
 
 
 def test_scale_that_torch_cannot_follow() -> None:
-    """A whole number made of a length fixes the length, and the error names the key's axis."""
+    """An integer computed from a length specialises it, and the error names the key's axis."""
     assert _error(ScaledByRoundedLog(), _qkv()) == (
         "The export cannot keep its axes dynamic: axis 2 of 'k' is fixed to 5 by "
         + _at(
@@ -76,53 +76,53 @@ def test_scale_that_torch_cannot_follow() -> None:
 
 
 def test_forward_that_raises() -> None:
-    """What forward raised is told with its line."""
+    """An exception of forward is reported with its line."""
     assert _error(Failing(), (torch.randn(2, 3, 4),)) == (
         "Failing.forward raised ValueError at " + _at('raise ValueError("heads do not fit")') + ": heads do not fit."
     )
 
 
 def test_branch_on_values() -> None:
-    """A branch on values is named with its line."""
+    """A branch on tensor values is reported with its line."""
     assert _error(DecidingByValue(), (torch.randn(2, 3, 4),)) == (
-        "DecidingByValue decides by the values of a tensor at "
+        "DecidingByValue branches on the values of a tensor at "
         + _at("return x if x.sum() > 0 else -x")
-        + ", which a graph cannot. Decide it outside forward, or pass the flag that the code asks for "
+        + ", which a graph cannot do. Move the branch out of forward, or pass the flag that the code checks "
         "(torch.nn.TransformerDecoder: tgt_is_causal=True or False)."
     )
 
 
 def test_decoder_that_looks_at_its_mask() -> None:
-    """torch's decoder that detects a causal mask is named by the user's line, with the flag that helps."""
+    """For torch's decoder, which detects a causal mask, the error names the user's line and the flag to pass."""
     assert _error(Decoder(tgt_is_causal=None), (torch.randn(2, 5, 16), torch.randn(2, 7, 16))) == (
-        "Decoder decides by the values of a tensor at "
+        "Decoder branches on the values of a tensor at "
         + _at("output: Tensor = self.decoder(target, memory, tgt_mask=mask, tgt_is_causal=self.tgt_is_causal)")
-        + ", which a graph cannot. Decide it outside forward, or pass the flag that the code asks for "
+        + ", which a graph cannot do. Move the branch out of forward, or pass the flag that the code checks "
         "(torch.nn.TransformerDecoder: tgt_is_causal=True or False)."
     )
 
 
 def test_operator_without_an_onnx_form() -> None:
-    """The operator is named, with the opset."""
+    """The error names the operator and the opset."""
     assert _error(Untranslatable(), (torch.randn(2, 3, 4),)) == (
-        "torch.onnx has no ONNX form of prims.bessel_j0 at opset 23, which Untranslatable uses."
+        "torch.onnx has no translation of prims.bessel_j0 at opset 23, which Untranslatable uses."
     )
 
 
 def test_dynamic_heads() -> None:
-    """Heads cannot be dynamic, and the error says what to leave out."""
+    """Head counts cannot be dynamic, and the error says which axis to leave out."""
     axes = dict.fromkeys("qkv", (0, 1, 2))
     assert _error(Attend(), _qkv(), dynamic_axes=axes) == (
-        "The number of heads of an attention, or their width, depends on a dynamic axis. "
+        "The number or the width of the heads of an attention depends on a dynamic axis. "
         "Pass dynamic_axes without that axis."
     )
 
 
 def test_sample_that_does_not_fit() -> None:
-    """A missing argument is named beside the signature."""
+    """The error names a missing argument and the signature."""
     text = _error(Decoder(tgt_is_causal=True), (torch.randn(2, 5, 16),))
     assert text == (
-        "The sample inputs do not fit Decoder.forward(target: torch.Tensor, memory: torch.Tensor) -> torch.Tensor: "
+        "The sample inputs do not match Decoder.forward(target: torch.Tensor, memory: torch.Tensor) -> torch.Tensor: "
         "missing a required argument: 'memory'."
     )
 
@@ -137,7 +137,7 @@ def test_sample_that_does_not_fit() -> None:
                 "Give a tuple of tensors, or a dict of tensors by parameter name."
             ),
         ),
-        ((1, 2, 3), "The sample inputs of Attend hold no tensor. Give at least one."),
+        ((1, 2, 3), "The sample inputs of Attend contain no tensor. Give at least one."),
     ],
 )
 def test_sample_of_the_wrong_kind(sample: object, expected: str) -> None:
@@ -150,24 +150,24 @@ def test_sample_of_the_wrong_kind(sample: object, expected: str) -> None:
     [
         (
             {"qq": (0,)},
-            "dynamic_axes names 'qq', which is no tensor among the sample inputs (q, k, v). Did you mean 'q'?",
+            "dynamic_axes names 'qq', which is not a tensor of the sample inputs (q, k, v). Did you mean 'q'?",
         ),
-        ({"mask": (0,)}, "dynamic_axes names 'mask', which is no tensor among the sample inputs (q, k, v)."),
-        ({"q": (4,)}, "dynamic_axes asks for axis 4 of 'q', which has 4 axes. Give axes from 0 to 3."),
+        ({"mask": (0,)}, "dynamic_axes names 'mask', which is not a tensor of the sample inputs (q, k, v)."),
+        ({"q": (4,)}, "dynamic_axes requests axis 4 of 'q', which has 4 axes. Give axes from 0 to 3."),
     ],
 )
 def test_dynamic_axes_that_do_not_exist(axes: dict[str, tuple[int, ...]], expected: str) -> None:
-    """Names and axes of dynamic_axes are checked."""
+    """Names and axes in dynamic_axes are validated."""
     assert _error(Attend(), _qkv(), dynamic_axes=axes) == expected
 
 
 def test_opset_out_of_range() -> None:
-    """Opset 26 is refused, since torch stamps 18 on such files."""
+    """Opset 26 is refused, because torch writes opset 18 into such files."""
     assert _error(Attend(), _qkv(), opset=26) == "Opset 26 cannot be exported. Use an opset from 18 to 25."
 
 
 def test_cause_is_kept_and_flags_stay_after_a_failure() -> None:
-    """The original exception is the cause, and a failed export leaves the training flag."""
+    """The original exception is the cause, and a failed export keeps the training flag."""
     module = Failing().train()
     with pytest.raises(ExportError) as caught:
         export_module(module, (torch.randn(2, 3, 4),))
@@ -176,7 +176,7 @@ def test_cause_is_kept_and_flags_stay_after_a_failure() -> None:
 
 
 def test_type_of_a_module_that_the_caller_holds() -> None:
-    """It is never converted behind their back: one sentence, and what to do."""
+    """A module is not converted implicitly: the error says what to do."""
     with pytest.raises(ExportError) as caught:
         sdpa_onnx.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),), dtype=Dtype.FLOAT16)
     assert str(caught.value) == (

@@ -1,4 +1,4 @@
-"""A bare spec exported: names, forms, opsets, and agreement with the oracle."""
+"""Export of a bare spec: names, forms, opsets, and agreement with the oracle."""
 
 import onnx
 import onnxruntime as ort
@@ -12,7 +12,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.torch_export.exporter import export_spec
 from tests.torch_export.specs import SIZES, SPECS, case_of, error_of
 
-# As in test_modules: 6e-7 measured; a forgotten feature gives 1e-2 and more.
+# As in test_modules: 6e-7 measured; a missing feature gives 1e-2 and more.
 _LIMIT = 5e-6
 
 _QUICK = [
@@ -51,7 +51,7 @@ def _worst_error(model: OnnxModel, spec: AttentionSpec) -> float:
 
 @pytest.mark.parametrize(("name", "opset", "form"), _ALL)
 def test_exported_spec_agrees_with_the_oracle(name: str, opset: int, form: str) -> None:
-    """Every spec, form and opset is right at sizes other than the sample's, and has the operator's names."""
+    """Every spec, form and opset is correct at sizes other than the sample's, and has the operator's names."""
     spec = SPECS[name]
     model = export_spec(spec, opset=opset, form=form)  # type: ignore[arg-type]  # one of the two forms
     assert _worst_error(model, spec) < _LIMIT
@@ -67,7 +67,7 @@ def test_exported_spec_agrees_with_the_oracle(name: str, opset: int, form: str) 
 
 
 def test_dims_are_named_like_the_operator() -> None:
-    """A spec traced by torch has the dims of the one-node model, also past + new = total."""
+    """A spec traced by torch has the axis names of the one-node model, including total_seq_len."""
     spec = SPECS["past-causal-bool"]
     model = export_spec(spec, opset=18, form="decomposed")
     values = (*model.ir.graph.inputs, *model.ir.graph.outputs)
@@ -85,7 +85,7 @@ def test_dims_are_named_like_the_operator() -> None:
 
 
 def test_source_is_the_module_that_computes_the_spec() -> None:
-    """The model carries the torch module for the baseline, and it computes the same."""
+    """The model keeps the torch module for the baseline, and it computes the same."""
     spec = SPECS["bool-causal"]
     model = export_spec(spec)
     inputs = draw_inputs(case_of(spec, (2, 3, 5, 0)))
@@ -96,7 +96,7 @@ def test_source_is_the_module_that_computes_the_spec() -> None:
 
 @pytest.mark.parametrize(("dtype", "opset"), [(Dtype.FLOAT16, 23), (Dtype.FLOAT64, 18), (Dtype.BFLOAT16, 23)])
 def test_dtype_of_the_graph(dtype: Dtype, opset: int) -> None:
-    """Inputs and outputs have the dtype asked for."""
+    """Inputs and outputs have the requested dtype."""
     model = export_spec(SPECS["plain"], opset=opset, form="attention" if opset > 22 else "decomposed", dtype=dtype)
     types = {str(value.dtype) for value in (*model.ir.graph.inputs, *model.ir.graph.outputs)}
     assert types == {{"float64": "DOUBLE"}.get(dtype.value, dtype.value.upper())}
@@ -110,22 +110,22 @@ def test_two_exports_of_a_spec_are_byte_equal() -> None:
 
 
 def test_a_forgotten_feature_is_seen() -> None:
-    """The limit tells a plain export from a causal one."""
+    """The limit distinguishes a plain export from a causal one."""
     assert _worst_error(export_spec(SPECS["plain"]), SPECS["causal"]) > 100 * _LIMIT
 
 
 @pytest.mark.parametrize("opset", [17, 26])
 def test_opset_out_of_range(opset: int) -> None:
-    """Opsets that torch stamps wrongly or cannot write are refused with the range."""
+    """Opsets that torch mislabels or cannot write are refused; the error names the range."""
     with pytest.raises(ExportError) as caught:
         export_spec(SPECS["plain"], opset=opset)
     assert str(caught.value) == f"Opset {opset} cannot be exported. Use an opset from 18 to 25."
 
 
 def test_attention_form_below_its_opset() -> None:
-    """The Attention operator begins at opset 23."""
+    """The Attention operator exists from opset 23 on."""
     with pytest.raises(ExportError) as caught:
         export_spec(SPECS["plain"], opset=22)
     assert str(caught.value) == (
-        "Form 'attention' needs opset 23 to 25; opset 22 was asked for. Use form 'decomposed', or a higher opset."
+        "Form 'attention' needs opset 23 to 25, got opset 22. Use form 'decomposed', or a higher opset."
     )

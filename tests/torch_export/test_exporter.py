@@ -1,4 +1,4 @@
-"""Exported at one size, right at others; the taps are what torch itself computed."""
+"""Models exported at one size are correct at others; values of each attention equal those in torch."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def _case(name: str, opset: int) -> Case:
     return module, model, lambda b, q, _: (torch.randn(b, q, 512),)
 
 
-# Both opsets, both our modules and a user's by default; the rest with the slow tests.
+# By default both opsets, both our modules and one user module; the others with the slow tests.
 _QUICK = {("decoder-self", 23), ("encoder-decoder", 18), ("user-encoder", 23)}
 _CASES = [
     pytest.param((name, opset), id=f"{name}-{opset}", marks=() if (name, opset) in _QUICK else pytest.mark.slow)
@@ -81,7 +81,7 @@ def test_right_at_twenty_other_sizes(case: Case) -> None:
 
 
 def test_taps_are_what_torch_computed(case: Case) -> None:
-    """Every tapped query, key, value and output equals what entered and left torch's own function."""
+    """Every query, key, value and output read from the graph equals that of torch's own function."""
     module, model, draw = case
     inputs = draw(2, 5, 9)
     tapped = run(model.tapped(), inputs)
@@ -97,7 +97,7 @@ def test_taps_are_what_torch_computed(case: Case) -> None:
 
 
 def test_tapped_and_shipped_graphs_have_the_same_nodes(case: Case) -> None:
-    """Tapping adds outputs and changes no node, and the shipped graph has the module's outputs only."""
+    """Reading values adds outputs and changes no node; the exported graph has only the module's outputs."""
     _, model, _ = case
     tapped = model.tapped()
     assert model.output_names == ("output",)
@@ -105,7 +105,7 @@ def test_tapped_and_shipped_graphs_have_the_same_nodes(case: Case) -> None:
 
 
 def test_one_attention_node_each_from_opset_23(case: Case) -> None:
-    """From opset 23 on every attention is one node, below it none is; the file has the opset asked for."""
+    """From opset 23 on every attention is one node, below it none; the file has the requested opset."""
     _, model, _ = case
     expected = len(model.sites) if model.opset >= 23 else 0
     assert model.node_counts().get("Attention", 0) == expected
@@ -122,7 +122,7 @@ def test_nothing_of_this_machine_in_the_file(case: Case) -> None:
 
 
 def test_metadata_says_what_exported_it(case: Case) -> None:
-    """The version, exporter and sites stand in the metadata, and reading the file back gives the same sites."""
+    """The metadata contains version, exporter and sites, and a loaded file has the same sites."""
     _, model, _ = case
     properties = model.ir.metadata_props
     assert properties["sdpa_onnx.exporter"] == f"torch {torch.__version__.split('+')[0]}"
@@ -132,7 +132,7 @@ def test_metadata_says_what_exported_it(case: Case) -> None:
 
 
 def test_the_comparison_can_fail() -> None:
-    """The limit of these tests tells a causal attention from one that is not."""
+    """The limit of these tests distinguishes causal attention from plain attention."""
     module, sample = founding_use("decoder-self")
     other, _ = founding_use("encoder-self")
     model = export_module(module, sample)
@@ -140,7 +140,7 @@ def test_the_comparison_can_fail() -> None:
 
 
 def test_dims_have_readable_names() -> None:
-    """Batch and lengths have names of our own, one where they must be equal, and heads and widths stay numbers."""
+    """Batch and lengths have readable names, shared if they must be equal; head counts and widths are static."""
     length = (3, 3, 3, 7, 7)
     model = export_module(CachedStep(), tuple(torch.randn(2, 4, size, 8) for size in length))
     shapes = {value.name: [str(dim) for dim in value.shape or ()] for value in model.ir.graph.inputs}
@@ -160,7 +160,7 @@ def test_dims_have_readable_names() -> None:
 
 
 def test_cache_that_starts_empty() -> None:
-    """A step exported with a past also runs without one, and its growing cache is tapped by output name."""
+    """A step exported with a past also runs without one; its growing cache is read by output name."""
     module = CachedStep()
     model = export_module(module, tuple(torch.randn(2, 4, size, 8) for size in (3, 3, 3, 7, 7)))
     for length in ((1, 1, 1, 9, 9), (4, 4, 4, 0, 0), (2, 2, 2, 1, 1)):
@@ -170,14 +170,14 @@ def test_cache_that_starts_empty() -> None:
 
 
 def test_sample_of_size_one_stays_dynamic() -> None:
-    """A sample of one query, one sample and an empty past still gives a model for every size."""
+    """A sample with one query, batch 1 and an empty past still exports a model for every size."""
     module = CachedStep()
     model = export_module(module, tuple(torch.randn(1, 4, size, 8) for size in (1, 1, 1, 0, 0)))
     assert max_abs_error(model, module, tuple(torch.randn(3, 4, size, 8) for size in (4, 4, 4, 6, 6))) < LIMIT
 
 
 def test_one_tensor_given_twice_stays_two_inputs() -> None:
-    """Cross-attention exported with (x, x, x) still reads its keys and values."""
+    """Cross-attention exported with (x, x, x) keeps separate inputs for keys and values."""
     module = Attend()
     x = torch.randn(2, 4, 5, 8)
     model = export_module(module, (x, x, x))
@@ -186,7 +186,7 @@ def test_one_tensor_given_twice_stays_two_inputs() -> None:
 
 
 def test_multihead_attention_of_torch_with_two_batches() -> None:
-    """torch's own module exports bare, keys apart from queries, and names their common batch once."""
+    """torch's own module exports with separate lengths of queries and keys and a common batch name."""
     module = nn.MultiheadAttention(16, 4, batch_first=True)
     sample = {"query": torch.randn(2, 5, 16), "key": torch.randn(2, 7, 16), "value": torch.randn(2, 7, 16)}
     model = export_module(module, {**sample, "need_weights": False})
@@ -199,7 +199,7 @@ def test_multihead_attention_of_torch_with_two_batches() -> None:
 
 
 def test_padding_mask_is_expanded_for_onnxruntime() -> None:
-    """A padding mask, (B, 1, 1, T) in torch, reaches the Attention node with a row per query."""
+    """A padding mask, (B, 1, 1, T) in torch, is expanded to a row per query for the Attention node."""
     module = PaddedSelfAttention()
     model = export_module(module, (torch.randn(2, 6, 16), _padding(2, 6)))
     assert max_abs_error(model, module, (torch.randn(3, 4, 16), _padding(3, 4))) < LIMIT
@@ -209,7 +209,7 @@ def test_padding_mask_is_expanded_for_onnxruntime() -> None:
 
 
 def test_causal_mask_of_torchs_multihead_attention() -> None:
-    """A 2-D mask that torch's module turns into a float one in place is tapped under its final name."""
+    """A 2-D mask that torch's module converts to float in place is read under its final name."""
     module = nn.MultiheadAttention(16, 4, batch_first=True)
     later = torch.ones(5, 5).triu(1).bool()
     x = torch.randn(2, 5, 16)
@@ -226,7 +226,7 @@ def test_causal_mask_of_torchs_multihead_attention() -> None:
 
 
 def test_input_that_is_named_like_an_output() -> None:
-    """An input keeps the name of its parameter, the output gives way."""
+    """An input keeps the name of its parameter; an output with the same name is renamed."""
 
     class Clash(nn.Module):
         def forward(self, output: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ def test_input_that_is_named_like_an_output() -> None:
 
 @pytest.mark.slow
 def test_decoder_with_the_flag_exports() -> None:
-    """torch's decoder exports once it is told that its mask is causal, self and cross attention named by path."""
+    """torch's decoder exports with tgt_is_causal set; self- and cross-attention are named by module path."""
     module = Decoder(tgt_is_causal=True)
     model = export_module(module, (torch.randn(2, 5, 16), torch.randn(2, 7, 16)))
     assert [site.name for site in model.sites] == ["decoder.layers.0.self_attn", "decoder.layers.0.multihead_attn"]
@@ -247,7 +247,7 @@ def test_decoder_with_the_flag_exports() -> None:
 
 
 def test_outputs_that_are_nested_or_none() -> None:
-    """None is left out, nested outputs are numbered, and an optional input may be given or not."""
+    """None is left out, nested outputs are numbered, and an optional input may be present or absent."""
     x = torch.randn(2, 3, 4)
     without = export_module(ManyOutputs(), (x,))
     assert without.input_names == ("x",)
@@ -258,13 +258,13 @@ def test_outputs_that_are_nested_or_none() -> None:
 
 
 def test_width_of_a_plain_matrix_stays_fixed() -> None:
-    """The last axis of a 2-D float input is a guess: it becomes fixed where the code fixes it."""
+    """The last axis of a 2-D float input is a guess: it becomes static if the code specialises it."""
     model = export_module(nn.Linear(4, 3), (torch.randn(2, 4),))
     assert [str(dim) for dim in model.ir.graph.inputs[0].shape or ()] == ["batch_size", "4"]
 
 
 def test_dynamic_axes_override_by_name() -> None:
-    """An axis left out of dynamic_axes is fixed at the sample's size, other inputs keep their defaults."""
+    """An axis missing from dynamic_axes is static at the sample's size; other inputs keep their defaults."""
     model = export_module(
         Attend(), tuple(torch.randn(2, 4, size, 8) for size in (3, 5, 5)), dynamic_axes={"q": (0,), "k": (0, -2)}
     )
@@ -274,7 +274,7 @@ def test_dynamic_axes_override_by_name() -> None:
 
 
 def test_training_flags_and_fast_path_stay() -> None:
-    """Exporting leaves every training flag and torch's fast path as they were."""
+    """Exporting leaves every training flag and torch's fast path unchanged."""
     module = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
     module[1].eval()
     before = torch.backends.mha.get_fastpath_enabled()
@@ -284,7 +284,7 @@ def test_training_flags_and_fast_path_stay() -> None:
 
 
 def test_training_later_does_not_change_the_model() -> None:
-    """The model owns its weights."""
+    """The model has its own copy of the weights."""
     module = MultiHeadAttention(hidden_size=16, q_num_heads=4, kv_num_heads=2)
     model = export_module(module, (torch.randn(2, 3, 16),))
     before = model.content_hash()
@@ -294,7 +294,7 @@ def test_training_later_does_not_change_the_model() -> None:
 
 
 def test_export_is_silent(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
-    """Neither torch's warnings nor its log lines reach the user, also when the export fails."""
+    """torch's warnings and log lines are suppressed, also if the export fails."""
     export_module(Attend(), tuple(torch.randn(2, 4, size, 8) for size in (3, 5, 5)))
     with pytest.raises(ExportError):
         export_module(Decoder(tgt_is_causal=None), (torch.randn(2, 5, 16), torch.randn(2, 7, 16)))
@@ -329,14 +329,14 @@ def test_exports_in_two_processes_are_byte_equal() -> None:
 
 
 def test_importing_the_room_loads_no_torch() -> None:
-    """The package itself is cheap to import."""
+    """Importing the package itself is fast."""
     code = "import sys, sdpa_onnx.torch_export; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
 def test_key_and_value_share_the_name_of_their_length() -> None:
-    """Key and value as inputs of their own get one axis name: attention makes their lengths equal."""
+    """Key and value as separate inputs get one axis name: attention requires equal lengths."""
 
     class Bare(torch.nn.Module):
         def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

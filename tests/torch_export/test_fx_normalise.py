@@ -1,4 +1,4 @@
-"""Each rewrite of an attention: what torch.onnx or a runtime refuses exports, and computes the same."""
+"""Each rewrite of an attention: calls that torch.onnx or a runtime refuses export and compute the same."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ def _q(*shape: int) -> Tensor:
 
 
 def _visible(*shape: int) -> Tensor:
-    """A boolean mask whose last query, if it has queries, sees nothing."""
+    """A boolean mask whose last query, if there is one, is fully masked."""
     mask = torch.rand(*shape) < 0.7
     mask[..., 0] = True
     if shape[-2] > 1:
@@ -121,7 +121,7 @@ _REWRITES = [
 ]
 
 
-# Below opset 23 only what differs there runs by default; above, one of each kind.
+# By default, below opset 23 only the cases that differ there run; above, one of each kind.
 _QUICK_AT_18 = {"gqa", "hidden-row", "hidden-row-by-minus-infinity"}
 _SLOW_AT_23 = {"rank-2", "rank-3", "rank-3-mask", "rank-5", "gqa", "hidden-row-by-minus-infinity"}
 _SLOW_AT_23 |= {"float-mask-with-causal", "batch-broadcast"}
@@ -145,7 +145,7 @@ _PAIRS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("rewrite", "opset"), _PAIRS)
 def test_rewritten_attention_computes_the_same(rewrite: Rewrite, opset: int) -> None:
-    """At other sizes the model agrees with float64 torch, has its spec, and every tap can be read."""
+    """At other sizes the model agrees with float64 torch and has its spec, and all values can be read."""
     torch.manual_seed(0)
     module = rewrite.module()
     model = export_module(module, rewrite.draw(2, 5, 6), opset=opset)
@@ -164,13 +164,13 @@ def test_rewritten_attention_computes_the_same(rewrite: Rewrite, opset: int) -> 
 
 
 def test_number_as_scale_stays_a_number() -> None:
-    """A scale that is given as a number is the spec's number."""
+    """A numeric scale argument becomes the spec's scale."""
     sample = tuple(torch.randn(2, 4, size, 8) for size in (3, 5, 5))
     assert export_module(Attend(scale=0.3, dropout_p=0.5), sample).sites[0].spec.scale == 0.3
 
 
 def test_dropout_is_left_out() -> None:
-    """A dropout that forward passes even in eval mode is not exported; the graph keeps one Attention node."""
+    """Dropout that forward passes even in eval mode is not exported; the graph has one Attention node."""
     sample = tuple(torch.randn(2, 4, size, 8) for size in (3, 5, 5))
     model = export_module(Attend(dropout_p=0.5), sample)
     assert model.node_counts() == {"Attention": 1}
@@ -179,7 +179,7 @@ def test_dropout_is_left_out() -> None:
 
 
 def test_half_precision_mask() -> None:
-    """A float16 mask of finfo.min, as transformers writes it, gives the causal result at both opsets."""
+    """A float16 mask of finfo.min, as in transformers, gives the causal result at both opsets."""
     sample = tuple(torch.randn(2, 4, size, 8).half() for size in (5, 5, 5))
     later = torch.ones(5, 5).triu(1).bool()
     mask = torch.zeros(5, 5, dtype=torch.float16).masked_fill(later, torch.finfo(torch.float16).min)

@@ -1,4 +1,4 @@
-"""Lengths that a module needs equal get one name in the graph."""
+"""Lengths that a module requires to be equal get one name in the graph."""
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ class _Step(nn.Module):
 
 
 class _Product(nn.Module):
-    """Two inputs whose lengths are free of each other."""
+    """Two inputs with independent lengths."""
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k.transpose(-1, -2)
@@ -31,20 +31,20 @@ def _tensors(*sizes: int) -> tuple[Tensor, ...]:
 
 
 def test_cache_is_exported_with_one_length_for_keys_and_values() -> None:
-    """What is new and the cache have a length each, and queries their own, though the sample had equal ones."""
+    """New keys, cache and queries each have their own length, although the sample has equal lengths."""
     model = export_module(_Step(), _tensors(3, 3, 3, 7, 7))
     names = [str((value.shape or ())[2]) for value in model.ir.graph.inputs]
     assert names == ["q_seq_len", "k_seq_len", "k_seq_len", "past_k_seq_len", "past_k_seq_len"]
 
 
 def test_free_axes_are_not_linked() -> None:
-    """Equal sizes in a sample link nothing by themselves."""
+    """Equal sizes in a sample alone do not link axes."""
     model = export_module(_Product(), _tensors(3, 3))
     assert [str((value.shape or ())[2]) for value in model.ir.graph.inputs] == ["q_seq_len", "k_seq_len"]
 
 
 def test_sample_stays_as_it_was() -> None:
-    """Trying sizes changes neither the sample nor the module's training flag."""
+    """The search changes neither the sample nor the module's training flag."""
     module, sample = _Step(), _tensors(3, 3, 3, 7, 7)
     before = [tensor.clone() for tensor in sample]
     dims = [("b", 2, name, 8) for name in ("q", "k", "v", "pk", "pv")]

@@ -1,4 +1,4 @@
-"""Our torch modules against the oracle, and the three uses of the founding text."""
+"""Our torch modules compared with the oracle, and the three uses of the Transformer paper."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ _LIMIT = 5e-6
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_bare_attention_agrees_with_the_oracle(name: str, size: tuple[int, int, int, int]) -> None:
-    """Every spec computes what the oracle says, hidden rows and short lengths among them."""
+    """Every spec agrees with the oracle, including fully masked rows and short lengths."""
     spec = SPECS[name]
     inputs = draw_inputs(case_of(spec, size), spread=2.0, seed=3)
     output = ScaledDotProductAttention(spec)(**{k: torch.from_numpy(v) for k, v in inputs.onnx_feeds().items()})
@@ -30,7 +30,7 @@ def test_bare_attention_agrees_with_the_oracle(name: str, size: tuple[int, int, 
 
 @pytest.mark.parametrize("planted", ["causal", "window", "softcap", "scale-number", "bool", "one-kv-head"])
 def test_the_oracle_tells_features_apart(planted: str) -> None:
-    """The limit catches a module that forgets its feature."""
+    """The limit detects a module that lacks its feature."""
     spec = SPECS[planted]
     inputs = draw_inputs(case_of(spec, (2, 6, 6, 0)), spread=2.0, seed=3)
     feeds = {name: torch.from_numpy(array) for name, array in inputs.onnx_feeds().items()}
@@ -44,7 +44,7 @@ def test_the_oracle_tells_features_apart(planted: str) -> None:
 
 
 def test_short_mask_hides_the_rest() -> None:
-    """A mask shorter than the keys hides those that it leaves out, as ONNX says."""
+    """A mask shorter than the keys hides the other keys, as in ONNX."""
     spec = SPECS["bool"]
     inputs = draw_inputs(case_of(spec, (2, 3, 5, 0)))
     feeds = {name: torch.from_numpy(array) for name, array in inputs.onnx_feeds().items()}
@@ -56,7 +56,7 @@ def test_short_mask_hides_the_rest() -> None:
 
 
 def test_past_is_returned_with_the_new_keys() -> None:
-    """With a past the module also returns the grown cache, 4-D in either layout."""
+    """With a past, the module also returns the present cache, 4-D in either layout."""
     spec = SPECS["bsh-past"]
     inputs = draw_inputs(case_of(spec, (2, 3, 5, 4)))
     _, key, value = ScaledDotProductAttention(spec)(
@@ -69,7 +69,7 @@ def test_past_is_returned_with_the_new_keys() -> None:
 
 @pytest.mark.parametrize("name", FOUNDING_USES)
 def test_founding_uses_have_the_papers_figures(name: str) -> None:
-    """d_model 512, 8 heads of 64, and the decoder's own attention alone is causal; weights are the same each time."""
+    """d_model 512 and 8 heads of 64; only decoder self-attention is causal; weights are reproducible."""
     module, sample = founding_use(name)
     again, _ = founding_use(name)
     assert (module.spec.q_num_heads, module.spec.kv_num_heads, module.spec.head_dim) == (8, 8, 64)
@@ -81,7 +81,7 @@ def test_founding_uses_have_the_papers_figures(name: str) -> None:
 
 
 def test_founding_use_leaves_the_random_state() -> None:
-    """Drawing fixed weights does not disturb the caller's random numbers."""
+    """Fixed weights do not change the caller's random state."""
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -90,14 +90,14 @@ def test_founding_use_leaves_the_random_state() -> None:
 
 
 def test_unknown_use() -> None:
-    """An unknown use names the known ones."""
+    """The error for an unknown use lists the known ones."""
     with pytest.raises(CaseError) as caught:
         founding_use("encoder")
     assert str(caught.value) == "There is no use 'encoder'. Known: encoder-self, decoder-self, encoder-decoder."
 
 
 def test_heads_that_do_not_divide() -> None:
-    """A width that the heads do not divide is refused."""
+    """A hidden size that the heads do not divide is refused."""
     with pytest.raises(CaseError) as caught:
         MultiHeadAttention(hidden_size=10, q_num_heads=4)
     assert str(caught.value) == "hidden_size is 10, which q_num_heads = 4 does not divide."

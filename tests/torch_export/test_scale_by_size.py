@@ -54,7 +54,7 @@ _SLOW = [(rule, opset) for rule in ("power", "sqrt", "log", "log of a base", "lo
     ("rule", "opset"), [*_QUICK, *(pytest.param(*each, marks=pytest.mark.slow) for each in _SLOW if each not in _QUICK)]
 )
 def test_right_at_other_lengths(rule: str, opset: int) -> None:
-    """Traced at 6 keys, run at 19 and 97, the graph gives what the module gives, to float32 rounding."""
+    """Traced at 6 keys and run at 19 and 97, the graph agrees with the module up to float32 rounding."""
     module = _Scaled(rule).eval()
     model = export_module(module, _qkv(6), opset=opset)
     with get_runtime("ort-cpu").load(model, LoadOptions()) as session:
@@ -78,14 +78,14 @@ def test_half_precision_does_not_round_the_scale() -> None:
 
 
 def test_function_under_a_name_of_its_own() -> None:
-    """`from math import log` cannot be followed and is refused with its axis, not baked."""
+    """`from math import log` cannot be traced and is refused with its axis, not baked in."""
     with pytest.raises(ExportError) as caught:
         export_module(_LogByItsOwnName().eval(), _qkv(6))
     assert str(caught.value).startswith("The export cannot keep its axes dynamic: axis 2 of 'k' is fixed to 6 by ")
 
 
 def test_numbers_stay_numbers() -> None:
-    """Only dynamic sizes become tensors, and math is as before afterwards."""
+    """Only dynamic sizes become tensors, and math is restored afterwards."""
     before = math.sqrt
     with sizes_as_tensors() as used:
         assert math.sqrt(16) == 4.0

@@ -1,4 +1,4 @@
-"""TARGET texts: what they build, and every way in which they are wrong, by the whole text."""
+"""TARGET texts: the modules that they build, and every error, compared as whole texts."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", FOUNDING_USES)
 def test_our_three_uses(name: str) -> None:
-    """Each use resolves by its name alone, sample included."""
+    """Each of the three uses resolves by its name, with its sample inputs."""
     target = resolve_target(name)
     assert target.name == name
     assert target.module(*target.sample_inputs).shape == (2, 10, 512)
@@ -88,7 +88,7 @@ def test_our_three_uses(name: str) -> None:
     ],
 )
 def test_class_factory_instance(folder: Path, text: str, width: int) -> None:
-    """A class, a function or an instance, in a file or a module, with literals, and its own sample."""
+    """A class, a function or an instance, in a file or a module, with literals, with its own sample inputs."""
     target = resolve_target(text)
     assert isinstance(target.sample_inputs, tuple)
     (sample,) = target.sample_inputs
@@ -98,14 +98,14 @@ def test_class_factory_instance(folder: Path, text: str, width: int) -> None:
 
 
 def test_sample_beside_the_class(folder: Path) -> None:
-    """A dict at the level of the file is the sample."""
+    """A module-level dict of the file provides the sample inputs."""
     sample = resolve_target("declared.py:Net").sample_inputs
     assert isinstance(sample, dict)
     assert list(sample) == ["x"]
 
 
 def test_shapes_replace_the_sample(folder: Path) -> None:
-    """Shapes that are given draw tensors of those shapes and types."""
+    """With shapes, random tensors of those shapes and types are drawn."""
     sample = resolve_target(
         "layers.py:Block", shapes={"x": ((1, 2, 4), "float16"), "ids": ((3,), "int64"), "mask": ((2, 2), "bool")}
     ).sample_inputs
@@ -119,7 +119,7 @@ def test_shapes_replace_the_sample(folder: Path) -> None:
 
 
 def test_weights_are_the_same_each_time(folder: Path) -> None:
-    """Random weights of a constructor are seeded, and the caller's random state is left alone."""
+    """Random weights of a constructor are seeded, and the caller's random state is unchanged."""
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -131,11 +131,11 @@ def test_weights_are_the_same_each_time(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("encoder-slef", "'encoder-slef' is no target. Did you mean 'encoder-self'?"),
+        ("encoder-slef", "'encoder-slef' is not a target. Did you mean 'encoder-self'?"),
         (
             "whatever",
             (
-                "'whatever' is no target. "
+                "'whatever' is not a target. "
                 "Give package.module:Class, file.py:Class, or one of encoder-self, decoder-self, encoder-decoder, "
                 f"sdpa, {', '.join(entry_names())}."
             ),
@@ -148,17 +148,17 @@ def test_weights_are_the_same_each_time(folder: Path) -> None:
             "layers.py:Block(width)",
             (
                 "The arguments in 'layers.py:Block(width)' cannot be read. "
-                "Give literals only: numbers, texts, True, False, None, tuples, lists, dicts."
+                "Give literals only: numbers, strings, True, False, None, tuples, lists, dicts."
             ),
         ),
         (
             "layers.py:Block(4",
             (
                 "The arguments in 'layers.py:Block(4' cannot be read. "
-                "Give literals only: numbers, texts, True, False, None, tuples, lists, dicts."
+                "Give literals only: numbers, strings, True, False, None, tuples, lists, dicts."
             ),
         ),
-        ("layers.py:ready(3)", "'ready' in layers.py is a module already and takes no arguments."),
+        ("layers.py:ready(3)", "'ready' in layers.py is a module instance and has no arguments."),
         (
             "layers.py:Bare",
             (
@@ -170,7 +170,7 @@ def test_weights_are_the_same_each_time(folder: Path) -> None:
     ],
 )
 def test_wrong_plans(folder: Path, text: str, expected: str) -> None:
-    """A target that does not exist says so and offers the nearest."""
+    """The error for a target that does not exist suggests the nearest name."""
     with pytest.raises(PlanError) as caught:
         resolve_target(text)
     assert str(caught.value) == expected
@@ -206,7 +206,7 @@ def test_wrong_plans(folder: Path, text: str, expected: str) -> None:
     ],
 )
 def test_targets_that_raise(folder: Path, text: str, expected: str) -> None:
-    """What the user's own code raises is told with its line."""
+    """Exceptions of the user's code are reported with the source line."""
     with pytest.raises(ExportError) as caught:
         resolve_target(text)
     assert str(caught.value) == expected
@@ -227,14 +227,14 @@ def test_targets_that_raise(folder: Path, text: str, expected: str) -> None:
     ],
 )
 def test_wrong_shapes(folder: Path, shape: tuple[int, ...], dtype: str, expected: str) -> None:
-    """A dtype or a size that cannot be is refused."""
+    """An unknown dtype or a negative size is refused."""
     with pytest.raises(PlanError) as caught:
         resolve_target("layers.py:Block", shapes={"x": (shape, dtype)})
     assert str(caught.value) == expected
 
 
 def test_paths_with_a_colon() -> None:
-    """The last colon before the arguments divides, so that drive letters and texts with colons are safe."""
+    """The last colon before the arguments is the separator, so drive letters and strings with colons work."""
     parsed = parse_target("C:\\models\\net.py:Net('a:b')", known=())
     assert (parsed.where, parsed.name, parsed.args) == ("C:\\models\\net.py", "Net", ("a:b",))
     assert parsed.is_file

@@ -1,4 +1,4 @@
-"""Modules as users write them, sound and faulty, that the exporter's tests share."""
+"""User modules, valid and invalid, shared by the exporter's tests."""
 
 import math
 from typing import Any
@@ -47,7 +47,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """torch's decoder with a causal mask that it may detect by looking at values."""
+    """torch's decoder with a causal mask, which it may detect from its values."""
 
     def __init__(self, *, tgt_is_causal: bool | None) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class ScaledByLogLength(nn.Module):
 
 
 class ScaledByRoundedLog(nn.Module):
-    """The same, by a whole number, which a trace cannot keep dynamic."""
+    """The same by an integer, which a trace cannot keep dynamic."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, scale=1.0 / (1 + int(math.log2(int(k.shape[-2])))))
 
 
 class ConstantMask(nn.Module):
-    """A mask that is a buffer as it stands."""
+    """A mask that is a buffer, used unchanged."""
 
     visible: Tensor
 
@@ -134,14 +134,14 @@ class Untranslatable(nn.Module):
 
 
 class ManyOutputs(nn.Module):
-    """Outputs that are no single tensor."""
+    """Nested outputs."""
 
     def forward(self, x: Tensor, gain: Tensor | None = None) -> tuple[Tensor, None, tuple[Tensor, Tensor]]:
         return x * 2, None, (x + 1, x if gain is None else x * gain)
 
 
 def attentions_of(module: nn.Module, *inputs: Tensor) -> list[dict[str, Tensor]]:
-    """What entered and left each attention when torch itself ran the module."""
+    """Inputs and outputs of each attention, recorded in an eager run of torch."""
     calls: list[dict[str, Tensor]] = []
     original = functional.scaled_dot_product_attention
 
