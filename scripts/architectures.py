@@ -48,8 +48,8 @@ def _show(name: str, exporter: str, runtime: Runtime) -> None:
 def _cells(row: Row) -> tuple[str, ...]:
     if row.failure:
         return "-", "0", "-", "-", row.failure
-    judged = sum(row.verdicts.values())
-    right = f"{judged - len(row.wrong_attentions)} of {judged}" if judged else "-"
+    checked = sum(row.verdicts.values())
+    right = f"{checked - len(row.wrong_attentions)} of {checked}" if checked else "-"
     ends = ", ".join(f"{end.max_bound_ratio:.2f}" for end in row.ends) or "-"
     refused = "; ".join(f"{count} x {reason}" for reason, count in row.reasons.items())
     return str(row.opset), str(row.converted), right, ends, refused

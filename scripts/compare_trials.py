@@ -108,13 +108,13 @@ def _run(*arguments: object) -> subprocess.CompletedProcess[str]:
 def _line(name: str, result: dict[str, object]) -> str:
     """The results of the gates in one line."""
     rows: list[dict[str, object]] = result["rows"]  # type: ignore[assignment]  # as written above
-    words = [f"{row['gate']} {row['word']}" for row in rows if row["word"] != "same"]
+    results = [f"{row['gate']} {row['word']}" for row in rows if row["word"] != "same"]
     ratios = [
         f"{row['ratio']:.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}] {row['word']}"
         for row in rows
         if row["gate"] == "time" and float(row["ratio"]) > 0  # type: ignore[arg-type]  # a number
     ]
-    others = [word for word in words if not word.startswith("time")]
+    others = [result for result in results if not result.startswith("time")]
     return f"{name:8} exit {result['code']} {result['seconds']:5.0f} s  {'; '.join(ratios)}  {', '.join(others)}"
 
 

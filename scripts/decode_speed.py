@@ -64,14 +64,14 @@ def main() -> None:
     parser.add_argument("--heads", nargs="+", default=["8/8/64", "8/8/128", "32/8/128"], help="query/key heads/width")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=6.0, help="for the comparison of one case")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print("| heads, width, cache | arm | writes | us a step | ratio [95 %] | GB/s of cache | of bandwidth |")
     print("|" + "---|" * 7)
-    for text in asked.heads:
+    for text in options.heads:
         q_heads, kv_heads, width = (int(part) for part in text.split("/"))
         spec = AttentionSpec(q_num_heads=q_heads, kv_num_heads=kv_heads, head_dim=width, is_causal=True, has_past=True)
-        for cache in asked.cache:
-            _time_case(AttentionCase(spec=spec, q_seq_len=1, past_seq_len=cache), asked.threads, asked.seconds)
+        for cache in options.cache:
+            _time_case(AttentionCase(spec=spec, q_seq_len=1, past_seq_len=cache), options.threads, options.seconds)
     print(f"\nLoad average at the end: {load_average():.2f}.")
 
 

@@ -36,14 +36,14 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=60, help="problems of each range")
     parser.add_argument("--ranges", nargs="+", choices=RANGES, default=list(RANGES))
     parser.add_argument("--sources", nargs="+", default=[""], help="only sources whose name contains one of these")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     highest: dict[str, float] = defaultdict(float)
     alarms: list[str] = []
-    sources = {name: one for name, one in _sources().items() if any(part in name for part in asked.sources)}
-    for range_name in asked.ranges:
-        for index in range(asked.problems):
-            drawn = draw(range_name, asked.seed, index)
+    sources = {name: one for name, one in _sources().items() if any(part in name for part in options.sources)}
+    for range_name in options.ranges:
+        for index in range(options.problems):
+            drawn = draw(range_name, options.seed, index)
             for name, found in _judge_all(drawn, sources):
                 counts[name][found.verdict.value] += 1
                 highest[name] = max(highest[name], found.kappa)
@@ -59,10 +59,10 @@ def _show(counts: dict[str, Counter[str]], highest: dict[str, float], alarms: li
         "| source | right outputs | ok | rounding-level | suspicious | wrong | largest kappa |",
         "|" + "---|" * 7,
     ]
-    for name, words in sorted(counts.items()):
-        figures = (str(words[verdict.value]) for verdict in Verdict)
-        lines.append(f"| {name} | {words.total()} | {' | '.join(figures)} | {highest[name]:.2f} |")
-    total = sum(words.total() for words in counts.values())
+    for name, verdicts in sorted(counts.items()):
+        figures = (str(verdicts[verdict.value]) for verdict in Verdict)
+        lines.append(f"| {name} | {verdicts.total()} | {' | '.join(figures)} | {highest[name]:.2f} |")
+    total = sum(verdicts.total() for verdicts in counts.values())
     lines.append(f"\n{len(alarms)} false alarms in {total} right outputs.")
     print("\n".join(lines))
 
@@ -113,8 +113,8 @@ def _torch(backend: str, case: AttentionCase, inputs: AttentionInputs) -> Array:
     kind = getattr(torch, case.dtype.value)
 
     def joined(past: Array | None, new: Array) -> torch.Tensor:
-        whole = new if past is None else np.concatenate([past, new], axis=2)
-        return torch.from_numpy(whole.astype(np.float64)).to(kind)
+        joined = new if past is None else np.concatenate([past, new], axis=2)
+        return torch.from_numpy(joined.astype(np.float64)).to(kind)
 
     mask = torch.from_numpy(_visible(case, inputs))
     chosen = SDPBackend.FLASH_ATTENTION if backend == "flash" else SDPBackend.MATH

@@ -27,16 +27,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first file")
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--verbose", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     outcomes: Counter[str] = Counter()
-    for seed in range(asked.seed, asked.seed + asked.count):
-        if asked.verbose:
+    for seed in range(options.seed, options.seed + options.count):
+        if options.verbose:
             print(seed, end=" ", flush=True)
         outcome = one_file(seed)
         outcomes[outcome.partition(":")[0]] += 1
-        if outcome.startswith("escaped") or asked.verbose:
+        if outcome.startswith("escaped") or options.verbose:
             print(f"seed {seed}: {outcome}", flush=True)
-    print(", ".join(f"{word} {count}" for word, count in sorted(outcomes.items())))
+    print(", ".join(f"{outcome} {count}" for outcome, count in sorted(outcomes.items())))
     return 1 if outcomes["escaped"] else 0
 
 

@@ -163,11 +163,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--trials", type=int, default=80, help="trials of each format")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
-    asked = parser.parse_args()
+    options = parser.parse_args()
     flags: dict[tuple[str, str], list[tuple[bool, ...]]] = defaultdict(list)
-    for precision in asked.formats:
-        rng = np.random.default_rng([asked.seed, FORMATS.index(precision)])
-        for _ in range(asked.trials):
+    for precision in options.formats:
+        rng = np.random.default_rng([options.seed, FORMATS.index(precision)])
+        for _ in range(options.trials):
             trial = draw_trial(precision, rng)
             made: dict[int, tuple[Expectation, NDArray[np.float64]]] = {}
             for name, actual, inputs in outputs_of(trial):
@@ -178,7 +178,7 @@ def main() -> None:
                 verdict = judge(expectation, actual).verdict
                 ours = (verdict in (Verdict.WRONG, Verdict.SUSPICIOUS), verdict is Verdict.WRONG)
                 flags[name, precision].append((*ours, *rivals(actual, oracle)))
-    _show(flags, asked.formats)
+    _show(flags, options.formats)
 
 
 def _show(flags: dict[tuple[str, str], list[tuple[bool, ...]]], formats: list[str]) -> None:

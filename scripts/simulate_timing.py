@@ -102,14 +102,14 @@ class Tally:
     """Results of many simulated comparisons."""
 
     tables: int = 0
-    words: Counter[RatioVerdict] = field(default_factory=Counter)
+    verdicts: Counter[RatioVerdict] = field(default_factory=Counter)
     wrong_tables: int = 0
     held: int = 0
     launches: int = 0
     half_widths: list[float] = field(default_factory=list)
 
-    def share(self, *words: RatioVerdict) -> float:
-        return sum(self.words[word] for word in words) / max(self.words.total(), 1)
+    def share(self, *verdicts: RatioVerdict) -> float:
+        return sum(self.verdicts[verdict] for verdict in verdicts) / max(self.verdicts.total(), 1)
 
 
 def main() -> None:
@@ -117,9 +117,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=6)
     parser.add_argument("--degrees", type=float, default=Calibration().degrees, help="what the calibration is worth")
     parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
-    asked = parser.parse_args()
-    trials, launches = (200, 80) if asked.quick else (2000, 1000)
-    rng = np.random.default_rng(asked.seed)
+    options = parser.parse_args()
+    trials, launches = (200, 80) if options.quick else (2000, 1000)
+    rng = np.random.default_rng(options.seed)
     for title, blocks, looks in (
         ("Looks at 4, 6, 8 launches, 80 blocks", 80, LOOKS),
         ("Looks at 4, 6, 8 launches, 40 blocks", 40, LOOKS),
@@ -128,10 +128,10 @@ def main() -> None:
     ):
         print(f"\n### {title}\n")
         _rule_tables(
-            rng, Rule(blocks=blocks, looks=looks, calibration=Calibration(degrees=asked.degrees)), trials, launches
+            rng, Rule(blocks=blocks, looks=looks, calibration=Calibration(degrees=options.degrees)), trials, launches
         )
     print("\n### Warm-up\n")
-    _warm_up_table(rng, 20 if asked.quick else 200)
+    _warm_up_table(rng, 20 if options.quick else 200)
 
 
 # --- The complete rule ---
@@ -194,18 +194,18 @@ def run_rule(
 def _judge(drawn: Mapping[str, list[LaunchPair]], rule: Rule, ratios: Sequence[float], tally: Tally) -> None:
     """One comparison, with the stopping rule of the timing engine."""
     estimates: dict[str, RatioEstimate] = {}
-    words: dict[str, RatioVerdict] = {}
+    verdicts: dict[str, RatioVerdict] = {}
     alpha = rule.looks[-1].alpha
     for look in rule.looks:
         alpha = look.alpha
         joined = {name: random_effects(pairs[: look.launches], rule.calibration) for name, pairs in drawn.items()}
         clone = joined.pop("clone")
-        estimates, words = joined, judge_table(joined, clone, alpha=alpha)
-        if can_stop(estimates, words, alpha=alpha):
+        estimates, verdicts = joined, judge_table(joined, clone, alpha=alpha)
+        if can_stop(estimates, verdicts, alpha=alpha):
             break
     tally.tables += 1
-    tally.words.update(words.values())
-    wrong = [_is_false(words[str(index)], ratio) for index, ratio in enumerate(ratios)]
+    tally.verdicts.update(verdicts.values())
+    wrong = [_is_false(verdicts[str(index)], ratio) for index, ratio in enumerate(ratios)]
     tally.wrong_tables += any(wrong)
     low, high = estimates["0"].interval(alpha)
     tally.held += low <= ratios[0] <= high
@@ -213,8 +213,8 @@ def _judge(drawn: Mapping[str, list[LaunchPair]], rule: Rule, ratios: Sequence[f
     tally.half_widths.append(math.log(high / low) / 2.0)
 
 
-def _is_false(word: RatioVerdict, ratio: float) -> bool:
-    match word:
+def _is_false(verdict: RatioVerdict, ratio: float) -> bool:
+    match verdict:
         case RatioVerdict.FASTER:
             return ratio >= 1.0
         case RatioVerdict.SLOWER:
@@ -358,8 +358,8 @@ def warm_up_rates(
 
 def _steady_after(medians: list[float], rule: Callable[..., WarmUp]) -> int | None:
     for visits in range(1, len(medians) + 1):
-        word = rule(medians[:visits], calls=5 * visits, seconds=0.01 * visits, limit_seconds=2.0)
-        if word is WarmUp.STEADY:
+        verdict = rule(medians[:visits], calls=5 * visits, seconds=0.01 * visits, limit_seconds=2.0)
+        if verdict is WarmUp.STEADY:
             return visits
     return None
 

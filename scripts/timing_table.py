@@ -45,7 +45,7 @@ class Session:
 class Outcome:
     """The product's verdict on a comparison, and its cost."""
 
-    word: RatioVerdict
+    verdict: RatioVerdict
     clock: str
     launches: int
     seconds: float
@@ -98,7 +98,9 @@ def outcome(samples: Mapping[str, ArmSamples], *, starting_seconds: float, seed:
     if last is None:
         raise ValueError("A plan without looks.")
     launches = last.look.launches
-    return Outcome(word=last.verdicts["head"], clock=last.clock, launches=launches, seconds=launches * launch_seconds)
+    return Outcome(
+        verdict=last.verdicts["head"], clock=last.clock, launches=launches, seconds=launches * launch_seconds
+    )
 
 
 def _first_blocks(sample: ArmSamples, blocks: int) -> ArmSamples:
@@ -141,14 +143,14 @@ def _print_equal(sessions: Mapping[str, Sequence[Session]]) -> None:
     for name, found in sessions.items():
         fresh = list(_fresh(found, pairs[:1]))
         drawn = list(_drawn(found, pairs, max(_EQUAL_COMPARISONS - len(fresh), 0)))
-        words = Counter(one.word for one in [*fresh, *drawn])
-        total += words
-        print(f"| {name} | {len(fresh)} | {len(drawn)} | {_counts(words)} | {_used([*fresh, *drawn])} |")
+        verdicts = Counter(one.verdict for one in [*fresh, *drawn])
+        total += verdicts
+        print(f"| {name} | {len(fresh)} | {len(drawn)} | {_counts(verdicts)} | {_used([*fresh, *drawn])} |")
     print(f"| all | | {total.total()} | {_counts(total)} | | | |")
 
 
-def _counts(words: Counter[RatioVerdict]) -> str:
-    return " | ".join(str(words[word]) for word in RatioVerdict)
+def _counts(verdicts: Counter[RatioVerdict]) -> str:
+    return " | ".join(str(verdicts[verdict]) for verdict in RatioVerdict)
 
 
 def _used(outcomes: Sequence[Outcome]) -> str:
@@ -169,11 +171,12 @@ def _print_power(sessions: Mapping[str, Sequence[Session]]) -> None:
         for plant in _PLANTS if found else ():
             pair = [("base", plant, CLONE)]
             fresh, drawn = list(_fresh(found, pair)), list(_drawn(found, pair, _POWER_COMPARISONS))
-            slower = [sum(one.word is RatioVerdict.SLOWER for one in group) for group in (fresh, drawn)]
-            words = Counter(one.word for one in drawn)
+            slower = [sum(one.verdict is RatioVerdict.SLOWER for one in group) for group in (fresh, drawn)]
+            verdicts = Counter(one.verdict for one in drawn)
             print(
                 f"| {name} | {100 * realised(found, plant):.1f} % | {slower[0]} of {len(fresh)} | "
-                f"{100 * slower[1] / len(drawn):.1f} % | {words[RatioVerdict.FASTER]} | {words[RatioVerdict.NOISY]} | "
+                f"{100 * slower[1] / len(drawn):.1f} % | {verdicts[RatioVerdict.FASTER]} | "
+                f"{verdicts[RatioVerdict.NOISY]} | "
                 f"{_used([*fresh, *drawn])} |"
             )
 
@@ -202,11 +205,11 @@ def _print_rivals(sessions: Mapping[str, Sequence[Session]]) -> None:
             if not found:
                 continue
             for head in ("same", *_PLANTS):
-                said = [
+                flagged = [
                     says_slower(session.samples["base"].wall_seconds, session.samples[head].wall_seconds)
                     for session in found
                 ]
-                shares.append(f"{sum(said)} of {len(said)}")
+                shares.append(f"{sum(flagged)} of {len(flagged)}")
             print(f"| {rule} | {name} | " + " | ".join(shares) + " |")
 
 
@@ -219,13 +222,18 @@ def write_plot(folder: Path, settings: Sequence[str], output: Path) -> None:
         found = _with_plants(read_sessions(folder / name))
         for plant in _PLANTS if found else ():
             share = np.mean(
-                [one.word is RatioVerdict.SLOWER for one in _drawn(found, [("base", plant, CLONE)], _POWER_COMPARISONS)]
+                [
+                    one.verdict is RatioVerdict.SLOWER
+                    for one in _drawn(found, [("base", plant, CLONE)], _POWER_COMPARISONS)
+                ]
             )
             cost = 100 * realised(found, plant)
             rows.append({"setting": name, "rule": "paired launches", "slow-down, %": cost, "found, %": 100 * share})
             for rule, says_slower in RIVALS.items():
-                said = [says_slower(one.samples["base"].wall_seconds, one.samples[plant].wall_seconds) for one in found]
-                rows.append({"setting": name, "rule": rule, "slow-down, %": cost, "found, %": 100 * np.mean(said)})
+                flagged = [
+                    says_slower(one.samples["base"].wall_seconds, one.samples[plant].wall_seconds) for one in found
+                ]
+                rows.append({"setting": name, "rule": rule, "slow-down, %": cost, "found, %": 100 * np.mean(flagged)})
     chart = (
         alt.Chart(alt.Data(values=rows))
         .mark_line(point=True)

@@ -186,10 +186,10 @@ def _figures(node: ir.Node, shapes: Mapping[str, Sequence[int | None]]) -> tuple
     """Number of query and key heads, widths of key and value heads; or the reason why they are unknown."""
     query, key, value = shapes["Q"], shapes["K"], shapes["V"]
     is_flat = len(query) == 3
-    given = (_int(node, "q_num_heads"), _int(node, "kv_num_heads")) if is_flat else (query[1], key[1])
-    if is_flat and 0 in given:
+    counts = (_int(node, "q_num_heads"), _int(node, "kv_num_heads")) if is_flat else (query[1], key[1])
+    if is_flat and 0 in counts:
         return "its Q, K and V have 3 axes, but it has no q_num_heads and kv_num_heads"
-    heads, kv_heads, width, v_width = *given, query[-1], value[-1]
+    heads, kv_heads, width, v_width = *counts, query[-1], value[-1]
     if heads is None or kv_heads is None or width is None or v_width is None:
         needed = {"Q": (heads, width), "K": (kv_heads,), "V": (v_width,)}
         name = next(n for n, sizes in needed.items() if None in sizes)

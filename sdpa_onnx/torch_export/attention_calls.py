@@ -101,13 +101,13 @@ class _ScaleOverride(TorchFunctionMode):
         return func(*args, **named)
 
 
-def _call(given: Mapping[str, Any]) -> AttentionCall:
-    width = int(given["query"].shape[-1])
-    scale = given.get("scale")
+def _call(arguments: Mapping[str, Any]) -> AttentionCall:
+    width = int(arguments["query"].shape[-1])
+    scale = arguments.get("scale")
     return AttentionCall(
         scale=width**-0.5 if scale is None else float(scale),
-        is_causal=bool(given.get("is_causal", False)),
-        has_mask=given.get("attn_mask") is not None,
+        is_causal=bool(arguments.get("is_causal", False)),
+        has_mask=arguments.get("attn_mask") is not None,
         head_dim=width,
         where=innermost_user_line(traceback.extract_stack()),
     )

@@ -47,9 +47,9 @@ class BoundInputs:
         Returns:
             Positional and keyword arguments; values that are not tensors stay unchanged.
         """
-        given = iter(tensors)
+        replacements = iter(tensors)
         changed = {
-            parameter: pytree.tree_map(lambda leaf: next(given) if isinstance(leaf, Tensor) else leaf, value)
+            parameter: pytree.tree_map(lambda leaf: next(replacements) if isinstance(leaf, Tensor) else leaf, value)
             for parameter, value in self.arguments.items()
         }
         args = tuple(changed[parameter] for parameter in list(self.arguments)[: len(self.args)])
@@ -136,11 +136,11 @@ def choose_axes(
             )
         for name in named:
             axes[name] = _checked(name, leaves[name], wanted)
-    given = set(overrides or {})
+    overridden = set(overrides or {})
     guesses = {
         (name, 1)
         for name, leaf in leaves.items()
-        if name not in given and leaf.dim() == 2 and leaf.is_floating_point() and not _is_mask(name, leaf)
+        if name not in overridden and leaf.dim() == 2 and leaf.is_floating_point() and not _is_mask(name, leaf)
     }
     return axes, frozenset(guesses)
 

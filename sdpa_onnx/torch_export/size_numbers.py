@@ -71,8 +71,8 @@ class _CallRecorder(TorchFunctionMode):
     ) -> object:
         name = getattr(func, "__name__", "").strip("_")
         kinds: type[float] | tuple[type[float], type[int]] = (float, int) if name in _ARITHMETIC else float
-        given = (*args, *(kwargs or {}).values())
-        numbers = [float(item) for item in given if isinstance(item, kinds) and not isinstance(item, bool)]
+        arguments = (*args, *(kwargs or {}).values())
+        numbers = [float(item) for item in arguments if isinstance(item, kinds) and not isinstance(item, bool)]
         if numbers:
             self.calls.append((name, numbers, innermost_user_line(traceback.extract_stack())))
         return func(*args, **(kwargs or {}))

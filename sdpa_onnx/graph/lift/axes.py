@@ -208,9 +208,9 @@ class Axes:
         return (*_broadcast(left[:-2], right[:-2], node.outputs[0]), left[-2], right[-1])
 
 
-def _quotient(whole: _Sizes, parts: list[SizeEntry]) -> SizeEntry | None:
-    """The product of `whole` divided by the product of `parts`; None if it is unknown."""
-    left, number = list(whole), 1
+def _quotient(sizes_before: _Sizes, parts: list[SizeEntry]) -> SizeEntry | None:
+    """The product of `sizes_before` divided by the product of `parts`; None if it is unknown."""
+    left, number = list(sizes_before), 1
     for part in parts:
         if part in left:
             left.remove(part)

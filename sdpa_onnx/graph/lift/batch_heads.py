@@ -43,10 +43,10 @@ def _head_count_of_split(search: GraphFacts, value: ir.Value | None) -> int | No
     before, after = search.sizes_of(node.inputs[0]), search.sizes_of(value)
     if before is None or after is None or len(before) != 3 or len(after) != 3 or before[0] != after[0]:
         return None
-    whole, width = before[2], after[2]
-    if not isinstance(whole, int) or not isinstance(width, int) or width == 0 or whole % width:
+    total, width = before[2], after[2]
+    if not isinstance(total, int) or not isinstance(width, int) or width == 0 or total % width:
         return None
-    return whole // width
+    return total // width
 
 
 def split_heads(search: GraphFacts, nodes: Nodes, value: ir.Value, heads: int) -> ir.Value:

@@ -122,10 +122,10 @@ class CausalMasks:
         """
         identity = self._identity(mask)
         if identity not in self._known:
-            self._known[identity] = self._judge(mask)
-        short, whole = self._known[identity]
-        is_whole = short is not whole and key is not None and self._is_as_long(mask, key)
-        return whole if is_whole else short
+            self._known[identity] = self._prove(mask)
+        short, full = self._known[identity]
+        is_full = short is not full and key is not None and self._is_as_long(mask, key)
+        return full if is_full else short
 
     def _identity(self, mask: ir.Value) -> object:
         """A key that is equal for masks that several layers compute from the same condition."""
@@ -139,7 +139,7 @@ class CausalMasks:
         branches = tuple(self._search.scalar_of(value) for value in node.inputs[1:])
         return mask if None in branches else (node.inputs[0], mask.dtype, *branches)
 
-    def _judge(self, mask: ir.Value) -> tuple[Causality, Causality]:
+    def _prove(self, mask: ir.Value) -> tuple[Causality, Causality]:
         seen: list[_MaskTrial] = []
         is_every = self._varies_with_the_first(mask)
         for length in _LENGTHS:

@@ -46,11 +46,11 @@ def normalise_attention(
     if attention is None:
         return found
     attention = _with_rule(_with_groups(search, attention))
-    known = _known(causal, attention)
-    if known is None:
+    proved = _proved(causal, attention)
+    if proved is None:
         return replace(found, attention=attention)
-    if known is not Causality.LOWEST_AND_MORE:
-        attention = _with_causality(search, causal, attention, known)
+    if proved is not Causality.LOWEST_AND_MORE:
+        attention = _with_causality(search, causal, attention, proved)
         sees_a_key = attention.attn_mask is None  # with is_causal alone, every query sees the first key
         warnings = tuple(one for one in found.warnings if not (sees_a_key and one == NAN_ROWS))
         return replace(found, attention=attention, warnings=warnings)
@@ -80,7 +80,7 @@ def _with_groups(search: GraphFacts, attention: GraphAttention) -> GraphAttentio
     return replace(attention, key=key, value=value, spec=replace(spec, kv_num_heads=spec.kv_num_heads // times))
 
 
-def _known(causal: CausalMasks, attention: GraphAttention) -> Causality | None:
+def _proved(causal: CausalMasks, attention: GraphAttention) -> Causality | None:
     """What is proved of the mask; None if the attention has no mask, or features with which it must stay."""
     spec, mask = attention.spec, attention.attn_mask
     has_cache = spec.has_past or attention.nonpad_kv_seqlen is not None
@@ -90,17 +90,17 @@ def _known(causal: CausalMasks, attention: GraphAttention) -> Causality | None:
 
 
 def _with_causality(
-    search: GraphFacts, causal: CausalMasks, attention: GraphAttention, known: Causality
+    search: GraphFacts, causal: CausalMasks, attention: GraphAttention, proved: Causality
 ) -> GraphAttention:
     spec, mask = attention.spec, attention.attn_mask
     if mask is None:
         return attention
-    is_causal, rest = known in _CAUSAL, None if known in _REDUNDANT else mask
+    is_causal, rest = proved in _CAUSAL, None if proved in _REDUNDANT else mask
     if rest is not None and mask.dtype == ir.DataType.BOOL:
         parts = _conditions(mask)
-        judged = [causal.causality(part, attention.key) for part in parts]
-        kept = [part for part, one in zip(parts, judged, strict=True) if one not in _REDUNDANT]
-        is_causal = is_causal or any(one in _CAUSAL for one in judged)
+        results = [causal.causality(part, attention.key) for part in parts]
+        kept = [part for part, one in zip(parts, results, strict=True) if one not in _REDUNDANT]
+        is_causal = is_causal or any(one in _CAUSAL for one in results)
         if len(kept) < len(parts) and all(_has_keys(search, part, mask) for part in kept):
             rest = _joined(search, attention, kept)
     kind = MaskKind.NONE if rest is None else spec.mask
@@ -119,8 +119,10 @@ def _conditions(mask: ir.Value) -> list[ir.Value]:
 
 def _has_keys(search: GraphFacts, condition: ir.Value, mask: ir.Value) -> bool:
     """Whether a condition has as many columns as the mask; used alone, a single column would hide the other keys."""
-    own, whole = search.sizes_of(condition), search.sizes_of(mask)
-    return own is not None and whole is not None and len(own) in (2, 4) and own[-1] != 1 and own[-1] == whole[-1]
+    own, mask_sizes = search.sizes_of(condition), search.sizes_of(mask)
+    return (
+        own is not None and mask_sizes is not None and len(own) in (2, 4) and own[-1] != 1 and own[-1] == mask_sizes[-1]
+    )
 
 
 def _joined(search: GraphFacts, attention: GraphAttention, conditions: Sequence[ir.Value]) -> ir.Value | None:

@@ -93,8 +93,8 @@ def passes_through(search: GraphFacts, step: PathNode) -> bool:
         case "Identity":
             return True
         case "Cast":
-            given, target = node.inputs[0], node.attributes.get("to")
-            from_float = given is not None and (given.dtype is None or given.dtype in DTYPES)
+            source, target = node.inputs[0], node.attributes.get("to")
+            from_float = source is not None and (source.dtype is None or source.dtype in DTYPES)
             return from_float and target is not None and target.as_int() in DTYPES
         case "Dropout":
             training = node.inputs[2] if len(node.inputs) > 2 else None

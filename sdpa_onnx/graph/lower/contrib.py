@@ -52,8 +52,8 @@ def bias_and_rows(
         return None, None
     rows = rows_with_keys(nodes, attention, bias, opset=opset)
     per_sample = attention.nonpad_kv_seqlen is not None
-    whole = expand_mask(nodes, attention, lengths, bias, bounds=bounds_of(attention.spec), per_sample=per_sample)
-    return whole, rows
+    expanded = expand_mask(nodes, attention, lengths, bias, bounds=bounds_of(attention.spec), per_sample=per_sample)
+    return expanded, rows
 
 
 def output_shape(attention: GraphAttention) -> ir.Shape:

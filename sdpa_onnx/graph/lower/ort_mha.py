@@ -73,9 +73,9 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 def _is_lower_triangle(attention: GraphAttention) -> bool:
     """Whether it is causal and nothing else, with equal numbers of queries and keys."""
     axis = attention.spec.layout.length_axis
-    given = (attention.attn_mask, attention.nonpad_kv_seqlen, attention.past_key)
+    optional = (attention.attn_mask, attention.nonpad_kv_seqlen, attention.past_key)
     bounds = bounds_of(attention.spec)
-    plain = bounds.right == 0 and bounds.left is None and all(value is None for value in given)
+    plain = bounds.right == 0 and bounds.left is None and all(value is None for value in optional)
     return plain and same_size(attention.query, axis, attention.key, axis)
 
 

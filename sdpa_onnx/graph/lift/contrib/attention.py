@@ -82,24 +82,24 @@ def _refuse(one: ContribNode) -> None:
 def _widths(one: ContribNode) -> Sequence[int]:
     """Numbers of weight columns of query, key and value."""
     weights = one.search.dims_of(one.need("weights"))
-    whole = weights[-1] if weights is not None and len(weights) == 2 else None
-    if whole is None:
+    columns = weights[-1] if weights is not None and len(weights) == 2 else None
+    if columns is None:
         raise NotReadError("the shape of its weights is unknown")
     attribute = one.node.attributes.get("qkv_hidden_sizes")
     if attribute is None:
-        return [_third(whole)] * 3
+        return [_third(columns)] * 3
     if attribute.type is not ir.AttributeType.INTS or len(attribute.as_ints()) != 3:
         raise NotReadError("its attribute qkv_hidden_sizes is not a list of three integers")
     widths = list(attribute.as_ints())
-    if sum(widths) != whole or widths[0] != widths[1] or min(widths) < 1:
-        raise NotReadError(f"its qkv_hidden_sizes are {widths}, which do not fit weights of {whole} columns")
+    if sum(widths) != columns or widths[0] != widths[1] or min(widths) < 1:
+        raise NotReadError(f"its qkv_hidden_sizes are {widths}, which do not fit weights of {columns} columns")
     return widths
 
 
-def _third(whole: int) -> int:
-    if whole % 3:
-        raise NotReadError(f"its weights have {whole} columns, not a multiple of 3")
-    return whole // 3
+def _third(columns: int) -> int:
+    if columns % 3:
+        raise NotReadError(f"its weights have {columns} columns, not a multiple of 3")
+    return columns // 3
 
 
 def _project(one: ContribNode, widths: Sequence[int]) -> Sequence[ir.Value]:

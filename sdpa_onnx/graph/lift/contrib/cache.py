@@ -14,7 +14,7 @@ from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["CacheLengths", "buffer", "lengths_of", "valid_keys", "visible_by_query"]
 
-_WHOLE = ir.DataType.INT64
+_INT64 = ir.DataType.INT64
 _BOOL = ir.DataType.BOOL
 
 
@@ -47,11 +47,11 @@ def lengths_of(nodes: Nodes, query: ir.Value, seqlens: ir.Value, longest: ir.Val
     Source: onnxruntime docs/ContribOperators.md: with T = seqlens_k + 1 keys and S queries, of which Q = min(S, T)
         are not padding, P = T - Q keys are cached.
     """
-    flat = nodes("Reshape", nodes("Cast", seqlens, dtype=_WHOLE, to=int(_WHOLE)), nodes.integers(-1, 1))
+    flat = nodes("Reshape", nodes("Cast", seqlens, dtype=_INT64, to=int(_INT64)), nodes.integers(-1, 1))
     total = nodes("Add", flat, nodes.integers(1))
     queries = size_of(nodes, query, 1)
     past = nodes("Max", nodes("Sub", total, queries), nodes.integers(0))
-    longest = nodes("Reshape", nodes("Cast", longest, dtype=_WHOLE, to=int(_WHOLE)), nodes.integers(1))
+    longest = nodes("Reshape", nodes("Cast", longest, dtype=_INT64, to=int(_INT64)), nodes.integers(1))
     return CacheLengths(total=total, past=past, longest=longest, queries=queries)
 
 
@@ -111,20 +111,20 @@ def buffer(
         rows = nodes("Concat", nodes("Transpose", past, perm=[0, 2, 1, 3]), rows, axis=1)
         place = positions(nodes, size)
         shifted = nodes("Add", place, nodes("Sub", held, lengths.past))
-        index = nodes("Where", nodes("Less", place, lengths.past, dtype=_BOOL), place, shifted, dtype=_WHOLE)
+        index = nodes("Where", nodes("Less", place, lengths.past, dtype=_BOOL), place, shifted, dtype=_INT64)
     last = nodes("Sub", size_of(nodes, rows, 1), nodes.integers(1))
     samples = nodes("Concat", size_of(nodes, rows, 0), size, axis=0)
     index = nodes("Expand", nodes("Min", index, last), samples)
-    taken = nodes("GatherND", rows, nodes("Unsqueeze", index, nodes.integers(2)), batch_dims=1, dtype=new.dtype)
+    gathered = nodes("GatherND", rows, nodes("Unsqueeze", index, nodes.integers(2)), batch_dims=1, dtype=new.dtype)
     # Not `total`: the kernel also stores new keys that are padding, and a comparison with it covers them.
     end = nodes("Add", lengths.past, lengths.queries)
     written = nodes("Unsqueeze", nodes("Less", place, end, dtype=_BOOL), nodes.integers(2, 3))
-    kept = nodes("Where", written, taken, nodes.constant(0, new.dtype or ir.DataType.FLOAT), dtype=new.dtype)
+    kept = nodes("Where", written, gathered, nodes.constant(0, new.dtype or ir.DataType.FLOAT), dtype=new.dtype)
     present = nodes("Transpose", kept, perm=[0, 2, 1, 3], shape=ir.Shape([None, heads, None, width]))
-    whole = nodes("Reshape", kept, nodes.integers(0, 0, heads * width))
+    merged = nodes("Reshape", kept, nodes.integers(0, 0, heads * width))
     attended = nodes(
         "Slice",
-        whole,
+        merged,
         nodes.integers(0),
         lengths.longest,
         nodes.integers(1),

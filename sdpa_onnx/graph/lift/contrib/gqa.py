@@ -171,7 +171,7 @@ def _rotated(one: ContribNode, parts: _Parts, past: ir.Value | None, lengths: Ca
     pairs = one.size(cos, -1, "cos_cache")
     if not 0 < 2 * pairs <= parts.width:
         raise NotReadError(f"its cos_cache rotates {2 * pairs} columns, but its heads have width {parts.width}")
-    places = _places(one, parts.query, past, lengths)
+    places = _query_positions(one, parts.query, past, lengths)
     turned = [nodes("Unsqueeze", nodes("Gather", table, places, axis=0), nodes.integers(2)) for table in (cos, sin)]
     rotation = Rotation(cos=turned[0], sin=turned[1], pairs=pairs, interleaved=one.integer("rotary_interleaved") == 1)
     return replace(
@@ -181,12 +181,14 @@ def _rotated(one: ContribNode, parts: _Parts, past: ir.Value | None, lengths: Ca
     )
 
 
-def _places(one: ContribNode, query: ir.Value, past: ir.Value | None, lengths: CacheLengths | None) -> ir.Value:
+def _query_positions(
+    one: ContribNode, query: ir.Value, past: ir.Value | None, lengths: CacheLengths | None
+) -> ir.Value:
     """The position of each query: (batch or 1, queries)."""
-    given, nodes = one.get("position_ids"), one.nodes
+    position_ids, nodes = one.get("position_ids"), one.nodes
     rows = positions(nodes, size_of(nodes, query, 1))
-    if given is not None:
-        return _given_places(one, given, query, rows)
+    if position_ids is not None:
+        return _explicit_positions(one, position_ids, query, rows)
     if lengths is not None:
         return nodes("Add", lengths.past, rows)
     if past is not None:
@@ -194,17 +196,17 @@ def _places(one: ContribNode, query: ir.Value, past: ir.Value | None, lengths: C
     return nodes("Unsqueeze", rows, nodes.integers(0))
 
 
-def _given_places(one: ContribNode, given: ir.Value, query: ir.Value, rows: ir.Value) -> ir.Value:
+def _explicit_positions(one: ContribNode, position_ids: ir.Value, query: ir.Value, rows: ir.Value) -> ir.Value:
     """`position_ids`; for a first prompt "the kernel uses only the first element" and counts from it."""
-    nodes, whole = one.nodes, ir.DataType.INT64
+    nodes, int64 = one.nodes, ir.DataType.INT64
     if one.get("query_seqlens") is not None:  # with it, the kernel does not distinguish a prompt from a later chunk
-        return given
-    longest = nodes("Cast", one.need("total_sequence_length"), dtype=whole, to=int(whole))
+        return position_ids
+    longest = nodes("Cast", one.need("total_sequence_length"), dtype=int64, to=int(int64))
     is_prompt = nodes(
         "Equal", nodes("Reshape", longest, nodes.integers(1)), size_of(nodes, query, 1), dtype=ir.DataType.BOOL
     )
-    first = nodes("Slice", nodes("Reshape", given, nodes.integers(-1)), nodes.integers(0), nodes.integers(1))
-    return nodes("Where", is_prompt, nodes("Add", first, rows), given, dtype=whole)
+    first = nodes("Slice", nodes("Reshape", position_ids, nodes.integers(-1)), nodes.integers(0), nodes.integers(1))
+    return nodes("Where", is_prompt, nodes("Add", first, rows), position_ids, dtype=int64)
 
 
 def _masked(one: ContribNode, attention: GraphAttention, seen: ir.Value | None) -> GraphAttention:

@@ -47,8 +47,8 @@ def fill_of(one: ContribNode, dtype: Dtype) -> float:
 
 def size_of(nodes: Nodes, value: ir.Value, axis: int) -> ir.Value:
     """The size of one axis: (1,) int64."""
-    whole = nodes("Shape", value, dtype=ir.DataType.INT64)
-    return nodes("Gather", whole, nodes.integers(axis), axis=0)
+    shape = nodes("Shape", value, dtype=ir.DataType.INT64)
+    return nodes("Gather", shape, nodes.integers(axis), axis=0)
 
 
 def positions(nodes: Nodes, size: ir.Value) -> ir.Value:
@@ -59,8 +59,8 @@ def positions(nodes: Nodes, size: ir.Value) -> ir.Value:
         size: (1,) int64.
     """
     end = nodes("Squeeze", size, nodes.integers(0))
-    whole = ir.DataType.INT64
-    return nodes("Range", nodes.constant(0, whole), end, nodes.constant(1, whole))
+    int64 = ir.DataType.INT64
+    return nodes("Range", nodes.constant(0, int64), end, nodes.constant(1, int64))
 
 
 def visible_from_mask(nodes: Nodes, mask: ir.Value, rank: int) -> ir.Value:
@@ -89,22 +89,22 @@ def visible_from_bounds(
         keys: (1,) int64: number of past and new keys.
         has_starts: Whether the operator supports (2 batch,).
     """
-    whole = nodes("Cast", mask, dtype=ir.DataType.INT64, to=int(ir.DataType.INT64))
+    bounds = nodes("Cast", mask, dtype=ir.DataType.INT64, to=int(ir.DataType.INT64))
     places = positions(nodes, keys)
-    ends = nodes("Slice", whole, nodes.integers(0), batch)
+    ends = nodes("Slice", bounds, nodes.integers(0), batch)
     seen = nodes("Less", places, nodes("Unsqueeze", ends, nodes.integers(1)), dtype=ir.DataType.BOOL)
     if has_starts:
-        starts = _starts(nodes, whole, batch)
+        starts = _starts(nodes, bounds, batch)
         begun = nodes("Less", places, nodes("Unsqueeze", starts, nodes.integers(1)), dtype=ir.DataType.BOOL)
         seen = nodes("And", seen, nodes("Not", begun))
     return nodes("Unsqueeze", seen, nodes.integers(1, 2), shape=ir.Shape([None, 1, 1, None]))
 
 
-def _starts(nodes: Nodes, whole: ir.Value, batch: ir.Value) -> ir.Value:
+def _starts(nodes: Nodes, bounds: ir.Value, batch: ir.Value) -> ir.Value:
     """The second half of (2 batch,) numbers; 0 for any other count, so that one graph works for all counts."""
     twice = nodes("Add", batch, batch)
-    length = nodes("Shape", whole, dtype=ir.DataType.INT64)
-    padded = nodes("Concat", whole, nodes("Expand", nodes.integers(0), batch), axis=0)
+    length = nodes("Shape", bounds, dtype=ir.DataType.INT64)
+    padded = nodes("Concat", bounds, nodes("Expand", nodes.integers(0), batch), axis=0)
     second = nodes("Slice", padded, batch, twice)
     is_twice = nodes("Equal", length, twice, dtype=ir.DataType.BOOL)
     return nodes("Where", is_twice, second, nodes.integers(0), dtype=ir.DataType.INT64)

@@ -98,8 +98,10 @@ def _packed_in_key(one: ContribNode, query: ir.Value, packed: ir.Value, heads: i
 def _packed_in_query(one: ContribNode, packed: ir.Value, heads: int) -> ContribOperands:
     one.refuse("key", "value", why="but its query packs query, key and value")
     width = _packed_width(one, packed, heads, 3, "query")
-    whole = heads * width
-    query, key, value = add_bias(one, one.get("bias"), _unpack(one, packed, 3, whole), (whole, whole, whole))
+    total_width = heads * width
+    query, key, value = add_bias(
+        one, one.get("bias"), _unpack(one, packed, 3, total_width), (total_width, total_width, total_width)
+    )
     return ContribOperands(query=query, key=key, value=value, head_dim=width, v_head_dim=width, equally_long=True)
 
 

@@ -106,14 +106,14 @@ def _attention(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
         known = list(widths.as_ints()) if widths.type is ir.AttributeType.INTS else []
         return _last_axis(node, nodes, known[-1] if known else None)
     weights = node.inputs[1].shape if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    whole = weights[-1] if weights is not None and len(weights) == 2 else None
-    return _last_axis(node, nodes, whole // 3 if isinstance(whole, int) else None)
+    columns = weights[-1] if weights is not None and len(weights) == 2 else None
+    return _last_axis(node, nodes, columns // 3 if isinstance(columns, int) else None)
 
 
 def _separate(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
     """`GroupQueryAttention` with separate inputs has the shape of its query; with packed inputs it is unknown."""
-    given = [value is not None for value in node.inputs[1:3]]
-    return nodes("Identity", node.inputs[0]) if given == [True, True] and place == 0 else None
+    is_present = [value is not None for value in node.inputs[1:3]]
+    return nodes("Identity", node.inputs[0]) if is_present == [True, True] and place == 0 else None
 
 
 def _multi_head(node: ir.Node, place: int, nodes: Nodes) -> ir.Value | None:
