@@ -29,9 +29,9 @@ from sdpa_onnx.torch_export.capture import (
     with_usual_sizes,
 )
 from sdpa_onnx.torch_export.fx_normalise import DynamicWidthError
-from sdpa_onnx.torch_export.linked_axes import linked_axes, named_sizes
+from sdpa_onnx.torch_export.linked_axes import input_dims, linked_axes, named_sizes
 from sdpa_onnx.torch_export.modules import ScaledDotProductAttention
-from sdpa_onnx.torch_export.onnx_tidy import input_dims, rename_dims, rename_value, symbol_names
+from sdpa_onnx.torch_export.onnx_tidy import rename_dims, rename_value, symbol_names
 from sdpa_onnx.torch_export.translate import Translation, sign, translate
 
 __all__ = ["HIGHEST_OPSET", "LOWEST_OPSET", "export_module", "export_spec"]

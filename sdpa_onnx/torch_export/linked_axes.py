@@ -6,6 +6,7 @@ differ. Does not rename axes; the exporter does.
 
 from collections.abc import Mapping, Sequence
 
+import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
@@ -14,9 +15,17 @@ from sdpa_onnx.torch_export.bound_inputs import BoundInputs
 from sdpa_onnx.torch_export.capture import evaluating
 from sdpa_onnx.torch_export.quiet import quiet
 
-__all__ = ["linked_axes", "named_sizes"]
+__all__ = ["input_dims", "linked_axes", "named_sizes"]
 
 Dims = Sequence[Sequence[int | str]]
+
+
+def input_dims(model: ir.Model) -> list[tuple[int | str, ...]]:
+    """Number or symbol of each axis of each graph input; "" for an axis with neither."""
+    return [
+        tuple(dim if isinstance(dim, int) else str(dim.value or "") for dim in value.shape or ())
+        for value in model.graph.inputs
+    ]
 
 
 def named_sizes(inputs: BoundInputs, dims: Dims) -> dict[str, int]:

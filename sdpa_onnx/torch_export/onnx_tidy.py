@@ -11,7 +11,6 @@ from onnx_ir.traversal import RecursiveGraphIterator
 
 __all__ = [
     "detach_tensors",
-    "input_dims",
     "rename_dims",
     "rename_value",
     "strip_metadata",
@@ -102,14 +101,6 @@ def rename_dims(model: ir.Model, names: Mapping[str, str]) -> None:
                 for dim in value.shape
             ]
         )
-
-
-def input_dims(model: ir.Model) -> list[tuple[int | str, ...]]:
-    """Number or symbol of each axis of each graph input; "" for an axis with neither."""
-    return [
-        tuple(dim if isinstance(dim, int) else str(dim.value or "") for dim in value.shape or ())
-        for value in model.graph.inputs
-    ]
 
 
 def symbol_names(

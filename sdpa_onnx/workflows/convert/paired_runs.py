@@ -23,12 +23,12 @@ from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Un
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, draw_feeds, ladder
 from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, with_hidden_rows
-from sdpa_onnx.workflows.check.graph_numbers import likely_sizes
 from sdpa_onnx.workflows.check.mask_inputs import drawn_as_masks, mask_only_axes
 from sdpa_onnx.workflows.convert.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, rounded
 from sdpa_onnx.workflows.verify.axis_links import axis_links, follow, size_sets
+from sdpa_onnx.workflows.verify.baked_settings import likely_sizes
 
 __all__ = ["HIDDEN_ROWS", "PairRun", "PairedModels", "RunEffort", "edge_sets", "has_branches", "long_sets"]
 

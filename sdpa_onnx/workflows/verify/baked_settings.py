@@ -5,11 +5,12 @@ it where the graph does not state its scale.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.size_functions import size_functions, stored
@@ -18,7 +19,6 @@ from sdpa_onnx.errors import ExportError, ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
 from sdpa_onnx.workflows.check.feeds import Feeds, arguments_of, draw_feeds
-from sdpa_onnx.workflows.check.graph_numbers import scalar_constants
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
     from sdpa_onnx.torch_export.attention_calls import AttentionCall
 
-__all__ = ["baked_settings"]
+__all__ = ["baked_settings", "likely_sizes"]
 
 Sizes = Mapping[str, int]
 
 # Scales that are tried one by one where the graph does not state its own.
 _CANDIDATES = 64
+# A constant with more elements is a weight.
+_SMALL = 16
+_LONGEST = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +210,7 @@ def _candidates(model: OnnxModel, first: _Heard | None, heard: Sequence[_Heard])
     """The module's scales at the sizes that are known, then every number in the graph that may be one."""
     found = [tuple(call.scale for call in one.calls) for one in (first, *heard) if one is not None]
     count = len(heard[0].calls)
-    numbers = [number for number in scalar_constants(model) if 0.0 < abs(number) < np.inf]
+    numbers = [number for number in _scalar_constants(model) if 0.0 < abs(number) < np.inf]
     # Exporters write the scale, its root on query and key each, or what the scores are divided by.
     found += [(abs(power),) * count for number in numbers for power in (number, number**2, 1 / number, number**-2)]
     return list(dict.fromkeys(found))[:_CANDIDATES]
@@ -237,3 +240,40 @@ def _where(call: "AttentionCall") -> str:
 
 def _words(sizes: Sizes) -> str:
     return ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+
+
+def _scalar_constants(model: OnnxModel) -> list[float]:
+    """Every constant that is a single floating-point number, each once."""
+    found = (float(array.reshape(-1)[0]) for array in _constants(model) if array.dtype.kind == "f" and array.size == 1)
+    return list(dict.fromkeys(found))
+
+
+def likely_sizes(model: OnnxModel) -> list[int]:
+    """Whole numbers from 2 on in small constants, and the last axes of constants that may be masks."""
+    found: list[int] = []
+    for array in _constants(model):
+        if array.dtype.kind in "iu" and array.size <= _SMALL:
+            found += [int(number) for number in array.reshape(-1)]
+        elif array.ndim >= 2:
+            found += array.shape[-2:]
+    return [size for size in dict.fromkeys(found) if 1 < size <= _LONGEST]
+
+
+def _constants(model: OnnxModel) -> Iterator[NDArray[np.generic]]:
+    for value in model.ir.graph.initializers.values():
+        if value.const_value is not None and value.const_value.dtype is not ir.DataType.STRING:
+            yield value.const_value.numpy()
+    for node in model.ir.graph.all_nodes():
+        if node.op_type == "Constant" and node.domain == "":
+            yield from _of_node(node)
+
+
+def _of_node(node: ir.Node) -> Iterator[NDArray[np.generic]]:
+    for attribute in node.attributes.values():
+        match attribute.type:
+            case ir.AttributeType.TENSOR:
+                yield attribute.as_tensor().numpy()
+            case ir.AttributeType.FLOAT | ir.AttributeType.INT | ir.AttributeType.INTS | ir.AttributeType.FLOATS:
+                yield np.asarray(attribute.value)
+            case _:
+                continue

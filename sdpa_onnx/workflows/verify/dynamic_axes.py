@@ -18,10 +18,9 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.ort_errors import failing_node
 from sdpa_onnx.workflows.check.check_options import CheckOptions
-from sdpa_onnx.workflows.check.graph_numbers import likely_sizes
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.verify.axis_links import SETS, axis_links, first_that_runs, follow, size_sets
-from sdpa_onnx.workflows.verify.baked_settings import baked_settings
+from sdpa_onnx.workflows.verify.baked_settings import baked_settings, likely_sizes
 from sdpa_onnx.workflows.verify.fixed_number import fixed_number
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 

@@ -59,8 +59,7 @@ def load_against(path: Path, against: str | None) -> OnnxModel:
     if against is None:
         return model
     from sdpa_onnx.torch_export.bound_inputs import bind_inputs
-    from sdpa_onnx.torch_export.linked_axes import named_sizes
-    from sdpa_onnx.torch_export.onnx_tidy import input_dims
+    from sdpa_onnx.torch_export.linked_axes import input_dims, named_sizes
     from sdpa_onnx.torch_export.targets import resolve_target
 
     target = resolve_target(against)

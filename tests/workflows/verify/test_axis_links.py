@@ -120,4 +120,4 @@ def test_empty_outputs_at_sizes_that_fit_are_found() -> None:
     assert proof.outcome is Outcome.DISAGREES
     assert proof.reason.startswith("It is wrong wherever it was tried, e.g. at b 3, n ")
     assert ", key (0, 2, " in proof.reason
-    assert " do not fit together." in proof.reason
+    assert " do not match." in proof.reason
