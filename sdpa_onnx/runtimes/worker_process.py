@@ -18,10 +18,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from sdpa_onnx.runtimes.onnxruntime_import import NO_TELEMETRY
-from sdpa_onnx.runtimes.process_end import ending, last_line
 from sdpa_onnx.runtimes.worker.orphan import OTHER_PARENT
 
-__all__ = ["NOT_THE_RUNTIME", "WorkerProcess", "WorkerService", "cannot_import", "oom_kills", "start_worker"]
+__all__ = [
+    "NOT_THE_RUNTIME",
+    "WorkerProcess",
+    "WorkerService",
+    "cannot_import",
+    "ending",
+    "last_line",
+    "oom_kills",
+    "start_worker",
+]
 
 # Read before anything is imported there; they cannot be changed later.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -32,8 +40,9 @@ _FOLDER = Path(__file__).parent / "worker"
 _PACKAGE = "sdpa_onnx_worker"
 _OLDEST = (3, 9)
 
-# What a runtime prints is kept for its last line only.
+# What a runtime prints is kept for its last line only, which lies in the tail.
 _MOST_PRINTED_BYTES = 2**20
+_TAIL_BYTES = 4096
 
 # Every Python since 2.6 reads this text, so that an old one can be told. The empty path is the folder that the
 # process stands in: a file named numpy.py there is not ours.
@@ -245,3 +254,21 @@ def _counter(path: Path) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
+def ending(status: int) -> str:
+    """How a process ended: the name of the signal, or its exit code."""
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def last_line(errors: IO[bytes]) -> str:
+    """What a process printed last on its standard error, without a final stop, or ""."""
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, size - _TAIL_BYTES))
+    lines = errors.read().decode(errors="replace").strip().splitlines()
+    return " ".join(lines[-1].split()).rstrip(".") if lines else ""

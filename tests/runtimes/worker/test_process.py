@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from sdpa_onnx.runtimes.process_end import ending, last_line
+from sdpa_onnx.runtimes.worker_process import ending, last_line
 
 
 @pytest.mark.parametrize(
