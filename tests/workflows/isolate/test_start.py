@@ -114,7 +114,7 @@ def test_function_without_a_result(
     log = tmp_path / "log"
     with IsolatedFunction(function(name), who="It", attempts=2) as calls:
         failed = calls.call(str(log).encode(), patience_seconds=0.5, first_seconds=0.5 if name == "hangs" else 60.0)
-        assert failed == CallFailure(reason)
+        assert failed == CallFailure(reason, is_timeout=name == "hangs")
         assert set(psutil.Process().children()) <= before
     assert not log.exists() or log.read_text() == "xx"
 
