@@ -230,7 +230,7 @@ def test_the_history_grows(runner: Runner) -> None:
     assert kept[0] == "20200102T000000Z-abc"
     assert kept[1].endswith(git(runner.folder, "rev-parse", "--short", "HEAD"))
     assert len(kept) == 2
-    assert "1 run, 1 series: no change of level." in runner.summary
+    assert "No level change in 1 run (1 series)." in runner.summary
     assert not (earlier / kept[1] / "samples").exists()
 
 

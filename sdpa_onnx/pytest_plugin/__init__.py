@@ -1,7 +1,7 @@
-"""The pytest plugin: a fixture that asserts agreement and compares callables and models paired.
+"""The pytest plugin: a fixture that asserts agreement and compares the time of callables and models in pairs.
 
-Loads nothing heavy and does nothing until a test asks for the fixture `sdpa`; what that can do stands in `fixture`.
-With pytest-benchmark beside it, comparisons join its table and its JSON.
+It imports nothing heavy and does nothing until a test uses the fixture `sdpa`, which is described in `fixture`. If
+pytest-benchmark is installed, comparisons are added to its table and its JSON.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ _OPTION = "sdpa_json"
 
 @pytest.fixture
 def sdpa(request: pytest.FixtureRequest) -> Sdpa:
-    """Assert that a model agrees with the oracle, and compare callables or models interleaved."""
+    """Assert that a model agrees with the oracle, and time callables or models interleaved."""
     return Sdpa(item=request.node)
 
 
@@ -31,12 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest=_OPTION,
         type=Path,
         metavar="FILE",
-        help="write the comparisons of the fixture `sdpa` into FILE, in the format of pytest-benchmark",
+        help="write the comparisons of the fixture `sdpa` to FILE, in the format of pytest-benchmark",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a file that cannot be written before any test runs."""
+    """Check that the file can be written before any test runs."""
     config.stash[COLLECTED] = SessionComparisons()
     path = config.getoption(_OPTION)
     if path is None or hasattr(config, "workerinput"):
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the file, also where tests failed."""
+    """Write the file, even if tests failed."""
     collected = session.config.stash[COLLECTED]
     if collected.path is None or session.config.getoption("collectonly"):
         return
@@ -64,28 +64,28 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
     try:
         write_json(collected.path, collected.entries, root=session.config.rootpath)
-        collected.told = f"{len(collected.results)} comparison(s) written to {collected.path}"
+        collected.file_message = f"{len(collected.results)} comparison(s) written to {collected.path}"
     except FolderError as error:
-        collected.told = str(error)
+        collected.file_message = str(error)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
     collected = config.stash[COLLECTED]
-    if not collected.results and not collected.told:
+    if not collected.results and not collected.file_message:
         return
     terminalreporter.section("sdpa-onnx: paired comparisons")
     for result in collected.results:
         terminalreporter.write_line(f"{result.test}: {result.describe()}")
         for warning in result.warnings:
             terminalreporter.write_line(f"  {warning}")
-    if collected.told:
-        terminalreporter.write_line(collected.told)
+    if collected.file_message:
+        terminalreporter.write_line(collected.file_message)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config: pytest.Config, output_json: dict[str, Any]) -> None:
-    """Say in pytest-benchmark's JSON on what machine and with which versions our comparisons were made."""
+    """Add the machine and the versions of our comparisons to the JSON of pytest-benchmark."""
     if config.stash[COLLECTED].entries:
         from sdpa_onnx.core.compare.benchmark_json import OURS
         from sdpa_onnx.pytest_plugin.json_file import our_run

@@ -1,4 +1,4 @@
-"""A model judged by the float64 oracle for a test: the judgements of `sdpa-onnx verify`, and what a failure says."""
+"""Judge a model against the float64 oracle for a test, as `sdpa-onnx verify` does, and form the failure message."""
 
 import os
 import shlex
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_disagreement"]
 
-# Findings that a failure shows; the others are counted.
+# Greatest number of findings in a failure message; the others are counted.
 _SHOWN = 5
 
 
@@ -35,14 +35,14 @@ def find_disagreement(
         model: File, `ModelProto`, `onnx_ir.Model` or `OnnxModel`.
         runtime: Its name.
         sizes: Sizes of named axes; the others are chosen.
-        inputs: Arrays by input name, or an .npz file of them, in place of drawn ones.
-        seed: Of drawn inputs.
+        inputs: Arrays by input name, or an .npz file of them, instead of random inputs.
+        seed: Seed of random inputs.
 
     Returns:
-        Why the model does not agree, with the evidence; None if it does.
+        Why the model does not agree, with the evidence; None if it agrees.
 
     Raises:
-        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is not there.
+        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is unknown or not installed.
         ModelError: If nothing in the model can be judged.
         PlanError: If a size or an input is wrong.
         SessionError: If the runtime refuses given inputs.
@@ -61,8 +61,8 @@ def find_disagreement(
     judged = sum(isinstance(record, AgreementRecord) and record.verdict is not None for record in records)
     if not bad:
         return None if judged else _nothing_judged(records, target, runtime)
-    again = _command(loaded, runtime, sizes, inputs, seed)
-    return "\n".join([_header(bad, judged, target, runtime), *_findings(bad), f"Again: {again}"])
+    command = _command(loaded, runtime, sizes, inputs, seed)
+    return "\n".join([_header(bad, judged, target, runtime), *_findings(bad), f"Repeat with: {command}"])
 
 
 def _arrays(
@@ -78,8 +78,8 @@ def _arrays(
     missing = [name for name in model.input_names if name not in inputs]
     if missing:
         raise PlanError(
-            f"The inputs lack '{missing[0]}'; they have {', '.join(inputs) or 'nothing'}.",
-            hint="Name arrays as the inputs of the model.",
+            f"The inputs have no '{missing[0]}'; they have {', '.join(inputs) or 'nothing'}.",
+            hint="Name the arrays like the inputs of the model.",
         )
     return {name: inputs[name] for name in model.input_names}
 
@@ -93,8 +93,8 @@ def _header(bad: Sequence[Record], judged: int, target: str, runtime: str) -> st
 
 
 def _findings(bad: Sequence[Record]) -> list[str]:
-    """The first few, each with its figures."""
-    # Wrong ones first: what merely failed may be a consequence.
+    """The first findings, each with its figures."""
+    # Disagreements first: a failure may be a consequence.
     ordered = sorted(bad, key=lambda record: record.outcome is not Outcome.DISAGREES)
     lines = [line for record in ordered[:_SHOWN] for line in _finding(record)]
     left = len(bad) - _SHOWN
@@ -123,7 +123,7 @@ def _finding(record: Record) -> list[str]:
 def _nothing_judged(records: Sequence[Record], target: str, runtime: str) -> str:
     reasons = [record.reason for record in records if record.reason]
     why = f" {reasons[0]}" if reasons else ""
-    return f"Nothing of {target} was judged on {runtime}, so nothing is shown to agree.{why}"
+    return f"No output of {target} was judged on {runtime}, so agreement is not shown.{why}"
 
 
 def _command(
@@ -133,7 +133,7 @@ def _command(
     inputs: "Mapping[str, NDArray[Any]] | str | os.PathLike[str] | None",
     seed: int,
 ) -> str:
-    """What repeats the judgement at a prompt."""
+    """The command line that repeats the judgement."""
     words = ["sdpa-onnx", "verify", str(model.path or "FILE"), "--runtime", runtime]
     words += [word for axis, size in sizes.items() for word in ("--size", f"{axis}={size}")]
     if inputs is not None:

@@ -1,6 +1,7 @@
-"""Two callables timed interleaved in this process, beside the baseline once more; knows calls, not models.
+"""Time two callables and a clone of the baseline interleaved in this process; knows callables, not models.
 
-The rule is that of METHOD B.4 with one launch: what two processes of one program differ by goes into the interval.
+The rule is that of METHOD B.4 with one launch: the interval includes the difference between two processes of one
+program.
 """
 
 import dataclasses
@@ -33,22 +34,22 @@ __all__ = ["BASELINE", "CANDIDATE", "judge_pair", "time_callables"]
 
 BASELINE, CANDIDATE = "baseline", "candidate"
 
-# What runs a callable, as far as we know.
+# The runtime in the records of callables.
 _RUNTIME = "python"
-# One look; the share of wrong words that METHOD B.4 allows.
+# One look; alpha is the rate of wrong verdicts that METHOD B.4 allows.
 _LOOK = StoppingLook(launches=1, alpha=0.01)
-# Most blocks of a launch, and the fewest for which METHOD B.3 found the share of wrong words near what it should be.
+# Greatest number of blocks of a launch, and the least for which METHOD B.3 found the rate of wrong verdicts near alpha.
 _MOST_BLOCKS, _LEAST_BLOCKS = 160, 20
 _VISIT_SECONDS = 0.01
 _LONGEST_WARM_UP_SECONDS = 2.0
-# What is timed at a stroke takes at least this long: the two readings of the clock, about 0.1 us, are then 0.2 % of it.
-_STROKE_SECONDS = 50e-6
-# No call of Python takes less; a clock may see nothing of it.
+# Least duration of a timed batch of calls: the two readings of the clock, about 0.1 us, are then 0.2 % of it.
+_BATCH_SECONDS = 50e-6
+# Least duration of a Python call; the clock may read 0.
 _SHORTEST_SECONDS = 1e-8
 _TRIAL_CALLS = 5
-# CPU time above wall time by this much is that of other threads. Mirrors the rule for disturbed calls, METHOD B.4.
+# CPU time this much above wall time comes from other threads. Mirrors the rule for disturbed calls, METHOD B.4.
 _THREADS_SHARE, _THREADS_SECONDS = 0.03, 3e-6
-# The two clocks disagree by more than this share: something waits, or faults. Source: METHOD B.4.
+# If the ratios by the two clocks differ by more than this share, an arm waits, or has page faults. Source: METHOD B.4.
 _CLOCKS_DIFFER = 0.015
 
 
@@ -60,23 +61,23 @@ def time_callables(
     seed: int = 0,
     clock: Clock | None = None,
 ) -> TimedPair:
-    """Time two callables in random blocks, the baseline a second time as an arm that must come out equal.
+    """Time two callables in random blocks, with a clone of the baseline as an arm that must be equal to it.
 
-    What either raises is passed on. Tracing and profiling (coverage) are off meanwhile.
+    Exceptions of the callables propagate. Tracing and profiling (coverage) are off during the measurement.
 
     Args:
-        baseline, candidate: Called without arguments; what they return is dropped.
-        seconds: For the blocks; at least 20 are measured whatever they cost. Warm-up takes at most as long again,
-            unless five calls of each arm take longer.
-        seed: Of the order of visits.
-        clock: None = the system's.
+        baseline, candidate: Called without arguments; their results are discarded.
+        seconds: Time for the blocks; at least 20 are measured even if they take longer. Warm-up takes at most as long
+            again, unless five calls of each arm take longer.
+        seed: Seed of the order of visits.
+        clock: None = the clock of the system.
     """
     clock = clock or SystemClock()
     with announced() as notice, _undisturbed():
         calls = {BASELINE: baseline, CANDIDATE: candidate, CLONE: baseline}
         trials = {name: _trial(calls[name], clock) for name in (BASELINE, CANDIDATE)}
         counts = {
-            name: math.ceil(_STROKE_SECONDS / max(least, _SHORTEST_SECONDS)) for name, (least, _) in trials.items()
+            name: math.ceil(_BATCH_SECONDS / max(least, _SHORTEST_SECONDS)) for name, (least, _) in trials.items()
         }
         counts[CLONE] = counts[BASELINE]
         plan = VisitPlan(
@@ -88,7 +89,7 @@ def time_callables(
             seed=seed,
         )
         watch = ThreadsWatch()
-        visits = visit_arms({name: _stroke(call, counts[name]) for name, call in calls.items()}, plan, clock=clock)
+        visits = visit_arms({name: _batch(call, counts[name]) for name, call in calls.items()}, plan, clock=clock)
         used = watch.used()
         others = notice.warnings()
     samples = {
@@ -120,16 +121,16 @@ def judge_pair(
     doubts: tuple[str, ...] = (),
     seed: int = 0,
 ) -> TimedPair:
-    """The records of both arms from samples of one launch.
+    """Form the records of both arms from samples of one launch.
 
     Args:
-        samples: Of the baseline, the candidate and the clone.
-        counts: Calls of each arm that were timed at a stroke.
-        waits: Whether a callable waits by itself (sleeps, reads): its wall time counts then, never its CPU time.
-        used: The threads that worked while it was measured; None = what the samples tell.
+        samples: Samples of the baseline, the candidate and the clone.
+        counts: Calls of each arm in a timed batch.
+        waits: Whether a callable waits by itself (sleeps, reads): then wall time decides, never CPU time.
+        used: The threads that worked during the measurement; None = judge from the samples.
         calibration: Difference between processes.
-        doubts: What is known already to speak against the samples, each one sentence.
-        seed: Of the bootstrap.
+        doubts: Known reasons to doubt the samples, each one sentence.
+        seed: Seed of the bootstrap.
     """
     arms = samples.values()
     helped = used is not None and used.several
@@ -158,7 +159,7 @@ def judge_pair(
 
 
 def _plain(name: str, sample: ArmSamples, decision: Decision, warnings: tuple[str, ...]) -> TimingRecord:
-    """One arm by itself: no ratio, no word."""
+    """One arm by itself: no ratio, no verdict."""
     median = bootstrap_median(sample.per_visit(decision.clock)[0])
     return TimingRecord(
         arm=name,
@@ -186,7 +187,7 @@ def _record(
     calibration: Calibration,
     warnings: tuple[str, ...],
 ) -> TimingRecord:
-    """One arm; the ratio stands with the candidate."""
+    """One arm; the candidate has the ratio."""
     plain = _plain(name, sample, decision, warnings)
     if name == BASELINE:
         return plain
@@ -208,7 +209,7 @@ def _record(
 
 
 def _ratio(samples: Mapping[str, ArmSamples], clock: str, calibration: Calibration) -> RatioEstimate | None:
-    """The ratio by one clock, or None where it saw no time."""
+    """The ratio by one clock, or None if the clock measured no time."""
     try:
         return ratio(samples[CANDIDATE], samples[BASELINE], clock, calibration)
     except CaseError:
@@ -224,12 +225,12 @@ def _warnings(
 ) -> Iterator[str]:
     for name, sample in samples.items():
         if not sample.steady and name != CLONE:
-            yield f"The {name} reached no steady state while it was warmed up."
+            yield f"The {name} reached no steady state in the warm-up."
     if decision.clone is not None and decision.verdicts[CANDIDATE] is RatioVerdict.NOISY:
         low, high = decision.clone.interval(decision.look.alpha)
         yield (
-            f"The baseline timed a second time came out at {decision.clone.ratio:.3f} [{low:.3f}, {high:.3f}] times "
-            "itself: nothing can be said here now."
+            f"A clone of the baseline takes {decision.clone.ratio:.3f} [{low:.3f}, {high:.3f}] times as long as the "
+            "baseline: the machine is too noisy for a verdict."
         )
     wall, cpu = by_clock.get("wall"), by_clock.get("cpu")
     if wall is None or cpu is None or abs(wall.log_ratio - cpu.log_ratio) <= _CLOCKS_DIFFER:
@@ -237,22 +238,22 @@ def _warnings(
     low, high = wall.interval(decision.look.alpha)
     if not low <= cpu.ratio <= high:
         ratios = f"{wall.ratio:.3f} by wall time and {cpu.ratio:.3f} by CPU time"
-        yield f"The ratio is {ratios}: one arm waits for something."
+        yield f"The ratio is {ratios}: one arm waits or sleeps."
 
 
 def _has_cpu_time(sample: ArmSamples) -> bool:
-    """Whether the CPU clock saw something of a call: not if another process does the work, or a device."""
+    """Whether the CPU clock measures the call; it does not if another process or a device does the work."""
     return float(np.median(sample.cpu_seconds)) > 0.0
 
 
 def _several_threads(sample: ArmSamples) -> bool:
-    """Whether a call has more CPU time than one thread can have."""
+    """Whether a call uses more CPU time than one thread can."""
     wall, cpu = float(np.median(sample.wall_seconds)), float(np.median(sample.cpu_seconds))
     return cpu > (1.0 + _THREADS_SHARE) * wall + _THREADS_SECONDS
 
 
 def _trial(call: Callable[[], object], clock: Clock) -> tuple[float, bool]:
-    """Least wall seconds of a few calls after the first, and whether the thread gave up its core by itself in them."""
+    """Least wall seconds of a few calls after the first, and whether the thread gave up its core voluntarily."""
     call()
     least, switches = math.inf, _voluntary_switches()
     for _ in range(_TRIAL_CALLS):
@@ -266,19 +267,19 @@ def _voluntary_switches() -> int:
     return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw
 
 
-def _stroke(call: Callable[[], object], count: int) -> Callable[[], None]:
-    """So many calls as one."""
+def _batch(call: Callable[[], object], count: int) -> Callable[[], None]:
+    """`count` calls as one."""
 
-    def stroke() -> None:
+    def batch() -> None:
         for _ in repeat(None, count):
             call()
 
-    return stroke
+    return batch
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Without a tracer or profiler of this thread: coverage slows Python down, and not every arm alike."""
+    """Disable the tracer and profiler of this thread: coverage slows Python down, and not all arms equally."""
     tracer, profiler = sys.gettrace(), sys.getprofile()
     sys.settrace(None)
     sys.setprofile(None)

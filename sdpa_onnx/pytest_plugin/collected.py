@@ -1,4 +1,4 @@
-"""What the comparisons of one pytest session gave, for its summary, its JSON and pytest-benchmark; measures nothing."""
+"""The comparisons of one pytest session, for its summary, its JSON and pytest-benchmark; measures nothing."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,20 +18,20 @@ class SessionComparisons:
     """The comparisons of a session, in the order in which they were made.
 
     Args:
-        path: Where their JSON goes, or None.
-        told: What became of that file, one sentence; "" before the end.
+        path: Path of the JSON file, or None.
+        file_message: Whether that file was written, one sentence; "" before the end of the session.
         results: One per comparison; entries: one per arm.
-        labels: Names that were given so far, by test, so that no two comparisons share one.
+        labels: Names used so far, by test, so that no two comparisons share one.
     """
 
     path: Path | None = None
-    told: str = ""
+    file_message: str = ""
     results: list["PairedResult"] = field(default_factory=list)
     entries: list["BenchmarkEntry"] = field(default_factory=list)
     labels: set[tuple[str, str]] = field(default_factory=set)
 
     def label(self, test: str, name: str | None) -> str:
-        """The name, with a number behind it if the test has used it before; "" for the first without a name."""
+        """The name, with a number appended if the test has used it before; "" for the first without a name."""
         label, number = name or "", 1
         while (test, label) in self.labels:
             number += 1
@@ -44,7 +44,7 @@ COLLECTED = pytest.StashKey[SessionComparisons]()
 
 
 def keep(item: pytest.Item, pair: "TimedPair", *, name: str | None, margin: float) -> "PairedResult":
-    """Note one comparison, hand both arms to pytest-benchmark where it is active, and give the result."""
+    """Store one comparison, pass both arms to pytest-benchmark if it is active, and return the result."""
     from sdpa_onnx.pytest_plugin.join_benchmark import join_benchmark
     from sdpa_onnx.pytest_plugin.result import paired_result
 
@@ -59,7 +59,7 @@ def keep(item: pytest.Item, pair: "TimedPair", *, name: str | None, margin: floa
 
 
 def _entries(item: pytest.Item, pair: "TimedPair", label: str) -> list["BenchmarkEntry"]:
-    """Both arms; parameters stand in the test's own name, which has them in brackets."""
+    """Both arms as entries; the name of a test contains its parameters in brackets."""
     from msgspec.structs import replace
 
     from sdpa_onnx.core.compare.benchmark_json import BenchmarkEntry

@@ -1,4 +1,4 @@
-"""What the fixture `sdpa` can do: assert that a model agrees, compare callables, compare models."""
+"""The fixture `sdpa`: assert that a model agrees, compare callables, compare models."""
 
 import inspect
 import math
@@ -21,7 +21,7 @@ __all__ = ["Sdpa"]
 _MARGIN = 0.05
 # For two callables: about 100 blocks of three visits of 10 ms.
 _CALLABLES_SECONDS = 3.0
-# For two models in processes of their own. Source: the budget of a comparison in `TimingPlan`.
+# For two models in worker processes. Source: the budget of a comparison in `TimingPlan`.
 _MODELS_SECONDS = 30.0
 
 
@@ -50,20 +50,20 @@ class Sdpa:
         inputs: "Mapping[str, NDArray[Any]] | str | os.PathLike[str] | None" = None,
         seed: int = 0,
     ) -> None:
-        """Fail unless every attention of a model is right on a runtime, and its named axes may change.
+        """Fail unless every attention of a model is right on a runtime and its named axes are dynamic.
 
-        What `sdpa-onnx verify` does: the float64 oracle judges a ladder of logit spreads and structural probes. A
-        runtime that is not installed skips the test.
+        This is the check of `sdpa-onnx verify`: the float64 oracle judges several logit spreads and structural probes.
+        If the runtime is not installed, the test is skipped.
 
         Args:
             model: A file, `ModelProto`, `onnx_ir.Model` or `OnnxModel`.
             runtime: Its name, see `sdpa-onnx runtimes`.
             sizes: Sizes of named axes; the others are chosen.
-            inputs: Arrays by input name, or an .npz file, in place of drawn ones; the axes are not tried then.
-            seed: Of drawn inputs.
+            inputs: Arrays by input name, or an .npz file, instead of random inputs; then the axes are not tested.
+            seed: Seed of random inputs.
 
         Raises:
-            AssertionError: With the evidence; also where nothing could be judged.
+            AssertionError: With the evidence; also if nothing could be judged.
             RuntimeNotFoundError: If no runtime has this name.
             PlanError, ModelError, SessionError: If the model, a size or an input is wrong.
         """
@@ -90,21 +90,21 @@ class Sdpa:
     ) -> "PairedResult":
         """Time two callables interleaved in this process.
 
-        Visits of both and of the baseline once more stand in random order in every block, so that what disturbs the
-        machine disturbs all alike. Two processes of one program differ by some tenths of a percent as long as they
-        live, and this is one process: that goes into the interval, so that a difference below 2 to 3 % is never
-        claimed, however long it is measured. For less use `compare_models` or `sdpa-onnx compare`.
+        Every block has visits of both callables and of a clone of the baseline in random order, so that disturbances of
+        the machine affect all alike. Two processes of one program differ by some tenths of a percent for their whole
+        life, and this is one process. The interval includes that difference, so that a difference below 2 to 3 % is
+        never claimed, however long the measurement. For smaller ones use `compare_models` or `sdpa-onnx compare`.
 
         Args:
-            baseline, candidate: Called without arguments, many times; what they return is dropped.
-            name: Of the comparison, where a test makes several.
-            seconds: For the measurement; 20 blocks are measured in any case, and warm-up comes on top: twice as long in
-                all, but never less than about 90 calls take.
-            margin: Slow-down that `assert_not_slower` allows, as a share.
-            seed: Of the order of visits.
+            baseline, candidate: Called without arguments, many times; their results are discarded.
+            name: Name of the comparison, if a test makes several.
+            seconds: Time for the measurement; at least 20 blocks are measured. Warm-up is added: in all up to twice as
+                long, but never less than about 90 calls take.
+            margin: Slowdown that `assert_not_slower` allows, as a share.
+            seed: Seed of the order of visits.
 
         Returns:
-            Ratio, interval and word; nothing is asserted yet. It is told in the summary at the end.
+            Ratio, interval and verdict; nothing is asserted yet. The summary at the end of the session lists it.
 
         Raises:
             PlanError: If an argument is wrong.
@@ -133,19 +133,19 @@ class Sdpa:
         seconds: float = _MODELS_SECONDS,
         margin: float = _MARGIN,
     ) -> "PairedResult":
-        """Time two models interleaved, each in processes of its own: several launches, as `sdpa-onnx bench` does.
+        """Time two models interleaved, each in its own processes with several launches, as `sdpa-onnx bench` does.
 
         Args:
-            base, head: Models that take the same inputs.
-            runtime: Where both run.
-            sizes: Sizes of named axes; batch 1 and length 512 where not given.
+            base, head: Models with the same inputs.
+            runtime: The runtime that runs both.
+            sizes: Sizes of named axes; batch 1 and length 512 by default.
             threads: Threads inside one operator.
-            name: Of the comparison, where a test makes several.
-            seconds: For the whole comparison.
-            margin: Slow-down that `assert_not_slower` allows, as a share.
+            name: Name of the comparison, if a test makes several.
+            seconds: Time for the whole comparison.
+            margin: Slowdown that `assert_not_slower` allows, as a share.
 
         Returns:
-            As `compare`. A runtime that is not installed, or a machine with fewer idle cores than threads, skips.
+            As `compare`. The test is skipped if the runtime is not installed or fewer cores than threads are idle.
 
         Raises:
             PlanError: If the models cannot be compared, or an argument is wrong.
@@ -158,9 +158,9 @@ class Sdpa:
         from sdpa_onnx.pytest_plugin.collected import keep
         from sdpa_onnx.pytest_plugin.models import time_models
 
-        asked = {"sizes": sizes or {}, "threads": threads, "seconds": seconds, "margin": margin}
+        options = {"sizes": sizes or {}, "threads": threads, "seconds": seconds, "margin": margin}
         try:
-            pair = time_models(base, head, runtime=runtime, **asked)  # type: ignore[arg-type]  # typed by time_models
+            pair = time_models(base, head, runtime=runtime, **options)  # type: ignore[arg-type]  # typed by time_models
         except RuntimeUnavailableError as error:
             pytest.skip(str(error))
         if isinstance(pair, str):
@@ -168,12 +168,12 @@ class Sdpa:
         return keep(self._item, pair, name=name, margin=margin)
 
     def _refuse_timing(self, *calls: Callable[[], object]) -> None:
-        """Skip where timing is off, or would measure other tests; what was given still runs once."""
+        """Skip if timing is off or would measure other tests too; the callables still run once."""
         from sdpa_onnx.pytest_plugin.join_benchmark import why_not_timed
 
         reason = why_not_timed(self._item.config)
         if os.environ.get("PYTEST_XDIST_WORKER"):
-            reason = "pytest-xdist runs several tests at once, which would disturb each other"
+            reason = "pytest-xdist runs several tests at once, and they would disturb each other"
         if reason is None:
             return
         for call in calls:
@@ -184,17 +184,17 @@ class Sdpa:
 def _check_callable(name: str, given: object) -> None:
     if not callable(given):
         raise PlanError(
-            f"The {name} is a {type(given).__name__}, not a callable.", hint="Give a function without arguments."
+            f"The {name} is a {type(given).__name__}, not a callable.", hint="Pass a function without arguments."
         )
     if inspect.iscoroutinefunction(given) or inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
         raise PlanError(
-            f"The {name} is a coroutine or generator function: a call of it runs nothing.",
-            hint="Give a function that runs it to its end.",
+            f"The {name} is a coroutine or generator function: calling it runs nothing.",
+            hint="Pass a function that runs it to its end.",
         )
 
 
 def _check_numbers(seconds: float, margin: float) -> None:
     if not (math.isfinite(seconds) and seconds > 0.0):
-        raise PlanError(f"seconds is {seconds}, and must be above 0.")
+        raise PlanError(f"seconds is {seconds}, but must be above 0.")
     if not (math.isfinite(margin) and margin >= 0.0):
-        raise PlanError(f"margin is {margin}, and must be a share of at least 0.", hint="0.05 allows 5 %.")
+        raise PlanError(f"margin is {margin}, but must be a share of at least 0.", hint="0.05 allows 5 %.")

@@ -1,6 +1,6 @@
-"""Arms as entries of pytest-benchmark's session: its table, `--benchmark-json`, `--benchmark-autosave`.
+"""Add arms to the session of pytest-benchmark: its table, `--benchmark-json`, `--benchmark-autosave`.
 
-Works without pytest-benchmark too, and then does nothing. Its statistics are its own, of our visits.
+Without pytest-benchmark it does nothing. pytest-benchmark computes its own statistics from our visits.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _SESSION = "pytest-benchmark"
 
 @dataclass(slots=True, kw_only=True)
 class _Arm:
-    """What pytest-benchmark reads of the fixture that made an entry."""
+    """The attributes that pytest-benchmark reads from the fixture of an entry."""
 
     name: str
     fullname: str
@@ -35,7 +35,7 @@ class _Arm:
 
 
 def why_not_timed(config: pytest.Config) -> str | None:
-    """Why pytest-benchmark was told to time nothing, which holds for us too; None if it was not."""
+    """The option of pytest-benchmark that turns timing off, for this plugin too; None if timing is on."""
     session = config.pluginmanager.get_plugin(_SESSION)
     if session is None:
         return None
@@ -59,7 +59,7 @@ def join_benchmark(config: pytest.Config, entry: "BenchmarkEntry") -> None:
         params=entry.params,
         extra_info=extra_info(entry.record),
     )
-    told = Metadata(arm, iterations=entry.iterations, options={})  # type: ignore[no-untyped-call]  # half of its functions have types
+    metadata = Metadata(arm, iterations=entry.iterations, options={})  # type: ignore[no-untyped-call]  # half of its functions have types
     for seconds in entry.rounds:
-        told.stats.update(seconds)  # type: ignore[no-untyped-call]
-    session.benchmarks.append(told)
+        metadata.stats.update(seconds)  # type: ignore[no-untyped-call]
+    session.benchmarks.append(metadata)

@@ -1,4 +1,4 @@
-"""`--sdpa-json`: the comparisons of a session in pytest-benchmark's format, with machine and commit."""
+"""`--sdpa-json`: write the comparisons of a session in the format of pytest-benchmark, with machine and commit."""
 
 import platform
 import shutil
@@ -19,12 +19,12 @@ _GIT_SECONDS = 10.0
 
 
 def write_json(path: Path, entries: Sequence[BenchmarkEntry], *, root: Path) -> None:
-    """Write the file whole or not at all.
+    """Write the file completely or not at all.
 
     Args:
-        path: Where.
-        entries: One per arm; may be none, so that an old file does not pass for a new one.
-        root: Folder of the tests, whose commit is told.
+        path: Path of the file.
+        entries: One per arm; an empty list is written too, so that an old file is not mistaken for a new one.
+        root: Folder of the tests, whose commit is recorded.
 
     Raises:
         FolderError: If it cannot be written.
@@ -41,12 +41,12 @@ def write_json(path: Path, entries: Sequence[BenchmarkEntry], *, root: Path) -> 
 
 
 def our_run() -> dict[str, dict[str, str]]:
-    """The machine and the versions, as a run header has them."""
+    """The machine and the versions, as in a run header."""
     return {"environment": environment(), "versions": versions()}
 
 
 def _machine_info() -> dict[str, Any]:
-    """As pytest-benchmark's, without the name of the machine."""
+    """Like that of pytest-benchmark, without the host name."""
     return {
         "processor": platform.processor(),
         "machine": platform.machine(),
@@ -62,21 +62,21 @@ def _machine_info() -> dict[str, Any]:
 
 
 def _commit_info(root: Path) -> dict[str, Any]:
-    """The commit that was tested; "unversioned" where git does not know."""
-    told = _git(root, "log", "-1", "--format=%H%n%cI%n%aI")
-    commit, time, author_time = told.splitlines() if told else ("unversioned", None, None)
+    """The tested commit; "unversioned" if git knows none."""
+    output = _git(root, "log", "-1", "--format=%H%n%cI%n%aI")
+    commit, time, author_time = output.splitlines() if output else ("unversioned", None, None)
     return {
         "id": commit,
         "time": time,
         "author_time": author_time,
         "dirty": bool(_git(root, "status", "--porcelain", "--untracked-files=no")),
         "project": root.name,
-        "branch": (_git(root, "rev-parse", "--abbrev-ref", "HEAD") if told else "") or "(unknown)",
+        "branch": (_git(root, "rev-parse", "--abbrev-ref", "HEAD") if output else "") or "(unknown)",
     }
 
 
 def _git(root: Path, *words: str) -> str:
-    """What git says, or "" where it cannot."""
+    """The output of git, or "" if it fails."""
     program = shutil.which("git")
     if program is None:
         return ""

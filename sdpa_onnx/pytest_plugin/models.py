@@ -1,4 +1,4 @@
-"""Two models timed interleaved in worker processes, for a test; the timing is `workflows.timing.comparison`'s."""
+"""Time two models interleaved in worker processes, for a test; `workflows.timing.comparison` does the timing."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -29,18 +29,18 @@ def time_models(
     """Time two models on a runtime.
 
     Args:
-        base, head: Models that take the same inputs.
-        runtime: Where both run.
-        sizes: Sizes of named axes; batch 1 and length 512 where not given.
+        base, head: Models with the same inputs.
+        runtime: The runtime that runs both.
+        sizes: Sizes of named axes; batch 1 and length 512 by default.
         threads: Threads inside one operator.
-        seconds: For the whole comparison.
-        margin: Slow-down that is asked about, as a share: launches go on while it is open.
+        seconds: Time for the whole comparison.
+        margin: Slowdown to confirm or rule out, as a share: launches continue until it is decided.
 
     Returns:
-        Both arms, or why nothing can be said on this machine now.
+        Both arms, or why the comparison is undecidable on this machine now.
 
     Raises:
-        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is not there.
+        RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is unknown or not installed.
         PlanError, ModelError: If the models cannot be compared.
         SessionError: If one does not run.
     """

@@ -1,4 +1,4 @@
-"""What a paired comparison gave: the timed arms, and the result that a test sees. Measures nothing."""
+"""Results of a paired comparison: the timed arms, and the result for the test. Measures nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PairedResult", "TimedArm", "TimedPair", "paired_result", "rounds_of"]
 
-# An interval whose ends differ by more than this factor leaves open even what is twice as slow: it says nothing.
+# An interval whose ends differ by more than this factor does not even exclude a slowdown by 2: there is no answer.
 _NO_ANSWER = 2.0
 
 
@@ -21,9 +21,9 @@ class TimedArm:
     """One arm.
 
     Args:
-        record: Of the arm.
-        rounds: Mean time of a call by the clock that decided, one number a visit, seconds.
-        iterations: Calls of a visit.
+        record: The record of the arm.
+        rounds: Mean time of a call by the deciding clock, one number per visit, seconds.
+        iterations: Calls per visit.
     """
 
     record: "TimingRecord"
@@ -41,20 +41,21 @@ class TimedPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedResult:
-    """The candidate's time over the baseline's, with its interval and its word.
+    """Time of the candidate over that of the baseline, with its interval and its verdict.
 
     Args:
-        test: Node id of the test; name: of the comparison, "" if it has none; arms: "candidate / baseline".
+        test: Node id of the test; name: name of the comparison or ""; arms: "candidate / baseline".
         ratio: Candidate over baseline, below 1 = faster; ratio_low, ratio_high: its interval.
         verdict: FASTER, SLOWER, EQUAL, INCONCLUSIVE or NOISY.
-        clock: "wall" (least time of a visit) or "cpu" (median of a visit): what the ratio is of.
-        confidence: Of the interval.
-        baseline_seconds, candidate_seconds: Median over visits by that clock, seconds a call.
-        blocks: Blocks measured in a launch; launches: processes of each arm, 1 = this one.
+        clock: The clock of the ratio: "wall" (least time of a visit) or "cpu" (median of a visit).
+        confidence: Confidence of the interval.
+        baseline_seconds, candidate_seconds: Median over visits by that clock, seconds per call.
+        blocks: Measured blocks per launch; launches: processes per arm, 1 = this process.
         disturbed: Share of calls that lost time to other processes, of the arm that lost more.
-        margin: Slow-down that counts, as a share.
-        warnings: Doubts, each one sentence.
-        undecidable: Whether nothing can be said on this machine now: the first doubt says why, and the ratio is none.
+        margin: Allowed slowdown, as a share.
+        warnings: Reasons to doubt the result, each one sentence.
+        undecidable: Whether no verdict is possible on this machine now: the first warning has the reason, and the ratio
+            is not valid.
     """
 
     test: str
@@ -79,13 +80,13 @@ class PairedResult:
         """The comparison in one line."""
         name = f"{self.name}: " if self.name else ""
         launches = f" x {self.launches} launches" if self.launches > 1 else ""
-        word = f"{self.verdict.value.upper()}{self._why_open()}"
+        verdict = f"{self.verdict.value.upper()}{self._why_open()}"
         return (
-            f"{name}{self.arms} {self._ratio_words()}{word} (medians {_shown(self.candidate_seconds)} and "
+            f"{name}{self.arms} {self._ratio_text()}{verdict} (medians {_shown(self.candidate_seconds)} and "
             f"{_shown(self.baseline_seconds)}, {self.clock}, {self.blocks} blocks{launches})"
         )
 
-    def _ratio_words(self) -> str:
+    def _ratio_text(self) -> str:
         return "" if self.undecidable else f"{self.ratio:.3f} [{self.ratio_low:.3f}, {self.ratio_high:.3f}] "
 
     def _why_open(self) -> str:
@@ -93,16 +94,16 @@ class PairedResult:
             return ": undecidable on this machine now"
         is_open = self.verdict in (RatioVerdict.INCONCLUSIVE, RatioVerdict.NOISY)
         is_wide = self.ratio_high > _NO_ANSWER * self.ratio_low
-        return ": no answer, too disturbed" if is_open and is_wide else ""
+        return ": no answer, too much disturbance" if is_open and is_wide else ""
 
     def assert_not_slower(self, *, strict: bool = False) -> None:
         """Fail if the candidate is slower by more than the margin.
 
-        An interval that holds 1 + margin decides nothing and passes, as does a noisy measurement: both are told in the
-        summary.
+        An interval that contains 1 + margin decides nothing and passes, as does a noisy measurement; the summary lists
+        both.
 
         Args:
-            strict: Fail as well unless the interval shows that the slow-down is below the margin.
+            strict: Also fail unless the interval shows that the slowdown is below the margin.
 
         Raises:
             AssertionError: With the ratio, its interval and both medians.
@@ -119,14 +120,14 @@ class PairedResult:
 
 
 def rounds_of(sample: "ArmSamples", clock: str) -> list[float]:
-    """The mean time of a call by the clock that decided, seconds, one number a visit, launch after launch."""
+    """Mean time of a call by the deciding clock, seconds, one number per visit, launch after launch."""
     seconds = sample.cpu_seconds if clock == "cpu" else sample.wall_seconds
     rounds: list[float] = seconds.mean(axis=-1).ravel().tolist()
     return rounds
 
 
 def paired_result(pair: TimedPair, *, test: str, name: str, margin: float) -> PairedResult:
-    """What a test sees of two timed arms."""
+    """The result for a test from two timed arms."""
     record, baseline = pair.candidate.record, pair.baseline.record
     return PairedResult(
         test=test,
@@ -150,7 +151,7 @@ def paired_result(pair: TimedPair, *, test: str, name: str, margin: float) -> Pa
 
 
 def _shown(seconds: float) -> str:
-    """Three digits with a unit that fits."""
+    """Format seconds with three digits and a fitting unit."""
     for limit, unit, scale in ((1e-6, "ns", 1e9), (1e-3, "us", 1e6), (1.0, "ms", 1e3)):
         if seconds < limit:
             return f"{seconds * scale:.3g} {unit}"

@@ -1,7 +1,7 @@
-"""Whether callables work with several threads, and whether this machine has cores for them; times no callable.
+"""Whether callables use several threads, and whether this machine has idle cores for them; times no callable.
 
-CPU time above wall time tells threads only where a core is free for them: on a busy machine they take turns. What tells
-them everywhere is CPU time of the process that the calling thread did not spend itself.
+CPU time above wall time shows threads only if cores are free for them: on a busy machine they take turns. CPU time of
+the process that the calling thread did not spend shows them on every machine.
 """
 
 import time
@@ -12,19 +12,19 @@ from sdpa_onnx.measure.machine_load import IDLE_TOLERANCE, OthersLoad, usable_co
 
 __all__ = ["ThreadsUsed", "ThreadsWatch"]
 
-# Share of the process's CPU time that other threads may spend before they count: a monitor or a progress bar wakes up
-# now and then, and the helpers of two cores spend nearly half.
+# Share of the CPU time of the process that other threads may spend before they count: a monitor or a progress bar wakes
+# up now and then, but the worker threads on two cores spend nearly half.
 _BEYOND_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadsUsed:
-    """What worked while callables were timed.
+    """The threads and cores in use while callables were timed.
 
     Args:
-        beyond: Share of the process's CPU time that threads other than the calling one spent.
+        beyond: Share of the CPU time of the process that threads other than the calling one spent.
         cores: CPU time of the process over wall time.
-        idle: Usable cores that no other process used meanwhile; None where the system does not say.
+        idle: Usable cores that no other process used; None if the system does not report it.
     """
 
     beyond: float
@@ -38,25 +38,25 @@ class ThreadsUsed:
 
     @property
     def undecidable(self) -> str:
-        """Why no time of several threads can be judged here now, one sentence; "" if it can."""
+        """Why times of several threads cannot be judged on this machine now, one sentence; "" if they can."""
         needed = max(2.0, self.cores)
         if not self.several or self.idle is None or needed <= self.idle + IDLE_TOLERANCE:
             return ""
         return (
-            f"Undecidable on this machine now: the callables use several threads, and others left them {self.idle:.1f} "
-            "idle cores; set OPENBLAS_NUM_THREADS=1, or the like of your library, before Python starts."
+            f"Undecidable on this machine now: the callables use several threads, but only {self.idle:.1f} cores are "
+            "idle; set OPENBLAS_NUM_THREADS=1, or the variable of your library, before Python starts."
         )
 
 
 @dataclass(slots=True, kw_only=True)
 class ThreadsWatch:
-    """Watches from its making on.
+    """Watches threads and cores from its creation on.
 
     Args:
         process, thread: CPU time of the process and of the calling thread, seconds.
         now: Wall time, seconds.
-        load: What other processes take.
-        count: Usable cores.
+        load: Load of other processes.
+        count: Number of usable cores.
     """
 
     process: Callable[[], float] = time.process_time
@@ -70,7 +70,7 @@ class ThreadsWatch:
         self._start = self._read()
 
     def used(self) -> ThreadsUsed:
-        """What worked since then."""
+        """The threads and cores in use since creation."""
         wall, process, thread = (now - then for now, then in zip(self._read(), self._start, strict=True))
         others = self.load.share()
         return ThreadsUsed(

@@ -1,5 +1,5 @@
-"""Reports: pure functions of records and a run header to text, tables, charts and files.
+"""Reports: pure functions that turn records and a run header into text, tables, charts and files.
 
-One folder for each report, one file for each format; seconds and shares are scaled and rounded only here.
-Runs nothing and decides nothing.
+Each report has a folder; each format has a file. Seconds and shares are scaled and rounded only here.
+This package runs nothing and decides nothing.
 """

@@ -1,1 +1,1 @@
-"""Suites: a TOML file becomes a plan of jobs, the jobs become records in a run folder."""
+"""Suites: a TOML file is planned as jobs, and the jobs write records into a run folder."""

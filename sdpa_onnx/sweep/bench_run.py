@@ -1,6 +1,6 @@
-"""A comparison as a run folder: every finished one is written at once, so that a kill loses at most the one that ran.
+"""Comparisons of `bench` as a run folder: each is written when it finishes, so that a kill loses only the current one.
 
-Renders nothing; what reads runs (`report`, `compare`) reads these too.
+Renders nothing; `report` and `compare` read the folder like any other run.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ _SUITE = "bench"
 
 
 class BenchRun:
-    """The run folder of one `bench`; a context manager that holds it.
+    """The run folder of one `bench`; a context manager that holds its lock.
 
     Args:
         folder: A new folder, or an empty one.
@@ -33,7 +33,7 @@ class BenchRun:
         command: The command line that repeats it.
 
     Raises:
-        PlanError: If the folder holds a run already.
+        PlanError: If the folder already contains a run.
         FolderError: If it cannot be written.
     """
 
@@ -71,7 +71,7 @@ class BenchRun:
         self._store.close()
 
     def add(self, benched: BenchResult) -> None:
-        """Write one comparison: records, the judgements of its numbers, raw samples.
+        """Write one comparison: records, agreement records of its numbers, raw samples.
 
         Raises:
             FolderError: If the disk is full.
@@ -85,7 +85,7 @@ class BenchRun:
         self._append(job, [*benched.numbers.records, *timings])
 
     def finish(self) -> None:
-        """Say that nothing is missing."""
+        """Mark the run as finished."""
         self._store.write_header(dataclasses.replace(self._store.header, finished=time_now(), done_cells=self._done))
 
     def _job(self, sizes: Mapping[str, int]) -> str:
@@ -103,7 +103,7 @@ class BenchRun:
 
 
 def _arm_parts(arm: Arm) -> dict[str, object]:
-    """What decides the result of an arm."""
+    """Everything that determines the result of an arm."""
     return {
         "model": arm.model.content_hash(),
         "runtime": arm.runtime.name,
@@ -114,5 +114,5 @@ def _arm_parts(arm: Arm) -> dict[str, object]:
 
 
 def _cell(job: str, number: int, record: Record) -> str:
-    """An arm's own, so that its samples are found by it; judgements are counted."""
+    """The cell id: from the name of an arm, which also names its samples; from a number for agreement records."""
     return cell_id({"job": job, "arm": record.arm} if isinstance(record, TimingRecord) else {"job": job, "n": number})

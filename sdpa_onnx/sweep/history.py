@@ -1,4 +1,4 @@
-"""Reads a folder of runs; what cannot be read is told, and the others go on. Compares nothing."""
+"""Read a folder of runs; unreadable runs are skipped and reported. Compares nothing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +12,19 @@ __all__ = ["StoredRuns", "is_history", "read_runs"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRuns:
-    """Runs that could be read, by name; and of the others why not."""
+    """Readable runs, and the reason for each skipped run, by name."""
 
     runs: tuple[StoredRun, ...]
     skipped: dict[str, str]
 
 
 def is_history(folder: Path) -> bool:
-    """Whether a folder is no run itself and holds at least one."""
+    """Whether a folder is not a run itself and contains at least one."""
     return not is_run(folder) and folder.is_dir() and any(is_run(inside) for inside in folder.iterdir())
 
 
 def read_runs(folder: Path) -> StoredRuns:
-    """Read every run that lies directly in a folder, finished or not.
+    """Read every run directly inside a folder, finished or not.
 
     Raises:
         PlanError: If none of them can be read.

@@ -1,4 +1,4 @@
-"""Jobs in words: for progress, and as the records of what was not done."""
+"""Descriptions of jobs for progress, and records of jobs that failed or were skipped."""
 
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def job_words(job: Job) -> str:
-    """What a job does, for progress."""
+    """Describe a job, for progress."""
     match job:
         case ExportJob():
             return f"export {model_words(job.model)} opset {job.model.opset}"
@@ -42,7 +42,7 @@ def job_words(job: Job) -> str:
 
 
 def job_seconds(job: Job) -> float:
-    """A guess of how long a job takes, only to tell the time left."""
+    """Estimate how long a job takes, in seconds, to show the time left."""
     match job:
         case ExportJob():
             return 2.0
@@ -78,7 +78,7 @@ def failed_record(job: Job, error: Exception) -> Record:
 
 
 def error_words(error: Exception) -> str:
-    """An error for a record: ours in our words, others with their kind."""
+    """An error as the reason of a record: our errors by their text, others with their class name."""
     return str(error) if isinstance(error, SdpaOnnxError) else f"{type(error).__name__}: {error}"
 
 
@@ -109,12 +109,12 @@ def skipped_arm(job: TimingJob, arm: str, outcome: Outcome, reason: str) -> Timi
 
 
 def model_words(key: ModelKey) -> str:
-    """A graph in words."""
+    """Describe a graph."""
     return key.target if key.spec is None else f"{key.target} d_k {key.spec.head_dim}"
 
 
 def case_words(case: CaseKey) -> str:
-    """A case in words."""
+    """Describe a case."""
     causal = " causal" if case.spec is not None and case.spec.is_causal else ""
     width = f" d_k {case.spec.head_dim}" if case.spec is not None else ""
     lengths = f"{case.q_seq_len}" if case.q_seq_len == case.kv_seq_len else f"{case.q_seq_len}x{case.kv_seq_len}"

@@ -1,4 +1,4 @@
-"""The graphs of a run: exported once each, on demand, and kept while the run lasts."""
+"""The graphs of a run: each exported once, on demand, and kept for the whole run."""
 
 from dataclasses import dataclass, field
 
@@ -12,12 +12,12 @@ __all__ = ["ModelCache", "sizes_of"]
 
 @dataclass(slots=True)
 class ModelCache:
-    """Exported graphs by what they were made from."""
+    """Exported graphs by their key."""
 
     made: dict[ModelKey, OnnxModel] = field(default_factory=dict)
 
     def get(self, key: ModelKey) -> OnnxModel:
-        """Export, or take what was exported before.
+        """Export a graph, or return it from the cache.
 
         Raises:
             ExportError: If torch or onnx refuses.
@@ -29,9 +29,9 @@ class ModelCache:
 
 
 def sizes_of(model: OnnxModel, case: CaseKey) -> dict[str, int]:
-    """The case's sizes by the names of the graph's axes.
+    """Sizes of a case by the names of the axes of a graph.
 
-    The first axis of lengths is the queries', a second one the keys', the past goes by its name.
+    The first length axis is that of the queries, the second that of the keys; the past is found by name.
     """
     axes = model.facts.axes
     sizes = {axis: case.batch_size for axis in axes if axis.startswith("batch")}

@@ -1,7 +1,7 @@
-"""The jobs of a suite: what is exported, judged and timed, each with a stable name.
+"""The jobs of a suite: what is exported, judged and timed, each with a stable id.
 
-A job's id is the hash of all that decides its result, so that a run can be
-resumed and compared. Runs nothing.
+The id of a job is the hash of everything that determines its result, so that runs can be resumed and compared. Runs
+nothing.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ __all__ = ["AgreementJob", "ExportJob", "Job", "ModelKey", "SaturationJob", "Tim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKey:
-    """One exported graph: the same for every size; without a form, the one that its opset has by itself."""
+    """One exported graph, the same for every size; without a form, it has the default form of its opset."""
 
     target: str
     spec: AttentionSpec | None
@@ -38,7 +38,7 @@ class ExportJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgreementJob:
-    """Judge one graph on one runtime at one size, over all spreads; with the probes if they are asked here."""
+    """Judge one graph on one runtime at one size, over all spreads, and with the structural probes if `probes`."""
 
     model: ModelKey
     case: CaseKey
@@ -64,9 +64,9 @@ class TimingJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationJob:
-    """Measure what every scale rule does at one width, over all lengths.
+    """Measure the effect of every scale rule at one width, over all lengths.
 
-    Without a width it is torch.nn.MultiheadAttention as it is initialised.
+    Without a width, torch.nn.MultiheadAttention is measured with its initial weights.
     """
 
     head_dim: int | None
@@ -83,9 +83,9 @@ Job = ExportJob | AgreementJob | TimingJob | SaturationJob
 
 
 def plan(suite: Suite) -> list[Job]:
-    """All jobs of a suite: exports first, then case by case agreement and timing.
+    """All jobs of a suite: exports first, then agreement and timing case by case.
 
-    Agreement comes before timing: a wrong graph's speed means nothing.
+    Agreement comes before timing, because the time of a wrong graph means nothing.
     """
     found = cases(suite)
     models = dict.fromkeys(key for case in found for key in _model_keys(case, suite))
@@ -100,14 +100,15 @@ def plan(suite: Suite) -> list[Job]:
 
 def job_id(job: Job) -> str:
     """sha256 of the job's canonical JSON, hex."""
-    return cell_id({"kind": type(job).__name__, "job": _said(msgspec.to_builtins(job))})
+    return cell_id({"kind": type(job).__name__, "job": _without_empty_forms(msgspec.to_builtins(job))})
 
 
-def _said(parts: object) -> object:
-    """Without forms that are not asked for: a job without one is the job that it was before there were any."""
+def _without_empty_forms(parts: object) -> object:
+    """Drop empty forms, so that a job without forms keeps the id from versions that had none."""
     if isinstance(parts, dict):
-        return {name: _said(value) for name, value in parts.items() if name not in ("form", "forms") or value}
-    return [_said(part) for part in parts] if isinstance(parts, list | tuple) else parts
+        kept = {name: value for name, value in parts.items() if name not in ("form", "forms") or value}
+        return {name: _without_empty_forms(value) for name, value in kept.items()}
+    return [_without_empty_forms(part) for part in parts] if isinstance(parts, list | tuple) else parts
 
 
 def cell_id(parts: object) -> str:
@@ -120,26 +121,26 @@ def _model_key(case: CaseKey, opset: int, suite: Suite) -> ModelKey:
 
 
 def _model_keys(case: CaseKey, suite: Suite) -> list[ModelKey]:
-    """Every graph of a case: one an opset, then the further forms at the newest."""
+    """Every graph of a case: one per opset, then the further forms at the newest opset."""
     plain = [_model_key(case, opset, suite) for opset in suite.opsets]
     return [*plain, *(replace(plain[-1], form=form) for form in case.forms)]
 
 
 def _agreement_jobs(case: CaseKey, suite: Suite, probed: set[tuple[ModelKey, str]]) -> list[Job]:
-    """Every graph on every runtime; torch runs the module itself, once whatever the opset.
+    """Every graph on every runtime; torch runs the module itself, only once for all opsets.
 
     Args:
         case: The case.
         suite: The suite.
-        probed: Graphs and runtimes that an earlier case asks the probes of; grows. Structure does not
-            depend on the size, so once is enough.
+        probed: Graphs and runtimes that an earlier case probes; this function adds to it. Once is enough, because
+            the structure does not depend on the size.
     """
     jobs: list[Job] = []
     for opset in suite.opsets:
         for runtime in suite.agreement:
             once = runtime == MODULE_RUNTIME
             if once and (opset != suite.opsets[-1] or case.spec is None):
-                continue  # a module's attentions cannot be tapped in torch; it is their yardstick
+                continue  # the attentions of a module cannot be tapped in torch; torch is the yardstick of its output
             jobs.append(_agreement_job(case, suite, _model_key(case, opset, suite), runtime, probed))
     timed = [runtime for runtime in suite.agreement if runtime in suite.timing and runtime != MODULE_RUNTIME]
     others = _model_keys(case, suite)[len(suite.opsets) :]
@@ -150,21 +151,21 @@ def _agreement_jobs(case: CaseKey, suite: Suite, probed: set[tuple[ModelKey, str
 def _agreement_job(
     case: CaseKey, suite: Suite, model: ModelKey, runtime: str, probed: set[tuple[ModelKey, str]]
 ) -> AgreementJob:
-    asked = suite.probes and (model, runtime) not in probed
+    has_probes = suite.probes and (model, runtime) not in probed
     probed.add((model, runtime))
     return AgreementJob(
         model=model,
         case=case,
         runtime=runtime,
         spreads=tuple(suite.spreads),
-        probes=asked,
+        probes=has_probes,
         seed=suite.seed,
         threads=suite.threads,
     )
 
 
 def _saturation_jobs(suite: Suite) -> list[Job]:
-    """One job a width, and one for the module's own initialisation."""
+    """One job per width, and one for the initial weights of the module."""
     if suite.saturation is None:
         return []
     found = suite.saturation

@@ -1,6 +1,6 @@
-"""A run from start to end: folder, header, jobs left to do, finish.
+"""A run from start to end: folder, header, remaining jobs, finish.
 
-Renders nothing; a report is made from the folder afterwards.
+Renders nothing; the report is rendered from the folder afterwards.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ from sdpa_onnx.sweep.suite import Suite, cases
 
 __all__ = ["RunObserver", "open_run", "run_jobs"]
 
-# What must be the same for a run to be gone on with: other versions are another run.
+# What must be unchanged to resume a run, besides the versions of packages.
 _COMPARED = ("cpu", "cores", "os", "python")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunObserver:
-    """Who is told how a run goes: the jobs left at the start, then each before and after."""
+    """Callbacks for progress: the remaining jobs at the start, then each job before and after it runs."""
 
     on_start: Callable[[list[Job]], None]
     on_job: Callable[[Job], None]
@@ -39,17 +39,17 @@ class RunObserver:
 
 
 def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: bool) -> Store:
-    """Start a run in a new folder, or go on with the one that is there.
+    """Start a run in a new folder, or resume the run in the folder.
 
     Args:
         suite: What to run.
         folder: The run folder.
         command: The command line that repeats the run.
-        resume: Go on with the run in the folder.
-        force: Go on even though machine or versions have changed.
+        resume: Resume the run in the folder.
+        force: Resume even if the machine or versions changed.
 
     Raises:
-        PlanError: If a runtime or target does not exist, or the run there is another one.
+        PlanError: If a runtime or target does not exist, or the folder contains the run of another plan.
         RuntimeUnavailableError: If the runtime that proves every export is missing.
         FolderError: If the folder cannot be written.
     """
@@ -80,12 +80,12 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
 
 
 def run_jobs(suite: Suite, store: Store, watcher: RunObserver) -> None:
-    """Carry out what is left of a run.
+    """Carry out the remaining jobs of a run.
 
     Raises:
-        FolderError: If the folder cannot be written any more.
+        FolderError: If the folder can no longer be written.
     """
-    done = _done_well(complete_records(store.folder))
+    done = _jobs_without_failure(complete_records(store.folder))
     left = [job for job in plan(suite) if job_id(job) not in done]
     watcher.on_start(left)
     if left and not store.header.ceilings and suite.timing:
@@ -100,29 +100,29 @@ def run_jobs(suite: Suite, store: Store, watcher: RunObserver) -> None:
 
 
 def _ceilings(header: RunHeader) -> Ceilings | None:
-    """The ceilings measured in this run, or None where there are none.
+    """The ceilings measured in this run, or None if there are none.
 
     Raises:
-        RecordFormatError: If run.json names others.
+        RecordFormatError: If run.json has unknown ceilings.
     """
     if not header.ceilings:
         return None
     try:
         return Ceilings(**header.ceilings)
     except TypeError as error:
-        raise RecordFormatError(f"run.json: the ceilings {', '.join(header.ceilings)} are not known.") from error
+        raise RecordFormatError(f"run.json: unknown ceilings {', '.join(header.ceilings)}.") from error
 
 
 def _calibration(header: RunHeader) -> Calibration:
-    """What the run was started with, or the usual figure in runs of earlier versions.
+    """The calibration at the start of the run, or the default in runs of earlier versions.
 
     Raises:
-        RecordFormatError: If run.json names other figures.
+        RecordFormatError: If run.json has unknown figures.
     """
     try:
         return Calibration(**header.calibration, machine=machine_class()) if header.calibration else Calibration()
     except TypeError as error:
-        raise RecordFormatError(f"run.json: the calibration {', '.join(header.calibration)} is not known.") from error
+        raise RecordFormatError(f"run.json: unknown calibration figures {', '.join(header.calibration)}.") from error
 
 
 def new_folder(suite_name: str, reports: Path) -> Path:
@@ -140,23 +140,23 @@ def latest_folder(suite_name: str, reports: Path) -> Path:
     stem = Path(suite_name).stem
     runs = sorted(path.parent for path in reports.glob(f"{stem}-*/run.json"))
     if not runs:
-        raise PlanError(f"There is no run of '{stem}' in {reports} to go on with.", hint="Start one without --resume.")
+        raise PlanError(f"There is no run of '{stem}' in {reports} to resume.", hint="Start one without --resume.")
     return runs[-1]
 
 
-def _done_well(records: list[Record]) -> set[str]:
-    """Jobs that need not be done again: all but those with a failed record."""
+def _jobs_without_failure(records: list[Record]) -> set[str]:
+    """Jobs that need not run again: all except those with a failed record."""
     failed = {record.job for record in records if record.outcome.is_failure}
     return {record.job for record in records} - failed
 
 
 def _check_names(suite: Suite) -> None:
-    """Find out about a misspelt runtime or target before an hour has passed."""
+    """Check names of runtimes and targets first, so that a misspelt name does not fail after an hour."""
     for name in dict.fromkeys([*suite.agreement, *suite.timing]):
         get_runtime(name)
     for name in suite.timing:
         if not get_runtime(name).measures_time:
-            raise PlanError(f"Runtime '{name}' is for agreement only.", hint="Take it out of 'timing'.")
+            raise PlanError(f"Runtime '{name}' is for agreement only.", hint="Remove it from 'timing'.")
     targets = dict.fromkeys(case.target for case in cases(suite) if case.spec is None)
     if targets:
         from sdpa_onnx.torch_export.targets import resolve_target
@@ -166,7 +166,7 @@ def _check_names(suite: Suite) -> None:
 
 
 def _check_proofs() -> None:
-    """Find out before there is a folder that no export could be proved."""
+    """Check that exports can be proved before the folder is created."""
     available = get_runtime(PROVING_RUNTIME).available()
     if isinstance(available, Unsupported):
         raise RuntimeUnavailableError(f"Runtime '{PROVING_RUNTIME}' is not available: {available.reason}")
@@ -174,12 +174,12 @@ def _check_proofs() -> None:
 
 def _check_same(stored: RunHeader, now: RunHeader, *, force: bool) -> None:
     if stored.plan_hash != now.plan_hash:
-        raise PlanError("The run there is of another suite.", hint="Choose another --out.")
+        raise PlanError("The folder contains the run of another suite.", hint="Choose another --out.")
     packages = dict.fromkeys([*stored.versions, *now.versions])
     changed = [name for name in packages if stored.versions.get(name) != now.versions.get(name)]
     changed += [name for name in _COMPARED if stored.environment.get(name) != now.environment.get(name)]
     if changed and not force:
         raise PlanError(
             f"{', '.join(changed)} changed since the run was started, so its figures would not be comparable.",
-            hint="Start a new run, or go on with --force.",
+            hint="Start a new run, or resume with --force.",
         )

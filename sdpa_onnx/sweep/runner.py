@@ -1,6 +1,6 @@
-"""Run a plan job by job; a failing job is a record, a kill loses at most the job that ran.
+"""Run a plan job by job; a failing job becomes a record, and a kill loses at most the current job.
 
-The one place with a broad except: whatever a runtime throws, the rest goes on.
+The only module with a broad except: whatever a runtime raises, the other jobs run.
 """
 
 import hashlib
@@ -40,22 +40,22 @@ from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_mode
 
 __all__ = ["PROVING_RUNTIME", "Runner"]
 
-# Graphs up to this size are kept in the run folder; larger ones are made again from recipe and seed.
+# Graphs up to this size are kept in the run folder; larger ones can be exported again from recipe and seed.
 _KEPT_MODEL_BYTES = 2**20
-# Of the one look that a comparison of a sweep has. Source: METHOD B.4.
+# Significance level of the single look of a comparison in a sweep. Source: METHOD B.4.
 _ALPHA = 0.01
-# Where dynamic axes are proved: the only runtime that every installation has.
+# The runtime that proves dynamic axes: the only one that every installation has.
 PROVING_RUNTIME = "ort-cpu"
 
 
 @dataclass(slots=True)
 class Runner:
-    """Carries out jobs into a store.
+    """Carries out jobs and writes their records into a store.
 
     Args:
-        store: Where records go.
-        ceilings: Measured in this run.
-        pool: Keeps the workers of timings over the whole run.
+        store: The store for records.
+        ceilings: Ceilings measured in this run.
+        pool: Workers for timings, kept for the whole run.
         calibration: Difference between processes on this machine.
     """
 
@@ -70,12 +70,12 @@ class Runner:
         """Carry out jobs in order.
 
         Args:
-            jobs: What is left to do.
-            on_job: Told before each job.
-            on_done: Told after each, with whether all is well.
+            jobs: The remaining jobs.
+            on_job: Called before each job.
+            on_done: Called after each job; True if all its records are ok or skipped.
 
         Raises:
-            FolderError: If a record cannot be written; nothing half-written stays.
+            FolderError: If a record cannot be written; no partial record is left.
         """
         for job in jobs:
             on_job(job)
@@ -84,15 +84,15 @@ class Runner:
             on_done(job, all(record.outcome in (Outcome.OK, Outcome.SKIPPED) for record in records))
 
     def _records(self, job: Job) -> list[Record]:
-        """Records of one job, failed ones included, ready to be written."""
+        """Records of one job with cell and job ids; a failed job gives one failed record."""
         name = job_id(job)
         try:
             records = self._carry_out(job)
             for record in records:
                 require_finite(record)
         except FolderError:
-            raise  # nothing can be written any more
-        except Exception as error:  # noqa: BLE001 - a runtime may throw anything; the other jobs go on
+            raise  # nothing can be written
+        except Exception as error:  # noqa: BLE001 - a runtime may raise anything; the other jobs must run
             records = [failed_record(job, error)]
         return [
             msgspec.structs.replace(record, cell=record.cell or _cell(name, number), job=name, parts=len(records))
@@ -162,7 +162,7 @@ class Runner:
         for name in job.runtimes:
             runtime = get_runtime(name)
             available = runtime.available()
-            # torch runs the module, whatever opset it was exported at: one arm.
+            # torch runs the module, so that all opsets are one arm.
             plain = [key for key in job.models if key.form is None]
             for key in plain[-1:] if name == MODULE_RUNTIME else job.models:
                 if isinstance(available, Unsupported):

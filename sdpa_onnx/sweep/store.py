@@ -1,7 +1,7 @@
 """The only reader and writer of run folders.
 
-records.jsonl is the truth: appended and flushed as each job ends, so that a
-kill loses at most the job that was running. Everything rendered is made from it.
+records.jsonl is the source of all rendered files. It is appended and flushed when a job finishes, so that a kill loses
+at most the current job.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ _MODELS = "models"
 
 
 class Store:
-    """A run folder that this process alone writes; a context manager that holds its lock.
+    """A run folder that only this process writes; a context manager that holds its lock.
 
     Raises:
-        PlanError: If another run holds the folder.
+        PlanError: If another run has locked the folder.
     """
 
     def __init__(self, folder: Path, header: RunHeader) -> None:
@@ -52,13 +52,15 @@ class Store:
         """Start a run in a new folder.
 
         Raises:
-            PlanError: If the folder holds a run already.
-            FolderError: If it cannot be made or written.
+            PlanError: If the folder already contains a run.
+            FolderError: If it cannot be created or written.
         """
         if (folder / _HEADER).exists():
-            raise PlanError(f"{folder} holds a run already.", hint="Go on with --resume, or choose another --out.")
+            raise PlanError(
+                f"{folder} already contains a run.", hint="Continue it with --resume, or choose another --out."
+            )
         if (folder / _RECORDS).exists() and (folder / _RECORDS).stat().st_size:
-            raise PlanError(f"{folder} holds records of a run whose {_HEADER} is gone.", hint="Choose another --out.")
+            raise PlanError(f"{folder} contains records without a {_HEADER}.", hint="Choose another --out.")
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         store = cls(folder, header)
@@ -67,11 +69,11 @@ class Store:
 
     @classmethod
     def resume(cls, folder: Path) -> Self:
-        """Go on with a run: half-written lines and half-done jobs are taken out first.
+        """Resume a run: partial lines and records of incomplete jobs are removed first.
 
         Raises:
-            PlanError: If the folder holds no run or another process writes it.
-            RecordFormatError: If a whole line cannot be read.
+            PlanError: If the folder contains no run or another process writes it.
+            RecordFormatError: If a complete line cannot be read.
         """
         store = cls(folder, read_header(folder))
         try:
@@ -82,19 +84,19 @@ class Store:
         return store
 
     def _repair(self) -> None:
-        """Take out what a kill left half-written."""
+        """Remove partial lines and incomplete jobs that a kill left."""
         path = self.folder / _RECORDS
         kept = b"".join(encode_record(record) + b"\n" for record in complete_records(self.folder))
         data = path.read_bytes()
         if kept != data:
-            if not data.startswith(kept):  # more than a cut end: somebody's hand was in it
+            if not data.startswith(kept):  # more than a cut end: the file was edited by hand
                 replace_file(path.with_suffix(".jsonl.bak"), data)
             replace_file(path, kept)
             os.close(self._file)
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the files and release the lock."""
         os.close(self._file)
         os.close(self._lock)
 
@@ -110,7 +112,7 @@ class Store:
         """Write one job's records in one step and flush them to the disk.
 
         Raises:
-            FolderError: If the disk is full; what was written of them is taken back.
+            FolderError: If the disk is full; the file is truncated to its former size.
         """
         data = b"".join(encode_record(record) + b"\n" for record in records)
         size = os.fstat(self._file).st_size
@@ -125,7 +127,7 @@ class Store:
                 raise
 
     def write_samples(self, cell: str, samples: Mapping[str, NDArray[np.generic]]) -> str:
-        """Keep raw samples; their path relative to the folder."""
+        """Write raw samples; return their path relative to the folder."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **dict(samples))
         path = self.folder / _SAMPLES / f"{cell}.npz"
@@ -133,7 +135,7 @@ class Store:
         return str(path.relative_to(self.folder))
 
     def write_model(self, content_hash: str, data: bytes) -> str:
-        """Keep a graph that ran, by content; its path relative to the folder."""
+        """Write a graph under its content hash; return its path relative to the folder."""
         path = self.folder / _MODELS / f"{content_hash}.onnx"
         if not path.exists():
             replace_file(path, data)
@@ -146,20 +148,20 @@ class Store:
 
 
 def time_now() -> str:
-    """For a header: ISO 8601 in UTC, to the second."""
+    """The current time for a header: ISO 8601 in UTC, to the second."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run, readable or not."""
+    """Whether a folder contains a run, readable or not."""
     return (folder / _HEADER).exists()
 
 
 def read_run(folder: Path) -> tuple[RunHeader, list[Record]]:
-    """Read a run, finished or not; of a cell done again the last record counts.
+    """Read a run, finished or not; if a job ran several times, its last records count.
 
     Raises:
-        PlanError: If the folder holds no run.
+        PlanError: If the folder contains no run.
         RecordFormatError: If a line cannot be read.
     """
     header = read_header(folder)
@@ -179,18 +181,18 @@ def read_header(folder: Path) -> RunHeader:
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunHeader)
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise PlanError(f"{folder} holds no run.", hint=f"A run folder has a {_HEADER}.") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # older msgspec lets the second through
+        raise PlanError(f"{folder} contains no run.", hint=f"A run folder has a {_HEADER}.") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # older versions of msgspec raise the second
         raise RecordFormatError(f"{path}: {error}.") from error
     except RecursionError as error:
         raise RecordFormatError(f"{path}: it is nested too deeply.") from error
 
 
 def complete_records(folder: Path) -> list[Record]:
-    """Records of complete jobs in the order of the file; of a job done again the last attempt counts.
+    """Records of complete jobs in the order of the file; of several attempts the last counts.
 
     Raises:
-        RecordFormatError: If a whole line cannot be read.
+        RecordFormatError: If a complete line cannot be read.
     """
     path = folder / _RECORDS
     data = path.read_bytes() if path.exists() else b""
@@ -205,7 +207,7 @@ def complete_records(folder: Path) -> list[Record]:
 
 
 def _attempts(records: Iterable[Record]) -> list[list[Record]]:
-    """Neighbouring records of one job, cut where a cell comes again: the job was done again."""
+    """Split consecutive records of one job into attempts: a repeated cell starts a new attempt."""
     attempts: list[list[Record]] = []
     for record in records:
         if not attempts or record.cell in {other.cell for other in attempts[-1]}:
@@ -215,10 +217,10 @@ def _attempts(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, and its folder if it is not there; a link is followed.
+    """Write a file completely or not at all; create its folder if needed; follow a link.
 
     Raises:
-        FolderError: If it cannot be written, or what is there is not a regular file.
+        FolderError: If it cannot be written, or the path is not a regular file.
     """
     with _writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +229,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Tell a full disk or a read-only folder in one sentence."""
+    """Raise a FolderError with one sentence for a full disk or a read-only folder."""
     try:
         yield
     except OSError as error:
@@ -236,11 +238,11 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _take_lock(folder: Path) -> int:
-    """Hold the folder for this process; the system frees it however the process ends."""
+    """Lock the folder for this process; the system releases the lock when the process ends."""
     handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         import fcntl
-    except ImportError:  # not on Windows; two runs in one folder are then not noticed
+    except ImportError:  # not on Windows, where two runs in one folder are not detected
         return handle
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

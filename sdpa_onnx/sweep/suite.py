@@ -1,6 +1,6 @@
-"""A suite: TOML text becomes a typed plan at the door, and every mistake in it one sentence.
+"""A suite: parse TOML into types, with one sentence for each mistake in the file.
 
-Says what is to be run; runs nothing.
+Describes what to run; runs nothing.
 """
 
 import difflib
@@ -27,7 +27,7 @@ BARE_TARGET = "sdpa"
 
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
-# Finite: the upper limit is beyond any use and refuses inf.
+# The upper limit is beyond any use; it rejects inf.
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Sigma = Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
 Opset = Annotated[int, msgspec.Meta(ge=18, le=25)]
@@ -36,16 +36,16 @@ Seed = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class TimingBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much to time one comparison.
+    """How long to time one comparison.
 
-    A sweep has many, so each has one look: at the end, at an alpha of 1 %.
+    A sweep has many comparisons, so each has a single look at the end, at an alpha of 1 %.
 
     Args:
         launches: Processes of every arm.
-        blocks: Most blocks of a launch; least_blocks: those measured whatever they cost.
-        budget_seconds: For the comparison; `blocks` are taken so that it fits.
-        visit_seconds: Aim for one visit.
-        warm_up_seconds: At most this long an arm and launch, or eight calls.
+        blocks: Greatest number of blocks of a launch; least_blocks: measured even beyond the budget.
+        budget_seconds: Time for the comparison; the number of blocks is chosen to fit it.
+        visit_seconds: Target duration of one visit.
+        warm_up_seconds: Greatest warm-up time per arm and launch, or eight calls if they take longer.
     """
 
     launches: Count = 3
@@ -57,7 +57,7 @@ class TimingBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SuiteBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The point around which factors are varied; None = as the case's own default."""
+    """The point around which factors are varied; None = the default of the case."""
 
     batch_size: Count = 1
     q_seq_len: Count = 512
@@ -72,10 +72,10 @@ class SuiteBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class SuiteGrid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One grid: every combination of the lists; what is left out stays at the base.
+    """One grid: every combination of the lists; factors that are left out keep their base value.
 
-    `forms` are further arms of every case: graph forms at the newest opset of the suite, beside those that its opsets
-    have by themselves. They are judged where they are timed.
+    `forms` are further arms of every case: graph forms at the newest opset of the suite, in addition to the default
+    forms of its opsets. They are judged on the runtimes on which they are timed.
     """
 
     targets: tuple[str, ...]
@@ -96,10 +96,10 @@ class SaturationGrid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Cells of `workflows.saturation.measure`: every combination of width, length and rule.
 
     Args:
-        head_dim, kv_seq_len, scale_rule: What is combined.
+        head_dim, kv_seq_len, scale_rule: The combined values.
         sigma: Standard deviation of the components of query and key.
-        rows: Queries of one draw; draws: independent draws of the keys.
-        module: Also measure torch.nn.MultiheadAttention as it is initialised.
+        rows: Queries per draw; draws: independent draws of the keys.
+        module: Also measure torch.nn.MultiheadAttention with its initial weights.
     """
 
     head_dim: tuple[Annotated[int, msgspec.Meta(ge=1, le=65536)], ...]
@@ -112,18 +112,18 @@ class SaturationGrid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a run does.
+    """The contents of a run.
 
     Args:
-        name: For people.
-        opsets: Opsets exported; below 23 decomposed, from 23 the Attention operator.
-        agreement: Runtimes judged; timing: runtimes timed.
+        name: The name in reports.
+        opsets: Exported opsets; below 23 decomposed, from 23 the Attention operator.
+        agreement: Judged runtimes; timing: timed runtimes.
         baseline: Runtime whose time is 1.
         spreads: Logit spreads of the judged inputs.
-        probes: Ask the structural probes too, once of each graph.
-        seed: Of weights and inputs.
+        probes: Run the structural probes too, once per graph.
+        seed: Seed of weights and inputs.
         threads: Threads inside one operator, the same for every arm.
-        saturation: What to measure of the scale's effect, or nothing.
+        saturation: What to measure of the effect of the scale; None = nothing.
     """
 
     name: str
@@ -146,8 +146,8 @@ class CaseKey:
     """One case of a suite: a target, its spec if it is bare attention, its sizes.
 
     Args:
-        target: `sdpa`, one of our uses, or a user's class.
-        spec: The spec of bare attention, else None (the module decides).
+        target: `sdpa`, a named target such as `encoder-self`, or a user's class.
+        spec: The spec of bare attention; None if the module decides.
         batch_size, q_seq_len, kv_seq_len, past_seq_len: Sizes.
         dtype: Element type.
         forms: Further graph forms.
@@ -164,12 +164,12 @@ class CaseKey:
 
 
 _FACTORS = tuple(name for name in SuiteGrid.__struct_fields__ if name not in ("targets", "forms"))
-# A module or a layer of the catalog has figures of its own; only its sizes vary.
+# A module or a layer of the catalog has its own figures; only its sizes can vary.
 _SIZES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
 
 
 def built_in_suites() -> dict[str, Path]:
-    """Suites that come with the package, by name."""
+    """Suites in the package, by name."""
     folder = Path(str(files("sdpa_onnx.sweep") / "suites"))
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
@@ -178,13 +178,13 @@ def load_suite(name: str) -> Suite:
     """Read a suite by name or from a TOML file.
 
     Raises:
-        PlanError: If there is none, or it is wrong: key, value, what is allowed.
+        PlanError: If there is none, or it is wrong: the text has the key, the value and what is allowed.
     """
     known = built_in_suites()
     path = known.get(name) or Path(name)
     if name not in known and path.suffix != ".toml":
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}; or give a .toml file."
+        hint = f"Did you mean '{near[0]}'?" if near else f"Known suites: {', '.join(known)}; or name a .toml file."
         raise PlanError(f"There is no suite '{name}'.", hint=hint)
     try:
         text = path.read_bytes().decode("utf-8")
@@ -194,7 +194,7 @@ def load_suite(name: str) -> Suite:
     except UnicodeDecodeError as error:
         raise PlanError(f"Suite {path} is not a text file.") from error
     except msgspec.ValidationError as error:
-        raise PlanError(f"Suite {path}: {_in_words(str(error))}") from error
+        raise PlanError(f"Suite {path}: {_sentence(str(error))}") from error
     except msgspec.DecodeError as error:
         raise PlanError(f"Suite {path} is not TOML: {error}.") from error
     _check(suite, str(path))
@@ -205,19 +205,19 @@ def cases(suite: Suite) -> list[CaseKey]:
     """Every case of a suite once, in the order of the file.
 
     Raises:
-        PlanError: If a combination is no attention.
+        PlanError: If a combination is not a possible attention.
     """
     found: dict[CaseKey, dict[Form, None]] = {}
     for vary in suite.vary:
         for target in vary.targets:
             for chosen in _combinations(_base_of(target, suite.base, vary), vary):
-                # A case that two grids have is one, with the forms of both.
+                # A case in two grids is one case with the forms of both.
                 found.setdefault(_case(target, chosen), {}).update(dict.fromkeys(vary.forms))
     return [replace(case, forms=tuple(forms)) for case, forms in found.items()]
 
 
 def _base_of(target: str, base: SuiteBase, vary: SuiteGrid) -> SuiteBase:
-    """The point to vary around: a layer of the catalog has usual sizes of its own."""
+    """The base values of a target: a layer of the catalog has its own default sizes."""
     if target not in entry_names():
         return base
     entry = find_entry(target)
@@ -267,7 +267,7 @@ def _given(value: int | None, otherwise: int) -> int:
 
 
 def _check(suite: Suite, where: str) -> None:
-    """Refuse what types alone cannot."""
+    """Check what the types cannot check."""
     lists = {name: getattr(suite, name) for name in ("opsets", "agreement", "timing", "spreads")}
     lists |= {"vary": suite.vary, **{f"targets of vary[{n}]": vary.targets for n, vary in enumerate(suite.vary)}}
     if suite.saturation is not None:
@@ -277,23 +277,25 @@ def _check(suite: Suite, where: str) -> None:
         if not values and name != "timing":
             raise PlanError(f"Suite {where}: '{name}' is empty.", hint="Give at least one value.")
         if len(set(values)) < len(values):
-            raise PlanError(f"Suite {where}: '{name}' has a value twice.", hint="Give each once.")
+            raise PlanError(f"Suite {where}: '{name}' has a value twice.", hint="Name each value once.")
     if suite.timing and suite.baseline not in suite.timing:
-        raise PlanError(f"Suite {where}: baseline '{suite.baseline}' is not among timing.", hint="Add it there.")
+        raise PlanError(f"Suite {where}: baseline '{suite.baseline}' is not in 'timing'.", hint="Add it to 'timing'.")
     for vary in suite.vary:
         alien = [name for name in _FACTORS if name not in _SIZES and getattr(vary, name)]
         modules = [target for target in vary.targets if target != BARE_TARGET]
         if alien and modules:
-            raise PlanError(f"Suite {where}: '{alien[0]}' cannot be varied for '{modules[0]}'; its module decides.")
+            raise PlanError(
+                f"Suite {where}: '{alien[0]}' cannot be varied for '{modules[0]}'; the module determines it."
+            )
     cases(suite)
 
 
-# Tables of a suite, by the word that stands in msgspec's place of an error.
+# Tables of a suite, by the name that msgspec puts into the path of an error.
 _TABLES = {"vary": SuiteGrid, "measure": TimingBudget, "base": SuiteBase, "saturation": SaturationGrid}
 
 
-def _in_words(error: str) -> str:
-    """Turn msgspec's text into a sentence with the nearest allowed key."""
+def _sentence(error: str) -> str:
+    """Turn the error text of msgspec into a sentence with the nearest allowed key."""
     unknown = re.match(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<where>[^`]*)`)?", error)
     if unknown is None:
         return error.replace(" - at `$.", " at `") + "."

@@ -139,14 +139,14 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "resume-nothing": (
         ["run", "quick", "--resume"],
-        "There is no run of 'quick' in reports to go on with. Start one without --resume.",
+        "There is no run of 'quick' in reports to resume. Start one without --resume.",
     ),
     "resume-no-run": (
         ["run", "quick", "--resume", "--out", "nowhere"],
-        "nowhere holds no run. A run folder has a run.json.",
+        "nowhere contains no run. A run folder has a run.json.",
     ),
-    "report-nothing": (["report", "nowhere"], "nowhere holds no run. A run folder has a run.json."),
-    "report-file": (["report", "bare.onnx"], "bare.onnx holds no run. A run folder has a run.json."),
+    "report-nothing": (["report", "nowhere"], "nowhere contains no run. A run folder has a run.json."),
+    "report-file": (["report", "bare.onnx"], "bare.onnx contains no run. A run folder has a run.json."),
     "bench-reference": (
         ["bench", "bare.onnx", "--runtime", "onnx-reference"],
         "Runtime 'onnx-reference' is for agreement only. Time another one.",

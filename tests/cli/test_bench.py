@@ -345,7 +345,7 @@ def test_values_out_of_range(shell: Shell, option: tuple[str, str]) -> None:
 def test_folder_that_holds_a_run(shell: Shell, fake: FakeBench) -> None:
     """Nothing is timed and nothing written over where a run is."""
     assert shell("bench", "bare.onnx", "--out", "run").code == 0
-    assert shell.refusal("bench", "bare.onnx", "--out", "run") == "run holds a run already. Choose another --out."
+    assert shell.refusal("bench", "bare.onnx", "--out", "run") == "run already contains a run. Choose another --out."
     assert len(fake.plans) == 1
 
 
@@ -368,13 +368,13 @@ def test_calibration_is_told(shell: Shell, calibrated: Callable[..., None]) -> N
     ended = shell("bench", "--calibrate")
     assert ended.code == 0
     assert ended.stdout.splitlines() == [
-        "The machine was quiet: 1.9 of 2 cores idle before the start; 3 % of the calls lost time to others.",
-        "Before: two processes of one model differ by 0.57 %, worth 4 degrees of freedom (the usual figure).",
+        "The machine was quiet: 1.9 of 2 cores idle before the start; 3 % of the calls lost time to other processes.",
+        "Before: two processes of one model differ by 0.57 %, with 4 degrees of freedom (default).",
         (
-            "Measured: two processes of one model differ by 0.31 %, worth 33 degrees of freedom; sampling error of a "
-            "pair 0.1 %, taken out."
+            "Measured: two processes of one model differ by 0.31 %, with 33 degrees of freedom; sampling error of a "
+            "pair 0.1 %, subtracted."
         ),
-        "Kept for box, 2 cores in kept.json; comparisons use it from now on.",
+        "Saved for box, 2 cores in kept.json; comparisons use it from now on.",
     ]
 
 

@@ -103,10 +103,10 @@ def test_known_findings(runs: Shell) -> None:
     ended = runs("compare", "base", "worse", "--expect", "k.toml")
     assert ended.code == 0
     assert ended.stdout.startswith("No regression in 4 checks: 2 the same and 2 known.\n")
-    assert ended.stderr == "sdpa-onnx: Beside the known findings: 0 new, 2 known, 0 vanished.\n"
+    assert ended.stderr == "sdpa-onnx: Compared with the known findings: 0 new, 2 known, 0 vanished.\n"
     gone = runs("compare", "base", "same", "--expect", "k.toml")
     assert gone.code == 0
-    assert "Beside the known findings: 0 new, 0 known, 2 vanished." in gone.stderr
+    assert "Compared with the known findings: 0 new, 0 known, 2 vanished." in gone.stderr
     Path("k.toml").write_text(Path("k.toml").read_text().partition("[[known]]")[0])
     assert runs("compare", "base", "worse", "--expect", "k.toml").code == 1
 
@@ -151,7 +151,7 @@ def test_benchmark_files_of_another_tool_are_told_and_not_gated(shell: Shell) ->
             ["base", "a.onnx"],
             "base and a.onnx cannot be compared: run folders beside models. Give two of one kind.",
         ),
-        (["base", "empty"], "empty holds no run. A run folder has a run.json."),
+        (["base", "empty"], "empty contains no run. A run folder has a run.json."),
         (["base", "other"], "base and other have nothing in common that could be compared. Were they mixed up?"),
         (
             ["base", "same", "--allow", "tim"],

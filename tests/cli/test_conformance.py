@@ -69,7 +69,7 @@ def test_only_new_findings_fail(shell: Shell, monkeypatch: pytest.MonkeyPatch) -
     assert (written.code, written.stderr) == (0, "sdpa-onnx: wrote k.toml: 2 known findings\n")
     same = shell("conformance", "--expect", "k.toml")
     assert (same.code, same.stderr) == (0, "")
-    assert "Beside the known findings: 0 new, 2 known, 0 vanished." in same.stdout
+    assert "Compared with the known findings: 0 new, 2 known, 0 vanished." in same.stdout
 
     plant(monkeypatch, WRONG, REFUSED, row(Conformity.CRASHED, opset=24, reason="It died."))
     more = shell("conformance", "--expect", "k.toml")
@@ -79,10 +79,10 @@ def test_only_new_findings_fail(shell: Shell, monkeypatch: pytest.MonkeyPatch) -
     fewer = shell("conformance", "--expect", "k.toml", "--json")
     assert fewer.code == 0
     assert fewer.stderr.splitlines() == [
-        "sdpa-onnx: Beside the known findings: 0 new, 1 known, 1 vanished.",
+        "sdpa-onnx: Compared with the known findings: 0 new, 1 known, 1 vanished.",
         (
             "sdpa-onnx: vanished: k.toml, entry 1 (runtime ort-cpu, operator Attention, feature causal, opset 23, "
-            "dtype float32, verdict wrong; Off by one.): its row is well now. Take it out."
+            "dtype float32, verdict wrong; Off by one.): its row is ok now. Remove the entry."
         ),
     ]
     assert [record["verdict"] for record in json.loads(fewer.stdout)] == ["right", "refused"]
@@ -169,7 +169,7 @@ def test_stopped_half_way(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None
     plant(monkeypatch, WRONG, stops=True)
     ended = shell("conformance", "--only", "causal", "--seed", "3", "--page", "p.html", "--write-expected", "k.toml")
     assert ended.code == 130
-    assert ended.stdout.startswith("This run was stopped: what follows is what was done until then.\n")
+    assert ended.stdout.startswith("Incomplete: the run was stopped, and only the rows finished by then follow.\n")
     assert ended.stderr.splitlines()[-1].startswith("sdpa-onnx: interrupted after 1 row; again: sdpa-onnx conformance ")
     assert "This run was stopped" in Path("p.html").read_text()
     assert not Path("k.toml").exists()
@@ -182,7 +182,7 @@ def test_half_a_run_makes_nothing_vanish(shell: Shell, monkeypatch: pytest.Monke
     ended = shell("conformance", "--expect", "k.toml")
     assert ended.code == 130
     assert "vanished:" not in ended.stderr
-    assert "Beside the known findings: 0 new, 0 known, 0 vanished." in ended.stdout
+    assert "Compared with the known findings: 0 new, 0 known, 0 vanished." in ended.stdout
 
 
 def test_what_is_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_verify_with_known_findings(wrong: Shell) -> None:
     Path("known.toml").write_text(_KNOWN + _AXES)
     known = wrong("verify", "wrong.onnx", "--json", "--expect", "known.toml")
     assert known.code == 0, known.stderr
-    assert known.stderr.startswith("sdpa-onnx: Beside the known findings: 0 new, ")
+    assert known.stderr.startswith("sdpa-onnx: Compared with the known findings: 0 new, ")
     assert json.loads(known.stdout)
 
 
@@ -57,9 +57,9 @@ def test_verify_tells_what_has_vanished(shell: Shell) -> None:
     ended = shell("verify", "bare.onnx", "--expect", "known.toml")
     assert ended.code == 0
     first, second = ended.stderr.splitlines()
-    assert first == "sdpa-onnx: Beside the known findings: 0 new, 0 known, 1 vanished."
+    assert first == "sdpa-onnx: Compared with the known findings: 0 new, 0 known, 1 vanished."
     assert second.startswith("sdpa-onnx: vanished: known.toml, entry 1 (runtime ort-cpu, verdict wrong; issue 1): its ")
-    assert second.endswith(" rows are well now. Take it out.")
+    assert second.endswith(" rows are ok now. Remove the entry.")
 
 
 @pytest.mark.parametrize("command", [("verify", "bare.onnx"), ("run",)], ids=lambda words: words[0])
@@ -81,9 +81,9 @@ def test_run_with_known_findings(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
     ended = shell("run", "one.toml", "--out", "passes", "--expect", "known.toml")
     assert ended.code == 0, ended.stderr
     said = " ".join(ended.stdout.split())
-    assert " Beside the known findings: 0 new, " in said
+    assert " Compared with the known findings: 0 new, " in said
     summary = Path("passes/summary.md").read_text()
-    assert summary.splitlines()[4].startswith("- Beside the known findings: 0 new, ")
+    assert summary.splitlines()[4].startswith("- Compared with the known findings: 0 new, ")
     assert shell("report", "passes").code == 0
     assert Path("passes/summary.md").read_text() == summary
     assert "Beside" not in Path("fails/summary.md").read_text()

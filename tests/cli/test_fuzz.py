@@ -59,7 +59,7 @@ def test_exit_codes(shell: Shell, monkeypatch: pytest.MonkeyPatch, kind: Conform
     plant(monkeypatch, {} if kind is None else {2: kind})
     ended = shell("fuzz", "--cases", "4", "--no-reduce")
     assert (ended.code, ended.stderr) == (code, "")
-    assert "To go on: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 4\n" in ended.stdout
+    assert "To continue: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 4\n" in ended.stdout
     counted = {None: "4 right", Conformity.REFUSED: "1 refused", Conformity.WRONG: "1 wrong"}
     assert counted.get(kind, "1 crashed") in " ".join(ended.stdout.split())
 
@@ -91,7 +91,7 @@ def test_stopped_half_way(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None
     words = " ".join(ended.stdout.split())
     assert "1 case: Y wrong" in words
     assert "3 cases (numbers 0 to 2, stopped early)" in words
-    assert words.endswith("To go on: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 3")
+    assert words.endswith("To continue: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 3")
 
 
 def test_json_and_known_findings(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_json_and_known_findings(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
     (record,) = json.loads(known.stdout)
     assert (known.code, record["kind"], record["outcome"], record["seed"]) == (0, "agreement", "failed", 0)
     assert record["diagnosis"] == "seen in case 2."
-    assert "sdpa-onnx: To go on: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 4" in known.stderr.splitlines()
+    assert "sdpa-onnx: To continue: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 4" in known.stderr.splitlines()
     assert shell("fuzz", "--cases", "4", "--no-reduce", "--expect", "other.toml").code == 1
 
 

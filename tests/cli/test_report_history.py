@@ -36,7 +36,7 @@ def test_a_folder_of_runs_gives_their_history(command: Shell) -> None:
     """Findings and tables are printed, the files lie beside the runs, and a second call does not count them as runs."""
     ended = command("report", "runs")
     assert (ended.code, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("10 runs, 4 series: 2 changes of level.\n")
+    assert ended.stdout.startswith("2 level changes in 10 runs (4 series).\n")
     assert "broken is skipped: runs/broken/run.json: Input data was truncated." in ended.stdout
     assert "stopped is skipped: it was not finished (6 of 6 cells)." in ended.stdout
     assert "notes" not in ended.stdout
@@ -64,7 +64,7 @@ def test_a_folder_whose_runs_are_all_broken_is_refused(command: Shell) -> None:
 
 def test_a_folder_without_runs_is_no_run(command: Shell) -> None:
     """The sentence is that of a missing run."""
-    expected = "runs/notes holds no run. A run folder has a run.json."
+    expected = "runs/notes contains no run. A run folder has a run.json."
     assert command.refusal("report", Path("runs") / "notes") == expected
 
 
@@ -75,6 +75,6 @@ def test_one_spoilt_run_is_named_and_the_others_go_on(command: Shell) -> None:
     _store(dataclasses.replace(run, records=spoilt), command.folder / "runs" / "spoilt")
     ended = command("report", "runs")
     assert (ended.code, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("10 runs, 4 series: 2 changes of level.\n")
+    assert ended.stdout.startswith("2 level changes in 10 runs (4 series).\n")
     told = " ".join(ended.stdout.split())
     assert "spoilt is skipped: runs/spoilt/records.jsonl:1: the ratio 0 is not between 1e-06 and 1e+06." in told

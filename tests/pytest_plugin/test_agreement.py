@@ -56,7 +56,7 @@ def test_a_wrong_model_is_shown_with_its_evidence(
     assert second.endswith("It looks as if the scale is left out.")
     assert third.startswith("  greatest absolute error ")
     sizes = "--size batch_size=1 --size q_seq_len=7 --size kv_seq_len=5"
-    assert last == f"Again: sdpa-onnx verify {path} --runtime ort-cpu {sizes} --seed 3"
+    assert last == f"Repeat with: sdpa-onnx verify {path} --runtime ort-cpu {sizes} --seed 3"
     assert len(found.splitlines()) <= 13
 
 
@@ -70,7 +70,8 @@ def test_given_inputs_are_judged(model: OnnxModel, monkeypatch: pytest.MonkeyPat
     assert found is not None
     assert found.startswith("the model disagrees with the float64 oracle on ort-cpu (1 of 1 judgements):")
     assert found.endswith(
-        "Again: sdpa-onnx verify FILE --runtime ort-cpu --inputs FILE.npz --seed 0, once the model is saved as FILE"
+        "Repeat with: sdpa-onnx verify FILE --runtime ort-cpu --inputs FILE.npz --seed 0, once the model is saved as "
+        "FILE"
     )
 
 
@@ -78,7 +79,7 @@ def test_a_missing_input_is_one_sentence(model: OnnxModel) -> None:
     """The first that lacks is named."""
     with pytest.raises(PlanError) as caught:
         _found(model, inputs={"Q": np.zeros((1, 2, 5, 8), dtype=np.float32)})
-    assert str(caught.value) == "The inputs lack 'K'; they have Q. Name arrays as the inputs of the model."
+    assert str(caught.value) == "The inputs have no 'K'; they have Q. Name the arrays like the inputs of the model."
 
 
 def test_nothing_judged_is_no_agreement(model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,7 @@ def test_nothing_judged_is_no_agreement(model: OnnxModel, monkeypatch: pytest.Mo
     refused: list[Record] = [AgreementRecord(outcome=Outcome.UNSUPPORTED, reason="No kernel.")]
     for records, why in ((refused, " No kernel."), ([], ""), ([ExportRecord()], "")):
         monkeypatch.setattr(verify_file, "verify_file", lambda *_, records=records, **__: iter(records))
-        assert _found(model) == f"Nothing of the model was judged on ort-cpu, so nothing is shown to agree.{why}"
+        assert _found(model) == f"No output of the model was judged on ort-cpu, so agreement is not shown.{why}"
 
 
 def test_failures_and_fixed_axes_are_findings(model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,7 @@ def test_failures_and_fixed_axes_are_findings(model: OnnxModel, monkeypatch: pyt
         "- Axis 'q_seq_len' is fixed at 16.",
         *["- c: It crashed."] * 4,
         "- and 2 more",
-        "Again: sdpa-onnx verify FILE --runtime ort-cpu --seed 0, once the model is saved as FILE",
+        "Repeat with: sdpa-onnx verify FILE --runtime ort-cpu --seed 0, once the model is saved as FILE",
     ]
     monkeypatch.setattr(verify_file, "verify_file", lambda *_, **__: iter([failed]))
     found = _found(model)

@@ -200,8 +200,8 @@ def test_threads_that_take_turns_are_threads(beyond: float, clock: str) -> None:
 def test_threads_without_cores_get_no_ratio() -> None:
     """Equal code came out FASTER so: no interval, no word that claims anything, and the way out."""
     told = (
-        "Undecidable on this machine now: the callables use several threads, and others left them 0.5 idle cores; set "
-        "OPENBLAS_NUM_THREADS=1, or the like of your library, before Python starts."
+        "Undecidable on this machine now: the callables use several threads, but only 0.5 cores are idle; set "
+        "OPENBLAS_NUM_THREADS=1, or the variable of your library, before Python starts."
     )
     pair = _judged(_arm(2.0, 1.0), _arm(3.0, 1.2), used=_used(0.5))
     record = pair.candidate.record
@@ -239,8 +239,8 @@ def test_a_clone_that_differs_voids_the_word(factor: float, verdict: RatioVerdic
     """The interval's half width is 1.9 %: a second baseline inside it is fine, beyond it nothing holds."""
     record = _judged(_arm(1.0, 1.0), _arm(2.0, 2.0), _arm(factor, factor)).candidate.record
     assert record.verdict is verdict
-    assert [warning[:45] for warning in record.warnings] == (
-        ["The baseline timed a second time came out at "] if verdict is RatioVerdict.NOISY else []
+    assert [warning[:30] for warning in record.warnings] == (
+        ["A clone of the baseline takes "] if verdict is RatioVerdict.NOISY else []
     )
 
 
@@ -256,6 +256,6 @@ def test_doubts_are_told() -> None:
     """No steady state, and clocks that differ by more than the noise."""
     record = _judged(_arm(1.0, 1.0), _arm(1.5, 1.0, steady=False)).candidate.record
     assert record.warnings == (
-        "The candidate reached no steady state while it was warmed up.",
-        "The ratio is 1.500 by wall time and 1.000 by CPU time: one arm waits for something.",
+        "The candidate reached no steady state in the warm-up.",
+        "The ratio is 1.500 by wall time and 1.000 by CPU time: one arm waits or sleeps.",
     )

@@ -116,7 +116,7 @@ def test_it(sdpa, benchmark):
         (
             ["-p", "no:benchmark"],
             {"PYTEST_XDIST_WORKER": "gw1"},
-            "pytest-xdist runs several tests at once, which would disturb each other",
+            "pytest-xdist runs several tests at once, and they would disturb each other",
         ),
     ],
     ids=["disabled", "skipped", "xdist"],
@@ -164,14 +164,14 @@ def test_raises(sdpa):
 """
     result = run(body, "--tb=line")
     result.assert_outcomes(failed=6)
-    hint = "Give a function that runs it to its end."
+    hint = "Pass a function that runs it to its end."
     result.stdout.fnmatch_lines(
         [
-            "*PlanError: The candidate is a str, not a callable. Give a function without arguments.",
-            f"*PlanError: The candidate is a coroutine or generator function: a call of it runs nothing. {hint}",
-            "*PlanError: seconds is 0, and must be above 0.",
-            "*PlanError: seconds is nan, and must be above 0.",
-            "*PlanError: margin is -0.1, and must be a share of at least 0. 0.05 allows 5 %.",
+            "*PlanError: The candidate is a str, not a callable. Pass a function without arguments.",
+            f"*PlanError: The candidate is a coroutine or generator function: calling it runs nothing. {hint}",
+            "*PlanError: seconds is 0, but must be above 0.",
+            "*PlanError: seconds is nan, but must be above 0.",
+            "*PlanError: margin is -0.1, but must be a share of at least 0. 0.05 allows 5 %.",
             "*KeyError: 'key'",
         ]
     )
@@ -371,6 +371,6 @@ def test_wrong(sdpa, monkeypatch):
         [
             "E       AssertionError: the model disagrees with the float64 oracle on ort-cpu (*",
             "E       - attention, spread 0.3 (float32, * It looks as if the scale is left out.",
-            "E       Again: sdpa-onnx verify FILE --runtime ort-cpu --size q_seq_len=7 --seed 0, once *",
+            "E       Repeat with: sdpa-onnx verify FILE --runtime ort-cpu --size q_seq_len=7 --seed 0, once *",
         ]
     )

@@ -34,7 +34,7 @@ def _result(low: float, high: float, verdict: RatioVerdict = RatioVerdict.SLOWER
 
 def test_an_interval_that_says_nothing_is_no_answer() -> None:
     """Ends a factor of two apart; a word that claims something stands as it is."""
-    shown = "name: candidate / baseline 1.200 [0.130, 7.600] INCONCLUSIVE: no answer, too disturbed (medians "
+    shown = "name: candidate / baseline 1.200 [0.130, 7.600] INCONCLUSIVE: no answer, too much disturbance (medians "
     assert _result(0.13, 7.6, RatioVerdict.INCONCLUSIVE).describe().startswith(shown)
     assert "no answer" not in _result(0.8, 1.6, RatioVerdict.INCONCLUSIVE).describe()
     assert "no answer" not in _result(1.5, 4.0).describe()

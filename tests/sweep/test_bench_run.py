@@ -81,7 +81,7 @@ def test_folder_that_holds_a_run(tmp_path: Path, prepared: PreparedBench) -> Non
         pass
     with pytest.raises(PlanError) as caught:
         BenchRun(tmp_path / "run", prepared, command="")
-    assert str(caught.value).startswith(f"{tmp_path / 'run'} holds a run already.")
+    assert str(caught.value).startswith(f"{tmp_path / 'run'} already contains a run.")
 
 
 def test_cells_are_those_of_what_was_asked(tmp_path: Path, prepared: PreparedBench) -> None:

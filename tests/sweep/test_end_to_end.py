@@ -142,7 +142,7 @@ def test_starting_where_a_run_is(finished: Path) -> None:
     records = (finished / "run" / "records.jsonl").read_bytes()
     done = sdpa_onnx("run", "tiny.toml", "--out", "run", cwd=finished)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "sdpa-onnx: run holds a run already. Go on with --resume, or choose another --out.\n"
+    assert done.stderr == "sdpa-onnx: run already contains a run. Continue it with --resume, or choose another --out.\n"
     assert (finished / "run" / "records.jsonl").read_bytes() == records
 
 

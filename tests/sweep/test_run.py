@@ -113,7 +113,7 @@ def test_another_suite_is_refused(tmp_path: Path) -> None:
         _open(suite_of(tmp_path, _QUICK), folder).__exit__(None, None, None)
         with pytest.raises(PlanError) as caught:
             _open(suite_of(tmp_path, TINY), folder, resume=True, force=force)
-        assert str(caught.value) == "The run there is of another suite. Choose another --out."
+        assert str(caught.value) == "The folder contains the run of another suite. Choose another --out."
 
 
 def test_refused_resume_lets_go_of_the_folder(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_changed_versions_or_machine_are_refused_unless_forced(
         _open(suite, tmp_path / "run", resume=True)
     assert str(caught.value) == (
         f"{changed} changed since the run was started, so its figures would not be comparable. "
-        "Start a new run, or go on with --force."
+        "Start a new run, or resume with --force."
     )
     _open(suite, tmp_path / "forced", resume=True, force=True).__exit__(None, None, None)
 
@@ -202,7 +202,7 @@ def test_reference_is_not_timed(tmp_path: Path) -> None:
     text = _QUICK.replace('timing = ["ort-cpu", "torch"]', 'timing = ["torch", "onnx-reference"]')
     with pytest.raises(PlanError) as caught:
         _open(suite_of(tmp_path, text), tmp_path / "run")
-    assert str(caught.value) == "Runtime 'onnx-reference' is for agreement only. Take it out of 'timing'."
+    assert str(caught.value) == "Runtime 'onnx-reference' is for agreement only. Remove it from 'timing'."
 
 
 def test_newest_run_is_found(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_newest_run_is_found(tmp_path: Path) -> None:
     assert latest_folder("some/where/other.toml", tmp_path) == tmp_path / "other-20260401T000000Z"
     with pytest.raises(PlanError) as caught:
         latest_folder("ci", tmp_path)
-    assert str(caught.value) == (f"There is no run of 'ci' in {tmp_path} to go on with. Start one without --resume.")
+    assert str(caught.value) == (f"There is no run of 'ci' in {tmp_path} to resume. Start one without --resume.")
 
 
 def test_new_folder_sorts_by_time(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_run_that_exists_is_not_started_again(tmp_path: Path) -> None:
     folder = _filled(tmp_path / "run")
     with pytest.raises(PlanError) as caught:
         Store.create(folder, HEADER)
-    assert str(caught.value) == f"{folder} holds a run already. Go on with --resume, or choose another --out."
+    assert str(caught.value) == f"{folder} already contains a run. Continue it with --resume, or choose another --out."
     assert len(read_run(folder)[1]) == 6
 
 
@@ -212,7 +212,7 @@ def test_folder_without_a_run(tmp_path: Path, there: bool) -> None:
     for read in (read_run, Store.resume):
         with pytest.raises(PlanError) as caught:
             read(folder)
-        assert str(caught.value) == f"{folder} holds no run. A run folder has a run.json."
+        assert str(caught.value) == f"{folder} contains no run. A run folder has a run.json."
     assert not there or list(folder.iterdir()) == []
 
 
@@ -305,5 +305,5 @@ def test_records_without_their_header_are_not_mixed_with_a_new_run(tmp_path: Pat
     """A folder whose run.json is gone is refused; its records are of another run."""
     _three_jobs(tmp_path)
     (tmp_path / "run.json").unlink()
-    with pytest.raises(PlanError, match=r"holds records of a run whose run\.json is gone"):
+    with pytest.raises(PlanError, match=r"contains records without a run\.json"):
         Store.create(tmp_path, HEADER)

@@ -93,11 +93,11 @@ _IMPOSSIBLE = {
     "spread": ("spreads = [1.0, 0.0]\n" + _PLAIN, "Expected `float` > 0.0 at `spreads[0]`."),
     "baseline": (
         'timing = ["ort-cpu"]\n' + _PLAIN,
-        "baseline 'torch' is not among timing. Add it there.",
+        "baseline 'torch' is not in 'timing'. Add it to 'timing'.",
     ),
     "module-width": (
         _PLAIN.replace('"sdpa"', '"sdpa", "encoder-self"') + "head_dim = [8]\n",
-        "'head_dim' cannot be varied for 'encoder-self'; its module decides.",
+        "'head_dim' cannot be varied for 'encoder-self'; the module determines it.",
     ),
 }
 
@@ -200,7 +200,10 @@ def test_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("quik", "Did you mean 'quick'?"), ("zzz", f"Known: {', '.join(built_in_suites())}; or give a .toml file.")],
+    [
+        ("quik", "Did you mean 'quick'?"),
+        ("zzz", f"Known suites: {', '.join(built_in_suites())}; or name a .toml file."),
+    ],
 )
 def test_unknown_name(name: str, hint: str) -> None:
     """A misspelt suite is answered with the nearest one, or with all."""

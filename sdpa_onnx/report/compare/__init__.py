@@ -1,5 +1,5 @@
-"""Reports of a comparison of BASE and HEAD: terminal, Markdown, JUnit; and of a history of runs.
+"""Reports of a comparison of BASE and HEAD (terminal, Markdown, JUnit), and of a history of runs.
 
-One sentence and one table for all formats come from `gate_report`.
-Decides no gate.
+All formats share the sentence and the tables of `gate_report`.
+No gate is decided here.
 """

@@ -1,6 +1,6 @@
-"""A comparison in words and tables, for terminal, Markdown and JUnit alike; decides nothing.
+"""A comparison as sentences and tables, shared by the terminal, Markdown and JUnit reports; decides nothing.
 
-Knows no widths and no markup. Rows that say the same of many cases are told once.
+It knows no line widths and no markup. Rows with the same finding in many cases are merged into one.
 """
 
 from collections import Counter
@@ -20,14 +20,14 @@ __all__ = [
     "alarms",
     "changed_table",
     "evidence_lines",
-    "gate_words",
     "headline",
     "place",
     "summary",
     "tally_table",
+    "verdict_label",
 ]
 
-# In the order in which they are told.
+# In the order of the report.
 _ORDER = (
     *(
         GateVerdict.REGRESSION,
@@ -43,15 +43,15 @@ _WORDS = {
     GateVerdict.WORSE: "worse, allowed",
     GateVerdict.NOT_COMPARABLE: "not comparable",
 }
-# Of a time, where nothing had to be allowed for it.
+# The verdict of a time that is slower, but by less than the margin.
 _WITHIN = "slower within the margin"
-# So many findings of one gate and word are told in full; of more the worst alone, for they may have one cause.
+# Up to this many findings of one gate and verdict are printed in full. Of more, only the worst: they may share a cause.
 _MOST_ALIKE = 3
 # Verdicts from bad to worst.
 _BAD = ("crashed", "failed", "disagrees", "suspicious", "wrong")
 # In the evidence of core/compare/gate_time.py.
 _NOISY = "NOISY"
-# So many times are told also where they are the same as before.
+# Up to this many times are listed even if they did not change.
 _MOST_TIMES = 12
 _NOTHING_USUAL = CommonFactors()
 
@@ -61,11 +61,11 @@ class GateReport:
     """A finished comparison.
 
     Args:
-        rows: What the gates say.
+        rows: The results of the gates.
         base, head: What was compared, for people.
-        how: In what way, one sentence.
+        how: The method of the comparison, one sentence.
         command: The command line that repeats it.
-        known: The rows beside the known findings, if there is a file of them.
+        known: The rows sorted by the file of known findings; None without such a file.
     """
 
     rows: Sequence[GateRecord]
@@ -89,7 +89,7 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Rows of one gate with one word and one evidence."""
+    """Rows of one gate that share a verdict and its evidence."""
 
     rows: Sequence[GateRecord] = field(default_factory=tuple)
 
@@ -98,19 +98,19 @@ class _Group:
         return self.rows[0]
 
     def where(self, usual: CommonFactors) -> str:
-        """The case, or how many there are and the first of them."""
+        """The case, or the number of cases and the first of them."""
         if len(self.rows) == 1:
             return place(self.first, usual)
         return f"{len(self.rows)} cases, such as {place(self.first, usual)}"
 
 
 def _groups(report: GateReport) -> list[_Group]:
-    """What is not the same as before, the worst first, and few times in any case; rows that say the same are one."""
+    """Group rows with the same finding, the worst first: all that changed, and unchanged times if they are few."""
     timed = [row for row in report.rows if row.ratio > 0]
-    told = {id(row) for row in timed} if len(timed) <= _MOST_TIMES else set()
+    shown = {id(row) for row in timed} if len(timed) <= _MOST_TIMES else set()
     found: dict[tuple[object, ...], list[GateRecord]] = {}
     for row in report.rows:
-        if row.word is not GateVerdict.SAME or id(row) in told:
+        if row.word is not GateVerdict.SAME or id(row) in shown:
             key = (row.gate, row.word, row.evidence, row.base, row.head, row.fails, report.why(row) is None)
             found.setdefault(key, []).append(row)
     order = list(Gate)
@@ -129,7 +129,7 @@ def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
     """Where a row belongs: runtime or arm, case, attention, inputs.
 
     Args:
-        usual: What most rows share, and is not named.
+        usual: Factors that most rows share; they are not named.
     """
     runs = row.arm if row.arm not in ("", "HEAD") else row.runtime
     opset = f"opset {row.opset}" if row.opset and not row.arm else ""
@@ -140,12 +140,12 @@ def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
 
 
 def _usual_of(report: GateReport) -> CommonFactors:
-    """Heads and element type of most rows, which need no naming in each."""
+    """Heads and element type of most rows, which are not repeated in each row."""
     return usual_factors([_sized(row) for row in report.rows])
 
 
 def _sized(row: GateRecord) -> TimingRecord:
-    """The row as a record whose case has words."""
+    """The row as a record whose case can be described."""
     return TimingRecord(
         case=row.case,
         target=row.target,
@@ -157,7 +157,7 @@ def _sized(row: GateRecord) -> TimingRecord:
 
 
 def headline(report: GateReport) -> str:
-    """The shortest word for all of it."""
+    """The verdict on the whole comparison, in a few words."""
     failing = len(report.failing)
     if failing:
         return count(failing, "regression")
@@ -167,7 +167,7 @@ def headline(report: GateReport) -> str:
 def summary(report: GateReport) -> str:
     """The comparison in one sentence."""
     checks = count(len(report.rows), "check")
-    tally = Counter(gate_words(report, row) for row in report.rows)
+    tally = Counter(verdict_label(report, row) for row in report.rows)
     margin = f" of {percent(max((row.margin for row in report.rows), default=0.0))}"
     failing = report.failing
     if failing:
@@ -175,39 +175,42 @@ def summary(report: GateReport) -> str:
         counts = Counter(row.gate for row in failing)
         gates = join_words([f"{counts[gate]} of {gate}" for gate in Gate if counts[gate]])
         which = f" ({gates}), the first" if len(failing) > 1 else ""
-        said = first.evidence.split(". ")[0].rstrip(".")
+        reason = first.evidence.split(". ")[0].rstrip(".")
         where = place(first, _usual_of(report))
-        slower = f" Beside that {tally[_WITHIN]} {_WITHIN}{margin}." if tally[_WITHIN] else ""
-        return f"{headline(report).capitalize()} in {checks}{which}: {first.gate}, {where}: {plain(said)}.{slower}"
+        within = tally[_WITHIN]
+        verb = "is" if within == 1 else "are"
+        slower = f" {count(within, 'more check')} {verb} {_WITHIN}{margin}." if within else ""
+        return f"{headline(report).capitalize()} in {checks}{which}: {first.gate}, {where}: {plain(reason)}.{slower}"
     parts = [f"{tally[word]} {word}{margin if word == _WITHIN else ''}" for word in _printed(report)]
     return f"No regression in {checks}: {join_words(parts)}."
 
 
 def _printed(report: GateReport) -> list[str]:
-    """Words that occur, the best first."""
+    """Verdicts that occur, the best first."""
     ranked = sorted(report.rows, key=lambda row: -_ORDER.index(row.word))
-    return list(dict.fromkeys(gate_words(report, row) for row in ranked))
+    return list(dict.fromkeys(verdict_label(report, row) for row in ranked))
 
 
 def alarms(report: GateReport) -> list[str]:
-    """What must not be overlooked although it fails nothing."""
+    """Sentences that the reader must not miss although they fail nothing."""
     lines = []
     noisy = _noisy(report)
     if noisy:
-        lines.append(f"TIME WAS NOT GATED in {count(noisy, 'case')}: the machine was too noisy, see below.")
+        lines.append(f"TIME WAS NOT GATED in {count(noisy, 'case')}: the machine was too noisy; see below.")
     known = [row for row in report.rows if row.fails and report.why(row) is not None]
     if known:
-        lines.append(f"{count(len(known), 'known finding')} beside that, as listed.")
+        verb = "is not counted as a regression" if len(known) == 1 else "are not counted as regressions"
+        lines.append(f"{count(len(known), 'known finding')} {verb}.")
     return lines
 
 
 def _noisy(report: GateReport) -> int:
-    """How many timings were too noisy to be gated."""
+    """Number of timings that were too noisy to be gated."""
     return sum(row.gate is Gate.TIME and _NOISY in row.evidence for row in report.rows)
 
 
-def gate_words(report: GateReport, row: GateRecord) -> str:
-    """The word of a row as it is printed."""
+def verdict_label(report: GateReport, row: GateRecord) -> str:
+    """The verdict of a row as it is printed."""
     if row.fails and report.why(row) is not None:
         return "known"
     within = row.gate is Gate.TIME and row.word is GateVerdict.WORSE and 0 < row.ratio_high <= 1 + row.margin
@@ -216,27 +219,30 @@ def gate_words(report: GateReport, row: GateRecord) -> str:
 
 
 def changed_table(report: GateReport, *, most: int) -> Table | None:
-    """What changed and how long it took, one row a group; None where there is neither.
+    """List what changed, and times, one row per group; None if there is neither.
 
     Args:
-        most: Rows at most; a note says how many are left out.
+        most: Greatest number of rows; a note counts those left out.
     """
     found = _groups(report)
     if not found:
         return None
     usual = _usual_of(report)
     rows = [
-        (str(group.first.gate), gate_words(report, group.first), group.where(usual), *_before_and_now(group.first))
+        (str(group.first.gate), verdict_label(report, group.first), group.where(usual), *_before_and_now(group.first))
         for group in found[:most]
     ]
     left = len(found) - len(rows)
-    notes = [f"All with {usual.words}, if not said." if usual.words else "", f"{count(left, 'more row')} not shown."]
+    notes = [
+        f"All with {usual.words} unless stated otherwise." if usual.words else "",
+        f"{count(left, 'more row')} not shown.",
+    ]
     return Table(
         title="What changed, and times",
         heading="",
         columns=(
             Column(head="gate"),
-            Column(head="word"),
+            Column(head="verdict"),
             Column(head="where"),
             Column(head="BASE"),
             Column(head="HEAD"),
@@ -248,10 +254,10 @@ def changed_table(report: GateReport, *, most: int) -> Table | None:
 
 
 def tally_table(report: GateReport) -> Table:
-    """How many rows each gate has of each word."""
+    """Count the rows of each gate by verdict."""
     used = _printed(report)
     gates = [gate for gate in Gate if any(row.gate is gate for row in report.rows)]
-    counts = Counter((row.gate, gate_words(report, row)) for row in report.rows)
+    counts = Counter((row.gate, verdict_label(report, row)) for row in report.rows)
     return Table(
         title="All checks",
         heading="",
@@ -266,20 +272,20 @@ def tally_table(report: GateReport) -> Table:
 
 
 def evidence_lines(report: GateReport) -> list[tuple[str, str]]:
-    """Findings: what each is of, and its evidence in sentences. Of many of one kind the worst, and how many more."""
+    """List findings as a label and a sentence of evidence; of many of one kind only the worst, with a count."""
     usual = _usual_of(report)
     kinds: dict[tuple[object, ...], list[_Group]] = {}
     for group in _groups(report):
         row = group.first
         if row.word is not GateVerdict.SAME:
-            kinds.setdefault((row.gate, gate_words(report, row), id(report.why(row))), []).append(group)
+            kinds.setdefault((row.gate, verdict_label(report, row), id(report.why(row))), []).append(group)
     lines = []
     for groups in kinds.values():
         if len(groups) <= _MOST_ALIKE or groups[0].first.gate is Gate.TIME:
             lines += [_evidence(report, group, usual) for group in groups]
             continue
         label, text = _evidence(report, max(groups, key=_badness), usual)
-        lines.append((label, f"{text} This is the worst; {len(groups) - 1} more like it have rows in the table."))
+        lines.append((label, f"{text} This is the worst; the table has {len(groups) - 1} more like it."))
     return lines
 
 
@@ -290,13 +296,13 @@ def _badness(group: _Group) -> int:
 def _evidence(report: GateReport, group: _Group, usual: CommonFactors) -> tuple[str, str]:
     entry = report.why(group.first)
     known = f" Known: {plain(entry.why)} ({entry.place})." if entry is not None else ""
-    doubts = "".join(f" Doubt: {plain(text)}" for text in group.first.warnings)
-    label = f"{group.first.gate}, {gate_words(report, group.first)}"
+    doubts = "".join(f" Warning: {plain(text)}" for text in group.first.warnings)
+    label = f"{group.first.gate}, {verdict_label(report, group.first)}"
     return label, f"{group.where(usual)}: {plain(group.first.evidence)}{known}{doubts}"
 
 
 def _before_and_now(row: GateRecord) -> tuple[str, str, str]:
-    """What BASE and HEAD had, and the ratio, as far as there is one."""
+    """The values of BASE and HEAD, and their ratio if there is one."""
     if row.gate is Gate.MEMORY and row.base_bytes > 0:
         return row.base, row.head, f"{row.head_bytes / row.base_bytes:.2f}"
     if row.ratio < 0:

@@ -1,6 +1,6 @@
-"""A history as files beside its runs: Markdown, one HTML page that needs nothing else, and its charts.
+"""A history as files next to its runs: Markdown, one self-contained HTML page, and charts.
 
-Decides nothing of what they say.
+The sentences and tables come from `history_text`.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def render_history(history: History, folder: Path) -> list[Path]:
         The files written, the Markdown first.
 
     Raises:
-        FolderError, OSError: If the folder is full or cannot be written; no half file is left.
+        FolderError, OSError: If the folder is full or cannot be written; no partial file is left.
     """
     drawn = {name: to_svg(chart) for name, chart in history_charts(history).items()}
     texts = {"history.md": history_markdown(history, drawn), "history.html": history_page(history, drawn)}
@@ -43,7 +43,7 @@ def render_history(history: History, folder: Path) -> list[Path]:
 
 
 def history_markdown(history: History, drawn: Mapping[str, str]) -> str:
-    """Write the history as Markdown; charts are referred to by relative path."""
+    """Render the history as Markdown; charts are linked by relative path."""
     first, *others = [inert(sentence) for sentence in history_sentences(history)]
     blocks = [
         f"# {_TITLE}",
@@ -56,7 +56,7 @@ def history_markdown(history: History, drawn: Mapping[str, str]) -> str:
 
 
 def history_page(history: History, drawn: Mapping[str, str]) -> str:
-    """Write the history as one HTML file; nothing is fetched from elsewhere.
+    """Render the history as one HTML file that loads nothing from elsewhere.
 
     Args:
         drawn: Charts as SVG.
@@ -115,6 +115,6 @@ def history_data(history: History) -> list[dict[str, Any]]:
 
 
 def _rows(table: Table) -> list[list[str]]:
-    """Rows with the heading of their section in front, where sections have one."""
+    """Rows, each with the heading of its section in front if the table has section headings."""
     rows = [(section.heading, row) for section in table.sections for row in section.rows]
     return [[visible(cell) for cell in ([heading] if table.heading else []) + list(row)] for heading, row in rows]

@@ -1,6 +1,6 @@
-"""The chart of a history: a panel for each case, ratios over the runs, and a line where versions changed.
+"""The chart of a history: a panel per case with ratios over the runs, and a line where versions changed.
 
-One chart for each machine and reference; the words come from history_words.py.
+Each machine and reference has one chart; the texts come from history_text.py.
 """
 
 from typing import TYPE_CHECKING
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["history_charts"]
 
 _PANEL_WIDTH, _PANEL_HEIGHT, _PANELS_A_ROW = 380, 200, 2
-# Names of runs under an axis; more are thinned out.
+# Greatest number of run names under an axis; of more, only every n-th is printed.
 _MOST_NAMES = 12
-# Where arms of one run stand side by side, in runs: else their intervals hide each other.
+# Horizontal offset between the arms of one run, in runs; without it their intervals hide each other.
 _SIDE_STEP = 0.08
 
 
 def history_charts(history: History) -> dict[str, "alt.ConcatChart"]:
-    """Define a chart for each group with at least two runs, by file name without ending."""
+    """Define a chart for each group with at least two runs, by file name without extension."""
     groups = [group for group in history.groups if len(group.runs) > 1]
     return {f"history-{number}": _chart(group) for number, group in enumerate(groups, 1)}
 
@@ -36,9 +36,7 @@ def _chart(group: HistoryGroup) -> "alt.ConcatChart":
     for series in group.series:
         cases.setdefault(case_words(group, series), []).append(series)
     panels = [_panel(group, case, found, arms) for case, found in cases.items()]
-    subtitle = [
-        "below 1 = faster; bars: interval of a run; grey lines: versions changed there, a ring: the level changed"
-    ]
+    subtitle = ["below 1 = faster; bar: interval of a run; grey line: versions changed; ring: the level changed"]
     return in_rows(panels, columns=_PANELS_A_ROW, title=f"Ratio to {group_words(group.key)}", subtitle=subtitle)
 
 
@@ -54,7 +52,7 @@ def _panel(group: HistoryGroup, case: str, found: list[HistorySeries], arms: lis
         title=None, orient="bottom", direction="horizontal", columns=2, columnPadding=40, symbolStrokeWidth=2
     )
     shown = [arm for arm in arms if arm in {row["arm"] for row in rows}]
-    # Black is the reference's, which has no line here.
+    # Black is reserved for the reference, which has no line here.
     looks = [(PALETTE[1:][index % (len(PALETTE) - 1)], SHAPES[index % len(SHAPES)]) for index in map(arms.index, shown)]
     colour = alt.Color("arm:N", scale=alt.Scale(domain=shown, range=[one for one, _ in looks]), legend=legend)
     shape = alt.Shape("arm:N", scale=alt.Scale(domain=shown, range=[one for _, one in looks]), legend=legend)
@@ -105,7 +103,7 @@ def _x(group: HistoryGroup) -> "alt.X":
 
 
 def _quoted(name: str) -> str:
-    """A text of Vega's expression language, which is JSON's."""
+    """A string literal of Vega's expression language, which is that of JSON."""
     import msgspec
 
     return msgspec.json.encode(visible(name)).decode()

@@ -1,4 +1,4 @@
-"""A history in sentences and tables: how often, how much, since when, and what changed there; compares nothing."""
+"""A history as sentences and tables: which levels changed, by how much, since which run; compares nothing."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,28 +12,28 @@ from sdpa_onnx.report.text.table import Column, Section, Table
 __all__ = ["case_words", "group_words", "history_sentences", "history_tables", "marks"]
 
 _NOTE = (
-    "Time of an arm over that of the reference in the same run, with the interval of the run; below 1 = faster. "
-    "Change: where the level moved by more than chance and the usual differences between runs explain."
+    "Ratio: time of an arm over that of the reference in the same run, with the interval of the run; below 1 = faster. "
+    "Change: the level moved by more than chance and the usual differences between runs explain."
 )
 
 
-# Arms that are named where many changed at once; the table has all.
+# Greatest number of arms that a sentence names; the table lists all.
 _MOST_ARMS = 3
 
 # Source: the simulation in tests/core/compare/test_change_points.py.
 _FALSE_ALARMS = (
-    f"The chance that a history without any change is told to have one is at most {share(HISTORY_ALPHA)}, as long as "
-    "runs of the same thing differ by about 1 %."
+    f"A history without any change is reported as changed with a probability of at most {share(HISTORY_ALPHA)}, if "
+    "repeated runs differ by about 1 %."
 )
 
 
 def history_sentences(history: History) -> list[str]:
-    """The first says it all; then every change, what cannot be compared, and what was left out."""
+    """The verdict, then each change, what cannot be compared, and what was left out."""
     changes = [change for group in history.groups for series in group.series for change in series.changes]
     runs = {run.name for group in history.groups for run in group.runs}
     arms = sum(len(group.series) for group in history.groups)
-    told = f"{count(len(changes), 'change')} of level" if changes else "no change of level"
-    first = f"{count(len(runs), 'run')}, {count(arms, 'series', 'series')}: {told}."
+    verdict = count(len(changes), "level change") if changes else "No level change"
+    first = f"{verdict} in {count(len(runs), 'run')} ({count(arms, 'series', 'series')})."
     return [
         first,
         *(sentence for group in history.groups for sentence in _changes(group)),
@@ -51,12 +51,12 @@ def history_sentences(history: History) -> list[str]:
 
 
 def history_tables(history: History) -> list[Table]:
-    """Per machine and reference: the series, then the runs with what changed between them."""
+    """For each machine and reference: the series, then the runs and what changed between them."""
     return [table for group in history.groups for table in (_series_table(group), _runs_table(group))]
 
 
 def group_words(key: GroupKey) -> str:
-    """What a group's ratios refer to, and where: torch 2.13.0 on AMD EPYC, 2 cores, 1 thread."""
+    """The reference of a group and its machine: torch 2.13.0 on AMD EPYC, 2 cores, 1 thread."""
     reference = f"{key.reference} {key.reference_version}".strip()
     return f"{reference} on {key.machine}, {count(key.threads, 'thread')}"
 
@@ -69,7 +69,7 @@ def case_words(group: HistoryGroup, series: HistorySeries) -> str:
 
 
 def marks(group: HistoryGroup) -> dict[int, str]:
-    """Index of a run -> what had changed when it was made, where something had."""
+    """Map the index of a run to what changed since the run before; runs without a change are left out."""
     changed = {
         index: differences(before.header, after.header)
         for index, (before, after) in enumerate(zip(group.runs, group.runs[1:], strict=False), 1)
@@ -78,7 +78,7 @@ def marks(group: HistoryGroup) -> dict[int, str]:
 
 
 def _changes(group: HistoryGroup) -> Iterator[str]:
-    """A sentence for each run at which levels changed; many arms at once have one cause more often than many."""
+    """One sentence per run at which levels changed: arms that change together usually share one cause."""
     at: dict[int, list[tuple[HistorySeries, ChangePoint]]] = {}
     for series in group.series:
         for change in series.changes:
@@ -90,7 +90,7 @@ def _changes(group: HistoryGroup) -> Iterator[str]:
             for series, change in largest
         ]
         more = [f"{len(found) - _MOST_ARMS} more changed less"] if len(found) > _MOST_ARMS else []
-        only = " This was seen in the newest run only; the next one will tell." if _is_newest(found) else ""
+        only = " Only the newest run shows it; the next run will confirm it or not." if _is_newest(found) else ""
         yield f"From {group.runs[run].name} on, {'; '.join([*arms, *more])}. {_cause(group, run)}{only}"
 
 
@@ -116,7 +116,7 @@ def _apart(groups: Sequence[HistoryGroup]) -> Iterator[str]:
     """Why there is more than one group."""
     if len(groups) > 1:
         names = join_words([f"{group_words(group.key)} ({count(len(group.runs), 'run')})" for group in groups])
-        yield f"Ratios are compared only on one machine and beside one version of the reference: {names}."
+        yield f"Ratios are compared only within one machine and one version of the reference: {names}."
 
 
 def _series_table(group: HistoryGroup) -> Table:

@@ -1,7 +1,7 @@
-"""A comparison as JUnit XML: one suite a gate, one test case a row, a failure with its evidence.
+"""A comparison as JUnit XML: one suite per gate, one test case per row, one failure with evidence per failing row.
 
-Well-formed whatever a name holds. What is open is skipped, and says why; many that cannot be compared for one reason,
-figures aside, are one case.
+The XML is well-formed whatever characters a name has. Undecided rows are skipped, with the reason. Many rows that
+cannot be compared for the same reason (figures aside) are one test case.
 """
 
 import re
@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.verdicts import Outcome
-from sdpa_onnx.report.compare.gate_report import GateReport, gate_words, place, summary
+from sdpa_onnx.report.compare.gate_report import GateReport, place, summary, verdict_label
 from sdpa_onnx.report.text.escape_control import visible
 
 __all__ = ["render_junit"]
@@ -19,7 +19,8 @@ __all__ = ["render_junit"]
 # Characters that XML 1.0 cannot hold, even escaped. Source: XML 1.0, production 2.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-# So many cases that cannot be compared for one reason are told one by one; a file of foreign benchmarks has thousands.
+# Up to this many rows that cannot be compared for one reason are test cases of their own; a file of other benchmarks
+# has thousands.
 _MOST_ALIKE = 20
 _FIGURES = re.compile(r"\d[\d.e+-]*")
 
@@ -29,12 +30,12 @@ def render_junit(report: GateReport) -> bytes:
     groups = list(_groups(report.rows))
     root = ET.Element("testsuites", {"name": "sdpa-onnx compare", **_counts(report, [rows[0] for rows in groups])})
     for gate in Gate:
-        told = [rows for rows in groups if rows[0].gate is gate]
-        if told:
-            counts = _counts(report, [rows[0] for rows in told])
+        found = [rows for rows in groups if rows[0].gate is gate]
+        if found:
+            counts = _counts(report, [rows[0] for rows in found])
             suite = ET.SubElement(root, "testsuite", {"name": gate.value, **counts})
             names: Counter[str] = Counter()
-            for rows in told:
+            for rows in found:
                 name = place(rows[0]) if len(rows) == 1 else f"{len(rows)} cases, such as {place(rows[0])}"
                 names[name] += 1
                 _add(suite, report, rows[0], name if names[name] == 1 else f"{name} ({names[name]})")
@@ -46,7 +47,7 @@ def render_junit(report: GateReport) -> bytes:
 
 
 def _groups(rows: Sequence[GateRecord]) -> Iterator[Sequence[GateRecord]]:
-    """Rows by test case, in order: each alone, but for many that cannot be compared for one reason."""
+    """Rows by test case, in order: one each, except many that cannot be compared for one reason."""
     alike: dict[tuple[object, ...], list[GateRecord]] = {}
     for index, row in enumerate(rows):
         is_bare = row.word is GateVerdict.NOT_COMPARABLE and not row.fails
@@ -57,19 +58,19 @@ def _groups(rows: Sequence[GateRecord]) -> Iterator[Sequence[GateRecord]]:
 
 
 def _add(suite: ET.Element, report: GateReport, row: GateRecord, name: str) -> None:
-    """One test case; rows of one name are numbered by now, for readers take them for one."""
+    """Add one test case. Its name must be unique: readers merge test cases of one name."""
     attributes = {"classname": _xml(f"sdpa_onnx.{row.gate}.{row.runtime or 'any'}"), "name": _xml(name)}
     case = ET.SubElement(suite, "testcase", attributes)
-    word, evidence = gate_words(report, row), _xml(row.evidence)
+    verdict, evidence = verdict_label(report, row), _xml(row.evidence)
     known = report.why(row)
     if known is not None:
         ET.SubElement(case, "skipped", {"message": _xml(f"known: {known.why}")}).text = evidence
     elif row.fails:
-        ET.SubElement(case, "failure", {"message": _xml(word), "type": row.gate.value}).text = evidence
+        ET.SubElement(case, "failure", {"message": _xml(verdict), "type": row.gate.value}).text = evidence
     elif row.outcome is Outcome.SKIPPED:
         ET.SubElement(case, "skipped", {"message": evidence})
     else:
-        ET.SubElement(case, "system-out").text = _xml(f"{word}: {row.evidence}")
+        ET.SubElement(case, "system-out").text = _xml(f"{verdict}: {row.evidence}")
 
 
 def _counts(report: GateReport, rows: list[GateRecord]) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""A comparison as Markdown, for a comment on a pull request and the summary of a job; at most 60 kB.
+"""A comparison as Markdown, for a pull request comment and a job summary; at most 60 kB.
 
-Reads no clock and no file: the same rows give the same bytes. What a name holds can never become markup.
+No clock and no file is read: the same rows give the same bytes. Names are escaped and cannot become markup.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ from sdpa_onnx.report.text.table import Column, Table
 
 __all__ = ["MOST_BYTES", "render_gates"]
 
-# GitHub refuses a comment above 65536 characters; the rest is left to whoever puts it together.
+# GitHub refuses a comment above 65536 characters; the difference is left for text that a workflow adds.
 MOST_BYTES = 60_000
 _MOST_ROWS = 40
 _MOST_EVIDENCE = 160
 _FEWEST = 5
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-_WHOLE = ("word", "BASE", "HEAD", "ratio")
+_UNBROKEN = ("verdict", "BASE", "HEAD", "ratio")
 
 
 def render_gates(report: GateReport) -> str:
-    """Write a comparison; details are cut first where it would be too long."""
+    """Render a comparison; if it is too long, details are cut first."""
     rows, most, evidence = _MOST_ROWS, _MOST_EVIDENCE, evidence_lines(report)
     while True:
         text = _rendered(report, rows, evidence, most)
@@ -58,9 +58,9 @@ def _rendered(report: GateReport, most_rows: int, evidence: Sequence[tuple[str, 
 def _evidence(lines: Sequence[tuple[str, str]], most: int) -> list[str]:
     if not lines:
         return []
-    told = [f"- **{inert(label)}**: {inert(text)}" for label, text in lines[:most]]
-    left = len(lines) - len(told)
-    return [_folded("Evidence", "\n".join([*told, *([f"- {left} more are not shown."] if left else [])]))]
+    shown = [f"- **{inert(label)}**: {inert(text)}" for label, text in lines[:most]]
+    left = len(lines) - len(shown)
+    return [_folded("Evidence", "\n".join([*shown, *([f"- {left} more are not shown."] if left else [])]))]
 
 
 def _folded(title: str, body: str) -> str:
@@ -77,7 +77,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(text: str, column: Column) -> str:
-    """A cell; the word that fails stands out, and figures are not broken."""
-    if column.head == "word" and text == "regression":
+    """A cell: a failing verdict is bold, and figures are not broken across lines."""
+    if column.head == "verdict" and text == "regression":
         return f"**{text}**"
-    return inert(text).replace(" ", _NO_BREAK) if column.head in _WHOLE else inert(text)
+    return inert(text).replace(" ", _NO_BREAK) if column.head in _UNBROKEN else inert(text)

@@ -1,4 +1,4 @@
-"""A comparison on a terminal or a pipe: the sentence first, then what changed, then why."""
+"""A comparison on a terminal or a pipe: the verdict first, then what changed, then the evidence."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from sdpa_onnx.report.text.print_lines import print_lines
 
 __all__ = ["gate_lines", "print_gates"]
 
-# More rows than these are for the Markdown or the JSON.
+# Greatest number of rows; the Markdown and the JSON have more.
 _MOST_ROWS = 25
 
 
@@ -37,4 +37,4 @@ def gate_lines(report: GateReport, width: int) -> Iterator[TextLine]:
     for label, sentence in evidence[:_MOST_ROWS]:
         yield from (TextLine(text=text, tone=Tone.ROW) for text in bullet(f"{label}: {sentence}", width))
     if len(evidence) > _MOST_ROWS:
-        yield TextLine(text=f"- {len(evidence) - _MOST_ROWS} more, see --markdown or --json.", tone=Tone.ROW)
+        yield TextLine(text=f"- {len(evidence) - _MOST_ROWS} more; see --markdown or --json.", tone=Tone.ROW)

@@ -1,5 +1,4 @@
 """The conformance report: matrix, findings, terminal text and one HTML page.
 
-Shows rows of `workflows.conformance`.
-Does not judge a row.
+It shows the rows of `workflows.conformance` and judges none.
 """

@@ -1,6 +1,6 @@
-"""The matrix of features and places as data: who stands in which cell, and its mark.
+"""The matrix of features and places as data: the records of each cell, and its mark.
 
-Twin of both layouts: conformance_terminal.py and page/conformance.html.
+Twins, which lay it out: terminal.py and ../page/conformance.html.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ Cell = tuple[ConformanceRecord, ...]
 
 
 class Mark(StrEnum):
-    """One character a row; the worst first."""
+    """One character per row; the worst first."""
 
     CRASHED = "C"
     WRONG = "W"
@@ -48,7 +48,7 @@ MARK_WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixRow:
-    """One feature; a cell without records: nothing was asked there."""
+    """One feature; a cell without records was not tested."""
 
     group: str
     feature: str
@@ -85,7 +85,7 @@ def by_place(records: Sequence[ConformanceRecord]) -> FeatureMatrix:
 
 
 def by_place_and_runtime(records: Sequence[ConformanceRecord], runtimes: Sequence[str]) -> FeatureMatrix:
-    """Every runtime with every place of its own: a column for runtime, operator, opset and dtype."""
+    """Several runtimes: a column for each combination of runtime, operator, opset and dtype that has rows."""
     columns = [
         (runtime, *column)
         for runtime in runtimes
@@ -95,7 +95,7 @@ def by_place_and_runtime(records: Sequence[ConformanceRecord], runtimes: Sequenc
 
 
 def by_runtime(records: Sequence[ConformanceRecord], runtimes: Sequence[str]) -> FeatureMatrix:
-    """Several runtimes, a column each; a cell holds the rows of all places."""
+    """Several runtimes: a column for each; a cell holds the rows of all places."""
     return _matrix(records, [(runtime,) for runtime in runtimes], lambda record: (record.runtime,))
 
 

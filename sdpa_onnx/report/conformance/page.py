@@ -1,6 +1,6 @@
-"""The conformance report as one HTML file that can be sent: no host, no path, nothing fetched from elsewhere.
+"""The conformance report as one HTML file that is safe to send: no host name, no path, no external resource.
 
-Everything that a runtime or a model said is escaped, and loses its file paths.
+Texts of runtimes and models are escaped, and their file paths are removed.
 """
 
 import base64
@@ -22,23 +22,23 @@ from sdpa_onnx.report.conformance.run import (
     ConformanceRun,
     evidence,
     findings_of,
+    known_outcome,
     place,
     places,
-    seen,
     verdict_word,
 )
 
 __all__ = ["render_page", "without_paths"]
 
 _TITLES = {Conformity.CRASHED: "Crashed", Conformity.WRONG: "Wrong"}
-# An absolute path, a file URL, a path of Windows; not the path of a web address, and not a fraction.
+# An absolute path, a file URL, a Windows path; not the path of a web address, and not a fraction.
 _PATHS = re.compile(
     r"file://\S+|(?<![\w.:/<>-])(?:[A-Za-z]:\\|\\\\|~/|/(?=[^\s/'\"():,;<>|]+/))[^\s'\"():,;<>|]*",
 )
 
 
 def render_page(run: ConformanceRun) -> str:
-    """Write the page; the same run gives the same text."""
+    """Render the page; the same run gives the same text."""
     import jinja2
 
     def shown(value: object) -> object:
@@ -60,7 +60,7 @@ def render_page(run: ConformanceRun) -> str:
 
 
 def without_paths(text: str) -> str:
-    """Take from a text what tells on a machine: of a path only the name of a file is left.
+    """Remove what identifies a machine: of a path only the file name remains.
 
     Example:
         >>> without_paths("/srv/someone/src/attention.cc:12 was false, see https://example.org/a/b")
@@ -80,12 +80,12 @@ def _text(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """The hash by which a browser lets this script or style run, and no other."""
+    """The hash in the content security policy; the browser runs only the script and the style that match it."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _context(run: ConformanceRun) -> dict[str, Any]:
-    """All that the page says, as text and lists."""
+    """All data of the page, as texts and lists."""
     counts = Counter(verdict_word(record) for record in run.records)
     ids = {id(record): f"row-{number}" for number, record in enumerate(run.records, 1)}
     sections = list(_sections(run, ids))
@@ -96,7 +96,7 @@ def _context(run: ConformanceRun) -> dict[str, Any]:
         "title": ", ".join(version or runtime for runtime, version in run.versions.items()) or "no runtime",
         "made": run.made,
         "sentences": conformance_findings(run),
-        "tallies": [{"verdict": str(word), "number": counts[word]} for word in (*Conformity, SKIPPED) if counts[word]],
+        "tallies": [{"verdict": str(one), "number": counts[one]} for one in (*Conformity, SKIPPED) if counts[one]],
         "sections": sections,
         "matrix": matrix_context(run, {key: targets.get(name, "") for key, name in ids.items()}),
         "legend": [(str(mark), words) for mark, words in MARK_WORDS.items() if mark in used],
@@ -122,14 +122,14 @@ def _sections(run: ConformanceRun, ids: Mapping[int, str]) -> Iterator[dict[str,
 
 
 def _card(run: ConformanceRun, finding: ConformanceFinding, ids: Mapping[int, str], name: str) -> dict[str, Any]:
-    """Everything on rows that are wrong, or crashed, in one way."""
+    """The data of one finding: rows that are wrong, or crashed, in the same manner."""
     record = finding.worst
     facts = {
         "runtime": f"{record.runtime} ({run.versions.get(record.runtime, '')})".replace(" ()", ""),
         "where": places(finding.rows),
         "ran": ran_words(record),
         "evidence": evidence(record),
-        "seen": seen(record),
+        "observed": known_outcome(record),
         "reading": record.reading,
         "source": run.sources.get(record.feature, ""),
         "known": finding.known.why if finding.known else "",

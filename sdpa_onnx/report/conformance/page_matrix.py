@@ -1,6 +1,6 @@
-"""The matrix of the HTML page: every row of every runtime in a cell, with what it says on touch.
+"""The matrix of the HTML page: every row of every runtime in a cell, with its tooltip.
 
-Text only; escaping and layout are the template's.
+Text only; the template escapes it and lays it out.
 """
 
 import re
@@ -18,10 +18,10 @@ Column = tuple[str, ...]
 
 
 def matrix_context(run: ConformanceRun, targets: Mapping[int, str]) -> dict[str, Any] | None:
-    """The matrix as the template wants it, or None without rows.
+    """The matrix in the form that the template reads, or None without rows.
 
     Args:
-        targets: id() of a row -> the anchor that tells of it, or "".
+        targets: id() of a row -> the anchor of its finding, or "".
     """
     if not run.records:
         return None
@@ -45,7 +45,7 @@ def matrix_context(run: ConformanceRun, targets: Mapping[int, str]) -> dict[str,
 
 
 def ran_words(record: ConformanceRecord) -> str:
-    """How the operator ran: native, or expanded into so many nodes."""
+    """How the operator ran: native, or expanded into a number of nodes."""
     return f"{record.path} into {record.path_nodes} nodes" if record.path == "expanded" else record.path
 
 
@@ -62,16 +62,16 @@ def _cell(cell: Cell, targets: Mapping[int, str]) -> dict[str, str]:
     if not cell:
         return {"mark": "", "verdict": "", "title": "", "target": ""}
     worst = min(cell, key=lambda record: list(Mark).index(mark_of(record)))
-    said = [f"{record.runtime}, {record.feature}, {place(record)}: {_said(record)}" for record in cell]
+    lines = [f"{record.runtime}, {record.feature}, {place(record)}: {_verdict_text(record)}" for record in cell]
     return {
         "mark": str(mark_of(worst)),
         "verdict": verdict_word(worst),
-        "title": " / ".join(said),
+        "title": " / ".join(lines),
         "target": targets.get(id(worst), ""),
     }
 
 
-def _said(record: ConformanceRecord) -> str:
+def _verdict_text(record: ConformanceRecord) -> str:
     ran = f", {ran_words(record)}" if record.path else ""
     return f"{verdict_word(record)}{ran}. {evidence(record)}".strip()
 
@@ -91,5 +91,5 @@ def _is_edge(columns: Sequence[Column], index: int) -> bool:
 
 
 def _parts(text: str) -> list[str]:
-    """Where a long operator name may be broken: com. microsoft. Multi Head Attention."""
+    """Split a long operator name where a line may break: com. microsoft. Multi Head Attention."""
     return re.findall(r"[A-Z]?[^A-Z.\s]*[.\s]?|\S", text)

@@ -1,6 +1,6 @@
-"""What a report of `conformance` is made from, and its words for places and figures.
+"""The data of a `conformance` report, and its texts for places and figures.
 
-Reads no clock, no machine and no file: whoever ran fills it in.
+Reads no clock, no machine and no file: the caller provides the data.
 """
 
 import math
@@ -20,29 +20,29 @@ __all__ = [
     "ConformanceRun",
     "evidence",
     "findings_of",
+    "known_outcome",
     "place",
     "places",
-    "seen",
     "verdict_word",
 ]
 
 SKIPPED = "skipped"
-"""The word of a row that was not judged."""
+"""The verdict that is printed for a row that was not judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceRun:
-    """Rows of one or several runtimes, and the circumstances.
+    """Rows of one or several runtimes, and the environment.
 
     Args:
         records: The rows, in the order in which they ran.
         versions: Runtime -> its version, such as "onnxruntime 1.32.0".
-        sources: Feature -> where the operator's text, or an issue, says what is right.
-        facts: What is safe to tell of the machine and the packages, by name.
-        command: The command line that repeats all of it.
-        known: The rows beside the known findings, or None if no file of them was given.
-        is_finished: False if it was stopped.
-        made: Day on which it ran.
+        sources: Feature -> the place in the operator's text, or the issue, that defines what is right.
+        facts: Facts about the machine and the packages that are safe to publish, by name.
+        command: The command line that repeats the run.
+        known: The rows sorted by the file of known findings, or None without such a file.
+        is_finished: False if the run was stopped.
+        made: The day of the run.
     """
 
     records: tuple[ConformanceRecord, ...]
@@ -66,13 +66,13 @@ class ConformanceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceFinding:
-    """Rows of one feature that are wrong, or crashed, in one way.
+    """Rows of one feature that are wrong, or crashed, in the same manner.
 
     Args:
         worst: The row with the largest error over its bound.
         rows: All of them.
-        known: The entry that lists it, or None.
-        is_new: Whether a file of known findings was given that does not list all of them.
+        known: The entry of the file of known findings that lists it, or None.
+        is_new: Whether there is a file of known findings that does not list all rows.
     """
 
     worst: ConformanceRecord
@@ -84,7 +84,7 @@ class ConformanceFinding:
 def findings_of(run: ConformanceRun, verdict: Conformity) -> list[ConformanceFinding]:
     """Group the rows of one verdict by runtime, feature, operator and what was observed.
 
-    Runtime by runtime, those of which most cases are wrong first, then those with the largest error over its bound.
+    Sorted by runtime, then by the share of wrong cases, then by the largest error over its bound, the worst first.
     """
     groups: dict[tuple[str, ...], list[ConformanceRecord]] = {}
     for record in run.records:
@@ -96,7 +96,7 @@ def findings_of(run: ConformanceRun, verdict: Conformity) -> list[ConformanceFin
 
 
 def _share(finding: ConformanceFinding) -> float:
-    """Part of the cases that is wrong."""
+    """Share of the cases that are wrong."""
     cases = sum(row.cases for row in finding.rows)
     return sum(row.wrong_cases for row in finding.rows) / cases if cases else 0.0
 
@@ -106,13 +106,13 @@ def _size(finding: ConformanceFinding) -> float:
     return math.inf if math.isnan(ratio) else ratio
 
 
-def seen(record: ConformanceRecord) -> str:
-    """Which of the known outcomes was observed; "" if none of them."""
+def known_outcome(record: ConformanceRecord) -> str:
+    """The known outcome that was observed; "" if it is none of them."""
     return "" if record.observed == OTHER else record.observed
 
 
 def verdict_word(record: ConformanceRecord) -> str:
-    """The verdict, also of a row that has none."""
+    """The verdict; "skipped" for a row without one."""
     return SKIPPED if record.verdict is None else str(record.verdict)
 
 
@@ -122,7 +122,7 @@ def place(record: ConformanceRecord) -> str:
 
 
 def places(records: Iterable[ConformanceRecord]) -> str:
-    """Several of them, shortly: Attention 23 float32, float16; Attention 24 float32."""
+    """Several places, shortened: Attention 23 float32, float16; Attention 24 float32."""
     found: dict[str, dict[str, None]] = {}
     for record in records:
         head = " ".join(str(part) for part in (record.operator, record.opset or "") if part)
@@ -130,27 +130,27 @@ def places(records: Iterable[ConformanceRecord]) -> str:
     return "; ".join(" ".join(part for part in (head, ", ".join(dtypes)) if part) for head, dtypes in found.items())
 
 
-def _figures_in_words(record: ConformanceRecord) -> str:
-    """How much of a row is wrong, and by how much; an error inside its bound is no evidence and left out."""
-    said = []
+def _figures_text(record: ConformanceRecord) -> str:
+    """How many cases of a row are wrong, and by how much; an error within its bound is no evidence and left out."""
+    parts = []
     if record.wrong_cases:
-        said.append(f"{record.wrong_cases} of {count(record.cases, 'case')} wrong")
+        parts.append(f"{record.wrong_cases} of {count(record.cases, 'case')} wrong")
     if record.max_bound_ratio > 1:
-        said.append(f"largest error {figure(record.max_abs_error)}")
-        said.append(f"{figure(record.max_bound_ratio)} times the bound")
-    return ", ".join(said)
+        parts.append(f"largest error {figure(record.max_abs_error)}")
+        parts.append(f"{figure(record.max_bound_ratio)} times the bound")
+    return ", ".join(parts)
 
 
 def evidence(record: ConformanceRecord, *, beside: ConformanceRecord | None = None) -> str:
-    """What was seen, in sentences: cases, figures, diagnosis, reason.
+    """The evidence as sentences: cases, figures, diagnosis, reason.
 
     Args:
-        beside: A row whose diagnosis and reason the reader has seen already.
+        beside: A row whose diagnosis and reason are printed already and not repeated.
     """
-    seen = {beside.diagnosis, beside.reason} if beside is not None else set()
-    words = [text for text in (record.diagnosis, record.reason) if text not in seen]
-    said = [_figures_in_words(record), *map(plain, words), *map(plain, record.warnings)]
-    return " ".join(_sentence(text) for text in dict.fromkeys(said) if text)
+    printed = {beside.diagnosis, beside.reason} if beside is not None else set()
+    new = [text for text in (record.diagnosis, record.reason) if text not in printed]
+    parts = [_figures_text(record), *map(plain, new), *map(plain, record.warnings)]
+    return " ".join(_sentence(text) for text in dict.fromkeys(parts) if text)
 
 
 def _finding(run: ConformanceRun, rows: Sequence[ConformanceRecord]) -> ConformanceFinding:

@@ -1,6 +1,6 @@
-"""The conformance report on a terminal or a pipe: findings, what is wrong, what is refused, the matrix.
+"""The conformance report on a terminal or a pipe: findings, wrong rows, refused rows, the matrix.
 
-ASCII marks; the colours say nothing that the words do not.
+Marks are ASCII; colours add no information.
 """
 
 from collections import Counter
@@ -22,7 +22,14 @@ from sdpa_onnx.report.conformance.matrix import (
     by_runtime,
     mark_of,
 )
-from sdpa_onnx.report.conformance.run import ConformanceFinding, ConformanceRun, evidence, findings_of, places, seen
+from sdpa_onnx.report.conformance.run import (
+    ConformanceFinding,
+    ConformanceRun,
+    evidence,
+    findings_of,
+    known_outcome,
+    places,
+)
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
 from sdpa_onnx.report.text.print_lines import print_lines
 from sdpa_onnx.report.text.table import Column, Section, Table
@@ -31,9 +38,9 @@ __all__ = ["conformance_lines", "print_conformance"]
 
 _TITLES = {Conformity.CRASHED: "Crashed", Conformity.WRONG: "Wrong"}
 _BLANK = TextLine(text="", tone=Tone.ROW)
-# Between marks of two operators or opsets.
+# Printed between the marks of two operators or opsets.
 _GAP = " "
-# Features that one reason lists by name; the matrix has them all.
+# Greatest number of features that a reason lists by name; the matrix shows all.
 _MOST_FEATURES = 8
 
 
@@ -43,7 +50,7 @@ def print_conformance(run: ConformanceRun, console: Console) -> None:
 
 
 def conformance_lines(run: ConformanceRun, width: int) -> list[TextLine]:
-    """The whole report as lines of a width; what cannot be broken may be longer."""
+    """The whole report as lines of a given width; text that cannot be broken may be longer."""
     first, *others = conformance_findings(run)
     lines = [TextLine(text=text, tone=Tone.TITLE) for text in paragraph(first, width)]
     for sentence in others:
@@ -61,12 +68,12 @@ def conformance_lines(run: ConformanceRun, width: int) -> list[TextLine]:
 
 
 def _printable(text: str) -> str:
-    """Nothing that a runtime said may steer the terminal."""
+    """Replace control characters: the text of a runtime must not control the terminal."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _finding(finding: ConformanceFinding, run: ConformanceRun, width: int) -> Iterator[TextLine]:
-    """A block: feature, where, evidence, what was seen, how to repeat."""
+    """A block: feature, place, evidence, observed outcome, command that repeats it."""
     record = finding.worst
     runtime = f"{record.runtime}, " if len(run.runtimes) > 1 else ""
     title = f": {record.title}" if record.title else ""
@@ -74,13 +81,13 @@ def _finding(finding: ConformanceFinding, run: ConformanceRun, width: int) -> It
     for text in bullet(f"{record.feature}{title}{mark}", width):
         yield TextLine(text=text, tone=Tone.SECTION)
     ran = f" ({record.path} into {record.path_nodes} nodes)" if record.path == "expanded" else ""
-    told = [f"{runtime}{places(finding.rows)}{ran}. {evidence(record)}"]
-    told += [f"Seen: {seen(record)}."] if seen(record) else []
-    told += [f"Reading: {record.reading}"] if record.reading else []
-    told += [f"Known: {finding.known.why}"] if finding.known else []
-    for sentence in told:
+    sentences = [f"{runtime}{places(finding.rows)}{ran}. {evidence(record)}"]
+    sentences += [f"Observed: {known_outcome(record)}."] if known_outcome(record) else []
+    sentences += [f"Reading: {record.reading}"] if record.reading else []
+    sentences += [f"Known: {finding.known.why}"] if finding.known else []
+    for sentence in sentences:
         yield from (TextLine(text=text, tone=Tone.ROW) for text in paragraph(sentence, width, indent="  "))
-    if record.repeat:  # never broken: it is there to be copied
+    if record.repeat:  # never broken across lines: users copy it
         yield TextLine(text=f"  {record.repeat}", tone=Tone.NOTE)
 
 
@@ -93,8 +100,8 @@ def _refused(run: ConformanceRun, width: int) -> Iterator[TextLine]:
         for reason, rows in groups:
             features = dict.fromkeys(row.feature for row in rows)
             fresh = sum(row in run.known.new for row in rows) if run.known is not None else 0
-            said = f"{len(rows)} x{f' ({fresh} new)' if fresh else ''}: {reason}"
-            yield from (TextLine(text=text, tone=Tone.ROW) for text in bullet(said, width))
+            counted = f"{len(rows)} x{f' ({fresh} new)' if fresh else ''}: {reason}"
+            yield from (TextLine(text=text, tone=Tone.ROW) for text in bullet(counted, width))
             more = f" and {len(features) - _MOST_FEATURES} more" if len(features) > _MOST_FEATURES else ""
             listed = f"{', '.join(list(features)[:_MOST_FEATURES])}{more} ({places(rows)})"
             yield from (TextLine(text=text, tone=Tone.NOTE) for text in paragraph(listed, width, indent="  "))
@@ -113,7 +120,7 @@ def _matrix(run: ConformanceRun, width: int) -> list[TextLine]:
 
 
 def _parts(matrix: FeatureMatrix, room: int) -> list[list[int]]:
-    """Columns side by side as far as the width allows; operators and opsets are not torn apart if it can be helped."""
+    """Split the columns into parts that fit the width."""
     parts: list[list[int]] = [[]]
     for index in range(len(matrix.columns)):
         if parts[-1] and len(_marks("", [*parts[-1], index], matrix)) > max(room, 1):
@@ -142,7 +149,7 @@ def _part(matrix: FeatureMatrix, columns: list[int], name: int, width: int) -> I
 
 
 def _marks(marks: str, columns: Sequence[int], matrix: FeatureMatrix) -> str:
-    """One character a column, with a gap where the operator or the opset changes."""
+    """One character per column, with a gap where the operator or the opset changes."""
     line = ""
     for before, index in zip([None, *columns], columns, strict=False):
         changes = before is not None and matrix.columns[before][:2] != matrix.columns[index][:2]
@@ -151,20 +158,20 @@ def _marks(marks: str, columns: Sequence[int], matrix: FeatureMatrix) -> str:
 
 
 def _key(matrix: FeatureMatrix, columns: Sequence[int]) -> list[str]:
-    """What the numbers above the columns mean, one line an operator and opset."""
+    """Explain the numbers above the columns, one line per operator and opset."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for index in columns:
         groups.setdefault(matrix.columns[index][:2], []).append(index)
     lines = []
     for head, indices in groups.items():
-        # The mark at which `paragraph` does not break: a number stays with its element type.
+        # "\0" is a space at which `paragraph` does not break: a number stays with its element type.
         listed = ", ".join(f"{index + 1}\0{matrix.columns[index][2]}" for index in indices)
         lines.append(f"{' '.join(part for part in head if part)}: {listed}")
     return lines
 
 
 def _mark(cell: Cell) -> str:
-    """The worst of a cell; a blank if nothing was asked there."""
+    """The worst mark of a cell; a blank if it was not tested."""
     marks = {mark_of(record) for record in cell}
     return next((str(mark) for mark in Mark if mark in marks), " ")
 
@@ -172,11 +179,11 @@ def _mark(cell: Cell) -> str:
 def _legend(records: Sequence[ConformanceRecord], width: int) -> list[TextLine]:
     used = {mark_of(record) for record in records}
     words = "; ".join(f"{mark} {text}" for mark, text in MARK_WORDS.items() if mark in used)
-    return [TextLine(text=text, tone=Tone.NOTE) for text in paragraph(f"{words}; blank: not asked.", width)]
+    return [TextLine(text=text, tone=Tone.NOTE) for text in paragraph(f"{words}; blank: not tested.", width)]
 
 
 def _runtimes(matrix: FeatureMatrix, records: Sequence[ConformanceRecord], width: int) -> list[TextLine]:
-    """Several runtimes side by side; a cell counts its rows by mark where they differ."""
+    """Several runtimes side by side; a cell counts its rows by mark if they differ."""
     groups: dict[str, list[MatrixRow]] = {}
     for row in matrix.rows:
         groups.setdefault(row.group, []).append(row)
@@ -189,7 +196,7 @@ def _runtimes(matrix: FeatureMatrix, records: Sequence[ConformanceRecord], width
         heading="group",
         columns=(Column(head="feature"), *(Column(head=runtime) for (runtime,) in matrix.columns)),
         sections=tuple(sections),
-        note="A mark alone stands for all rows of the feature; numbers count them.",
+        note="A mark without a number applies to all rows of the feature; a number counts the rows with that mark.",
     )
     return [*table_lines(table, width), *_legend(records, width)]
 

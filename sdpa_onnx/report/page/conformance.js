@@ -1,7 +1,7 @@
-// Show the rows of one verdict only. Without scripts the buttons stay hidden and everything is shown.
+// Show only the rows of one verdict. Without scripts the buttons stay hidden and all rows are shown.
 const filter = document.querySelector(".filter");
 filter.hidden = false;
-document.querySelector(".tally").hidden = true; // the buttons say the same
+document.querySelector(".tally").hidden = true; // the buttons show the same counts
 filter.addEventListener("click", (event) => {
   const pressed = event.target.closest("button");
   if (!pressed) return;

@@ -1,5 +1,5 @@
-"""The report of a run: findings first, then tables, charts, environment; terminal and Markdown.
+"""The report of a run: findings first, then tables, charts and environment; terminal and Markdown.
 
-Joins the other report folders to one page.
-Nothing may import it but the command line and `sweep`.
+It combines the other report folders into one page.
+Only the command line and `sweep` may import it.
 """

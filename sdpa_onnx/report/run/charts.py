@@ -1,8 +1,7 @@
 """The charts of a run: points to altair definitions.
 
-White background and a palette that colour-blind readers tell apart, with a shape
-for every arm; the numbers come from chart_points.py. Those of saturation are
-in saturation_chart.py.
+The background is white. The palette is readable for colour-blind people, and every arm has a shape. The numbers come
+from timing/chart_points.py; the charts of saturation are in saturation/charts.py.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ _AXIS_TITLES = {CaseFactor.LENGTH: "length (tokens)", CaseFactor.HEAD_DIM: "d_k 
 
 
 def charts(records: Sequence[Record]) -> dict[str, "alt.HConcatChart"]:
-    """Define every chart that has data, by file name without ending."""
+    """Define every chart that has data, by file name without extension."""
     names = series_names(records)
     drawn = {str(series.name): _chart(series, names) for series in chart_series(records)}
     return drawn | saturation_charts(records)
@@ -73,9 +72,9 @@ def _panel(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[st
 
 
 def _rows(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[str]) -> list[dict[str, str | float]]:
-    """The data of a panel, bars of ratios side by side: behind each other they read as one.
+    """The data of a panel. Bars of ratios are shifted side by side, because overlapping bars look like one.
 
-    Times stay in place, for their lines are steep and would seem to be apart.
+    Times are not shifted: their lines are steep, and a shift would look like a difference.
     """
     has_bars = points is series.relative and any(point.low < point.high for point in points)
     step = _SIDE_STEP if has_bars else 1.0
@@ -103,7 +102,7 @@ def _x(series: ChartSeries) -> "alt.X":
 
 
 def _domain(series: ChartSeries, points: Sequence[ChartPoint]) -> tuple[float, float]:
-    """The ends of the vertical axis: room around the points; the line at 1 is inside where there is one."""
+    """The ends of the vertical axis: room around the points, and the line at 1 if the panel has one."""
     ends = [end for point in points for end in (point.low, point.high) if end > 0]
     if points is series.relative:
         ends.append(1.0)
@@ -112,7 +111,7 @@ def _domain(series: ChartSeries, points: Sequence[ChartPoint]) -> tuple[float, f
 
 
 def _line_at_one(series: ChartSeries) -> "alt.LayerChart":
-    """The line that decides: the baseline, or the proven bound; named outside, where no point can be."""
+    """The line at 1: the baseline, or the proven bound. Its label is outside the panel, where no point can be."""
     import altair as alt
 
     text = series.baseline or "bound"

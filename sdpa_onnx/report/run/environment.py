@@ -1,11 +1,11 @@
-"""The circumstances of a run as rows of text, shared by terminal and Markdown; reads no machine."""
+"""The environment of a run as rows of text, for terminal and Markdown; it comes from the header alone."""
 
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.report.text.number_text import figure, figures_per_second, percent
 
 __all__ = ["environment_rows"]
 
-# Ceilings by name: what is printed and its unit.
+# Ceilings by name: printed name and unit.
 _CEILINGS = {
     "gemm_flops_per_second": ("ceiling, matrix products", "FLOP/s"),
     "exps_per_second": ("ceiling, exponentials", "exp/s"),
@@ -14,7 +14,7 @@ _CEILINGS = {
 
 
 def environment_rows(header: RunHeader) -> list[tuple[str, str]]:
-    """Name and value of everything known of the run but its results."""
+    """Name and value of everything that the header records."""
     return [
         ("suite", header.suite),
         ("started", header.started),
@@ -29,9 +29,9 @@ def environment_rows(header: RunHeader) -> list[tuple[str, str]]:
 
 
 def _calibration(header: RunHeader) -> list[tuple[str, str]]:
-    """How much two processes of one model are taken to differ; no row in runs of earlier versions."""
+    """The assumed difference between two processes of one model; no row in runs of earlier versions."""
     spread = header.calibration.get("between_sd", 0.0)
-    return [("two processes of one model differ by", percent(spread))] if spread > 0 else []
+    return [("assumed difference between two processes of one model", percent(spread))] if spread > 0 else []
 
 
 def _ceiling(name: str, value: float) -> tuple[str, str]:

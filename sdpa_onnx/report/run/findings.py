@@ -1,7 +1,7 @@
-"""The first lines of a report: what was found, in plain words, bad news first.
+"""The first lines of a report: the findings as sentences, problems first.
 
-Says nothing that the records do not prove; the timing sentences are in
-timing_findings.py, those on saturation in saturation_findings.py.
+Each statement follows from the records. The sentences on timing are in timing/findings.py, those on saturation in
+saturation/findings.py.
 """
 
 from collections import Counter
@@ -31,13 +31,13 @@ from sdpa_onnx.report.text.labels import (
 )
 from sdpa_onnx.report.text.number_text import count, figure, share
 from sdpa_onnx.report.text.tally import FailureGroup, bound_ratio, kind_noun, not_ok, outcome_of
-from sdpa_onnx.report.timing.alarms import is_told_as_alarm
+from sdpa_onnx.report.timing.alarms import is_alarm
 from sdpa_onnx.report.timing.findings import timing_findings
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 __all__ = ["findings"]
 
-# Groups that get a line of their own; the rest are counted and stand in the tables.
+# Groups that get a line of their own; the others are counted, and the tables list them.
 _MOST_LINES = 4
 _REASON_LIMIT = 160
 
@@ -50,7 +50,7 @@ _OUTCOME_WORDS = {
 
 
 def findings(records: Sequence[Record], header: RunHeader, *, known: SortedFindings | None = None) -> list[str]:
-    """Tell what the run found; the first line counts everything that is not ok, the next what of it is known."""
+    """List the findings; the first line counts everything that is not ok, the next how much of it is known."""
     usual = usual_factors(records)
     return [
         _status_line(records, header, usual),
@@ -68,7 +68,7 @@ def findings(records: Sequence[Record], header: RunHeader, *, known: SortedFindi
 def _status_line(records: Sequence[Record], header: RunHeader, usual: CommonFactors) -> str:
     sentences = []
     if not header.is_finished:
-        sentences.append(f"This run is not finished: {header.done_cells} of {header.planned_cells} cells.")
+        sentences.append(f"This run is not finished: {header.done_cells} of {header.planned_cells} cells are done.")
     if not records:
         return " ".join([*sentences, "There are no records: nothing was checked and nothing was timed."])
     sentences.append(_agreement_sentence(records, usual))
@@ -95,16 +95,16 @@ def _agreement_sentence(records: Sequence[Record], usual: CommonFactors) -> str:
 
 
 def _saturation_in_words(records: Sequence[Record]) -> str:
-    """A run of saturation alone did check something: cells against their predictions."""
+    """Count the saturation cells that are ok: a run of saturation alone checks cells against predictions."""
     cells = saturation_records(records)
     if not cells:
         return ""
     ok = sum(outcome_of(cell) is Outcome.OK for cell in cells)
-    return f" by itself; {ok} of {count(len(cells), 'saturation cell')} {'is' if 1 in (ok, len(cells)) else 'are'} ok"
+    return f"; {ok} of {count(len(cells), 'saturation cell')} {'is' if 1 in (ok, len(cells)) else 'are'} ok"
 
 
 def _counts_of_wrong(wrong: Sequence[AgreementRecord], checks: int) -> str:
-    """How many checks disagree, the proven ones apart: 3 of 212 checks are WRONG and 1 is suspicious."""
+    """Count the checks that disagree, proven faults separately: 3 of 212 checks are WRONG and 1 is suspicious."""
     suspicious = sum(check.verdict is Verdict.SUSPICIOUS for check in wrong)
     proven = len(wrong) - suspicious
     parts = [
@@ -123,12 +123,12 @@ def _times_its_bound(worst: AgreementRecord, usual: CommonFactors) -> str:
     ratio = bound_ratio(worst)
     if ratio == float("inf"):
         return f"is not finite where the oracle is ({where})"
-    limit = "what is allowed at the end of a module" if is_output_check(worst) else "its proven bound"
+    limit = "the limit for the output of a module" if is_output_check(worst) else "its proven bound"
     return f"error is {figure(ratio)} times {limit} ({where})"
 
 
 def _rest_in_words(records: Sequence[Record]) -> str:
-    """Counts of what is not ok beyond the wrong checks, which the sentence before has told."""
+    """Count what is not ok besides the wrong checks, which the sentence before counts."""
     judged = {id(check) for check in _judged(records)}
     counts: Counter[tuple[str, Outcome]] = Counter()
     for group in not_ok(records):
@@ -143,7 +143,7 @@ def _verb(outcome: Outcome, number: int) -> str:
 
 
 def _worst_lines(records: Sequence[Record]) -> list[str]:
-    """The evidence on the worst wrong check, enough to repeat it."""
+    """The evidence of the worst wrong check, enough to repeat it."""
     wrong = _disagreeing(records)
     if not wrong:
         return []
@@ -151,24 +151,24 @@ def _worst_lines(records: Sequence[Record]) -> list[str]:
     inputs = f", inputs '{worst.inputs}'" if worst.inputs else ""
     noun = "attention " if worst.subject is Subject.ATTENTION else ""
     site = f", {noun}{site_in_words(worst)}" if worst.site else ""
-    evidence = f"Evidence on the worst: largest error {figure(worst.max_abs_error)}{site}{inputs}, seed {worst.seed}."
-    said = plain(worst.diagnosis or worst.reason, _REASON_LIMIT)
+    evidence = f"Evidence of the worst: largest error {figure(worst.max_abs_error)}{site}{inputs}, seed {worst.seed}."
+    reason = plain(worst.diagnosis or worst.reason, _REASON_LIMIT)
     where = sorted({f"{check.target} on {series_name(check)}" for check in wrong})
     listed = join_words(where) if len(where) <= _MOST_LINES else f"{len(where)} places"
     timed = any(isinstance(record, TimingRecord) for record in records)
-    worthless = "; times of these count for nothing until they are right" if timed else ""
-    spread = f"The checks that disagree are in {listed}{worthless}."
-    return [" ".join(part for part in (evidence, said, spread) if part)]
+    invalid = "; their times are not valid until the outputs are right" if timed else ""
+    spread = f"The checks that disagree are in {listed}{invalid}."
+    return [" ".join(part for part in (evidence, reason, spread) if part)]
 
 
 def _not_ok_lines(records: Sequence[Record], usual: CommonFactors) -> list[str]:
-    """One line a reason; wrong checks have their own."""
+    """One line per reason; wrong checks have lines of their own."""
     groups = [group for group in not_ok(records) if (group.noun, group.outcome) != ("check", Outcome.DISAGREES)]
     lines = [_not_ok_line(group, usual) for group in groups[:_MOST_LINES]]
     left = groups[_MOST_LINES:]
     if left:
         cells = sum(len(group.records) for group in left)
-        lines.append(f"{count(len(left), 'more reason')} ({count(cells, 'record')}) in the table of what is not ok.")
+        lines.append(f"{count(len(left), 'more reason')} ({count(cells, 'record')}) in the table 'Not ok'.")
     return lines
 
 
@@ -180,7 +180,7 @@ def _not_ok_line(group: FailureGroup, usual: CommonFactors) -> str:
 
 
 def _sharpness_lines(records: Sequence[Record]) -> list[str]:
-    """What the checks would have caught, at the least sharp place."""
+    """The scale error that the checks would have proven, at the least sensitive place."""
     sharpest: dict[tuple[str, str], float] = {}
     for check in _judged(records):
         if outcome_of(check) is Outcome.OK and not is_output_check(check):
@@ -190,32 +190,33 @@ def _sharpness_lines(records: Sequence[Record]) -> list[str]:
     weakest = max(sharpest.values(), default=float("inf"))
     if weakest == float("inf"):
         return []
-    caught = f"a scale off by {share(weakest)} would have been proven wrong"
-    return [f"The checks are sharp: for every target and runtime, {caught}."]
+    return [
+        f"Sensitivity: the checks would have proven a scale error of {share(weakest)} for every target and runtime."
+    ]
 
 
 def _export_lines(records: Sequence[Record]) -> list[str]:
-    """What was proven of the dynamic axes of the exports that are right."""
+    """What was proven about the dynamic axes of the exports that are right."""
     right = [record for record in records if isinstance(record, ExportRecord) and outcome_of(record) is Outcome.OK]
     tried = [record.sizes_tried for record in right if record.dynamic_axes and record.sizes_tried]
     if not tried:
         return []
     which = f"All {len(tried)} exports" if len(tried) == len(right) > 1 else count(len(tried), "export")
     sizes = f"{min(tried)}" if min(tried) == max(tried) else f"{min(tried)} to {max(tried)}"
-    return [f"{which} ran at sizes that were never traced ({sizes} tried of each); no axis is baked."]
+    return [f"{which} ran at sizes that were not traced ({sizes} sizes each); no axis is baked."]
 
 
 def _warning_lines(records: Sequence[Record], usual: CommonFactors) -> list[str]:
-    """Doubts, each once, with how many records carry it; those on timings that stand above are not repeated."""
+    """Warnings, each once, with the number of records that have it; alarms on timings are not repeated."""
     doubted: dict[str, list[Record]] = {}
     for record in records:
         for warning in dict.fromkeys(record.warnings):
-            if not (isinstance(record, TimingRecord) and is_told_as_alarm(warning)):
+            if not (isinstance(record, TimingRecord) and is_alarm(warning)):
                 doubted.setdefault(plain(warning), []).append(record)
     groups = sorted(doubted.items(), key=lambda group: -len(group[1]))
     lines = [_warning_line(warning, members, usual) for warning, members in groups[:_MOST_LINES]]
     if len(groups) > _MOST_LINES:
-        lines.append(f"{count(len(groups) - _MOST_LINES, 'more warning')} in the table of warnings.")
+        lines.append(f"{count(len(groups) - _MOST_LINES, 'more warning')} in the table 'Warnings'.")
     return lines
 
 
@@ -228,7 +229,7 @@ def _warning_line(warning: str, members: Sequence[Record], usual: CommonFactors)
 
 
 def _sentence(text: str) -> str:
-    """A reason cut to a line's worth, with its full stop."""
+    """A reason cut to the length of a line, with a full stop."""
     short = plain(text, _REASON_LIMIT)
     return short if short.endswith((".", "!", "?")) else f"{short}."
 
@@ -242,6 +243,6 @@ def _judged(records: Sequence[Record]) -> list[AgreementRecord]:
 
 
 def _disagreeing(records: Sequence[Record]) -> list[AgreementRecord]:
-    """The checks that disagree, proven faults first, then by how far they are off."""
+    """The checks that disagree, proven faults first, then by error over bound."""
     wrong = [check for check in _judged(records) if outcome_of(check) is Outcome.DISAGREES]
     return sorted(wrong, key=lambda check: (check.verdict is Verdict.SUSPICIOUS, -bound_ratio(check)))

@@ -1,4 +1,4 @@
-"""The table of a choice among forms: who ran how fast where, and why the others were not kept."""
+"""The table of a choice among forms: the time of each form, the chosen one, and why the others were rejected."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def attentions_alike(names: Sequence[str]) -> str:
 
 
 def told_forms(records: Sequence[FormRecord]) -> list[FormRecord]:
-    """What a person is told: attentions with one and the same table once, and no warnings, see `limits_of_chosen`."""
+    """The records to print: attentions with the same table once, without warnings (see `limits_of_chosen`)."""
     by_site: dict[str, list[FormRecord]] = {}
     for record in records:
         by_site.setdefault(record.site, []).append(msgspec.structs.replace(record, site=""))
@@ -41,7 +41,7 @@ def told_forms(records: Sequence[FormRecord]) -> list[FormRecord]:
 
 
 def limits_of_chosen(records: Sequence[FormRecord]) -> list[str]:
-    """What the chosen forms do not take although it harms nobody else, one short line for each form."""
+    """Inputs that the chosen forms do not accept, one short line per form."""
     limits: dict[tuple[str, str], dict[str, None]] = {}
     for record in records:
         if record.chosen and record.warnings:
@@ -50,14 +50,14 @@ def limits_of_chosen(records: Sequence[FormRecord]) -> list[str]:
 
 
 def _limit_line(warnings: Sequence[str]) -> str:
-    # The clause before the mask, the case and the runtime's own words.
+    # The clause before the mask, the case and the message of the runtime.
     first = re.split(r", | \(|: ", warnings[0], maxsplit=1)[0].rstrip(".")
-    more = f", {len(warnings) - 1} more" if len(warnings) > 1 else ""
-    return f"{first} (in full{more} under --json)."
+    more = f" and {len(warnings) - 1} more" if len(warnings) > 1 else ""
+    return f"{first} (--json has the full text{more})."
 
 
 def form_table(records: Sequence[Record]) -> Table:
-    """One section for each attention and its sizes, one row for each way of writing it that is right there."""
+    """One section per attention and its sizes, one row per form that is right there."""
     forms = [record for record in records if isinstance(record, FormRecord) and record.outcome is Outcome.OK]
     sections: dict[str, list[tuple[str, ...]]] = {}
     for record in forms:
@@ -69,14 +69,14 @@ def form_table(records: Sequence[Record]) -> Table:
         columns=(
             Column(head="form"),
             Column(head="opset", is_number=True),
-            Column(head="worked around"),
+            Column(head="workarounds"),
             Column(head="time", is_number=True),
             Column(head="ratio [95 %]", is_number=True),
             Column(head="chosen"),
         ),
         sections=tuple(Section(heading=heading, rows=tuple(rows)) for heading, rows in sections.items()),
-        note=f"{threads}. Ratio: time over that of the fastest in the same interleaved run. Every form here answers "
-        "all probes right on this runtime, with what is worked around.",
+        note=f"{threads}. Ratio: time over that of the fastest in the same interleaved run. Every form listed here "
+        "passes all probes on this runtime, with the workarounds listed.",
     )
 
 

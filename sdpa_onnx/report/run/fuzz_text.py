@@ -1,4 +1,4 @@
-"""What a fuzz run found, in plain lines for a terminal or a pipe; decides nothing."""
+"""The report of a fuzz run as lines for a terminal or a pipe; decides nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from sdpa_onnx.workflows.fuzz.run import CaseResult
 
 __all__ = ["FuzzStory", "fuzz_lines", "fuzz_summary"]
 
-# A runtime's error may hold a whole graph.
+# The error message of a runtime may contain a whole graph.
 _LONGEST_MESSAGE = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuzzStory:
-    """What is told of a run.
+    """The results of a fuzz run that the report prints.
 
     Args:
         runtime: Name; version: "onnxruntime 1.32.0".
-        seed: Family of cases.
-        start: First number; next_number: where to go on.
-        counts: What came of the cases.
-        groups: What was found, worst first.
-        wall_seconds: Of the cases; core_seconds: of all processes together, starts included.
-        is_finished: Whether all cases ran that were asked for.
+        seed: Seed of the family of cases.
+        start: First case number; next_number: the number at which a later run continues.
+        counts: Number of cases by result.
+        groups: Findings, the worst first.
+        wall_seconds: Wall time of the cases; core_seconds: CPU time of all processes, including their start.
+        is_finished: Whether all requested cases ran.
     """
 
     runtime: str
@@ -41,12 +41,12 @@ class FuzzStory:
 
     @property
     def done(self) -> int:
-        """Cases that ran."""
+        """Number of cases that ran."""
         return sum(self.counts.values())
 
 
 def fuzz_lines(story: FuzzStory, width: int) -> Iterator[str]:
-    """The report: each group with its smallest case and the command that repeats it, then the summary."""
+    """Each group with its smallest case and the command that repeats it, then the summary."""
     for group in story.groups:
         for line in _group(group, story, width):
             yield _printable(line)
@@ -56,15 +56,15 @@ def fuzz_lines(story: FuzzStory, width: int) -> Iterator[str]:
 
 
 def fuzz_summary(story: FuzzStory) -> list[str]:
-    """What ran, what came of it, how fast, and how to go on."""
+    """The number of cases by result, the rate, and the command that continues the run."""
     rates = [f"{story.done / seconds:,.0f}" if seconds > 0.0 else "?" for seconds in _both(story)]
-    told = [came for came in CaseResult if came is not CaseResult.NOT_JUDGED or story.counts.get(came, 0)]
-    counted = ", ".join(f"{story.counts.get(came, 0):,} {came}" for came in told)
+    shown = [one for one in CaseResult if one is not CaseResult.NOT_JUDGED or story.counts.get(one, 0)]
+    counted = ", ".join(f"{story.counts.get(one, 0):,} {one}" for one in shown)
     first = f"{story.runtime} ({story.version}), seed {story.seed}: {story.done:,} {_cases(story.done)}"
     return [
         f"{first}{_range(story)}: {counted}.",
         f"{story.wall_seconds:,.0f} s: {rates[0]} cases per second, {rates[1]} per second of one core.",
-        f"To go on: sdpa-onnx fuzz --runtime {story.runtime} --seed {story.seed} --start {story.next_number}",
+        f"To continue: sdpa-onnx fuzz --runtime {story.runtime} --seed {story.seed} --start {story.next_number}",
     ]
 
 
@@ -86,18 +86,17 @@ def _range(story: FuzzStory) -> str:
 def _group(group: FuzzGroup, story: FuzzStory, width: int) -> Iterator[str]:
     finding = group.smallest
     yield from bullet(_short(f"{group.count:,} {_cases(group.count)}: {group.title}"), width)
-    told = [
-        f"E.g. case {finding.number} ({finding.case_id}, {finding.words}, {finding.source}): {evidence_of(finding)}"
-    ]
+    what = f"{finding.case_id}, {finding.words}, {finding.source}"
+    sentences = [f"Example: case {finding.number} ({what}): {evidence_of(finding)}"]
     if group.count > 1:
-        shared = f" In all of them: {', '.join(sorted(group.common))}." if group.common else ""
-        told.append(f"The first is case {group.first.number}.{shared}")
+        shared = f" All have in common: {', '.join(sorted(group.common))}." if group.common else ""
+        sentences.append(f"The first is case {group.first.number}.{shared}")
     if group.reduced is not None:
-        told.append(_smallest(group))
-    told += [group.note] if group.note else []
-    for sentence in told:
+        sentences.append(_smallest(group))
+    sentences += [group.note] if group.note else []
+    for sentence in sentences:
         yield from paragraph(_short(sentence), width, indent="  ")
-    yield f"  {repeat_command(story.runtime, story.seed, finding.number)}"  # never broken: it is there to be copied
+    yield f"  {repeat_command(story.runtime, story.seed, finding.number)}"  # never broken across lines: users copy it
 
 
 def _smallest(group: FuzzGroup) -> str:
@@ -106,7 +105,7 @@ def _smallest(group: FuzzGroup) -> str:
         return ""
     nodes = ", ".join(f"{count} {name}" for name, count in reduced.model.node_counts().items())
     what = reduced.case or nodes
-    end = "" if reduced.is_finished else " The time was up: a smaller case may exist."
+    end = "" if reduced.is_finished else " The time limit was reached: a smaller case may exist."
     return f"Smallest: {what}, opset {reduced.model.opset}: {reduced.message}{end}"
 
 
@@ -116,5 +115,5 @@ def _short(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Nothing that a runtime said may steer the terminal."""
+    """Replace control characters: the text of a runtime must not control the terminal."""
     return "".join(one if one.isprintable() else "?" for one in text)

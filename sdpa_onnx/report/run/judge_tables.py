@@ -1,4 +1,4 @@
-"""Tables of what stands beside the judgements of a file: where an error begins, and planted faults."""
+"""Tables in addition to the judgements of a file: where an error begins, and planted faults."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ __all__ = ["located_table", "planted_table"]
 
 
 def located_table(records: Sequence[Record]) -> Table:
-    """The first bad node of every judgement that was looked into."""
+    """The first bad node of every judgement that was traced."""
     found = [record for record in records if isinstance(record, LocatedRecord)]
     rows = tuple((record.runtime, plain(site_in_words(record)), plain(record.diagnosis)) for record in found)
     return Table(
@@ -18,12 +18,12 @@ def located_table(records: Sequence[Record]) -> Table:
         heading="model",
         columns=(Column(head="runtime"), Column(head="what disagrees"), Column(head="first bad node")),
         sections=(Section(heading=found[0].target, rows=rows),) if found else (),
-        note="Each node is fed the reference's values, so that only what it adds itself is judged.",
+        note="Each node receives the values of the reference, so that only the error it adds is judged.",
     )
 
 
 def planted_table(records: Sequence[Record]) -> Table:
-    """How many kinds of fault the checks would have noticed, and which they would not."""
+    """Count the kinds of fault that the checks would have caught, and name those that they would miss."""
     found = [record for record in records if isinstance(record, PlantedRecord)]
     places = dict.fromkeys((record.target, record.runtime, record.site) for record in found)
     sections: dict[str, list[tuple[str, ...]]] = {}
@@ -38,12 +38,12 @@ def planted_table(records: Sequence[Record]) -> Table:
             Column(head="attention"),
             Column(head="caught", is_number=True),
             Column(head="not caught"),
-            Column(head="no fault here"),
+            Column(head="not applicable"),
         ),
         sections=tuple(Section(heading=target, rows=tuple(rows)) for target, rows in sections.items()),
         note=(
-            "Kinds of fault, planted in the runtime's outputs, that the very inputs of these checks would have caught. "
-            "No fault here: what gives the right output on all of them."
+            "Kinds of fault, planted in the outputs of the runtime; caught: by the inputs of these checks. "
+            "Not applicable: the planted change gives the right output for all of these inputs."
         ),
     )
 

@@ -1,6 +1,6 @@
 """summary.md: the report as Markdown; the same records and header give the same bytes.
 
-Reads no clock and no file; charts are referred to by relative path and drawn elsewhere.
+It reads no clock and no file. Charts are linked by relative path and drawn by `render`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 __all__ = ["render_summary"]
 
-# The tables that stand before the charts; the others after.
+# The tables before the charts; the others follow the charts.
 _BEFORE_CHARTS = ("Not ok", TIMING_TITLE)
 _OF_SATURATION = (SATURATION_TITLE, PREDICTION_TITLE)
 
@@ -33,11 +33,11 @@ _OF_SATURATION = (SATURATION_TITLE, PREDICTION_TITLE)
 def render_summary(
     records: Sequence[Record], header: RunHeader, charts: Iterable[str], *, known: SortedFindings | None = None
 ) -> str:
-    """Write the summary.
+    """Render the summary.
 
     Args:
-        charts: Names of the charts that lie in `charts/` beside it.
-        known: The records beside the known findings, if there is a file of them.
+        charts: Names of the charts in the folder `charts/` next to the summary.
+        known: The records sorted by the file of known findings; None without such a file.
     """
     tables = all_tables(records, header.ceilings)
     names = list(charts)
@@ -66,13 +66,13 @@ def _findings(lines: Sequence[str]) -> str:
 
 
 def _saturation(cells: Sequence[SaturationRecord], names: Sequence[str], tables: Sequence[Table]) -> list[str]:
-    """All that was found on the scale, in one section: claims, charts, tables."""
+    """The section on the effect of the scale: claims, charts, tables."""
     if not cells:
         return []
-    said = with_deviation(cells, claims(cells))
+    sentences = with_deviation(cells, claims(cells))
     return [
         "## What dividing by sqrt(d_k) does",
-        "\n".join(f"- {escaped(line)}" for line in said),
+        "\n".join(f"- {escaped(line)}" for line in sentences),
         *(_chart(name) for name in names),
         *(table_block(table, level=3) for table in tables),
     ]

@@ -1,6 +1,6 @@
-"""The report as files: summary.md and its charts, each written whole or not at all.
+"""The report as files: summary.md and its charts, each written completely or not at all.
 
-Decides nothing of what they say.
+The content comes from `markdown` and `charts`.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def render(
         The files written, the summary first.
 
     Raises:
-        FolderError, OSError: If the folder is full or cannot be written; no half file is left.
+        FolderError, OSError: If the folder is full or cannot be written; no partial file is left.
     """
     drawn = charts(records)
     written = [_write(folder / CHART_FOLDER / f"{name}.svg", to_svg(chart)) for name, chart in drawn.items()]
@@ -34,7 +34,7 @@ def render(
 
 
 def _write(path: Path, text: str) -> Path:
-    """Write beside the place, then move there in one step."""
+    """Write a temporary file in the same folder, then move it into place in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, text.encode())
     return path

@@ -1,7 +1,7 @@
 """The tables of a report as text cells, shared by terminal and Markdown.
 
-Knows nothing of widths, colours or markup. The tables of saturation are in
-saturation_table.py, those of timing in timing_tables.py and cost_tables.py.
+It knows no line widths, colours or markup. The tables of saturation are in saturation/tables.py, those of timing in
+timing/tables.py and timing/cost_tables.py.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ from sdpa_onnx.report.timing.tables import timing_table
 
 __all__ = ["all_tables"]
 
-# Cell for "does not apply here"; a reason stands elsewhere.
+# Cell for "does not apply here"; the reason is printed elsewhere.
 _NONE = "-"
 _MOST_NODE_TYPES = 4
 
@@ -51,7 +51,7 @@ def all_tables(records: Sequence[Record], ceilings: Mapping[str, float] | None =
     """Build every table that has a row, in the order of a report.
 
     Args:
-        ceilings: Measured in the same run, as in `RunHeader`; None = not known.
+        ceilings: Ceilings measured in the same run, as in `RunHeader`; None = not known.
     """
     usual = usual_factors(records)
     saturation = [record for record in records if isinstance(record, SaturationRecord)]
@@ -75,16 +75,16 @@ def all_tables(records: Sequence[Record], ceilings: Mapping[str, float] | None =
 
 
 def agreement_table(records: Sequence[Record], usual: CommonFactors) -> Table:
-    """Verdicts and largest errors, one section a target, one row an arm."""
+    """Verdicts and largest errors, one section per target, one row per arm."""
     gathered: dict[str, dict[str, list[AgreementRecord]]] = {}
     for record in records:
         if isinstance(record, AgreementRecord):
             dtype = "" if record.dtype in ("", usual.dtype) else f" {record.dtype}"
-            end = ", end" if is_output_check(record) else ""
+            output = ", output" if is_output_check(record) else ""
             arms = gathered.setdefault(record.target, {})
-            arms.setdefault(f"{series_name(record)}{dtype}{end}", []).append(record)
+            arms.setdefault(f"{series_name(record)}{dtype}{output}", []).append(record)
     verdicts = _verdicts_shown(records)
-    heads = ("checks", *verdicts, "not run", "error / bound", "abs. error", "scale off by")
+    heads = ("checks", *verdicts, "not run", "error / bound", "abs. error", "provable scale error")
     return Table(
         title="Agreement with the float64 oracle",
         heading="target",
@@ -93,28 +93,28 @@ def agreement_table(records: Sequence[Record], usual: CommonFactors) -> Table:
             Section(heading=target, rows=tuple(_agreement_row(name, checks, verdicts) for name, checks in arms.items()))
             for target, arms in gathered.items()
         ),
-        note="Error / bound: the largest error over its own proven bound; above 1 is a proof of a fault. At the end of "
-        "a module it is the error over what is allowed there: eight times PyTorch's own error, and one rounding. "
-        "Scale off by: the smallest error of the scale that these checks would have proven wrong. "
+        note="Error / bound: the largest error over its own proven bound; above 1 proves a fault. For the output of a "
+        "module it is the error over the allowed error: eight times PyTorch's own error, plus one rounding. "
+        "Provable scale error: the smallest error of the scale that these checks would have proven. "
         "Absolute errors never decide.",
     )
 
 
 def _verdicts_shown(records: Sequence[Record]) -> list[Verdict]:
-    """OK and WRONG always, the words between them where they occur."""
-    given = {record.verdict for record in records if isinstance(record, AgreementRecord)}
-    return [verdict for verdict in Verdict if verdict in given | {Verdict.OK, Verdict.WRONG}]
+    """OK and WRONG always, the verdicts between them if they occur."""
+    found = {record.verdict for record in records if isinstance(record, AgreementRecord)}
+    return [verdict for verdict in Verdict if verdict in found | {Verdict.OK, Verdict.WRONG}]
 
 
 def _agreement_row(name: str, checks: Sequence[AgreementRecord], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     judged = [check for check in checks if outcome_of(check) in (Outcome.OK, Outcome.DISAGREES)]
-    words = Counter(_verdict_of(check) for check in judged)
+    counts = Counter(_verdict_of(check) for check in judged)
     right = [check for check in judged if outcome_of(check) is Outcome.OK]
     proven = [check.scale_error_proven for check in right if check.scale_error_proven >= 0]
     return (
         name,
         str(len(checks)),
-        *(str(words[verdict]) for verdict in verdicts),
+        *(str(counts[verdict]) for verdict in verdicts),
         str(len(checks) - len(judged)),
         figure(max(bound_ratio(check) for check in judged)) if judged else _NONE,
         _largest_error(judged) if judged else _NONE,
@@ -123,20 +123,20 @@ def _agreement_row(name: str, checks: Sequence[AgreementRecord], verdicts: Seque
 
 
 def _largest_error(judged: Sequence[AgreementRecord]) -> str:
-    """Of elements that are numbers; it would hide others."""
+    """The largest absolute error; "not finite" if any element is, because the figure would hide it."""
     if any(check.not_finite for check in judged):
         return "not finite"
     return f"{max(check.max_abs_error for check in judged):.1e}"
 
 
 def _verdict_of(check: AgreementRecord) -> Verdict:
-    """The verdict, or WRONG where the outcome contradicts an OK."""
+    """The verdict, or WRONG if the outcome contradicts an OK."""
     is_ok = outcome_of(check) is Outcome.OK
     return check.verdict if check.verdict and (is_ok or check.verdict is not Verdict.OK) else Verdict.WRONG
 
 
 def export_table(records: Sequence[Record]) -> Table:
-    """What was exported and which axes were proven to be dynamic."""
+    """The exports, and the axes that were proven to be dynamic."""
     gathered: dict[str, list[tuple[str, ...]]] = {}
     for record in records:
         if isinstance(record, ExportRecord):
@@ -148,13 +148,13 @@ def export_table(records: Sequence[Record]) -> Table:
         heading="target",
         columns=tuple(Column(head=head, is_number=is_number) for head, is_number in (*heads, *tail)),
         sections=tuple(Section(heading=target, rows=_counted(rows)) for target, rows in gathered.items()),
-        note="Graphs: exports that look the same here. Sizes tried: sizes that the export never saw, run and judged. "
-        "Baked: axes that should change and do not.",
+        note="Graphs: number of exports with the same row. Sizes tried: sizes that were not traced, run and judged. "
+        "Baked: axes that should be dynamic and are constant.",
     )
 
 
 def _counted(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Each row once, with the number of exports that it stands for after form and opset."""
+    """Each row once, with its number of exports inserted after form and opset."""
     return tuple((*row[:2], str(number), *row[2:]) for row, number in Counter(rows).items())
 
 
@@ -181,7 +181,7 @@ def _nodes_in_words(nodes: Mapping[str, int]) -> str:
 
 
 def not_ok_table(records: Sequence[Record], usual: CommonFactors) -> Table:
-    """Everything that is not ok, with its reason, one row a reason and arm."""
+    """Everything that is not ok, with its reason; one row per reason and arm."""
     sections: dict[str, list[tuple[str, ...]]] = {}
     for group in not_ok(records):
         arms: dict[str, list[Record]] = {}
@@ -189,7 +189,7 @@ def not_ok_table(records: Sequence[Record], usual: CommonFactors) -> Table:
             what = ", ".join(word for word in (record.target, series_name(record)) if word) or record.case
             arms.setdefault(what, []).append(record)
         for what, members in arms.items():
-            # The record that the reason is of comes first.
+            # The record from which the reason is taken comes first.
             ordered = sorted(members, key=lambda record: reason_of(record) != group.reason)
             cases = list(dict.fromkeys(_where(record, usual) for record in ordered))
             more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
@@ -204,14 +204,14 @@ def not_ok_table(records: Sequence[Record], usual: CommonFactors) -> Table:
 
 
 def _where(record: Record, usual: CommonFactors) -> str:
-    """The case, and on which inputs a check disagrees."""
+    """The case, and the inputs for which a check disagrees."""
     case = case_in_words(record, usual)
     inputs = record.inputs if isinstance(record, AgreementRecord) and record.outcome is Outcome.DISAGREES else ""
     return ", ".join(word for word in (case, inputs) if word)
 
 
 def warning_table(records: Sequence[Record]) -> Table:
-    """Every warning once, with the arms that carry it."""
+    """Every warning once, with the arms that have it."""
     doubted: dict[str, list[Record]] = {}
     for record in records:
         for warning in dict.fromkeys(record.warnings):
@@ -223,6 +223,6 @@ def warning_table(records: Sequence[Record]) -> Table:
     return Table(
         title="Warnings",
         heading="",
-        columns=(Column(head="on"), Column(head="records", is_number=True), Column(head="warning")),
+        columns=(Column(head="arm"), Column(head="records", is_number=True), Column(head="warning")),
         sections=(Section(heading="", rows=rows),) if rows else (),
     )

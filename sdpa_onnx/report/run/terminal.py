@@ -1,7 +1,6 @@
-"""The report on a terminal or a pipe: findings first, then the tables, then the machine.
+"""The report on a terminal or a pipe: findings first, then the tables, then the environment.
 
-Colour only where rich finds a terminal that takes it (NO_COLOR is honoured); the
-words carry everything that the colours say.
+Colour is used only if rich finds a terminal that supports it (NO_COLOR is respected). Colours add no information.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 __all__ = ["print_findings_and_tables", "print_report", "print_tables"]
 
-# Cases up to which the tables of what a call costs and of its rates are printed; summary.md has them always.
+# Greatest number of cases for which the tables of cost and work are printed; summary.md always has them.
 _MOST_DETAILED_CASES = 4
 
 
@@ -38,12 +37,12 @@ def print_report(
 
 
 def print_tables(records: Sequence[Record], console: Console) -> None:
-    """Print the tables alone, for a command that is not a whole run."""
+    """Print only the tables, for a command that is not a whole run."""
     _print_tables(all_tables(records), console)
 
 
 def _is_left_to_summary(table: Table) -> bool:
-    """Whether a table of details is so long that it would push the others off the screen."""
+    """Whether a table of details is too long for the terminal, where it would push the others off the screen."""
     return table.title in (COST_TITLE, WORK_TITLE) and len(table.sections) > _MOST_DETAILED_CASES
 
 
@@ -56,7 +55,7 @@ def _print_tables(tables: Sequence[Table], console: Console) -> None:
 
 
 def print_findings_and_tables(sentences: Sequence[str], tables: Sequence[Table], console: Console) -> None:
-    """Print sentences, the first as it is and the others as a list, and tables below them."""
+    """Print sentences, the first as a paragraph and the others as a list, then tables."""
     first, *others = sentences
     lines = [*paragraph(first, console.width), *(text for one in others for text in bullet(one, console.width))]
     print_lines((TextLine(text=text, tone=Tone.ROW) for text in lines), console)
@@ -76,7 +75,7 @@ def _print_findings(
 
 
 def _first_style(records: Sequence[Record], header: RunHeader) -> str:
-    """Red for a disagreement or failure, yellow for a gap, green for none."""
+    """Red for a disagreement or a failure, yellow if anything is missing, else green."""
     outcomes = {outcome_of(record) for record in records}
     if outcomes & {Outcome.DISAGREES, Outcome.FAILED}:
         return "bold red"

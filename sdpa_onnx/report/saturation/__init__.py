@@ -1,5 +1,4 @@
 """Reports of saturation: tables, small multiples and findings.
 
-Draws what `core.saturation` computed.
-No measuring here.
+It shows what `core.saturation` computes and measures nothing.
 """

@@ -1,6 +1,6 @@
-"""The charts of saturation: a row of small multiples over d_k or length, one colour and shape a scale rule.
+"""The charts of saturation: a row of small multiples over d_k or length, one colour and shape per scale rule.
 
-The numbers come from saturation_points.py.
+The numbers come from points.py.
 """
 
 import math
@@ -36,7 +36,7 @@ _LEGEND = (
 
 
 def saturation_charts(records: Sequence[Record]) -> dict[str, "alt.HConcatChart"]:
-    """Define the charts that have a line, by file name without ending."""
+    """Define the charts that have a line, by file name without extension."""
     return {str(series.name): _chart(series) for series in saturation_series(records)}
 
 
@@ -78,7 +78,7 @@ def _panel(
 
 
 def _rows(points: Sequence[SaturationPoint], floor: float) -> list[dict[str, str | float | None]]:
-    """The data of a panel; a bar that reaches below what the axis shows ends at its edge."""
+    """The data of a panel; a bar that reaches below the range of the axis is cut at its edge."""
     return [
         {
             "rule": point.rule,

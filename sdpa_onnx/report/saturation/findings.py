@@ -1,7 +1,6 @@
-"""What saturation cells say in a few sentences: the claims that matter most, and the largest deviation.
+"""The findings on saturation in a few sentences: the most important claims, and the largest deviation.
 
-The claims themselves, and whether they hold, are `core.saturation.claims`'; here
-they are only chosen.
+`core.saturation.claims` forms the claims; this module selects among them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from sdpa_onnx.report.text.number_text import count, figure
 
 __all__ = ["deviation_line", "saturation_findings", "saturation_records", "with_deviation"]
 
-# How the claims begin that stand in the first lines, one line each. Twin: core/saturation/claims.py.
+# The first words of the claims in the first lines, one line each. Twin: core/saturation/claims.py.
 _LINES = (
     ("What scaling buys",),
     ("Scale ",),
@@ -32,44 +31,44 @@ def saturation_records(records: Sequence[Record]) -> list[SaturationRecord]:
 
 
 def saturation_findings(records: Sequence[SaturationRecord]) -> list[str]:
-    """Say what the scale does here: keys and saturated rows, phase, gradients; then modules and the deviation.
+    """The effect of the scale: keys and saturated rows, phase, gradients; then modules and the deviation.
 
-    The claims are those of the inputs that most cells have, bare attention first;
-    the others, and the rest of the claims, stand in their own section.
+    The claims are those of the inputs that most cells have, bare attention first. The other claims are in the section
+    on saturation.
     """
     if not records:
         return []
     main = _main_inputs(records)
-    said = claims(main)
-    # The sentence on what was left out comes first where there is one, then what was measured.
-    opening = [line for line in said[:1] if line.endswith(_LEFT_OUT)]
-    inputs = said[len(opening) : len(opening) + 1]
-    chosen = [_starting(said, starts) for starts in _LINES]
+    sentences = claims(main)
+    # A sentence on what was left out comes first if there is one, then what was measured.
+    opening = [line for line in sentences[:1] if line.endswith(_LEFT_OUT)]
+    inputs = sentences[len(opening) : len(opening) + 1]
+    chosen = [_starting(sentences, starts) for starts in _LINES]
     lines = [line for line in chosen if line]
     if inputs:
         lines = [f"Saturation: {inputs[0]} {lines[0]}", *lines[1:]] if lines else [f"Saturation: {inputs[0]}"]
-    told = {id(record) for record in main}
-    lines += _module_lines([record for record in records if id(record) not in told])
+    covered = {id(record) for record in main}
+    lines += _module_lines([record for record in records if id(record) not in covered])
     return with_deviation(records, [*opening, *lines])
 
 
 def deviation_line(records: Sequence[SaturationRecord]) -> str:
-    """Say how far the measures are from their exact predictions; empty if none was compared."""
+    """The largest deviation of a measure from its exact prediction; empty if none was compared."""
     found = [(abs(worst[1]), worst, record) for record in records if (worst := largest_deviation(record))]
     if not found:
         return ""
     _, (name, z), record = max(found, key=lambda one: one[0])
     compared = sum(one.z is not None for cell in records for one in cell.measures.values())
     where = f"{name}, {inputs_in_words(record)}, d_k {record.head_dim}, length {record.kv_seq_len}"
-    told = (
-        f"Of {count(compared, 'measure')} beside an exact prediction in {count(len(found), 'cell')}, the largest |z| "
-        f"is {abs(z):.1f} ({where})"
+    largest = (
+        f"Of {count(compared, 'measure')} compared with an exact prediction in {count(len(found), 'cell')}, the "
+        f"largest |z| is {abs(z):.1f} ({where})"
     )
     beyond = [cell for cell in records if deviations(cell.measures)]
     if not beyond:
-        return f"{told}: within the limit of {LIMIT_Z:g}."
+        return f"{largest}: within the limit of {LIMIT_Z:g}."
     wrong = sum(cell.outcome is Outcome.DISAGREES for cell in beyond)
-    return f"{told}: over the limit of {LIMIT_Z:g} in {count(len(beyond), 'cell')} ({wrong} counted as disagreeing)."
+    return f"{largest}: over the limit of {LIMIT_Z:g} in {count(len(beyond), 'cell')} ({wrong} counted as disagreeing)."
 
 
 def with_deviation(records: Sequence[SaturationRecord], lines: Sequence[str]) -> list[str]:
@@ -88,12 +87,12 @@ def _main_inputs(records: Sequence[SaturationRecord]) -> list[SaturationRecord]:
     return max(groups.values(), key=lambda group: (group[0].target == _BARE_TARGET, len(group)))
 
 
-def _starting(said: Sequence[str], starts: Sequence[str]) -> str:
-    return " ".join(line for line in said if line.startswith(tuple(starts)))
+def _starting(sentences: Sequence[str], starts: Sequence[str]) -> str:
+    return " ".join(line for line in sentences if line.startswith(tuple(starts)))
 
 
 def _module_lines(records: Sequence[SaturationRecord]) -> list[str]:
-    """One line a module: its sigma and how wide it spreads the logits under each rule."""
+    """One line per module: its sigma and the spread of its logits under each scale rule."""
     cells: dict[tuple[str, int, int], list[SaturationRecord]] = {}
     for record in records:
         if record.target != _BARE_TARGET and MeasureName.BETA in record.measures:

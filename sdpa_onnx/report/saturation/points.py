@@ -1,4 +1,4 @@
-"""The numbers behind the charts of saturation: which cells lie along one line, and their points; draws nothing."""
+"""The numbers behind the charts of saturation: the cells along each line, and their points; draws nothing."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from sdpa_onnx.report.text.number_text import count
 
 __all__ = ["PANELS", "Panel", "SaturationPoint", "SaturationSeries", "saturation_series"]
 
-# Fewer values make no line. Twin: slices.py.
+# Least number of values for a line. Twin: timing/slices.py.
 _LEAST_VALUES = 3
 # About 95 % of a normal spread, as the intervals of the other charts.
 _BAR_ERRORS = 2.0
@@ -27,9 +27,9 @@ class Panel:
 
     Args:
         title: Quantity and unit.
-        measure: Drawn filled, with its prediction.
-        second: Drawn hollow, without one; None if there is none.
-        is_logarithmic: Whether the vertical axis is; else it runs from 0 to 1.
+        measure: Drawn with filled marks, with its prediction.
+        second: Drawn with hollow marks, without a prediction; None if there is none.
+        is_logarithmic: Whether the vertical axis is logarithmic; else it runs from 0 to 1.
     """
 
     title: str
@@ -53,7 +53,7 @@ PANELS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationPoint:
-    """One mark: x is d_k or the length; low and high two standard errors away; predicted None where it is not known."""
+    """One mark: x is d_k or the length, low and high are two standard errors away, predicted is None if unknown."""
 
     rule: str
     x: int
@@ -65,11 +65,11 @@ class SaturationPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationSeries:
-    """What one row of small multiples shows.
+    """The data of one row of small multiples.
 
     Args:
         name: The chart.
-        fixed: Sigma, the factor that stays the same, and how much was measured.
+        fixed: Sigma, the fixed factor, and how much was measured.
         rules: Scale rules that occur, in the order of ScaleRule.
         filled, hollow: Points by panel, in the order of PANELS.
         left_out: Points that a logarithmic axis cannot show.
@@ -92,7 +92,7 @@ def saturation_series(records: Sequence[Record]) -> Iterator[SaturationSeries]:
 
 
 def _lines(cells: Sequence[SaturationRecord], axis: CaseFactor) -> list[list[SaturationRecord]]:
-    """For each target the cells along the factor with the most values, if it has at least three."""
+    """For each target the line of cells with the most values of the factor, if it has at least three."""
     gathered: dict[tuple[object, ...], list[SaturationRecord]] = {}
     for cell in cells:
         fixed = cell.kv_seq_len if axis is CaseFactor.HEAD_DIM else cell.head_dim
@@ -105,7 +105,7 @@ def _lines(cells: Sequence[SaturationRecord], axis: CaseFactor) -> list[list[Sat
 
 
 def _rank(line: Sequence[SaturationRecord], axis: CaseFactor) -> tuple[int, int, float]:
-    """The most values win; then cells; then the longest row, or the d_k nearest to the usual one."""
+    """Sort key: most values, then most cells, then the longest row or the d_k nearest to the usual one."""
     first = line[0]
     usual = first.kv_seq_len if axis is CaseFactor.HEAD_DIM else -abs(math.log2(first.head_dim / _USUAL_HEAD_DIM))
     return len(_values(line, axis)), len(line), usual

@@ -1,6 +1,6 @@
-"""Saturation records as two tables: what was measured, and the main measures beside their exact prediction.
+"""Saturation records as two tables: what was measured, and the main measures next to their exact prediction.
 
-What it means for the paper's claims is said by `core.saturation.claims`.
+`core.saturation.claims` states what they mean for the claims of the paper.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from sdpa_onnx.report.text.table import Column, Section, Table
 __all__ = ["PREDICTION_TITLE", "SATURATION_TITLE", "largest_deviation", "prediction_table", "saturation_table"]
 
 SATURATION_TITLE = "Saturation of the softmax"
-PREDICTION_TITLE = "Saturation, measured beside predicted"
+PREDICTION_TITLE = "Saturation, measured and predicted"
 
 _NONE = "-"
-# Beside a z beyond LIMIT_Z and a cell that disagrees.
+# Marks a z beyond LIMIT_Z and a cell that disagrees.
 _FLAG = "!"
 
 
 def _short(value: float) -> str:
-    """Fewer digits for what spans ten decades, so that 80 columns hold the row: 1.07, 0.083, 1e-09."""
+    """Fewer digits for values over ten decades, so that the row fits 80 columns: 1.07, 0.083, 1e-09."""
     if value >= 0.1 or value == 0:
         return figure(value)
     return f"{value:#.2g}" if value >= 1e-3 else f"{value:.0e}"
@@ -34,7 +34,7 @@ def _three(value: float) -> str:
 
 
 def _part(value: float) -> str:
-    """A share; what is as good as none is not given digits."""
+    """A share; one that is nearly 0 has no digits."""
     return "<.01 %" if 0 < value < 1e-4 else share(value)
 
 
@@ -64,7 +64,7 @@ _PREDICTED: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
 
 
 def saturation_table(records: Sequence[SaturationRecord]) -> Table:
-    """What was measured: a section for each kind of input and scale rule, rows in the order of the records."""
+    """The measures: a section per kind of input and scale rule, rows in the order of the records."""
     heads = ("d_k", "length", *(head for head, _, _ in _COLUMNS), "worst z")
     return Table(
         title=SATURATION_TITLE,
@@ -72,15 +72,15 @@ def saturation_table(records: Sequence[SaturationRecord]) -> Table:
         columns=tuple(Column(head=head, is_number=True) for head in heads),
         sections=_sections([(inputs_in_words(record), _row(record)) for record in records]),
         note="beta: standard deviation of a row's logits, beta_c = sqrt(2 ln S); above 1 the softmax is frozen. e^H: "
-        "equal weights of that entropy. |J|: Frobenius norm of the softmax Jacobian. grad q: norm of dL/dq for an "
-        "upstream gradient of norm 1. Dead rows: that below a tenth of its median under 1/sqrt(d_k). f16 zeros: "
-        "weights below 2^-25. Worst z: of the measure furthest from its exact prediction, in standard errors; "
-        f"{_FLAG} where it is beyond {LIMIT_Z:g} or the cell disagrees.",
+        "number of equal weights with the same entropy. |J|: Frobenius norm of the softmax Jacobian. grad q: norm of "
+        "dL/dq for an upstream gradient of norm 1. Dead rows: rows with a grad q below a tenth of its median under "
+        "1/sqrt(d_k). f16 zeros: weights below 2^-25. Worst z: z of the measure furthest from its exact prediction, in "
+        f"standard errors; {_FLAG} if it is beyond {LIMIT_Z:g} or the cell disagrees.",
     )
 
 
 def prediction_table(records: Sequence[SaturationRecord]) -> Table:
-    """The main measures beside their exact prediction: a section for each kind of input, length and scale rule."""
+    """The main measures and their exact prediction: a section per kind of input, length and scale rule."""
     shown = [record for record in records if any(name.value in record.measures for _, name, _ in _PREDICTED)]
     triples = [head for name, _, _ in _PREDICTED for head in (name, "exact", "z")]
     rows = [(f"{inputs_in_words(record)}, length {record.kv_seq_len}", _predicted_row(record)) for record in shown]
@@ -89,7 +89,7 @@ def prediction_table(records: Sequence[SaturationRecord]) -> Table:
         heading="inputs, scale and length",
         columns=tuple(Column(head=head, is_number=True) for head in ("d_k", *triples)),
         sections=_sections(rows),
-        note="Exact: the expectation over Gaussian logits at this very d_k and length. z: measured minus exact, in "
+        note="Exact: the expectation over Gaussian logits at this d_k and length. z: measured minus exact, in "
         f"standard errors of the measured value; {_FLAG} beyond {LIMIT_Z:g}. H/ln S: entropy of the weights over its "
         "largest value, 1 where all keys weigh the same. Medians, p10 and dead rows have no exact prediction.",
     )
@@ -102,7 +102,7 @@ def largest_deviation(record: SaturationRecord) -> tuple[str, float] | None:
 
 
 def _sections(rows: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[Section, ...]:
-    """Rows under their headings, in the order in which these first occur."""
+    """Rows under their headings, in the order in which the headings first occur."""
     gathered: dict[str, list[tuple[str, ...]]] = {}
     for heading, row in rows:
         gathered.setdefault(heading, []).append(row)
@@ -119,7 +119,7 @@ def _cell(measure: MeasuredValue | None, write: Callable[[float], str]) -> str:
 
 
 def _worst_z(record: SaturationRecord) -> str:
-    """The largest deviation, flagged, or the outcome where nothing was compared."""
+    """The largest deviation with its flag, or the outcome if nothing was compared."""
     found = largest_deviation(record)
     if found is None:
         return _NONE if record.outcome is Outcome.OK else record.outcome.value

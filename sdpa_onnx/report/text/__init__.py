@@ -1,5 +1,4 @@
-"""What every report shares: labels, numbers as text, tables before layout, escaping, chart style.
+"""What all reports share: labels, numbers as text, tables before layout, escaping, chart style.
 
-Knows record fields, but no particular report.
-No files are written here.
+It knows record fields, but no particular report, and writes no files.
 """

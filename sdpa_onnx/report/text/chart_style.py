@@ -1,4 +1,4 @@
-"""What all charts have in common: palette, shapes, background, title and type sizes; draws no data."""
+"""The style of all charts: palette, shapes, background, title and font sizes; draws no data."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -10,7 +10,8 @@ Joined = TypeVar("Joined", "alt.HConcatChart", "alt.ConcatChart")
 
 __all__ = ["PALETTE", "SHAPES", "in_rows", "side_by_side"]
 
-# Source: Okabe and Ito 2008, "Color universal design", without the yellow that white swallows; black for the baseline.
+# Source: Okabe and Ito 2008, "Color universal design", without yellow, which is hard to see on white. Black is the
+# baseline.
 PALETTE = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right")
 
@@ -19,7 +20,7 @@ def side_by_side(panels: Sequence["alt.LayerChart"], *, title: str, subtitle: Se
     """Put panels in a row under one title.
 
     Args:
-        subtitle: Lines that say what stays the same.
+        subtitle: Lines that name the fixed factors.
     """
     import altair as alt  # late: 0.5 s
 
@@ -29,7 +30,7 @@ def side_by_side(panels: Sequence["alt.LayerChart"], *, title: str, subtitle: Se
 def in_rows(
     panels: Sequence["alt.LayerChart"], *, columns: int, title: str, subtitle: Sequence[str]
 ) -> "alt.ConcatChart":
-    """Put panels in rows of so many under one title."""
+    """Put panels in rows of `columns` panels under one title."""
     import altair as alt
 
     return _dressed(alt.concat(*panels, columns=columns, spacing=30), title, subtitle)

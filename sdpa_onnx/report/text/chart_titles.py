@@ -1,4 +1,4 @@
-"""Names, titles and reading aids of the charts; draws nothing, so that text needs no altair."""
+"""Names, titles and explanations of the charts; separate from drawing, so that text reports need no altair."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["ChartKind", "ChartName", "chart_title", "how_to_read", "is_saturatio
 
 
 class ChartKind(StrEnum):
-    """What a chart shows over what."""
+    """The quantity of a chart and the factor along its horizontal axis."""
 
     TIME_OVER_LENGTH = "time-over-length"
     TIME_OVER_HEAD_DIM = "time-over-d_k"
@@ -32,25 +32,25 @@ _TITLES = {
     ChartKind.SATURATION_OVER_HEAD_DIM: "Saturation over d_k",
     ChartKind.SATURATION_OVER_LENGTH: "Saturation over length",
 }
-# Of the interval of a median, and of ratios in records of earlier versions.
+# Confidence of the interval of a median, and of ratios in records of earlier versions.
 _USUAL_CONFIDENCE = "95 %"
 _TIME_READING = (
     "Left: the median time of one call, both axes logarithmic. Right: the same as a ratio to the baseline; below the "
-    "line at 1 is faster. The bars are {bars}: where one crosses 1, nothing is claimed."
+    "line at 1 is faster. The bars are {bars}: if one contains 1, nothing is claimed."
 )
 _SATURATION_READING = (
-    "From left to right: entropy of the weights over its largest value ln S, 1 where all keys weigh the same; rows "
+    "From left to right: entropy of the weights over its largest value ln S, 1 if all weights are equal; share of rows "
     "whose largest weight is above 0.99; root mean square norm of the softmax Jacobian; norm of the gradient to the "
     "query for an upstream gradient of norm 1. Points are measured, with bars of two standard errors; solid lines join "
-    "exact predictions. Hollow points are the median row, which has no prediction: dashes only join them. The Jacobian "
-    "alone does not show the gradient: dL/dq carries the scale too, and rms and median differ where a few rows have "
-    "nearly all of it."
+    "exact predictions. Hollow points are the median row, which has no prediction; dashed lines only join them. The "
+    "Jacobian alone does not show the gradient: dL/dq contains the scale too, and rms and median differ if a few rows "
+    "have nearly all of it."
 )
 _READINGS = {
     ChartKind.TIME_OVER_LENGTH: _TIME_READING,
     ChartKind.TIME_OVER_HEAD_DIM: _TIME_READING,
     ChartKind.ERROR_OVER_HEAD_DIM: "Left: the largest error over its own proven bound; a point above the line at 1 "
-    "would be a proof of a fault. Right: the largest absolute error against the float64 oracle. Each point is the "
+    "would prove a fault. Right: the largest absolute error against the float64 oracle. Each point is the "
     "worst of all inputs at that d_k.",
     ChartKind.SATURATION_OVER_HEAD_DIM: _SATURATION_READING,
     ChartKind.SATURATION_OVER_LENGTH: _SATURATION_READING,
@@ -59,7 +59,7 @@ _READINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartName:
-    """A chart of one target; its text is the file's name."""
+    """A chart of one target; as a string it is the file name without extension."""
 
     kind: ChartKind
     target: str
@@ -80,7 +80,7 @@ def how_to_read(name: str, *, ratio_confidence: str = "") -> str:
     """How to read a chart, one or two sentences.
 
     Args:
-        ratio_confidence: Of the intervals of its ratios, in words; "" for the usual one.
+        ratio_confidence: Confidence of the intervals of its ratios, as text; "" for the usual one.
     """
     is_usual = ratio_confidence in ("", _USUAL_CONFIDENCE)
     bars = f"{_USUAL_CONFIDENCE} intervals"

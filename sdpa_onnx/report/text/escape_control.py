@@ -1,20 +1,20 @@
-"""Names that others chose, made fit to be shown: nothing in them can steer a terminal or turn a line around."""
+"""Make untrusted text safe to print: replace characters that control a terminal or the direction of writing."""
 
 import re
 from typing import Any
 
 __all__ = ["visible", "visible_throughout"]
 
-# Control characters but tab and newline (C0, DEL, C1), and those that set the direction of writing, with the line and
-# paragraph separators; lone surrogates cannot be written at all, nor U+FFFE and U+FFFF in XML. Sources: Unicode 15,
-# general category Cc; UAX 9, 2 (directional formatting characters); XML 1.0, production 2.
+# Control characters except tab and newline (C0, DEL, C1), those that set the direction of writing, line and paragraph
+# separators; lone surrogates, which cannot be encoded, and U+FFFE and U+FFFF, which XML cannot hold. Sources: Unicode
+# 15, general category Cc; UAX 9, 2 (directional formatting characters); XML 1.0, production 2.
 _HARMFUL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 
 
 def visible(text: str) -> str:
-    r"""The text with a replacement character for everything that acts instead of being seen.
+    r"""Replace every control character by the replacement character.
 
     Example:
         >>> ascii(visible("model" + chr(27) + "[2J"))
@@ -24,7 +24,7 @@ def visible(text: str) -> str:
 
 
 def visible_throughout(value: Any) -> Any:
-    """Plain dicts and lists with every text in them made visible, keys too."""
+    """Apply `visible` to every string in plain dicts and lists, keys included."""
     match value:
         case str():
             return visible(value)

@@ -1,4 +1,4 @@
-"""One sentence that counts the findings of a run beside the file of known ones; decides nothing."""
+"""One sentence that counts new and known findings of a run; decides nothing."""
 
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
@@ -6,10 +6,10 @@ __all__ = ["known_summary"]
 
 
 def known_summary(found: SortedFindings) -> str:
-    """One sentence that counts; entries without a row of this run are counted only if there are any."""
+    """Count new, known and vanished findings; changed findings and unused entries only if there are any."""
     known = len({id(record) for _, records in found.known for record in records})
     parts = [f"{len(found.new)} new", f"{known} known", f"{len(found.vanished)} vanished"]
     parts += [f"{len(found.changed)} changed"] if found.changed else []
     if found.unused:
         parts.append(f"{len(found.unused)} unused")
-    return f"Beside the known findings: {', '.join(parts)}."
+    return f"Compared with the known findings: {', '.join(parts)}."

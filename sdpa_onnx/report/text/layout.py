@@ -1,7 +1,7 @@
 """Tables and sentences as plain lines of a given width; numbers are never cut or broken.
 
-ASCII rules only, so that a pipe, a log and a narrow terminal read the same. rich's
-own tables shrink number columns when space is short; these do not.
+Rules are ASCII, so that a pipe, a log and a narrow terminal show the same. The tables of rich shrink number columns
+when space is short; these do not.
 """
 
 import re
@@ -17,14 +17,14 @@ __all__ = ["TextLine", "Tone", "bullet", "paragraph", "table_lines"]
 _WIDE_GAP, _NARROW_GAP = 2, 1
 _LEAST_TEXT_WIDTH = 12
 
-# Spaces inside an interval, and between a number and its unit, where a line must not break.
+# Spaces at which a line must not break: inside an interval, and between a number and its unit.
 _TIGHT = re.compile(
     r"(?:\d x )?\[[\d., -]+\]|\d (?:%|ms|µs|ns|s|[TGM]?FLOP/s)(?![a-z])|\b(?:d_k|batch|length|opset|seed) \d+"
 )
 
 
 class Tone(StrEnum):
-    """What a line is, for whoever colours it."""
+    """The role of a line, from which its colour follows."""
 
     TITLE = "title"
     HEAD = "head"
@@ -42,7 +42,7 @@ class TextLine:
 
 
 def paragraph(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
-    """Break a text at words; an interval or a number with its unit stays whole."""
+    """Break a text at words; an interval or a number with its unit stays on one line."""
     later = indent if hanging is None else hanging
     broken = textwrap.wrap(
         _held_together(text),
@@ -61,7 +61,7 @@ def bullet(text: str, width: int) -> list[str]:
 
 
 def table_lines(table: Table, width: int) -> list[TextLine]:
-    """Lay a table out; text columns give way, and what still does not fit overflows."""
+    """Lay out a table; text columns shrink to fit, and what still does not fit overflows."""
     gap, widths = _fit(table, width)
     lines = [TextLine(text=table.title, tone=Tone.TITLE)]
     heads = tuple(_breakable(column.head) for column in table.columns)
@@ -83,7 +83,7 @@ def table_lines(table: Table, width: int) -> list[TextLine]:
 
 
 def _fit(table: Table, width: int) -> tuple[str, list[int]]:
-    """Choose the gap and the widths: wide gap, else narrow gap, else narrower text columns."""
+    """Choose the gap and the widths: a wide gap, else a narrow gap, else narrower text columns."""
     natural = [_natural_width(table, index) for index in range(len(table.columns))]
     for gap in (_WIDE_GAP, _NARROW_GAP):
         if sum(natural) + gap * (len(natural) - 1) <= width:
@@ -92,7 +92,7 @@ def _fit(table: Table, width: int) -> tuple[str, list[int]]:
 
 
 def _narrowed(table: Table, natural: Sequence[int], room: int) -> list[int]:
-    """Take from the widest text column until the row fits or no text column can give."""
+    """Shrink the widest text column until the row fits or no text column can shrink."""
     widths = list(natural)
     floors = [
         one if column.is_number else min(one, max(_LEAST_TEXT_WIDTH, _longest_word(_breakable(column.head))))
@@ -120,7 +120,7 @@ def _row_lines(
         for column, cell, width in zip(columns, cells, widths, strict=True)
     ]
     height = max(len(stack) for stack in stacks)
-    # Heads stand on the rule, cells hang from their first line.
+    # Heads are aligned at the bottom, cells at the top.
     padded = [[""] * (height - len(s)) + s if is_head else s + [""] * (height - len(s)) for s in stacks]
     return [
         gap.join(
@@ -132,18 +132,18 @@ def _row_lines(
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Break a cell at words; a longer word is broken too, for nothing in a text cell may be lost."""
+    """Break a cell at words; a word wider than the cell is broken too, so that no text is lost."""
     lines = textwrap.wrap(_held_together(text), width, break_long_words=True, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in lines] or [""]
 
 
 def _held_together(text: str) -> str:
-    """The text with marks instead of the spaces at which a line must not break."""
+    """Replace the spaces at which a line must not break by a null character."""
     return _TIGHT.sub(lambda found: found[0].replace(" ", "\0"), text)
 
 
 def _breakable(head: str) -> str:
-    """A head may also be broken before a stroke: useful GFLOP /s."""
+    """Allow a break before a slash: useful GFLOP /s."""
     return re.sub(r"(?<=\w)/", " /", head)
 
 

@@ -1,4 +1,4 @@
-"""What every Markdown page of ours is made of: tables, and text that cannot become markup."""
+"""Parts of every Markdown report: tables, and text that cannot become markup."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,20 +8,20 @@ from sdpa_onnx.report.text.table import Table
 
 __all__ = ["code_span", "escaped", "fenced", "inert", "table_block", "table_row"]
 
-# What else could become markup where a page is public: links, emphasis, mentions, references to issues, formulas.
+# More characters that could become markup on a public page: links, emphasis, mentions, references to issues, formulas.
 _MARKS = re.compile(r"([\[\]_~])")
 _MENTION = re.compile(r"([@#])(?=\w)")
-# What GitHub makes a link of without any brackets. Source: GitHub Flavored Markdown, "Autolinks (extension)".
+# Text that GitHub turns into a link without brackets. Source: GitHub Flavored Markdown, "Autolinks (extension)".
 _ADDRESS = re.compile(r"(:(?=//)|www(?=\.))", re.IGNORECASE)
 _ZERO_WIDTH = "\N{ZERO WIDTH SPACE}"
 
 
 def table_block(table: Table, *, level: int = 2, safe: Callable[[str], str] | None = None) -> str:
-    """A table under its title; the heading of a section stands in its first row only.
+    """A table under its title; the heading of a section is in its first row only.
 
     Args:
-        level: Of the title.
-        safe: What keeps markup out of a text; `escaped` if not given.
+        level: Level of the title.
+        safe: The function that escapes markup; None = `escaped`.
     """
     safe = safe or escaped
     heads = ([table.heading] if table.heading else []) + [column.head for column in table.columns]
@@ -39,12 +39,12 @@ def table_block(table: Table, *, level: int = 2, safe: Callable[[str], str] | No
 
 
 def table_row(cells: Sequence[str]) -> str:
-    """One line of a table; the cells are escaped already."""
+    """One line of a table; the cells must be escaped."""
     return f"| {' | '.join(cells)} |"
 
 
 def escaped(text: str) -> str:
-    """Keep Markdown and HTML out of a reason or a name."""
+    """Escape Markdown and HTML."""
     line = visible(" ".join(text.split()))
     for mark, safe in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("`", "\\`")):
         line = line.replace(mark, safe)
@@ -52,14 +52,14 @@ def escaped(text: str) -> str:
 
 
 def inert(text: str) -> str:
-    """`escaped`, and no link, mention, formula or emphasis either: for pages that strangers' names come into."""
+    """Like `escaped`, and no link, mention, formula or emphasis either: for public pages with untrusted names."""
     line = _MENTION.sub(rf"\1{_ZERO_WIDTH}", _MARKS.sub(r"\\\1", escaped(text)))
-    # A backslash before a dollar sign does not keep GitHub from reading a formula everywhere.
+    # A backslash before a dollar sign does not prevent a formula everywhere on GitHub.
     return _ADDRESS.sub(rf"\1{_ZERO_WIDTH}", line).replace("$", "&#36;")
 
 
 def code_span(text: str) -> str:
-    """Text in a code span that its own backticks cannot end."""
+    """Text in a code span; backticks in the text cannot end it."""
     line = visible(" ".join(text.split()))
     ticks = "`" * (_longest(line) + 1)
     space = " " if line.startswith("`") or line.endswith("`") else ""
@@ -67,7 +67,7 @@ def code_span(text: str) -> str:
 
 
 def fenced(text: str) -> str:
-    """A command as a block of code that its own backticks cannot end."""
+    """A command as a code block; backticks in the command cannot end it."""
     fence = "`" * max(3, _longest(text) + 1)
     return f"{fence}sh\n{visible(text)}\n{fence}"
 

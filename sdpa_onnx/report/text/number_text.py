@@ -1,6 +1,6 @@
-"""Numbers to text: the only place where seconds and shares are scaled and rounded.
+"""Numbers as text: the only module that scales and rounds seconds and shares.
 
-Decides nothing; three significant digits unless an interval needs more.
+Numbers have three significant digits unless an interval needs more.
 """
 
 import math
@@ -28,7 +28,7 @@ _NARROW_RATIO = 0.01
 
 
 def figure(value: float) -> str:
-    """Write a number with three significant digits.
+    """Format a number with three significant digits.
 
     Example:
         >>> figure(0.11234), figure(12.345), figure(3.2e-7), figure(float("inf"))
@@ -45,13 +45,13 @@ def figure(value: float) -> str:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Choose the unit in which a time reads as 1 to 999: its size in seconds and its name."""
+    """Choose the unit in which a time is 1 to 999: its size in seconds and its name."""
     rounded = float(f"{seconds:.2e}")
     return next(((size, name) for size, name in _TIME_UNITS if rounded >= size), _TIME_UNITS[-1])
 
 
 def duration(seconds: float) -> str:
-    """Write a time with its unit.
+    """Format a time with its unit.
 
     Example:
         >>> duration(0.004512), duration(0.000134)
@@ -62,7 +62,7 @@ def duration(seconds: float) -> str:
 
 
 def median_text(median: float, low: float, high: float) -> str:
-    """Write a time with its interval in one unit, seconds in.
+    """Format a time with its interval in one unit; arguments in seconds.
 
     Example:
         >>> median_text(0.004512, 0.00443, 0.0046)
@@ -75,10 +75,10 @@ def median_text(median: float, low: float, high: float) -> str:
 
 
 def ratio_text(value: float, low: float, high: float, *, times: str = "") -> str:
-    """Write a ratio with its interval, with as many decimals as the interval needs.
+    """Format a ratio with its interval, with as many decimals as the interval needs.
 
     Args:
-        times: Word between the number and the interval, such as " x".
+        times: Text between the number and the interval, such as " x".
 
     Example:
         >>> ratio_text(0.832, 0.801, 0.861, times=" x"), ratio_text(0.997, 0.9931, 0.9994)
@@ -90,7 +90,7 @@ def ratio_text(value: float, low: float, high: float, *, times: str = "") -> str
 
 
 def share(value: float) -> str:
-    """Write a part of 1 as per cent.
+    """Format a share as per cent.
 
     Example:
         >>> share(0.4321), share(0.004)
@@ -101,7 +101,7 @@ def share(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """Write a small part of 1 as per cent with two significant digits.
+    """Format a small share as per cent with two significant digits.
 
     Example:
         >>> percent(0.0214), percent(0.004), percent(0.31)
@@ -111,7 +111,7 @@ def percent(value: float) -> str:
 
 
 def confidence_text(value: float) -> str:
-    """Write the confidence of an interval, with the digits that it has.
+    """Format the confidence of an interval as per cent with all its digits.
 
     Example:
         >>> confidence_text(0.95), confidence_text(0.995)
@@ -121,7 +121,7 @@ def confidence_text(value: float) -> str:
 
 
 def bytes_text(number: int) -> str:
-    """Write an amount of memory.
+    """Format an amount of memory.
 
     Example:
         >>> bytes_text(12_900_000), bytes_text(512)
@@ -132,22 +132,22 @@ def bytes_text(number: int) -> str:
 
 
 def figures_per_second(value: float, unit: str) -> str:
-    """Write a rate with its prefix: 9.8e10, "FLOP/s" -> "98.0 GFLOP/s"."""
+    """Format a rate with its prefix: 9.8e10, "FLOP/s" -> "98.0 GFLOP/s"."""
     size, prefix = next(((size, name) for size, name in _RATE_UNITS if value >= size), _RATE_UNITS[-1])
     return f"{figure(value / size)} {prefix}{unit}"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
-    """Write a number of things: 1 check, 2 checks; 2 launches with their own plural."""
+    """Format a number with its noun: 1 check, 2 checks; an irregular plural is given, as in 2 launches."""
     return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
 
 
 def _decimals_beside_one(end: float, decimals: int) -> int:
-    """One more where an end would read as 1 and is not: the reader looks there for the verdict."""
+    """Use one more decimal if an end would be rounded to 1, because the verdict depends on which side of 1 it is."""
     return decimals + 1 if f"{end:.{decimals}f}" == f"{1:.{decimals}f}" and end != 1 else decimals
 
 
 def _decimals(value: float) -> int:
-    """Decimals that give three significant digits."""
+    """Number of decimals for three significant digits."""
     rounded = float(f"{value:.2e}")
     return max(0, 2 - math.floor(math.log10(abs(rounded)))) if rounded else 2

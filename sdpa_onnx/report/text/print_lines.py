@@ -1,4 +1,4 @@
-"""Lines of text on a terminal or a pipe: colour by tone, nothing cut, no control characters, any encoding."""
+"""Print lines on a terminal or a pipe: coloured by tone, never cut, without control characters, in any encoding."""
 
 from collections.abc import Iterable
 
@@ -14,19 +14,19 @@ _STYLES = {Tone.TITLE: "bold", Tone.HEAD: "dim", Tone.SECTION: "cyan", Tone.ROW:
 
 
 def print_lines(lines: Iterable[TextLine], console: Console) -> None:
-    """Print lines that are laid out already."""
+    """Print lines that are already laid out."""
     for line in lines:
         print_line(console, line)
 
 
 def print_line(console: Console, line: TextLine, *, style: str | None = None) -> None:
-    """Print one line as it is: no markup, no highlighting, nothing cut at the width."""
+    """Print one line unchanged: no markup, no highlighting, not cut at the width."""
     text = Text(_printable(visible(line.text), console.encoding), style=_STYLES[line.tone] if style is None else style)
     console.print(text, soft_wrap=True, highlight=False)
 
 
 def _printable(text: str, encoding: str) -> str:
-    """Replace what the output's encoding lacks; micro first, for its unit must survive."""
+    """Replace characters that the encoding of the output lacks; the micro sign becomes u, because units must stay."""
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):

@@ -1,4 +1,4 @@
-"""Altair charts as SVG files: drawing, and the folder that charts have beside a report."""
+"""Altair charts as SVG text, and the name of the folder for charts next to a report."""
 
 import json
 from typing import TYPE_CHECKING
@@ -16,11 +16,10 @@ CHART_FOLDER = "charts"
 def to_svg(chart: "alt.HConcatChart | alt.ConcatChart") -> str:
     """Draw a chart; the same chart gives the same text.
 
-    That holds while no mark is clipped: Vega numbers its clip paths on through
-    the life of the process.
+    This holds only if no mark is clipped: Vega numbers clip paths consecutively over the life of the process.
     """
     import vl_convert  # late: loads a JavaScript engine
 
-    # A control character in a name would abort the process in there, not raise.
+    # A control character in a name would abort the process inside vl_convert, not raise.
     svg: str = vl_convert.vegalite_to_svg(json.dumps(visible_throughout(json.loads(chart.to_json()))))
     return svg + "\n"

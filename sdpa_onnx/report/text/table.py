@@ -1,4 +1,4 @@
-"""What a table is, before anybody lays it out; text cells, no widths, colours or markup."""
+"""A table before layout: text cells without widths, colours or markup."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["Column", "Section", "Table"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its head, and whether it holds numbers (right-aligned, never broken)."""
+    """A column: its head, and whether it has numbers (right-aligned, never broken)."""
 
     head: str
     is_number: bool = False
@@ -27,11 +27,11 @@ class Table:
 
     Args:
         title: What it shows.
-        heading: What the section headings are, such as "case".
+        heading: What the section headings name, such as "case".
         columns: The columns of every section; each row has as many cells.
         sections: The rows.
         note: How to read it, one or two sentences.
-        footnotes: What the marks [1], [2] ... in the cells stand for, in this order.
+        footnotes: Texts of the marks [1], [2] ... in the cells, in this order.
     """
 
     title: str

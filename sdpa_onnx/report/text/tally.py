@@ -1,4 +1,4 @@
-"""What became of the records, counted and grouped; a contradiction counts as the worse of the two."""
+"""Outcomes of records, counted and grouped; if a record contradicts itself, the worse outcome counts."""
 
 import math
 import re
@@ -39,7 +39,7 @@ class FailureGroup:
 
 
 def kind_noun(record: Record) -> str:
-    """What a record of this kind is called in the report."""
+    """The noun for a record of this kind."""
     nouns: dict[type, str] = {
         AgreementRecord: "check",
         TimingRecord: "timing",
@@ -58,8 +58,8 @@ def kind_noun(record: Record) -> str:
 def outcome_of(record: Record) -> Outcome:
     """The outcome, or a worse one if the record's own figures contradict it.
 
-    A report must not print "ok" over a proven error or a baked axis because a
-    writer forgot to set the outcome.
+    A report must not print "ok" for a proven error or a baked axis because the writer of the record forgot to set the
+    outcome.
     """
     if record.outcome is not Outcome.OK:
         return record.outcome.counted
@@ -77,27 +77,27 @@ def outcome_of(record: Record) -> Outcome:
 
 def reason_of(record: Record) -> str:
     """Why a record is not ok, in one line; never empty."""
-    said = [record.reason]
+    reasons = [record.reason]
     match record:
         case AgreementRecord(verdict=None):
-            said += ["no verdict was recorded"]
+            reasons += ["no verdict was recorded"]
         case AgreementRecord():
-            said = [record.diagnosis, record.reason, "the error exceeds its proven bound"]
+            reasons = [record.diagnosis, record.reason, "the error exceeds its proven bound"]
         case ExportRecord():
-            said += [baked_words(record)]
+            reasons += [baked_words(record)]
         case _:
             pass
-    return next((plain(text) for text in said if text), "no reason was recorded")
+    return next((plain(text) for text in reasons if text), "no reason was recorded")
 
 
 def baked_words(record: ExportRecord) -> str:
-    """Which axes are baked, and where."""
+    """The baked axes and their nodes."""
     words = [f"{baked.axis} at {baked.node}" if baked.node else baked.axis for baked in record.baked]
     return f"baked: {join_words(words)}" if words else ""
 
 
 def bound_ratio(record: AgreementRecord) -> float:
-    """Largest error over its bound; an output that is not a number is infinitely far off."""
+    """Largest error over its bound; infinite for an output that is not finite."""
     return math.inf if record.not_finite or math.isnan(record.max_bound_ratio) else record.max_bound_ratio
 
 
@@ -106,14 +106,14 @@ def _badness(record: Record) -> float:
 
 
 def not_ok(records: Sequence[Record]) -> list[FailureGroup]:
-    """Group everything that is not ok by outcome, kind and reason; the worst and the most first.
+    """Group everything that is not ok by outcome, kind and reason; the worst and the largest groups first.
 
-    Reasons that differ in their numbers only are one, told by its worst record.
+    Reasons that differ only in numbers are one group with the reason of its worst record.
     """
     gathered: dict[tuple[Outcome, str, str], list[Record]] = {}
     for record in records:
         if isinstance(record, PlantedRecord | LocatedRecord):
-            continue  # no judgements of their own: they have tables
+            continue  # not judgements; they have their own tables
         outcome = outcome_of(record)
         if outcome is not Outcome.OK:
             kind_of_reason = _NUMBER.sub("#", reason_of(record))

@@ -1,7 +1,6 @@
 """Round values for a logarithmic axis; draws nothing.
 
-Vega marks powers of ten with 2 and 5; over a ratio from 0.8 to 1.3 that leaves
-a single number.
+Vega places ticks at powers of ten times 1, 2 and 5; an axis of ratios from 0.8 to 1.3 would have a single tick.
 """
 
 import math
@@ -9,7 +8,7 @@ import math
 __all__ = ["ticks"]
 
 _LEAST, _MOST = 4, 9
-# From coarse to fine; the first that gives enough is taken.
+# From coarse to fine; the first with enough values is used.
 _MANTISSAS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0))
 _LINEAR_STEPS = (1.0, 2.0, 5.0)
 
@@ -33,7 +32,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _linear(low: float, high: float) -> list[float]:
-    """Evenly spaced values where the ends are close: the finest step that gives at most eight."""
+    """Evenly spaced values for close ends: the finest step with at most eight intervals."""
     decade = math.floor(math.log10(high - low)) - 1
     steps = [float(f"{step}e{decade + up}") for up in range(3) for step in _LINEAR_STEPS]
     step = next(step for step in steps if (high - low) / step <= _MOST - 1)

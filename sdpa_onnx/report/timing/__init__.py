@@ -1,5 +1,5 @@
 """Reports of timings: tables, charts, findings and alarms of paired comparisons.
 
-Repeats the verdicts of `core.timing`; never forms one for a pair that was timed together.
-No agreement and no saturation.
+It prints the verdicts of `core.timing`, and forms none for a pair that was timed together.
+Agreement and saturation have their own folders.
 """

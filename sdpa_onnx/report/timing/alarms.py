@@ -1,6 +1,6 @@
-"""What speaks against the timings themselves, told before what they say: noisy tables, clocks that differ, company.
+"""Reasons to doubt the timings, printed before the results: noisy comparisons, clocks that differ, other timings.
 
-Says nothing of who is faster.
+Which arm is faster is not stated here.
 """
 
 from collections.abc import Sequence
@@ -10,28 +10,28 @@ from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, series_na
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
 
-__all__ = ["alarm_lines", "is_told_as_alarm", "timing_alarms"]
+__all__ = ["alarm_lines", "is_alarm", "timing_alarms"]
 
-# Cases that are named; the others are counted.
+# Greatest number of cases that are named; the others are counted.
 _MOST_CASES = 3
-# How the warnings begin that are told here. Twins: workflows/timing/records.py, measure/timing_notice.py.
+# The first words of the warnings that are alarms. Twins: workflows/timing/records.py, measure/timing_notice.py.
 _CLOCKS = "The ratio is "
-_COMPANY = "Another timing of sdpa_onnx"
+_OTHER_TIMING = "Another timing of sdpa_onnx"
 
 
-def is_told_as_alarm(warning: str) -> bool:
-    """Whether a warning of a record has its sentence here."""
-    return warning.startswith((_CLOCKS, _COMPANY))
+def is_alarm(warning: str) -> bool:
+    """Whether a warning of a record is printed as an alarm."""
+    return warning.startswith((_CLOCKS, _OTHER_TIMING))
 
 
 def timing_alarms(records: Sequence[Record]) -> list[str]:
-    """What a reader must know before the tables of these records; nothing where nothing is wrong."""
+    """The alarms on the timings among these records; empty if there are none."""
     return alarm_lines(comparisons(records), usual_factors(records))
 
 
 def alarm_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
-    """Noisy tables first, then clocks that differ, then other timings on the machine, one line each."""
-    return [*_noisy_lines(found, usual), *_clock_lines(found, usual), *_company_lines(found, usual)]
+    """Noisy comparisons first, then clocks that differ, then other timings on the machine, one line each."""
+    return [*_noisy_lines(found, usual), *_clock_lines(found, usual), *_other_timing_lines(found, usual)]
 
 
 def _noisy_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
@@ -41,26 +41,26 @@ def _noisy_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> l
     where = _listed([_where(one, usual) for one in noisy])
     which = "its ratios" if len(noisy) == 1 else "their ratios"
     counted = f"{len(noisy)} of {count(len(found), 'comparison')}"
-    clone = "a clone of the baseline came out different from the baseline"
-    return [f"NOISY in {counted} ({where}): {clone}, so none of {which} can be trusted."]
+    clone = "the time of a clone of the baseline differed from that of the baseline"
+    return [f"NOISY in {counted} ({where}): {clone}, so {which} are not reliable."]
 
 
 def _clock_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
-    """Which clock is right cannot be said, so both ratios are."""
-    told = [(one, arm) for one in found for arm in one.contenders if _has(arm, _CLOCKS)]
+    """Print the ratios by both clocks, because it is not known which clock is right."""
+    differing = [(one, arm) for one in found for arm in one.contenders if _has(arm, _CLOCKS)]
     cases = [
         f"{series_name(arm)} over {arm.baseline} in {_where(one, usual)}: {arm.ratio_wall:.2f} x by wall time, "
         f"{arm.ratio_cpu:.2f} x by CPU time"
-        for one, arm in told
+        for one, arm in differing
     ]
-    arms = f"{count(len(told), 'arm')} ({_listed(cases)})"
-    return [f"The two clocks tell different ratios for {arms}: something waits or sleeps there."] if told else []
+    arms = f"{count(len(differing), 'arm')} ({_listed(cases)})"
+    return [f"Wall time and CPU time give different ratios for {arms}: one arm waits or sleeps."] if differing else []
 
 
-def _company_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
-    told = [_where(one, usual) for one in found if any(_has(arm, _COMPANY) for arm in one.arms)]
-    counted = f"{len(told)} of {count(len(found), 'comparison')}"
-    return [f"Another timing ran on this machine at the same time as {counted} ({_listed(told)})."] if told else []
+def _other_timing_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
+    cases = [_where(one, usual) for one in found if any(_has(arm, _OTHER_TIMING) for arm in one.arms)]
+    counted = f"{len(cases)} of {count(len(found), 'comparison')}"
+    return [f"Another timing ran on this machine during {counted} ({_listed(cases)})."] if cases else []
 
 
 def _has(arm: TimingRecord, beginning: str) -> bool:

@@ -1,6 +1,6 @@
-"""The chart of one `bench`: time and ratio of every arm, over the length where there are several.
+"""The chart of one `bench`: time and ratio of every arm, over the length if there are several lengths.
 
-White background, shapes and colours as in charts.py; the numbers are those of the table.
+Background, shapes and colours are those of ../run/charts.py; the numbers are those of the table.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ Row = dict[str, str | float]
 
 
 def write_chart(results: Sequence[BenchResult], path: Path) -> bool:
-    """Draw the comparisons into a file, .svg or .html (whole: it loads nothing from anywhere).
+    """Draw the comparisons into a file, .svg or .html (self-contained: it loads nothing).
 
     Returns:
-        False if nothing has a time, so that there is nothing to draw.
+        False if no arm has a time, so that there is nothing to draw.
 
     Raises:
-        FolderError, OSError: If it cannot be written; no half file is left.
+        FolderError, OSError: If it cannot be written; no partial file is left.
     """
     chart = bench_chart(results)
     if chart is None:
@@ -43,17 +43,17 @@ def write_chart(results: Sequence[BenchResult], path: Path) -> bool:
 
 
 def _to_html(chart: "alt.HConcatChart") -> str:
-    """A page with the chart and all that draws it."""
+    """A page with the chart and the scripts that draw it."""
     import vl_convert  # late: loads a JavaScript engine
 
-    # The definition stands inside <script>, written as it is: a name must not end that.
-    told = chart.to_json().replace("</", "<\\u200b/").replace("<!", "<\\u200b!")
-    page: str = vl_convert.vegalite_to_html(told, bundle=True)
+    # The definition is inserted into <script> unescaped: a name in it must not close the element.
+    definition = chart.to_json().replace("</", "<\\u200b/").replace("<!", "<\\u200b!")
+    page: str = vl_convert.vegalite_to_html(definition, bundle=True)
     return page
 
 
 def bench_chart(results: Sequence[BenchResult]) -> "alt.HConcatChart | None":
-    """Define the chart; None where nothing has a time."""
+    """Define the chart; None if no arm has a time."""
     along = along_length(results)
     if not along.sized:
         return None
@@ -80,13 +80,13 @@ def _subtitle(along: ComparisonLine) -> list[str]:
         along.sized[0].comparison.first.dtype,
         threads,
         clock,
-        f"bars: {confidence} of the ratio",
+        f"bars: {confidence} interval of the ratio",
     )
     return [", ".join(part for part in parts if part)]
 
 
 def _rows(along: ComparisonLine) -> list[Row]:
-    """A row an arm and comparison, in seconds."""
+    """A row per arm and comparison, in seconds."""
     return [
         {
             "series": arm.arm,
@@ -161,7 +161,7 @@ def _cycled(values: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _legend(along: ComparisonLine) -> "alt.Legend | None":
-    """Below the lines; where the arms are named beside their points there is none."""
+    """A legend below the panel; none if the arms are named on the axis."""
     import altair as alt
 
     return alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3) if along.axis else None

@@ -1,6 +1,6 @@
-"""The comparisons of one `bench` along a length: which axis it is, and where an arm overtakes the baseline.
+"""The comparisons of one `bench` along a length: which axis is the length, and where an arm overtakes the baseline.
 
-Lays nothing out and draws nothing.
+Data only: layout and drawing are elsewhere.
 """
 
 import math
@@ -15,7 +15,7 @@ from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
 __all__ = ["ComparisonLine", "SizedComparison", "along_length", "arm_names", "overtakings", "sizes_words"]
 
-# Which axis is the length where several change together: with the keys everything grows.
+# Axes that may be the length; if several change together, the first: everything grows with the keys.
 _LENGTHS = ("kv_seq_len", "past_seq_len", "q_seq_len")
 
 
@@ -32,7 +32,7 @@ class ComparisonLine:
     """Comparisons along one axis, in order of its size.
 
     Args:
-        axis: Name of the axis; "" where there is one comparison, or no axis that tells all of them apart.
+        axis: Name of the axis; "" if there is one comparison, or no axis with a different size in each.
         sized: The comparisons.
     """
 
@@ -44,7 +44,7 @@ class ComparisonLine:
 
 
 def along_length(results: Sequence[BenchResult]) -> ComparisonLine:
-    """Put the comparisons of a bench in order of the axis that they differ in."""
+    """Sort the comparisons of a bench by the axis in which they differ."""
     found = [
         SizedComparison(sizes=one.sizes, comparison=comparison)
         for one in results
@@ -58,12 +58,12 @@ def along_length(results: Sequence[BenchResult]) -> ComparisonLine:
 
 def _axis(sizes: Sequence[Mapping[str, int]]) -> str:
     names = dict.fromkeys([*_LENGTHS, *(name for one in sizes for name in one)])
-    telling = [name for name in names if len(sizes) > 1 and len({one.get(name, 0) for one in sizes}) == len(sizes)]
-    return next(iter(telling), "")
+    distinct = [name for name in names if len(sizes) > 1 and len({one.get(name, 0) for one in sizes}) == len(sizes)]
+    return next(iter(distinct), "")
 
 
 def sizes_words(sizes: Mapping[str, int]) -> str:
-    """Sizes as they are asked for: q_seq_len=128, kv_seq_len=128."""
+    """Sizes as they are given to --size: q_seq_len=128, kv_seq_len=128."""
     return ", ".join(f"{axis}={size}" for axis, size in sizes.items())
 
 
@@ -73,9 +73,9 @@ def arm_names(along: ComparisonLine) -> list[str]:
 
 
 def overtakings(along: ComparisonLine) -> dict[str, tuple[Crossover, ...]]:
-    """Where each arm overtakes the baseline or is overtaken by it; by arm that was compared at two sizes at least.
+    """Where each arm overtakes the baseline or is overtaken by it; by arm, for arms compared at two sizes or more.
 
-    A table that is noisy, and a comparison with another baseline, prove nothing.
+    Noisy comparisons and comparisons with another baseline are not used.
     """
     if not along.axis:
         return {}

@@ -1,6 +1,6 @@
-"""What `bench` prints: a line an arm, ratios over lengths, crossover lengths, and how to read them.
+"""The output of `bench`: a line per arm, ratios over lengths, crossover lengths, and how to read them.
 
-Fits 110 characters; what is left out stands in the records.
+Lines fit 110 characters; figures that are not printed are in the records.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from sdpa_onnx.report.text.labels import clock_in_words, join_words, plain
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, table_lines
 from sdpa_onnx.report.text.number_text import bytes_text, confidence_text, count, duration, percent, ratio_text, share
 from sdpa_onnx.report.text.table import Column, Section, Table
-from sdpa_onnx.report.timing.alarms import is_told_as_alarm, timing_alarms
+from sdpa_onnx.report.timing.alarms import is_alarm, timing_alarms
 from sdpa_onnx.report.timing.bench_points import (
     ComparisonLine,
     SizedComparison,
@@ -28,20 +28,20 @@ from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
 __all__ = ["BENCH_WIDTH", "bench_lines", "crossover_sentences", "ratio_tables"]
 
-# Characters of a line where nothing is known of the reader's window.
+# Line width in characters if the width of the terminal is not known.
 BENCH_WIDTH = 110
 _NONE = "-"
-# Lengths side by side that fit in BENCH_WIDTH beside the name of an arm.
+# Number of lengths whose columns fit in BENCH_WIDTH next to the name of an arm.
 _LENGTHS_A_TABLE = 4
 
 
 def bench_lines(results: Sequence[BenchResult], refused: Sequence[TimingRecord], *, width: int) -> list[TextLine]:
-    """Everything that a person is told, as lines.
+    """The whole output as lines.
 
     Args:
-        results: Comparisons that have ended.
+        results: Finished comparisons.
         refused: Arms that could not take part, with the reason.
-        width: Of a line.
+        width: Line width in characters.
     """
     along = along_length(results)
     tables = [_times_table(along), *ratio_tables(along)] if along.sized else []
@@ -54,7 +54,7 @@ def bench_lines(results: Sequence[BenchResult], refused: Sequence[TimingRecord],
 
 
 def _times_table(along: ComparisonLine) -> Table:
-    """A line an arm, one section for each sizes."""
+    """A line per arm, one section per set of sizes."""
     arms = [arm for one in along.sized for arm in one.comparison.arms]
     footnotes = tuple(dict.fromkeys(plain(warning) for arm in arms for warning in _doubts(arm)))
     confidences = join_words(sorted({confidence_text(arm.confidence) for arm in arms}))
@@ -99,12 +99,12 @@ def _row(arm: TimingRecord, comparison: RecordedComparison, footnotes: Sequence[
 
 
 def _doubts(arm: TimingRecord) -> list[str]:
-    """Warnings that are the arm's own; those on the whole comparison lead the output."""
-    return [warning for warning in arm.warnings if not is_told_as_alarm(warning)]
+    """Warnings on this arm; those on the whole comparison are printed first in the output."""
+    return [warning for warning in arm.warnings if not is_alarm(warning)]
 
 
 def _wrong(arm: TimingRecord) -> list[str]:
-    """What is to be seen at once; the evidence is the footnote. Twin: workflows/bench/arm_agreement.py."""
+    """Wrong numbers, printed with the verdict; a footnote has the evidence. Twin: workflows/bench/arm_agreement.py."""
     words = ("Numbers wrong:", "Numbers suspicious:")
     return [word.rstrip(":").lower() for word in words if any(warning.startswith(word) for warning in arm.warnings)]
 
@@ -114,7 +114,7 @@ def _seconds(seconds: float) -> str:
 
 
 def ratio_tables(along: ComparisonLine) -> list[Table]:
-    """Ratios, a line an arm and a column a length; a few lengths a table."""
+    """Ratios: a line per arm and a column per length; a few lengths per table."""
     if not along.axis:
         return []
     chunks = range(0, len(along.sized), _LENGTHS_A_TABLE)
@@ -141,14 +141,16 @@ def _ratio_cell(name: str, comparison: RecordedComparison) -> str:
 
 
 def crossover_sentences(along: ComparisonLine) -> list[str]:
-    """At which length the order changes, one sentence an arm."""
+    """The lengths at which the order changes, one sentence each; then the arms without a change."""
     baseline = along.sized[0].comparison.first.baseline if along.sized else ""
     found = overtakings(along)
-    told = [_crossover_words(name, baseline, one, along.axis) for name, changes in found.items() for one in changes]
+    sentences = [
+        _crossover_words(name, baseline, one, along.axis) for name, changes in found.items() for one in changes
+    ]
     unchanged = [name for name, changes in found.items() if not changes]
     if unchanged:
-        told.append(f"No change of order with {baseline} is proven for {join_words(unchanged)}.")
-    return told
+        sentences.append(f"No change of order with {baseline} is proven for {join_words(unchanged)}.")
+    return sentences
 
 
 def _crossover_words(name: str, baseline: str, change: Crossover, axis: str) -> str:
@@ -160,7 +162,7 @@ def _crossover_words(name: str, baseline: str, change: Crossover, axis: str) -> 
 
 
 def _missing(results: Sequence[BenchResult], refused: Sequence[TimingRecord]) -> Iterator[str]:
-    """Arms without a time, with the reason; one that fails in several comparisons once."""
+    """Arms without a time, with the reason; an arm that fails in several comparisons once."""
     failed = [record for one in results for record in one.records if record.outcome is not Outcome.OK]
     reasons = {(record.arm, record.outcome, plain(record.reason)): None for record in (*refused, *failed)}
     for arm, outcome, reason in reasons:
@@ -180,21 +182,21 @@ def _legend(along: ComparisonLine) -> Iterator[str]:
     yield (
         f"Ratio: time over that of {baseline} in the same interleaved run, below 1 = faster. {clocks}, {threads}, "
         f"{launches} in processes of their own, {caches} cache, up to {percent(disturbed)} of calls disturbed. "
-        f"Verdict: {verdict_word(RatioVerdict.EQUAL)}; inconclusive, with about how many launches more would tell."
+        f"Verdict: {verdict_word(RatioVerdict.EQUAL)}; inconclusive (about how many more launches would decide)."
     )
     between = max(arm.between_sd for arm in arms)
     if between > 0:
         is_usual = between == Calibration().between_sd
-        source = "the usual figure; `sdpa-onnx bench --calibrate` measures this machine's" if is_usual else "calibrated"
-        yield f"Two processes of one model are taken to differ by {percent(between)} ({source})."
+        source = "default; `sdpa-onnx bench --calibrate` measures it on this machine" if is_usual else "calibrated"
+        yield f"Assumed difference between two processes of one model: {percent(between)} ({source})."
     yield (
         "First, new length, idle: one run after loading, at another length, after a pause. Memory: peak of the first "
-        "run above the loaded state. Roof: share of what this machine's products and exponentials allow."
+        "run above the loaded state. Roof: share of the rate that products and exponentials allow on this machine."
     )
 
 
 def _numbers(results: Sequence[BenchResult]) -> Iterator[str]:
-    """One line on the judgement of the numbers."""
+    """One line on whether the numbers are right."""
     unjudged = {name: why for one in results for name, why in one.numbers.unjudged.items()}
     wrong = {name for one in results for name in one.numbers.warnings}
     ran = {record.arm for one in results for record in one.records if record.outcome is Outcome.OK}

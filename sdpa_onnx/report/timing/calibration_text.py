@@ -1,4 +1,4 @@
-"""What `bench --calibrate` found, as lines and as JSON; judges nothing."""
+"""The result of `bench --calibrate` as lines and as JSON; judges nothing."""
 
 import msgspec
 
@@ -11,17 +11,17 @@ __all__ = ["calibration_json", "calibration_lines"]
 
 
 def calibration_lines(done: CalibrationResult) -> list[str]:
-    """The load, the figure before and after, and whether it is kept."""
+    """The load of the machine, the figures before and after, and whether the new one is kept."""
     lines = [_load(done), f"Before: {_figure(done.before.between_sd, done.before.degrees)} ({_source(done.before)})."]
     if done.spread is not None:
         measured = _figure(done.spread.between_sd, done.spread.degrees)
-        lines.append(f"Measured: {measured}; sampling error of a pair {percent(done.spread.sampling_sd)}, taken out.")
-    lines.append(done.refusal or f"Kept for {done.machine} in {done.path}; comparisons use it from now on.")
+        lines.append(f"Measured: {measured}; sampling error of a pair {percent(done.spread.sampling_sd)}, subtracted.")
+    lines.append(done.refusal or f"Saved for {done.machine} in {done.path}; comparisons use it from now on.")
     return lines
 
 
 def calibration_json(done: CalibrationResult) -> str:
-    """The same for a program."""
+    """The same data as JSON."""
     spread = done.spread
     found = {
         "machine": done.machine,
@@ -39,17 +39,17 @@ def calibration_json(done: CalibrationResult) -> str:
 
 
 def _figure(between_sd: float, degrees: float) -> str:
-    return f"two processes of one model differ by {percent(between_sd)}, worth {degrees:.0f} degrees of freedom"
+    return f"two processes of one model differ by {percent(between_sd)}, with {degrees:.0f} degrees of freedom"
 
 
 def _source(calibration: Calibration) -> str:
-    return "measured here" if calibration.machine else "the usual figure"
+    return "measured here" if calibration.machine else "default"
 
 
 def _load(done: CalibrationResult) -> str:
-    """What was found of the machine's load, one sentence."""
-    disturbed = f"{share(done.disturbed)} of the calls lost time to others"
+    """The load of the machine, one sentence."""
+    disturbed = f"{share(done.disturbed)} of the calls lost time to other processes"
     if done.idle is None:
-        return f"How busy the machine was cannot be told on this system; {disturbed}."
+        return f"The load of the machine is not known on this system; {disturbed}."
     word = "quiet" if done.idle >= done.cores - IDLE_TOLERANCE else "not quiet"
     return f"The machine was {word}: {done.idle:.1f} of {done.cores} cores idle before the start; {disturbed}."

@@ -35,13 +35,13 @@ class ChartPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartSeries:
-    """What one chart shows.
+    """The data of one chart.
 
     Args:
         name: The chart.
-        fixed: The factors that stay the same, in words.
-        absolute: Points in the unit of `unit`; relative: points beside a line at 1.
-        baseline: Series that the relative points refer to; "" if none.
+        fixed: The fixed factors, as text.
+        absolute: Points in the unit `unit`; relative: ratios, drawn with a line at 1.
+        baseline: The series to which the ratios refer; "" if none.
         unit: Unit of the absolute points; "" if they have none.
     """
 
@@ -54,7 +54,7 @@ class ChartSeries:
 
 
 def chart_series(records: Sequence[Record]) -> Iterator[ChartSeries]:
-    """Gather the points of every chart that has a line to show."""
+    """Gather the points of every chart that has a line."""
     usual = usual_factors(records)
     timings = [record for record in records if isinstance(record, TimingRecord) and _is_timed(record)]
     checks = [record for record in records if isinstance(record, AgreementRecord) and record.verdict is not None]
@@ -67,7 +67,7 @@ def chart_series(records: Sequence[Record]) -> Iterator[ChartSeries]:
 
 
 def series_names(records: Sequence[Record]) -> list[str]:
-    """Every name that a chart may show, baselines first, so that a colour means the same in all charts."""
+    """All series names, baselines first, so that a series has the same colour in all charts."""
     named = [record for record in records if isinstance(record, TimingRecord | AgreementRecord)]
     baselines = {record.baseline for record in named if isinstance(record, TimingRecord)}
     names = {series_name(record) for record in named} - {""}
@@ -109,7 +109,7 @@ def _ratio_point(record: TimingRecord, axis: CaseFactor) -> ChartPoint:
 
 
 def _ends(value: float, low: float, high: float) -> tuple[float, float]:
-    """The interval, or the value alone where a logarithmic axis cannot show it or none was recorded."""
+    """The interval, or the value twice if a logarithmic axis cannot show the interval or none was recorded."""
     return (low, high) if 0 < low <= value <= high < math.inf else (value, value)
 
 
@@ -139,6 +139,6 @@ def _has_logarithm(point: ChartPoint) -> bool:
 
 
 def _fixed(along: Slice[TimingRecord] | Slice[AgreementRecord], usual: CommonFactors) -> str:
-    """The fixed factors in words, the usual ones too: a chart stands alone."""
+    """The fixed factors as text, the usual ones too, because a chart is read without the report."""
     case = case_in_words(along.records[0], usual, without=[along.axis])
     return ", ".join(word for word in (case, usual.words) if word)

@@ -1,7 +1,7 @@
-"""Timing records as comparisons, and the verdict on a ratio; writes no sentences.
+"""Timing records as comparisons, and the verdict on a ratio; forms no sentences.
 
-The ratios, their intervals and their verdicts come from the records. Formed here are only quotients of two arms, and
-the verdict of records of earlier versions, which have none.
+Ratios, intervals and verdicts come from the records. Computed here are only quotients of two arms, and the verdicts of
+records of earlier versions, which have none.
 """
 
 import math
@@ -31,8 +31,8 @@ class ArmRatio:
 
     Args:
         value, low, high: The ratio and the ends of its interval.
-        standard_error, degrees: Of the log ratio, as in `TimingRecord`; -1 where they are not known.
-        is_paired: Whether the two were compared visit by visit, not each with a third.
+        standard_error, degrees: Of the log ratio, as in `TimingRecord`; -1 if not known.
+        is_paired: Whether the two arms were paired visit by visit, not each with a third arm.
     """
 
     value: float
@@ -45,9 +45,9 @@ class ArmRatio:
     def over(self, other: "ArmRatio") -> "ArmRatio":
         """Compare two arms that share a baseline; the pairing of the two is lost.
 
-        Where both standard errors are known the interval is Welch's, at the alpha of the two. It is too wide rather
-        than too narrow: the noise of the baseline is in both ratios and counts twice. Otherwise it divides end by
-        end: both 95 % intervals cover at once in at least 90 % (Bonferroni).
+        If both standard errors are known, the interval is Welch's, at the smaller alpha of the two. It is too wide
+        rather than too narrow: the noise of the baseline is in both ratios and counts twice. Otherwise the ends of the
+        intervals are divided: both 95 % intervals cover at once in at least 90 % (Bonferroni).
         """
         if min(self.standard_error, other.standard_error, self.degrees, other.degrees) > 0:
             return self._welch_over(other)
@@ -71,7 +71,7 @@ class ArmRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRatio:
-    """A ratio with its verdict, and about how many launches more would give one."""
+    """A ratio with its verdict; if inconclusive, about how many more launches would decide."""
 
     ratio: ArmRatio
     verdict: RatioVerdict
@@ -80,11 +80,11 @@ class JudgedRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedComparison:
-    """Arms that were timed interleaved at one case; the baseline first if it is there.
+    """Arms that were timed interleaved for one case; the baseline first if present.
 
     Args:
-        arms: Those that have a time.
-        missing: Those that were asked for and failed, or were not measured.
+        arms: Arms that have a time.
+        missing: Requested arms that failed or were not measured.
     """
 
     arms: tuple[TimingRecord, ...]
@@ -102,14 +102,14 @@ class RecordedComparison:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether a clone of the baseline came out different: then no ratio of the whole table holds."""
+        """Whether the time of a clone of the baseline differed: then no ratio of the comparison is valid."""
         return any(arm.verdict is RatioVerdict.NOISY for arm in self.arms)
 
     def judged(self, arm: TimingRecord) -> JudgedRatio:
         """The ratio of an arm over the baseline as recorded, with its verdict.
 
-        A record that calls an arm faster or slower beside an interval that contains 1 contradicts itself; the
-        interval is believed.
+        A record with the verdict faster or slower and an interval that contains 1 contradicts itself; the interval
+        counts.
         """
         ratio = _ratio_of(arm)
         verdict = _judge(ratio) if arm.verdict is None else arm.verdict
@@ -135,7 +135,7 @@ class RecordedComparison:
 
 
 def _judge(ratio: ArmRatio) -> RatioVerdict:
-    """Say what an interval allows by itself: never faster or slower while it contains 1."""
+    """The verdict that an interval allows by itself: never faster or slower if it contains 1."""
     effect = abs(ratio.value - 1) > _SMALLEST_EFFECT
     if ratio.high < 1 and effect:
         return RatioVerdict.FASTER
@@ -147,7 +147,7 @@ def _judge(ratio: ArmRatio) -> RatioVerdict:
 
 
 def _alpha_of(ratio: ArmRatio) -> float:
-    """The share that an interval leaves out: less than 1 - confidence where the test looked several times."""
+    """The probability outside an interval: less than 1 - confidence if the test had several looks."""
     return replace(_estimate(ratio), log_ratio=math.log(ratio.high / ratio.value)).p_value()
 
 
@@ -169,7 +169,7 @@ def _ratio_of(arm: TimingRecord) -> ArmRatio:
 
 
 def comparisons(records: Sequence[Record]) -> tuple[RecordedComparison, ...]:
-    """Gather the timings, by target in order of appearance, then by size; a group in which nothing ran is left out."""
+    """Group the timings, by target in order of appearance, then by size; a group without a time is left out."""
     gathered: dict[tuple[str, ...], list[TimingRecord]] = {}
     targets: dict[str, int] = {}
     for record in records:
@@ -182,7 +182,7 @@ def comparisons(records: Sequence[Record]) -> tuple[RecordedComparison, ...]:
 
 
 def _by_threads(group: Sequence[TimingRecord]) -> list[list[TimingRecord]]:
-    """One comparison, whose arms may have threads of their own; or one for each number, where an arm comes twice."""
+    """One comparison, even if its arms differ in threads; one per number of threads if an arm occurs twice."""
     if len({record.arm for record in group}) == len(group):
         return [list(group)]
     threads = dict.fromkeys(record.threads for record in group)
@@ -198,9 +198,9 @@ def _comparison(group: Sequence[TimingRecord]) -> RecordedComparison:
 
 
 def central(found: Sequence[RecordedComparison]) -> RecordedComparison:
-    """The comparison around which the others vary one factor at a time.
+    """The comparison from which most others differ in one factor only.
 
-    Ties go to the one with more useful work.
+    Of several, the one with more useful work.
     """
 
     def neighbours(one: RecordedComparison) -> tuple[int, int]:
@@ -211,7 +211,7 @@ def central(found: Sequence[RecordedComparison]) -> RecordedComparison:
 
 
 def fastest(comparison: RecordedComparison) -> TimingRecord | None:
-    """The arm that is faster than every other arm, or None where that is not sure."""
+    """The arm that is faster than every other arm, or None if that is not certain."""
     for arm in comparison.arms:
         others = [other for other in comparison.arms if other is not arm]
         if others and all(comparison.between(arm, other).verdict is RatioVerdict.FASTER for other in others):

@@ -1,6 +1,6 @@
-"""What a call costs beside its steady time, at what rates it works, and what differs between the arms; text cells.
+"""Tables of the costs of a call besides its steady time, of its rates, and of differences between the arms.
 
-For comparisons in worker processes; an arm of which nothing was measured has no row.
+For comparisons in worker processes; an arm without a measurement has no row.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,17 +29,17 @@ def cost_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Tab
         heading="case",
         columns=(Column(head="arm"), *(Column(head=head, is_number=True) for head in heads)),
         sections=_sections(found, usual, _cost_cells),
-        note="Wall time, median over launches. Create: the session. First run; new length: the first run at other "
-        "sizes, the process being warm. After idling: the first run after a pause. Kernels, host: a call while it is "
-        "profiled, which takes time itself, inside operators and outside. Memory: the most that the first runs took "
-        f"above the loaded state. {_NONE}: not measured, or lost in the error.",
+        note="Wall time, median over launches. Create: creation of the session. New length: the first run at "
+        "other sizes in a warm process. After idling: the first run after a pause. Kernels, host: time of a "
+        "profiled call inside and outside operators; profiling adds time. Memory: the peak of the first runs above the "
+        f"loaded state. {_NONE}: not measured, or smaller than its error.",
     )
 
 
 def work_table(found: Sequence[RecordedComparison], usual: CommonFactors, ceilings: Mapping[str, float]) -> Table:
-    """Rates of a call beside the ceilings of the machine, what bounds it, and how many nodes ran."""
+    """Rates of a call compared with the ceilings of the machine, what bounds it, and how many nodes ran."""
     heads = ("useful GFLOP/s", "executed GFLOP/s", "Gexp/s", "GB/s")
-    behind = " Behind a rate: its share of the ceiling that was measured in the same run." if ceilings else ""
+    shares = " In parentheses: share of the ceiling measured in the same run." if ceilings else ""
     return Table(
         title=WORK_TITLE,
         heading="case",
@@ -50,21 +50,21 @@ def work_table(found: Sequence[RecordedComparison], usual: CommonFactors, ceilin
             Column(head="nodes run", is_number=True),
         ),
         sections=_sections(found, usual, lambda arm: _work_cells(arm, ceilings)),
-        note="By the median. Useful: pairs that may attend; executed: those that a kernel which skips nothing "
-        "computes. GB/s: inputs read once and outputs written once, the least that a fused kernel moves. Bound by: "
-        "what takes longest: products, exponentials, memory, or the host, which is the time outside operators. "
-        f"Nodes run: after the runtime's own optimisation.{behind}",
+        note="By the median time. Useful: pairs that may attend; executed: pairs that a kernel computes which skips "
+        "nothing. GB/s: inputs read once and outputs written once, the least that a fused kernel moves. Bound by: "
+        "what takes longest: products, exponentials, memory, or the host (time outside operators). "
+        f"Nodes run: after the optimisation of the runtime.{shares}",
     )
 
 
 def circumstances_table(found: Sequence[RecordedComparison]) -> Table:
-    """Version, environment, options and threads of each arm, where arms of one comparison differ in them."""
+    """Version, environment, options and threads of each arm, if arms of one comparison differ in them."""
     differing = [one for one in found if _differs(one)]
     rows = dict.fromkeys(
         (
             series_name(arm),
             arm.runtime_version or _NONE,
-            arm.python or "this one",
+            arm.python or "this environment",
             ", ".join(f"{name}={value}" for name, value in sorted(arm.options.items())) or _NONE,
             str(arm.threads),
         )
@@ -81,7 +81,7 @@ def circumstances_table(found: Sequence[RecordedComparison]) -> Table:
             Column(head="threads", is_number=True),
         ),
         sections=(Section(heading="", rows=tuple(rows)),) if rows else (),
-        note="Options: only those that differ from the usual ones.",
+        note="Options: only those that differ from the default.",
     )
 
 
@@ -91,12 +91,12 @@ def _sections(
     sections = []
     for one in found:
         if has_launches(one.arms):
-            rows = [(series_name(arm), *row) for arm in one.arms if _says_something(row := cells(arm))]
+            rows = [(series_name(arm), *row) for arm in one.arms if _has_figures(row := cells(arm))]
             sections.append(section_of_case(one, usual, rows))
     return tuple(section for section in sections if section.rows)
 
 
-def _says_something(cells: Iterable[str]) -> bool:
+def _has_figures(cells: Iterable[str]) -> bool:
     return any(cell != _NONE for cell in cells)
 
 
@@ -107,7 +107,7 @@ def _cost_cells(arm: TimingRecord) -> tuple[str, ...]:
         arm.new_length_seconds,
         arm.idle_seconds,
         arm.kernel_seconds,
-        arm.host_seconds,  # 0 where the profile says more than the call takes without it
+        arm.host_seconds,  # 0 if the profile has more time than a call without profiling
     )
     memory = bytes_text(arm.peak_memory_bytes) if arm.peak_memory_bytes >= 0 else _NONE
     return (*(duration(one) if one > 0 else _NONE for one in seconds), memory)
@@ -126,7 +126,7 @@ def _work_cells(arm: TimingRecord, ceilings: Mapping[str, float]) -> tuple[str, 
 
 
 def _rate(amount: int, seconds: float, ceiling: float) -> str:
-    """A rate in thousand millions a second, with its share of the ceiling where that is known."""
+    """A rate in 10^9 per second, with its share of the ceiling if known."""
     if not amount:
         return _NONE
     rate = amount / seconds
@@ -134,7 +134,7 @@ def _rate(amount: int, seconds: float, ceiling: float) -> str:
 
 
 def _differs(one: RecordedComparison) -> bool:
-    """Versions may differ between runtimes; within one they are a difference that is compared."""
+    """Whether arms differ in environment, options or threads, or in the version of one runtime."""
     versions: dict[str, set[str]] = {}
     for arm in one.arms:
         versions.setdefault(arm.runtime, set()).add(arm.runtime_version)

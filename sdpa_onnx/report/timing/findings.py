@@ -1,6 +1,6 @@
-"""The timing sentences: who is faster, where it changes, how near the roof, how noisy.
+"""The findings on timing: which arm is faster, where that changes, the share of the roof, the noise.
 
-Never says faster or slower while an interval contains 1, or of a noisy comparison (comparisons.Comparison).
+No arm is called faster or slower if its interval contains 1 or its comparison is noisy (see `RecordedComparison`).
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ _DECOMPOSED = "decomposed"
 
 
 def timing_findings(records: Sequence[Record], usual: CommonFactors) -> list[str]:
-    """Tell what the timings say; nothing if there are none."""
+    """The findings as sentences; empty without timings."""
     found = comparisons(records)
     if not found:
         return []
@@ -62,17 +62,17 @@ def _central_line(name: str, arm: TimingRecord, judged: JudgedRatio, where: str)
 
 
 def _other_target_lines(found: Sequence[RecordedComparison]) -> list[str]:
-    """The same arms in the other targets, one line an arm."""
+    """The same arms in the other targets, one line per arm."""
     main = _main_target(found)[0].first.target
-    told: dict[str, list[str]] = {}
+    by_arm: dict[str, list[str]] = {}
     for target in dict.fromkeys(one.first.target for one in found):
         if target != main:
             middle = central([one for one in found if one.first.target == target])
             for arm in middle.contenders:
                 judged = middle.judged(arm)
                 ratio = f"{target} {ratio_in_words(judged)}, {judged_in_words(judged)}"
-                told.setdefault(f"{_capital(_name(middle, arm))} over {arm.baseline}", []).append(ratio)
-    return [f"{arm} elsewhere: {'; '.join(ratios)}." for arm, ratios in told.items()]
+                by_arm.setdefault(f"{_capital(_name(middle, arm))} over {arm.baseline}", []).append(ratio)
+    return [f"{arm}, other targets: {'; '.join(ratios)}." for arm, ratios in by_arm.items()]
 
 
 def _against_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
@@ -82,22 +82,22 @@ def _against_lines(found: Sequence[RecordedComparison], usual: CommonFactors) ->
         for arm in one.contenders:
             pairs.setdefault((_name(one, arm), arm.baseline), []).append((one, one.judged(arm)))
     for one in found:
-        decomposed = {_circumstances(arm): arm for arm in one.arms if arm.form == _DECOMPOSED}
+        decomposed = {_environment(arm): arm for arm in one.arms if arm.form == _DECOMPOSED}
         for arm in one.contenders:
-            other = decomposed.get(_circumstances(arm))
+            other = decomposed.get(_environment(arm))
             if other is not None and other in one.contenders and arm.form not in ("", _DECOMPOSED):
                 names = (_name(one, arm), _name(one, other))
                 pairs.setdefault(names, []).append((one, one.between(arm, other)))
-    return [_against_line(names, told, usual) for names, told in pairs.items() if len(found) > 1 or len(pairs) > 2]
+    return [_against_line(names, judged, usual) for names, judged in pairs.items() if len(found) > 1 or len(pairs) > 2]
 
 
-def _circumstances(arm: TimingRecord) -> tuple[object, ...]:
-    """What two arms must share for their forms to be compared."""
+def _environment(arm: TimingRecord) -> tuple[object, ...]:
+    """What two arms must share so that their forms can be compared."""
     return (arm.runtime, arm.python, tuple(sorted(arm.options.items())), arm.threads)
 
 
 def _name(one: RecordedComparison, arm: TimingRecord) -> str:
-    """The arm in words; by its own name where the words fit another arm too (two files, two versions of a runtime)."""
+    """The long name of an arm; its short name if the long one fits another arm too (two files, two versions)."""
     words = arm_in_words(arm)
     return words if sum(arm_in_words(other) == words for other in one.arms) == 1 else series_name(arm)
 
@@ -119,7 +119,7 @@ def _against_line(
     if all(judged.ratio.is_paired for _, judged in pairs):
         return line
     baselines = join_words(sorted({one.first.baseline for one, _ in pairs}))
-    return f"{line} Both were paired with {baselines}, not with each other, so the intervals are wider."
+    return f"{line} Each was paired with {baselines}, not with the other, so the intervals are wider."
 
 
 def _winner_lines(found: Sequence[RecordedComparison], axis: CaseFactor, usual: CommonFactors) -> list[str]:
@@ -140,10 +140,10 @@ def _winner_line(along: Slice[TimingRecord], usual: CommonFactors) -> str:
     if len(runs) == 1:
         name = runs[0][0]
         return f"{name} is fastest {everywhere}." if name else f"No arm is clearly fastest {everywhere}."
-    told = "; ".join(f"{name or 'no clear winner'} {_values_in_words(values)}" for name, values in runs)
+    listed = "; ".join(f"{name or 'no clear winner'} {_values_in_words(values)}" for name, values in runs)
     changes = len({name for name, _ in runs if name}) > 1
     start = f"The fastest arm changes with {along.axis}" if changes else f"Fastest arm by {along.axis}"
-    return f"{start} {where}: {told}."
+    return f"{start} {where}: {listed}."
 
 
 def _values_in_words(values: Sequence[int]) -> str:
@@ -163,9 +163,9 @@ def _roof_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> li
         for arm in arms
     ]
     where = f"{middle.first.target}, {case_in_words(middle.first, usual)}"
-    line = f"Of the roof measured on this machine, {join_words(shares)} in {where}."
+    line = f"Share of the roof measured on this machine in {where}: {join_words(shares)}."
     over = any(arm.roof_share > 1 for arm in arms)
-    return [f"{line} More than 100 % means that the roof was measured too low." if over else line]
+    return [f"{line} A share above 100 % means that the measured roof is too low." if over else line]
 
 
 def _noise_lines(found: Sequence[RecordedComparison]) -> list[str]:
@@ -180,7 +180,7 @@ def _noise_lines(found: Sequence[RecordedComparison]) -> list[str]:
         clock = " The times are CPU time, not wall time." if {arm.clock for arm in arms} == {"cpu"} else ""
         is_called = not undecided and not verdicts[RatioVerdict.NOISY]
         open_ratios = f"; {count(undecided, 'ratio')} inconclusive" if undecided else ""
-        rest = "; every ratio could be called" if is_called else open_ratios
+        rest = "; every ratio has a verdict" if is_called else open_ratios
         lines.append(f"The machine was busy: {share(disturbed)} of calls were disturbed{rest}.{clock}")
     if restless:
         lines.append(f"{count(restless, 'timing')} of {len(arms)} never reached a steady state in the warm-up.")
@@ -188,5 +188,5 @@ def _noise_lines(found: Sequence[RecordedComparison]) -> list[str]:
 
 
 def _capital(text: str) -> str:
-    """A sentence start; names of arms keep their case."""
+    """Capitalise the start of a sentence; names of arms keep their case."""
     return f"T{text[1:]}" if text.startswith("the ") else text

@@ -1,4 +1,4 @@
-"""Records along one factor with everything else fixed; draws and says nothing."""
+"""Records along one factor with all other factors fixed; data only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ __all__ = ["Slice", "axis_value", "slices_along"]
 
 R = TypeVar("R", bound=SizedRecord)
 
-# Fewer values make no line.
+# Least number of values for a line. Twin: saturation/points.py.
 _LEAST_VALUES = 3
 
 
@@ -29,7 +29,7 @@ class Slice(Generic[R]):
 
 
 def axis_value(record: SizedRecord, axis: CaseFactor) -> int:
-    """The value of a numeric factor; the length is that of the keys."""
+    """The value of a numeric factor; the length is the number of keys."""
     match axis:
         case CaseFactor.BATCH:
             return record.sizes.batch_size
@@ -40,7 +40,7 @@ def axis_value(record: SizedRecord, axis: CaseFactor) -> int:
         case CaseFactor.HEADS:
             return record.sizes.q_num_heads
         case CaseFactor.DTYPE | CaseFactor.OPTIONS:
-            raise ValueError(f"{axis} has no numbers to go along.")
+            raise ValueError(f"{axis} is not numeric.")
         case _:
             assert_never(axis)
 
@@ -72,7 +72,7 @@ def _fixed(record: SizedRecord, axis: CaseFactor) -> tuple[object, ...]:
     }
     if axis is CaseFactor.HEADS:
         factors[CaseFactor.OPTIONS] = case_options(record, with_heads=False)
-    # Along the length, queries go with the keys, or stay while the keys grow (decoding).
+    # Along the length, the number of queries equals that of keys, or is fixed while the keys grow (decoding).
     queries = "as keys" if sizes.q_seq_len == sizes.kv_seq_len else sizes.q_seq_len
     factors[axis] = queries if axis is CaseFactor.LENGTH else None
     return (record.target, *(factors[one] for one in CaseFactor))

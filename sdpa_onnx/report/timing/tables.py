@@ -1,6 +1,6 @@
-"""The tables of timing as text cells: how long and how sure, what a call costs, at what rates, and on what it ran.
+"""The table of timing as text cells: median, ratio, verdict.
 
-Records of earlier versions, which were timed in one process and carry no verdict, keep the one table that they had.
+Records of earlier versions, which were timed in one process and have no verdict, keep their old table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, clock_in_words, join_words, plain, series_name
 from sdpa_onnx.report.text.number_text import confidence_text, count, figure, median_text, percent, ratio_text, share
 from sdpa_onnx.report.text.table import Column, Section, Table
-from sdpa_onnx.report.timing.alarms import is_told_as_alarm
+from sdpa_onnx.report.timing.alarms import is_alarm
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.verdict_text import confidences, verdict_cell, verdict_word
 
@@ -18,23 +18,24 @@ __all__ = ["TIMING_TITLE", "has_launches", "section_of_case", "timing_table"]
 
 TIMING_TITLE = "Time of a call"
 
-# Cell for "does not apply here"; a reason stands elsewhere.
+# Cell for "does not apply here"; the reason is printed elsewhere.
 _NONE = "-"
 
 
 def has_launches(arms: Sequence[TimingRecord]) -> bool:
-    """Whether arms were measured in several processes and judged, not in ours as in earlier versions."""
+    """Whether arms were measured in worker processes and judged, not in one process as in earlier versions."""
     return any(arm.verdict is not None or arm.launches > 1 for arm in arms)
 
 
 def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
-    """Median and ratio of every arm, one section a case; what was asked and did not run is marked."""
+    """Median and ratio of every arm, one section per case; requested arms that did not run have their outcome."""
     arms = [arm for one in found for arm in one.arms]
     footnotes = tuple(dict.fromkeys(warning for arm in arms for warning in _marked_warnings(arm)))
-    told = confidences(found)
-    ratio = f"ratio [{told[0]}]" if len(told) == 1 else "ratio"
+    found_confidences = confidences(found)
+    is_mixed = len(found_confidences) > 1
+    ratio = f"ratio [{found_confidences[0]}]" if len(found_confidences) == 1 else "ratio"
     is_judged = has_launches(arms)
-    tail = ("verdict", "would find", "roof") if is_judged else ("useful GFLOP/s", "roof", "nodes run")
+    tail = ("verdict", "slowdown found", "roof") if is_judged else ("useful GFLOP/s", "roof", "nodes run")
     heads = ("median [95 %]", ratio, *tail)
     rows = _judged_row if is_judged else _plain_row
     return Table(
@@ -45,7 +46,7 @@ def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> T
             section_of_case(
                 one,
                 usual,
-                [(_marked_name(arm, footnotes), *rows(one, arm, len(told) > 1)) for arm in one.arms]
+                [(_marked_name(arm, footnotes), *rows(one, arm, is_mixed)) for arm in one.arms]
                 + [(series_name(arm), arm.outcome.value, *[_NONE] * len(heads[1:])) for arm in one.missing],
                 with_clock=len({arm.clock for arm in arms}) > 1,
             )
@@ -59,7 +60,7 @@ def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> T
 def section_of_case(
     one: RecordedComparison, usual: CommonFactors, rows: Sequence[tuple[str, ...]], *, with_clock: bool = False
 ) -> Section:
-    """One case: its words, and of how many launches its figures come."""
+    """One case: its description, and the number of launches behind its figures."""
     case = ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
     launches = max(arm.launches for arm in one.arms)
     words = [
@@ -72,8 +73,8 @@ def section_of_case(
 
 
 def _marked_warnings(arm: TimingRecord) -> list[str]:
-    """Those of this arm, each once; what is said of a whole comparison stands above the table."""
-    return list(dict.fromkeys(plain(warning) for warning in arm.warnings if not is_told_as_alarm(warning)))
+    """Warnings on this arm, each once; alarms on the whole comparison are printed above the table."""
+    return list(dict.fromkeys(plain(warning) for warning in arm.warnings if not is_alarm(warning)))
 
 
 def _marked_name(arm: TimingRecord, footnotes: Sequence[str]) -> str:
@@ -111,21 +112,21 @@ def _ratio_cell(arm: TimingRecord, *, with_confidence: bool) -> str:
 
 def _plain_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
     return (
-        f"{_shared(found, usual)}, unless the case says otherwise. Ratio: time over that of {_baselines(found)} in the "
-        "same interleaved run, below 1 = faster; where its interval contains 1, nothing is claimed. Useful: masked "
+        f"{_shared(found, usual)}, unless the case states otherwise. Ratio: time over that of {_baselines(found)} in "
+        "the same interleaved run, below 1 = faster; if its interval contains 1, nothing is claimed. Useful: masked "
         "pairs are not counted. Roof: share of the bound from measured matrix products and exponentials. Nodes run: "
-        f"after the runtime's own optimisation. {_chance(found)}"
+        f"after the optimisation of the runtime. {_chance(found)}"
     )
 
 
 def _judged_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
     return (
-        f"{_shared(found, usual)}, unless the case says otherwise. Ratio: time over that of {_baselines(found)}, below "
-        "1 = faster; each arm ran in processes of its own, another one each launch, visited in random order. Verdict: "
-        f"faster and slower hold for all arms of a case together; {verdict_word(RatioVerdict.EQUAL)}; inconclusive, "
-        "with about how many launches more would tell; noisy: a clone of the baseline came out different, so no ratio "
-        "of that case holds. Would find: the slow-down that is found with a probability of 80 %. Roof: share of the "
-        f"bound from measured matrix products and exponentials. {_chance(found)}"
+        f"{_shared(found, usual)}, unless the case states otherwise. Ratio: time over that of {_baselines(found)}, "
+        "below 1 = faster; each arm has its own processes, a new one per launch, visited in random order. Verdict: "
+        f"faster and slower hold for all arms of a case together; {verdict_word(RatioVerdict.EQUAL)}; inconclusive "
+        "(about how many more launches would decide); noisy: the time of a clone of the baseline differed, so no ratio "
+        "of that case is valid. Slowdown found: the slowdown that is detected with a probability of 80 %. Roof: share "
+        f"of the bound from measured matrix products and exponentials. {_chance(found)}"
     )
 
 
@@ -141,11 +142,11 @@ def _baselines(found: Sequence[RecordedComparison]) -> str:
 
 
 def _chance(found: Sequence[RecordedComparison]) -> str:
-    """What to expect of intervals by chance, so that nobody is surprised by one among many."""
+    """The number of intervals that are expected to miss the true value by chance."""
     arms = [arm for one in found for arm in one.contenders]
     by_confidence: Mapping[str, list[TimingRecord]] = {
         word: [arm for arm in arms if confidence_text(arm.confidence) == word] for word in confidences(found)
     }
     counted = join_words([f"{count(len(members), 'interval')} of {word}" for word, members in by_confidence.items()])
     missed = sum(1 - arm.confidence for arm in arms)
-    return f"Of {counted}, {missed:.2g} are expected to miss the truth by chance."
+    return f"Of {counted}, {missed:.2g} are expected to miss the true ratio by chance."

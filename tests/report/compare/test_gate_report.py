@@ -204,7 +204,7 @@ def test_slower_within_the_margin_is_in_the_sentence() -> None:
     assert summary(found) == "No regression in 2 checks: 1 the same and 1 slower within the margin of 5 %."
     allowed = report(compare_paired([], [], [beside(1.2)], GateLimits(allowed=frozenset({Gate.TIME}))))
     assert summary(allowed) == "No regression in 1 check: 1 worse, allowed."
-    assert summary(report(mixed())).endswith(": Off by one. Beside that 1 slower within the margin of 5 %.")
+    assert summary(report(mixed())).endswith(": Off by one. 1 more check is slower within the margin of 5 %.")
 
 
 def test_many_findings_of_one_cause_are_told_once() -> None:
@@ -221,7 +221,7 @@ def test_many_findings_of_one_cause_are_told_once() -> None:
     ]
     ((label, sentence),) = evidence_lines(report(compare_paired(base, head, [], GateLimits())))
     assert label == "agreement, regression"
-    assert sentence.endswith("Off by 4. This is the worst; 5 more like it have rows in the table.")
+    assert sentence.endswith("Off by 4. This is the worst; the table has 5 more like it.")
     found = report(compare_paired(base, head, [], GateLimits()))
     for printed in (text(found), render_gates(found)):
         assert printed.count("Off by 4.") == 1

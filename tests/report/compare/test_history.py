@@ -33,7 +33,7 @@ def test_markdown(history: History, golden: GoldenCheck) -> None:
 def test_a_quiet_history_says_so() -> None:
     """The first sentence is enough to read."""
     first, *_ = history_sentences(history_of(stored(day) for day in range(1, 8)))
-    assert first == "7 runs, 4 series: no change of level."
+    assert first == "No level change in 7 runs (4 series)."
 
 
 def test_a_change_in_the_newest_run_only_is_told_as_such() -> None:
@@ -42,7 +42,7 @@ def test_a_change_in_the_newest_run_only_is_told_as_such() -> None:
     _, sentence, *_ = history_sentences(history_of(runs))
     assert sentence.startswith("From 2026-07-08 on, Attention (opset 23) on ort-cpu in sdpa")
     assert "No version changed between 2026-07-07 and 2026-07-08." in sentence
-    assert sentence.endswith("This was seen in the newest run only; the next one will tell.")
+    assert sentence.endswith("Only the newest run shows it; the next run will confirm it or not.")
 
 
 def test_of_many_changes_at_once_the_largest_are_named() -> None:

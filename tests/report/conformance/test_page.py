@@ -233,8 +233,8 @@ def test_known_and_new_are_marked() -> None:
 
 def test_no_rows_and_half_a_run() -> None:
     """A page without rows says so, and half a run says that it is half."""
-    assert "There are no rows: nothing was asked." in parsed(run_of()).texts("p")
-    assert "This run was stopped: what follows is what was done until then." in parsed(
+    assert "There are no rows: nothing was tested." in parsed(run_of()).texts("p")
+    assert "Incomplete: the run was stopped, and only the rows finished by then follow." in parsed(
         run_of(row(), is_finished=False)
     ).texts("p")
 
@@ -248,9 +248,9 @@ def test_seen_is_what_is_known() -> None:
     """What is none of the known outcomes is not told beside the reading that names it."""
     wrong = row(Conformity.WRONG, observed="none of the known", reading="nan-swallowed")
     page = parsed(run_of(wrong))
-    assert "seen" not in page.texts("dt")
+    assert "observed" not in page.texts("dt")
     assert "nan-swallowed" in page.texts("dd")
-    assert "seen" in parsed(run_of(row(Conformity.WRONG, observed="shielded"))).texts("dt")
+    assert "observed" in parsed(run_of(row(Conformity.WRONG, observed="shielded"))).texts("dt")
 
 
 def test_case_ids_are_explained() -> None:

@@ -81,7 +81,7 @@ def test_nothing_wraps_but_commands_and_the_matrix() -> None:
 @pytest.mark.parametrize(
     ("records", "sentences"),
     [
-        ([], ["There are no rows: nothing was asked."]),
+        ([], ["There are no rows: nothing was tested."]),
         ([row()], ["ort-cpu (onnxruntime 1.32.0): 1 right, 0 wrong, 0 refused, 0 crashed of 1 row."]),
         (
             [row(None, reason="stopped"), row(Conformity.CRASHED, opset=24)],
@@ -96,7 +96,7 @@ def test_nothing_wraps_but_commands_and_the_matrix() -> None:
             ],
             [
                 "ort-cpu (onnxruntime 1.32.0): 0 right, 3 wrong, 1 refused, 0 crashed of 4 rows.",
-                "What ort-cpu gets wrong fits window-ignored in 2 rows and no known reading in 1 row.",
+                "Wrong results of ort-cpu match window-ignored in 2 rows and no known reading in 1 row.",
             ],
         ),
         (
@@ -130,7 +130,7 @@ def test_a_run_that_was_stopped_says_so_first() -> None:
     """Half a run must not look like a whole one; a runtime that was not reached is named."""
     run = run_of(row(), is_finished=False, versions={"ort-cpu": "", "torch": "torch 2.13.0"})
     assert conformance_findings(run) == [
-        "This run was stopped: what follows is what was done until then.",
+        "Incomplete: the run was stopped, and only the rows finished by then follow.",
         "ort-cpu: 1 right, 0 wrong, 0 refused, 0 crashed of 1 row.",
         "torch (torch 2.13.0): no row.",
     ]
@@ -205,9 +205,9 @@ def test_most_wrong_comes_first() -> None:
     ]
 
 
-@pytest.mark.parametrize(("observed", "shown"), [("none of the known", ""), ("upper-left", "  Seen: upper-left.")])
+@pytest.mark.parametrize(("observed", "shown"), [("none of the known", ""), ("upper-left", "  Observed: upper-left.")])
 def test_seen_is_what_is_known(observed: str, shown: str) -> None:
     """What is none of the known outcomes is not told beside the reading that names it."""
     text = printed(run_of(row(Conformity.WRONG, observed=observed, reading="nan-swallowed")))
-    assert [line for line in text.splitlines() if line.startswith("  Seen")] == ([shown] if shown else [])
+    assert [line for line in text.splitlines() if line.startswith("  Observed")] == ([shown] if shown else [])
     assert "  Reading: nan-swallowed" in text

@@ -58,7 +58,7 @@ def test_wrong() -> None:
     first, evidence = tell([check(), check(**WRONG, diagnosis="Looks like scale 1/d_k.", inputs="spread 1", seed=7)])
     assert first == f"1 of 2 checks is WRONG; the worst error is 38.2 times its proven bound (sdpa, {FUSED}, {CASE})."
     assert evidence == (
-        "Evidence on the worst: largest error 0.00120, inputs 'spread 1', seed 7. Looks like scale 1/d_k. "
+        "Evidence of the worst: largest error 0.00120, inputs 'spread 1', seed 7. Looks like scale 1/d_k. "
         f"The checks that disagree are in sdpa on {FUSED}."
     )
 
@@ -67,7 +67,7 @@ def test_times_of_wrong_outputs_do_not_count() -> None:
     """Where there are times too, the reader is told not to trust them."""
     lines = tell([check(**WRONG), *comparison()])
     assert lines[1].endswith(
-        "are in sdpa on ort-cpu attention 23; times of these count for nothing until they are right."
+        "are in sdpa on ort-cpu attention 23; their times are not valid until the outputs are right."
     )
 
 
@@ -94,7 +94,7 @@ def test_suspicious_end_of_a_module() -> None:
         ]
     )
     assert lines[0].startswith(
-        "1 of 1 check is suspicious; the worst error is 1.50 times what is allowed at the end of a module (sdpa,"
+        "1 of 1 check is suspicious; the worst error is 1.50 times the limit for the output of a module (sdpa,"
     )
 
 
@@ -133,7 +133,7 @@ def test_many_reasons_are_cut() -> None:
     """Four reasons are told, the rest counted."""
     words = ("one", "two", "three", "four", "five", "six", "seven")
     lines = tell([check(outcome=Outcome.FAILED, verdict=None, reason=f"reason {word}") for word in words])
-    assert lines[5] == "3 more reasons (3 records) in the table of what is not ok."
+    assert lines[5] == "3 more reasons (3 records) in the table 'Not ok'."
 
 
 def test_a_long_reason_is_one_short_line() -> None:
@@ -149,20 +149,20 @@ def test_unfinished(done: int) -> None:
     """A run that was cut short says so before anything else."""
     cut = replace(header(), finished=None, done_cells=done)
     first = findings([check()], cut)[0]
-    assert first.startswith(f"This run is not finished: {done} of 96 cells. The one check agrees")
+    assert first.startswith(f"This run is not finished: {done} of 96 cells are done. The one check agrees")
 
 
 def test_finished_with_cells_missing() -> None:
     """An end time does not make up for missing cells."""
     assert findings([], replace(header(), done_cells=95))[0].startswith(
-        "This run is not finished: 95 of 96 cells. There"
+        "This run is not finished: 95 of 96 cells are done. There"
     )
 
 
 def test_export_that_is_right() -> None:
     """Dynamic axes are claimed only where sizes were tried."""
     right = ExportRecord(target="sdpa", dynamic_axes=("batch_size",), sizes_tried=5)
-    assert "1 export ran at sizes that were never traced (5 tried of each); no axis is baked." in tell([right])
+    assert "1 export ran at sizes that were not traced (5 sizes each); no axis is baked." in tell([right])
     assert tell([msgspec.structs.replace(right, sizes_tried=0)])[1:] == []
 
 
@@ -181,10 +181,10 @@ def test_sharpness_is_that_of_the_least_sharp_place() -> None:
         check(scale_error_proven=0.02),
         check(runtime="onnx-reference", scale_error_proven=0.01),
     ]
-    assert one_with("sharp", tell(records)) == (
-        "The checks are sharp: for every target and runtime, a scale off by 1 % would have been proven wrong."
+    assert one_with("Sensitivity", tell(records)) == (
+        "Sensitivity: the checks would have proven a scale error of 1 % for every target and runtime."
     )
-    assert not [line for line in tell([*records, check(runtime="torch")]) if "sharp" in line]
+    assert not [line for line in tell([*records, check(runtime="torch")]) if "Sensitivity" in line]
 
 
 def test_warnings_are_told_once() -> None:
@@ -251,7 +251,7 @@ def test_overlapping_intervals_decide_nothing() -> None:
     """Two arms over one baseline are compared by the quotient of their intervals."""
     ratios = {FUSED: (0.90, 0.85, 0.95), DECOMPOSED: (0.93, 0.90, 0.97)}
     lines = tell([*with_ratios(comparison(), ratios)])
-    assert one_with("against the decomposed graph", lines).endswith("inconclusive in the one case.")
+    assert one_with("against the decomposed graph", lines).endswith("inconclusive in the only case.")
 
 
 def test_winner_changes_with_length() -> None:
@@ -294,7 +294,7 @@ def test_roof_above_one() -> None:
     records = [msgspec.structs.replace(one, roof_share=1.07) for one in comparison()]
     line = one_with("roof", tell([*records]))
     assert "torch reaches 107 % (" in line
-    assert line.endswith("More than 100 % means that the roof was measured too low.")
+    assert line.endswith("A share above 100 % means that the measured roof is too low.")
 
 
 def test_roof_unknown() -> None:

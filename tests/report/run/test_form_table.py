@@ -58,5 +58,5 @@ def test_attentions_alike_are_told_once() -> None:
         ("c", "decomposed", ()),
     ]
     assert limits_of_chosen(three) == [
-        "On ort-cpu form 'attention' does not run for no a (in full, 1 more under --json)."
+        "On ort-cpu form 'attention' does not run for no a (--json has the full text and 1 more)."
     ]

@@ -25,11 +25,11 @@ def found(records: list[Record], *fields: dict[str, str | int | float | bool]) -
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ([], "Beside the known findings: 1 new, 0 known, 0 vanished."),
-        ([{"feature": "plain"}, {"opset": 23}], "Beside the known findings: 0 new, 1 known, 0 vanished."),
-        ([{"feature": "causal-square"}], "Beside the known findings: 1 new, 0 known, 1 vanished."),
-        ([{"verdict": "crashed"}], "Beside the known findings: 1 new, 0 known, 0 vanished, 1 changed."),
-        ([{"feature": "other"}], "Beside the known findings: 1 new, 0 known, 0 vanished, 1 unused."),
+        ([], "Compared with the known findings: 1 new, 0 known, 0 vanished."),
+        ([{"feature": "plain"}, {"opset": 23}], "Compared with the known findings: 0 new, 1 known, 0 vanished."),
+        ([{"feature": "causal-square"}], "Compared with the known findings: 1 new, 0 known, 1 vanished."),
+        ([{"verdict": "crashed"}], "Compared with the known findings: 1 new, 0 known, 0 vanished, 1 changed."),
+        ([{"feature": "other"}], "Compared with the known findings: 1 new, 0 known, 0 vanished, 1 unused."),
     ],
 )
 def test_summary(fields: list[dict[str, str | int | float | bool]], sentence: str) -> None:
@@ -46,10 +46,10 @@ def test_details() -> None:
         {"kind": "conformance", "feature": "gone"},
     ]
     assert known_details(found([_WRONG, _RIGHT, row(opset=24), row(opset=24, dtype="float16")], *fields)) == [
-        "vanished: k.toml, entry 1 (feature causal-*, verdict wrong; see there): its row is well now. Take it out.",
-        "vanished: k.toml, entry 2 (runtime ort-cpu, opset 24; see there): its 2 rows are well now. Take it out.",
-        "changed: k.toml, entry 3 (feature plain, verdict crashed; see there): what is bad there now is not this.",
-        "unused: k.toml, entry 4 (feature gone; see there): no row of it ran, or not all.",
+        "vanished: k.toml, entry 1 (feature causal-*, verdict wrong; see there): its row is ok now. Remove the entry.",
+        "vanished: k.toml, entry 2 (runtime ort-cpu, opset 24; see there): its 2 rows are ok now. Remove the entry.",
+        "changed: k.toml, entry 3 (feature plain, verdict crashed; see there): the finding is now another one.",
+        "unused: k.toml, entry 4 (feature gone; see there): not all of its rows ran.",
     ]
 
 
@@ -63,7 +63,7 @@ def test_a_larger_finding_than_an_entry_allows() -> None:
     assert new_lines(sorted_) == [
         "new: agreement, m.onnx: Off. It is worse than the entry allows (k.toml, entry 1: at most 4)."
     ]
-    words = "what is bad there now is worse than the entry allows (at most 4)."
+    words = "the finding is now worse than the entry allows (at most 4)."
     assert known_details(sorted_) == [f"changed: k.toml, entry 1 (gate agreement; see there): {words}"]
 
 
@@ -78,7 +78,7 @@ def test_a_new_finding_of_a_comparison_names_its_gate() -> None:
 def test_many_entries_without_a_row_are_counted() -> None:
     """A run of a few features only does not recite the whole file."""
     fields: list[dict[str, str | int | float | bool]] = [{"feature": f"gone-{number}"} for number in range(4)]
-    assert known_details(found([_RIGHT], *fields)) == ["unused: 4 entries: no row of them ran, or not all."]
+    assert known_details(found([_RIGHT], *fields)) == ["unused: 4 entries: not all of their rows ran."]
     assert len(known_details(found([_RIGHT], *fields[:3]))) == 3
 
 
@@ -99,5 +99,5 @@ def test_second_line_of_a_run() -> None:
     """A run with a file of known findings says how it stands right after its first sentence; others say nothing."""
     check = AgreementRecord(target="m.onnx", runtime="torch", outcome=Outcome.FAILED, reason="no kernel")
     with_file = findings([check], header(), known=found([check]))
-    assert with_file[1] == "Beside the known findings: 1 new, 0 known, 0 vanished."
+    assert with_file[1] == "Compared with the known findings: 1 new, 0 known, 0 vanished."
     assert [with_file[0], *with_file[2:]] == findings([check], header())

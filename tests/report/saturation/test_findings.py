@@ -58,7 +58,7 @@ def test_module_beside_a_sweep() -> None:
 def test_the_first_line_counts_what_is_ok() -> None:
     """Saturation alone is no check against the oracle, and is told as what it is."""
     assert tell([*sweep()])[0] == (
-        "No output was checked against the float64 oracle by itself; 18 of 18 saturation cells are ok."
+        "No output was checked against the float64 oracle; 18 of 18 saturation cells are ok."
     )
 
 
@@ -86,7 +86,9 @@ def test_flagged() -> None:
 def test_the_limit_from_both_sides(z: float, verdict: str) -> None:
     """At 4 is within, beyond is over, whatever the sign."""
     line = deviation_line([with_measure(cell(), MeasureName.JACOBIAN_RMS, z=z), cell(ScaleRule.INVERSE_SQRT)])
-    assert line.startswith("Of 34 measures beside an exact prediction in 2 cells, the largest |z| is 4.0 (jacobian_rms")
+    assert line.startswith(
+        "Of 34 measures compared with an exact prediction in 2 cells, the largest |z| is 4.0 (jacobian_rms"
+    )
     assert verdict in line
 
 
@@ -103,7 +105,7 @@ def test_nothing_compared() -> None:
     where = "sdpa, ort-cpu decomposed 18, sigma^2 1, float32, scale none, d_k 64, length 256"
     first, why, claim = tell([*records])
     assert first == (
-        "No output was checked against the float64 oracle by itself; 0 of 1 saturation cell is ok. "
+        "No output was checked against the float64 oracle; 0 of 1 saturation cell is ok. "
         "Not ok: 1 saturation cell unsupported."
     )
     assert why == f"1 saturation cell unsupported ({where}): no float16."

@@ -103,7 +103,7 @@ def test_small_gradients_stay_short(value: float) -> None:
 def test_both_are_in_the_report_and_absent_without_cells() -> None:
     """`all_tables` shows them where there is a cell."""
     titles = [table.title for table in all_tables([*sweep()])]
-    assert titles == ["Saturation of the softmax", "Saturation, measured beside predicted"]
+    assert titles == ["Saturation of the softmax", "Saturation, measured and predicted"]
     assert all_tables([]) == []
 
 

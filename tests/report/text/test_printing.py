@@ -125,7 +125,7 @@ def test_summary_is_the_same_every_time() -> None:
 def test_summary_of_nothing() -> None:
     """An empty run still has a summary that says so."""
     text = render_summary([], replace(header(), finished=None, done_cells=0), [])
-    assert "**This run is not finished: 0 of 96 cells. There are no records" in text
+    assert "**This run is not finished: 0 of 96 cells are done. There are no records" in text
     assert "## Charts" not in text
 
 
@@ -164,7 +164,7 @@ def test_saturation_has_one_section(tmp_path: Path) -> None:
     for words in (
         *CHARTS["saturation"],
         "### Saturation of the softmax",
-        "### Saturation, measured beside",
+        "### Saturation, measured and",
         "largest \\|z\\| is",
     ):
         assert words in section

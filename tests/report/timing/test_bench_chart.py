@@ -54,7 +54,7 @@ def test_one_size_is_a_row_an_arm() -> None:
     assert '"domain": ["torch", "b", "a"]' in text
     assert '"legend": null' in text
     assert drawn["title"]["subtitle"] == [
-        "batch_size=1, q_seq_len=128, kv_seq_len=128, float32, 1 thread, wall time, bars: 99 % of the ratio"
+        "batch_size=1, q_seq_len=128, kv_seq_len=128, float32, 1 thread, wall time, bars: 99 % interval of the ratio"
     ]
 
 

@@ -113,10 +113,10 @@ def test_nothing_has_a_time() -> None:
 def test_calibrated_figure_is_told() -> None:
     """A reader learns whether the machine's own figure was used."""
     arm = timing("ort-cpu", 0.8)
-    usual = "Two processes of one model are taken to differ by 0.57 % (the usual figure;"
+    usual = "Assumed difference between two processes of one model: 0.57 % (default;"
     assert usual in _printed(benched(timing(BASELINE), arm))
     own = [msgspec.structs.replace(one, between_sd=0.0031) for one in (timing(BASELINE), arm)]
-    assert "taken to differ by 0.31 % (calibrated)." in _printed(benched(*own))
+    assert "processes of one model: 0.31 % (calibrated)." in _printed(benched(*own))
 
 
 _RATIOS = {128: 1.3, 256: 1.2, 512: 0.9, 1024: 0.8, 2048: 0.7}

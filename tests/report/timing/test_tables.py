@@ -94,9 +94,9 @@ def test_confidences_that_differ_stand_in_each_row() -> None:
 @pytest.mark.parametrize(
     ("confidence", "text"),
     [
-        ("", "The bars are 95 % intervals: where"),
-        ("95 %", "The bars are 95 % intervals: where"),
-        ("99 %", "The bars are intervals, 95 % on the left and 99 % on the right: where"),
+        ("", "The bars are 95 % intervals: if"),
+        ("95 %", "The bars are 95 % intervals: if"),
+        ("99 %", "The bars are intervals, 95 % on the left and 99 % on the right: if"),
     ],
 )
 def test_a_chart_says_what_its_bars_are(confidence: str, text: str) -> None:
@@ -164,9 +164,9 @@ def test_what_differs_between_arms_is_told() -> None:
     """Version, environment and options of each arm, where they differ."""
     (section,) = table_of(two_versions(), "What the arms ran on").sections
     assert section.rows == (
-        ("torch", "torch 2.13.0", "this one", "-", "1"),
+        ("torch", "torch 2.13.0", "this environment", "-", "1"),
         ("ort-cpu@old", "onnxruntime 1.31.0", "old", "-", "1"),
-        ("ort-cpu", "onnxruntime 1.32.0", "this one", "intra_op.allow_spinning=1", "1"),
+        ("ort-cpu", "onnxruntime 1.32.0", "this environment", "intra_op.allow_spinning=1", "1"),
     )
 
 
@@ -191,7 +191,7 @@ def test_the_smallest_slow_down_is_told() -> None:
         msgspec.structs.replace(other, detectable=-1.0),
         msgspec.structs.replace(fused, detectable=0.0214),
     ]
-    assert cells(records, "Time of a call", "would find") == ["-", "-", "2.1 %"]
+    assert cells(records, "Time of a call", "slowdown found") == ["-", "-", "2.1 %"]
 
 
 def test_long_details_are_left_to_the_summary() -> None:

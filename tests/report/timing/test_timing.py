@@ -57,8 +57,8 @@ def test_noisy_tables_are_told_first() -> None:
     """Before any ratio: which comparisons are noisy, and what it means."""
     lines = tell([*judged(), *noisy()])
     assert lines[1] == (
-        "NOISY in 1 of 2 comparisons (sdpa, batch 1, length 256, d_k 64): a clone of the baseline came out different "
-        "from the baseline, so none of its ratios can be trusted."
+        "NOISY in 1 of 2 comparisons (sdpa, batch 1, length 256, d_k 64): the time of a clone of the baseline "
+        "differed from that of the baseline, so its ratios are not reliable."
     )
 
 
@@ -66,7 +66,7 @@ def test_a_noisy_ratio_in_a_sentence() -> None:
     """The ratio of a noisy comparison is not stated without the word."""
     assert (
         "Attention (opset 23) on ort-cpu takes 0.60 x [0.59, 0.61] the time of torch in sdpa, batch 1, length 256, "
-        "d_k 64; noisy: a clone of the baseline came out different."
+        "d_k 64; noisy: the time of a clone of the baseline differed."
     ) in tell(noisy())
 
 
@@ -154,7 +154,7 @@ def test_welch_is_narrower_than_ends_by_ends() -> None:
 def test_the_lost_pairing_is_said() -> None:
     """The line on two graphs over one baseline says how they were compared; the lines over the baseline do not."""
     lines = [line for line in tell(judged()) if " on ort-cpu against " in line]
-    assert [line.endswith("with torch, not with each other, so the intervals are wider.") for line in lines] == [
+    assert [line.endswith("with torch, not with the other, so the intervals are wider.") for line in lines] == [
         False,
         False,
         True,
@@ -175,8 +175,8 @@ def test_clocks_that_differ_are_told() -> None:
     torch, other, fused = judged()
     told = msgspec.structs.replace(fused, ratio_wall=0.9, ratio_cpu=0.95, warnings=(CLOCKS,))
     line = (
-        f"The two clocks tell different ratios for 1 arm ({FUSED} over torch in sdpa, batch 1, length 512, d_k 64: "
-        "0.90 x by wall time, 0.95 x by CPU time): something waits or sleeps there."
+        f"Wall time and CPU time give different ratios for 1 arm ({FUSED} over torch in sdpa, batch 1, length 512, "
+        "d_k 64: 0.90 x by wall time, 0.95 x by CPU time): one arm waits or sleeps."
     )
     assert timing_alarms([torch, other, told]) == [line]
     assert tell([torch, other, told])[1] == line
@@ -194,7 +194,7 @@ def test_another_timing_at_the_same_time_is_told(tmp_path: Path) -> None:
     together = [msgspec.structs.replace(one, warnings=warnings) for one in judged()]
     lines = tell([*together, *judged(seq_len=64)])
     assert lines[1] == (
-        "Another timing ran on this machine at the same time as 1 of 2 comparisons (sdpa, batch 1, length 512, d_k 64)."
+        "Another timing ran on this machine during 1 of 2 comparisons (sdpa, batch 1, length 512, d_k 64)."
     )
     assert not [line for line in lines if line.startswith("Warning")]
 
@@ -204,7 +204,7 @@ def test_many_noisy_cases_are_counted() -> None:
     records = [record for length in (64, 128, 256, 512, 1024) for record in noisy(length)]
     (line,) = timing_alarms([*records])
     assert "NOISY in 5 of 5 comparisons (" in line
-    assert "length 256, d_k 64; and 2 more): a clone" in line
+    assert "length 256, d_k 64; and 2 more): the time of a clone" in line
 
 
 def test_a_pair_is_judged_at_the_alpha_of_the_look() -> None:
