@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Attention in CI: the gate of a pull request, and the history of the main branch. docs/ci.md explains it.
-# Copy it beside your workflow as ci/attention.sh; github.yml and gitlab.yml call it and set these variables:
+# Copy it next to your workflow as ci/attention.sh; github.yml and gitlab.yml call it and set these variables:
 #
-#   TARGET    what is exported: mymodel.py:Block, package.module:Class, encoder-self, ...
-#   SIZES     sizes to time at, a table for each word: "x_seq_len=128 x_seq_len=1024,batch_size=4"
-#   MARGIN    slow-down that is allowed, percent
+#   TARGET    target of the export: mymodel.py:Block, package.module:Class, encoder-self, ...
+#   SIZES     sizes to time at, separated by spaces, a table for each: "x_seq_len=128 x_seq_len=1024,batch_size=4"
+#   MARGIN    allowed slowdown, percent
 #   EXPORT    further options of `sdpa-onnx export`; COMPARE: of `sdpa-onnx compare`
-#   KNOWN     file of known findings; used if it is there
-#   INSTALL   what pip installs to get sdpa-onnx; empty = it is there already, nothing is installed
-#   SETUP     command that installs what TARGET needs, run in each revision; empty = it needs no more than PyTorch
+#   KNOWN     file of known findings; used if it exists
+#   INSTALL   what pip installs to get sdpa-onnx; empty = it is already installed
+#   SETUP     command that installs what TARGET needs, run in each revision; empty = it needs only PyTorch
 #   BASE      commit to compare with; empty = none (history)
-#   SUITE     what the history runs: ci, or a .toml file of yours; KEEP: how many runs it keeps
+#   SUITE     suite of the history: ci, or your .toml file; KEEP: number of runs to keep
 #   PYTHON    interpreter; OUT: folder of results
 set -euo pipefail
 
@@ -28,7 +28,7 @@ KEEP=${KEEP:-100}
 PYTHON=${PYTHON:-python3}
 
 HERE=$PWD
-# Absolute, for commands start in other folders too.
+# Absolute, because commands also start in other folders.
 case $PYTHON in
   /*) ;;
   */*) PYTHON=$HERE/$PYTHON ;;
@@ -36,22 +36,22 @@ case $PYTHON in
 esac
 OUT=${OUT:-$HERE/attention}
 WORK=$HERE/.attention # worktree and environments; not kept
-# By which the comment is found again: a number of the target, which itself may hold any character.
+# Identifies the comment: a checksum of the target, because the target may contain any character.
 MARK="<!-- sdpa-onnx: attention $(printf %s "$TARGET" | cksum | cut -d ' ' -f 1) -->"
-# A comment of GitHub holds 65536 characters.
+# A GitHub comment is limited to 65536 characters.
 MOST_CHARACTERS=60000
 
-# Where a revision lies, and its interpreter.
+# The folder of a revision, and its interpreter.
 folder_of() { if [ "$1" = base ]; then echo "$WORK/base"; else echo "$HERE"; fi; }
 python_of() {
-  # One environment does for both revisions if neither needs more than we install.
+  # Both revisions share one environment if neither needs other packages.
   local side=$1
   if [ -z "$SETUP" ]; then side=head; fi
   if [ -z "$INSTALL" ]; then echo "$PYTHON"; else echo "$WORK/env-$side/bin/python"; fi
 }
 
 prepare() {
-  # What an earlier job left on a runner of your own.
+  # Remove what an earlier job left on a self-hosted runner.
   rm -rf "$WORK"
   git worktree prune
   mkdir -p "$OUT" "$WORK"
@@ -71,7 +71,7 @@ environment() {
   if [ -n "$SETUP" ]; then (cd "$(folder_of "$side")" && PATH=$path bash -euo pipefail -c "$SETUP"); fi
 }
 
-# The gate of a pull request: exit code 0 = nothing is proven worse, 1 = something is, 2 = it could not be asked.
+# The gate of a pull request: exit code 0 = nothing is proven worse, 1 = something is, 2 = the comparison failed.
 gate() {
   mkdir -p "$OUT"
   rm -f "$OUT/gate.md" "$OUT/gate.xml"
@@ -96,17 +96,17 @@ compared() {
   fi
   for size in $SIZES; do words+=(--at "$size"); done
   if [ -f "$HERE/$KNOWN" ]; then words+=(--expect "$HERE/$KNOWN"); fi
-  # Where the revisions bring other versions of the runtime, each model runs on its own.
+  # If the revisions have different versions of the runtime, each model runs on its own version.
   if [ "$(runtime_of base)" != "$(runtime_of head)" ]; then
     words+=(--base-python "$(python_of base)" --head-python "$(python_of head)")
   fi
-  # In the folder itself, so that the report names files and no paths.
+  # Run in the folder itself, so that the report has file names and no paths.
   # shellcheck disable=SC2086 # COMPARE is words
   (cd "$OUT" && "$(python_of head)" -m sdpa_onnx compare base.onnx head.onnx --margin "$MARGIN" \
     --markdown gate.md --junit gate.xml ${words[@]+"${words[@]}"} $COMPARE)
 }
 
-# Text as an indented block of Markdown, which nothing in it can end.
+# Text as an indented block of Markdown, which no content can end.
 quoted() { tr '\r' '\n' | sed 's/^/    /'; }
 
 exported() {
@@ -117,7 +117,7 @@ exported() {
 
 runtime_of() { "$(python_of "$1")" -c 'from importlib.metadata import version; print(version("onnxruntime"))' 2>/dev/null || true; }
 
-# One more run of the suite in $OUT/history, and what all of them say. Known findings do not fail it.
+# Add a run of the suite to $OUT/history and render the history. Known findings do not fail it.
 history() {
   local name code=0 words=()
   name=$(date -u +%Y%m%dT%H%M%SZ)-$(git rev-parse --short HEAD)
@@ -131,7 +131,7 @@ history() {
   return "$code"
 }
 
-# The comment on a pull request, written again in place. Needs `gh`, GH_TOKEN, GITHUB_REPOSITORY and PULL_REQUEST.
+# The comment on a pull request, updated in place. Needs `gh`, GH_TOKEN, GITHUB_REPOSITORY and PULL_REQUEST.
 comment_github() {
   local id
   comment_text
@@ -144,7 +144,7 @@ comment_github() {
   fi
 }
 
-# The same on a merge request of GitLab. Needs `curl` and GITLAB_NOTE_TOKEN with the scope `api`.
+# The comment on a GitLab merge request. Needs `curl` and GITLAB_NOTE_TOKEN with the scope `api`.
 comment_gitlab() {
   local notes=$CI_API_V4_URL/projects/$CI_PROJECT_ID/merge_requests/$CI_MERGE_REQUEST_IID/notes id method=POST
   comment_text
@@ -160,11 +160,11 @@ comment_text() {
   { echo "$MARK"; head -c "$MOST_CHARACTERS" "$OUT/gate.md"; echo; } >"$OUT/comment.md"
 }
 
-# The runs that the newest pipeline of this branch kept; none is no error. Needs `gh` and GH_TOKEN.
+# The runs that the newest pipeline of this branch kept; it is no error if there are none. Needs `gh` and GH_TOKEN.
 fetch_github() {
   local run
   mkdir -p "$OUT/history"
-  # Only what this repository's own branch has written: a pull request of a fork can upload any artifact.
+  # Only artifacts of a branch of this repository: a pull request from a fork can upload any artifact.
   run=$(gh api "repos/$GITHUB_REPOSITORY/actions/artifacts?name=attention-history&per_page=100" --jq \
     "[.artifacts[] | select((.expired | not) and .workflow_run.head_branch == \"$GITHUB_REF_NAME\" and .workflow_run.head_repository_id == .workflow_run.repository_id)][0].workflow_run.id // empty")
   if [ -z "$run" ]; then echo "No earlier history."; return; fi

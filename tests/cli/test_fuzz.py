@@ -68,7 +68,7 @@ def test_text_of_a_group(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """How many, an example, the first, and the command that repeats it."""
     plant(monkeypatch, {5: Conformity.CRASHED, 6: Conformity.CRASHED})
     words = " ".join(shell("fuzz", "--start", "4", "--cases", "4", "--seed", "9", "--no-reduce").stdout.split())
-    assert words.startswith("- 2 cases: crashed: seen in case #. E.g. case ")
+    assert words.startswith("- 2 cases: crashed: seen in case #. Example: case ")
     assert "sdpa-onnx fuzz --runtime ort-cpu --seed 9 --start" in words
     assert "4 cases (numbers 4 to 7): 2 right, 0 rounding-level, 0 suspicious, 0 wrong, 0 refused, 2 crashed." in words
 
