@@ -61,7 +61,7 @@ def test_a_wrong_model_is_shown_with_its_evidence(
 
 
 def test_given_inputs_are_judged(model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays of the caller's, right and wrong; what repeats it says that they must be saved."""
+    """Arrays of the caller, right and wrong; the command that repeats it states that they must be saved."""
     rng = np.random.default_rng(0)
     inputs = {name: rng.standard_normal((1, 2, 5, 8), dtype=np.float32) for name in model.input_names}
     assert _found(model, inputs=inputs) is None
@@ -83,7 +83,7 @@ def test_a_missing_input_is_one_sentence(model: OnnxModel) -> None:
 
 
 def test_nothing_judged_is_no_agreement(model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime that does not take the model, and a check that gives no record at all."""
+    """A runtime that does not support the model, and a check without any record."""
     refused: list[Record] = [AgreementRecord(outcome=Outcome.UNSUPPORTED, reason="No kernel.")]
     for records, why in ((refused, " No kernel."), ([], ""), ([ExportRecord()], "")):
         monkeypatch.setattr(verify_file, "verify_file", lambda *_, records=records, **__: iter(records))

@@ -1,4 +1,4 @@
-"""Two callables on a clock that only they advance, and synthetic samples: ratio, clock, word, doubts."""
+"""Two callables on a clock that only they advance, and synthetic samples: ratio, clock, verdict, warnings."""
 
 import hashlib
 import platform
@@ -78,7 +78,7 @@ def test_a_round_is_the_mean_of_a_visit(clock: FakeClock) -> None:
 
 
 def test_short_calls_are_timed_many_at_a_stroke(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call of 100 ns is timed 500 at a stroke, one of 1 us 50, and both are told per call."""
+    """A call of 100 ns is timed in batches of 500, one of 1 us in batches of 50, and both are reported per call."""
     monkeypatch.setattr(callables, "_VISIT_SECONDS", 1e-4)
     pair = time_callables(clock.arm("a", 100), clock.arm("b", 1000), seconds=0.01, clock=clock)
     assert pair.baseline.record.median_seconds == pytest.approx(100e-9)
@@ -90,7 +90,7 @@ def test_short_calls_are_timed_many_at_a_stroke(clock: FakeClock, monkeypatch: p
 def test_a_long_call_is_not_repeated_since_the_other_is_short(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each arm has its own number of calls: 100 ns and 100 ms, and the whole ends after 20 blocks of one such call."""
+    """Each arm has its own number of calls: 100 ns and 100 ms; measuring ends after 20 blocks of one such call."""
     monkeypatch.setattr(callables, "_VISIT_SECONDS", 1e-4)
     pair = time_callables(clock.arm("a", 100), clock.arm("b", 100 * _MILLISECOND), seconds=0.1, clock=clock)
     assert (pair.candidate.iterations, pair.candidate.record.blocks) == (1, 20)
@@ -180,7 +180,7 @@ def test_the_clock(baseline: ArmSamples, candidate: ArmSamples, waits: bool, clo
 
 
 def test_rounds_are_of_the_clock_that_decided() -> None:
-    """What pytest-benchmark shows beside our line agrees with it."""
+    """The figures of pytest-benchmark agree with those in our line."""
     pair = _judged(_arm(2.0, 1.0), _arm(3.0, 1.2))
     assert pair.candidate.record.clock == "cpu"
     assert pair.candidate.rounds == pytest.approx([1.2] * 30)
@@ -192,13 +192,13 @@ def _used(idle: float | None, beyond: float = 0.45) -> ThreadsUsed:
 
 @pytest.mark.parametrize(("beyond", "clock"), [(0.45, "wall"), (0.04, "cpu")])
 def test_threads_that_take_turns_are_threads(beyond: float, clock: str) -> None:
-    """On a busy machine two threads have no more CPU time than wall time; the calling thread's own share tells."""
+    """On a busy machine two threads have no more CPU than wall time; the share of the calling thread shows them."""
     record = _judged(_arm(2.0, 1.0), _arm(3.0, 1.2), used=_used(None, beyond)).candidate.record
     assert record.clock == clock
 
 
 def test_threads_without_cores_get_no_ratio() -> None:
-    """Equal code came out FASTER so: no interval, no word that claims anything, and the way out."""
+    """Equal code got the verdict FASTER here: no interval, no such verdict, and a remedy."""
     told = (
         "Undecidable on this machine now: the callables use several threads, but only 0.5 cores are idle; set "
         "OPENBLAS_NUM_THREADS=1, or the variable of your library, before Python starts."
@@ -212,7 +212,7 @@ def test_threads_without_cores_get_no_ratio() -> None:
 
 @pytest.mark.parametrize("used", [_used(2.0), _used(1.9), _used(0.5, 0.04)])
 def test_a_machine_with_cores_decides(used: ThreadsUsed) -> None:
-    """Two idle cores, nearly, or one thread on a busy machine: the ratio stands."""
+    """Two idle cores, nearly, or one thread on a busy machine: the ratio is valid."""
     record = _judged(_arm(2.0, 1.0), _arm(3.0, 1.2), used=used).candidate.record
     assert (record.outcome, record.verdict) == (Outcome.OK, RatioVerdict.SLOWER)
 
@@ -245,7 +245,7 @@ def test_a_clone_that_differs_voids_the_word(factor: float, verdict: RatioVerdic
 
 
 def test_another_timing_is_told(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two at once spoil each other: a doubt on both records, before any other."""
+    """Two timings at once disturb each other: a warning on both records, before any other."""
     notice = SimpleNamespace(warnings=lambda: ("Another timing of sdpa_onnx (process 7) ran at the same time.",))
     monkeypatch.setattr(callables, "announced", lambda: nullcontext(notice))
     pair = time_callables(clock.arm("a", _MILLISECOND), clock.arm("b", _MILLISECOND), seconds=0.1, clock=clock)

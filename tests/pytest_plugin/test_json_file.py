@@ -1,4 +1,4 @@
-"""`--sdpa-json`: whole or not at all, with the commit where there is one."""
+"""`--sdpa-json`: written completely or not at all, with the commit if there is one."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_an_old_file_does_not_pass_for_a_new_one(tmp_path: Path) -> None:
-    """Without a comparison the file says that there was none."""
+    """Without a comparison the file has an empty list."""
     path = tmp_path / "a.json"
     write_json(path, [_ENTRY], root=tmp_path)
     write_json(path, [], root=tmp_path)
@@ -36,7 +36,7 @@ def test_an_old_file_does_not_pass_for_a_new_one(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
-    """A folder that is not there is one sentence; nothing else appears beside the target."""
+    """A missing folder is one sentence; no other file appears next to the target."""
     with pytest.raises(FolderError) as caught:
         write_json(tmp_path / "none" / "a.json", [_ENTRY], root=tmp_path)
     assert str(caught.value) == f"Cannot write {tmp_path / 'none' / 'a.json'}: No such file or directory."

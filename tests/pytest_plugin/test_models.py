@@ -1,4 +1,4 @@
-"""Two models for a test: what is asked of `bench`, and what becomes of its records."""
+"""Two models for a test: the arguments of `bench`, and the result from its records."""
 
 from collections.abc import Iterator, Mapping
 
@@ -32,7 +32,7 @@ def model() -> OnnxModel:
 
 
 class _Bench:
-    """Gives these records, and remembers what it was asked."""
+    """Returns these records, and stores its arguments."""
 
     def __init__(self, *records: TimingRecord) -> None:
         self.records = {record.arm: record for record in records}
@@ -75,7 +75,7 @@ def test_both_arms_are_timed_as_bench_does(planted: _Bench, model: OnnxModel) ->
 
 
 def test_a_busy_machine_is_a_reason(planted: _Bench, model: OnnxModel) -> None:
-    """Nothing can be said now: no error, no figure."""
+    """No verdict is possible now: no error, no figure."""
     planted.records = {"base": _SKIPPED, "head": _HEAD}
     assert _timed(model, model) == _REASON
 

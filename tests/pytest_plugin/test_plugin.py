@@ -89,7 +89,7 @@ def test_slower_fails_equal_passes_and_all_are_told(run: Run, pytester: pytest.P
 
 
 def test_both_arms_join_pytest_benchmark(run: Run, pytester: pytest.Pytester) -> None:
-    """They stand in its table and its JSON, which our reader reads; its own entries stay."""
+    """They are in its table and its JSON, which our reader reads; its own entries stay."""
     body = f"""{_CALLS}
 def test_it(sdpa, benchmark):
     sdpa.compare(work(1), work(3))
@@ -145,7 +145,7 @@ def test_broken(sdpa):
 
 
 def test_what_a_test_does_wrong_is_its_own_error(run: Run) -> None:
-    """One sentence each; what a callable raises is shown as what it is; no comparison is told."""
+    """One sentence each; an exception of a callable is shown unchanged; no comparison is reported."""
     body = """
 import pytest
 
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_written_is_told_before_any_test(
 
 
 def test_a_full_disk_fails_the_run(run: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stood in the file stays, the summary says why, and the run does not pass."""
+    """The former content of the file stays, the summary has the reason, and the run does not pass."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -251,7 +251,7 @@ def test_unknown(sdpa):
 
 
 def test_models_inside_pytest(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pair is told by the names of its arms; a busy machine and a missing runtime skip with the reason."""
+    """A pair is reported by the names of its arms; a busy machine and a missing runtime skip with the reason."""
     arms = [TimedArm(record=TimingRecord(arm=name, baseline="base"), rounds=[1.0], iterations=1) for name in "bh"]
 
     def timed(base: str, head: str, **_: object) -> TimedPair | str:
@@ -279,7 +279,7 @@ def test_models(sdpa, head):
 
 @pytest.mark.slow
 def test_models_for_real(pytester: pytest.Pytester) -> None:
-    """A model against itself, in several processes of each; what it says of the time is left open."""
+    """A model against itself, in several processes of each; the verdict on the time is not asserted."""
     pytester.makepyfile(
         """
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
@@ -303,7 +303,7 @@ def test_it(sdpa):
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["-p", "no:benchmark"]], ids=["beside", "alone"])
 def test_unused_it_loads_nothing(pytester: pytest.Pytester, options: list[str]) -> None:
-    """A run that never asks for the fixture has neither torch nor onnxruntime nor numpy in it."""
+    """A run that never uses the fixture imports neither torch nor onnxruntime nor numpy."""
     pytester.makepyfile(
         """
 import sys

@@ -33,7 +33,7 @@ def _result(low: float, high: float, verdict: RatioVerdict = RatioVerdict.SLOWER
 
 
 def test_an_interval_that_says_nothing_is_no_answer() -> None:
-    """Ends a factor of two apart; a word that claims something stands as it is."""
+    """Ends a factor of two apart; a verdict other than inconclusive or noisy is unchanged."""
     shown = "name: candidate / baseline 1.200 [0.130, 7.600] INCONCLUSIVE: no answer, too much disturbance (medians "
     assert _result(0.13, 7.6, RatioVerdict.INCONCLUSIVE).describe().startswith(shown)
     assert "no answer" not in _result(0.8, 1.6, RatioVerdict.INCONCLUSIVE).describe()
@@ -61,7 +61,7 @@ def test_undecidable_has_no_ratio() -> None:
 
 
 def test_one_line() -> None:
-    """Name, ratio, interval, word, both medians, clock and blocks; the candidate stands first."""
+    """Name, ratio, interval, verdict, both medians, clock and blocks; the candidate first."""
     assert _result(1.1, 1.3).describe() == _LINE
     assert _result(1.1, 1.3, name="").describe() == _LINE.removeprefix("name: ")
 
@@ -101,7 +101,7 @@ def test_what_fails(low: float, high: float, verdict: RatioVerdict, fails: bool,
 
 
 def test_failures_say_why() -> None:
-    """The margin and the whole line."""
+    """The margin and the complete line."""
     with pytest.raises(AssertionError) as caught:
         _result(1.1, 1.3).assert_not_slower()
     assert str(caught.value) == f"Slower by more than 0.05 of the baseline's time: {_LINE}."

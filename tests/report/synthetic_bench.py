@@ -75,7 +75,7 @@ def benched(*records: TimingRecord, length: int = 128, numbers: ArmAgreement | N
 
 
 def over_lengths(ratios: Mapping[int, float], *, arm: str = "ort-cpu") -> list[BenchResult]:
-    """An arm beside torch at several lengths."""
+    """An arm and torch at several lengths."""
     return [
         benched(timing(BASELINE, length=length), timing(arm, ratio, length=length), length=length)
         for length, ratio in ratios.items()

@@ -1,4 +1,4 @@
-"""Synthetic rows of `conformance`: believable shapes, invented figures, no runtime asked."""
+"""Synthetic rows of `conformance`: plausible shapes, invented figures, no runtime is used."""
 
 from collections.abc import Iterator
 

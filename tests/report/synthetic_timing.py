@@ -1,4 +1,4 @@
-"""Synthetic records of comparisons in worker processes, no machine read; and how tests look at what is told of them."""
+"""Synthetic records of comparisons in worker processes, and how tests read the report of them; no machine is used."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ STANDARD_ERROR = 0.0035
 def judged_arm(
     record: TimingRecord, ratio: float, verdict: RatioVerdict, *, confidence: float = 0.99, **fields: object
 ) -> TimingRecord:
-    """The arm as the paired test would write it: its ratio, the interval that fits, and the verdict asked for."""
+    """The arm as the paired test would record it: its ratio, a matching interval, and the requested verdict."""
     estimate = RatioEstimate(
         log_ratio=math.log(ratio), standard_error=STANDARD_ERROR, degrees=DEGREES, launches=record.launches
     )
@@ -57,7 +57,7 @@ def judged(
 
 
 def with_costs(record: TimingRecord, **fields: object) -> TimingRecord:
-    """The arm with all that is measured beside its steady time."""
+    """The arm with all measurements besides its steady time."""
     seconds = record.median_seconds
     costs = {
         "launches": 4,
@@ -76,13 +76,13 @@ def with_costs(record: TimingRecord, **fields: object) -> TimingRecord:
 
 
 def noisy(seq_len: int = 256) -> list[TimingRecord]:
-    """A comparison in which a clone of the baseline came out different."""
+    """A comparison in which the time of a clone of the baseline differs."""
     words = {DECOMPOSED: (0.70, RatioVerdict.NOISY), FUSED: (0.60, RatioVerdict.NOISY)}
     return judged(words, seq_len=seq_len)
 
 
 def not_timed(outcome: Outcome, reason: str, arm: str = "ort-cpu blocked 18") -> TimingRecord:
-    """An arm that has no time, beside those of length 512."""
+    """An arm without a time, with those of length 512."""
     case = case_of()
     return TimingRecord(
         case=case.case_id,

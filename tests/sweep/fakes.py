@@ -1,4 +1,4 @@
-"""Runtimes that misbehave, for the runner and the workflows; a real one is planted beside them."""
+"""Runtimes that misbehave, for the runner and the workflows, registered together with a real one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -58,7 +58,7 @@ class FaultySession:
 
 @dataclass
 class Faulty:
-    """onnxruntime's CPU provider with a planted fault; `name` decides what the records say."""
+    """onnxruntime's CPU provider with a planted fault; `name` is the name in the records."""
 
     fault: Fault = field(default=lambda _, outputs: outputs)
     name: str = "ort-cpu"
@@ -86,7 +86,7 @@ class Absent(Faulty):
 
 
 class Refusing(Faulty):
-    """A runtime that does not take the model."""
+    """A runtime that does not support the model."""
 
     def supports(self, model: OnnxModel) -> Supported | Unsupported:
         return Unsupported("fake has no such kernel")
@@ -103,7 +103,7 @@ class Throwing(Faulty):
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, *fakes: Faulty) -> None:
-    """Let `get_runtime` give these by their names, in every module that asks for runtimes."""
+    """Make `get_runtime` return these by name, in every module that looks up runtimes."""
     by_name = {fake.name: fake for fake in fakes}
 
     def find(name: str) -> Runtime:

@@ -49,7 +49,7 @@ def _compared(length: int, *, numbers: ArmAgreement | None = None) -> BenchResul
 
 
 def test_whole_run(tmp_path: Path, prepared: PreparedBench) -> None:
-    """Records in order with their cells, raw samples beside them, and the circumstances."""
+    """Records in order with their cells, raw samples, and the environment."""
     judged = AgreementRecord(target="files, ort-cpu", runtime="ort-cpu")
     with BenchRun(tmp_path / "run", prepared, command="sdpa-onnx bench m.onnx") as run:
         run.add(_compared(128, numbers=ArmAgreement(records=(judged,))))
@@ -68,7 +68,7 @@ def test_whole_run(tmp_path: Path, prepared: PreparedBench) -> None:
 
 
 def test_stopped_run_keeps_what_has_ended(tmp_path: Path, prepared: PreparedBench) -> None:
-    """A run that was stopped is readable and says that it is not whole."""
+    """A run that was stopped is readable and marked as incomplete."""
     with BenchRun(tmp_path / "run", prepared, command="") as run:
         run.add(_compared(128))
     header, records = read_run(tmp_path / "run")

@@ -24,7 +24,7 @@ _ONE_CASE = TINY.replace("is_causal = [false, true]", "is_causal = [true]")
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the suite and a finished run of it; the process's words beside it."""
+    """A folder with the suite and a finished run of it, and the output of the process."""
     folder = tmp_path_factory.mktemp("finished")
     write_suite(folder)
     done = sdpa_onnx("run", "tiny.toml", "--out", "run", cwd=folder)
@@ -43,7 +43,7 @@ def _rendered(folder: Path) -> dict[str, bytes]:
 
 
 def _assert_complete(folder: Path, suite: Path) -> None:
-    """Every planned job stands exactly once in the file, with all its parts, and its samples are readable."""
+    """Every planned job is in the file exactly once, with all its parts, and its samples are readable."""
     planned = [job_id(job) for job in plan(load_suite(str(suite)))]
     header, records = read_run(folder)
     assert header.is_finished
@@ -73,14 +73,14 @@ def test_every_cell_is_done_once(finished: Path) -> None:
 
 
 def test_files_of_a_run(finished: Path) -> None:
-    """The folder holds what DESIGN says, and no temporary file."""
+    """The folder has the contents described in DESIGN, and no temporary file."""
     names = {path.relative_to(finished / "run").parts[0] for path in (finished / "run").rglob("*")}
     assert {"run.json", "records.jsonl", "samples", "models", "summary.md"} <= names
     assert not [path for path in (finished / "run").rglob(".*") if path.name != ".lock"]
 
 
 def test_summary_starts_with_what_was_found(finished: Path) -> None:
-    """The first sentence says how many checks agree and how near the bound they came; the terminal says the same."""
+    """The first sentence has the number of checks that agree and their largest error; the terminal has the same."""
     first = (finished / "run" / "summary.md").read_text().splitlines()[:4]
     said = " ".join((finished / "stdout").read_text().split())
     sentence = "All 4 checks agree with the float64 oracle; the largest error is "
@@ -90,7 +90,7 @@ def test_summary_starts_with_what_was_found(finished: Path) -> None:
 
 
 def test_words_for_the_person_are_on_stderr(finished: Path) -> None:
-    """stderr tells where the run is written; colours are nowhere in a pipe."""
+    """stderr has the folder of the run; colours are nowhere in a pipe."""
     assert (finished / "stderr").read_text().splitlines()[0] == "sdpa-onnx: writing run"
     assert "\x1b" not in (finished / "stderr").read_text() + (finished / "stdout").read_text()
 
@@ -125,7 +125,7 @@ def test_json_is_only_json(finished: Path) -> None:
 
 @pytest.mark.slow
 def test_resuming_a_finished_run_does_nothing_more(finished: Path) -> None:
-    """Going on with a finished run runs no job, keeps the records and says the same, as JSON here."""
+    """Resuming a finished run runs no job, keeps the records and prints the same, here as JSON."""
     records = (finished / "run" / "records.jsonl").read_bytes()
     samples = {path.name: path.stat().st_mtime_ns for path in (finished / "run" / "samples").iterdir()}
     done = sdpa_onnx("run", "tiny.toml", "--out", "run", "--resume", "--json", cwd=finished)
@@ -208,7 +208,7 @@ def test_one_kill(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_five_kills(tmp_path: Path) -> None:
-    """kill -9 at five random moments, each run gone on with: every planned job is there exactly once at the end."""
+    """kill -9 at five random moments, each run resumed: every planned job is there exactly once at the end."""
     write_suite(tmp_path)
     rng = np.random.default_rng(20261129)
     _kill_and_go_on(tmp_path, [float(rng.uniform(0.05, 5.0)) for _ in range(5)])
@@ -217,7 +217,7 @@ def test_five_kills(tmp_path: Path) -> None:
 def test_failed_cell_exits_with_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A failing cell makes the exit code 1; the first sentence says so, and progress names the job."""
+    """A failing cell makes the exit code 1; the first sentence reports it, and progress names the job."""
     write_suite(tmp_path, _ONE_CASE.replace('timing = ["ort-cpu", "torch"]\n', ""))
     plant(monkeypatch, Throwing(name="torch", error=RuntimeError("no kernel")))
     monkeypatch.chdir(tmp_path)

@@ -43,6 +43,6 @@ def test_one_spoilt_run_is_named_and_the_others_go_on(
 
 
 def test_the_good_line_is_what_the_faults_are_planted_in() -> None:
-    """Each fault replaces something that stands in the line."""
+    """Each fault replaces something that is in the line."""
     line = encode_record(_GOOD)
     assert all(old in line for _, old, _, _ in _SPOILT if old is not None)

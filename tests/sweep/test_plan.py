@@ -16,7 +16,7 @@ from tests.sweep.suites import TINY, suite_of, write_suite
 
 
 def test_exports_first_then_agreement_before_timing(tmp_path: Path) -> None:
-    """Graphs come first; of each case its judgements come before its times."""
+    """Graphs come first; for each case its checks come before its times."""
     jobs = plan(suite_of(tmp_path))
     assert [type(job).__name__ for job in jobs] == ["ExportJob"] * 2 + ["AgreementJob", "AgreementJob", "TimingJob"] * 2
     assert [job.runtime for job in jobs if isinstance(job, AgreementJob)] == ["ort-cpu", "torch"] * 2
@@ -106,7 +106,7 @@ def test_nothing_is_timed_without_timing(tmp_path: Path) -> None:
 
 
 def test_probes_are_asked_once_of_each_graph_and_runtime(tmp_path: Path) -> None:
-    """Structure does not depend on the size, so only the first case of a graph asks; torch has one graph only."""
+    """Structure does not depend on the size, so only the first case of a graph is probed; torch has one graph only."""
     text = TINY.replace("probes = false", "probes = true").replace("opsets = [23]", "opsets = [18, 23]")
     jobs = plan(suite_of(tmp_path, text.replace("is_causal = [", "kv_seq_len = [8, 16, 24]\nis_causal = [")))
     judged = [job for job in jobs if isinstance(job, AgreementJob)]
@@ -125,7 +125,7 @@ def test_no_probes_where_none_are_wanted(tmp_path: Path) -> None:
 
 
 def test_forms_are_further_arms() -> None:
-    """A form is exported once, judged where it is timed and not on torch, and stands beside the usual arms."""
+    """A form is exported once, judged where it is timed and not on torch, and added to the usual arms."""
     jobs = plan(msgspec.toml.decode(_FORMS, type=Suite))
     exports = [(job.model.opset, job.model.form) for job in jobs if isinstance(job, ExportJob)]
     assert exports == [(18, None), (23, None), (23, Form.BLOCKED)]

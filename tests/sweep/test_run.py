@@ -1,4 +1,4 @@
-"""A run from start to end, and when it may be gone on with."""
+"""A run from start to end, and when it may be resumed."""
 
 import functools
 from pathlib import Path
@@ -107,7 +107,7 @@ def test_what_did_not_fail_is_done(tmp_path: Path, outcome: Outcome) -> None:
 
 
 def test_another_suite_is_refused(tmp_path: Path) -> None:
-    """A folder of another plan is never gone on with, not even by force."""
+    """A folder of another plan is never resumed, not even by force."""
     for force in (False, True):
         folder = tmp_path / f"run-{force}"
         _open(suite_of(tmp_path, _QUICK), folder).__exit__(None, None, None)
@@ -151,7 +151,7 @@ def test_changed_versions_or_machine_are_refused_unless_forced(
     machine: dict[str, str],
     changed: str,
 ) -> None:
-    """Figures of two machines or versions are not mixed unless the user says so."""
+    """Figures of two machines or versions are not mixed unless the user requests it."""
     suite = suite_of(tmp_path, _QUICK)
     _pretend(monkeypatch, {"torch": "1"}, _MACHINE)
     _open(suite, tmp_path / "run").__exit__(None, None, None)
@@ -206,7 +206,7 @@ def test_reference_is_not_timed(tmp_path: Path) -> None:
 
 
 def test_newest_run_is_found(tmp_path: Path) -> None:
-    """--resume without --out takes the newest run of the suite, and no folder without a run.json."""
+    """--resume without --out uses the newest run of the suite, and no folder without a run.json."""
     for name in ("quick-20260101T000000Z", "quick-20260301T000000Z", "other-20260401T000000Z"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").write_text("{}")
@@ -228,7 +228,7 @@ def test_new_folder_sorts_by_time(tmp_path: Path) -> None:
 
 
 def test_watcher_hears_what_is_left(tmp_path: Path) -> None:
-    """The start is told with the jobs themselves, not with those that are done."""
+    """The start is reported with the remaining jobs, not with those that are done."""
     suite = suite_of(tmp_path, _QUICK)
     with _open(suite, tmp_path / "run") as store:
         for name in _ids(suite)[:-1]:

@@ -37,7 +37,7 @@ def _ignore(*told: object) -> None:
 def _run(
     suite: Suite, folder: Path, models: ModelCache | None = None, machine: FakeMachine | None = None
 ) -> tuple[list[Record], list[tuple[str, bool]]]:
-    """Carry out the whole plan, timings on fake workers; the stored records, and what was told after each job."""
+    """Carry out the whole plan, timings on fake workers; the stored records, and the report after each job."""
     told: list[tuple[str, bool]] = []
     with Store.create(folder, HEADER) as store, (machine or FakeMachine()).pool(fresh=False) as pool:
         Runner(store=store, ceilings=None, pool=pool, models=_MODELS if models is None else models).run(
@@ -109,7 +109,7 @@ def test_runtime_that_throws_fails_its_jobs_alone(
 
 
 def test_arm_that_throws_does_not_take_the_other_arms_with_it(suite: Suite, tmp_path: Path) -> None:
-    """When one arm of a comparison fails its record says which arm and why, and ratios refer to another."""
+    """If one arm of a comparison fails, its record has the arm and the reason, and ratios refer to another."""
     machine = FakeMachine(arms={"torch": FakeArm(fails=dict.fromkeys(range(99), "load"))})
     records, told = _run(suite, tmp_path / "run", machine=machine)
     timed = [record for record in records if isinstance(record, TimingRecord)]
@@ -147,7 +147,7 @@ def test_missing_baseline_is_replaced_by_an_arm_that_ran(
 
 
 def test_refusing_runtime_is_unsupported(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime that does not take the model is a finding with its reason, judged and timed alike."""
+    """A runtime that does not support the model is a finding with its reason, judged and timed alike."""
     plant(monkeypatch, Refusing(name="torch"))
     records, _ = _run(suite, tmp_path / "run")
     assert _outcomes(records)[2:] == [
@@ -169,7 +169,7 @@ def test_nothing_to_time(suite: Suite, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_wrong_output_disagrees(suite: Suite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime that computes something else is told after its job, with the proof in the record."""
+    """A runtime that computes something else is reported after its job, with the proof in the record."""
     plant(monkeypatch, Faulty(name="torch", fault=lambda _, out: {name: 1.01 * array for name, array in out.items()}))
     records, told = _run(suite, tmp_path / "run")
     wrong = records[2]

@@ -30,14 +30,14 @@ def _bytes(records: list) -> bytes:  # type: ignore[type-arg]
 
 
 def test_what_is_appended_is_read(tmp_path: Path) -> None:
-    """Records come back equal and in order, with the jobs done counted."""
+    """Records are read back equal and in order, with the jobs done counted."""
     header, records = read_run(_filled(tmp_path / "run"))
     assert records == [*_A, *_B, *_C]
     assert (header.suite, header.planned_cells, header.done_cells, header.is_finished) == ("t", 3, 3, False)
 
 
 def test_file_is_one_record_a_line(tmp_path: Path) -> None:
-    """records.jsonl is what DESIGN says: one JSON object a line, each with schema and kind."""
+    """records.jsonl follows DESIGN: one JSON object per line, each with schema and kind."""
     lines = (_filled(tmp_path / "run") / "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == [
         "agreement",
@@ -51,7 +51,7 @@ def test_file_is_one_record_a_line(tmp_path: Path) -> None:
 
 
 def test_torn_at_every_byte_of_the_last_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever a kill cuts the last job, the others stay whole, and resuming drops exactly the torn one."""
+    """Wherever a kill cuts the last job, the others stay complete, and resuming drops exactly the torn one."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # hundreds of waits for the disk test nothing here
     folder, path = tmp_path / "run", tmp_path / "run" / "records.jsonl"
     first, last = [ExportRecord(job="a")], [ExportRecord(job="b", parts=2, cell=cell) for cell in ("x", "y")]
@@ -139,7 +139,7 @@ def test_two_processes_on_one_folder(tmp_path: Path) -> None:
 
 
 def _full_after(amount: int) -> Callable[[int, bytes], int]:
-    """os.write that takes some bytes and then finds the disk full."""
+    """os.write that accepts some bytes and then finds the disk full."""
     left = amount
     write = os.write
 
@@ -172,13 +172,13 @@ def test_full_disk_takes_back_what_was_written(tmp_path: Path, monkeypatch: pyte
 
 
 def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system that takes a few bytes at a time still gets the whole job."""
+    """A system that accepts a few bytes at a time still gets the whole job."""
     monkeypatch.setattr(os, "write", _full_after(1_000_000))
     assert read_run(_filled(tmp_path / "run"))[1] == [*_A, *_B, *_C]
 
 
 def test_full_disk_keeps_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When run.json cannot be written again the old one stays and nothing lies beside it."""
+    """If run.json cannot be written again, the old one stays and no temporary file is left."""
     folder = _filled(tmp_path / "run")
     before = (folder / "run.json").read_bytes()
 
@@ -234,7 +234,7 @@ _GARBAGE = {
 
 @pytest.mark.parametrize(("line", "words"), _GARBAGE.values(), ids=_GARBAGE)
 def test_line_that_is_no_record(tmp_path: Path, line: bytes, words: str) -> None:
-    """A whole line that cannot be read is told with file and line, to read and to resume, and is not dropped."""
+    """A complete line that cannot be read is reported with file and line, on read and on resume, and is not dropped."""
     folder = _filled(tmp_path / "run")
     path = folder / "records.jsonl"
     path.write_bytes(_bytes(_A) + line + b"\n" + _bytes(_B))
@@ -247,7 +247,7 @@ def test_line_that_is_no_record(tmp_path: Path, line: bytes, words: str) -> None
 
 
 def test_damaged_header(tmp_path: Path) -> None:
-    """A run.json that cannot be read is told with its path."""
+    """A run.json that cannot be read is reported with its path."""
     folder = _filled(tmp_path / "run")
     (folder / "run.json").write_text("{")
     with pytest.raises(RecordFormatError) as caught:
@@ -269,7 +269,7 @@ def test_refused_resume_frees_the_folder(tmp_path: Path) -> None:
 
 
 def test_samples_and_models_are_kept_whole(tmp_path: Path) -> None:
-    """Raw samples come back exactly; a graph is named by its hash and written once."""
+    """Raw samples are read back exactly; a graph is named by its hash and written once."""
     with Store.create(tmp_path / "run", HEADER) as store:
         samples = store.write_samples("cell", {"wall_seconds": np.array([[0.1, 0.2]])})
         model = store.write_model("h" * 64, b"graph")

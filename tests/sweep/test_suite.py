@@ -1,4 +1,4 @@
-"""Every mistake in a suite, by the whole sentence that the user reads."""
+"""Every mistake in a suite, by the complete sentence that the user reads."""
 
 import re
 from pathlib import Path
@@ -73,7 +73,7 @@ _WRONG_TYPES = {
 
 @pytest.mark.parametrize(("text", "words"), _WRONG_TYPES.values(), ids=_WRONG_TYPES)
 def test_wrong_type(tmp_path: Path, text: str, words: str) -> None:
-    """A value of another type is told with its place, what it is and what it should be."""
+    """A value of another type is reported with its place, its type and the expected type."""
     path = write_suite(tmp_path, text)
     assert _error(path).replace("[...]", "[0]") == f"Suite {path}: {words}"
 
@@ -147,7 +147,7 @@ def test_value_that_would_fail_or_be_replaced_later(tmp_path: Path, text: str, k
 
 
 def test_heads_that_do_not_divide(tmp_path: Path) -> None:
-    """A combination that is no attention is told with the figures."""
+    """A combination that is no attention is reported with the figures."""
     path = write_suite(tmp_path, _PLAIN + "kv_num_heads = [8, 3]\n")
     assert _error(path) == (
         "The suite has an impossible case for 'sdpa': q_num_heads is 8, which kv_num_heads = 3 does not divide. "
@@ -173,26 +173,26 @@ def test_head_dim_of_zero(tmp_path: Path) -> None:
     ids=["no-value", "brackets", "text"],
 )
 def test_text_that_is_no_toml(tmp_path: Path, text: str, what: str) -> None:
-    """Broken TOML is told as such, with line and column."""
+    """Broken TOML is reported as such, with line and column."""
     path = write_suite(tmp_path, text)
     assert _error(path) == f"Suite {path} is not TOML: {what}."
 
 
 def test_binary_file(tmp_path: Path) -> None:
-    """A file that is no text is told as such."""
+    """A file that is not text is reported as such."""
     path = tmp_path / "s.toml"
     path.write_bytes(b"\xff\xfe\x00\x01")
     assert _error(path) == f"Suite {path} is not a text file."
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    """A .toml file that is not there is told with its path."""
+    """A .toml file that does not exist is reported with its path."""
     path = tmp_path / "none.toml"
     assert _error(path) == f"Cannot read suite {path}: No such file or directory."
 
 
 def test_directory(tmp_path: Path) -> None:
-    """A directory with the name of a suite is told in the system's words."""
+    """A directory with the name of a suite is reported with the message of the system."""
     path = tmp_path / "folder.toml"
     path.mkdir()
     assert _error(path) == f"Cannot read suite {path}: Is a directory."
@@ -213,7 +213,7 @@ def test_unknown_name(name: str, hint: str) -> None:
 
 
 def test_every_suite_of_ours_loads() -> None:
-    """The suites that come with the package are right, and called as their files."""
+    """The suites in the package are valid, and their names are those of their files."""
     found = {name: load_suite(name).name for name in built_in_suites()}
     assert found == {name: name for name in found}
     assert "quick" in found
@@ -244,7 +244,7 @@ def test_quick_has_its_stated_cases() -> None:
 
 
 def test_grid_is_every_combination_once(tmp_path: Path) -> None:
-    """Lists of one [[vary]] multiply; a case that two of them give is there once, where it came first."""
+    """Lists of one [[vary]] multiply; a case that occurs twice is there once, at its first place."""
     again = '[[vary]]\ntargets = ["sdpa"]\nis_causal = [true]\nq_seq_len = [16, 8]\n'
     found = cases(suite_of(tmp_path, TINY + "batch_size = [1, 3]\n" + again))
     assert [(case.batch_size, case.q_seq_len, case.spec.is_causal) for case in found if case.spec] == [
@@ -257,7 +257,7 @@ def test_grid_is_every_combination_once(tmp_path: Path) -> None:
 
 
 def test_ci_has_what_a_pull_request_needs() -> None:
-    """`ci` is the three uses, bare causal attention in every form, and one decode step; nothing that takes minutes."""
+    """`ci` is the three uses, bare causal attention in every form, and one decode step; nothing takes minutes."""
     suite = load_suite("ci")
     assert (suite.opsets, suite.agreement, suite.timing, suite.baseline) == (
         (18, 23),

@@ -45,7 +45,7 @@ def report(rows: list[GateRecord], *known: KnownFinding) -> GateReport:
 
 
 def mixed(**limits: object) -> list[GateRecord]:
-    """A comparison with every word."""
+    """A comparison with every verdict."""
     base: list[Record] = [agreed(inputs=f"spread {n}") for n in (1, 4, 16)] + [agreed(inputs="gone"), timed(case="old")]
     head: list[Record] = [
         agreed(inputs="spread 1"),
@@ -105,7 +105,7 @@ def test_known_findings_pass_and_are_told() -> None:
 
 @pytest.mark.parametrize(("word", "sentence"), [(GateVerdict.UNDECIDED, "TIME WAS NOT GATED in 1 case")])
 def test_noisy_is_in_the_first_lines(word: GateVerdict, sentence: str) -> None:
-    """Nobody may take a machine that was too noisy for a pass."""
+    """A machine that was too noisy must not look like a pass."""
     rows = compare_paired([], [], [beside(1.3, verdict=RatioVerdict.NOISY)], GateLimits())
     assert rows[0].word is word
     assert text(report(rows)).splitlines()[1].startswith(sentence)
@@ -158,13 +158,13 @@ def test_hostile_names_in_junit() -> None:
 
 
 def test_junit_names_are_unique() -> None:
-    """Readers take two test cases of one name for one."""
+    """Readers of JUnit merge two test cases of one name."""
     names = [(one.get("classname"), one.get("name")) for one in read(render_junit(report(mixed()))).iter("testcase")]
     assert len(names) == len(set(names))
 
 
 def test_a_comment_is_never_too_long() -> None:
-    """Thousands of regressions, each its own: the comment is cut, says so, and its first line is whole."""
+    """Thousands of different regressions: the comment is cut and states it, and its first line is complete."""
     rows = [
         GateRecord(
             gate=Gate.TIME,
@@ -208,7 +208,7 @@ def test_slower_within_the_margin_is_in_the_sentence() -> None:
 
 
 def test_many_findings_of_one_cause_are_told_once() -> None:
-    """The worst in full; each of the others is a row of the table. Three are told one by one."""
+    """The worst in full; each of the others is a row of the table. Up to three are printed in full."""
     base = [agreed(inputs=f"spread {n}") for n in range(6)]
     head = [
         agreed(

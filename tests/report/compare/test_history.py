@@ -26,7 +26,7 @@ def history() -> History:
 
 
 def test_markdown(history: History, golden: GoldenCheck) -> None:
-    """The whole page: changes with their cause, what is apart, what was skipped, the tables."""
+    """The whole page: changes with their cause, separate groups, skipped runs, the tables."""
     golden("history.md", history_markdown(history, {"history-1": ""}))
 
 
@@ -37,7 +37,7 @@ def test_a_quiet_history_says_so() -> None:
 
 
 def test_a_change_in_the_newest_run_only_is_told_as_such() -> None:
-    """One run may be chance of another kind than the rule knows of; the reader is told to wait."""
+    """One run may differ for a reason that the rule does not model; the reader is advised to wait."""
     runs = [*(stored(day) for day in range(1, 8)), stored(8, {FUSED: 1.3})]
     _, sentence, *_ = history_sentences(history_of(runs))
     assert sentence.startswith("From 2026-07-08 on, Attention (opset 23) on ort-cpu in sdpa")
@@ -87,7 +87,7 @@ def test_data_has_every_point(history: History) -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    """No link, mention or formula comes of a folder's name, and nothing that acts, in Markdown and on the page."""
+    """The name of a folder cannot become a link, mention, formula or control character, in Markdown and on the page."""
     name = "[l](http://evil.example) @all #12 $x$ <b> \x1b[2J\u202e"
     found = history_of(upgraded(), {name: "it is broken"})
     text, page = history_markdown(found, {}), history_page(found, {})

@@ -1,4 +1,4 @@
-"""The page of `conformance`: it stands alone, holds every row, and tells nothing of the machine or its user."""
+"""The page of `conformance`: it is self-contained, has every row, and reveals nothing about the machine or its user."""
 
 import base64
 import hashlib
@@ -73,7 +73,7 @@ def two_runtimes() -> ConformanceRun:
 
 @pytest.mark.parametrize("run", [run_of(*rows()), two_runtimes()], ids=["one-runtime", "two-runtimes"])
 def test_every_row_has_its_cell(run: ConformanceRun) -> None:
-    """Each row stands in the matrix once, with its verdict in mark, colour and words; nothing else does."""
+    """Each row is in the matrix once, with its verdict as mark, colour and text; nothing else is."""
     cells = [cell for cell in parsed(run).attributes("td", class_="cell") if "title" in cell]
     assert len(cells) == len(run.records)
     told = Counter((cell["title"].partition(". ")[0].partition(":")[0], cell["class"].split()[-1]) for cell in cells)
@@ -85,7 +85,7 @@ def test_every_row_has_its_cell(run: ConformanceRun) -> None:
 
 
 def test_every_row_that_is_not_right_has_its_evidence_and_command() -> None:
-    """Wrong, refused and crashed rows are told one by one, under the reason or the figures that they share."""
+    """Wrong, refused and crashed rows are listed one by one, under the reason or the figures that they share."""
     page = parsed(run_of(*rows()))
     cards = page.texts("article", class_="finding")
     for record in rows():
@@ -97,7 +97,7 @@ def test_every_row_that_is_not_right_has_its_evidence_and_command() -> None:
 
 
 def test_links_of_the_matrix_lead_to_their_findings() -> None:
-    """A mark that is not right is a link, and what it leads to tells of that row."""
+    """A mark that is not right is a link to the finding of that row."""
     page = parsed(run_of(*rows()))
     ids = [found["id"] for _, found, _ in page.elements if "id" in found]
     assert len(ids) == len(set(ids))
@@ -117,7 +117,7 @@ def test_columns_are_as_many_in_every_line_of_the_matrix() -> None:
 
 
 def test_the_page_stands_alone() -> None:
-    """Nothing is fetched; the browser is told to run our own script and style and no other."""
+    """Nothing is loaded; the browser may run only our own script and style."""
     page = parsed(run_of(*rows()))
     tags = {tag for tag, _, _ in page.elements}
     assert tags.isdisjoint({"link", "img", "iframe", "object", "form", "base"})
@@ -207,7 +207,7 @@ def test_paths_are_taken_out(text: str, left: str) -> None:
 
 
 def test_no_path_is_left_on_the_page() -> None:
-    """A path may stand in a reason, a command, a fact or a version; the page has none of it."""
+    """A reason, a command, a fact or a version may contain a path; the page has none of it."""
     where = "/srv/ann/private/thing"
     record = row(Conformity.REFUSED, reason=f"cannot read {where}", repeat=f"sdpa-onnx --page {where}/p.html")
     crashed = row(Conformity.CRASHED, opset=24, diagnosis=f"died in {where}/core.so:7")
@@ -218,7 +218,7 @@ def test_no_path_is_left_on_the_page() -> None:
 
 
 def test_known_and_new_are_marked() -> None:
-    """Beside known findings each card says which it is, with the reason."""
+    """With known findings each card shows whether it is known, with the reason."""
     records = list(rows())
     entry = KnownFinding(fields={"verdict": "wrong", "opset": 25}, why="https://example.org/issues/1", place="k")
     page = parsed(run_of(*records, known=KnownFindings(entries=(entry,)).sort(records)))
@@ -232,7 +232,7 @@ def test_known_and_new_are_marked() -> None:
 
 
 def test_no_rows_and_half_a_run() -> None:
-    """A page without rows says so, and half a run says that it is half."""
+    """A page without rows states it, and a stopped run is marked as incomplete."""
     assert "There are no rows: nothing was tested." in parsed(run_of()).texts("p")
     assert "Incomplete: the run was stopped, and only the rows finished by then follow." in parsed(
         run_of(row(), is_finished=False)
@@ -245,7 +245,7 @@ def test_the_same_run_gives_the_same_page() -> None:
 
 
 def test_seen_is_what_is_known() -> None:
-    """What is none of the known outcomes is not told beside the reading that names it."""
+    """An outcome that is none of the known ones is not printed next to the reading that names it."""
     wrong = row(Conformity.WRONG, observed="none of the known", reading="nan-swallowed")
     page = parsed(run_of(wrong))
     assert "observed" not in page.texts("dt")
@@ -254,7 +254,7 @@ def test_seen_is_what_is_known() -> None:
 
 
 def test_case_ids_are_explained() -> None:
-    """The page tells how to read every part of a case id."""
+    """The page explains every part of a case id."""
     spec = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8, is_causal=True)
     case_id = AttentionCase(spec=spec, batch_size=2, q_seq_len=5, kv_seq_len=7).case_id
     (told,) = [text for text in parsed(run_of()).texts("p") if case_id in text]

@@ -35,7 +35,7 @@ def two_runtimes() -> ConformanceRun:
 
 
 def with_known(*fields: dict[str, str | int | float | bool]) -> ConformanceRun:
-    """The run beside entries with these fields."""
+    """The run sorted by entries with these fields."""
     entries = [KnownFinding(fields=one, why=f"reason {n}", place=f"k.toml, entry {n}") for n, one in enumerate(fields)]
     return run_of(*rows(), known=KnownFindings(entries=tuple(entries)).sort(list(rows())))
 
@@ -50,7 +50,7 @@ def with_known(*fields: dict[str, str | int | float | bool]) -> ConformanceRun:
     ],
 )
 def test_whole_text(name: str, run: ConformanceRun, width: int, golden: GoldenCheck) -> None:
-    """One runtime, a narrow screen, two runtimes, and beside known findings."""
+    """One runtime, a narrow screen, two runtimes, and with known findings."""
     golden(name, printed(run, width))
 
 
@@ -122,12 +122,12 @@ def test_nothing_wraps_but_commands_and_the_matrix() -> None:
     ids=["none", "one", "skipped", "readings", "expanded", "unknown-version"],
 )
 def test_first_lines(records: list[ConformanceRecord], sentences: list[str]) -> None:
-    """Counts, and what is expanded, in words."""
+    """Counts, and what is expanded, as text."""
     assert conformance_findings(run_of(*records)) == sentences
 
 
 def test_a_run_that_was_stopped_says_so_first() -> None:
-    """Half a run must not look like a whole one; a runtime that was not reached is named."""
+    """A stopped run must not look like a complete one; a runtime that was not reached is named."""
     run = run_of(row(), is_finished=False, versions={"ort-cpu": "", "torch": "torch 2.13.0"})
     assert conformance_findings(run) == [
         "Incomplete: the run was stopped, and only the rows finished by then follow.",
@@ -156,13 +156,13 @@ def test_evidence(fields: dict[str, object], text: str) -> None:
 
 
 def test_places_are_listed_shortly() -> None:
-    """Element types of one operator and opset stand together."""
+    """Element types of one operator and opset are next to each other."""
     records = [row(dtype="float32"), row(dtype="float16"), row(opset=24), row(operator="decomposed", opset=0)]
     assert places(records) == "Attention 23 float32, float16; Attention 24 float32; decomposed float32"
 
 
 def test_different_observations_are_different_findings() -> None:
-    """Rows that are wrong in different ways are not told as one; the worst of each speaks."""
+    """Rows that are wrong in different manners are separate findings, each with its worst row."""
     wrong = [
         row(Conformity.WRONG, observed="zero", max_bound_ratio=2.0),
         row(Conformity.WRONG, observed="nan", opset=24),
@@ -207,7 +207,7 @@ def test_most_wrong_comes_first() -> None:
 
 @pytest.mark.parametrize(("observed", "shown"), [("none of the known", ""), ("upper-left", "  Observed: upper-left.")])
 def test_seen_is_what_is_known(observed: str, shown: str) -> None:
-    """What is none of the known outcomes is not told beside the reading that names it."""
+    """An outcome that is none of the known ones is not printed next to the reading that names it."""
     text = printed(run_of(row(Conformity.WRONG, observed=observed, reading="nan-swallowed")))
     assert [line for line in text.splitlines() if line.startswith("  Observed")] == ([shown] if shown else [])
     assert "  Reading: nan-swallowed" in text

@@ -96,7 +96,7 @@ def test_each_target_has_its_chart() -> None:
 
 
 def test_causal_is_another_line_than_full() -> None:
-    """Factors that only the case id tells keep slices apart."""
+    """Factors that only the case id contains keep slices separate."""
     causal = [
         check(case=(case := case_of(head_dim=width, causal=True)).case_id, spec=case.spec, sizes=sizes_of(case))
         for width in (16, 32, 64)

@@ -1,4 +1,4 @@
-"""The sentences of a report, one kind at a time, and whole in golden texts."""
+"""The sentences of a report, one kind at a time, and complete in golden texts."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ def tell(records: list[Record]) -> list[str]:
 
 
 def one_with(words: str, lines: list[str]) -> str:
-    """The only line that has these words."""
+    """The only line that contains this text."""
     (line,) = [line for line in lines if words in line]
     return line
 
@@ -35,7 +35,7 @@ def test_whole_text(name: str, records: list[Record], golden: GoldenCheck) -> No
 
 
 def test_no_records() -> None:
-    """Nothing run is said, not shown as success."""
+    """An empty run is reported as empty, not as success."""
     assert tell([]) == ["There are no records: nothing was checked and nothing was timed."]
 
 
@@ -64,7 +64,7 @@ def test_wrong() -> None:
 
 
 def test_times_of_wrong_outputs_do_not_count() -> None:
-    """Where there are times too, the reader is told not to trust them."""
+    """If there are times too, the report states that they are not valid."""
     lines = tell([check(**WRONG), *comparison()])
     assert lines[1].endswith(
         "are in sdpa on ort-cpu attention 23; their times are not valid until the outputs are right."
@@ -72,7 +72,7 @@ def test_times_of_wrong_outputs_do_not_count() -> None:
 
 
 def test_worst_is_by_bound_and_proof() -> None:
-    """A proven fault comes before a larger suspicion."""
+    """A proven fault is listed before a larger suspicion."""
     suspicious = {"outcome": Outcome.DISAGREES, "verdict": Verdict.SUSPICIOUS, "subject": Subject.OUTPUT, "site": "Y"}
     lines = tell(
         [check(**suspicious, max_bound_ratio=99.0), check(**WRONG), check(**(WRONG | {"max_bound_ratio": 2.0}))]
@@ -107,7 +107,7 @@ def test_not_finite(ratio: float) -> None:
 
 @pytest.mark.parametrize(("ratio", "agrees"), [(1.0, True), (1.0000001, False), (math.nan, False)])
 def test_a_forgotten_outcome_does_not_hide_a_fault(ratio: float, agrees: bool) -> None:
-    """An error above its bound is wrong whatever the outcome says; just inside is not."""
+    """An error above its bound is wrong whatever the outcome in the record; just inside is not."""
     first = tell([check(max_bound_ratio=ratio)])[0]
     assert first.startswith("The one check agrees") is agrees
     assert ("WRONG" in first) is not agrees
@@ -130,7 +130,7 @@ def test_not_ok_is_counted_and_grouped(outcome: Outcome) -> None:
 
 
 def test_many_reasons_are_cut() -> None:
-    """Four reasons are told, the rest counted."""
+    """Four reasons are printed, the others counted."""
     words = ("one", "two", "three", "four", "five", "six", "seven")
     lines = tell([check(outcome=Outcome.FAILED, verdict=None, reason=f"reason {word}") for word in words])
     assert lines[5] == "3 more reasons (3 records) in the table 'Not ok'."
@@ -146,7 +146,7 @@ def test_a_long_reason_is_one_short_line() -> None:
 
 @pytest.mark.parametrize("done", [0, 40, 96])
 def test_unfinished(done: int) -> None:
-    """A run that was cut short says so before anything else."""
+    """The report of an unfinished run starts with that."""
     cut = replace(header(), finished=None, done_cells=done)
     first = findings([check()], cut)[0]
     assert first.startswith(f"This run is not finished: {done} of 96 cells are done. The one check agrees")
@@ -167,7 +167,7 @@ def test_export_that_is_right() -> None:
 
 
 def test_baked_axis() -> None:
-    """A baked axis is not ok even if its outcome says so, and names the node."""
+    """A baked axis is not ok whatever the outcome in the record, and the line names the node."""
     baked = (BakedAxis(axis="q_seq_len", node="Reshape_3"), BakedAxis(axis="batch_size"))
     lines = tell([check(), ExportRecord(target="sdpa", form="decomposed", opset=18, baked=baked)])
     assert lines[0].endswith(" Not ok: 1 export disagrees.")
@@ -211,7 +211,7 @@ def test_agreement_record_defaults_are_not_agreement() -> None:
 
 
 def test_speed_of_one_comparison() -> None:
-    """Ratio with its interval, at a case in words, and what may be claimed."""
+    """Ratio with its interval, at a described case, and the verdict."""
     ratios = {FUSED: (0.83, 0.80, 0.86), DECOMPOSED: (1.2, 1.15, 1.25)}
     lines = tell([*with_ratios(comparison(), ratios)])
     where = f"the time of torch in sdpa, {CASE}"
@@ -232,7 +232,7 @@ def test_speed_of_one_comparison() -> None:
     ],
 )
 def test_nothing_is_claimed_while_the_interval_holds_one(ratio: tuple[float, float, float], word: str) -> None:
-    """Faster or slower only beside an interval without 1, and an effect above 1 %."""
+    """Faster or slower only with an interval without 1, and an effect above 1 %."""
     line = one_with("Attention (opset 23) on ort-cpu takes", tell([*with_ratios(comparison(), {FUSED: ratio})]))
     assert line.endswith(f": {word}.")
 
@@ -283,7 +283,7 @@ def test_noise_is_told_above_its_limit(disturbed: float, told: bool) -> None:
 
 
 def test_no_steady_state() -> None:
-    """A warm-up that never settled is told."""
+    """A warm-up that never settled is reported."""
     first, *rest = comparison()
     lines = tell([msgspec.structs.replace(first, steady=False), *rest])
     assert lines[-1] == "1 timing of 3 never reached a steady state in the warm-up."

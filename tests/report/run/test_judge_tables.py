@@ -1,4 +1,4 @@
-"""The tables beside the judgements of a file: where an error begins, and planted faults."""
+"""The tables in addition to the judgements of a file: where an error begins, and planted faults."""
 
 import io
 

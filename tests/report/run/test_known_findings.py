@@ -1,4 +1,4 @@
-"""The sentences on known findings, whole."""
+"""The sentences on known findings, compared in full."""
 
 import pytest
 
@@ -17,7 +17,7 @@ _RIGHT = row(feature="causal-square")
 
 
 def found(records: list[Record], *fields: dict[str, str | int | float | bool]) -> SortedFindings:
-    """The records beside entries with these fields."""
+    """The records sorted by entries with these fields."""
     entries = [KnownFinding(fields=one, why="see there", place=f"k.toml, entry {n}") for n, one in enumerate(fields, 1)]
     return KnownFindings(entries=tuple(entries)).sort(records)
 
@@ -38,7 +38,7 @@ def test_summary(fields: list[dict[str, str | int | float | bool]], sentence: st
 
 
 def test_details() -> None:
-    """What is out of date is told with file, entry, fields and reason."""
+    """An entry that is out of date is reported with file, entry, fields and reason."""
     fields: list[dict[str, str | int | float | bool]] = [
         {"kind": "conformance", "feature": "causal-*", "verdict": "wrong"},
         {"kind": "conformance", "runtime": "ort-cpu", "opset": 24},
@@ -54,7 +54,7 @@ def test_details() -> None:
 
 
 def test_a_larger_finding_than_an_entry_allows() -> None:
-    """It is new, and both lines say what was allowed."""
+    """It is new, and both lines have the allowed value."""
     entry = KnownFinding(
         fields={"kind": "gate", "gate": "agreement"}, why="see there", place="k.toml, entry 1", at_most=4.0
     )
@@ -76,7 +76,7 @@ def test_a_new_finding_of_a_comparison_names_its_gate() -> None:
 
 
 def test_many_entries_without_a_row_are_counted() -> None:
-    """A run of a few features only does not recite the whole file."""
+    """A run of a few features does not list the whole file."""
     fields: list[dict[str, str | int | float | bool]] = [{"feature": f"gone-{number}"} for number in range(4)]
     assert known_details(found([_RIGHT], *fields)) == ["unused: 4 entries: not all of their rows ran."]
     assert len(known_details(found([_RIGHT], *fields[:3]))) == 3
@@ -96,7 +96,7 @@ def test_new_findings_are_told_one_by_one() -> None:
 
 
 def test_second_line_of_a_run() -> None:
-    """A run with a file of known findings says how it stands right after its first sentence; others say nothing."""
+    """With a file of known findings the second sentence compares the run with it; without one there is none."""
     check = AgreementRecord(target="m.onnx", runtime="torch", outcome=Outcome.FAILED, reason="no kernel")
     with_file = findings([check], header(), known=found([check]))
     assert with_file[1] == "Compared with the known findings: 1 new, 0 known, 0 vanished."

@@ -1,4 +1,4 @@
-"""Cells of the tables that a reader could take for something else."""
+"""Cells of the tables that a reader could misread."""
 
 import pytest
 
@@ -15,7 +15,7 @@ _WRONG = {"outcome": Outcome.DISAGREES, "verdict": Verdict.WRONG}
     [((0, 0), "2.0e-03"), ((7, 0), "not finite"), ((0, 7), "not finite")],
 )
 def test_nan_has_no_absolute_error(not_finite: tuple[int, int], cell: str) -> None:
-    """The largest error of elements that are numbers does not stand where others are none."""
+    """The largest error of finite elements is not printed if other elements are not finite."""
     records = [
         check(max_abs_error=error, not_finite=n, **_WRONG) for error, n in zip((2e-3, 0.0), not_finite, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What was asked and did not run is marked wherever a time or a verdict stands."""
+"""A requested operator that did not run is marked wherever a time or a verdict is printed."""
 
 import io
 
@@ -19,7 +19,7 @@ CASTS = "7 float16 nodes ran in float32."
 
 
 def expanded_comparison() -> list[TimingRecord]:
-    """torch as it is; the decomposed graph with casts; Attention expanded and in bfloat16."""
+    """torch unchanged; the decomposed graph with casts; Attention expanded and in bfloat16."""
     torch, decomposed, attention = comparison()
     return [
         torch,
@@ -35,7 +35,7 @@ def printed(records: list[Record], width: int = 100) -> str:
 
 
 def test_a_timing_row_says_what_ran() -> None:
-    """The row of an expanded operator carries the word and the marks; the others only what is theirs."""
+    """The row of an expanded operator has the note and the marks; the others only their own marks."""
     (table,) = [table for table in all_tables(expanded_comparison()) if table.title == "Time of a call"]
     assert [row[0] for section in table.sections for row in section.rows] == [
         "torch",
@@ -56,14 +56,14 @@ def test_footnotes_stand_under_the_table() -> None:
 
 
 def test_without_warnings_there_is_no_mark() -> None:
-    """What ran as asked is told without marks and footnotes."""
+    """An operator that ran as requested has no marks and no footnotes."""
     (table,) = [table for table in all_tables(comparison()) if table.title == "Time of a call"]
     assert table.footnotes == ()
     assert "[1]" not in printed(list(comparison()))
 
 
 def test_no_sentence_calls_an_expanded_operator_by_its_bare_name() -> None:
-    """In the findings, too, the name of the arm says that something else ran in its place."""
+    """In the findings, too, the name of the arm shows that something else ran instead."""
     lines = findings(expanded_comparison(), header())
     told = [line for line in lines if "opset 23" in line or "attention 23" in line]
     assert len(told) >= 3

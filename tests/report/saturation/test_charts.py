@@ -64,7 +64,7 @@ def test_points_are_those_of_the_records() -> None:
 
 
 def test_a_third_rule_has_its_own_look() -> None:
-    """1/d_k is drawn beside the two."""
+    """1/d_k is drawn with the two others."""
     records = sweep(*ScaleRule)
     assert series_of([*records])[OVER_LENGTH].rules == ("none", "1/sqrt(d_k)", "1/d_k")
     assert to_svg(charts([*records])[OVER_LENGTH]).count('aria-roledescription="point"') == 3 * 3 * 5

@@ -1,4 +1,4 @@
-"""What the first lines say of saturation: the main claims, the module, the largest deviation, what is not ok."""
+"""The first lines on saturation: the main claims, the module, the largest deviation, what is not ok."""
 
 import pytest
 
@@ -35,13 +35,13 @@ def test_lines_in_their_order() -> None:
 
 
 def test_no_saturation_no_line() -> None:
-    """A run without such cells says nothing of them."""
+    """A run without such cells has no text on them."""
     assert saturation_findings([]) == []
     assert not [line for line in tell(quick_records()) if "aturation" in line or "|z|" in line]
 
 
 def test_module_alone() -> None:
-    """Its own claims are told, under its own sigma, in no line of bare attention."""
+    """Its own claims are printed, under its own sigma, in no line of bare attention."""
     lines = saturation_findings(module_cells())
     assert lines[0].startswith(f"Saturation: Query and key of {MODULE}, sigma^2 = 0.5, float32: d_k 64, length 512.")
     assert not [line for line in lines if "Independent" in line]
@@ -56,7 +56,7 @@ def test_module_beside_a_sweep() -> None:
 
 
 def test_the_first_line_counts_what_is_ok() -> None:
-    """Saturation alone is no check against the oracle, and is told as what it is."""
+    """Saturation alone is no check against the oracle, and the first line states it."""
     assert tell([*sweep()])[0] == (
         "No output was checked against the float64 oracle; 18 of 18 saturation cells are ok."
     )
@@ -93,7 +93,7 @@ def test_the_limit_from_both_sides(z: float, verdict: str) -> None:
 
 
 def test_one_draw_beyond_is_told_though_the_cell_is_ok() -> None:
-    """The workflow asks fresh draws before it lets a cell disagree; the line still says what is in the record."""
+    """The workflow repeats with fresh draws before a cell disagrees; the line still has the value in the record."""
     line = deviation_line([with_measure(cell(), MeasureName.JACOBIAN_RMS, z=4.4)])
     assert line.endswith("over the limit of 4 in 1 cell (0 counted as disagreeing).")
 
@@ -121,7 +121,7 @@ def test_one_rule_alone() -> None:
 
 
 def test_order_of_the_records_does_not_matter_for_the_inputs() -> None:
-    """Bare attention is told whether it comes first or last, and however few cells it has."""
+    """Bare attention is the subject whether it is first or last, and however few cells it has."""
     assert saturation_findings([*module_cells(), cell()])[0].startswith("Saturation: Independent components")
 
 

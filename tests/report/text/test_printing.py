@@ -64,7 +64,7 @@ def test_no_line_is_wider_than_the_screen(run: str, width: int) -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 81, 120, 400])
 def test_no_number_is_lost(width: int) -> None:
-    """Every number cell stands whole in the output, however narrow the screen is."""
+    """Every number cell is complete in the output, however narrow the screen is."""
     records = troubled_records()
     text = printed(records, width=width)
     for table in all_tables(records):
@@ -91,7 +91,7 @@ def test_a_paragraph_keeps_intervals_together() -> None:
 
 
 def test_brackets_are_not_markup() -> None:
-    """A reason that looks like rich markup or an emoji is printed as it is."""
+    """A reason that looks like rich markup or an emoji is printed unchanged."""
     records: list[Record] = [check(outcome=Outcome.FAILED, verdict=None, reason="[bold]x[/nope] :smile:")]
     assert "[bold]x[/nope] :smile:" in printed(records, width=200)
 
@@ -123,7 +123,7 @@ def test_summary_is_the_same_every_time() -> None:
 
 
 def test_summary_of_nothing() -> None:
-    """An empty run still has a summary that says so."""
+    """An empty run still has a summary that states it."""
     text = render_summary([], replace(header(), finished=None, done_cells=0), [])
     assert "**This run is not finished: 0 of 96 cells are done. There are no records" in text
     assert "## Charts" not in text
@@ -156,7 +156,7 @@ def test_render_writes_what_it_refers_to(tmp_path: Path) -> None:
 
 
 def test_saturation_has_one_section(tmp_path: Path) -> None:
-    """Its claims, charts and tables stand together, and its charts are written."""
+    """Its claims, charts and tables are in one section, and its charts are written."""
     written = render(saturation_records(), header(), tmp_path)
     text = written[0].read_text(encoding="utf-8")
     (section,) = re.findall(r"^## What dividing by sqrt\(d_k\) does\n.*?(?=^## )", text, flags=re.MULTILINE | re.DOTALL)

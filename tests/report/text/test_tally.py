@@ -1,4 +1,4 @@
-"""What is not ok is told once for each reason, whatever its numbers are."""
+"""What is not ok is listed once per reason, whatever the numbers in it."""
 
 import math
 
@@ -10,7 +10,7 @@ _WRONG = {"outcome": Outcome.DISAGREES, "verdict": Verdict.WRONG}
 
 
 def test_reasons_that_differ_in_numbers_are_one() -> None:
-    """Cases of one fault are one group, told by the worst of them."""
+    """Cases of one fault are one group with the reason of the worst."""
     records = [
         check(**_WRONG, max_bound_ratio=ratio, diagnosis=f"The scale is off by {off} % at (0, {row}).")
         for ratio, off, row in ((3.0, "1.9", 4), (50.0, "2e-05", 17), (7.5, "1.88", 0))
@@ -21,7 +21,7 @@ def test_reasons_that_differ_in_numbers_are_one() -> None:
 
 
 def test_an_output_that_is_no_number_is_the_worst() -> None:
-    """NaN stands for its group before any finite error."""
+    """NaN represents its group before any finite error."""
     finite = check(**_WRONG, max_bound_ratio=1e9, diagnosis="Row 1 is off.")
     broken = check(**_WRONG, max_bound_ratio=math.nan, not_finite=1, diagnosis="Row 2 is off.")
     (group,) = not_ok([finite, broken])
@@ -29,7 +29,7 @@ def test_an_output_that_is_no_number_is_the_worst() -> None:
 
 
 def test_reasons_in_other_words_stay_apart() -> None:
-    """Other words, another outcome or another kind of number-free text are other groups, the largest first."""
+    """A different reason, outcome or kind of record is a different group, the largest first."""
     one = check(**_WRONG, max_bound_ratio=2.0, diagnosis="The scale is off by 1 %.")
     other = check(**_WRONG, max_bound_ratio=9.0, diagnosis="Row 1 is off.")
     failed = check(outcome=Outcome.FAILED, verdict=None, reason="Row 1 is off.")

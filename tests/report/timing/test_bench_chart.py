@@ -42,13 +42,13 @@ def _crossings(ratios: dict[int, float]) -> list[float]:
 
 
 def test_crossover_is_drawn() -> None:
-    """A line stands where the order is proven to change, and nowhere else."""
+    """A line is drawn where the order is proven to change, and nowhere else."""
     assert _crossings({128: 1.25, 512: 0.8}) == [pytest.approx(256)]
     assert _crossings({128: 1.25, 512: 1.2}) == []
 
 
 def test_one_size_is_a_row_an_arm() -> None:
-    """Without a length the arms stand below each other, in the table's order, and need no legend."""
+    """Without a length the arms are listed below each other, in the order of the table, and need no legend."""
     drawn = _drawn(benched(timing(BASELINE), timing("b", 1.1), timing("a", 0.9)))
     text = json.dumps(drawn)
     assert '"domain": ["torch", "b", "a"]' in text
@@ -70,7 +70,7 @@ def test_one_arm_alone(tmp_path: Path) -> None:
 
 
 def test_lengths_as_svg(tmp_path: Path) -> None:
-    """The picture is whole, with the names of the arms in it."""
+    """The picture is complete and contains the names of the arms."""
     assert write_chart(over_lengths({128: 1.25, 512: 0.8}), tmp_path / "c.svg")
     text = (tmp_path / "c.svg").read_text()
     assert text.startswith("<svg")

@@ -26,7 +26,7 @@ def _row(text: str, arm: str) -> list[str]:
 
 
 def test_line_of_an_arm() -> None:
-    """Median, ratio with interval, word, first runs, memory, roof and bound, each with its unit."""
+    """Median, ratio with interval, verdict, first runs, memory, roof and bound, each with its unit."""
     text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8)))
     assert _row(text, "torch") == [
         "torch", "1.00 ms", "baseline", "12.3 ms", "2.10 ms", "1.70 ms", "3.34 MiB", "42 %", "products",
@@ -38,7 +38,7 @@ def test_line_of_an_arm() -> None:
 
 
 def test_lines_fit() -> None:
-    """No line is wider than the width that is promised, with long names and words too."""
+    """No line is wider than the promised width, even with long names and verdicts."""
     arms = [timing(f"ort-cpu a_longer_name_{n}.onnx decomposed", 1.0 + n / 1000) for n in range(4)]
     text = _printed(benched(timing(BASELINE), *arms))
     assert max(map(len, text.splitlines())) <= BENCH_WIDTH
@@ -54,14 +54,14 @@ def test_lines_fit() -> None:
     ],
 )
 def test_words(verdict: RatioVerdict, word: str) -> None:
-    """The record's word; one that its own interval contradicts is not believed."""
+    """The verdict of the record; one that its own interval contradicts is not printed."""
     needed = 3 if verdict is RatioVerdict.INCONCLUSIVE else 0
     arm = timing("ort-cpu", 1.001, verdict=verdict, launches_needed=needed)
     assert _row(_printed(benched(timing(BASELINE), arm), width=_WIDE), "ort-cpu")[3] == word
 
 
 def test_noisy_table_leads() -> None:
-    """That nothing can be trusted stands before the first number."""
+    """The warning that ratios are not reliable is printed before the first number."""
     text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8, verdict=RatioVerdict.NOISY)))
     assert text.startswith("- NOISY in 1 of 1 comparison")
 
@@ -74,7 +74,7 @@ def test_what_was_not_measured() -> None:
 
 
 def test_wrong_numbers_stand_in_the_table() -> None:
-    """A fast arm that is wrong says so in its own line, with the evidence below and in the legend."""
+    """A fast arm with wrong outputs is marked in its own line, with the evidence below and in the legend."""
     sentence = "Numbers wrong: 5 of 40 elements are out of bound."
     wrong = timing("ort-cpu", 0.5, warnings=(sentence,))
     numbers = ArmAgreement(warnings={"ort-cpu": (sentence,)})
@@ -95,7 +95,7 @@ def test_numbers_that_nobody_could_judge() -> None:
 
 
 def test_arms_without_a_time() -> None:
-    """A refused arm and a failed one are told once each, with the reason."""
+    """A refused arm and a failed one are listed once each, with the reason."""
     refused = TimingRecord(arm="ort-gqa", outcome=Outcome.UNSUPPORTED, reason="It has no such mask.")
     results = [
         benched(timing(BASELINE, length=n), failed("openvino", "It crashed.", length=n), length=n) for n in (128, 256)
@@ -161,6 +161,6 @@ def test_no_change_is_claimed() -> None:
 
 
 def test_one_length_has_no_crossover() -> None:
-    """With one comparison nothing is said of lengths."""
+    """With one comparison there is no text on lengths."""
     along = along_length(over_lengths({128: 0.8}))
     assert (along.axis, ratio_tables(along), crossover_sentences(along)) == ("", [], [])

@@ -75,7 +75,7 @@ def test_the_confidence_is_told_as_it_is(confidence: float, head: str, chance: s
 
 
 def test_the_baseline_has_no_interval_of_its_own() -> None:
-    """What its record says of confidence does not make the head ambiguous."""
+    """The confidence of its record does not make the head ambiguous."""
     torch, other, fused = judged()
     records = [msgspec.structs.replace(torch, confidence=0.95), other, fused]
     assert "ratio [99 %]" in [column.head for column in table_of(records, "Time of a call").columns]
@@ -100,7 +100,7 @@ def test_confidences_that_differ_stand_in_each_row() -> None:
     ],
 )
 def test_a_chart_says_what_its_bars_are(confidence: str, text: str) -> None:
-    """The median's interval is of 95 % always, the ratio's of what the records say."""
+    """The interval of the median is always of 95 %, that of the ratio of the confidence in the records."""
     assert text in how_to_read("time-over-length-sdpa", ratio_confidence=confidence)
 
 
@@ -112,7 +112,7 @@ def test_summary_says_what_the_bars_of_its_charts_are() -> None:
 
 
 def test_an_arm_that_failed_stands_in_its_table_and_among_what_is_not_ok() -> None:
-    """The worker's reason is told whole; the others keep their times."""
+    """The reason of the worker is printed in full; the others keep their times."""
     reason = "The worker of ort-cpu blocked 18 was killed by signal 11 (SIGSEGV)."
     records = [*judged(), not_timed(Outcome.FAILED, reason)]
     assert cells(records, "Time of a call", "median [95 %]")[-1] == "failed"

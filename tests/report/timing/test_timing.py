@@ -1,4 +1,4 @@
-"""Verdicts on ratios as they are told: never more than the record says, and what speaks against it first."""
+"""Verdicts on ratios in the report: never more than the record proves, and doubts first."""
 
 import math
 import re
@@ -40,7 +40,7 @@ def test_whole_findings(golden: GoldenCheck) -> None:
 
 @pytest.mark.parametrize("verdict", [RatioVerdict.FASTER, RatioVerdict.SLOWER, RatioVerdict.EQUAL, None])
 def test_a_noisy_record_is_never_told_as_anything_else(verdict: RatioVerdict | None) -> None:
-    """One noisy arm spoils its whole table, whatever the other arm's record or interval says."""
+    """One noisy arm makes its whole table noisy, whatever the records or intervals of the other arms."""
     torch, other, fused = noisy()
     records = [torch, msgspec.structs.replace(other, verdict=verdict), fused]
     (one,) = comparisons([*records])
@@ -63,7 +63,7 @@ def test_noisy_tables_are_told_first() -> None:
 
 
 def test_a_noisy_ratio_in_a_sentence() -> None:
-    """The ratio of a noisy comparison is not stated without the word."""
+    """The ratio of a noisy comparison is never printed without the verdict."""
     assert (
         "Attention (opset 23) on ort-cpu takes 0.60 x [0.59, 0.61] the time of torch in sdpa, batch 1, length 256, "
         "d_k 64; noisy: the time of a clone of the baseline differed."
@@ -71,7 +71,7 @@ def test_a_noisy_ratio_in_a_sentence() -> None:
 
 
 def test_a_noisy_ratio_is_not_drawn() -> None:
-    """A bar far below 1 would say faster; the caption counts what is missing."""
+    """A bar far below 1 would look faster; the caption counts what is missing."""
     records = [*judged(seq_len=64), *judged(seq_len=128), *noisy(256)]
     (series,) = chart_series([*records])
     assert {point.x for point in series.relative} == {64, 128}
@@ -98,7 +98,7 @@ def test_a_chart_of_noisy_ratios_alone_is_sound() -> None:
 def test_a_record_that_contradicts_itself_is_inconclusive(
     ratio: float, ends: tuple[float, float], verdict: RatioVerdict
 ) -> None:
-    """Faster or slower beside an interval that contains 1 is not repeated."""
+    """A verdict of faster or slower with an interval that contains 1 is not repeated."""
     torch, other, fused = judged()
     wrong = msgspec.structs.replace(fused, ratio=ratio, ratio_low=ends[0], ratio_high=ends[1], verdict=verdict)
     (one,) = comparisons([torch, other, wrong])
@@ -106,7 +106,7 @@ def test_a_record_that_contradicts_itself_is_inconclusive(
 
 
 def test_the_verdict_of_the_record_is_believed() -> None:
-    """An interval that alone would say faster does not, where the record has the table in view (Holm)."""
+    """An interval that alone would mean faster does not, if the record judged the whole table (Holm)."""
     torch, other, fused = judged({DECOMPOSED: (0.96, RatioVerdict.INCONCLUSIVE), FUSED: (0.9, RatioVerdict.FASTER)})
     (one,) = comparisons([torch, other, fused])
     assert one.judged(other).verdict is RatioVerdict.INCONCLUSIVE
@@ -114,7 +114,7 @@ def test_the_verdict_of_the_record_is_believed() -> None:
 
 
 def test_arms_that_share_a_baseline_are_compared_by_welch() -> None:
-    """Standard errors add in squares, and the line says that the pairing is lost."""
+    """Standard errors add in squares, and the line states that the pairing is lost."""
     # t quantile 99.5 % at 10 degrees of freedom: 3.16927.
     first, second = (
         ArmRatio(
@@ -152,7 +152,7 @@ def test_welch_is_narrower_than_ends_by_ends() -> None:
 
 
 def test_the_lost_pairing_is_said() -> None:
-    """The line on two graphs over one baseline says how they were compared; the lines over the baseline do not."""
+    """The line on two graphs over one baseline states how they were compared; the lines over the baseline do not."""
     lines = [line for line in tell(judged()) if " on ort-cpu against " in line]
     assert [line.endswith("with torch, not with the other, so the intervals are wider.") for line in lines] == [
         False,
@@ -171,7 +171,7 @@ def test_a_baseline_in_the_other_place_swaps_the_word() -> None:
 
 
 def test_clocks_that_differ_are_told() -> None:
-    """Both ratios stand in one line at the top, and the warning is not repeated below."""
+    """Both ratios are in one line at the top, and the warning is not repeated below."""
     torch, other, fused = judged()
     told = msgspec.structs.replace(fused, ratio_wall=0.9, ratio_cpu=0.95, warnings=(CLOCKS,))
     line = (
@@ -186,7 +186,7 @@ def test_clocks_that_differ_are_told() -> None:
 
 
 def test_another_timing_at_the_same_time_is_told(tmp_path: Path) -> None:
-    """The sentence of the one who noticed it is known here, told once, and not repeated as a warning."""
+    """The warning of the process that detected it is recognised, printed once, and not repeated."""
     notice = TimingNotice(folder=tmp_path, handle=0)
     notice._met[1234] = None  # a process that is not ours, without starting one
     warnings = notice.warnings()
@@ -220,7 +220,7 @@ def test_a_pair_is_judged_at_the_alpha_of_the_look() -> None:
 
 
 def test_arms_that_read_alike_keep_their_own_names() -> None:
-    """Two versions of one runtime are not called by the same words."""
+    """Two versions of one runtime have different names."""
     lines = tell(two_versions())
     assert any(line.startswith("ort-cpu@old takes 0.90 x") for line in lines)
     assert any(line.startswith("ort-cpu takes 0.90 x") for line in lines)
