@@ -85,7 +85,7 @@ def ratio_text(value: float, low: float, high: float, *, times: str = "") -> str
         ('0.83 x [0.80, 0.86]', '0.997 [0.993, 0.999]')
     """
     decimals = 3 if high - low < _NARROW_RATIO else 2
-    ends = [f"{end:.{_decimals_beside_one(end, decimals)}f}" for end in (low, high)]
+    ends = [f"{end:.{_decimals_near_one(end, decimals)}f}" for end in (low, high)]
     return f"{value:.{decimals}f}{times} [{ends[0]}, {ends[1]}]"
 
 
@@ -142,7 +142,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {plural or f'{noun}s'}"
 
 
-def _decimals_beside_one(end: float, decimals: int) -> int:
+def _decimals_near_one(end: float, decimals: int) -> int:
     """Use one more decimal if an end would be rounded to 1, because the verdict depends on which side of 1 it is."""
     return decimals + 1 if f"{end:.{decimals}f}" == f"{1:.{decimals}f}" and end != 1 else decimals
 
