@@ -1,4 +1,4 @@
-"""What a worker is told so that it runs an arm as the runtime itself would for timing."""
+"""The settings with which a worker runs an arm as the runtime itself would for timing."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""How fast this machine reads memory, for working sets of the size asked for: the ceiling of decoding.
+"""How fast this machine reads memory, for working sets of the requested size: the ceiling of decoding.
 
 One token reads the whole cache once and computes little. Measured by ONNX Runtime and numpy, on the CPU.
 """

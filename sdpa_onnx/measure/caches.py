@@ -11,7 +11,7 @@ __all__ = ["cold_copies", "last_level_bytes"]
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _MEMORY = Path("/proc/meminfo")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
-# Where the system does not say: the largest that is common (a server's share of 32 MiB).
+# Where the system does not report it: the largest that is common (a server's share of 32 MiB).
 _USUAL_BYTES = 32 * 2**20
 # What copies of all arms together may take of the memory that is free.
 _MEMORY_SHARE = 0.25
@@ -37,7 +37,7 @@ def cold_copies(input_bytes: int, *, arms: int, cache_bytes: int | None = None, 
     Args:
         input_bytes: Of one call.
         arms: Processes that hold such copies at once.
-        cache_bytes: Of the cache; None = as the system says.
+        cache_bytes: Of the cache; None = as the system reports.
         memory: The system's description of its memory.
     """
     wanted = max(2, math.ceil(2 * (cache_bytes or last_level_bytes()) / max(input_bytes, 1)))

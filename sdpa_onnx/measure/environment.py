@@ -31,7 +31,7 @@ def versions() -> dict[str, str]:
 
 
 def load_average() -> float:
-    """Processes that wanted a core over the last minute, or -1 where the system does not say."""
+    """Processes that wanted a core over the last minute, or -1 where the system does not report it."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
 
 

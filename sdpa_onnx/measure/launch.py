@@ -40,7 +40,7 @@ class BaselineFailedError(WorkerFailedError):
 
 @dataclass(slots=True)
 class ArmLaunch:
-    """What one launch told of one arm.
+    """What one launch measured of one arm.
 
     Args:
         loaded: What loading took.
@@ -72,7 +72,7 @@ class Launch:
         now: Wall clock, seconds.
         arms: What was measured, of arms that have not failed.
         failures: Error by arm.
-        doubts: Sentence by arm that was timed and then failed at something beside.
+        doubts: Sentence by arm that was timed and then failed at an extra measurement.
         quiet: By block, whether nobody else used the machine; empty where that is not asked.
     """
 

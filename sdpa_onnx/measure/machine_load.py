@@ -1,7 +1,7 @@
 """How busy this machine is with other people's work: idle cores, and the CPU time that others took.
 
-Reads /proc/stat, whose clock ticks 100 times a second: windows must be long beside 10 ms. Time that the hypervisor
-gave to others ("steal") counts as theirs. Where there is no /proc/stat nothing is known, and None says so.
+Reads /proc/stat, whose clock ticks 100 times a second: windows must be long compared with 10 ms. Time that the
+hypervisor gave to others ("steal") counts as theirs. Without /proc/stat nothing is known: None.
 """
 
 import os
@@ -88,7 +88,7 @@ class OthersLoad:
         return self.now() - self._last[0]
 
     def share(self) -> float | None:
-        """Cores used by others since the last question, 0 and up; None where the system does not say."""
+        """Cores used by others since the last call, 0 and up; None where the system does not report it."""
         before, self._last = self._last, self._read()
         (start, ours_before, busy_before), (end, ours, busy) = before, self._last
         if busy is None or busy_before is None or end <= start:

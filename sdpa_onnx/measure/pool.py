@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 600.0
 
 
 class TimedWorker(Protocol):
-    """What is asked of a worker; see `timing_worker.TimingWorker`."""
+    """The requests to a worker; see `timing_worker.TimingWorker`."""
 
     def wait_ready(self) -> None: ...
     def load(self, job: ArmJob) -> LoadTimes: ...

@@ -1,4 +1,4 @@
-"""The schedule of a comparison: launch after launch, fixed looks, an end at a word or at the budget.
+"""The schedule of a comparison: launch after launch, fixed looks, until there are verdicts or the budget is used.
 
 The looks are fixed beforehand, each with its share of alpha: nothing here goes on "until significant".
 """
@@ -36,13 +36,13 @@ class LoneArmError(WorkerFailedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleResult:
-    """A comparison that came to its end.
+    """A finished comparison.
 
     Args:
         samples: By arm, `CLONE` among them where there was one.
-        launches: What each launch told of each arm that came through.
+        launches: What each launch measured of each arm that did not fail.
         failures: Error by arm that did not.
-        doubts: Sentence by arm that was timed and then failed at something beside.
+        doubts: Sentence by arm that was timed and then failed at an extra measurement.
         decision: The last look; None where others used the machine all the time.
         seconds: By launch: starts, loading, warm-up, blocks.
     """
@@ -175,7 +175,7 @@ class Schedule:
         return left
 
     def _contestants(self) -> list[str]:
-        """Arms that came through every launch; the baseline is among them, or the comparison has ended."""
+        """Arms that failed in no launch; the baseline is among them, or the comparison has ended."""
         return [name for name in self._left() if all(name in launch.arms for launch in self._launches)]
 
     def _fits(self, look: StoppingLook, spent: float) -> bool:
@@ -184,14 +184,14 @@ class Schedule:
         return spent + more * float(np.median(self._seconds)) <= self.plan.budget_seconds
 
     def _decide(self, look: StoppingLook) -> Decision | None:
-        """What the look says, or None where others used the machine all the time."""
+        """Result of the look, or None where others used the machine all the time."""
         samples = self._samples()
         if not quiet_blocks(samples):
             return None
         return decide(samples, self.baseline, look=look, plan=self.plan, threads=self.threads, device=self._device())
 
     def _device(self) -> str:
-        """Of the first arm that does not run on the CPU, if there is one: CPU time says nothing of that."""
+        """Of the first arm that does not run on the CPU, if there is one: its CPU time is meaningless."""
         devices = (self._launches[0].arms[name].loaded.device for name in self._contestants())
         return next((device for device in devices if device != "cpu"), "cpu")
 

@@ -1,7 +1,7 @@
 """Tell other timings on this machine that one is going on, and hear of theirs: two at once spoil each other.
 
 One file a process in a shared temporary folder, locked while the timing lasts; a file that nobody holds is left over
-from a process that was killed. Where the folder cannot be used nothing is told, and nothing fails.
+from a process that was killed. Where the folder cannot be used, nothing is announced and nothing fails.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ class TimingNotice:
         return (f"Another timing of sdpa_onnx ({who}) ran at the same time.",)
 
     def _is_held(self, path: Path) -> bool:
-        """Whether its process lives; it is told of us then, and its file is taken away otherwise."""
+        """Whether its process lives; then it is notified of us, otherwise its file is deleted."""
         try:
             handle = os.open(path, os.O_RDONLY | _OPEN)
         except OSError:

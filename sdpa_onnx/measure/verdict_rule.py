@@ -1,4 +1,4 @@
-"""The words of one table from raw samples of its arms: which clock, which ratios, what the paired test says.
+"""The verdicts of one table from raw samples of its arms: which clock, which ratios, the result of the paired test.
 
 A pure function of samples, so that recorded ones can be judged again with fewer launches.
 """
@@ -31,14 +31,14 @@ DISTURBED_LIMIT = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What one look says of a table.
+    """The result of one look at a table.
 
     Args:
         look: The look.
         clock: "wall" or "cpu".
         estimates: Ratio to the baseline by arm, the baseline and the clone left out.
         clone: Of the clone, or None where there is none.
-        verdicts: The word by arm.
+        verdicts: By arm.
         can_stop: Whether more launches would change nothing.
         moving: Arms whose ratio was still changing while it was measured.
     """
@@ -97,7 +97,7 @@ def clock_of(samples: Mapping[str, ArmSamples], *, threads: int, device: str = "
     """CPU time where one thread on a CPU was disturbed, else wall time.
 
     The arm that was disturbed most decides: long calls are, and there are few of them beside the short ones of another.
-    CPU time adds up over threads, and says nothing of a GPU. Source: METHOD B.4.
+    CPU time adds up over threads, and does not cover a GPU. Source: METHOD B.4.
     """
     if threads > 1 or device != "cpu":
         return "wall"

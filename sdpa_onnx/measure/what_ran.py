@@ -13,7 +13,7 @@ __all__ = ["RanReporter", "worker_report"]
 
 
 class RanReporter(Protocol):
-    """What is asked of a worker here; see `timing_worker.TimingWorker`."""
+    """The request to a worker that is needed here; see `timing_worker.TimingWorker`."""
 
     def ran(self, *, with_graph: bool = True) -> RanFacts: ...
 
@@ -25,7 +25,7 @@ def worker_report(worker: RanReporter, model: OnnxModel, runtime: str, *, thread
         worker: Asked.
         model: What it loaded.
         runtime: Registered name of what it was loaded in.
-        threads: As the job says.
+        threads: Those of the job.
 
     Raises:
         WorkerFailedError: As every question to a worker.
@@ -40,7 +40,7 @@ def worker_report(worker: RanReporter, model: OnnxModel, runtime: str, *, thread
 
 
 def _ran_report(model: OnnxModel, facts: RanFacts, *, provider: str, precision: str, threads: int) -> RanReport:
-    """What a worker's facts say, while its file of the optimised graph is there."""
+    """The report from a worker's facts, while its file of the optimised graph is there."""
     from sdpa_onnx.runtimes.ort_ran import report_of, report_of_large
 
     if isinstance(facts.report, RanReport):
@@ -53,8 +53,8 @@ def _ran_report(model: OnnxModel, facts: RanFacts, *, provider: str, precision: 
     return report_of(model, optimised=facts.optimised, assigned=assigned, provider=provider, precision=precision)
 
 
-def _openvino_report(model: OnnxModel, told: Mapping[str, Any], *, threads: int) -> RanReport:
+def _openvino_report(model: OnnxModel, reported: Mapping[str, Any], *, threads: int) -> RanReport:
     from sdpa_onnx.runtimes.openvino_ran import execution_node, report_of
 
-    graph = {node["name"]: execution_node(**node) for node in told["nodes"]}
-    return report_of(model, graph=graph, hint=told["hint"], used_threads=told["threads"], threads=threads)
+    graph = {node["name"]: execution_node(**node) for node in reported["nodes"]}
+    return report_of(model, graph=graph, hint=reported["hint"], used_threads=reported["threads"], threads=threads)

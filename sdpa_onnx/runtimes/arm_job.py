@@ -1,4 +1,4 @@
-"""What one arm of a comparison is, as a worker process is told it."""
+"""What one arm of a comparison is, as a worker process receives it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,7 +97,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTimes:
-    """What the runtime's own profile says of a call; -1 where it has none.
+    """The runtime's own profile of a call; -1 where it has none.
 
     Args:
         kernel_seconds: Inside kernels.
@@ -110,7 +110,7 @@ class KernelTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanFacts:
-    """What the worker knows of what ran; `optimised` is the graph after optimisation, or None where it is not told.
+    """What the worker knows of what ran; `optimised` is the graph after optimisation, or None where it is not reported.
 
     Args:
         assigned: Execution provider -> operator -> nodes.

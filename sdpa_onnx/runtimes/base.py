@@ -1,4 +1,4 @@
-"""What a runtime is to us: load a model, run it, say what really ran; and the registry.
+"""The interface of a runtime: load a model, run it, report what really ran; and the registry.
 
 A runtime registers under the entry-point group `sdpa_onnx.runtimes`: the entry
 point loads a class (or callable) that takes no argument and gives a `Runtime`.
@@ -88,7 +88,7 @@ class RanReport:
         fused: Operators that run and do not stand in the model nor in a body that was
             expanded: operator -> nodes.
         precision: The declared arithmetic, a key of `core.attention.precision.PRECISIONS`.
-        warnings: A disagreement between what was asked and what ran.
+        warnings: A disagreement between what was requested and what ran.
     """
 
     providers: Mapping[str, int]

@@ -49,9 +49,9 @@ def read_ran(model: OnnxModel, compiled: "CompiledModel", *, threads: int) -> Ra
     """Say which layers run, what each attention became, and what that does to the precision.
 
     Args:
-        model: The model as it was asked for.
+        model: The model that was loaded.
         compiled: What runs it.
-        threads: As asked for; OpenVINO takes no more than the machine has cores.
+        threads: As requested; OpenVINO uses no more than the machine has cores.
     """
     return report_of(
         model,
@@ -68,11 +68,11 @@ def report_of(
     """The same from facts that are at hand, such as those of a worker process.
 
     Args:
-        model: The model as it was asked for.
+        model: The model that was loaded.
         graph: The execution graph, by name of node.
         hint: The effective precision, OpenVINO's word.
         used_threads: As OpenVINO took them.
-        threads: As asked for.
+        threads: As requested.
     """
     working = [node for node in graph.values() if node.layer not in _STORED]
     expanded = count_expanded(model, graph)

@@ -56,11 +56,11 @@ def read_ran(
     """Say which providers took which nodes, what was expanded, and what that does to the precision.
 
     Args:
-        model: The model as it was asked for.
+        model: The model that was loaded.
         session: The session that runs it.
         reload: Loads the model again with the same options and has ONNX
             Runtime write the optimised graph to the path.
-        provider: The provider that was asked for.
+        provider: The provider that was requested.
         precision: The declared arithmetic where no operator is expanded.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -82,10 +82,10 @@ def report_of(
     """The same from facts that are at hand, such as those of a worker process.
 
     Args:
-        model: The model as it was asked for.
+        model: The model that was loaded.
         optimised: File of the graph after optimisation.
-        assigned: Operators that each provider took; no operators where the version does not tell.
-        provider: The provider that was asked for.
+        assigned: Operators that each provider took; no operators where the version does not report them.
+        provider: The provider that was requested.
         precision: The declared arithmetic where no operator is expanded.
     """
     nodes = list(_nodes(onnx.load(optimised, load_external_data=False).graph))
@@ -110,7 +110,7 @@ def report_of(
 
 def is_unread(model: OnnxModel) -> bool:
     """Whether a model is too large to be loaded once more for its optimised graph."""
-    # In float64 an expanded Attention changes the precision, which only the optimised graph tells.
+    # In float64 an expanded Attention changes the precision, which only the optimised graph shows.
     return is_large(model.ir) and model.facts.attention_dtype is not Dtype.FLOAT64
 
 
@@ -119,7 +119,7 @@ def report_of_large(*, assigned: Mapping[str, Counter[str]], provider: str, prec
 
     Args:
         assigned: Operators that each provider took.
-        provider: The provider that was asked for.
+        provider: The provider that was requested.
         precision: The declared arithmetic.
     """
     return RanReport(
@@ -153,7 +153,7 @@ def count_fused(model: OnnxModel, nodes: list[onnx.NodeProto]) -> dict[str, int]
     """Nodes whose operator stands neither in the model nor in a body that was expanded, by operator.
 
     An operator of the same name in another domain is another operator. A Cast
-    around a float16 node is left out: it is told as a warning.
+    around a float16 node is left out: it is reported as a warning.
     """
     asked = {(_domain(node.domain), node.op_type) for node in _source_nodes(model)}
     counts = Counter(

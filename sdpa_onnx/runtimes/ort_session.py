@@ -1,8 +1,8 @@
 """One loaded ONNX Runtime model, for any execution provider.
 
 Opens sessions, runs them through IO binding (the one way that carries bfloat16
-and device memory), words their errors. Which provider, and whether the one
-that was asked for is there, is decided by the runtime that uses this.
+and device memory), and writes the sentences of their errors. Which provider, and whether the one
+that was requested is there, is decided by the runtime that uses this.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ __all__ = ["OrtBoundRun", "OrtSession", "OrtTarget", "session_settings"]
 
 Array = NDArray[np.generic]
 
-# ORT's severity "fatal": what fails is raised and worded here, not printed by ORT as well.
+# ORT's severity "fatal": what fails is raised here, not printed by ORT as well.
 _SILENT = 4
 
 _PROVIDER_OPTION = "provider."
@@ -62,7 +62,7 @@ class OrtTarget:
 
 
 class OrtBoundRun:
-    """Runs one bound problem per call; copies nothing until `outputs` is asked for."""
+    """Runs one bound problem per call; copies nothing until `outputs` is called."""
 
     __slots__ = ("_binding", "_fail", "_kept", "_names", "_run")
 
@@ -180,7 +180,7 @@ class OrtSession(LiveSession["InferenceSession"]):
 
 
 def session_settings(target: OrtTarget, load: LoadOptions) -> dict[str, str | int]:
-    """All that ONNX Runtime is told about a session, in plain words; a worker process is told the same.
+    """All settings of a session of ONNX Runtime, as plain values; a worker process receives the same.
 
     Returns:
         Attributes of SessionOptions by name, session configuration entries by their name (with a dot), "provider",

@@ -163,7 +163,7 @@ class TimingWorker:
 
 
 def _worded(adapter: Adapter, who: str, failure: WorkerFailure) -> WorkerFailedError:
-    """What the runtime raised, as our own sessions word it."""
+    """What the runtime raised, in the sentence of our own sessions."""
     what = "cannot load the model" if failure.stage == "load" else "failed"
     text = failure.text or failure.raised
     match adapter:

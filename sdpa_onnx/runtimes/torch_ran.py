@@ -1,4 +1,4 @@
-"""Watch which kernels torch calls in one run, and say so.
+"""Watch which kernels torch calls in one run, and report them.
 
 torch picks the kernel of `scaled_dot_product_attention` anew for every call,
 from types, shapes and masks; so it is watched, not predicted. A watched run is

@@ -1,7 +1,7 @@
 """Start one worker process, and say in one sentence how it ended. Sends no request.
 
 Another environment must not find anything of ours: a package that is missing there would be taken from here, and the
-version that is told would be a lie. So the folder `worker` is loaded by its place, and no path of ours is handed on.
+version that is reported would be wrong. So the folder `worker` is loaded by its place, and no path is passed on.
 """
 
 import os
@@ -44,7 +44,7 @@ _OLDEST = (3, 9)
 _MOST_PRINTED_BYTES = 2**20
 _TAIL_BYTES = 4096
 
-# Every Python since 2.6 reads this text, so that an old one can be told. The empty path is the folder that the
+# Every Python since 2.6 reads this text, so that an old one can be reported. The empty path is the folder that the
 # process stands in: a file named numpy.py there is not ours.
 _BOOTSTRAP = """\
 import sys
@@ -67,7 +67,7 @@ main({service!r}, {descriptor!r}, {parent!r}, {name!r})
 _OLD = "sdpa-onnx: Python "
 _CANNOT = "sdpa-onnx: cannot import: "
 _LACKS = re.compile(r"ModuleNotFoundError: No module named '(?P<module>\w+)'")
-# So much of a line of the text above tells that a program only quotes it.
+# So much of a line of the text above shows that a program only quotes it.
 _QUOTED_CHARACTERS = 12
 
 _INSTALL = "Install what is missing there, or name another Python."
@@ -217,7 +217,7 @@ def _environment_of(python: Path | None) -> dict[str, str]:
 
 
 def oom_kills() -> int:
-    """Processes of our control group, or else of this system, that were ended for memory so far; 0 where untold."""
+    """Processes of our control group, or else of this system, that were ended for memory so far; 0 if unknown."""
     files = [path for path in _group_files() if path.exists()]
     return sum(_counter(path) for path in files or [Path("/proc/vmstat")])
 

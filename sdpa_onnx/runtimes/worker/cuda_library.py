@@ -34,7 +34,7 @@ class CudaRuntime:
         self._library = library
 
     def devices(self) -> int:
-        """How many GPUs there are; 0 also where CUDA cannot say."""
+        """How many GPUs there are; 0 also where CUDA cannot report it."""
         count = ctypes.c_int(0)
         return count.value if self._library.cudaGetDeviceCount(ctypes.byref(count)) == 0 else 0
 
@@ -109,7 +109,7 @@ class SmClock:
             self._library = None
 
     def mhz(self) -> float:
-        """Now; -1 where it is not told."""
+        """Now; -1 where it is not reported."""
         clock = ctypes.c_uint(0)
         if (
             self._library is None
@@ -137,7 +137,7 @@ def load_cuda_runtime() -> CudaRuntime:
 
 
 def load_sm_clock(bus_id: bytes) -> SmClock:
-    """The clock of a GPU, told by the driver's library where that is there."""
+    """The clock of a GPU, read from the driver's library where there is one."""
     try:
         return SmClock(ctypes.CDLL(_MANAGEMENT), bus_id)
     except OSError:

@@ -15,8 +15,8 @@ from .visit import Turns
 
 __all__ = ["CudaVisits"]
 
-# Events tell half a microsecond, so a sample is ten replays, or a whole visit of fewer: such calls are long. Decided by
-# what is asked, not by its own time: all processes of an arm must have as many samples. Source: METHOD B.5.
+# Events resolve half a microsecond, so a sample is ten replays, or a whole visit of fewer: such calls are long. The
+# number of calls decides, not their time: all processes of an arm must have as many samples. Source: METHOD B.5.
 _MOST_REPLAYS = 10
 # A buffer larger than the cache by this factor leaves nothing of what was there.
 _FLUSH_FACTOR = 2

@@ -1,6 +1,6 @@
-"""The main loop of a worker: open one service, say so, and answer requests until the pipe ends.
+"""The main loop of a worker: open one service, report that it is ready, and answer requests until the pipe ends.
 
-A service is an object of a module beside this one. It has `version`, `stage`, `keeps_prints`, and a method "do_NAME"
+A service is an object of a module in this folder. It has `version`, `stage`, `keeps_prints`, and a method "do_NAME"
 for each request; the fields and arrays of a request are its arguments, and it returns those of the answer. What a
 service raises goes to the parent unchanged, which makes the sentence.
 """
@@ -42,7 +42,7 @@ def main(service: str, descriptor: int, parent: int, name: str) -> None:
 
 
 def serve(service: Any, pipe: Connection[Any, Any]) -> None:
-    """Say that it is there: from here on an end of the process is the runtime's. Answer until the pipe ends."""
+    """Report ready, from when on an end of the process is the runtime's; then answer until the pipe ends."""
     send(pipe, {"ready": True, "version": service.version})
     if not service.keeps_prints:
         _drop_prints()

@@ -1,4 +1,4 @@
-"""Resident memory of this process, as Linux tells it; -1 where it is not told."""
+"""Resident memory of this process, as Linux reports it; -1 where it is not reported."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class CudaArm(OrtArm):
             super().__init__({**job, "settings": {**job["settings"], **own, "provider.enable_cuda_graph": "0"}})
             self.warnings = [_UNCAPTURED]
         assigned = self._assigned()
-        if any(assigned.values()) and not assigned.get(_PROVIDER):  # an older version tells nothing of nodes
+        if any(assigned.values()) and not assigned.get(_PROVIDER):  # an older version does not report nodes
             raise RefusalError(f"runs no node of the model on {_PROVIDER}")
         clock = load_sm_clock(self._cuda.bus_id())
         self._visits = CudaVisits(self._cuda, self._stream, clock, flushes=job["copies"] > 1)
@@ -82,7 +82,7 @@ class CudaArm(OrtArm):
         return super().outputs()
 
     def kernel_times(self, calls: int) -> tuple[float, float]:
-        """Not measured: on a GPU the events say it."""
+        """Not measured: on a GPU the events have it."""
         return -1.0, -1.0
 
 

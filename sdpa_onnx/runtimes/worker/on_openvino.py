@@ -1,4 +1,4 @@
-"""Arms on OpenVINO's CPU device, whichever version this environment has. Words no errors.
+"""Arms on OpenVINO's CPU device, whichever version this environment has. Writes no error sentences.
 
 The twin of `runtimes/openvino_session.py`, which explains what OpenVINO does with arrays.
 """

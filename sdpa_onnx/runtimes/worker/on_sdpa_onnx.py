@@ -94,7 +94,7 @@ class _Arm:
         """Until what was called is done: it is."""
 
     def outputs(self) -> dict[str, Bits]:
-        """What the bound run wrote; what a run of its own gives, where the runtime's bound run does not tell."""
+        """What the bound run wrote; those of one more run, where the runtime's bound run does not keep them."""
         from sdpa_onnx.runtimes.array_files import to_bits
 
         if self._first is None:

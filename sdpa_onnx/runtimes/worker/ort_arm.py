@@ -1,4 +1,4 @@
-"""One arm on ONNX Runtime: a session and its bindings. Words no errors; knows no model but its bytes."""
+"""One arm on ONNX Runtime: a session and its bindings. Writes no error sentences; never parses a model."""
 
 from __future__ import annotations
 
