@@ -1,1 +1,5 @@
-"""The command line: one file per command; arguments in, exit code out."""
+"""The command line: one file for each command; arguments in, exit code out.
+
+Options are parsed into types here, and messages go to stderr.
+No decisions: a command calls `workflows` or `sweep`, then `report`.
+"""

@@ -1,1 +1,5 @@
-"""Clocks, machine and schedule: how long a call takes, in a way that can be compared."""
+"""Timing: the schedule of a comparison, its samples, and the load, caches and ceilings of the machine.
+
+Workers are started through `runtimes`; statistics and verdicts are in `core.timing`.
+Knows no attention and exports nothing.
+"""
