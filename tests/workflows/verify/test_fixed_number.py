@@ -44,8 +44,8 @@ def test_line_of_the_module_is_named() -> None:
     assert (proof.outcome, proof.baked, proof.settings) == (Outcome.DISAGREES, (), ())
     says, _, evidence = proof.reason.partition("`). ")
     assert says.startswith(
-        "It is right at t 6 and wrong at t 64: a number in the graph was fixed at the size at export; the module makes "
-        "one of a size: 0.166667 at t 6, 0.015625 at t 64 ("
+        "It is right at t 6 and wrong at t 64: a number in the graph was fixed at the size at export; the module "
+        "computes one from a size: 0.166667 at t 6, 0.015625 at t 64 ("
     )
     assert "user_modules.py:" in says
     assert says.endswith("`return (q @ k.transpose(-1, -2) * (1 / k.shape[2])).softmax(-1) @ v")
