@@ -18,7 +18,7 @@ def test_public_class_names_are_unique() -> None:
 
 
 def test_every_folder_says_what_it_holds() -> None:
-    """The `__init__` of a folder with modules has at least a sentence for what it holds and one for what it does not."""
+    """The `__init__` of a folder says what it holds and what it does not."""
     silent = []
     for folder in sorted({Path(path).parent for path, _ in parsed()}):
         docstring = ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8")))
