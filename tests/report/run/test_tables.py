@@ -3,7 +3,7 @@
 import pytest
 
 from sdpa_onnx.core.records.records import ExportRecord, Outcome, Verdict
-from sdpa_onnx.report.run.tables import agreement_table, export_table
+from sdpa_onnx.report.run.check_tables import agreement_table, export_table
 from sdpa_onnx.report.text.labels import usual_factors
 from tests.report.synthetic import check
 

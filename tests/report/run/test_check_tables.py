@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from sdpa_onnx.core.records.records import LocatedRecord, Outcome, PlantedRecord, Record, Subject, Verdict
-from sdpa_onnx.report.run.judge_tables import located_table, planted_table
+from sdpa_onnx.report.run.check_tables import located_table, planted_table
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.run.terminal import print_tables
 from tests.conftest import GoldenCheck
