@@ -65,8 +65,8 @@ def _traced(scale: float, **sizes: int) -> OnnxModel:
 
 
 _DOUBT = (
-    "attention: scale 0.0625 is not 1/sqrt(d_k) = 0.125; it is 1/n of a length n = 16 and may have been fixed at it; "
-    "verify --against MODULE proves or clears it."
+    "attention: scale 0.0625 is not 1/sqrt(d_k) = 0.125; it equals 1/n for a length n = 16 and may be fixed to that "
+    "length; verify --against MODULE proves or clears it."
 )
 
 

@@ -42,7 +42,7 @@ def test_nested_attention_is_told(model: onnx.ModelProto, count: int, where: str
     """Attention inside a branch or a function is a record that says why it is not read."""
     records = inspect_model(load_model(model), target="nested.onnx")
     assert [(record.node, record.outcome, record.reason) for record in records] == [
-        ("attend", Outcome.UNSUPPORTED, f"it stands inside {where}, which is not read")
+        ("attend", Outcome.UNSUPPORTED, f"it is inside {where}, which is not read")
     ] * count
 
 
