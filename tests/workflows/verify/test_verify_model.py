@@ -210,8 +210,12 @@ def test_inner_attention_is_judged_on_what_entered_it(module_model: OnnxModel) -
 
     length = next(axis for axis in ("x_seq_len", "q_seq_len") if _has(module_model, axis))
     records = _checked(module_model, Faulty(fault=spoil), {"batch_size": 1, length: 7}, (1.0,))
-    verdicts = {record.site.partition(":")[0]: record.verdict for record in records}
-    assert verdicts == {module_model.sites[0].name: Verdict.WRONG, "end": Verdict.OK}
+    verdicts = {(record.subject, record.site): record.verdict for record in records}
+    (output,) = module_model.output_names
+    assert verdicts == {
+        (Subject.ATTENTION, module_model.sites[0].name): Verdict.WRONG,
+        (Subject.OUTPUT, output): Verdict.OK,
+    }
 
 
 def test_verify_goes_over_runtimes_and_checks(bare_model: OnnxModel) -> None:
