@@ -160,7 +160,7 @@ def test_real_fault_is_found_reduced_and_kept(shell: Shell) -> None:
     ended = shell("fuzz", "--start", str(number), "--cases", "1", "--keep", "kept")
     assert ended.code == 1
     words = " ".join(ended.stdout.split())
-    assert words.startswith("- 1 case: Y wrong (native): it looks as if a single query sees every key")
+    assert words.startswith("- 1 case: Y wrong (native): it looks as if a single query attends to every key")
     assert "Smallest: b1_hq1_hkv1_q1_kv2_d1_f32_causal_past" in words
     assert ended.stderr == f"sdpa-onnx: wrote kept/wrong_seed0_case{number}.zip\n"
 
