@@ -17,6 +17,7 @@ from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.lower.lower import current
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
+from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.version import __version__
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift
 from sdpa_onnx.workflows.choose_form.form_strategy import NOTE_KEYS, FixedForm, FormStrategy
@@ -146,10 +147,12 @@ def _lowered(
     result = model
     if converted:
         _declare_as(model.ir, graph)
-        result = replace(model, ir=graph, sites=tuple(current(one).site for one in kept.values()), path=None)
+        sites = tuple(current(one).site for one in kept.values())
         names = {one.name for one in converted}
         assumed = [one.assumes for one in lifted.found if one.attention and one.attention.name in names and one.assumes]
-        _note(result, writing, assumed)
+        _note(graph, sites, writing, assumed, opset=opset)
+        # Made last: its facts are read once, from a graph that is finished.
+        result = replace(model, ir=graph, sites=sites, path=None)
     return ConvertedModel(
         form=writing.word,
         source=source,
@@ -180,10 +183,12 @@ def _declare_as(source: ir.Model, result: ir.Model) -> None:
         value.shape, value.type = own.shape, own.type
 
 
-def _note(model: OnnxModel, writing: FormStrategy, assumed: Sequence[str]) -> None:
-    """Our metadata; what others wrote stays."""
-    notes = model.ir.metadata_props
-    notes[SITES_KEY] = msgspec.json.encode(model.sites).decode()
+def _note(
+    graph: ir.Model, sites: Sequence[AttentionSite], writing: FormStrategy, assumed: Sequence[str], *, opset: int
+) -> None:
+    """Write our metadata; metadata of others stays."""
+    notes = graph.metadata_props
+    notes[SITES_KEY] = msgspec.json.encode(sites).decode()
     notes[FORM_KEY] = writing.word
     # Why an earlier conversion wrote it as it did says nothing of this one.
     for key in NOTE_KEYS:
@@ -192,9 +197,9 @@ def _note(model: OnnxModel, writing: FormStrategy, assumed: Sequence[str]) -> No
     if assumed:
         notes[_ASSUMES_KEY] = "; ".join(dict.fromkeys(assumed))
     notes["sdpa_onnx.version"] = __version__
-    notes.setdefault(_EXPORTER_KEY, f"{model.ir.producer_name or ''} {model.ir.producer_version or ''}".strip())
+    notes.setdefault(_EXPORTER_KEY, f"{graph.producer_name or ''} {graph.producer_version or ''}".strip())
     if "sdpa_onnx.opset" in notes:
-        notes["sdpa_onnx.opset"] = str(model.opset)
+        notes["sdpa_onnx.opset"] = str(opset)
     notes.pop(SPEC_KEY, None)
-    if len(model.sites) == 1:
-        notes[SPEC_KEY] = msgspec.json.encode(model.sites[0].spec).decode()
+    if len(sites) == 1:
+        notes[SPEC_KEY] = msgspec.json.encode(sites[0].spec).decode()
