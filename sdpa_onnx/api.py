@@ -70,7 +70,7 @@ def export(
         raise ExportError(f"A {type(target).__name__} cannot be exported.", hint="Give a module, a spec or a name.")
     if dtype is not None:
         raise ExportError(
-            "A module is exported in its own element type; dtype is for a spec or a name.",
+            "dtype applies only to a spec or a name; a module is exported in its own element type.",
             hint=f"Convert the module and its inputs: module.to(torch.{dtype}).",
         )
     return export_module(target, sample_inputs, opset=opset, dynamic_axes=dynamic_axes)

@@ -1,4 +1,4 @@
-"""`sdpa-onnx bench`: compare files, forms, runtimes, settings, threads and environments in one interleaved run."""
+"""`sdpa-onnx bench`: time files, forms, runtimes, settings, threads and environments in one interleaved run."""
 
 import contextlib
 import shlex
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.bench_calibrate import check_alone, run_calibration
-from sdpa_onnx.cli.error_boundary import DISAGREES, INTERRUPTED, guarded, pin_threads, tell
+from sdpa_onnx.cli.bench_calibrate import refuse_other_options, run_calibration
+from sdpa_onnx.cli.error_boundary import DISAGREES, INTERRUPTED, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
@@ -24,7 +24,7 @@ from sdpa_onnx.cli.options import (
     parse_size_sets,
     parse_sizes,
 )
-from sdpa_onnx.cli.output_checks import check_output, require_apart
+from sdpa_onnx.cli.output_checks import check_output, require_distinct_paths
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.errors import FolderError, PlanError, SdpaOnnxError
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench"]
 
-# Twin of the first: `workflows.bench.arms.AS_IS`.
+# "as-is" is also `workflows.bench.arms.AS_IS`, which is not imported here so that --help stays fast.
 _FORMS = ("as-is", *Form)
 # Default of --blocks.
 _BLOCKS = 80
@@ -50,43 +50,48 @@ CacheName = Literal["auto", "warm", "cold"]
 Files = Annotated[
     list[Path], typer.Argument(metavar="F.onnx [G.onnx ...]", help="Models with the same inputs.", show_default=False)
 ]
-Forms = Annotated[list[str], typer.Option("--form", help="Bring every file into this form, or 'as-is'; repeatable.")]
+Forms = Annotated[list[str], typer.Option("--form", help="Convert every file to this form, or 'as-is'; repeatable.")]
 Settings = Annotated[
     list[str],
-    typer.Option("--option", metavar="KEY=VALUE,...", help="Settings of the runtime as one more arm; repeatable."),
+    typer.Option("--option", metavar="KEY=VALUE,...", help="Runtime settings, timed as one more arm; repeatable."),
 ]
-ThreadCounts = Annotated[
-    list[int], typer.Option("--threads", min=1, help="Threads inside one operator; repeatable. Default: 1.")
-]
+ThreadCounts = Annotated[list[int], typer.Option("--threads", min=1, help="Intra-op threads; repeatable. Default: 1.")]
 Pythons = Annotated[
     list[Path],
-    typer.Option("--python", metavar="PATH", help="Interpreter of an environment with another version; repeatable."),
+    typer.Option("--python", metavar="PATH", help="Python of an environment with other versions; repeatable."),
 ]
 AtSizes = Annotated[
     list[str],
-    typer.Option("--at", metavar="AXIS=N,...", help="A comparison at these sizes; repeatable. Keys are as queries."),
+    typer.Option(
+        "--at", metavar="AXIS=N,...", help="Compare at these sizes; repeatable. kv_seq_len follows q_seq_len."
+    ),
 ]
 Baseline = Annotated[
     str | None,
-    typer.Option("--baseline", help="Arm, or a word of it, that ratios refer to; default torch, else the first."),
+    typer.Option("--baseline", help="Arm, or a word of its name, to divide by. Default: torch, else the first."),
 ]
-Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Time for one comparison.")]
-Blocks = Annotated[int, typer.Option("--blocks", min=12, help="At most so many blocks of visits a launch.")]
-Cache = Annotated[CacheName, typer.Option("--cache", help="Whether calls find their inputs in the caches.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Time budget of one comparison.")]
+Blocks = Annotated[int, typer.Option("--blocks", min=12, help="Maximum number of measurement blocks per launch.")]
+Cache = Annotated[CacheName, typer.Option("--cache", help="Whether inputs are in the CPU caches when a call starts.")]
 Margin = Annotated[
     float | None,
-    typer.Option("--margin", min=0.1, metavar="PERCENT", help="Measure on until slower by so much is yes or no."),
+    typer.Option(
+        "--margin",
+        min=0.1,
+        metavar="PERCENT",
+        help="Keep measuring until a slowdown of PERCENT is confirmed or ruled out.",
+    ),
 ]
 OutFolder = Annotated[
     Path | None, typer.Option("--out", metavar="RUN", help="Also write a run folder with its report.")
 ]
 Chart = Annotated[Path | None, typer.Option("--chart", metavar="F.svg|F.html", help="Also draw a chart.")]
 Calibrate = Annotated[
-    bool, typer.Option("--calibrate", help="Measure how much processes differ on this quiet machine, and keep it.")
+    bool, typer.Option("--calibrate", help="Measure how much processes differ on this idle machine, and save it.")
 ]
 
 
-@guarded
+@with_exit_codes
 def bench(
     models: Files = [],
     *,
@@ -111,11 +116,11 @@ def bench(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Compare the time of models, forms, runtimes, settings and versions, interleaved."""
+    """Time models, forms, runtimes, settings and versions against each other, interleaved."""
     counts = tuple(dict.fromkeys(threads)) or (1,)
     pin_threads(max(counts))
     if calibrate:
-        check_alone(
+        refuse_other_options(
             models,
             form=form,
             runtime=runtime,
@@ -146,21 +151,21 @@ def bench(
         plan=_plan(seconds, blocks, margin, cache, seed),
         patience_seconds=timeout,
     )
-    return _carry_out(task, out, chart, as_json=json)
+    return _run_bench(task, out, chart, as_json=json)
 
 
 def _check_files(
     models: list[Path], inputs: Path | None, sizes: list[str], out: Path | None, chart: Path | None
 ) -> None:
-    """Find out about misuse before anything is read."""
-    require_apart({"--out": out, "--chart": chart}, [*models, inputs])
+    """Reject misuse before any file is read."""
+    require_distinct_paths({"--out": out, "--chart": chart}, [*models, inputs])
     if not models:
-        raise PlanError("There is no model to time.", hint="Give .onnx files; --calibrate alone needs none.")
+        raise PlanError("There is no model to time.", hint="Give .onnx files; only --calibrate needs none.")
     if inputs is not None and sizes:
-        raise PlanError("--inputs have sizes of their own.", hint="Leave out --at and --size.")
+        raise PlanError("--inputs already fixes the sizes.", hint="Leave out --at and --size.")
     if chart is not None:
         if chart.suffix not in (".svg", ".html"):
-            raise PlanError(f"--chart {chart} is of no kind that can be drawn.", hint="Give F.svg or F.html.")
+            raise PlanError(f"--chart {chart} has an unsupported file type.", hint="Use .svg or .html.")
         check_output(chart)
 
 
@@ -193,8 +198,8 @@ def _check(inputs: Path | None, models: list[Path], seed: int) -> "CheckOptions"
     from sdpa_onnx.workflows.check.check_options import CheckOptions
     from sdpa_onnx.workflows.check.given_arrays import read_inputs
 
-    given = read_inputs(inputs, load_model(models[0])) if inputs is not None else None
-    return CheckOptions(sizes={}, seed=seed, inputs=given)
+    arrays = read_inputs(inputs, load_model(models[0])) if inputs is not None else None
+    return CheckOptions(sizes={}, seed=seed, inputs=arrays)
 
 
 def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, seed: int) -> "TimingPlan":
@@ -212,7 +217,7 @@ def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, s
     )
 
 
-def _carry_out(task: "BenchTask", out: Path | None, chart: Path | None, *, as_json: bool) -> int:
+def _run_bench(task: "BenchTask", out: Path | None, chart: Path | None, *, as_json: bool) -> int:
     """Time, write and show; what has ended when the user stops, or something breaks, is kept."""
     from sdpa_onnx.workflows.bench.bench_files import prepare
 
@@ -226,16 +231,16 @@ def _carry_out(task: "BenchTask", out: Path | None, chart: Path | None, *, as_js
         _show(prepared, results, as_json=as_json)
     if isinstance(stopped, Exception):
         raise stopped
-    with _told_as_shown():
+    with _with_results_hint():
         if chart is not None:
             _draw(results, chart)
         if run is not None:
             _render(run.folder)
     if stopped is not None:
-        tell(f"interrupted after {len(results)} of {len(prepared.checks)} comparisons")
+        print_message(f"interrupted after {len(results)} of {len(prepared.checks)} comparisons")
         return INTERRUPTED
     if not _any_timed(results):
-        tell("nothing was timed")
+        print_message("nothing was timed; see the reason of each arm")
         return DISAGREES
     return exit_code(_records(prepared, results), None)
 
@@ -247,28 +252,30 @@ def _any_timed(results: "Sequence[BenchResult]") -> bool:
 
 
 @contextlib.contextmanager
-def _told_as_shown() -> "Iterator[None]":
-    """Say of a file that cannot be written what is left: the results, on stdout."""
+def _with_results_hint() -> "Iterator[None]":
+    """Add to the error of a file that cannot be written that the results are on stdout."""
     try:
         yield
     except FolderError as error:
-        raise FolderError(error.args[0], hint="What has ended is shown on stdout; time again where it fits.") from error
+        raise FolderError(
+            error.args[0], hint="Finished comparisons are on stdout. Choose another path and run again."
+        ) from error
 
 
 def _time(
     prepared: "PreparedBench", run: "BenchRun | None", results: "list[BenchResult]", progress: Progress
 ) -> BaseException | None:
-    """Fill in the comparisons as they end; what stopped them, or None."""
+    """Append each finished comparison to `results`; return the exception that stopped them, or None."""
     from sdpa_onnx.workflows.bench.bench_files import time_all
 
     try:
         for benched in time_all(prepared, on_step=progress.at, on_note=progress.note):
             results.append(benched)
-            with _told_as_shown():
+            with _with_results_hint():
                 if run is not None:
                     run.add(benched)
             progress.advance(prepared.task.plan.budget_seconds)
-        with _told_as_shown():
+        with _with_results_hint():
             if run is not None:
                 run.finish()
     except (KeyboardInterrupt, MemoryError, OSError, SdpaOnnxError) as stopped:
@@ -281,9 +288,9 @@ def _open_run(folder: Path, prepared: "PreparedBench") -> "BenchRun":
 
     try:
         run = BenchRun(folder, prepared, command=shlex.join(["sdpa-onnx", *sys.argv[1:]]))
-    except (FolderError, PlanError) as error:  # their hint may be of `run`, which can go on
+    except (FolderError, PlanError) as error:  # their hint may suggest --resume, which only `run` has
         raise type(error)(error.args[0], hint="Choose another --out.") from error
-    tell(f"writing {folder}")
+    print_message(f"writing {folder}")
     return run
 
 
@@ -304,13 +311,13 @@ def _draw(results: "Sequence[BenchResult]", chart: Path) -> None:
     from sdpa_onnx.report.timing.bench_chart import write_chart
 
     if not write_chart(results, chart):
-        tell(f"nothing has a time, so {chart} is not drawn")
+        print_message(f"{chart} was not written: nothing was timed")
 
 
 def _render(folder: Path) -> None:
-    """The report of the run folder, made from the folder alone."""
+    """Render the report of the run folder from the folder alone."""
     from sdpa_onnx.report.run.render import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)
-    tell(f"report: {render(records, header, folder)[0]}")
+    print_message(f"report: {render(records, header, folder)[0]}")

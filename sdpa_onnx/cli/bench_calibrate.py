@@ -1,40 +1,40 @@
-"""`sdpa-onnx bench --calibrate`: how much two processes of one model differ on this machine."""
+"""`sdpa-onnx bench --calibrate`: measure how much two processes of one model differ on this machine."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, results, tell
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, print_message, results
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
     from sdpa_onnx.workflows.bench.calibrate import CalibrationResult
 
-__all__ = ["check_alone", "run_calibration"]
+__all__ = ["refuse_other_options", "run_calibration"]
 
-# As many as `calibrate.LENGTHS`.
-_PARTS = 2
+# The number of `calibrate.LENGTHS`.
+_LENGTH_COUNT = 2
 
 
-def check_alone(models: list[Path], **options: object) -> None:
-    """Refuse what means nothing beside --calibrate.
+def refuse_other_options(models: list[Path], **options: object) -> None:
+    """Reject options that have no meaning with --calibrate.
 
     Raises:
-        PlanError: If there is any of it.
+        PlanError: If one is given.
     """
     if models:
-        raise PlanError("--calibrate times attentions of its own.", hint="Leave out the files.")
+        raise PlanError("--calibrate times its own models.", hint="Leave out the files.")
     given = next((name for name, value in options.items() if value), None)
     if given is not None:
-        raise PlanError(f"--{given} means nothing beside --calibrate.", hint=f"Leave out --{given}.")
+        raise PlanError(f"--{given} cannot be used with --calibrate.", hint=f"Leave out --{given}.")
 
 
 def run_calibration(threads: int, seconds: float, timeout: float, seed: int, *, as_json: bool) -> int:
-    """Calibrate, and tell what was found; DISAGREES where nothing is kept."""
+    """Calibrate and print the result; return DISAGREES if it is not saved."""
     from sdpa_onnx.workflows.bench.calibrate import calibrate
 
-    tell("calibrating: leave this machine alone until it is done")
-    with Progress(_PARTS * seconds) as progress:
+    print_message("calibrating: run nothing else on this machine until it finishes")
+    with Progress(_LENGTH_COUNT * seconds) as progress:
         done = calibrate(
             threads=threads, budget_seconds=seconds, patience_seconds=timeout, seed=seed, on_progress=progress.at
         )

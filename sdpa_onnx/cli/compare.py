@@ -1,4 +1,4 @@
-"""`sdpa-onnx compare`: BASE beside HEAD in agreement, graph, memory and time; fails only on what is proven worse."""
+"""`sdpa-onnx compare`: compare agreement, graph, memory and time of HEAD with BASE; only proven regressions fail."""
 
 import shlex
 import sys
@@ -16,8 +16,8 @@ from sdpa_onnx.cli.compare_files import (
     write_known_file,
     write_results,
 )
-from sdpa_onnx.cli.error_boundary import OK, guarded, pin_threads
-from sdpa_onnx.cli.expect import exit_code, read_known, tell_known
+from sdpa_onnx.cli.error_boundary import OK, pin_threads, with_exit_codes
+from sdpa_onnx.cli.expect import exit_code, print_known_findings, read_known_findings
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
     Debug,
@@ -32,7 +32,7 @@ from sdpa_onnx.cli.options import (
     parse_size_sets,
     parse_sizes,
 )
-from sdpa_onnx.cli.output_checks import require_apart
+from sdpa_onnx.cli.output_checks import require_distinct_paths
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_gates
 from sdpa_onnx.errors import PlanError
@@ -44,52 +44,54 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-Base = Annotated[Path, typer.Argument(metavar="BASE", help="Before: a run folder, a model or a benchmark JSON.")]
-Head = Annotated[Path, typer.Argument(metavar="HEAD", help="Now: another of the same kind.")]
+Base = Annotated[Path, typer.Argument(metavar="BASE", help="Before: a run folder, a model or a benchmark JSON file.")]
+Head = Annotated[Path, typer.Argument(metavar="HEAD", help="After: the same kind as BASE.")]
 
 
 def _absolute(path: Path | None) -> Path | None:
-    """Not resolved: the interpreter of an environment is a link."""
+    """Make a path absolute but keep links, because the interpreter of an environment is a link."""
     return path and path.absolute()
 
 
 Python = Annotated[
     Path | None,
-    typer.Option(metavar="P", help="Interpreter of another environment, for models.", callback=_absolute),
+    typer.Option(metavar="P", help="Python of the environment that runs this model.", callback=_absolute),
 ]
-At = Annotated[
-    list[str], typer.Option("--at", metavar="AXIS=N,...", help="Sizes to time models at; repeatable: a table.")
-]
-Seconds = Annotated[float, typer.Option("--seconds", min=1.0, help="For each timing of two models.")]
-Margin = Annotated[float, typer.Option("--margin", min=0.1, metavar="PERCENT", help="Slow-down that is allowed.")]
+At = Annotated[list[str], typer.Option("--at", metavar="AXIS=N,...", help="Sizes at which to time models; repeatable.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=1.0, help="Time budget for each timing of two models.")]
+Margin = Annotated[float, typer.Option("--margin", min=0.1, metavar="PERCENT", help="Allowed slowdown.")]
 MoreNodes = Annotated[
-    float, typer.Option("--more-nodes", min=0.0, metavar="PERCENT", help="More nodes that run, allowed.")
+    float, typer.Option("--more-nodes", min=0.0, metavar="PERCENT", help="Allowed increase in executed nodes.")
 ]
 LargerFile = Annotated[
-    float, typer.Option("--larger-file", min=0.0, metavar="PERCENT", help="Larger file, allowed; so is 1 MiB.")
+    float,
+    typer.Option("--larger-file", min=0.0, metavar="PERCENT", help="Allowed increase in file size; 1 MiB always is."),
 ]
 MoreMemory = Annotated[
-    float, typer.Option("--more-memory", min=0.0, metavar="PERCENT", help="Higher peak, allowed; so are 4 MiB.")
+    float,
+    typer.Option("--more-memory", min=0.0, metavar="PERCENT", help="Allowed increase in peak memory; 4 MiB always is."),
 ]
 Gates = Annotated[
-    list[str], typer.Option(metavar="GATE", help="agreement, graph, memory or time: told, but never fails; repeatable.")
+    list[str],
+    typer.Option(metavar="GATE", help="Report this gate but never fail: agreement, graph, memory or time; repeatable."),
 ]
-Skipped = Annotated[list[str], typer.Option("--skip", metavar="GATE", help="Do not ask this gate; repeatable.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Fail also on what is undecided, not comparable or gone.")]
+Skipped = Annotated[list[str], typer.Option("--skip", metavar="GATE", help="Skip this gate; repeatable.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Also fail on rows undecided, not comparable or gone.")]
 Pinned = Annotated[
-    str | None, typer.Option("--pinned", metavar="ARM", help="Arm of stored runs that did not change. Default: torch.")
+    str | None,
+    typer.Option("--pinned", metavar="ARM", help="Unchanged arm of stored runs, the baseline. Default: torch."),
 ]
 Markdown = Annotated[
-    Path | None, typer.Option("--markdown", metavar="F.md", help="Write a comment for a pull request; - = stdout.")
+    Path | None, typer.Option("--markdown", metavar="F.md", help="Write a pull request comment; - is stdout.")
 ]
 Junit = Annotated[Path | None, typer.Option("--junit", metavar="F.xml", help="Write JUnit XML.")]
 WriteExpected = Annotated[
     Path | None,
-    typer.Option("--write-expected", metavar="F.toml", help="Write the present findings as known ones; then exit 0."),
+    typer.Option("--write-expected", metavar="F.toml", help="Write the current findings as known ones, then exit 0."),
 ]
 
 
-@guarded
+@with_exit_codes
 def compare(
     base: Base,
     head: Head,
@@ -119,33 +121,33 @@ def compare(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Compare two runs, models or environments, and fail on what became worse."""
+    """Compare two runs, models or environments, and fail on regressions."""
     pin_threads(threads)
     kind = kind_of(base, head)
-    require_apart(_outputs(markdown, junit, write_expected), [base, head, inputs, expect])
+    require_distinct_paths(_outputs(markdown, junit, write_expected), [base, head, inputs, expect])
     check_outputs(markdown, junit, write_expected, as_json=json)
     from sdpa_onnx.report.compare.gate_report import GateReport
 
-    expected = read_known(expect)
+    expected = read_known_findings(expect)
     limits = _limits((margin, more_nodes, larger_file, more_memory), allow, skip, strict=strict)
     if kind is ComparisonKind.MODELS:
-        _refuse(kind, pinned=pinned)
-        asked = _asked(limits, runtime, (base_python, head_python), timeout)
-        asked = _sized(asked, base, size, at, inputs, seconds, threads=threads, seed=seed)
-        rows = _models(base, head, asked)
+        _refuse_options(kind, pinned=pinned)
+        options = _compare_options(limits, runtime, (base_python, head_python), timeout)
+        options = _with_sizes(options, base, size, at, inputs, seconds, threads=threads, seed=seed)
+        rows = _models(base, head, options)
     else:
-        _refuse(kind, base_python=base_python, head_python=head_python, at=at, size=size, inputs=inputs)
+        _refuse_options(kind, base_python=base_python, head_python=head_python, at=at, size=size, inputs=inputs)
         rows = compare_stored_files(kind, base, head, limits, pinned)
     _require_common(base, head, rows)
     known = expected.sort(rows) if expected is not None else None
-    names = [_named(base, base_python), _named(head, head_python)]
-    how = kind.words(limits.skipped)
+    names = [_label(base, base_python), _label(head, head_python)]
+    how = kind.sentence(limits.skipped)
     report = GateReport(rows=rows, base=names[0], head=names[1], how=how, command=_command(), known=known)
     if markdown != STDOUT:
         show_gates(report, as_json=json)
     write_results(report, markdown, junit)
     if known is not None:
-        tell_known(known)
+        print_known_findings(known)
     if write_expected is not None:
         write_known_file(write_expected, rows, expected)
         return OK
@@ -153,7 +155,7 @@ def compare(
 
 
 def _outputs(markdown: Path | None, junit: Path | None, write_expected: Path | None) -> dict[str, Path | None]:
-    """Files that are written, by option."""
+    """Return the files that are written, by option."""
     return {
         "--markdown": None if markdown == STDOUT else markdown,
         "--junit": junit,
@@ -162,18 +164,18 @@ def _outputs(markdown: Path | None, junit: Path | None, write_expected: Path | N
 
 
 def _require_common(base: Path, head: Path, rows: "list[GateRecord]") -> None:
-    """Refuse to call it a pass where nothing was compared.
+    """Reject a comparison in which nothing was compared, because it is no pass.
 
     Raises:
-        PlanError: If there is nothing that both have.
+        PlanError: If BASE and HEAD have nothing in common.
     """
     from sdpa_onnx.core.records.gate_records import GateVerdict
 
     if all(row.word in (GateVerdict.APPEARED, GateVerdict.DISAPPEARED) for row in rows):
-        raise PlanError(f"{base} and {head} have nothing in common that could be compared.", hint="Were they mixed up?")
+        raise PlanError(f"{base} and {head} have nothing in common to compare.", hint="Check both paths.")
 
 
-def _named(path: Path, python: Path | None) -> str:
+def _label(path: Path, python: Path | None) -> str:
     return f"{path} with {python}" if python else str(path)
 
 
@@ -181,8 +183,8 @@ def _command() -> str:
     return f"sdpa-onnx {shlex.join(sys.argv[1:])}"
 
 
-def _refuse(kind: ComparisonKind, **options: object) -> None:
-    """Refuse options that mean nothing for what is compared.
+def _refuse_options(kind: ComparisonKind, **options: object) -> None:
+    """Reject options that do not apply to this kind of comparison.
 
     Raises:
         PlanError: If one is given.
@@ -190,8 +192,8 @@ def _refuse(kind: ComparisonKind, **options: object) -> None:
     given = next((name for name, value in options.items() if value), None)
     if given is not None:
         option = f"--{given.replace('_', '-')}"
-        other = "stored runs" if kind is ComparisonKind.MODELS else "models that are run now"
-        raise PlanError(f"{option} is of {other}.", hint=f"Leave out {option}.")
+        other = "stored runs" if kind is ComparisonKind.MODELS else "models"
+        raise PlanError(f"{option} applies only to {other}.", hint=f"Leave out {option}.")
 
 
 def _limits(percents: tuple[float, ...], allow: list[str], skip: list[str], *, strict: bool) -> "GateLimits":
@@ -214,14 +216,14 @@ def _gates(option: str, names: list[str]) -> "frozenset[Gate]":
 
     unknown = next((name for name in names if name not in {*Gate}), None)
     if unknown is not None:
-        raise PlanError(f"{option} {unknown}: there is no such gate.", hint=f"Gates: {', '.join(Gate)}.")
+        raise PlanError(f"{option} {unknown}: unknown gate.", hint=f"Known: {', '.join(Gate)}.")
     gates = frozenset(map(Gate, names))
     if option == "--skip" and len(gates) == len(Gate):
-        raise PlanError("--skip names every gate, so nothing is left to ask.", hint="Leave one out.")
+        raise PlanError("--skip names every gate, so nothing is left to compare.", hint="Leave one out.")
     return gates
 
 
-def _asked(
+def _compare_options(
     limits: "GateLimits", runtime: list[str], pythons: tuple[Path | None, Path | None], timeout: float
 ) -> "CompareOptions":
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
@@ -231,7 +233,7 @@ def _asked(
     names = pick_runtimes(runtime)
     if MODULE_RUNTIME in runtime:
         raise PlanError(
-            f"{MODULE_RUNTIME} runs the module of a file, whatever the file is.", hint="Compare on another runtime."
+            f"Runtime '{MODULE_RUNTIME}' runs a PyTorch module and not the file.", hint="Choose another runtime."
         )
     return CompareOptions(
         runtimes=[name for name in names if name != MODULE_RUNTIME],
@@ -241,8 +243,8 @@ def _asked(
     )
 
 
-def _sized(
-    asked: "CompareOptions",
+def _with_sizes(
+    options: "CompareOptions",
     base: Path,
     size: list[str],
     at: list[str],
@@ -260,27 +262,27 @@ def _sized(
     from sdpa_onnx.workflows.check.given_arrays import read_inputs
 
     if inputs is not None and (size or at):
-        raise PlanError("--inputs have sizes of their own.", hint="Leave out --at and --size.")
+        raise PlanError("--inputs already fixes the sizes.", hint="Leave out --at and --size.")
     arrays = read_inputs(inputs, load_model(base)) if inputs is not None else None
     return replace(
-        asked,
+        options,
         sizes=parse_size_sets(at),
         check=CheckOptions(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays),
-        plan=replace(asked.plan, budget_seconds=seconds, seed=seed, extras=False, calibration=load_calibration()),
+        plan=replace(options.plan, budget_seconds=seconds, seed=seed, extras=False, calibration=load_calibration()),
     )
 
 
-def _models(base: Path, head: Path, asked: "CompareOptions") -> "list[GateRecord]":
+def _models(base: Path, head: Path, options: "CompareOptions") -> "list[GateRecord]":
     from dataclasses import replace
 
     from sdpa_onnx.workflows.compare.models import compare_models
 
-    parts = len(asked.runtimes) * (1 + max(1, len(asked.sizes)))
-    left = iter([0.0, *([1.0] * parts)])  # judging and each timing take about as long
+    parts = len(options.runtimes) * (1 + max(1, len(options.sizes)))
+    left = iter([0.0, *([1.0] * parts)])  # judging takes about as long as one timing
     with Progress(parts) as progress:
 
-        def told(words: str) -> None:
+        def show_step(text: str) -> None:
             progress.advance(next(left, 0.0))
-            progress.at(words)
+            progress.at(text)
 
-        return compare_models(base, head, replace(asked, on_progress=told))
+        return compare_models(base, head, replace(options, on_progress=show_step))

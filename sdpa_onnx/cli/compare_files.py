@@ -1,4 +1,4 @@
-"""The files of `compare`: what BASE and HEAD are, reading stored ones, and writing the results."""
+"""The files of `compare`: find the kind of BASE and HEAD, read stored results and write the comparison."""
 
 import importlib
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.cli.error_boundary import results, tell
+from sdpa_onnx.cli.error_boundary import print_message, results
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ __all__ = [
     "write_results",
 ]
 
-# Name of a file that stands for stdout.
+# File name that means stdout.
 STDOUT = Path("-")
 
 
-# Whether the numbers were judged, and whether the models were timed.
-_MODELS_WORDS = {
+# (whether the numbers were judged, whether the models were timed) -> sentence.
+_MODELS_SENTENCES = {
     (True, True): "Both were judged, and timed interleaved on one machine.",
     (True, False): "Both were judged; they were not timed.",
     (False, True): "Both were timed interleaved on one machine; their numbers were not judged.",
@@ -46,31 +46,31 @@ class ComparisonKind(Enum):
     MODELS = "models"
     BENCHMARKS = "benchmark files"
 
-    def words(self, skipped: "frozenset[Gate]") -> str:
-        """How such are compared, one sentence.
+    def sentence(self, skipped: "frozenset[Gate]") -> str:
+        """Describe the comparison in one sentence.
 
         Args:
-            skipped: Gates that are not asked.
+            skipped: Gates that are not compared.
         """
         from sdpa_onnx.core.records.gate_records import Gate
 
         if self is ComparisonKind.MODELS:
-            return _MODELS_WORDS[Gate.AGREEMENT not in skipped, not {Gate.TIME, Gate.MEMORY} <= skipped]
+            return _MODELS_SENTENCES[Gate.AGREEMENT not in skipped, not {Gate.TIME, Gate.MEMORY} <= skipped]
         if Gate.TIME in skipped:
             return "Stored results."
-        return "Stored results; time by the ratio of the ratios to their common pinned baseline."
+        return "Stored results; times are compared by their ratios to the common pinned baseline."
 
 
 def kind_of(base: Path, head: Path) -> ComparisonKind:
-    """What BASE and HEAD are.
+    """Return the kind of BASE and HEAD.
 
     Raises:
-        PlanError: If one does not exist, or they are not of the same kind.
+        PlanError: If one does not exist, or their kinds differ.
     """
     kinds = []
     for path in (base, head):
         if not path.exists():
-            raise PlanError(f"There is no {path}.", hint="Give run folders, .onnx files or benchmark .json files.")
+            raise PlanError(f"{path} does not exist.", hint="Give run folders, .onnx files or benchmark .json files.")
         kinds.append(
             ComparisonKind.RUNS
             if path.is_dir()
@@ -80,17 +80,18 @@ def kind_of(base: Path, head: Path) -> ComparisonKind:
         )
     if kinds[0] is not kinds[1]:
         raise PlanError(
-            f"{base} and {head} cannot be compared: {kinds[0].value} beside {kinds[1].value}.",
-            hint="Give two of one kind.",
+            f"{base} and {head} cannot be compared: {kinds[0].value} and {kinds[1].value} differ in kind.",
+            hint="Give two of the same kind.",
         )
     return kinds[0]
 
 
 def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Path | None, *, as_json: bool) -> None:
-    """Find out before any work that a file cannot be written.
+    """Check before the work starts that every output can be written.
 
     Raises:
-        PlanError: If one cannot, if known findings are there already, or if two things want stdout.
+        PlanError: If a file cannot be written, if the file of known findings already exists, or if two outputs go to
+            stdout.
         ModuleNotFoundError: If a package is missing.
     """
     from sdpa_onnx.graph.files.whole_file import check_target
@@ -105,8 +106,8 @@ def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Pat
         check_target(path, failure=PlanError)
     if write_expected is not None and write_expected.exists():
         raise PlanError(
-            f"{write_expected} is there already, and known findings are not overwritten.",
-            hint="Give another name; with --expect of the old file its reasons are kept.",
+            f"{write_expected} already exists and is not overwritten.",
+            hint=f"Choose another name; --expect {write_expected} copies its reasons into the new file.",
         )
     if not as_json:
         importlib.import_module("rich")
@@ -115,10 +116,11 @@ def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Pat
 def compare_stored_files(
     kind: ComparisonKind, base: Path, head: Path, limits: "GateLimits", pinned: str | None
 ) -> "list[GateRecord]":
-    """Compare what is stored; nothing runs.
+    """Compare stored results; nothing runs.
 
     Raises:
-        PlanError: If a folder holds no run. RecordFormatError: If something in it cannot be read.
+        PlanError: If a folder contains no run.
+        RecordFormatError: If a file in it cannot be read.
     """
     from sdpa_onnx.core.compare.gate_effects import PINNED
     from sdpa_onnx.core.compare.gates import compare_stored
@@ -136,12 +138,12 @@ def _side(folder: Path) -> "RunSide":
 
     header, records = read_run(folder)
     if not header.is_finished:
-        tell(f"{folder} is not finished: {header.done_cells} of {header.planned_cells} cells.")
+        print_message(f"{folder} is unfinished: {header.done_cells} of {header.planned_cells} cells are done.")
     return RunSide(records=records, machine=Machine(environment=header.environment, versions=header.versions))
 
 
 def write_results(report: "GateReport", markdown: Path | None, junit: Path | None) -> None:
-    """Write what was asked for.
+    """Write the requested files.
 
     Raises:
         FolderError: If a file cannot be written.
@@ -155,21 +157,21 @@ def write_results(report: "GateReport", markdown: Path | None, junit: Path | Non
         stream.write(render_gates(report))
     elif markdown is not None and markdown != STDOUT:
         replace_file(markdown, render_gates(report).encode())
-        tell(f"wrote {markdown}")
+        print_message(f"wrote {markdown}")
     if junit is not None:
         replace_file(junit, render_junit(report))
-        tell(f"wrote {junit}")
+        print_message(f"wrote {junit}")
 
 
 def write_known_file(path: Path, rows: "Sequence[GateRecord]", expected: "KnownFindings | None") -> None:
-    """Write the present findings as known ones; that no file is there was found out before.
+    """Write the current findings as known ones. `check_outputs` has checked that the file does not exist.
 
     Raises:
-        FolderError: If it cannot be written.
+        FolderError: If the file cannot be written.
     """
     from sdpa_onnx.sweep.store import replace_file
     from sdpa_onnx.workflows.expected.known_findings import KnownFindings, is_bad
     from sdpa_onnx.workflows.expected.write_file import write_known
 
     replace_file(path, write_known(rows, known=expected or KnownFindings()).encode())
-    tell(f"wrote {path}: {sum(map(is_bad, rows))} known findings")
+    print_message(f"wrote {path}: {sum(map(is_bad, rows))} known findings")

@@ -1,4 +1,4 @@
-"""`sdpa-onnx conformance`: what a runtime makes of an attention operator, feature by feature."""
+"""`sdpa-onnx conformance`: test how a runtime implements the attention operators, feature by feature."""
 
 import importlib
 import shlex
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import INTERRUPTED, OK, guarded, pin_threads, tell
-from sdpa_onnx.cli.expect import exit_code, read_known, tell_known
+from sdpa_onnx.cli.error_boundary import INTERRUPTED, OK, pin_threads, print_message, with_exit_codes
+from sdpa_onnx.cli.expect import exit_code, print_known_findings, read_known_findings
 from sdpa_onnx.cli.options import Debug, DtypeName, Expect, Json, Runtimes, Seed, Threads, Timeout
 from sdpa_onnx.errors import PlanError
 
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
 
 __all__ = ["conformance"]
 
-Only = Annotated[list[str], typer.Option("--only", metavar="SLUG", help="Only this feature or group; `*` is any text.")]
-Operators = Annotated[list[str], typer.Option("--operator", metavar="OP", help="Only this operator; repeatable.")]
-Opsets = Annotated[list[int], typer.Option("--opset", min=1, help="Only this operator set; repeatable.")]
-Dtypes = Annotated[list[str], typer.Option("--dtype", help="Only this element type; repeatable.")]
+Only = Annotated[
+    list[str], typer.Option("--only", metavar="SLUG", help="Test only this feature or group; `*` matches any text.")
+]
+Operators = Annotated[list[str], typer.Option("--operator", metavar="OP", help="Test only this operator; repeatable.")]
+Opsets = Annotated[list[int], typer.Option("--opset", min=1, help="Test only this opset; repeatable.")]
+Dtypes = Annotated[list[str], typer.Option("--dtype", help="Test only this element type; repeatable.")]
 WriteExpected = Annotated[
     Path | None,
-    typer.Option("--write-expected", metavar="F.toml", help="Write the present findings as known ones; then exit 0."),
+    typer.Option("--write-expected", metavar="F.toml", help="Write the current findings as known ones, then exit 0."),
 ]
-Page = Annotated[Path | None, typer.Option("--page", metavar="F.html", help="Write the report as one page to send.")]
-List = Annotated[bool, typer.Option("--list", help="List the features, and run nothing.")]
+Page = Annotated[Path | None, typer.Option("--page", metavar="F.html", help="Write the report as a single HTML page.")]
+List = Annotated[bool, typer.Option("--list", help="List the features and run nothing.")]
 
-# Of one row, for the time left; corrected by what rows take.
-_GUESSED_SECONDS = 0.3
+# Expected seconds of one row, for the remaining time only.
+_ESTIMATED_SECONDS = 0.3
 
 
-@guarded
+@with_exit_codes
 def conformance(
     *,
     runtime: Runtimes = ["ort-cpu"],
@@ -53,18 +55,20 @@ def conformance(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Ask runtimes for each feature of the attention operators: right, wrong, refused or crashed."""
+    """Test runtimes on each feature of the attention operators: right, wrong, refused or crashed."""
     pin_threads(threads)
     if list_features:
         return _list(as_json=json)
-    asked = _asked(runtime, only, operator, opset, dtype, seed=seed, threads=threads, timeout=timeout)
+    options = _parse_options(runtime, only, operator, opset, dtype, seed=seed, threads=threads, timeout=timeout)
     _check_files(page, write_expected, as_json=json)
-    expected = read_known(expect)
-    records, is_finished = _ask(asked)
-    run = _as_run(asked, records, expected, is_finished=is_finished)
+    expected = read_known_findings(expect)
+    records, is_finished = _run_rows(options)
+    run = _as_run(options, records, expected, is_finished=is_finished)
     _show(run, page, as_json=json)
     if not is_finished:
-        tell(f"interrupted after {len(records)} {'row' if len(records) == 1 else 'rows'}; again: {run.command}")
+        print_message(
+            f"interrupted after {len(records)} {'row' if len(records) == 1 else 'rows'}; run again: {run.command}"
+        )
         return INTERRUPTED
     if write_expected is not None:
         _write_expected(write_expected, records, expected)
@@ -74,7 +78,7 @@ def conformance(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceOptions:
-    """What the command line asks for; an empty list means all."""
+    """The options of the command line; an empty tuple means all."""
 
     runtimes: tuple[str, ...]
     only: tuple[str, ...]
@@ -87,15 +91,15 @@ class ConformanceOptions:
 
     @property
     def command(self) -> str:
-        """The command line that asks for the same again."""
+        """The command line that runs the same rows again."""
         options = {"--runtime": self.runtimes, "--only": self.only, "--operator": self.operators}
         options |= {"--opset": tuple(map(str, self.opsets)), "--dtype": self.dtypes, "--seed": (str(self.seed),)}
-        words = [word for option, values in options.items() for value in values for word in (option, value)]
-        return shlex.join(["sdpa-onnx", "conformance", *words])
+        arguments = [part for option, values in options.items() for value in values for part in (option, value)]
+        return shlex.join(["sdpa-onnx", "conformance", *arguments])
 
 
 def _list(*, as_json: bool) -> int:
-    """Every feature with its group, its words and where they come from."""
+    """Print every feature with its group, title and source."""
     from sdpa_onnx.cli.show import show_features
     from sdpa_onnx.workflows.conformance import features
 
@@ -103,7 +107,7 @@ def _list(*, as_json: bool) -> int:
     return OK
 
 
-def _asked(
+def _parse_options(
     runtimes: list[str],
     only: list[str],
     operators: list[str],
@@ -114,7 +118,7 @@ def _asked(
     threads: int,
     timeout: float,
 ) -> ConformanceOptions:
-    """Turn words into names that there are, before anything runs."""
+    """Resolve and check every name before anything runs."""
     from sdpa_onnx.cli.conformance_choice import pick_features, pick_names
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.conformance import features
@@ -133,10 +137,10 @@ def _asked(
 
 
 def _check_files(page: Path | None, write_expected: Path | None, *, as_json: bool) -> None:
-    """Find out before minutes of work that a file cannot be written, or that a package is missing for it.
+    """Check before the work starts that the files can be written and that no package is missing for them.
 
     Raises:
-        PlanError: If a file cannot be written, or known findings are there already.
+        PlanError: If a file cannot be written, or the file of known findings already exists.
         ModuleNotFoundError: If a package is missing.
     """
     from sdpa_onnx.graph.files.whole_file import check_target
@@ -148,8 +152,8 @@ def _check_files(page: Path | None, write_expected: Path | None, *, as_json: boo
             check_target(path, failure=PlanError)
     if write_expected is not None and write_expected.exists():
         raise PlanError(
-            f"{write_expected} is there already, and known findings are not overwritten.",
-            hint="Give another name; with --expect of the old file its reasons are kept.",
+            f"{write_expected} already exists and is not overwritten.",
+            hint=f"Choose another name; --expect {write_expected} copies its reasons into the new file.",
         )
     if page is not None:
         importlib.import_module("jinja2")
@@ -157,29 +161,29 @@ def _check_files(page: Path | None, write_expected: Path | None, *, as_json: boo
         importlib.import_module("rich")
 
 
-def _ask(asked: ConformanceOptions) -> "tuple[list[ConformanceRecord], bool]":
-    """The rows, and whether all of them came; what was done is kept when the user stops it."""
+def _run_rows(options: ConformanceOptions) -> "tuple[list[ConformanceRecord], bool]":
+    """Run the rows; return them and whether all have run. Finished rows are kept when the user interrupts."""
     from sdpa_onnx.cli.progress import Progress
-    from sdpa_onnx.workflows.conformance import conformance as ask
+    from sdpa_onnx.workflows.conformance import conformance as run_conformance
     from sdpa_onnx.workflows.conformance import select
 
     records: list[ConformanceRecord] = []
-    rows = select(only=asked.only, operators=asked.operators, opsets=asked.opsets, dtypes=asked.dtypes)
-    with Progress(_GUESSED_SECONDS * len(rows) * len(asked.runtimes)) as progress:
+    rows = select(only=options.only, operators=options.operators, opsets=options.opsets, dtypes=options.dtypes)
+    with Progress(_ESTIMATED_SECONDS * len(rows) * len(options.runtimes)) as progress:
         try:
-            for runtime in asked.runtimes:
-                for record in ask(
+            for runtime in options.runtimes:
+                for record in run_conformance(
                     runtime,
-                    only=asked.only,
-                    operators=asked.operators,
-                    opsets=asked.opsets,
-                    dtypes=asked.dtypes,
-                    seed=asked.seed,
-                    threads=asked.threads,
-                    timeout_seconds=asked.timeout_seconds,
+                    only=options.only,
+                    operators=options.operators,
+                    opsets=options.opsets,
+                    dtypes=options.dtypes,
+                    seed=options.seed,
+                    threads=options.threads,
+                    timeout_seconds=options.timeout_seconds,
                 ):
                     records.append(record)
-                    progress.advance(_GUESSED_SECONDS)
+                    progress.advance(_ESTIMATED_SECONDS)
                     progress.at(f"{runtime}: {record.feature} {record.operator} {record.opset} {record.dtype}")
         except KeyboardInterrupt:
             return records, False
@@ -187,13 +191,13 @@ def _ask(asked: ConformanceOptions) -> "tuple[list[ConformanceRecord], bool]":
 
 
 def _as_run(
-    asked: ConformanceOptions,
+    options: ConformanceOptions,
     records: "list[ConformanceRecord]",
     expected: "KnownFindings | None",
     *,
     is_finished: bool,
 ) -> "ConformanceRun":
-    """The rows with all that a report says of them."""
+    """Return the rows with the facts that their report needs."""
     import datetime as dt
 
     from sdpa_onnx.report.conformance.run import ConformanceRun
@@ -202,28 +206,28 @@ def _as_run(
 
     return ConformanceRun(
         records=tuple(records),
-        versions={name: get_runtime(name).version() for name in asked.runtimes},
+        versions={name: get_runtime(name).version() for name in options.runtimes},
         sources={feature.slug: feature.source for feature in features()},
-        facts=_facts(asked),
-        command=asked.command,
-        known=_beside(expected, records, is_finished=is_finished),
+        facts=_facts(options),
+        command=options.command,
+        known=_sort_known(expected, records, is_finished=is_finished),
         is_finished=is_finished,
         made=dt.datetime.now(dt.UTC).date().isoformat(),
     )
 
 
-def _beside(
+def _sort_known(
     expected: "KnownFindings | None", records: "list[ConformanceRecord]", *, is_finished: bool
 ) -> "SortedFindings | None":
-    """The rows beside the known findings; of half a run nothing can be said to have vanished."""
+    """Compare the rows with the known findings. In an unfinished run no finding counts as vanished."""
     if expected is None:
         return None
     found = expected.sort(records)
     return found if is_finished else replace(found, vanished=(), unused=())
 
 
-def _facts(asked: ConformanceOptions) -> dict[str, str]:
-    """What a page may tell of this machine: no name of it, of its user, of its kernel's build or of a folder."""
+def _facts(options: ConformanceOptions) -> dict[str, str]:
+    """Return facts about this machine for the page, without host name, user name, kernel build or paths."""
     import platform
 
     from sdpa_onnx.measure.environment import environment, versions
@@ -235,8 +239,8 @@ def _facts(asked: ConformanceOptions) -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": machine["python"],
         "packages": ", ".join(f"{name} {version}" for name, version in versions().items() if version),
-        "threads": str(asked.threads),
-        "seed": str(asked.seed),
+        "threads": str(options.threads),
+        "seed": str(options.seed),
     }
 
 
@@ -245,21 +249,21 @@ def _show(run: "ConformanceRun", page: Path | None, *, as_json: bool) -> None:
 
     show_conformance(run, as_json=as_json)
     if run.known is not None:
-        tell_known(run.known, with_summary=as_json)
+        print_known_findings(run.known, with_summary=as_json)
     if page is not None:
         from sdpa_onnx.report.conformance.page import render_page
         from sdpa_onnx.sweep.store import replace_file
 
         replace_file(page, render_page(run).encode())
-        tell(f"wrote {page}")
+        print_message(f"wrote {page}")
 
 
 def _write_expected(path: Path, records: "list[ConformanceRecord]", expected: "KnownFindings | None") -> None:
-    """Write the findings; that no file is there was found out before."""
+    """Write the findings. `_check_files` has checked that the file does not exist."""
     from sdpa_onnx.sweep.store import replace_file
     from sdpa_onnx.workflows.expected.known_findings import KnownFindings, is_bad
     from sdpa_onnx.workflows.expected.write_file import write_known
 
     data = write_known(records, known=expected or KnownFindings()).encode()
     replace_file(path, data)
-    tell(f"wrote {path}: {sum(map(is_bad, records))} known findings")
+    print_message(f"wrote {path}: {sum(map(is_bad, records))} known findings")

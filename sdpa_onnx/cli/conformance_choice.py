@@ -1,4 +1,4 @@
-"""Which features are asked for: names and patterns of the command line against those that there are."""
+"""Select features: match names and patterns of the command line with the features that exist."""
 
 import difflib
 import re
@@ -10,42 +10,44 @@ __all__ = ["pick_features", "pick_names"]
 
 
 def pick_features(patterns: Sequence[str], groups: Mapping[str, str]) -> tuple[str, ...]:
-    """The features that are asked for by name, pattern or group, in their own order; () if nothing is asked for.
+    """Return the features that match a name, pattern or group, in table order; () if there are no patterns.
 
     Args:
         groups: Feature -> its group.
 
     Raises:
-        PlanError: If a name or pattern fits none; the nearest is offered.
+        PlanError: If a name or pattern matches none; the message suggests the closest one.
     """
     chosen: set[str] = set()
     for pattern in patterns:
-        fits = [slug for slug, group in groups.items() if pattern == group or _fits(pattern, slug)]
-        if not fits:
-            raise PlanError(f"There is no feature '{pattern}'.", hint=_offer(pattern, list(groups), "See --list."))
-        chosen.update(fits)
+        matches = [slug for slug, group in groups.items() if pattern == group or _matches(pattern, slug)]
+        if not matches:
+            raise PlanError(f"There is no feature '{pattern}'.", hint=_suggestion(pattern, list(groups), "See --list."))
+        chosen.update(matches)
     return tuple(slug for slug in groups if slug in chosen)
 
 
 def pick_names(noun: str, names: Sequence[str], all_names: Iterable[str]) -> tuple[str, ...]:
-    """The operators or element types that are asked for by name.
+    """Return the requested operators or element types without duplicates.
 
     Raises:
-        PlanError: If there is none of that name; the nearest is offered.
+        PlanError: If a name is unknown; the message suggests the closest one.
     """
     known = list(dict.fromkeys(all_names))
     for name in names:
         if name not in known:
-            raise PlanError(f"There is no {noun} '{name}'.", hint=_offer(name, known, f"Known: {', '.join(known)}."))
+            raise PlanError(
+                f"There is no {noun} '{name}'.", hint=_suggestion(name, known, f"Known: {', '.join(known)}.")
+            )
     return tuple(dict.fromkeys(names))
 
 
-def _fits(pattern: str, slug: str) -> bool:
+def _matches(pattern: str, slug: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), slug) is not None
 
 
-def _offer(name: str, known: Sequence[str], otherwise: str) -> str:
-    """The nearest name: by spelling, else one that holds or ends in what was typed."""
+def _suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
+    """Suggest the closest name by spelling, else one that ends in or contains the typed text."""
     bare = name.strip("*")
     near = difflib.get_close_matches(bare, known, n=1, cutoff=0.5)
     near += [one for one in known if bare and one.lower().endswith(bare.lower())]

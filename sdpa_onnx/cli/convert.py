@@ -1,11 +1,11 @@
-"""`sdpa-onnx convert`: every attention of a file in another form, proved against the file before it is written."""
+"""`sdpa-onnx convert`: convert every attention of a file to another form, verify it, and only then write it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, guarded, pin_threads, tell
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,
@@ -41,33 +41,35 @@ FormName = Literal["decomposed", "attention", "blocked", "ort-mha", "ort-gqa", "
 Placement = Literal["query", "scores", "both"]
 Inner = Literal["attention", "decomposed"]
 
-# Findings beyond these are counted, not listed.
+# More findings than these are counted, not listed.
 _LISTED = 3
 _ONE_SIZE = (
-    "At the other sizes that were tried the file does not run: an axis is fixed inside it, which `sdpa-onnx inspect` "
-    "names, so this is proved at one size only."
+    "This is proved at one size only: the file does not run at the other sizes that were tried, because an axis is "
+    "fixed inside it. `sdpa-onnx inspect` names the axis."
 )
 
 
-@guarded
+@with_exit_codes
 def convert(
     model: ModelFile,
     output: Output,
     *,
-    form: Annotated[FormName, typer.Option("--form", help="What every attention becomes.", show_default=False)],
+    form: Annotated[
+        FormName, typer.Option("--form", help="Form of every attention in the result.", show_default=False)
+    ],
     opset: Annotated[
-        int | None, typer.Option("--opset", help="Of the result. Default: the file's own, if the form has it.")
+        int | None, typer.Option("--opset", help="Opset of the result. Default: the file's, if the form has it.")
     ] = None,
-    runtime: Annotated[str, typer.Option("--runtime", help="Where it is proved.")] = "ort-cpu",
+    runtime: Annotated[str, typer.Option("--runtime", help="Runtime that verifies the result.")] = "ort-cpu",
     scale_placement: Annotated[
-        Placement | None, typer.Option("--scale-placement", help="decomposed: where the scale is multiplied in.")
+        Placement | None, typer.Option("--scale-placement", help="decomposed, blocked: where to multiply by the scale.")
     ] = None,
-    inner: Annotated[Inner | None, typer.Option("--inner", help="blocked: what a block is computed by.")] = None,
+    inner: Annotated[Inner | None, typer.Option("--inner", help="blocked: form of each block.")] = None,
     no_empty_rows: Annotated[
         bool,
         typer.Option(
             "--no-empty-rows",
-            help="Every query sees a key: causality may be used where padding alone could hide a whole row.",
+            help="Assume that every query sees a key, so that masks that are causal except for padding become causal.",
         ),
     ] = False,
     at: AutoSizes = [],
@@ -78,12 +80,12 @@ def convert(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Write every attention of a file in another form, prove it against the file, and only then write it."""
+    """Convert every attention of a file to another form, verify it against the file, and only then write it."""
     pin_threads(threads)
     check_output(output)
     check_auto_options(form, at, seconds)
     options = _options(form, scale_placement, inner)
-    asked = parse_size_sets(at)
+    sizes = parse_size_sets(at)
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.choose_form.choose import RaceBudget
     from sdpa_onnx.workflows.convert.convert_file import ProofOptions
@@ -102,7 +104,7 @@ def convert(
         task = ConversionTask(path=model, output=output, opset=opset, proof=proof, rows_may_be_empty=not no_empty_rows)
         if form == "auto":
             done, forms = convert_fastest(
-                task, RaceBudget(seconds=seconds or AUTO_SECONDS), at=asked, on_step=progress.at
+                task, RaceBudget(seconds=seconds or AUTO_SECONDS), at=sizes, on_step=progress.at
             )
         else:
             again = no_empty_rows or any(value is not None for value in (opset, scale_placement, inner))
@@ -112,9 +114,9 @@ def convert(
 
 def _options(form: FormName, scale_placement: Placement | None, inner: Inner | None) -> LowerOptions:
     if inner is not None and form != "blocked":
-        raise PlanError("--inner is of the form blocked.", hint="Leave it out.")
+        raise PlanError("--inner requires --form blocked.", hint="Leave out --inner.")
     if scale_placement is not None and form not in ("decomposed", "blocked"):
-        raise PlanError("--scale-placement is of the forms decomposed and blocked.", hint="Leave it out.")
+        raise PlanError("--scale-placement requires --form decomposed or blocked.", hint="Leave out --scale-placement.")
     return LowerOptions(
         scale_placement=ScalePlacement.QUERY if scale_placement is None else ScalePlacement(scale_placement),
         inner=None if inner is None else Form(inner),
@@ -130,21 +132,24 @@ def _show(done: "Conversion", forms: "Sequence[FormRecord]", output: Path, *, as
     else:
         _print(done, forms, opset)
     for line in workaround_words(forms):
-        tell(line)
+        print_message(line)
     if done.path is None:
-        tell(f"{output} was not written: {_why(done)}")
+        print_message(f"{output} was not written: {_failure_reason(done)}")
         return DISAGREES
-    tell(f"wrote {output}{'' if done.proof is not None else ', equal to the source'}")
+    print_message(f"wrote {output}{'' if done.proof is not None else ', identical to the source'}")
     return OK
 
 
 def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None) -> None:
-    """What was found and seen, for a person."""
+    """Print the attentions, the table of forms and the proof."""
     from sdpa_onnx.core.records.records import Outcome
     from sdpa_onnx.report.run.form_table import attentions_alike, limits_of_chosen, told_forms
 
-    said: set[str] = set()
-    lines = {record.node: f"{_figures(record)}; {_fate(record, done.converted.form)}" for record in done.attentions}
+    printed: set[str] = set()
+    lines = {
+        record.node: f"{_description(record)}; {_conversion_note(record, done.converted.form)}"
+        for record in done.attentions
+    }
     alike: dict[str, list[AttentionRecord]] = {}
     for record in done.attentions:
         alike.setdefault(lines[record.node].replace(record.node, ""), []).append(record)
@@ -152,47 +157,47 @@ def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None)
         names = [record.node for record in records]
         print(f"  {attentions_alike(names)}: {lines[names[0]]}")
         for warning in dict.fromkeys(warning for record in records for warning in record.warnings):
-            if warning not in said:
+            if warning not in printed:
                 print(f"  warning: {warning}")
-            said.add(warning)
-    for line in _raised(done, opset):
+            printed.add(warning)
+    for line in _opset_lines(done, opset):
         print(line)
     if any(form.median_seconds for form in forms):
         show_records(told_forms(forms), as_json=False)
         for line in limits_of_chosen(forms):
             print(f"warning: {line}")
     if done.proof is not None:
-        for line in _seen(done.proof, done.attentions[0].static_axes):
+        for line in _proof_lines(done.proof, done.attentions[0].static_axes):
             print(line)
     if any(one.outcome is Outcome.TIMED_OUT for one in (*forms, *(done.proof.records if done.proof else ()))):
         print(TIMEOUT_HINT)
 
 
-def _figures(record: "AttentionRecord") -> str:
+def _description(record: "AttentionRecord") -> str:
     from sdpa_onnx.cli.inspect import describe_attention
 
     line = record.dialect if record.spec is None else describe_attention(record)
     return line.removeprefix(f"  {record.node}: ")
 
 
-def _fate(record: "AttentionRecord", form: str) -> str:
+def _conversion_note(record: "AttentionRecord", form: str) -> str:
     if record.converted_to:
         return f"converted to {record.converted_to}"
     if record.spec is None:
-        return f"not converted, as it cannot be read: {record.reason}"
+        return f"not converted because it cannot be read: {record.reason}"
     return f"not converted: {record.reason}" if record.reason else f"already in form {form}: copied unchanged"
 
 
-def _raised(done: "Conversion", opset: int | None) -> list[str]:
+def _opset_lines(done: "Conversion", opset: int | None) -> list[str]:
     if not done.converted.is_raised:
         return []
     before, after = done.converted.source.opset, done.converted.model.opset
-    why = "which the form needs" if opset is None else "as --opset asks"
-    return [f"The whole graph was converted from opset {before} to {after}, {why}."]
+    why = "the form requires it" if opset is None else "--opset requires it"
+    return [f"The whole graph was converted from opset {before} to {after} because {why}."]
 
 
-def _seen(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
-    """What the proof saw, for a person."""
+def _proof_lines(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
+    """Describe the result of the proof."""
     from sdpa_onnx.core.records.records import Subject
 
     judged = [record for record in proof.records if record.verdict is not None]
@@ -203,7 +208,7 @@ def _seen(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     lines = [
         (
             f"Proof on {', '.join(runtimes)}: {len(judged)} judgements at {_size_words(proof)}, "
-            f"{len(bad)} of them against it."
+            f"{len(bad)} of them failed."
         )
     ]
     if fixed:
@@ -213,7 +218,7 @@ def _seen(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     if worst is not None:
         lines.append(f"Worst output ({worst.site}): {worst.diagnosis}")
     lines += list(proof.notes)
-    seen = list(dict.fromkeys(f"  {_evidence(record)}" for record in bad))
+    seen = list(dict.fromkeys(f"  {_finding(record)}" for record in bad))
     lines += seen[:_LISTED]
     if len(seen) > _LISTED:
         lines.append(f"  and {len(seen) - _LISTED} more, see --json")
@@ -223,11 +228,11 @@ def _seen(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
 def _size_words(proof: "ConversionProof") -> str:
     count = f"{proof.sizes_tried} size{'s' if proof.sizes_tried > 1 else ''}"
     sets = [", ".join(f"{axis} {size}" for axis, size in sizes.items()) for sizes in proof.sizes]
-    named = "; ".join(words for words in sets if words)
+    named = "; ".join(text for text in sets if text)
     return f"{count} ({named})" if named else count
 
 
-def _evidence(record: "AgreementRecord") -> str:
+def _finding(record: "AgreementRecord") -> str:
     from sdpa_onnx.report.text.labels import site_in_words
 
     where = site_in_words(record) or record.runtime
@@ -237,10 +242,10 @@ def _evidence(record: "AgreementRecord") -> str:
     return f"{where}{at}: {record.verdict or record.outcome}. {record.diagnosis or record.reason}"
 
 
-def _why(done: "Conversion") -> str:
+def _failure_reason(done: "Conversion") -> str:
     if done.proof is None:
-        return "no attention of it could be converted, see the reasons above."
+        return "no attention could be converted, see the reasons above."
     bad = [record for record in done.proof.records if record.outcome != "ok"]
     if all(record.outcome.is_failure for record in bad):
-        return "the result was not proved, as it failed, see above."
-    return "the result does not compute what the source computes, see above."
+        return "the result could not be verified because it failed, see above."
+    return "the result differs from the source, see above."

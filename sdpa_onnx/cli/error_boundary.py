@@ -1,6 +1,6 @@
-"""What stands between a command and the shell: exit codes, one-line errors, pinned threads.
+"""The boundary between a command and the shell: exit codes, one-line error messages, thread counts.
 
-Exit codes: 0 all well; 1 a disagreement or a failed cell; 2 misuse, bad input,
+Exit codes: 0 success; 1 a disagreement or a failed cell; 2 misuse, bad input,
 missing package, unwritable folder; 130 Ctrl-C.
 """
 
@@ -24,116 +24,116 @@ __all__ = [
     "MISUSE",
     "OK",
     "drop_results",
-    "fill_closed_streams",
+    "escape_unencodable",
     "flush_results",
-    "guarded",
     "pin_threads",
-    "replace_unsayable",
+    "print_message",
+    "replace_closed_streams",
     "results",
-    "tell",
+    "with_exit_codes",
 ]
 
 OK, DISAGREES, MISUSE, INTERRUPTED = 0, 1, 2, 130
 
 Parameters = ParamSpec("Parameters")
 
-# Where results go while `sys.stdout` is lent to what others print; None = it is not lent.
+# The real stdout while `sys.stdout` is redirected to stderr; None = not redirected.
 _RESULTS: ContextVar[TextIO | None] = ContextVar("_RESULTS", default=None)
-# More threads than this are a slip of the finger, and exhaust the system.
+# More threads than this are a typing error and exhaust the system.
 _THREADS_PER_PROCESSOR = 4
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "array is too big", "Maximum allowed dimension")
 
 
-def guarded(command: Callable[Parameters, int]) -> Callable[Parameters, None]:
-    """Turn what a command raises into one clear sentence on stderr and an exit code.
+def with_exit_codes(command: Callable[Parameters, int]) -> Callable[Parameters, None]:
+    """Turn the exceptions of a command into a one-line message on stderr and an exit code.
 
-    `--debug` shows the traceback.
+    `--debug` prints the traceback.
     """
 
     @functools.wraps(command)
     def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
         try:
-            with _prints_apart(as_json=bool(options.get("json"))):
+            with _prints_to_stderr(as_json=bool(options.get("json"))):
                 _require_finite(options)
                 code = command(*arguments, **options)
                 flush_results()
         except KeyboardInterrupt:
-            tell("Interrupted.")
+            print_message("Interrupted.")
             code = INTERRUPTED
         except BrokenPipeError:
-            # The reader went away (`| head`); nothing is wrong, and nothing more can be printed.
+            # The reader closed the pipe (`| head`). This is no error, but nothing more can be printed.
             drop_results()
             code = OK
         except SystemExit:
-            # No command of ours leaves in this way.
+            # Our commands return their exit code, so this is the user's module.
             if options.get("debug"):
                 traceback.print_exc()
-            tell("The code of the target called sys.exit.")
+            print_message("The target's code called sys.exit. Remove the call.")
             code = MISUSE
-        except Exception as error:  # noqa: BLE001 - the last line before the shell
+        except Exception as error:  # noqa: BLE001 - the outermost handler
             if options.get("debug"):
                 traceback.print_exc()
-            tell(_sentence(error))
+            print_message(_error_message(error))
             code = MISUSE
         raise SystemExit(code)
 
     return run
 
 
-def tell(text: str) -> None:
-    """Say something to the person, not to the pipe, in one line."""
+def print_message(text: str) -> None:
+    """Print a message for the user on stderr, in one line."""
     if sys.stderr is not None:  # print(file=None) would write to stdout
-        with contextlib.suppress(OSError):  # a terminal that was closed
+        with contextlib.suppress(OSError):  # the terminal was closed
             print(f"sdpa-onnx: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def _require_finite(options: Mapping[str, object]) -> None:
-    """Refuse `inf` and `nan`, which the parser takes for numbers within any limits.
+    """Reject `inf` and `nan`, which pass the parser's range checks.
 
     Raises:
-        PlanError: If an option is one of them.
+        PlanError: If an option has such a value.
     """
     for name, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise PlanError(f"--{name.replace('_', '-')} {value} is no finite number.")
+            raise PlanError(f"--{name.replace('_', '-')} {value} is not a finite number.")
 
 
 def results() -> TextIO | None:
-    """Where results are written: stdout, also while others' prints are led to stderr; None if it is closed."""
+    """Return the stream for results: the real stdout, even while prints are redirected; None if it is closed."""
     return _RESULTS.get() or sys.stdout
 
 
 def flush_results() -> None:
-    """Find out here, not at the interpreter's end, that the reader has gone."""
+    """Flush now, so that a closed pipe raises here and not at interpreter exit."""
     stream = results()
     if stream is not None:
         stream.flush()
 
 
 def drop_results() -> None:
-    """Lead what is still to be written nowhere, once the reader has gone."""
+    """Send the remaining output to the null device after the reader closed the pipe."""
     stream = results()
     if stream is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def fill_closed_streams() -> None:
-    """Put nothing in place of a closed stdout or stderr (`>&-`), which Python gives as None."""
+def replace_closed_streams() -> None:
+    """Replace a closed stdout or stderr (`>&-`), which Python sets to None, by the null device."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open to the end
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open until exit
 
 
-def replace_unsayable() -> None:
-    """Let stdout and stderr write an escape for what their encoding lacks."""
+def escape_unencodable() -> None:
+    """Make stdout and stderr write an escape sequence for characters that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 @contextlib.contextmanager
-def _prints_apart(*, as_json: bool) -> Iterator[None]:
-    """With --json, lead what a user's module prints to stderr; results still go to stdout."""
+def _prints_to_stderr(*, as_json: bool) -> Iterator[None]:
+    """With --json, redirect the prints of a user's module to stderr; results still go to stdout."""
     if not as_json:
         yield
         return
@@ -146,12 +146,12 @@ def _prints_apart(*, as_json: bool) -> Iterator[None]:
 
 
 def pin_threads(threads: int) -> None:
-    """Give every math library the same number of threads; call before numpy is imported.
+    """Set the thread count of every math library. Call this before numpy is imported.
 
-    A variable that the user has set stays.
+    Environment variables that are already set keep their values.
 
     Raises:
-        PlanError: If so many threads would only be in each other's way.
+        PlanError: If there are too many threads for this machine.
     """
     most = _THREADS_PER_PROCESSOR * (os.cpu_count() or 1)
     if threads > most:
@@ -160,7 +160,7 @@ def pin_threads(threads: int) -> None:
         os.environ.setdefault(name, str(threads))
 
 
-def _sentence(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     match error:
         case SdpaOnnxError():
             return str(error)
@@ -169,15 +169,15 @@ def _sentence(error: Exception) -> str:
         case OSError():
             where = f" {error.filename}" if error.filename else ""
             return f"Cannot read or write{where}: {error.strerror or error}."
-        case _ if _is_memory(error):
-            return "There is not enough memory. Use smaller sizes."
+        case _ if _is_out_of_memory(error):
+            return "Not enough memory. Use smaller sizes."
         case _:
-            fault = "This is a fault of sdpa-onnx; run again with --debug and report it."
-            return f"Unexpected {type(error).__name__}: {error}. {fault}"
+            advice = "This is a bug in sdpa-onnx; run again with --debug and report it."
+            return f"Unexpected {type(error).__name__}: {error}. {advice}"
 
 
-def _is_memory(error: Exception) -> bool:
-    """Whether sizes were too large: torch says so by RuntimeError, numpy by ValueError and OverflowError."""
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: torch raises RuntimeError for this, numpy ValueError and OverflowError."""
     if isinstance(error, MemoryError | OverflowError):
         return True
-    return isinstance(error, RuntimeError | ValueError) and any(words in str(error) for words in _NO_MEMORY)
+    return isinstance(error, RuntimeError | ValueError) and any(text in str(error) for text in _NO_MEMORY)

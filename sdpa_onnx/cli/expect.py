@@ -1,26 +1,33 @@
-"""`--expect FILE`: what it makes of the exit code, and what is told of it on stderr. One way for every command."""
+"""`--expect FILE`: its effect on the exit code and its messages on stderr, the same for every command."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, tell
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, print_message
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.records.records import Record
     from sdpa_onnx.workflows.expected.known_findings import KnownFindings, SortedFindings
 
-__all__ = ["conclude", "exit_code", "keep_known", "kept_known", "read_known", "tell_known"]
+__all__ = [
+    "conclude",
+    "exit_code",
+    "print_known_findings",
+    "read_known_findings",
+    "store_known_findings",
+    "stored_known_findings",
+]
 
-# In a run folder: TOML, JSON.
-_KEPT = ("expected.toml", "expected.json")
+# Names of the copy in a run folder: TOML, JSON.
+_STORED_NAMES = ("expected.toml", "expected.json")
 
 
-def read_known(path: Path | None) -> "KnownFindings | None":
-    """Read the file before any work is done, so that a mistake in it is told at once.
+def read_known_findings(path: Path | None) -> "KnownFindings | None":
+    """Read the file. Call this before the work starts, so that a mistake in it is reported at once.
 
     Raises:
-        PlanError: If it is wrong.
+        PlanError: If the file is invalid.
     """
     if path is None:
         return None
@@ -29,30 +36,30 @@ def read_known(path: Path | None) -> "KnownFindings | None":
     return read_expected(path)
 
 
-def keep_known(path: Path, folder: Path) -> None:
-    """Put a copy of the file into a run folder: what is rendered there must be told by the folder alone.
+def store_known_findings(path: Path, folder: Path) -> None:
+    """Copy the file into a run folder, because a report is rendered from the folder alone.
 
     Raises:
-        FolderError: If it cannot be written.
+        FolderError: If the copy cannot be written.
     """
     from sdpa_onnx.sweep.store import replace_file
 
-    for name in _KEPT:
+    for name in _STORED_NAMES:
         (folder / name).unlink(missing_ok=True)
-    replace_file(folder / _KEPT[path.suffix == ".json"], path.read_bytes())
+    replace_file(folder / _STORED_NAMES[path.suffix == ".json"], path.read_bytes())
 
 
-def kept_known(folder: Path) -> "KnownFindings | None":
-    """The known findings that a run was made with, if any.
+def stored_known_findings(folder: Path) -> "KnownFindings | None":
+    """Return the known findings that a run was made with, if any.
 
     Raises:
-        PlanError: If somebody has spoilt the file.
+        PlanError: If the stored file is invalid.
     """
-    return next((read_known(folder / name) for name in _KEPT if (folder / name).exists()), None)
+    return next((read_known_findings(folder / name) for name in _STORED_NAMES if (folder / name).exists()), None)
 
 
 def exit_code(records: "Sequence[Record]", found: "SortedFindings | None") -> int:
-    """DISAGREES for a new finding; without a file, for any record that disagrees or failed."""
+    """Return DISAGREES for a new finding or, without a file, for any record that disagrees or failed."""
     from sdpa_onnx.core.records.records import Outcome
 
     if found is not None:
@@ -62,21 +69,21 @@ def exit_code(records: "Sequence[Record]", found: "SortedFindings | None") -> in
 
 
 def conclude(records: "Sequence[Record]", expected: "KnownFindings | None") -> int:
-    """The exit code of a command, once it has told how its records stand beside the known findings."""
+    """Print how the records differ from the known findings, and return the exit code."""
     found = expected.sort(records) if expected is not None else None
     if found is not None:
-        tell_known(found)
+        print_known_findings(found)
     return exit_code(records, found)
 
 
-def tell_known(found: "SortedFindings", *, with_summary: bool = True) -> None:
-    """Tell on stderr what is new and what of the file is out of date.
+def print_known_findings(found: "SortedFindings", *, with_summary: bool = True) -> None:
+    """Print on stderr the new findings and the outdated entries of the file.
 
     Args:
-        with_summary: False where the report has said it already.
+        with_summary: False if the report already has the summary.
     """
     from sdpa_onnx.report.run.known_findings import known_details, new_lines
     from sdpa_onnx.report.text.known_summary import known_summary
 
     for line in [*([known_summary(found)] if with_summary else []), *new_lines(found), *known_details(found)]:
-        tell(line)
+        print_message(line)

@@ -1,4 +1,4 @@
-"""`sdpa-onnx export`: a target becomes an ONNX file, proved before it is called done."""
+"""`sdpa-onnx export`: export a target to an ONNX file, which is verified before it is written."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, guarded, pin_threads, tell
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,
@@ -45,29 +45,28 @@ _ATTENTION_OPSET = 23
 Target = Annotated[
     str,
     typer.Argument(
-        help="A name of the catalog; encoder-self, ...; sdpa with flags; package.module:Class; file.py:Class(args).",
+        help="Catalog name; encoder-self, ...; sdpa with options; package.module:Class; file.py:Class(args).",
         show_default=False,
     ),
 ]
 FormName = Literal["attention", "decomposed", "blocked", "ort-mha", "ort-gqa", "auto"]
-Opset = Annotated[int | None, typer.Option("--opset", help="18 to 25. Default: 23.", show_default=False)]
+Opset = Annotated[int | None, typer.Option("--opset", help="Opset, 18 to 25. Default: 23.", show_default=False)]
 Shapes = Annotated[
-    list[str], typer.Option("--shape", metavar="NAME=2x16x512", help="Sample input of a class; :dtype may follow.")
+    list[str],
+    typer.Option("--shape", metavar="NAME=2x16x512", help="Sample input of a class; append :dtype if needed."),
 ]
 ElementType = Annotated[
     DtypeName | None,
-    typer.Option(
-        "--dtype", help="Element type; a class is converted. Default: float32; a class as it is.", show_default=False
-    ),
+    typer.Option("--dtype", help="Element type. Default: float32, or the type that a class has.", show_default=False),
 ]
 DynamicAxes = Annotated[
-    list[str], typer.Option("--dynamic", metavar="NAME=0,1", help="Axes of an input that change, if not the usual.")
+    list[str], typer.Option("--dynamic", metavar="NAME=0,1", help="Dynamic axes of an input, if not the default ones.")
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """What the command line asks for, as types."""
+    """The parsed options of the command line."""
 
     what: "AttentionSpec | str"
     opset: int
@@ -80,7 +79,7 @@ class ExportRequest:
     opset_is_given: bool = True
 
     def make(self) -> "OnnxModel":
-        """Do the export."""
+        """Export the target."""
         from sdpa_onnx.workflows.export.export_target import export_target
 
         return export_target(
@@ -93,7 +92,7 @@ class ExportRequest:
         )
 
     def write(self, model: "OnnxModel", where: "Runtime", on_step: Callable[[str], None]) -> "WrittenExport":
-        """Write the export for its runtime: with workarounds, or in its fastest form."""
+        """Rewrite the exported model for its runtime: with workarounds, or in its fastest form."""
         from sdpa_onnx.runtimes.base import get_runtime
         from sdpa_onnx.workflows.choose_form.choose import RaceBudget
         from sdpa_onnx.workflows.export.export_for_runtime import with_fastest_form, with_workarounds
@@ -105,13 +104,15 @@ class ExportRequest:
         return with_fastest_form(model, get_runtime(where.name), budget, at=self.at, opset=opset, on_step=on_step)
 
 
-@guarded
+@with_exit_codes
 def export(
     target: Target,
     output: Output,
     *,
     opset: Opset = None,
-    form: Annotated[FormName | None, typer.Option("--form", help="Default: by the opset.", show_default=False)] = None,
+    form: Annotated[
+        FormName | None, typer.Option("--form", help="Graph form. Default: by opset.", show_default=False)
+    ] = None,
     dtype: ElementType = None,
     q_num_heads: Annotated[int, typer.Option("--q-num-heads", help="sdpa: query heads.")] = 8,
     kv_num_heads: Annotated[int | None, typer.Option("--kv-num-heads", help="sdpa: key/value heads.")] = None,
@@ -119,7 +120,7 @@ def export(
     v_head_dim: Annotated[int | None, typer.Option("--v-head-dim", help="sdpa: width of a value head.")] = None,
     causal: Annotated[bool, typer.Option("--causal", help="sdpa: query i sees key j iff j <= i + offset.")] = False,
     left_window: Annotated[int, typer.Option("--left-window", help="sdpa: keys seen to the left; -1 = all.")] = -1,
-    right_window: Annotated[int, typer.Option("--right-window", help="sdpa: the same to the right.")] = -1,
+    right_window: Annotated[int, typer.Option("--right-window", help="sdpa: keys seen to the right; -1 = all.")] = -1,
     softcap: Annotated[float, typer.Option("--softcap", help="sdpa: cap on the scores; 0 = off.")] = 0.0,
     scale: Annotated[float | None, typer.Option("--scale", help="sdpa: default 1/sqrt(d_k).")] = None,
     mask: Annotated[MaskName, typer.Option("--mask", help="sdpa: kind of mask input.")] = "none",
@@ -127,7 +128,7 @@ def export(
     layout: Annotated[Literal["bnsh", "bsh"], typer.Option("--layout", help="sdpa: 4-D or 3-D tensors.")] = "bnsh",
     shape: Shapes = [],
     dynamic: DynamicAxes = [],
-    runtime: Annotated[str, typer.Option("--runtime", help="Where it is proved.")] = "ort-cpu",
+    runtime: Annotated[str, typer.Option("--runtime", help="Runtime that verifies the file.")] = "ort-cpu",
     at: AutoSizes = [],
     seconds: AutoSeconds = None,
     timeout: Timeout = PATIENCE_SECONDS,
@@ -135,11 +136,11 @@ def export(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Export a target, prove its axes and numbers, and only then write it."""
+    """Export a target, verify its axes and outputs, and write it only if they are right."""
     pin_threads(1)
     from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 
-    what = _named(target) or AttentionSpec(
+    what = _named_target(target) or AttentionSpec(
         q_num_heads=q_num_heads,
         kv_num_heads=q_num_heads if kv_num_heads is None else kv_num_heads,
         head_dim=head_dim,
@@ -168,7 +169,7 @@ def export(
     return _show(exported, output, as_json=json, is_usual=form is None)
 
 
-def _named(target: str) -> "AttentionSpec | str | None":
+def _named_target(target: str) -> "AttentionSpec | str | None":
     """The spec that the catalogue has under a name, else the target itself; None of the one that options describe.
 
     A misspelt target is refused before torch is loaded.
@@ -184,11 +185,11 @@ def _named(target: str) -> "AttentionSpec | str | None":
     return target
 
 
-def _tell_one_length(request: ExportRequest) -> None:
+def _print_shared_length(request: ExportRequest) -> None:
     from sdpa_onnx.workflows.export.export_target import has_one_length
 
     if has_one_length(request.what, request.form):
-        tell("query and key share one length, which GroupQueryAttention needs")
+        print_message("query and key share one length, because GroupQueryAttention requires it")
 
 
 def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bool) -> int:
@@ -199,32 +200,32 @@ def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bo
     show_records([exported.record, *exported.agreement, *forms], as_json=as_json)
     if is_timed and not as_json:
         for line in limits_of_chosen(exported.forms):
-            tell(f"warning: {line}")
+            print_message(f"warning: {line}")
     if exported.forms:
         from sdpa_onnx.workflows.export.export_for_runtime import workaround_words
 
         for line in workaround_words(exported.forms):
-            tell(line)
+            print_message(line)
     if not exported.is_right:
-        tell(f"{output} was not written: {_why(exported)}")
+        print_message(f"{output} was not written: {_failure_reason(exported)}")
         return DISAGREES
-    tell(f"wrote {output}{_fallback_words(exported) if is_usual else ''}")
+    print_message(f"wrote {output}{_fallback_note(exported) if is_usual else ''}")
     return OK
 
 
-def _why(exported: "ExportResult") -> str:
-    """The reason and what to do about it."""
+def _failure_reason(exported: "ExportResult") -> str:
+    """Return the reason and what to do about it."""
     from sdpa_onnx.core.records.records import Outcome
 
     record = exported.record
     if any(setting.setting == "scale" for setting in record.settings):
         advice = (
-            "Compute the scale from the size in one expression that torch can follow, such as 1.0 / key.shape[-2] or "
-            "math.log(key.shape[-2]), or multiply the query by it and give scale=1.0; or keep that axis fixed with "
+            "Compute the scale from the size in one expression that torch can trace, such as 1.0 / key.shape[-2] or "
+            "math.log(key.shape[-2]), or multiply the query by it and pass scale=1.0, or keep that axis fixed with "
             "--dynamic."
         )
     elif record.settings or record.baked:
-        advice = "Let the code follow the size, or keep that axis fixed with --dynamic."
+        advice = "Change the code so that it uses the size of the input, or keep that axis fixed with --dynamic."
     elif record.outcome is Outcome.TIMED_OUT:
         return f"{record.reason} {TIMEOUT_HINT}"
     elif exported.forms and not exported.agreement:
@@ -232,22 +233,22 @@ def _why(exported: "ExportResult") -> str:
             return f"{record.reason} {TIMEOUT_HINT}"
         return f"{record.reason.rstrip('.')}. Choose another form, opset or runtime."
     else:
-        return f"see what disagrees above.{_older(record.opset)}"
+        return f"see the failed checks above.{_older_opset_hint(record.opset)}"
     return f"{record.reason.rstrip('.')}. {advice}"
 
 
-def _older(opset: int) -> str:
-    return " On this runtime --opset 18 may be right." if opset >= _ATTENTION_OPSET else ""
+def _older_opset_hint(opset: int) -> str:
+    return " Try --opset 18, which may be right on this runtime." if opset >= _ATTENTION_OPSET else ""
 
 
-def _fallback_words(exported: "ExportResult") -> str:
-    """A word when an opset that has the Attention operator got the formula instead."""
+def _fallback_note(exported: "ExportResult") -> str:
+    """Return a note if the file is decomposed although its opset has the Attention operator."""
     record, sites = exported.record, exported.model.sites
     if record.form != "decomposed" or record.opset < _ATTENTION_OPSET or not sites:
         return ""
     from sdpa_onnx.graph.attention_node import minimum_opset
 
-    return f" in form decomposed: the Attention operator can say this from opset {minimum_opset(sites[0].spec)} on"
+    return f" in form decomposed: the Attention operator supports this from opset {minimum_opset(sites[0].spec)} on"
 
 
 def _export(
@@ -272,19 +273,19 @@ def _export(
             patience_seconds=patience_seconds,
             write=lambda model, where: request.write(model, where, progress.at),
         )
-    _tell_one_length(request)
+    _print_shared_length(request)
     return exported
 
 
 def _check_options(request: ExportRequest, target: str) -> None:
-    """Refuse options that only a class takes."""
+    """Reject options that only a class accepts."""
     if not isinstance(request.what, str) and (request.shapes or request.dynamic_axes):
         option = "--shape" if request.shapes else "--dynamic"
-        raise PlanError(f"{option} does not go with '{target}', whose inputs are known; it is for a class.")
+        raise PlanError(f"{option} applies only to a class; the inputs of '{target}' are known.")
 
 
 def _form(what: object, form: FormName | None, opset: int) -> FormName | None:
-    """The form asked for; a module cannot have the operator at an opset that does not have it."""
+    """Return the requested form, after a check that the opset of a module has the operator for it."""
     if isinstance(what, str) and form == "attention" and opset < _ATTENTION_OPSET:
         raise PlanError(
             f"A module at opset {opset} cannot be exported in form 'attention'.", hint="Use --opset 23 or higher."
@@ -293,25 +294,27 @@ def _form(what: object, form: FormName | None, opset: int) -> FormName | None:
 
 
 def parse_shapes(texts: list[str]) -> dict[str, tuple[tuple[int, ...], str]] | None:
-    """Read NAME=2x16x512 or NAME=2x16:int64 options; None if there are none.
+    """Parse NAME=2x16x512 or NAME=2x16:int64 options; None if there are none.
 
     Raises:
-        PlanError: If one is of another form.
+        PlanError: If one is malformed.
     """
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     for text in texts:
         found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+(?:x\d+)*)(?::(\w+))?", text)
         if found is None:
-            raise PlanError(f"--shape {text} is not of the form NAME=2x16x512.", hint="A type may follow: :int64.")
+            raise PlanError(
+                f"--shape {text} is not of the form NAME=2x16x512.", hint="Append a type if needed: :int64."
+            )
         shapes[found[1]] = (tuple(int(size) for size in found[2].split("x")), found[3] or "float32")
     return shapes or None
 
 
 def parse_axes(texts: list[str]) -> dict[str, tuple[int, ...]] | None:
-    """Read NAME=0,1 options; NAME= alone means none; None if there are no options.
+    """Parse NAME=0,1 options; NAME= alone means no axis. None if there are no options.
 
     Raises:
-        PlanError: If one is of another form.
+        PlanError: If one is malformed.
     """
     axes: dict[str, tuple[int, ...]] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""`sdpa-onnx fuzz`: random legal attentions on one runtime, what is not right, and the smallest case of each kind."""
+"""`sdpa-onnx fuzz`: run random valid attention cases on one runtime and reduce each kind of failure."""
 
 import os
 import shutil
@@ -14,11 +14,11 @@ from sdpa_onnx.cli.error_boundary import (
     OK,
     drop_results,
     flush_results,
-    guarded,
     pin_threads,
-    tell,
+    print_message,
+    with_exit_codes,
 )
-from sdpa_onnx.cli.expect import conclude, read_known
+from sdpa_onnx.cli.expect import conclude, read_known_findings
 from sdpa_onnx.cli.options import Debug, Expect, Json, Seed, Threads, Timeout
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.errors import PlanError
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 __all__ = ["fuzz"]
 
-OneRuntime = Annotated[str, typer.Option("--runtime", help="Where the cases run. See `runtimes`.")]
-Cases = Annotated[int, typer.Option("--cases", min=1, help="How many cases.")]
+OneRuntime = Annotated[str, typer.Option("--runtime", help="Runtime that runs the cases. `runtimes` lists them.")]
+Cases = Annotated[int, typer.Option("--cases", min=1, help="Number of cases.")]
 Start = Annotated[int, typer.Option("--start", min=0, help="Number of the first case.")]
-Seconds = Annotated[float | None, typer.Option("--seconds", min=0.0, help="Stop once so much time has gone.")]
-Reduce = Annotated[bool, typer.Option("--reduce/--no-reduce", help="Look for the smallest case of each kind.")]
+Seconds = Annotated[float | None, typer.Option("--seconds", min=0.0, help="Stop after this time.")]
+Reduce = Annotated[bool, typer.Option("--reduce/--no-reduce", help="Reduce each kind of finding to its smallest case.")]
 Keep = Annotated[
-    Path | None, typer.Option("--keep", metavar="FOLDER", help="Write a bundle for a bug report of each kind.")
+    Path | None, typer.Option("--keep", metavar="FOLDER", help="Write a bug report bundle for each kind of finding.")
 ]
 
-# Of one case, for the time left; corrected by what cases take.
-_GUESSED_SECONDS = 0.01
-# Kinds that are made smaller: each takes up to 15 s.
-_MOST_REDUCED = 24
-# Faults of our own that are told one by one.
-_MOST_TOLD = 5
+# Expected seconds of one case, for the remaining time only.
+_ESTIMATED_SECONDS = 0.01
+# Kinds of findings to reduce; each takes up to 15 s.
+_MAX_REDUCED = 24
+# Failures of sdpa-onnx itself that are printed one by one.
+_MAX_PRINTED = 5
 
 
-@guarded
+@with_exit_codes
 def fuzz(
     *,
     runtime: OneRuntime = "ort-cpu",
@@ -64,11 +64,11 @@ def fuzz(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Run random legal attention cases on a runtime, and show what it gets wrong as small as it goes."""
+    """Run random valid attention cases on a runtime, and reduce each failure to its smallest case."""
     pin_threads(threads)
-    name = _picked(runtime)
+    name = _pick_runtime(runtime)
     _check_folder(keep, reduces=reduce)
-    expected = read_known(expect)
+    expected = read_known_findings(expect)
 
     from sdpa_onnx.workflows.fuzz.records import group_record
     from sdpa_onnx.workflows.fuzz.run import FuzzRun
@@ -76,32 +76,32 @@ def fuzz(
 
     where = GuardedRuntime(name, patience_seconds=timeout)
     run = FuzzRun(runtime=where, seed=seed, start=start, cases=cases, seconds=seconds, threads=threads)
-    is_stopped, core_seconds = _go(run, where)
+    is_stopped, core_seconds = _run_cases(run, where)
     if reduce and not is_stopped:
-        is_stopped = _make_smaller(run, where)
+        is_stopped = _reduce_groups(run, where)
     records = [group_record(group, runtime=name, seed=seed) for group in run.groups.ordered()]
     _show(_story(run, where, core_seconds), records, as_json=json)
     if keep is not None:
         _keep(run, keep)
-    code = max(conclude(records, expected), _own_faults(run))
+    code = max(conclude(records, expected), _print_own_faults(run))
     return INTERRUPTED if is_stopped else code
 
 
-def _own_faults(run: "FuzzRun") -> int:
-    """Tell on which cases this package itself failed; that is never well."""
-    for sentence in run.own_faults[:_MOST_TOLD]:
-        tell(sentence)
-    left = len(run.own_faults) - _MOST_TOLD
+def _print_own_faults(run: "FuzzRun") -> int:
+    """Print the cases on which sdpa-onnx itself failed; return DISAGREES if there are any."""
+    for sentence in run.own_faults[:_MAX_PRINTED]:
+        print_message(sentence)
+    left = len(run.own_faults) - _MAX_PRINTED
     if left > 0:
-        tell(f"{left} more {'case' if left == 1 else 'cases'} made sdpa-onnx itself fail.")
+        print_message(f"sdpa-onnx itself failed on {left} more {'case' if left == 1 else 'cases'}.")
     return DISAGREES if run.own_faults else OK
 
 
-def _picked(runtime: str) -> str:
-    """The name of one runtime that is there.
+def _pick_runtime(runtime: str) -> str:
+    """Return the name of the one runtime to use.
 
     Raises:
-        PlanError: If more than one is asked for.
+        PlanError: If more than one is requested.
     """
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
 
@@ -112,55 +112,55 @@ def _picked(runtime: str) -> str:
 
 
 def _check_folder(keep: Path | None, *, reduces: bool) -> None:
-    """Find out before minutes of work that nothing could be kept."""
+    """Check before the work starts that bundles can be written."""
     if keep is None:
         return
     if not reduces:
-        raise PlanError("--keep writes the smallest cases, and --no-reduce looks for none.", hint="Give one of them.")
+        raise PlanError("--keep needs reduced cases, which --no-reduce turns off.", hint="Use only one of them.")
     from sdpa_onnx.graph.files.whole_file import check_target
 
     if keep.exists() and not keep.is_dir():
-        raise PlanError(f"{keep} is no folder.", hint="Give another name.")
+        raise PlanError(f"{keep} is not a folder.", hint="Choose another path.")
     check_target(keep / "case.zip", failure=PlanError)
 
 
-def _go(run: "FuzzRun", where: "GuardedRuntime") -> tuple[bool, float]:
-    """Run the cases: whether the user stopped them, and the processor time of all processes, seconds."""
+def _run_cases(run: "FuzzRun", where: "GuardedRuntime") -> tuple[bool, float]:
+    """Run the cases; return whether the user interrupted, and the CPU time of all processes in seconds."""
     before = _core_seconds()
     is_stopped = False
-    with Progress(run.seconds if run.seconds is not None else _GUESSED_SECONDS * run.cases) as progress:
+    with Progress(run.seconds if run.seconds is not None else _ESTIMATED_SECONDS * run.cases) as progress:
 
-        def tell_case(number: int) -> None:
-            progress.advance(_GUESSED_SECONDS)
+        def show_case(number: int) -> None:
+            progress.advance(_ESTIMATED_SECONDS)
             progress.at(f"{where.name}: case {number}, {len(run.groups.ordered())} kinds of findings")
 
         try:
-            run.go(tell_case)
+            run.go(show_case)
         except KeyboardInterrupt:
             is_stopped = True
         finally:
-            where.stop()  # a child's time counts once it has ended
+            where.stop()  # the CPU time of a child is counted only after it has ended
     return is_stopped, _core_seconds() - before
 
 
 def _core_seconds() -> float:
-    """Processor time of this process and of the children that have ended."""
+    """Return the CPU time of this process and of its finished children, in seconds."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _make_smaller(run: "FuzzRun", where: "GuardedRuntime") -> bool:
-    """Look for the smallest case of each kind, worst first; whether the user stopped it."""
+def _reduce_groups(run: "FuzzRun", where: "GuardedRuntime") -> bool:
+    """Reduce each kind of finding, worst first; return whether the user interrupted."""
     from sdpa_onnx.workflows.fuzz.run import GROUP_SECONDS, reduce_group
 
     groups = run.groups.ordered()
-    with Progress(GROUP_SECONDS * min(len(groups), _MOST_REDUCED)) as progress:
+    with Progress(GROUP_SECONDS * min(len(groups), _MAX_REDUCED)) as progress:
         try:
             for place, group in enumerate(groups):
-                if place >= _MOST_REDUCED:
-                    group.note = f"Only the first {_MOST_REDUCED} kinds are made smaller."
+                if place >= _MAX_REDUCED:
+                    group.note = f"Only the first {_MAX_REDUCED} kinds are reduced."
                     continue
-                progress.at(f"{where.name}: the smallest case of kind {place + 1} of {len(groups)}")
+                progress.at(f"{where.name}: reducing kind {place + 1} of {len(groups)}")
                 reduce_group(group, where, seed=run.seed, threads=run.threads)
                 progress.advance(GROUP_SECONDS)
         except KeyboardInterrupt:
@@ -189,7 +189,7 @@ def _story(run: "FuzzRun", where: "GuardedRuntime", core_seconds: float) -> "Fuz
 
 
 def _show(story: "FuzzStory", records: "Sequence[Record]", *, as_json: bool) -> None:
-    """Print what was found; with --json the summary goes to the person."""
+    """Print the findings; with --json the summary goes to stderr."""
     from sdpa_onnx.report.run.fuzz_text import fuzz_lines, fuzz_summary
 
     if as_json:
@@ -197,13 +197,13 @@ def _show(story: "FuzzStory", records: "Sequence[Record]", *, as_json: bool) -> 
 
         show_records(records, as_json=True)
         for sentence in fuzz_summary(story):
-            tell(sentence)
+            print_message(sentence)
         return
     try:
         for line in fuzz_lines(story, shutil.get_terminal_size((120, 24)).columns):
             print(line)
         flush_results()
-    except BrokenPipeError:  # the reader has gone; the exit code is the command's all the same
+    except BrokenPipeError:  # the reader closed the pipe; the exit code of the command does not change
         drop_results()
 
 
@@ -211,4 +211,4 @@ def _keep(run: "FuzzRun", folder: Path) -> None:
     from sdpa_onnx.workflows.fuzz.run import keep_bundles
 
     for path in keep_bundles(run.groups.ordered(), folder, seed=run.seed, threads=run.threads):
-        tell(f"wrote {path}")
+        print_message(f"wrote {path}")

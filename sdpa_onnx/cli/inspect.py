@@ -1,10 +1,10 @@
-"""`sdpa-onnx inspect`: what attention stands in a file, and what runtimes make of it."""
+"""`sdpa-onnx inspect`: which attention a file contains, and how runtimes execute it."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import OK, guarded
+from sdpa_onnx.cli.error_boundary import OK, with_exit_codes
 from sdpa_onnx.cli.options import PATIENCE_SECONDS, Debug, Json, ModelFile, Runtimes, Timeout
 from sdpa_onnx.cli.show import print_json
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_attention", "inspect"]
 
-Run = Annotated[bool, typer.Option("--run/--no-run", help="Run it at a few sizes: are its axes really free?")]
+Run = Annotated[bool, typer.Option("--run/--no-run", help="Run the model at a few sizes to find axes that are fixed.")]
 
 
-@guarded
+@with_exit_codes
 def inspect(
     model: ModelFile,
     *,
@@ -29,7 +29,7 @@ def inspect(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """List each attention of a file: form, heads, widths, mask, scale, axes free or fixed, and what really runs."""
+    """List each attention in a file: form, heads, sizes, mask, scale, dynamic or fixed axes, and executed nodes."""
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
@@ -52,26 +52,26 @@ def inspect(
     print(f"{model}: opset {loaded.opset}, {len(records)} attention{'s' if len(records) > 1 else ''}")
     for record in records:
         print(describe_attention(record))
-        for doubt in read[record.node]:
-            print(f"    warning: {doubt}")
+        for warning in read[record.node]:
+            print(f"    warning: {warning}")
     print(f"Dynamic axes: {', '.join(records[0].dynamic_axes) or 'none'}")
-    for line in _doubts(records):
+    for line in _file_warnings(records):
         print(f"  warning: {line}")
     if trial is not None:
         print(f"Axes: {trial.says}")
     for name in names:
-        print(f"On {name}: {_ran_line(what_runs(loaded, name, patience_seconds=timeout))}")
+        print(f"On {name}: {_execution_line(what_runs(loaded, name, patience_seconds=timeout))}")
     return OK
 
 
-def _doubts(records: "Sequence[AttentionRecord]") -> list[str]:
-    """What speaks against the file although it can be read, each once."""
+def _file_warnings(records: "Sequence[AttentionRecord]") -> list[str]:
+    """Return warnings about a file that can be read."""
     scales = (record.scale_doubt for record in records if record.scale_doubt)
     return [*records[0].static_axes, *scales]
 
 
 def describe_attention(record: "AttentionRecord") -> str:
-    """One attention in one line."""
+    """Describe one attention in one line."""
     spec = record.spec
     if spec is None:
         return f"  {record.node}: {record.dialect}; cannot be read: {record.reason}"
@@ -91,10 +91,10 @@ def describe_attention(record: "AttentionRecord") -> str:
     return f"  {record.node}: {record.dialect}; {'; '.join(word for word in words if word)}"
 
 
-def _ran_line(ran: "RanReport | str") -> str:
+def _execution_line(ran: "RanReport | str") -> str:
     if isinstance(ran, str):
         return f"does not run: {ran}"
     nodes = sum(ran.node_counts.values())
     top = ", ".join(f"{count} {kind}" for kind, count in sorted(ran.node_counts.items(), key=lambda item: -item[1])[:6])
-    doubts = "".join(f" {warning}" for warning in ran.warnings)
-    return f"{nodes} node{'s' if nodes > 1 else ''} ({top}), {ran.precision}.{doubts}"
+    warnings = "".join(f" {warning}" for warning in ran.warnings)
+    return f"{nodes} node{'s' if nodes > 1 else ''} ({top}), {ran.precision}.{warnings}"

@@ -1,4 +1,4 @@
-"""The entry point: collects the commands. Imports nothing heavy, so that `--help` is quick."""
+"""The entry point, which registers the commands. It imports nothing heavy, so `--help` is fast."""
 
 import contextlib
 import os
@@ -26,14 +26,21 @@ from sdpa_onnx.cli import (
     saturation,
     verify,
 )
-from sdpa_onnx.cli.error_boundary import INTERRUPTED, MISUSE, OK, fill_closed_streams, replace_unsayable, tell
+from sdpa_onnx.cli.error_boundary import (
+    INTERRUPTED,
+    MISUSE,
+    OK,
+    escape_unencodable,
+    print_message,
+    replace_closed_streams,
+)
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="sdpa-onnx",
-    help="Attention from PyTorch to ONNX: exported with dynamic axes, verified against a float64 oracle, timed.",
+    help="Export attention from PyTorch to ONNX with dynamic axes, verify it against a float64 oracle, and time it.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -57,8 +64,8 @@ for command in (
     app.command()(command)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"sdpa-onnx {__version__}")
         raise typer.Exit
 
@@ -68,58 +75,58 @@ def _options(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
 ) -> None:
-    """Attention from PyTorch to ONNX: exported with dynamic axes, verified against a float64 oracle, timed."""
+    """Export attention from PyTorch to ONNX with dynamic axes, verify it against a float64 oracle, and time it."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 def main() -> None:
-    """Run the command line; what the parser refuses, and a stop before the command, are told like every error."""
-    fill_closed_streams()
-    replace_unsayable()
-    _require_text(sys.argv[1:])
-    with _terminated_like_ctrl_c():
+    """Run the command line. Parser errors and early interrupts are printed like every other error."""
+    replace_closed_streams()
+    escape_unencodable()
+    _require_utf8(sys.argv[1:])
+    with _signals_like_ctrl_c():
         try:
             code = app(standalone_mode=False, prog_name="sdpa-onnx")
         except KeyboardInterrupt:
             code = INTERRUPTED
         except Exception as error:
-            say = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
-            if say is None:
+            format_message = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
+            if format_message is None:
                 raise
-            tell(f"{say().rstrip('.')}. See sdpa-onnx --help.")
+            print_message(f"{format_message().rstrip('.')}. See sdpa-onnx --help.")
             raise SystemExit(MISUSE) from error
-        if code == INTERRUPTED:  # while parsing: a command tells of it itself, and leaves by SystemExit
-            tell("Interrupted.")
+        if code == INTERRUPTED:  # while parsing; a running command prints this itself and raises SystemExit
+            print_message("Interrupted.")
         raise SystemExit(code or OK)
 
 
-def _require_text(arguments: Sequence[str]) -> None:
-    """Refuse names that no record could hold; Python gives bytes that are no UTF-8 as lone surrogates."""
+def _require_utf8(arguments: Sequence[str]) -> None:
+    """Reject arguments that a record cannot store. Python decodes bytes that are not UTF-8 as lone surrogates."""
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):
-            tell(_why_no_text(argument))
+            print_message(_encoding_error(argument))
             raise SystemExit(MISUSE)
 
 
-def _why_no_text(argument: str) -> str:
-    said = argument.encode(errors="backslashreplace").decode()
+def _encoding_error(argument: str) -> str:
+    shown = argument.encode(errors="backslashreplace").decode()
     try:
         os.fsencode(argument).decode()
     except UnicodeError:
-        return f"{said} is not UTF-8, as the names in records and reports are. Rename the file."
-    return f"{said} cannot be read in this locale, which is not UTF-8. Set PYTHONUTF8=1."
+        return f"{shown} is not valid UTF-8, which records and reports require. Rename the file."
+    return f"{shown} cannot be decoded in this locale, which is not UTF-8. Set PYTHONUTF8=1."
 
 
 @contextlib.contextmanager
-def _terminated_like_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: one sentence, no half file, exit code 130."""
+def _signals_like_ctrl_c() -> Iterator[None]:
+    """Handle SIGTERM and SIGHUP like Ctrl-C: one message, no partial file, exit code 130."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup, which must go on
+        if handler is not signal.SIG_IGN:  # under nohup the command must continue
             signal.signal(number, _interrupt)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Whether a command's output can be written, found out before the work and not after it."""
+"""Check before the work starts that a command can write its output files."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -6,14 +6,14 @@ from pathlib import Path
 
 from sdpa_onnx.errors import ModelError, PlanError
 
-__all__ = ["check_output", "require_apart"]
+__all__ = ["check_output", "require_distinct_paths"]
 
 
 def check_output(output: Path) -> None:
-    """Find out now that the file cannot be written.
+    """Check that a file can be written.
 
     Raises:
-        ModelError: If it is a folder, or its folder is missing or cannot be written.
+        ModelError: If it is a folder, or its folder is missing or not writable.
     """
     if output.is_dir():
         raise ModelError(f"{output} is a directory.", hint="Give the name of a file.")
@@ -23,15 +23,15 @@ def check_output(output: Path) -> None:
         raise ModelError(f"Cannot write {output}: {output.parent} is not writable.")
 
 
-def require_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
-    """Find out now that an output would overwrite an input, or another output.
+def require_distinct_paths(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:
+    """Check that no output overwrites an input or another output.
 
     Args:
-        outputs: By option; None = not asked for.
+        outputs: Option -> path; None = not requested.
         inputs: Files and folders that are read.
 
     Raises:
-        PlanError: If two are the same.
+        PlanError: If two paths are the same.
     """
     read = {path.resolve() for path in inputs if path is not None}
     written: dict[Path, str] = {}
@@ -39,7 +39,7 @@ def require_apart(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
         if path is None:
             continue
         if path.resolve() in read:
-            raise PlanError(f"{option} {path} would overwrite what is read.", hint="Give another name.")
+            raise PlanError(f"{option} {path} would overwrite an input.", hint="Choose another path.")
         other = written.setdefault(path.resolve(), option)
         if other != option:
-            raise PlanError(f"{other} and {option} both name {path}.", hint="Give each a file of its own.")
+            raise PlanError(f"{other} and {option} both name {path}.", hint="Give each its own file.")

@@ -1,6 +1,6 @@
-"""Progress on stderr: a bar on a terminal, a line now and then on a pipe.
+"""Progress on stderr: a status line on a terminal, a line every 15 seconds on a pipe.
 
-Time left comes from guesses of each part's seconds, corrected by what they took.
+The remaining time is estimated from each part's expected seconds, scaled by the time spent so far.
 """
 
 import sys
@@ -11,17 +11,17 @@ from typing import Self, TextIO
 
 __all__ = ["Progress"]
 
-# Nothing is shown before this; shorter work needs no progress.
+# Nothing is printed before this; shorter jobs need no progress.
 _QUIET_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 15.0
 
 
 class Progress:
-    """Tell how far a job of several parts is; a context manager.
+    """Print the progress of a job of several parts; a context manager.
 
     Args:
-        total: Guessed seconds of all parts together.
-        stream: Where to write; stderr.
+        total: Expected seconds of all parts together.
+        stream: Where to write. None = stderr.
         now: Clock, seconds.
     """
 
@@ -47,21 +47,21 @@ class Progress:
             self._stream.flush()
 
     def restart(self, total: float) -> None:
-        """Begin anew, with what is really left to do."""
+        """Start again with the expected seconds of the work that is left."""
         self._total, self._done, self._start = max(total, 1e-9), 0.0, self._now()
 
-    def note(self, words: str) -> None:
-        """Say something that stays on the screen."""
-        self._stream.write(f"\r{words.ljust(self._width)}\n")
+    def note(self, text: str) -> None:
+        """Print a line that stays on the screen."""
+        self._stream.write(f"\r{text.ljust(self._width)}\n")
         self._width = 0
 
-    def at(self, words: str) -> None:
-        """Say what is being done now."""
+    def at(self, step: str) -> None:
+        """Show the current step."""
         now = self._now()
         if now - self._start < _QUIET_SECONDS:
             return
         share = min(self._done / self._total, 1.0)
-        text = f"{share:4.0%}  {_left(self._done, self._total, now - self._start)}  {words}"
+        text = f"{share:4.0%}  {_time_left(self._done, self._total, now - self._start)}  {step}"
         if self._stream.isatty():
             text = text[: _columns() - 1]
             self._stream.write("\r" + text.ljust(self._width))
@@ -72,11 +72,15 @@ class Progress:
         self._stream.flush()
 
     def advance(self, seconds: float) -> None:
-        """A part is done that was guessed to take so many seconds."""
+        """Count a part as done.
+
+        Args:
+            seconds: Expected seconds of that part.
+        """
         self._done += seconds
 
 
-def _left(done: float, total: float, elapsed: float) -> str:
+def _time_left(done: float, total: float, elapsed: float) -> str:
     if done <= 0.0:
         return "time left unknown"
     seconds = elapsed * (total - done) / done

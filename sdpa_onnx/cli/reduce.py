@@ -1,11 +1,11 @@
-"""`sdpa-onnx reduce`: the smallest case that still fails, as a model and as a bundle for a bug report."""
+"""`sdpa-onnx reduce`: find the smallest failing case; write it as a model and as a bug report bundle."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, drop_results, flush_results, guarded, pin_threads
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, drop_results, flush_results, pin_threads, with_exit_codes
 from sdpa_onnx.cli.options import Debug, Inputs, Json, ModelFile, Seed, SizeOptions, Threads, parse_sizes
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_records
@@ -18,18 +18,22 @@ if TYPE_CHECKING:
 
 __all__ = ["reduce"]
 
-OneRuntime = Annotated[str, typer.Option("--runtime", help="The runtime that fails. See `runtimes`.")]
-Small = Annotated[Path | None, typer.Option("-o", "--output", help="Write the small model here.", show_default=False)]
+OneRuntime = Annotated[str, typer.Option("--runtime", help="Runtime that fails. `runtimes` lists them.")]
+Small = Annotated[Path | None, typer.Option("-o", "--output", help="Write the reduced model.", show_default=False)]
 Bundle = Annotated[
     Path | None,
-    typer.Option("--bundle", metavar="F.zip", help="Write model, inputs, expected outputs and a program to run them."),
+    typer.Option(
+        "--bundle", metavar="F.zip", help="Write model, inputs, expected outputs and a script that runs them."
+    ),
 ]
-Anonymous = Annotated[bool, typer.Option("--anonymous", help="Random numbers and generic names in what is written.")]
-Force = Annotated[bool, typer.Option("--force-anonymous", help="The same, even if it then no longer fails.")]
-Seconds = Annotated[float, typer.Option("--seconds", min=0.0, help="Time for finding and making it smaller.")]
+Anonymous = Annotated[
+    bool, typer.Option("--anonymous", help="Write random numbers and generic names, not the original ones.")
+]
+Force = Annotated[bool, typer.Option("--force-anonymous", help="Like --anonymous, even if the case no longer fails.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.0, help="Time budget to find and reduce the failure.")]
 
 
-@guarded
+@with_exit_codes
 def reduce(
     model: ModelFile,
     *,
@@ -46,7 +50,7 @@ def reduce(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Find what a runtime does wrong with a file, and make it as small as it goes."""
+    """Find a failure of a runtime on a file, and reduce it to the smallest case that still fails."""
     pin_threads(threads)
     from sdpa_onnx.errors import PlanError
     from sdpa_onnx.graph.model import load_model
@@ -63,12 +67,12 @@ def reduce(
             require_writable(path)
     loaded = load_model(model)
     if runtime == "all":
-        raise PlanError("A case is made smaller on one runtime, not on all.", hint="Name the runtime that fails.")
+        raise PlanError("reduce runs on one runtime at a time.", hint="Name the runtime that fails with --runtime.")
     name = pick_runtimes([runtime])[0]
     arrays = read_inputs(inputs, loaded) if inputs is not None else None
     check = CheckOptions(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
     with guarded_runtime(name) as where, Progress(seconds) as progress:
-        progress.at(f"looking for what fails on {name}")
+        progress.at(f"searching for a failure on {name}")
         found = reduce_model(loaded, where, check, seconds=seconds)
         if isinstance(found, NothingFails):
             _show(
@@ -90,14 +94,14 @@ def _anonymous(found: "ReducedCase", runtime: "Runtime", check: "CheckOptions", 
     made = anonymise(found, runtime, seed=check.seed, threads=check.threads)
     if not made.still_fails and not force:
         raise PlanError(
-            "With random numbers in the place of its own the case no longer fails, so nothing was written.",
-            hint="Give --force-anonymous to write it all the same, or leave --anonymous out.",
+            "Nothing was written: with random numbers the case no longer fails.",
+            hint="Use --force-anonymous to write it anyway, or leave out --anonymous.",
         )
     return made.reduced
 
 
 def _write(found: "ReducedCase", output: Path | None, bundle: Path | None, threads: int) -> list[Path]:
-    """What was asked for, and where it is."""
+    """Write the requested files; return their paths."""
     from sdpa_onnx.workflows.reduce.bundle import write_bundle
 
     written = []
@@ -117,5 +121,5 @@ def _show(records: "list[Record]", lines: list[str], *, as_json: bool) -> None:
     try:
         print("\n".join(lines))
         flush_results()
-    except BrokenPipeError:  # the reader has gone; the exit code is the command's all the same
+    except BrokenPipeError:  # the reader closed the pipe; the exit code of the command does not change
         drop_results()

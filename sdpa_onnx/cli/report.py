@@ -1,17 +1,17 @@
-"""`sdpa-onnx report`: render a stored run again, or the history that a folder of runs makes."""
+"""`sdpa-onnx report`: render a stored run again, or the history of a folder of runs."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import OK, guarded
+from sdpa_onnx.cli.error_boundary import OK, with_exit_codes
 from sdpa_onnx.cli.options import Debug, Json
 
 __all__ = ["report"]
 
 
-@guarded
+@with_exit_codes
 def report(
     run: Annotated[
         Path, typer.Argument(metavar="RUN|FOLDER", help="A run folder, or a folder of runs.", show_default=False)
@@ -20,21 +20,21 @@ def report(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Write the report of a run again, or the history of a folder of runs, and print it."""
+    """Render the report of a run again, or the history of a folder of runs, and print it."""
     from sdpa_onnx.sweep.history import is_history
 
     return _history(run, as_json=json) if is_history(run) else _run(run, as_json=json)
 
 
 def _run(run: Path, *, as_json: bool) -> int:
-    """summary.md and the charts of one run."""
-    from sdpa_onnx.cli.expect import kept_known
+    """Write summary.md and the charts of one run."""
+    from sdpa_onnx.cli.expect import stored_known_findings
     from sdpa_onnx.cli.show import show_report
     from sdpa_onnx.report.run.render import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(run)
-    expected = kept_known(run)
+    expected = stored_known_findings(run)
     known = expected.sort(records) if expected is not None else None
     written = render(records, header, run, known=known)
     show_report(records, header, written[0], as_json=as_json, known=known)
@@ -42,7 +42,7 @@ def _run(run: Path, *, as_json: bool) -> int:
 
 
 def _history(folder: Path, *, as_json: bool) -> int:
-    """history.md, history.html and the charts of a folder of runs."""
+    """Write history.md, history.html and the charts of a folder of runs."""
     from sdpa_onnx.cli.show import show_history
     from sdpa_onnx.core.compare.history import history_of
     from sdpa_onnx.report.compare.history import render_history

@@ -1,4 +1,4 @@
-"""`sdpa-onnx run`: the main job. Export, verify and time a suite, and write its report."""
+"""`sdpa-onnx run`: export, verify and time a suite, and write its report."""
 
 import shlex
 from pathlib import Path
@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import INTERRUPTED, guarded, pin_threads, tell
-from sdpa_onnx.cli.expect import exit_code, keep_known, kept_known, read_known, tell_known
+from sdpa_onnx.cli.error_boundary import INTERRUPTED, pin_threads, print_message, with_exit_codes
+from sdpa_onnx.cli.expect import (
+    exit_code,
+    print_known_findings,
+    read_known_findings,
+    store_known_findings,
+    stored_known_findings,
+)
 from sdpa_onnx.cli.options import Debug, Expect, Json
 from sdpa_onnx.errors import PlanError
 
@@ -17,22 +23,22 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-Out = Annotated[Path | None, typer.Option("--out", help="Run folder; default reports/SUITE-TIME.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, or the newest of this suite.")]
-Force = Annotated[bool, typer.Option("--force", help="With --resume: go on though machine or versions changed.")]
-OnlyRuntimes = Annotated[list[str], typer.Option("--runtime", help="Only these of the suite's runtimes; repeatable.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder. Default: reports/SUITE-TIME.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out, or the newest run of this suite.")]
+Force = Annotated[bool, typer.Option("--force", help="With --resume: resume even if machine or versions changed.")]
+OnlyRuntimes = Annotated[list[str], typer.Option("--runtime", help="Use only this runtime of the suite; repeatable.")]
 
 
-@guarded
+@with_exit_codes
 def run(
-    suite: Annotated[str, typer.Argument(help="quick, full, ci, or a .toml file of yours.")] = "quick",
+    suite: Annotated[str, typer.Argument(help="quick, full, ci, or your own .toml file.")] = "quick",
     *,
     out: Out = None,
     resume: Resume = False,
     force: Force = False,
     runtime: OnlyRuntimes = [],
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Instead of the suite's.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Instead of the suite's.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads, instead of the suite's.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed, instead of the suite's.")] = None,
     expect: Expect = None,
     json: Json = False,
     debug: Debug = False,
@@ -40,30 +46,30 @@ def run(
     """Export, verify and time a suite; write and print its report."""
     from sdpa_onnx.sweep.suite import load_suite
 
-    read_known(expect)
-    plan = _narrowed(load_suite(suite), runtime, threads, seed)
+    read_known_findings(expect)
+    plan = _with_overrides(load_suite(suite), runtime, threads, seed)
     pin_threads(plan.threads)
     command = _command(suite, runtime, threads, seed)
     store = _open(plan, suite, out, command, resume=resume, force=force)
     with store:
         if expect is not None:
-            keep_known(expect, store.folder)
-        interrupted = not _carry_out(plan, store)
+            store_known_findings(expect, store.folder)
+        interrupted = not _run_suite(plan, store)
     return _report(store.folder, command, as_json=json, interrupted=interrupted)
 
 
 def _command(suite: str, runtimes: list[str], threads: int | None, seed: int | None) -> list[str]:
-    """The words that ask for the same plan again."""
-    words = ["sdpa-onnx", "run", suite]
+    """Return the command line that runs the same plan again."""
+    arguments = ["sdpa-onnx", "run", suite]
     for name in runtimes:
-        words += ["--runtime", name]
+        arguments += ["--runtime", name]
     for option, value in (("--threads", threads), ("--seed", seed)):
-        words += [] if value is None else [option, str(value)]
-    return words
+        arguments += [] if value is None else [option, str(value)]
+    return arguments
 
 
-def _narrowed(suite: "Suite", runtimes: list[str], threads: int | None, seed: int | None) -> "Suite":
-    """The suite with what the command line says instead."""
+def _with_overrides(suite: "Suite", runtimes: list[str], threads: int | None, seed: int | None) -> "Suite":
+    """Return the suite with the values of the command line in it."""
     import msgspec
 
     from sdpa_onnx.runtimes.base import get_runtime
@@ -89,12 +95,12 @@ def _open(plan: "Suite", name: str, out: Path | None, command: list[str], *, res
     reports = Path("reports")
     folder = out or (latest_folder(name, reports) if resume else new_folder(name, reports))
     store = open_run(plan, folder, command=shlex.join(command), resume=resume, force=force)
-    tell(f"{'going on in' if resume else 'writing'} {folder}")
+    print_message(f"{'resuming' if resume else 'writing'} {folder}")
     return store
 
 
-def _carry_out(plan: "Suite", store: "Store") -> bool:
-    """Run what is left; False if the user stopped it."""
+def _run_suite(plan: "Suite", store: "Store") -> bool:
+    """Run the jobs that are left; return False if the user interrupts."""
     from sdpa_onnx.cli.progress import Progress
     from sdpa_onnx.sweep.job_text import job_seconds, job_words
     from sdpa_onnx.sweep.plan import Job
@@ -106,10 +112,10 @@ def _carry_out(plan: "Suite", store: "Store") -> bool:
         def start(left: list[Job]) -> None:
             progress.restart(sum(map(job_seconds, left)))
 
-        def done(job: Job, well: bool) -> None:
+        def done(job: Job, is_ok: bool) -> None:
             progress.advance(job_seconds(job))
-            if not well:
-                progress.note(f"not well: {job_words(job)}")
+            if not is_ok:
+                progress.note(f"failed: {job_words(job)}")
 
         try:
             run_jobs(
@@ -126,14 +132,14 @@ def _report(folder: Path, command: list[str], *, as_json: bool, interrupted: boo
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)
-    expected = kept_known(folder)
+    expected = stored_known_findings(folder)
     known = expected.sort(records) if expected is not None else None
     written = render(records, header, folder, known=known)
     show_report(records, header, written[0], as_json=as_json, known=known)
     if known is not None:
-        tell_known(known, with_summary=as_json)
+        print_known_findings(known, with_summary=as_json)
     if interrupted:
-        again = shlex.join([*command, "--out", str(folder), "--resume"])
-        tell(f"interrupted after {header.done_cells} of {header.planned_cells} cells; go on with: {again}")
+        resume = shlex.join([*command, "--out", str(folder), "--resume"])
+        print_message(f"interrupted after {header.done_cells} of {header.planned_cells} cells; resume with: {resume}")
         return INTERRUPTED
     return exit_code(records, known)

@@ -1,4 +1,4 @@
-"""`sdpa-onnx saturation`: what the scale on QK^T does to the softmax, measured beside its exact prediction."""
+"""`sdpa-onnx saturation`: the effect of the scale of QK^T on the softmax, measured next to its exact prediction."""
 
 import shutil
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, guarded, pin_threads
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, with_exit_codes
 from sdpa_onnx.cli.options import Debug, Json, Seed, Threads
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import print_json
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["saturation"]
 
 HeadDims = Annotated[list[int], typer.Option("--head-dim", min=1, help="d_k; repeatable.")]
-Lengths = Annotated[list[int], typer.Option("--kv-seq-len", min=2, help="Keys of a row; repeatable.")]
-Rules = Annotated[list[ScaleRule], typer.Option("--scale-rule", help="Factor on QK^T; repeatable.")]
+Lengths = Annotated[list[int], typer.Option("--kv-seq-len", min=2, help="Number of keys; repeatable.")]
+Rules = Annotated[list[ScaleRule], typer.Option("--scale-rule", help="Scale of QK^T; repeatable.")]
 Sigma = Annotated[float, typer.Option("--sigma", help="Standard deviation of query and key components.")]
 Draws = Annotated[int, typer.Option("--draws", min=4, help="Independent draws of the keys.")]
-Rows = Annotated[int, typer.Option("--rows", min=1, help="Queries of each draw.")]
+Rows = Annotated[int, typer.Option("--rows", min=1, help="Queries per draw.")]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Element type of the exported graph.")]
-RuntimeOption = Annotated[str, typer.Option("--runtime", help="Where the graph runs; see `runtimes`.")]
-ModuleOption = Annotated[bool, typer.Option(help="Also measure torch.nn.MultiheadAttention as it is initialised.")]
+RuntimeOption = Annotated[str, typer.Option("--runtime", help="Runtime that runs the graph. `runtimes` lists them.")]
+ModuleOption = Annotated[bool, typer.Option(help="Also measure torch.nn.MultiheadAttention as initialised.")]
 
 
-@guarded
+@with_exit_codes
 def saturation(
     *,
     head_dim: HeadDims = [16, 64, 256, 1024],
@@ -45,7 +45,7 @@ def saturation(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Measure what dividing by sqrt(d_k) does to the softmax, its weights and its gradients."""
+    """Measure the effect of dividing by sqrt(d_k) on the softmax, its weights and its gradients."""
     pin_threads(threads)
     import torch
 
@@ -84,7 +84,7 @@ def saturation(
 
 
 def _print(records: "Sequence[SaturationRecord]") -> None:
-    """The table, then what follows from it."""
+    """Print the tables, then the conclusions."""
     from sdpa_onnx.core.saturation.claims import claims
     from sdpa_onnx.report.saturation.tables import prediction_table, saturation_table
     from sdpa_onnx.report.text.layout import bullet, table_lines

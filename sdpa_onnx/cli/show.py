@@ -1,4 +1,4 @@
-"""Records on stdout: as JSON, or as the report's own tables. A reader that goes away (`| head`) is no error."""
+"""Print records on stdout, as JSON or as the tables of the report. A closed pipe (`| head`) is no error."""
 
 import contextlib
 import json
@@ -34,12 +34,12 @@ __all__ = [
     "show_report",
 ]
 
-_FEATURE_WORDS = ("slug", "group", "operator", "title", "source")
+_FEATURE_FIELDS = ("slug", "group", "operator", "title", "source")
 
 
 def show_records(records: Sequence[Record], *, as_json: bool) -> None:
-    """Print records for a program (`--json`) or a person."""
-    with _while_read():
+    """Print records, as JSON or as tables."""
+    with _ignore_closed_pipe():
         if as_json:
             print_json(records)
         elif records and isinstance(records[0], RuntimeRecord):
@@ -54,8 +54,8 @@ def show_records(records: Sequence[Record], *, as_json: bool) -> None:
 def show_report(
     records: Sequence[Record], header: RunHeader, summary: Path, *, as_json: bool, known: "SortedFindings | None" = None
 ) -> None:
-    """Print a whole run, and where its report is."""
-    with _while_read():
+    """Print a run and the path of its report."""
+    with _ignore_closed_pipe():
         if as_json:
             print_json(records)
             return
@@ -66,8 +66,8 @@ def show_report(
 
 
 def show_history(history: "History", page: Path, *, as_json: bool) -> None:
-    """Print what a folder of runs says, and where its report is."""
-    with _while_read():
+    """Print the history of a folder of runs and the path of its report."""
+    with _ignore_closed_pipe():
         if as_json:
             from sdpa_onnx.report.compare.history import history_data
 
@@ -83,8 +83,8 @@ def show_history(history: "History", page: Path, *, as_json: bool) -> None:
 def show_bench(
     results: "Sequence[BenchResult]", refused: "Sequence[TimingRecord]", records: Sequence[Record], *, as_json: bool
 ) -> None:
-    """Print the comparisons of `bench` for a program or a person."""
-    with _while_read():
+    """Print the comparisons of `bench`, as JSON or as tables."""
+    with _ignore_closed_pipe():
         if as_json:
             print_json(records)
             return
@@ -97,8 +97,8 @@ def show_bench(
 
 
 def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:
-    """Print the rows of `conformance` for a program or a person."""
-    with _while_read():
+    """Print the rows of `conformance`, as JSON or as a table."""
+    with _ignore_closed_pipe():
         if as_json:
             print_json(run.records)
             return
@@ -108,8 +108,8 @@ def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:
 
 
 def show_gates(report: "GateReport", *, as_json: bool) -> None:
-    """Print what `compare` found, for a program or a person."""
-    with _while_read():
+    """Print the rows of `compare`, as JSON or as a report."""
+    with _ignore_closed_pipe():
         if as_json:
             print_json(report.rows)
             return
@@ -119,9 +119,9 @@ def show_gates(report: "GateReport", *, as_json: bool) -> None:
 
 
 def show_features(features: "Sequence[Feature]", *, as_json: bool) -> None:
-    """List what `conformance` can ask."""
-    plain = [{name: str(getattr(one, name)) for name in _FEATURE_WORDS} for one in features]
-    with _while_read():
+    """List the features that `conformance` can test."""
+    plain = [{name: str(getattr(one, name)) for name in _FEATURE_FIELDS} for one in features]
+    with _ignore_closed_pipe():
         if as_json:
             _print(msgspec.json.encode(plain))
         else:
@@ -131,7 +131,7 @@ def show_features(features: "Sequence[Feature]", *, as_json: bool) -> None:
 
 
 def print_json(records: Sequence[Record]) -> None:
-    """A JSON array of records."""
+    """Print records as a JSON array."""
     _print(msgspec.json.encode(list(records), order="sorted"))
 
 
@@ -139,11 +139,11 @@ def _print(data: bytes) -> None:
     stream = results()
     if stream is not None:
         text = msgspec.json.format(data, indent=2).decode()
-        stream.write(f"{text if _can_say(stream, text) else json.dumps(json.loads(text), indent=2)}\n")
+        stream.write(f"{text if _can_encode(stream, text) else json.dumps(json.loads(text), indent=2)}\n")
 
 
-def _can_say(stream: TextIO, text: str) -> bool:
-    """Whether the stream's encoding has every character; the escapes that stand for others are no JSON."""
+def _can_encode(stream: TextIO, text: str) -> bool:
+    """Whether the stream's encoding has every character. The stream's own escape sequences are not valid JSON."""
     try:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -152,8 +152,8 @@ def _can_say(stream: TextIO, text: str) -> bool:
 
 
 @contextlib.contextmanager
-def _while_read() -> Iterator[None]:
-    """Print until the reader leaves; the exit code is the command's either way."""
+def _ignore_closed_pipe() -> Iterator[None]:
+    """Stop printing when the reader closes the pipe; the exit code of the command does not change."""
     try:
         yield
         flush_results()
@@ -162,7 +162,7 @@ def _while_read() -> Iterator[None]:
 
 
 def _console() -> "Console":
-    """A console that lets a broken pipe through; rich's own would exit with 1, our word for a disagreement."""
+    """Return a console that raises BrokenPipeError; rich's own exits with 1, which is our code for a disagreement."""
     from rich.console import Console
 
     class PipeConsole(Console):

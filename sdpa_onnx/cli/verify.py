@@ -1,12 +1,12 @@
-"""`sdpa-onnx verify`: judge a file on runtimes against the float64 oracle."""
+"""`sdpa-onnx verify`: verify a file on runtimes against the float64 oracle."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import guarded, pin_threads
-from sdpa_onnx.cli.expect import conclude, read_known
+from sdpa_onnx.cli.error_boundary import pin_threads, with_exit_codes
+from sdpa_onnx.cli.expect import conclude, read_known_findings
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
     Debug,
@@ -34,25 +34,27 @@ __all__ = ["verify"]
 
 Outputs = Annotated[
     Path | None,
-    typer.Option("--outputs", metavar="F.npz", help="Judge these stored outputs of --inputs; run nothing."),
+    typer.Option("--outputs", metavar="F.npz", help="Verify these stored outputs of --inputs; run nothing."),
 ]
 PrecisionName = Annotated[
     str | None,
-    typer.Option("--precision", help="Declared arithmetic of --outputs, e.g. tf32. The model's own type otherwise."),
+    typer.Option("--precision", help="Precision that --outputs were computed in, e.g. tf32. Default: the model's."),
 ]
 KeepFolder = Annotated[
     Path | None,
     typer.Option(
-        "--keep", metavar="FOLDER", help="Keep inputs and outputs of every run of the whole model, one .npz each."
+        "--keep", metavar="FOLDER", help="Save inputs and outputs of every run of the whole model, one .npz per run."
     ),
 ]
 Prove = Annotated[
-    bool, typer.Option("--prove", help="Also plant every kind of fault, to show that these inputs would catch it.")
+    bool, typer.Option("--prove", help="Also plant every kind of fault, to prove that these inputs detect it.")
 ]
-Against = Annotated[str | None, typer.Option("--against", metavar="TARGET", help="Also compare with this module.")]
+Against = Annotated[
+    str | None, typer.Option("--against", metavar="TARGET", help="Also compare with this PyTorch module.")
+]
 
 
-@guarded
+@with_exit_codes
 def verify(
     model: ModelFile,
     *,
@@ -71,7 +73,7 @@ def verify(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Judge every attention of a file on runtimes, and prove that its axes may change."""
+    """Verify every attention of a file on runtimes, and prove that its axes are dynamic."""
     pin_threads(threads)
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -79,12 +81,12 @@ def verify(
     from sdpa_onnx.workflows.verify.stored_outputs import OutputKeeper
     from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, load_against, verify_file
 
-    expected = read_known(expect)
+    expected = read_known_findings(expect)
     loaded = load_against(model, against)
     arrays = read_inputs(inputs, loaded) if inputs is not None else None
     if outputs is not None and (keep is not None or prove):
         unused = "--prove" if prove else "--keep"
-        raise PlanError(f"{unused} is of a run, and nothing runs with --outputs.", hint=f"Leave out {unused}.")
+        raise PlanError(f"{unused} needs a run, and --outputs runs nothing.", hint=f"Leave out {unused}.")
     if outputs is not None or precision is not None:
         records = _judge_stored(loaded, arrays, outputs, precision, str(model))
     else:
@@ -105,11 +107,14 @@ def verify(
 def _judge_stored(
     model: "OnnxModel", inputs: "Feeds | None", outputs: Path | None, precision: str | None, target: str
 ) -> "list[Record]":
-    """Judge stored outputs; nothing runs."""
+    """Verify stored outputs; nothing runs."""
     from sdpa_onnx.workflows.verify.stored_outputs import judge_stored
 
     if outputs is None:
-        raise PlanError("--precision is of --outputs, which is not given.", hint="A runtime declares its own.")
+        raise PlanError("--precision requires --outputs.", hint="Without it, each runtime declares its own precision.")
     if inputs is None:
-        raise PlanError("--outputs needs --inputs: what the runtime was fed.", hint="--keep writes both into one file.")
+        raise PlanError(
+            "--outputs requires --inputs, the arrays that they were computed from.",
+            hint="--keep writes both into one file.",
+        )
     return list(judge_stored(model, inputs, outputs, precision=precision, target=target))

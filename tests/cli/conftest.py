@@ -1,4 +1,4 @@
-"""A folder with models and modules, made once; each test works in a copy of it."""
+"""A folder with models and modules, created once; each test works in a copy of it."""
 
 import shutil
 from pathlib import Path
@@ -29,7 +29,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shell(material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    """A command line in a folder of its own, with the models and modules of `material`."""
+    """A command line in its own folder, with the models and modules of `material`."""
     folder = tmp_path / "work"
     shutil.copytree(material, folder)
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The command line in this process, and what must hold of every refusal."""
+"""Run the command line in this process, and check what must be true of every error."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from sdpa_onnx.cli.main import main
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The result of a command."""
 
     code: object
     stdout: str
@@ -38,7 +38,7 @@ class Shell:
         return Ended(ended.value.code, printed.out, printed.err)
 
     def refusal(self, *arguments: str | Path) -> str:
-        """The sentence of a command that must be refused; it writes no file and prints nothing else."""
+        """Return the error message of a command that must fail, write no file and print nothing else."""
         before = _files(self.folder)
         ended = self(*arguments)
         assert (ended.code, ended.stdout) == (2, ""), ended

@@ -1,4 +1,4 @@
-"""Every bad input: one sentence on stderr, exit code 2, nothing on stdout, no file, no traceback."""
+"""Every bad input: one message on stderr, exit code 2, nothing on stdout, no file, no traceback."""
 
 import os
 import subprocess
@@ -18,10 +18,10 @@ _NO_MODEL = "is not an ONNX model. It may be cut short, or of another kind."
 
 @pytest.mark.parametrize("command", _READING)
 class TestFiles:
-    """A file that is no usable model, for every command that reads one."""
+    """A file that is not a usable model, for every command that reads one."""
 
     def test_missing(self, shell: Shell, command: str) -> None:
-        """A file that is not there."""
+        """A file that does not exist."""
         assert shell.refusal(command, "no.onnx") == "Cannot read no.onnx: there is no such file."
 
     def test_directory(self, shell: Shell, command: str) -> None:
@@ -49,7 +49,7 @@ class TestFiles:
         assert shell.refusal(command, "noise.onnx") == f"noise.onnx {_NO_MODEL}"
 
     def test_unknown_runtime(self, shell: Shell, command: str) -> None:
-        """A misspelt runtime, with the nearest one and all."""
+        """A misspelt runtime; the message has the closest name and all names."""
         assert shell.refusal(command, "bare.onnx", "--runtime", "ort-cp") == (
             "There is no runtime 'ort-cp'. Did you mean 'ort-cpu'? "
             "Known: onnx-reference, openvino, ort-cpu, ort-cuda, torch."
@@ -58,28 +58,28 @@ class TestFiles:
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_model_without_attention(shell: Shell, command: str) -> None:
-    """A graph of a MatMul alone has nothing to look at or to judge."""
+    """A graph of one MatMul has nothing to inspect or to verify."""
     assert shell.refusal(command, "product.onnx") == (
         "product.onnx has no attention in it. Neither an operator nor softmax(QK^T) V was found."
     )
 
 
 def test_user_code_that_raises_in_forward(shell: Shell) -> None:
-    """What the user's forward raised is told with file, line and code, on one line."""
+    """An exception in the user's forward is reported with file, line and code, on one line."""
     assert shell.refusal("export", "mods.py:Raising", "-o", "x.onnx").startswith(
         "Raising.forward raised ValueError at mods.py:"
     )
 
 
 def test_user_code_that_raises_when_built(shell: Shell) -> None:
-    """A constructor's error of two lines is one line here."""
+    """A constructor's error message of two lines becomes one line."""
     assert shell.refusal("export", "mods.py:Unbuildable", "-o", "x.onnx").startswith(
         "Unbuildable of mods.py cannot be built: ValueError: no such width"
     )
 
 
 def test_user_file_with_a_syntax_error(shell: Shell) -> None:
-    """A file that Python cannot read is told with Python's words, on one line."""
+    """A file that Python cannot parse is reported with Python's message, on one line."""
     Path("broken.py").write_text("def forward(:\n")
     assert shell.refusal("export", "broken.py:Right", "-o", "x.onnx").startswith(
         "broken.py cannot be imported: SyntaxError: "
@@ -87,7 +87,7 @@ def test_user_file_with_a_syntax_error(shell: Shell) -> None:
 
 
 def test_baked_axis_of_a_module(shell: Shell) -> None:
-    """A module with constants for its sizes is refused with each axis, the line and what to pass instead."""
+    """A module with constant sizes is rejected; the message has each axis, the line and what to pass instead."""
     line = 1 + Path("mods.py").read_text().splitlines().index(
         "        query, key, value = self.into(x).view(2, 10, 3, 2, 8).permute(2, 0, 3, 1, 4)"
     )
@@ -108,12 +108,12 @@ _OUTPUTS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize(("output", "sentence"), _OUTPUTS.values(), ids=_OUTPUTS)
 def test_model_that_cannot_be_written(shell: Shell, output: str, sentence: str) -> None:
-    """Found out before the export, not after."""
+    """It is rejected before the export, not after."""
     assert shell.refusal("export", "sdpa", "-o", output) == sentence
 
 
 def test_read_only_folder(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without write permission is told before the export; root may write anywhere, so it is planted."""
+    """A read-only folder is rejected before the export. Root may write anywhere, so the check is patched."""
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert shell.refusal("export", "sdpa", "-o", "x.onnx") == "Cannot write x.onnx: . is not writable."
 
@@ -193,13 +193,13 @@ def _npy() -> bytes:
 
 @pytest.mark.parametrize(("write", "sentence"), _INPUTS.values(), ids=_INPUTS)
 def test_inputs_file(shell: Shell, write: Callable[[Path], object], sentence: str) -> None:
-    """An --inputs file that is none, or does not fit the model."""
+    """An --inputs file that is invalid or does not match the model."""
     write(Path("i.npz"))
     assert shell.refusal("verify", "bare.onnx", "--inputs", "i.npz") == sentence
 
 
 def test_absent_gpu(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime whose device is missing is refused with what is missing, never replaced by the CPU."""
+    """A runtime whose device is missing is rejected, never replaced by the CPU; the message says what is missing."""
     import onnxruntime
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
@@ -250,7 +250,7 @@ def test_missing_package(shell: Shell, package: str, arguments: list[str], sente
     ("package", "name", "other"), [("onnxruntime", "ort-cpu", "torch"), ("torch", "torch", "ort-cpu")]
 )
 def test_missing_runtime_is_listed(shell: Shell, package: str, name: str, other: str) -> None:
-    """`runtimes` without a package says so and how to get it; the others are listed as ever."""
+    """`runtimes` lists a missing package and how to install it; the other runtimes are listed as usual."""
     done = subprocess.run(
         [sys.executable, "-c", _BLOCK.format(package=package, arguments=["runtimes"])],
         capture_output=True,
@@ -281,15 +281,15 @@ def test_run_without_its_proofs_makes_no_folder(shell: Shell) -> None:
 
 
 def test_debug_shows_the_traceback(shell: Shell) -> None:
-    """--debug shows where it came from, and the same sentence last."""
+    """--debug prints the traceback, then the same message."""
     ended = shell("inspect", "no.onnx", "--debug")
     assert (ended.code, ended.stdout) == (2, "")
     assert ended.stderr.startswith("Traceback (most recent call last):\n")
     assert ended.stderr.splitlines()[-1] == "sdpa-onnx: Cannot read no.onnx: there is no such file."
 
 
-def test_fault_of_ours_is_told_as_such(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody foresaw is one line too, and asks for a report."""
+def test_unexpected_error_is_reported_as_a_bug(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected error is one line too, and the message asks for a bug report."""
 
     def fail(*arguments: object) -> None:
         raise KeyError("two\nlines")
@@ -297,12 +297,12 @@ def test_fault_of_ours_is_told_as_such(shell: Shell, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("sdpa_onnx.workflows.verify.inspect_file.inspect_model", fail)
     monkeypatch.setattr("sdpa_onnx.graph.model.load_model", fail)
     assert shell.refusal("inspect", "bare.onnx") == (
-        "Unexpected KeyError: 'two\\nlines'. This is a fault of sdpa-onnx; run again with --debug and report it."
+        "Unexpected KeyError: 'two\\nlines'. This is a bug in sdpa-onnx; run again with --debug and report it."
     )
 
 
 def test_full_disk_for_a_report(shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A report that cannot be written leaves no half file."""
+    """A report that cannot be written leaves no partial file."""
     import errno
 
     from sdpa_onnx.sweep.store import Store

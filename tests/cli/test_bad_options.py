@@ -1,4 +1,4 @@
-"""Every wrong option: what it is and what would be right, in one sentence."""
+"""Every wrong option: one message with the value and what would be right."""
 
 import os
 
@@ -39,7 +39,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
         ["export", "sdpa", "-o", "x.onnx", "--softcap", "-1"],
         "softcap is -1.0; it must be 0 (off) or more.",
     ),
-    "scale": (["export", "sdpa", "-o", "x.onnx", "--scale", "nan"], "--scale nan is no finite number."),
+    "scale": (["export", "sdpa", "-o", "x.onnx", "--scale", "nan"], "--scale nan is not a finite number."),
     "lengths-and-past": (
         ["export", "sdpa", "-o", "x.onnx", "--mask", "lengths", "--past", "--opset", "24"],
         (
@@ -90,7 +90,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "shape": (
         ["export", "mods.py:Right", "-o", "x.onnx", "--shape", "x=2,10"],
-        "--shape x=2,10 is not of the form NAME=2x16x512. A type may follow: :int64.",
+        "--shape x=2,10 is not of the form NAME=2x16x512. Append a type if needed: :int64.",
     ),
     "shape-dtype": (
         ["export", "mods.py:Right", "-o", "x.onnx", "--shape", "x=2x10x16:flat32"],
@@ -169,7 +169,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize(("arguments", "sentence"), _OPTIONS.values(), ids=_OPTIONS)
 def test_option(shell: Shell, arguments: list[str], sentence: str) -> None:
-    """A wrong value is answered with what it is and what would be right."""
+    """The message has the wrong value and what would be right."""
     assert shell.refusal(*arguments) == sentence
 
 
@@ -188,13 +188,13 @@ _USAGE = {
 
 @pytest.mark.parametrize("arguments", _USAGE.values(), ids=_USAGE)
 def test_misuse(shell: Shell, arguments: list[str]) -> None:
-    """A misspelt option, a missing argument or a value of another kind is one line too."""
+    """A misspelt option, a missing argument or a value of the wrong type is one line too."""
     shell.refusal(*arguments)
 
 
 @pytest.mark.parametrize("command", [("verify", "bare.onnx"), ("fuzz",), ("conformance",)])
-def test_threads_that_no_machine_has(shell: Shell, command: tuple[str, ...]) -> None:
-    """They would exhaust the system; refused in one sentence before anything starts."""
+def test_too_many_threads(shell: Shell, command: tuple[str, ...]) -> None:
+    """They would exhaust the system, so they are rejected before anything starts."""
     most = 4 * (os.cpu_count() or 1)
-    said = shell.refusal(*command, "--threads", "100000")
-    assert said == f"--threads 100000 is too many for this machine. Give at most {most}."
+    message = shell.refusal(*command, "--threads", "100000")
+    assert message == f"--threads 100000 is too many for this machine. Give at most {most}."

@@ -1,4 +1,4 @@
-"""`bench` on the command line: what it prints, writes and answers; most comparisons here are made up."""
+"""`bench` on the command line: output, files and exit codes. Most comparisons are faked."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ _RATIOS = {64: 1.3, 128: 1.2, 256: 0.8}
 
 
 class FakeBench:
-    """Comparisons that time nothing: the baseline takes 1 ms, the others by length.
+    """Comparisons that time nothing: the baseline takes 1 ms, the other arms depend on the length.
 
-    `stops` is the number of comparisons after which the user stops; `wrong` the arms whose numbers are.
+    `stops` is the number of comparisons before the user interrupts; `wrong` has the arms with wrong numbers.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ def _records(text: str) -> list[dict[str, Any]]:
 
 
 def test_table(shell: Shell, fake: FakeBench) -> None:
-    """A line an arm on stdout, nothing on stderr, exit code 0."""
+    """One line per arm on stdout, nothing on stderr, exit code 0."""
     ended = shell("bench", "bare.onnx", "decomposed.onnx", "--runtime", "ort-cpu", "--size", "kv_seq_len=256")
     assert (ended.code, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
@@ -99,7 +99,7 @@ def test_table(shell: Shell, fake: FakeBench) -> None:
 
 
 def test_lengths_with_their_crossover(shell: Shell, fake: FakeBench) -> None:
-    """One comparison a length, a table of ratios, and where the order changes."""
+    """One comparison per length, a table of ratios, and where the order changes."""
     at = [word for length in _RATIOS for word in ("--at", f"q_seq_len={length}")]
     ended = shell("bench", "bare.onnx", *at)
     assert ended.code == 0
@@ -121,7 +121,7 @@ def test_json(shell: Shell, fake: FakeBench) -> None:
 
 
 def test_wrong_numbers_fail_the_command(shell: Shell, fake: FakeBench) -> None:
-    """A fast arm that is wrong is told in its line, and the exit code is that of a disagreement."""
+    """A fast arm with wrong numbers is marked in its line, and the exit code is 1."""
     fake.wrong = ("ort-cpu",)
     ended = shell("bench", "bare.onnx")
     assert ended.code == 1
@@ -130,7 +130,7 @@ def test_wrong_numbers_fail_the_command(shell: Shell, fake: FakeBench) -> None:
 
 
 def test_nothing_was_timed(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every arm skipped: the table says why, and no CI job takes it for a pass."""
+    """If every arm is skipped, the table has the reasons, and the exit code is 1 so that no CI job passes."""
 
     def skipped(arms: Sequence[Arm], check: CheckOptions, **more: Any) -> TimedComparison:
         records = {
@@ -141,12 +141,12 @@ def test_nothing_was_timed(shell: Shell, fake: FakeBench, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(bench_files, "bench", skipped)
     ended = shell("bench", "bare.onnx", "decomposed.onnx", "--runtime", "ort-cpu")
-    assert (ended.code, ended.stderr) == (1, "sdpa-onnx: nothing was timed\n")
+    assert (ended.code, ended.stderr) == (1, "sdpa-onnx: nothing was timed; see the reason of each arm\n")
     assert "Undecidable: busy." in ended.stdout
 
 
 def test_options_reach_the_plan(shell: Shell, fake: FakeBench) -> None:
-    """What the user allows is what is measured."""
+    """The options of the command line arrive in the plan."""
     shell(
         "bench", "bare.onnx", "--seconds", "7", "--blocks", "20", "--margin", "5", "--cache", "cold", "--seed", "3"
     )  # fmt: skip
@@ -157,7 +157,7 @@ def test_options_reach_the_plan(shell: Shell, fake: FakeBench) -> None:
 
 
 def test_run_folder_and_chart(shell: Shell, fake: FakeBench) -> None:
-    """Records, samples, report and chart are written, and the report can be made again from the folder."""
+    """Records, samples, report and chart are written, and the report can be rendered again from the folder."""
     ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--out", "run", "--chart", "c.svg")
     assert ended.code == 0
     assert ended.stderr.splitlines() == ["sdpa-onnx: writing run", "sdpa-onnx: report: run/summary.md"]
@@ -169,8 +169,8 @@ def test_run_folder_and_chart(shell: Shell, fake: FakeBench) -> None:
     assert shell("report", "run").code == 0
 
 
-def test_stop_keeps_what_has_ended(shell: Shell, fake: FakeBench) -> None:
-    """Ctrl-C in the second comparison leaves the first, shown and written."""
+def test_interrupt_keeps_finished_comparisons(shell: Shell, fake: FakeBench) -> None:
+    """After Ctrl-C in the second comparison the first is printed and written."""
     fake.stops = 1
     ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--at", "q_seq_len=128", "--out", "run")
     assert ended.code == 130
@@ -190,15 +190,16 @@ class FullDisk:
 
 
 _FULL = (
-    "sdpa-onnx: Cannot write it: No space left on device. What has ended is shown on stdout; time again where it fits."
+    "sdpa-onnx: Cannot write it: No space left on device. Finished comparisons are on stdout. Choose another path and "
+    "run again."
 )
 
 
 @pytest.mark.parametrize("at", ["add", "finish"])
-def test_full_disk_keeps_what_has_ended(
+def test_full_disk_keeps_finished_comparisons(
     shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """What was measured is shown before the error, whose hint fits."""
+    """The measured comparisons are printed before the error, whose hint mentions them."""
     monkeypatch.setattr(BenchRun, at, FullDisk())
     ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--at", "q_seq_len=128", "--out", "run")
     assert ended.code == 2
@@ -208,7 +209,7 @@ def test_full_disk_keeps_what_has_ended(
 
 
 def test_chart_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table comes before the chart."""
+    """The table is printed before the chart is written."""
     monkeypatch.setattr(bench_chart, "write_chart", FullDisk())
     ended = shell("bench", "bare.onnx", "--size", "kv_seq_len=64", "--chart", "c.svg")
     assert (ended.code, ended.stderr) == (2, f"{_FULL}\n")
@@ -216,7 +217,7 @@ def test_chart_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch: pytest
 
 
 def test_worker_folder_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the second comparison leaves the first shown, and one of the first nothing."""
+    """After an error in the second comparison the first is printed; after one in the first, nothing is."""
 
     def broken(arms: Sequence[Arm], check: CheckOptions, **more: Any) -> TimedComparison:
         if len(fake.plans) == fake.stops:
@@ -228,54 +229,54 @@ def test_worker_folder_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch
     ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--at", "q_seq_len=128")
     assert (ended.code, ended.stderr) == (2, "sdpa-onnx: No room.\n")
     assert "kv_seq_len=64:" in ended.stdout
-    fake.stops = 1  # what has run already
+    fake.stops = 1  # one comparison has already run
     assert shell.refusal("bench", "bare.onnx") == "No room."
 
 
 _MISUSE: dict[str, tuple[list[str], str]] = {
-    "no-file": ([], "There is no model to time. Give .onnx files; --calibrate alone needs none."),
-    "calibrate-file": (["bare.onnx", "--calibrate"], "--calibrate times attentions of its own. Leave out the files."),
-    "calibrate-out": (["--calibrate", "--out", "run"], "--out means nothing beside --calibrate. Leave out --out."),
+    "no-file": ([], "There is no model to time. Give .onnx files; only --calibrate needs none."),
+    "calibrate-file": (["bare.onnx", "--calibrate"], "--calibrate times its own models. Leave out the files."),
+    "calibrate-out": (["--calibrate", "--out", "run"], "--out cannot be used with --calibrate. Leave out --out."),
     "calibrate-inputs": (
         ["--calibrate", "--inputs", "x.npz"],
-        "--inputs means nothing beside --calibrate. Leave out --inputs.",
+        "--inputs cannot be used with --calibrate. Leave out --inputs.",
     ),
     "calibrate-baseline": (
         ["--calibrate", "--baseline", "x"],
-        "--baseline means nothing beside --calibrate. Leave out --baseline.",
+        "--baseline cannot be used with --calibrate. Leave out --baseline.",
     ),
     "calibrate-margin": (
         ["--calibrate", "--margin", "5"],
-        "--margin means nothing beside --calibrate. Leave out --margin.",
+        "--margin cannot be used with --calibrate. Leave out --margin.",
     ),
     "calibrate-blocks": (
         ["--calibrate", "--blocks", "20"],
-        "--blocks means nothing beside --calibrate. Leave out --blocks.",
+        "--blocks cannot be used with --calibrate. Leave out --blocks.",
     ),
     "calibrate-cache": (
         ["--calibrate", "--cache", "cold"],
-        "--cache means nothing beside --calibrate. Leave out --cache.",
+        "--cache cannot be used with --calibrate. Leave out --cache.",
     ),
-    "seconds": (["bare.onnx", "--seconds", "inf"], "--seconds inf is no finite number."),
+    "seconds": (["bare.onnx", "--seconds", "inf"], "--seconds inf is not a finite number."),
     "at-twice": (
         ["bare.onnx", "--at", "q_seq_len=8", "--at", "q_seq_len=8"],
-        "--at q_seq_len=8 is given twice. Each set of sizes is a comparison of its own.",
+        "--at q_seq_len=8 is given twice. Give each set of sizes once.",
     ),
     "at-axis-twice": (
         ["bare.onnx", "--at", "q_seq_len=4,q_seq_len=5"],
-        "--at q_seq_len=5 gives q_seq_len a second size. Give each axis one size.",
+        "--at q_seq_len=5 sets q_seq_len a second time. Give each axis one size.",
     ),
     "size-twice": (
         ["bare.onnx", "--size", "q_seq_len=4", "--size", "q_seq_len=5"],
-        "--size q_seq_len=5 gives q_seq_len a second size. Give each axis one size.",
+        "--size q_seq_len=5 sets q_seq_len a second time. Give each axis one size.",
     ),
     "out-input": (
         ["bare.onnx", "--out", "bare.onnx"],
-        "--out bare.onnx would overwrite what is read. Give another name.",
+        "--out bare.onnx would overwrite an input. Choose another path.",
     ),
     "chart-input": (
         ["bare.onnx", "--inputs", "x.svg", "--chart", "x.svg"],
-        "--chart x.svg would overwrite what is read. Give another name.",
+        "--chart x.svg would overwrite an input. Choose another path.",
     ),
     "form": (
         ["bare.onnx", "--form", "blokked"],
@@ -291,7 +292,7 @@ _MISUSE: dict[str, tuple[list[str], str]] = {
     ),
     "option-twice": (
         ["bare.onnx", "--option", "a=1", "--option", "a=1"],
-        "--option a=1 is given twice. Each set of settings is an arm of its own.",
+        "--option a=1 is given twice. Give each set of settings once.",
     ),
     "option-threads": (
         ["bare.onnx", "--option", "intra_op_num_threads=2"],
@@ -311,11 +312,11 @@ _MISUSE: dict[str, tuple[list[str], str]] = {
     ),
     "inputs-at": (
         ["bare.onnx", "--inputs", "x.npz", "--at", "q_seq_len=4"],
-        "--inputs have sizes of their own. Leave out --at and --size.",
+        "--inputs already fixes the sizes. Leave out --at and --size.",
     ),
     "chart": (
         ["bare.onnx", "--chart", "c.png"],
-        "--chart c.png is of no kind that can be drawn. Give F.svg or F.html.",
+        "--chart c.png has an unsupported file type. Use .svg or .html.",
     ),
     "chart-folder": (["bare.onnx", "--chart", "no/c.svg"], "Cannot write no/c.svg: there is no folder no."),
     "arms": (
@@ -327,23 +328,23 @@ _MISUSE: dict[str, tuple[list[str], str]] = {
 
 @pytest.mark.parametrize(("arguments", "sentence"), _MISUSE.values(), ids=_MISUSE)
 def test_misuse(shell: Shell, arguments: list[str], sentence: str) -> None:
-    """One sentence that says what is wrong and what would be right, before anything is timed."""
+    """One message has the mistake and what would be right, before anything is timed."""
     assert shell.refusal("bench", *arguments) == sentence
 
 
 def test_commas_of_settings() -> None:
-    """A comma parts settings only where another KEY= follows; the rest is of the value."""
+    """A comma separates settings only before another KEY=; otherwise it is part of the value."""
     assert parse_settings(["a=1,b.c=2;3,4,d=x=y", "e=5"]) == ({"a": "1", "b.c": "2;3,4", "d": "x=y"}, {"e": "5"})
 
 
 @pytest.mark.parametrize("option", [("--threads", "0"), ("--seconds", "0"), ("--blocks", "3"), ("--cache", "hot")])
 def test_values_out_of_range(shell: Shell, option: tuple[str, str]) -> None:
-    """What the parser refuses is one line too."""
+    """An error of the option parser is one line too."""
     shell.refusal("bench", "bare.onnx", *option)
 
 
-def test_folder_that_holds_a_run(shell: Shell, fake: FakeBench) -> None:
-    """Nothing is timed and nothing written over where a run is."""
+def test_folder_that_contains_a_run(shell: Shell, fake: FakeBench) -> None:
+    """Nothing is timed, and the existing run is not overwritten."""
     assert shell("bench", "bare.onnx", "--out", "run").code == 0
     assert shell.refusal("bench", "bare.onnx", "--out", "run") == "run already contains a run. Choose another --out."
     assert len(fake.plans) == 1
@@ -351,7 +352,7 @@ def test_folder_that_holds_a_run(shell: Shell, fake: FakeBench) -> None:
 
 @pytest.fixture
 def calibrated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes `--calibrate` find something."""
+    """A function that sets the result of `--calibrate`."""
 
     def find(**more: object) -> None:
         spread = ProcessSpread(between_sd=0.0031, degrees=33.0, sampling_sd=0.001)
@@ -362,8 +363,8 @@ def calibrated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return find
 
 
-def test_calibration_is_told(shell: Shell, calibrated: Callable[..., None]) -> None:
-    """The load, the figure before and after, and where it is kept."""
+def test_calibration_is_printed(shell: Shell, calibrated: Callable[..., None]) -> None:
+    """The load, the figure before and after, and the file that it is saved in."""
     calibrated(path=Path("kept.json"))
     ended = shell("bench", "--calibrate")
     assert ended.code == 0
@@ -379,7 +380,7 @@ def test_calibration_is_told(shell: Shell, calibrated: Callable[..., None]) -> N
 
 
 def test_refused_calibration(shell: Shell, calibrated: Callable[..., None]) -> None:
-    """A busy machine's figure is shown, not kept, and the exit code says so; as JSON too."""
+    """The figure of a busy machine is printed and not saved, and the exit code is 1; as JSON too."""
     calibrated(refusal="Not kept: busy.", idle=0.4)
     ended = shell("bench", "--calibrate")
     assert ended.code == 1
@@ -409,7 +410,7 @@ def test_two_environments_for_real(shell: Shell, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_wrong_file_for_real(shell: Shell) -> None:
-    """A file whose description is not what it computes is timed, told as wrong, and fails the command."""
+    """A file whose metadata differs from what it computes is timed, reported as wrong, and fails the command."""
     import onnx
 
     model = onnx.load("bare.onnx")

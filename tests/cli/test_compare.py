@@ -1,4 +1,4 @@
-"""`sdpa-onnx compare` on stored runs and benchmark files: exit codes, files, known findings, refusals."""
+"""`sdpa-onnx compare` on stored runs and benchmark files: exit codes, files, known findings, errors."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def write_run(name: str, *records: Record) -> None:
 
 @pytest.fixture
 def runs(shell: Shell) -> Shell:
-    """BASE; `same`, `worse` (wrong and 20 % slower) and `other` (nothing in common) beside it."""
+    """The run `base`, and to compare with it: `same` and `worse` (wrong and 20 % slower)."""
     write_run("base", agreed(), timed(), TORCH)
     write_run("same", agreed(), timed(), TORCH)
     write_run("worse", _WRONG, timed(ratio=1.2), TORCH)
@@ -53,14 +53,14 @@ def runs(shell: Shell) -> Shell:
 
 
 def test_no_change_is_exit_0(runs: Shell) -> None:
-    """The sentence is the first line."""
+    """The verdict is the first line."""
     ended = runs("compare", "base", "same")
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.startswith("No regression in 4 checks: 4 the same.\n")
 
 
 def test_a_regression_is_exit_1_and_in_every_file(runs: Shell) -> None:
-    """Terminal, Markdown, JUnit and JSON say the same."""
+    """Terminal, Markdown, JUnit and JSON report the same regressions."""
     ended = runs("compare", "base", "worse", "--markdown", "c.md", "--junit", "c.xml")
     assert ended.code == 1
     assert ended.stdout.startswith("2 regressions in 4 checks (1 of agreement and 1 of time), the first: agreement")
@@ -74,7 +74,7 @@ def test_a_regression_is_exit_1_and_in_every_file(runs: Shell) -> None:
 
 
 def test_markdown_to_stdout_is_only_that(runs: Shell) -> None:
-    """`--markdown -` is for a pipe into the step summary."""
+    """`--markdown -` can be piped into the step summary."""
     ended = runs("compare", "base", "worse", "--markdown", "-")
     assert ended.code == 1
     assert ended.stdout.startswith("## \u274c Attention: 2 regressions\n")
@@ -92,12 +92,12 @@ def test_markdown_to_stdout_is_only_that(runs: Shell) -> None:
     ],
 )
 def test_gates_and_limits(runs: Shell, options: list[str], code: int) -> None:
-    """What is allowed or not asked fails nothing."""
+    """A gate that is allowed or skipped never fails."""
     assert runs("compare", "base", "worse", *options).code == code
 
 
 def test_known_findings(runs: Shell) -> None:
-    """Written, then expected: exit 0; once they are gone they are told; a new one fails again."""
+    """Findings that are written and then expected pass; vanished ones are reported; a new one fails again."""
     written = runs("compare", "base", "worse", "--write-expected", "k.toml")
     assert (written.code, written.stderr) == (0, "sdpa-onnx: wrote k.toml: 2 known findings\n")
     ended = runs("compare", "base", "worse", "--expect", "k.toml")
@@ -111,8 +111,8 @@ def test_known_findings(runs: Shell) -> None:
     assert runs("compare", "base", "worse", "--expect", "k.toml").code == 1
 
 
-def test_what_is_gone_is_told(runs: Shell) -> None:
-    """A judgement that HEAD lacks: exit 0, with --strict 1."""
+def test_missing_record_is_reported(runs: Shell) -> None:
+    """A record that HEAD lacks: exit code 0, with --strict 1."""
     write_run("fewer", timed(), TORCH)
     ended = runs("compare", "base", "fewer")
     assert ended.code == 0
@@ -120,15 +120,15 @@ def test_what_is_gone_is_told(runs: Shell) -> None:
     assert runs("compare", "base", "fewer", "--strict").code == 1
 
 
-def test_an_unfinished_run_is_told(runs: Shell) -> None:
-    """A run that was cut short is compared as far as it goes."""
+def test_unfinished_run_is_reported(runs: Shell) -> None:
+    """The records of an interrupted run are compared."""
     header = Path("same/run.json")
     header.write_text(header.read_text().replace('"planned_cells": 1', '"planned_cells": 2'))
-    assert runs("compare", "base", "same").stderr == "sdpa-onnx: same is not finished: 1 of 2 cells.\n"
+    assert runs("compare", "base", "same").stderr == "sdpa-onnx: same is unfinished: 1 of 2 cells are done.\n"
 
 
-def test_benchmark_files_of_another_tool_are_told_and_not_gated(shell: Shell) -> None:
-    """Twice as slow, and exit 0: two moments of a machine prove nothing."""
+def test_benchmark_files_of_another_tool_are_reported_and_not_gated(shell: Shell) -> None:
+    """Twice as slow is exit code 0, because two separate timings of a noisy machine prove nothing."""
     for name, seconds in (("a", 1.0), ("b", 2.0), ("none", 0.0)):
         stats = {"median": seconds, "rounds": 5, "min": seconds, "max": seconds, "mean": seconds}
         entry = {"fullname": "t.py::test_x", "name": "test_x", "group": None, "stats": stats, "extra_info": {}}
@@ -146,20 +146,20 @@ def test_benchmark_files_of_another_tool_are_told_and_not_gated(shell: Shell) ->
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["base", "gone"], "There is no gone. Give run folders, .onnx files or benchmark .json files."),
+        (["base", "gone"], "gone does not exist. Give run folders, .onnx files or benchmark .json files."),
         (
             ["base", "a.onnx"],
-            "base and a.onnx cannot be compared: run folders beside models. Give two of one kind.",
+            "base and a.onnx cannot be compared: run folders and models differ in kind. Give two of the same kind.",
         ),
         (["base", "empty"], "empty contains no run. A run folder has a run.json."),
-        (["base", "other"], "base and other have nothing in common that could be compared. Were they mixed up?"),
+        (["base", "other"], "base and other have nothing in common to compare. Check both paths."),
         (
             ["base", "same", "--allow", "tim"],
-            "--allow tim: there is no such gate. Gates: agreement, graph, memory, time.",
+            "--allow tim: unknown gate. Known: agreement, graph, memory, time.",
         ),
         (
             ["base", "same", *(word for gate in ("agreement", "graph", "memory", "time") for word in ("--skip", gate))],
-            "--skip names every gate, so nothing is left to ask. Leave one out.",
+            "--skip names every gate, so nothing is left to compare. Leave one out.",
         ),
         (["base", "same", "--markdown", "."], ". is a folder. Give the name of a file."),
         (
@@ -168,10 +168,10 @@ def test_benchmark_files_of_another_tool_are_told_and_not_gated(shell: Shell) ->
         ),
         (
             ["base", "same", "--base-python", "p"],
-            "--base-python is of models that are run now. Leave out --base-python.",
+            "--base-python applies only to models. Leave out --base-python.",
         ),
-        (["base", "same", "--at", "q=1"], "--at is of models that are run now. Leave out --at."),
-        (["a.onnx", "a.onnx", "--pinned", "x"], "--pinned is of stored runs. Leave out --pinned."),
+        (["base", "same", "--at", "q=1"], "--at applies only to models. Leave out --at."),
+        (["a.onnx", "a.onnx", "--pinned", "x"], "--pinned applies only to stored runs. Leave out --pinned."),
         (["a.json", "a.json"], None),
     ],
 )
@@ -188,16 +188,16 @@ def test_misuse_is_one_sentence(runs: Shell, arguments: list[str], sentence: str
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["a.onnx", "b.onnx", "--markdown", "./a.onnx"], "--markdown a.onnx would overwrite what is read."),
-        (["a.onnx", "b.onnx", "--junit", "link"], "--junit link would overwrite what is read."),
-        (["a.onnx", "b.onnx", "--inputs", "x", "--junit", "x"], "--junit x would overwrite what is read."),
-        (["a.onnx", "b.onnx", "--write-expected", "b.onnx"], "--write-expected b.onnx would overwrite what is read."),
-        (["base", "same", "--expect", "k.toml", "--junit", "k.toml"], "--junit k.toml would overwrite what is read."),
+        (["a.onnx", "b.onnx", "--markdown", "./a.onnx"], "--markdown a.onnx would overwrite an input."),
+        (["a.onnx", "b.onnx", "--junit", "link"], "--junit link would overwrite an input."),
+        (["a.onnx", "b.onnx", "--inputs", "x", "--junit", "x"], "--junit x would overwrite an input."),
+        (["a.onnx", "b.onnx", "--write-expected", "b.onnx"], "--write-expected b.onnx would overwrite an input."),
+        (["base", "same", "--expect", "k.toml", "--junit", "k.toml"], "--junit k.toml would overwrite an input."),
         (["base", "same", "--markdown", "c", "--junit", "./c"], "--markdown and --junit both name c."),
     ],
 )
 def test_nothing_is_overwritten_twice(runs: Shell, arguments: list[str], sentence: str) -> None:
-    """An output that is an input, or another output, is refused before anything runs."""
+    """An output path that is also an input or another output is rejected before anything runs."""
     for name in ("a.onnx", "b.onnx", "x", "k.toml"):
         Path(name).write_bytes(b"")
     Path("link").symlink_to("a.onnx")
@@ -215,36 +215,38 @@ def test_nothing_is_overwritten_twice(runs: Shell, arguments: list[str], sentenc
     ],
 )
 def test_how_two_models_were_compared(skipped: list[str], sentence: str) -> None:
-    """Only what was done is said; memory is found by timing."""
-    assert ComparisonKind.MODELS.words(frozenset(map(Gate, skipped))) == sentence
+    """The sentence has only what was done. Memory is measured while timing."""
+    assert ComparisonKind.MODELS.sentence(frozenset(map(Gate, skipped))) == sentence
 
 
-def test_stored_times_that_are_skipped_are_not_told(runs: Shell) -> None:
-    """The sentence follows the gates that the user skips."""
-    assert "Stored results; time by the ratio" in " ".join(runs("compare", "base", "same").stdout.split())
+def test_skipped_times_are_not_mentioned(runs: Shell) -> None:
+    """The sentence depends on the gates that the user skips."""
+    assert "Stored results; times are compared by their ratios" in " ".join(
+        runs("compare", "base", "same").stdout.split()
+    )
     assert "Stored results;" not in runs("compare", "base", "same", "--skip", "time").stdout
 
 
 def test_known_findings_are_not_overwritten(runs: Shell) -> None:
-    """Somebody's reasons stand in them."""
+    """The file contains reasons that somebody wrote."""
     Path("k.toml").write_text("")
     assert runs.refusal("compare", "base", "same", "--write-expected", "k.toml") == (
-        "k.toml is there already, and known findings are not overwritten. Give another name; with --expect of the old "
-        "file its reasons are kept."
+        "k.toml already exists and is not overwritten. Choose another name; --expect k.toml copies its reasons into "
+        "the new file."
     )
 
 
-def test_two_models_are_timed_as_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds, margin and the calibration that is kept for this machine reach the comparison."""
-    asked: list[CompareOptions] = []
+def test_options_reach_the_comparison_of_models(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds, margin and the saved calibration of this machine reach the comparison."""
+    received: list[CompareOptions] = []
 
     def compared(_base: Path, _head: Path, one: CompareOptions) -> list[GateRecord]:
-        asked.append(one)
+        received.append(one)
         return [GateRecord()]
 
     own = Calibration(between_sd=0.0031, degrees=33.0, machine="box")
     monkeypatch.setattr(compare_models, "compare_models", compared)
     monkeypatch.setattr(calibration, "load_calibration", lambda: own)
     assert shell("compare", "bare.onnx", "decomposed.onnx", "--seconds", "7", "--margin", "3").code == 0
-    (one,) = asked
+    (one,) = received
     assert (one.plan.calibration, one.plan.budget_seconds, one.limits.margin) == (own, 7.0, 0.03)

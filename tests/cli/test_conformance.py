@@ -1,4 +1,4 @@
-"""`conformance`: exit codes, known findings, files, and names that there are not; rows come from a fake unless real."""
+"""`conformance`: exit codes, known findings, files and unknown names. Except in one test, the rows are faked."""
 
 import importlib
 import json
@@ -17,28 +17,28 @@ from tests.report.synthetic_conformance import row
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    """A command line in an empty folder: nothing here needs a model."""
+    """A command line in an empty folder, because these tests need no model."""
     monkeypatch.chdir(tmp_path)
     return Shell(tmp_path, capfd)
 
 
 class Source:
-    """Gives rows instead of running any, and remembers what it was asked."""
+    """Yields rows instead of running any, and records its calls."""
 
     def __init__(self, *records: ConformanceRecord, stops: bool = False) -> None:
         self.records = records
         self.stops = stops
-        self.asked: list[tuple[str, dict[str, object]]] = []
+        self.calls: list[tuple[str, dict[str, object]]] = []
 
     def __call__(self, runtime: str, **options: object) -> Iterator[ConformanceRecord]:
-        self.asked.append((runtime, options))
+        self.calls.append((runtime, options))
         yield from self.records
         if self.stops:
             raise KeyboardInterrupt
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, *records: ConformanceRecord, stops: bool = False) -> Source:
-    """Let the command get these rows."""
+    """Make the command receive these rows."""
     source = Source(*records, stops=stops)
     monkeypatch.setattr("sdpa_onnx.workflows.conformance.conformance", source)
     return source
@@ -49,21 +49,21 @@ REFUSED = row(Conformity.REFUSED, feature="gqa", reason="no kernel")
 
 
 @pytest.mark.parametrize(
-    ("verdict", "alone", "beside"),
+    ("verdict", "alone", "with_expect"),
     [(Conformity.RIGHT, 0, 0), (Conformity.WRONG, 1, 1), (Conformity.REFUSED, 0, 1), (Conformity.CRASHED, 1, 1)],
 )
 def test_exit_code_of_each_verdict(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, verdict: Conformity, alone: int, beside: int
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, verdict: Conformity, alone: int, with_expect: int
 ) -> None:
-    """A refusal fails only beside a file of known findings that does not list it."""
+    """A refusal fails only with a file of known findings that does not list it."""
     plant(monkeypatch, row(), row(verdict, feature="gqa"))
     Path("k.toml").write_text('[[known]]\nkind = "conformance"\nfeature = "mqa"\nwhy = "seen"\n')
     assert shell("conformance").code == alone
-    assert shell("conformance", "--expect", "k.toml").code == beside
+    assert shell("conformance", "--expect", "k.toml").code == with_expect
 
 
 def test_only_new_findings_fail(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Findings that were written down pass; one more fails; fewer pass and are told."""
+    """Known findings pass; a new one fails; vanished ones pass and are reported."""
     plant(monkeypatch, WRONG, REFUSED)
     written = shell("conformance", "--write-expected", "k.toml")
     assert (written.code, written.stderr) == (0, "sdpa-onnx: wrote k.toml: 2 known findings\n")
@@ -89,36 +89,36 @@ def test_only_new_findings_fail(shell: Shell, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_known_findings_are_never_overwritten(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is there is told before any row runs, whatever is in it."""
+    """An existing file is rejected before any row runs, whatever is in it."""
     plant(monkeypatch, WRONG)
     assert shell("conformance", "--write-expected", "k.toml").code == 0
     source = plant(monkeypatch, REFUSED)
     assert shell.refusal("conformance", "--write-expected", "k.toml") == (
-        "k.toml is there already, and known findings are not overwritten. "
-        "Give another name; with --expect of the old file its reasons are kept."
+        "k.toml already exists and is not overwritten. Choose another name; --expect k.toml copies its reasons into "
+        "the new file."
     )
-    assert source.asked == []
+    assert source.calls == []
 
 
 @pytest.mark.parametrize("option", ["--page", "--write-expected"])
 @pytest.mark.parametrize("is_link", [False, True])
-def test_pipe_is_told_before_anything_runs(
+def test_pipe_is_rejected_before_anything_runs(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, option: str, is_link: bool
 ) -> None:
-    """It stays a pipe, and nobody waits for what it might give."""
+    """The pipe is not replaced, and the command does not wait for it."""
     source = plant(monkeypatch, row())
     os.mkfifo("pipe")
     Path("link").symlink_to("pipe")
     name = "link" if is_link else "pipe"
     assert shell.refusal("conformance", option, name) == f"{name} is not a regular file. Give the name of a file."
-    assert (source.asked, Path("pipe").is_fifo()) == ([], True)
+    assert (source.calls, Path("pipe").is_fifo()) == ([], True)
 
 
 @pytest.mark.parametrize(("package", "options"), [("jinja2", ["--page", "p.html", "--json"]), ("rich", [])])
-def test_missing_package_is_told_before_anything_runs(
+def test_missing_package_is_reported_before_anything_runs(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, package: str, options: list[str]
 ) -> None:
-    """What only the end needs is looked for at the start."""
+    """A package that only the output needs is checked at the start."""
     source = plant(monkeypatch, row())
     import_module = importlib.import_module
 
@@ -128,13 +128,13 @@ def test_missing_package_is_told_before_anything_runs(
         return import_module(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    said = shell.refusal("conformance", *options)
-    assert said == f"The package '{package}' is missing. Install it: pip install {package}."
-    assert source.asked == []
+    message = shell.refusal("conformance", *options)
+    assert message == f"The package '{package}' is missing. Install it: pip install {package}."
+    assert source.calls == []
 
 
-def test_reasons_are_kept_in_a_renewed_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--expect old --write-expected new keeps what a person wrote."""
+def test_reasons_are_copied_into_the_new_file(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--expect old --write-expected new keeps the reasons that a user wrote."""
     plant(monkeypatch, WRONG, REFUSED)
     Path("old.toml").write_text('[[known]]\nkind = "conformance"\nfeature = "gqa"\nwhy = "issue 7"\n')
     assert shell("conformance", "--expect", "old.toml", "--write-expected", "new.toml").code == 0
@@ -151,7 +151,7 @@ def test_json_is_the_records(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_page(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page is written that names no host, no user and no folder."""
+    """The page contains no host name, user name or path."""
     plant(monkeypatch, WRONG, REFUSED)
     ended = shell("conformance", "--page", "out/p.html")
     assert (ended.code, ended.stderr) == (1, "sdpa-onnx: wrote out/p.html\n")
@@ -164,19 +164,21 @@ def test_page(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
         assert private not in page
 
 
-def test_stopped_half_way(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C prints what was done, says how to do it again, writes no list of findings, and ends with 130."""
+def test_interrupt(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C prints the finished rows and the command that repeats the run, writes no findings, and exits with 130."""
     plant(monkeypatch, WRONG, stops=True)
     ended = shell("conformance", "--only", "causal", "--seed", "3", "--page", "p.html", "--write-expected", "k.toml")
     assert ended.code == 130
     assert ended.stdout.startswith("Incomplete: the run was stopped, and only the rows finished by then follow.\n")
-    assert ended.stderr.splitlines()[-1].startswith("sdpa-onnx: interrupted after 1 row; again: sdpa-onnx conformance ")
+    assert ended.stderr.splitlines()[-1].startswith(
+        "sdpa-onnx: interrupted after 1 row; run again: sdpa-onnx conformance "
+    )
     assert "Incomplete: the run was stopped" in Path("p.html").read_text()
     assert not Path("k.toml").exists()
 
 
-def test_half_a_run_makes_nothing_vanish(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that was not reached may still be wrong, so its entry is not called out of date."""
+def test_nothing_vanishes_in_an_interrupted_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that was not reached may still be wrong, so its entry is not reported as vanished."""
     plant(monkeypatch, row(feature="causal"), stops=True)
     Path("k.toml").write_text('[[known]]\nkind = "conformance"\nfeature = "causal*"\nwhy = "seen"\n')
     ended = shell("conformance", "--expect", "k.toml")
@@ -185,21 +187,21 @@ def test_half_a_run_makes_nothing_vanish(shell: Shell, monkeypatch: pytest.Monke
     assert "Compared with the known findings: 0 new, 0 known, 0 vanished." in ended.stdout
 
 
-def test_what_is_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patterns and groups become features, in the table's order; all else is handed on."""
+def test_options_reach_the_runner(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns and groups become features in table order; the other options are passed on."""
     source = plant(monkeypatch, row())
     options = ["--only", "mha-causal-past*", "--only", "window", "--opset", "25", "--dtype", "float16", "--seed", "3"]
     assert (
         shell("conformance", *options, "--timeout", "2", "--runtime", "ort-cpu", "--runtime", "onnx-reference").code
         == 0
     )
-    assert [runtime for runtime, _ in source.asked] == ["ort-cpu", "onnx-reference"]
-    asked = source.asked[0][1]
-    only = asked.pop("only")
+    assert [runtime for runtime, _ in source.calls] == ["ort-cpu", "onnx-reference"]
+    received = source.calls[0][1]
+    only = received.pop("only")
     assert isinstance(only, tuple)
     assert only[:2] == ("window-left", "window-right")
     assert only[-2:] == ("mha-causal-past", "mha-causal-past-lengths-differ")
-    assert asked == {
+    assert received == {
         "operators": (),
         "opsets": (25,),
         "dtypes": ("float16",),
@@ -230,23 +232,23 @@ def test_what_is_asked(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda one: "-".join(one) if isinstance(one, list) else "",
 )
-def test_mistakes_are_told_before_anything_runs(
+def test_mistakes_are_reported_before_anything_runs(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str], sentence: str | None
 ) -> None:
-    """A name that there is not, and a file that cannot be used, cost no minute of work."""
+    """An unknown name or an unusable file is rejected before the work starts."""
     source = plant(monkeypatch, row())
-    said = shell.refusal("conformance", *options)
-    assert sentence is None or said == sentence
-    assert source.asked == []
+    message = shell.refusal("conformance", *options)
+    assert sentence is None or message == sentence
+    assert source.calls == []
 
 
 def test_list(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--list names every feature with its operator and words, and runs nothing."""
+    """--list prints every feature with its operator and title, and runs nothing."""
     from sdpa_onnx.workflows.conformance import features
 
     source = plant(monkeypatch)
     ended = shell("conformance", "--list")
-    assert (ended.code, ended.stderr, source.asked) == (0, "", [])
+    assert (ended.code, ended.stderr, source.calls) == (0, "", [])
     assert [line.split()[0] for line in ended.stdout.splitlines()] == [feature.slug for feature in features()]
     listed = json.loads(shell("conformance", "--list", "--json").stdout)
     assert [one["source"] for one in listed] == [feature.source for feature in features()]
@@ -259,6 +261,6 @@ def test_real_rows(shell: Shell) -> None:
     )
     assert ended.code == 1
     assert ended.stdout.startswith("ort-cpu (onnxruntime ")
-    words = " ".join(ended.stdout.split())
-    assert ": 1 right, 1 wrong, 0 refused, 0 crashed of 2 rows" in words
+    text = " ".join(ended.stdout.split())
+    assert ": 1 right, 1 wrong, 0 refused, 0 crashed of 2 rows" in text
     assert "--runtime ort-cpu --only causal-past-one-query --opset 23 --dtype float32\n" in ended.stdout

@@ -1,4 +1,4 @@
-"""`convert`, `inspect` and `verify` of files of other makers, as a user types them."""
+"""`convert`, `inspect` and `verify` on files that another tool exported."""
 
 import json
 from dataclasses import replace
@@ -25,41 +25,39 @@ _LINE = "  Softmax/weights: softmax between two products; 2 heads; d_k 8; scale 
 
 
 def _twice(model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
-    """A form that is written with twice the scale and claims to be right."""
+    """Lower to a form with twice the scale, but return it as right."""
     spec = replace(attention.spec, scale=2.0 * attention.spec.scale_value)
     return replace(attention, output=lower(model, replace(attention, spec=spec), form, options).output)
 
 
 @pytest.fixture
 def foreign(shell: Shell) -> Path:
-    """A file of another maker in the shell's folder."""
+    """A file of another tool in the shell's folder."""
     path = shell.folder / "foreign.onnx"
     onnx.save(with_projections(), path)
     return path
 
 
-def test_convert_tells_and_writes(shell: Shell, foreign: Path) -> None:
-    """A line for each attention, what the proof saw, and where the result is."""
+def test_convert_prints_and_writes(shell: Shell, foreign: Path) -> None:
+    """The output has a line for each attention, the result of the proof, and the path of the file."""
     ended = shell("convert", "foreign.onnx", "-o", "mha.onnx", "--form", "ort-mha")
     assert (ended.code, ended.stderr) == (0, "sdpa-onnx: wrote mha.onnx\n")
     attention, warning, proof, worst = ended.stdout.splitlines()[:4]
     assert (attention, warning) == (f"{_LINE}; converted to ort-mha", f"  warning: {NAN_ROWS}")
     assert proof.startswith("Proof on ort-cpu: ")
     sizes = "batch 1, seq 1; batch 3, seq 2; batch 2, seq 13; batch 5, seq 64"
-    assert proof.endswith(f" judgements at 4 sizes ({sizes}), 0 of them against it.")
+    assert proof.endswith(f" judgements at 4 sizes ({sizes}), 0 of them failed.")
     assert worst.startswith("Worst output (y): The largest error is ")
     assert onnx.load(shell.folder / "mha.onnx").opset_import[0].version == 18
 
 
 def test_wrong_rewrite_exits_1(shell: Shell, foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The evidence is printed, for people and for programs, and nothing is written."""
+    """The evidence is printed, and nothing is written."""
 
     monkeypatch.setattr("sdpa_onnx.workflows.choose_form.form_strategy.lower", _twice)
     ended = shell("convert", "foreign.onnx", "-o", "mha.onnx", "--form", "ort-mha")
     assert ended.code == 1
-    assert ended.stderr == (
-        "sdpa-onnx: mha.onnx was not written: the result does not compute what the source computes, see above.\n"
-    )
+    assert ended.stderr == ("sdpa-onnx: mha.onnx was not written: the result differs from the source, see above.\n")
     assert "  Softmax/weights (" in ended.stdout
     assert "exceed the proven bound, at worst" in ended.stdout
     assert not (shell.folder / "mha.onnx").exists()
@@ -67,7 +65,7 @@ def test_wrong_rewrite_exits_1(shell: Shell, foreign: Path, monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_wrong_rewrite_as_json(shell: Shell, foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The evidence as records."""
+    """The evidence is printed as records."""
     monkeypatch.setattr("sdpa_onnx.workflows.choose_form.form_strategy.lower", _twice)
     listed = shell("convert", "foreign.onnx", "-o", "mha.onnx", "--form", "ort-mha", "--json")
     records = json.loads(listed.stdout)
@@ -78,7 +76,7 @@ def test_wrong_rewrite_as_json(shell: Shell, foreign: Path, monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_no_empty_rows(shell: Shell) -> None:
-    """A mask that is causal but for empty rows is told once; with the option it is causal, and the file says so."""
+    """A mask that is causal except for empty rows is a warning; with the option it becomes is_causal, with a note."""
     onnx.save(with_padding(), shell.folder / "padded.onnx")
     kept = shell("convert", "padded.onnx", "-o", "kept.onnx", "--form", "blocked")
     assert kept.code == 0
@@ -97,7 +95,7 @@ def test_no_empty_rows(shell: Shell) -> None:
 
 
 def test_nothing_to_convert_exits_1(shell: Shell) -> None:
-    """The reason stands in the line of the attention."""
+    """The line of the attention has the reason."""
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, softcap=3.0)
     onnx.save(ir.to_proto(build_attention_model(spec, opset=23, dtype=Dtype.FLOAT32)), shell.folder / "capped.onnx")
     ended = shell("convert", "capped.onnx", "-o", "mha.onnx", "--form", "ort-mha")
@@ -107,21 +105,21 @@ def test_nothing_to_convert_exits_1(shell: Shell) -> None:
         "not converted: MultiHeadAttention has no softcap.\n"
     )
     assert ended.stderr == (
-        "sdpa-onnx: mha.onnx was not written: no attention of it could be converted, see the reasons above.\n"
+        "sdpa-onnx: mha.onnx was not written: no attention could be converted, see the reasons above.\n"
     )
 
 
 @pytest.mark.slow
-def test_form_that_is_there_already(shell: Shell) -> None:
-    """Told, and the copy is equal."""
+def test_file_that_already_has_the_form(shell: Shell) -> None:
+    """This is printed, and the copy is identical."""
     ended = shell("convert", "bare.onnx", "-o", "same.onnx", "--form", "attention")
-    assert (ended.code, ended.stderr) == (0, "sdpa-onnx: wrote same.onnx, equal to the source\n")
+    assert (ended.code, ended.stderr) == (0, "sdpa-onnx: wrote same.onnx, identical to the source\n")
     assert ended.stdout.endswith("; already in form attention: copied unchanged\n")
     assert (shell.folder / "same.onnx").read_bytes() == (shell.folder / "bare.onnx").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (
             ["bare.onnx", "-o", "x.onnx", "--form", "decomposed", "--opset", "18"],
@@ -138,15 +136,15 @@ def test_form_that_is_there_already(shell: Shell) -> None:
         ),
         (
             ["bare.onnx", "-o", "x.onnx", "--form", "attention", "--inner", "decomposed"],
-            "--inner is of the form blocked. Leave it out.",
+            "--inner requires --form blocked. Leave out --inner.",
         ),
         (
             ["bare.onnx", "-o", "x.onnx", "--form", "ort-mha", "--scale-placement", "both"],
-            "--scale-placement is of the forms decomposed and blocked. Leave it out.",
+            "--scale-placement requires --form decomposed or blocked. Leave out --scale-placement.",
         ),
         (
             ["bare.onnx", "-o", "x.onnx", "--form", "attention", "--seconds", "3"],
-            "--seconds is of --form auto, which times the forms. Leave it out, or give --form auto.",
+            "--seconds requires --form auto, which times the forms. Leave out --seconds.",
         ),
         (
             ["bare.onnx", "-o", "x.onnx", "--form", "auto", "--at", "foo=3"],
@@ -159,16 +157,16 @@ def test_form_that_is_there_already(shell: Shell) -> None:
     ],
     ids=["opset", "file", "no-attention", "folder", "inner", "placement", "seconds", "axis", "runtime"],
 )
-def test_bad_input(shell: Shell, arguments: list[str], said: str) -> None:
-    """One sentence, exit code 2, nothing written."""
+def test_bad_input(shell: Shell, arguments: list[str], message: str) -> None:
+    """One message, exit code 2, nothing written."""
     ended = shell("convert", *arguments)
     assert (ended.code, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"sdpa-onnx: {said}")
+    assert ended.stderr.startswith(f"sdpa-onnx: {message}")
     assert not (shell.folder / "x.onnx").exists()
 
 
 def test_inspect_of_a_foreign_file(shell: Shell, foreign: Path) -> None:
-    """It is read, its axes are tried, and each attention is judged on the way."""
+    """The attention is read, the axes are tried, and each attention is verified at every size."""
     ended = shell("inspect", "foreign.onnx")
     assert (ended.code, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
@@ -177,8 +175,8 @@ def test_inspect_of_a_foreign_file(shell: Shell, foreign: Path) -> None:
     assert "Axes: Every attention is right at 4 sizes on ort-cpu." in lines
 
 
-def test_attentions_alike_are_told_once(shell: Shell) -> None:
-    """Their number, the first of them, and why none of them can be read."""
+def test_identical_attentions_are_printed_once(shell: Shell) -> None:
+    """The line has their number, the first of them, and why none of them can be read."""
     nodes = "".join(f"s{i} = MatMul (q, k)  p{i} = Softmax <axis = 1> (s{i})  y{i} = MatMul (p{i}, v)" for i in (0, 1))
     head = '<ir_version: 8, opset_import: ["" : 18]> g (float[2, 5, 8] q, float[2, 8, 5] k, float[2, 5, 8] v)'
     same = onnx.parser.parse_model(f"{head} => (float[2, 5, 8] y0, float[2, 5, 8] y1) {{{nodes}}}")
@@ -188,15 +186,15 @@ def test_attentions_alike_are_told_once(shell: Shell) -> None:
     ended = shell("convert", "two.onnx", "-o", "x.onnx", "--form", "attention")
     assert ended.code == 1
     assert ended.stdout == (
-        "  2 attentions (first: p0): softmax between two products; not converted, as it cannot be read: "
+        "  2 attentions (first: p0): softmax between two products; not converted because it cannot be read: "
         "softmax over axis 1 at node p0\n"
     )
 
 
-def test_a_time_that_is_too_short_names_its_option(
+def test_timeout_prints_a_hint(
     shell: Shell, foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a runtime was given up, known by the outcome of its record, and nowhere else."""
+    """The hint about --timeout is printed if a record has the outcome timed out, and only then."""
     late = ProbeAnswer(kind=Conformity.CRASHED, message="ort-cpu gave no answer in 0.1 s.", is_timeout=True)
     with monkeypatch.context() as patch:
         patch.setattr("sdpa_onnx.workflows.choose_form.workarounds._KNOWN", {})
@@ -212,20 +210,20 @@ def test_a_time_that_is_too_short_names_its_option(
 
 @pytest.mark.slow
 def test_auto_races_what_the_opset_can_hold(shell: Shell, foreign: Path) -> None:
-    """A form of a later opset is a reason, no failure; nothing of it is timed."""
+    """A form that requires a newer opset is unsupported, no failure, and is not timed."""
     times = ("--form", "auto", "--opset", "20", "--at", "seq=8", "--seconds", "0.3")
     ended = shell("convert", "foreign.onnx", "-o", "x.onnx", *times, "--json")
     assert ended.code == 0, ended.stderr
     forms = [record for record in json.loads(ended.stdout) if record["kind"] == "form"]
-    (told,) = [record for record in forms if record["arm"] == "attention"]
-    assert (told["outcome"], told["opset"], told["probes"]) == ("unsupported", 23, 0)
-    assert told["reason"] == "The form needs opset 23, and --opset is 20."
+    (attention,) = [record for record in forms if record["arm"] == "attention"]
+    assert (attention["outcome"], attention["opset"], attention["probes"]) == ("unsupported", 23, 0)
+    assert attention["reason"] == "The form needs opset 23, and --opset is 20."
     assert onnx.load(shell.folder / "x.onnx").opset_import[0].version == 20
 
 
 @pytest.mark.slow
-def test_a_fixed_axis_is_told(shell: Shell) -> None:
-    """A file that runs at one size only is proved at that, with a word."""
+def test_a_fixed_axis_is_reported(shell: Shell) -> None:
+    """A file that runs at one size only is proved at that size; a note is printed."""
     source = with_projections()
     for initializer in source.graph.initializer:
         if initializer.name in ("apart", "together"):
@@ -234,17 +232,17 @@ def test_a_fixed_axis_is_told(shell: Shell) -> None:
     onnx.save(source, shell.folder / "fixed.onnx")
     ended = shell("convert", "fixed.onnx", "-o", "x.onnx", "--form", "decomposed", "--scale-placement", "scores")
     assert ended.code == 0, ended.stderr
-    proof, told = ended.stdout.splitlines()[2:4]
+    proof, note = ended.stdout.splitlines()[2:4]
     assert " judgements at 1 size (batch " in proof
-    assert told == (
-        "At the other sizes that were tried the file does not run: an axis is fixed inside it, which "
-        "`sdpa-onnx inspect` names, so this is proved at one size only."
+    assert note == (
+        "This is proved at one size only: the file does not run at the other sizes that were tried, because an axis is "
+        "fixed inside it. `sdpa-onnx inspect` names the axis."
     )
 
 
 @pytest.mark.slow
 def test_verify_of_a_foreign_file(shell: Shell, foreign: Path) -> None:
-    """It is judged where its attention was read."""
+    """The file is verified at the attention that was found in it."""
     ended = shell("verify", "foreign.onnx", "--json")
     records = json.loads(ended.stdout)
     assert ended.code == 0

@@ -1,4 +1,4 @@
-"""What stands between a command and the shell: closed streams, foreign prints and exits, stops, memory."""
+"""The boundary between a command and the shell: closed streams, prints and exits of user code, signals, memory."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sdpa_onnx.cli import main as entry
-from sdpa_onnx.cli.error_boundary import guarded, replace_unsayable, tell
+from sdpa_onnx.cli.error_boundary import escape_unencodable, print_message, with_exit_codes
 from sdpa_onnx.cli.show import print_json
 from sdpa_onnx.core.records.records import RuntimeRecord
 from tests.cli.invoke import Shell
@@ -22,7 +22,7 @@ _CHATTY = "import sys\nprint('noise')\nfrom mods import Right as Base\nclass Rig
 
 
 def _raising(error: BaseException) -> Callable[[], None]:
-    @guarded
+    @with_exit_codes
     def command() -> int:
         raise error
 
@@ -42,25 +42,25 @@ def _raising(error: BaseException) -> Callable[[], None]:
     ids=str,
 )
 def test_sizes_too_large(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    """However a library says that memory is short, the sentence is the same."""
+    """The message is the same for every library's out-of-memory error."""
     with pytest.raises(SystemExit) as ended:
         _raising(error)()
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "sdpa-onnx: There is not enough memory. Use smaller sizes.\n"
+    assert capsys.readouterr().err == "sdpa-onnx: Not enough memory. Use smaller sizes.\n"
 
 
-def test_foreign_exit(capsys: pytest.CaptureFixture[str]) -> None:
-    """A target that calls sys.exit(0) is no success."""
+def test_exit_in_user_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A target that calls sys.exit(0) is a failure."""
     with pytest.raises(SystemExit) as ended:
         _raising(SystemExit(0))()
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "sdpa-onnx: The code of the target called sys.exit.\n"
+    assert capsys.readouterr().err == "sdpa-onnx: The target's code called sys.exit. Remove the call.\n"
 
 
-def test_nothing_is_told_without_stderr(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stderr closed, what is for the person does not land in the results."""
+def test_no_message_without_stderr(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stderr closed, a message does not go to stdout."""
     monkeypatch.setattr(sys, "stderr", None)
-    tell("hello")
+    print_message("hello")
     assert capsys.readouterr().out == ""
 
 
@@ -69,15 +69,15 @@ def test_nothing_is_told_without_stderr(capsys: pytest.CaptureFixture[str], monk
     "form", [pytest.param("", id="words", marks=pytest.mark.slow), pytest.param("--json", id="json")]
 )
 def test_closed_stream(shell: Shell, stream: str, form: str) -> None:
-    """A closed stdout or stderr is no crash."""
+    """A closed stdout or stderr does not crash the command."""
     line = f"exec {sys.executable} -m sdpa_onnx verify bare.onnx {form} {stream}>&-"
     done = subprocess.run(["/bin/sh", "-c", line], env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_prints_of_a_module_are_no_json(shell: Shell) -> None:
-    """What a user's file prints goes to stderr, so that stdout is JSON alone."""
+def test_prints_of_a_module_go_to_stderr(shell: Shell) -> None:
+    """The prints of a user's file go to stderr, so that stdout has only JSON."""
     Path("chatty.py").write_text(_CHATTY)
     ended = shell("export", "chatty.py:Right", "-o", "x.onnx", "--json")
     assert ended.code == 0, ended
@@ -89,7 +89,7 @@ def test_prints_of_a_module_are_no_json(shell: Shell) -> None:
 def test_signal_ends_like_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
-    """SIGTERM, a closed terminal, and Ctrl-C while the command line is read, give one sentence and exit code 130."""
+    """SIGTERM, SIGHUP, and Ctrl-C while the command line is parsed, cause one message and exit code 130."""
     monkeypatch.setattr(entry, "app", lambda **_: os.kill(os.getpid(), number))
     outside = signal.signal(number, signal.SIG_DFL)  # under nohup the tests inherit an ignored SIGHUP
     try:
@@ -103,8 +103,8 @@ def test_signal_ends_like_ctrl_c(
     assert after is signal.SIG_DFL
 
 
-def test_hang_up_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under nohup a command goes on when its terminal is closed."""
+def test_ignored_sighup_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under nohup a command continues when its terminal is closed."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     monkeypatch.setattr(entry, "app", lambda **_: os.kill(os.getpid(), signal.SIGHUP))
     try:
@@ -116,33 +116,33 @@ def test_hang_up_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
-def test_numbers_that_are_none(shell: Shell, number: str) -> None:
-    """The parser takes them as within any limits; no option means them."""
-    wanted = f"--sigma {number} is no finite number."
-    assert shell.refusal("saturation", "--sigma", number) == wanted
+def test_numbers_that_are_not_finite(shell: Shell, number: str) -> None:
+    """They pass the range checks of the parser, but no option accepts them."""
+    message = f"--sigma {number} is not a finite number."
+    assert shell.refusal("saturation", "--sigma", number) == message
 
 
 @pytest.mark.parametrize("command", ["bench", "compare", "inspect"])
 def test_name_that_is_not_utf8(shell: Shell, command: str) -> None:
-    """Bytes that no record could hold are refused before anything runs."""
+    """Bytes that a record cannot store are rejected before anything runs."""
     name = os.fsdecode(b"caf\xe9.onnx")
     assert shell.refusal(command, name) == (
-        "caf\\udce9.onnx is not UTF-8, as the names in records and reports are. Rename the file."
+        "caf\\udce9.onnx is not valid UTF-8, which records and reports require. Rename the file."
     )
 
 
 def test_name_that_the_locale_lacks(shell: Shell) -> None:
-    """A name that Python read byte by byte, although it is UTF-8, is not what is to be changed."""
+    """A valid UTF-8 name that the locale cannot decode: the message suggests another locale, not another name."""
     assert shell.refusal("inspect", "caf\udcc3\udca9.onnx") == (
-        "caf\\udcc3\\udca9.onnx cannot be read in this locale, which is not UTF-8. Set PYTHONUTF8=1."
+        "caf\\udcc3\\udca9.onnx cannot be decoded in this locale, which is not UTF-8. Set PYTHONUTF8=1."
     )
 
 
 def test_stdout_that_lacks_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an encoding lacks is escaped in words; in JSON by JSON's own escapes."""
+    """Characters that an encoding lacks are escaped; in JSON with JSON's own escape sequences."""
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
-    replace_unsayable()
+    escape_unencodable()
     sys.stdout.write("1 \u00b5s \u274c\n")
     assert raw.getvalue() == b"1 \\xb5s \\u274c\n"
     raw.seek(0)
@@ -154,7 +154,7 @@ def test_stdout_that_lacks_characters(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("target", ["sdpa", "gpt2/self"])
 @pytest.mark.parametrize("option", [("--shape", "Q=1x2"), ("--dynamic", "Q=0")], ids=["shape", "dynamic"])
 def test_options_that_only_a_class_takes(shell: Shell, target: str, option: tuple[str, str]) -> None:
-    """Sample shapes beside a target with inputs of its own are refused, not passed over."""
+    """Sample shapes for a target whose inputs are known are rejected, not ignored."""
     assert shell.refusal("export", target, "-o", "x.onnx", *option) == (
-        f"{option[0]} does not go with '{target}', whose inputs are known; it is for a class."
+        f"{option[0]} applies only to a class; the inputs of '{target}' are known."
     )

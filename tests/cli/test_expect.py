@@ -1,4 +1,4 @@
-"""`--expect` of `verify` and `run`: known findings pass, new ones fail, vanished ones are told."""
+"""`--expect` of `verify` and `run`: known findings pass, new ones fail, vanished ones are reported."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ _AXES = '[[known]]\nkind = "export"\nruntime = "*"\nwhy = "issue 2"\n'
 
 @pytest.fixture
 def wrong(shell: Shell) -> Shell:
-    """A folder in which wrong.onnx has another scale than its metadata says."""
+    """A folder in which the scale of wrong.onnx differs from its metadata."""
     model = onnx.load("bare.onnx")
     (node,) = [node for node in model.graph.node if node.op_type == "Attention"]
     node.attribute.append(onnx.helper.make_attribute("scale", 0.5))
@@ -37,7 +37,7 @@ def wrong(shell: Shell) -> Shell:
 
 @pytest.mark.slow
 def test_verify_with_known_findings(wrong: Shell) -> None:
-    """A file that is wrong passes once each of its findings is listed, and not before."""
+    """A wrong file passes only if each of its findings is listed."""
     bad = [record["kind"] for record in json.loads(wrong("verify", "wrong.onnx", "--json").stdout)]
     assert "agreement" in bad
     Path("known.toml").write_text(_KNOWN.replace("ort-cpu", "torch"))
@@ -51,8 +51,8 @@ def test_verify_with_known_findings(wrong: Shell) -> None:
     assert json.loads(known.stdout)
 
 
-def test_verify_tells_what_has_vanished(shell: Shell) -> None:
-    """A right file passes, and what is listed of it is out of date."""
+def test_verify_reports_vanished_findings(shell: Shell) -> None:
+    """A right file passes, and the entries about it are reported as vanished."""
     Path("known.toml").write_text(_KNOWN)
     ended = shell("verify", "bare.onnx", "--expect", "known.toml")
     assert ended.code == 0
@@ -64,7 +64,7 @@ def test_verify_tells_what_has_vanished(shell: Shell) -> None:
 
 @pytest.mark.parametrize("command", [("verify", "bare.onnx"), ("run",)], ids=lambda words: words[0])
 def test_a_mistake_in_the_file_costs_no_work(shell: Shell, command: tuple[str, ...]) -> None:
-    """It is told before a model is loaded or a folder is made."""
+    """It is reported before a model is loaded or a folder is created."""
     Path("known.toml").write_text('[[known]]\nkind = "agreement"\n')
     sentence = "known.toml, entry 1: 'why' is missing. Say why this is known: a link or a sentence."
     assert shell.refusal(*command, "--expect", "known.toml") == sentence
@@ -72,7 +72,7 @@ def test_a_mistake_in_the_file_costs_no_work(shell: Shell, command: tuple[str, .
 
 @pytest.mark.slow
 def test_run_with_known_findings(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run with a wrong runtime passes with its findings known; the folder remembers, and renders the same again."""
+    """A run with known findings passes; the folder stores them, so that the report can be rendered again."""
     scaled = Faulty(fault=lambda _, out: {name: array * np.float32(1.01) for name, array in out.items()})
     Path("one.toml").write_text(_SUITE)
     Path("known.toml").write_text(_KNOWN + _AXES)
@@ -80,12 +80,12 @@ def test_run_with_known_findings(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
     assert shell("run", "one.toml", "--out", "fails").code == 1
     ended = shell("run", "one.toml", "--out", "passes", "--expect", "known.toml")
     assert ended.code == 0, ended.stderr
-    said = " ".join(ended.stdout.split())
-    assert " Compared with the known findings: 0 new, " in said
+    text = " ".join(ended.stdout.split())
+    assert " Compared with the known findings: 0 new, " in text
     summary = Path("passes/summary.md").read_text()
     assert summary.splitlines()[4].startswith("- Compared with the known findings: 0 new, ")
     assert shell("report", "passes").code == 0
     assert Path("passes/summary.md").read_text() == summary
     assert "Beside" not in Path("fails/summary.md").read_text()
-    # Going on without --expect goes on with the findings of the run.
+    # --resume without --expect uses the findings that the run folder stores.
     assert shell("run", "one.toml", "--out", "passes", "--resume").code == 0

@@ -1,4 +1,4 @@
-"""`fuzz`: exit codes, known findings, how to go on, and mistakes; cases come from a fake unless real."""
+"""`fuzz`: exit codes, known findings, how to continue, and mistakes. Except in one test, the cases are faked."""
 
 import json
 from importlib.metadata import version
@@ -18,19 +18,19 @@ _HAS_THE_FAULT = pytest.mark.skipif(version("onnxruntime") != "1.32.0", reason="
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    """A command line in an empty folder: nothing here needs a model."""
+    """A command line in an empty folder, because these tests need no model."""
     monkeypatch.chdir(tmp_path)
     return Shell(tmp_path, capfd)
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, bad: dict[int, Conformity], *, stops_at: int = -1) -> list[int]:
-    """Let cases come to this, and remember their numbers."""
-    asked: list[int] = []
+    """Fake the result of each case; return the list of the numbers that ran."""
+    ran: list[int] = []
 
     def run(case: RandomCase, _sessions: Sessions) -> CaseOutcome:
         if case.number == stops_at:
             raise KeyboardInterrupt
-        asked.append(case.number)
+        ran.append(case.number)
         if case.number not in bad:
             return CaseOutcome(verdict=Verdict.OK)
         kind = bad[case.number]
@@ -47,7 +47,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, bad: dict[int, Conformity], *, stops_
         return CaseOutcome(verdict=Verdict.WRONG if kind is Conformity.WRONG else None, findings=(finding,))
 
     monkeypatch.setattr("sdpa_onnx.workflows.fuzz.run.run_random", run)
-    return asked
+    return ran
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, bad: dict[int, Conformity], *, stops_
     [(None, 0), (Conformity.REFUSED, 0), (Conformity.WRONG, 1), (Conformity.CRASHED, 1)],
 )
 def test_exit_codes(shell: Shell, monkeypatch: pytest.MonkeyPatch, kind: Conformity | None, code: int) -> None:
-    """Wrong outputs and crashes fail the command, refusals are only told."""
+    """Wrong outputs and crashes fail the command; refusals are only reported."""
     plant(monkeypatch, {} if kind is None else {2: kind})
     ended = shell("fuzz", "--cases", "4", "--no-reduce")
     assert (ended.code, ended.stderr) == (code, "")
@@ -65,37 +65,37 @@ def test_exit_codes(shell: Shell, monkeypatch: pytest.MonkeyPatch, kind: Conform
 
 
 def test_text_of_a_group(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many, an example, the first, and the command that repeats it."""
+    """The text has the number of cases, an example, the first case, and the command that repeats it."""
     plant(monkeypatch, {5: Conformity.CRASHED, 6: Conformity.CRASHED})
-    words = " ".join(shell("fuzz", "--start", "4", "--cases", "4", "--seed", "9", "--no-reduce").stdout.split())
-    assert words.startswith("- 2 cases: crashed: seen in case #. Example: case ")
-    assert "sdpa-onnx fuzz --runtime ort-cpu --seed 9 --start" in words
-    assert "4 cases (numbers 4 to 7): 2 right, 0 rounding-level, 0 suspicious, 0 wrong, 0 refused, 2 crashed." in words
+    text = " ".join(shell("fuzz", "--start", "4", "--cases", "4", "--seed", "9", "--no-reduce").stdout.split())
+    assert text.startswith("- 2 cases: crashed: seen in case #. Example: case ")
+    assert "sdpa-onnx fuzz --runtime ort-cpu --seed 9 --start" in text
+    assert "4 cases (numbers 4 to 7): 2 right, 0 rounding-level, 0 suspicious, 0 wrong, 0 refused, 2 crashed." in text
 
 
 def test_what_runs(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers from --start on, and none once --seconds are over."""
-    asked = plant(monkeypatch, {})
+    """The cases start at --start; none runs after --seconds are over."""
+    ran = plant(monkeypatch, {})
     shell("fuzz", "--start", "7", "--cases", "3")
-    assert asked == [7, 8, 9]
+    assert ran == [7, 8, 9]
     ended = shell("fuzz", "--start", "7", "--cases", "3", "--seconds", "0")
-    assert (ended.code, asked) == (0, [7, 8, 9])
+    assert (ended.code, ran) == (0, [7, 8, 9])
     assert "--start 7\n" in ended.stdout
 
 
-def test_stopped_half_way(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C prints what was found and where to go on, and ends with 130."""
+def test_interrupt(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C prints the findings and the command that continues, and exits with 130."""
     plant(monkeypatch, {1: Conformity.WRONG}, stops_at=3)
     ended = shell("fuzz", "--cases", "9")
     assert ended.code == 130
-    words = " ".join(ended.stdout.split())
-    assert "1 case: Y wrong" in words
-    assert "3 cases (numbers 0 to 2, stopped early)" in words
-    assert words.endswith("To continue: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 3")
+    text = " ".join(ended.stdout.split())
+    assert "1 case: Y wrong" in text
+    assert "3 cases (numbers 0 to 2, stopped early)" in text
+    assert text.endswith("To continue: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 3")
 
 
 def test_json_and_known_findings(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records on stdout and the summary on stderr; a finding that is listed passes, another fails."""
+    """Records go to stdout and the summary to stderr; a listed finding passes, another one fails."""
     plant(monkeypatch, {2: Conformity.CRASHED})
     Path("k.toml").write_text(
         '[[known]]\nkind = "agreement"\ntarget = "fuzz"\nreason = "crashed: seen*"\nwhy = "seen"\n'
@@ -110,16 +110,16 @@ def test_json_and_known_findings(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_own_fault_fails_the_command(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A case that this package cannot judge is told and counted."""
+    """A case on which sdpa-onnx itself fails is reported and counted."""
 
     def broken(case: RandomCase, _sessions: Sessions) -> CaseOutcome:
         raise ValueError(f"at {case.number}")
 
     monkeypatch.setattr("sdpa_onnx.workflows.fuzz.run.run_random", broken)
     ended = shell("fuzz", "--cases", "7")
-    told = ended.stderr.splitlines()
-    assert (ended.code, len(told), told[-1]) == (1, 6, "sdpa-onnx: 2 more cases made sdpa-onnx itself fail.")
-    assert "itself fail: ValueError: at 0. Please report it." in told[0]
+    lines = ended.stderr.splitlines()
+    assert (ended.code, len(lines), lines[-1]) == (1, 6, "sdpa-onnx: sdpa-onnx itself failed on 2 more cases.")
+    assert "itself fail: ValueError: at 0. Please report it." in lines[0]
     assert "0 crashed, 7 not judged." in " ".join(ended.stdout.split())
 
 
@@ -130,28 +130,28 @@ def test_own_fault_fails_the_command(shell: Shell, monkeypatch: pytest.MonkeyPat
         (["--cases", "0"], None),
         (
             ["--keep", "here", "--no-reduce"],
-            "--keep writes the smallest cases, and --no-reduce looks for none. Give one of them.",
+            "--keep needs reduced cases, which --no-reduce turns off. Use only one of them.",
         ),
-        (["--keep", "a-file"], "a-file is no folder. Give another name."),
+        (["--keep", "a-file"], "a-file is not a folder. Choose another path."),
         (["--expect", "gone.toml"], "Cannot read known findings gone.toml: No such file or directory."),
         (["--runtime", "ort-cpy"], None),
     ],
     ids=lambda one: "-".join(one) if isinstance(one, list) else "",
 )
-def test_mistakes_are_told_before_anything_runs(
+def test_mistakes_are_reported_before_anything_runs(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, options: list[str], sentence: str | None
 ) -> None:
-    """No minute of work is lost to a name that there is not."""
-    asked = plant(monkeypatch, {})
+    """An unknown name is rejected before the work starts."""
+    ran = plant(monkeypatch, {})
     Path("a-file").write_text("")
-    said = shell.refusal("fuzz", *options)
-    assert sentence is None or said == sentence
-    assert asked == []
+    message = shell.refusal("fuzz", *options)
+    assert sentence is None or message == sentence
+    assert ran == []
 
 
 @_HAS_THE_FAULT
 def test_real_fault_is_found_reduced_and_kept(shell: Shell) -> None:
-    """One query with several new keys, in a process of its own: named, small, and in a bundle."""
+    """One query with several new keys, in a separate process, is named, reduced and written as a bundle."""
     graphs = (number for number in range(0, 80_000, CASES_PER_GRAPH) if _shows_it(draw_graph(0, number)))
     cases = (draw_case(0, number) for first in graphs for number in range(first, first + CASES_PER_GRAPH))
     number = next(
@@ -159,9 +159,9 @@ def test_real_fault_is_found_reduced_and_kept(shell: Shell) -> None:
     )
     ended = shell("fuzz", "--start", str(number), "--cases", "1", "--keep", "kept")
     assert ended.code == 1
-    words = " ".join(ended.stdout.split())
-    assert words.startswith("- 1 case: Y wrong (native): it looks as if a single query attends to every key")
-    assert "Smallest: b1_hq1_hkv1_q1_kv2_d1_f32_causal_past" in words
+    text = " ".join(ended.stdout.split())
+    assert text.startswith("- 1 case: Y wrong (native): it looks as if a single query attends to every key")
+    assert "Smallest: b1_hq1_hkv1_q1_kv2_d1_f32_causal_past" in text
     assert ended.stderr == f"sdpa-onnx: wrote kept/wrong_seed0_case{number}.zip\n"
 
 

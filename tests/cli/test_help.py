@@ -1,4 +1,4 @@
-"""Help, version and what they import."""
+"""Help, version and their imports."""
 
 import subprocess
 import sys
@@ -36,35 +36,35 @@ print(*(name for name in {heavy!r} if name in sys.modules), file=sys.stderr)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 @pytest.mark.parametrize("command", [(), *((name,) for name in _COMMANDS)], ids=" ".join)
 def test_help(shell: Shell, command: tuple[str, ...], flag: str) -> None:
-    """Every command explains itself and ends well."""
+    """Every command prints its help and exits with 0."""
     ended = shell(*command, flag)
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.startswith(" ".join(["Usage: sdpa-onnx", *command]))
 
 
 def test_help_lists_every_command(shell: Shell) -> None:
-    """The commands of DESIGN section 5 that there are, each with its sentence."""
+    """The help lists the commands in order."""
     text = shell("--help").stdout
     listed = [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.strip()]
     assert [name for name in listed if name in _COMMANDS] == list(_COMMANDS)
 
 
-def test_no_command_is_answered_with_the_help(shell: Shell) -> None:
-    """A bare `sdpa-onnx` shows what there is."""
+def test_no_command_prints_the_help(shell: Shell) -> None:
+    """`sdpa-onnx` without a command prints the help."""
     ended = shell()
     assert "Usage: sdpa-onnx" in ended.stdout + ended.stderr
     assert ended.code in (0, 2)
 
 
 def test_version(shell: Shell) -> None:
-    """--version is one line."""
+    """--version prints one line."""
     ended = shell("--version")
     assert (ended.code, ended.stdout, ended.stderr) == (0, f"sdpa-onnx {__version__}\n", "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["export", "--help"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    """A user who asks for help waits for none of the large libraries."""
+    """Help and version load none of the large libraries."""
     done = subprocess.run(
         [sys.executable, "-c", _HELP_THEN_LIST.format(arguments=arguments, heavy=_HEAVY)],
         capture_output=True,
@@ -76,7 +76,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_a_heavy_import_would_be_seen() -> None:
-    """The check above finds a planted import."""
+    """The test above detects a heavy import."""
     program = "import numpy\n" + _HELP_THEN_LIST.format(arguments=["--help"], heavy=_HEAVY)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "numpy\n"

@@ -1,4 +1,4 @@
-"""`inspect` and `export` tell of axes and scales that are fixed, and keep silent about right ones."""
+"""`inspect` and `export` report axes and scales that are fixed, and print nothing about right ones."""
 
 import json
 
@@ -13,13 +13,13 @@ def _with_scale(shell: Shell, scale: float) -> None:
     model = onnx.load(shell.folder / "bare.onnx")
     (node,) = model.graph.node
     node.attribute.append(helper.make_attribute("scale", scale))
-    # As another tool would leave it: nothing tells what it was traced at.
+    # Like the file of another tool: there is no metadata about the sizes that it was traced at.
     del model.metadata_props[:]
     onnx.save(model, shell.folder / "scaled.onnx")
 
 
 def test_right_file_has_no_warning(shell: Shell) -> None:
-    """One line says that the axes were tried."""
+    """One line reports that the axes were tried."""
     ended = shell("inspect", "bare.onnx")
     assert (ended.code, ended.stderr) == (0, "")
     assert "warning" not in ended.stdout
@@ -27,7 +27,7 @@ def test_right_file_has_no_warning(shell: Shell) -> None:
 
 
 def test_fixed_axis_is_named(shell: Shell) -> None:
-    """Axis, node and evidence, for people and for programs."""
+    """The text and the JSON have the axis, the node and the evidence."""
     assert (
         "Axes: Not proved at 4 sizes on ort-cpu: axis 'batch_size' is fixed at 'node_view' (batch_size 2 works, "
         in (shell("inspect", "fixed.onnx").stdout)
@@ -36,8 +36,8 @@ def test_fixed_axis_is_named(shell: Shell) -> None:
     assert [(axis["axis"], axis["node"]) for axis in record["baked"]] == [("batch_size", "node_view")]
 
 
-def test_nothing_is_run_if_not_wanted(shell: Shell) -> None:
-    """--no-run reads only."""
+def test_no_run(shell: Shell) -> None:
+    """--no-run only reads the file."""
     assert "Axes:" not in shell("inspect", "fixed.onnx", "--no-run").stdout
     (record,) = json.loads(shell("inspect", "fixed.onnx", "--no-run", "--json").stdout)
     assert (record["baked"], record["sizes_tried"]) == ([], 0)
@@ -46,7 +46,7 @@ def test_nothing_is_run_if_not_wanted(shell: Shell) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("scale", "is_doubted"), [(1 / 6, True), (0.3, False), (1.0, False), (1 / 8, False)])
 def test_scale_of_one_length(shell: Shell, scale: float, *, is_doubted: bool) -> None:
-    """A scale that is one over a whole length is a warning, never an error; others are silent."""
+    """A scale that is 1/n of an integer length n is a warning, never an error; other scales cause none."""
     _with_scale(shell, scale)
     ended = shell("inspect", "scaled.onnx", "--no-run")
     doubt = (
@@ -60,7 +60,7 @@ def test_scale_of_one_length(shell: Shell, scale: float, *, is_doubted: bool) ->
 
 
 def test_scale_is_proved_against_its_module(shell: Shell) -> None:
-    """What `inspect` doubts, `verify --against` proves: both values, the length and the line."""
+    """`verify --against` proves what `inspect` only warns about, with both values, the length and the line."""
     _with_scale(shell, 1 / 6)
     ended = shell("verify", "scaled.onnx", "--against", "mods.py:ScaledByLength", "--json")
     (record,) = [record for record in json.loads(ended.stdout) if record["kind"] == "export"]
@@ -73,13 +73,12 @@ def test_scale_is_proved_against_its_module(shell: Shell) -> None:
 
 
 def test_export_of_a_branch_on_a_length_is_refused(shell: Shell) -> None:
-    """A scale that torch.export freezes without a word is found by running; nothing is written."""
+    """A scale that torch.export silently fixes is found by running the file; nothing is written."""
     ended = shell("export", "mods.py:ScaledInSteps", "-o", "steps.onnx")
     assert ended.code == 1
     assert not (shell.folder / "steps.onnx").exists()
-    told = ended.stderr
-    assert (
-        "steps.onnx was not written: The scale of 'sdpa' is fixed at 0.125, the module's own at batch_size 2, " in told
-    )
-    assert "the module's own is 0.0625 (mods.py:" in told
-    assert "or multiply the query by it and give scale=1.0; or keep that axis fixed with --dynamic." in told
+    message = ended.stderr
+    start = "steps.onnx was not written: The scale of 'sdpa' is fixed at 0.125, the module's own at batch_size 2, "
+    assert start in message
+    assert "the module's own is 0.0625 (mods.py:" in message
+    assert "or multiply the query by it and pass scale=1.0, or keep that axis fixed with --dynamic." in message

@@ -1,4 +1,4 @@
-"""Interpreters that the user names: by files, wherever they stand, and refused before anything runs."""
+"""Interpreters that the user passes: paths relative to the current folder, rejected before anything runs if bad."""
 
 import os
 from pathlib import Path
@@ -16,8 +16,8 @@ _ANOTHER = "Name another Python, such as env/bin/python."
 
 
 @pytest.fixture
-def standing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    """A file `python` that is none where the user stands, another in PATH, and work that must not begin."""
+def bad_pythons(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """A bad `python` in the current folder, another one in PATH, and patched workflows that must not start."""
     for folder, status in ((".", 3), ("bin", 4)):
         Path(folder).mkdir(exist_ok=True)
         path = Path(folder) / "python"
@@ -40,39 +40,39 @@ def standing(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
     ],
     ids=["bench", "head", "base", "untimed"],
 )
-def test_one_that_does_not_start(standing: Shell, command: tuple[str, ...], python: str) -> None:
-    """The file where the user stands is started, not that of PATH; one sentence, exit code 2, and no work."""
-    assert standing.refusal(*command, python) == (
+def test_interpreter_that_does_not_start(bad_pythons: Shell, command: tuple[str, ...], python: str) -> None:
+    """The file in the current folder is started, not the one in PATH; one message, exit code 2, and no work."""
+    assert bad_pythons.refusal(*command, python) == (
         f"{command[-1]}: {Path.cwd() / 'python'} did not start as a worker: its process ended with exit code 3. "
         f"{_ANOTHER}"
     )
 
 
 @pytest.mark.parametrize("command", [("bench", "bare.onnx", "--python"), (*_COMPARE, "--head-python")])
-def test_one_that_is_not_there(standing: Shell, command: tuple[str, ...]) -> None:
-    """The whole path is told."""
-    assert standing.refusal(*command, "none/python") == (
+def test_interpreter_that_does_not_exist(bad_pythons: Shell, command: tuple[str, ...]) -> None:
+    """The message has the absolute path."""
+    assert bad_pythons.refusal(*command, "none/python") == (
         f"{command[-1]} {Path.cwd() / 'none/python'}: there is no such file. "
         "Give an environment's interpreter, such as old/bin/python."
     )
 
 
-def test_a_program_that_quotes_its_arguments(standing: Shell) -> None:
-    """What we asked it to run is not the user's to read."""
-    assert standing.refusal(*_COMPARE, "--head-python", "/bin/ls") == (
+def test_a_program_that_prints_its_arguments(bad_pythons: Shell) -> None:
+    """The arguments that we passed to the program are not in the message."""
+    assert bad_pythons.refusal(*_COMPARE, "--head-python", "/bin/ls") == (
         f"--head-python: /bin/ls did not start as a worker: its process ended with exit code 2. {_ANOTHER}"
     )
 
 
 def test_links_are_kept(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter of an environment is a link, and where it leads to is another environment."""
-    asked: list[CompareOptions] = []
+    """The interpreter of an environment is a link; its target belongs to another environment."""
+    received: list[CompareOptions] = []
 
     def compared(_base: Path, _head: Path, one: CompareOptions) -> list[GateRecord]:
-        asked.append(one)
+        received.append(one)
         raise PlanError("Enough.")
 
     monkeypatch.setattr(compare_models, "compare_models", compared)
     Path("python").symlink_to("/bin/ls")
     assert shell.refusal(*_COMPARE, "--head-python", "./python") == "Enough."
-    assert asked[0].pythons == (None, Path.cwd() / "python")
+    assert received[0].pythons == (None, Path.cwd() / "python")

@@ -1,4 +1,4 @@
-"""`export` and `verify` keep a runtime's crash apart from themselves, and `export` keeps to the type asked for."""
+"""`export` and `verify` survive the crash of a runtime, and `export` uses the requested element type."""
 
 import json
 from importlib.metadata import version
@@ -36,8 +36,8 @@ sample_inputs = (torch.zeros(2, 5, 32),) * 3
     ],
     ids=["verify", "verify-fixed", "export"],
 )
-def test_runtime_is_apart(shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
-    """Every load is in a child: this process could load no model."""
+def test_runtime_in_a_child_process(shell: Shell, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    """Every model is loaded in a child process; this process cannot load one."""
     monkeypatch.setattr("onnxruntime.InferenceSession", None)  # of this process; a child imports its own
     started: list[str] = []
 
@@ -52,19 +52,19 @@ def test_runtime_is_apart(shell: Shell, monkeypatch: pytest.MonkeyPatch, words: 
 
 @_HAS_THE_FAULT
 @pytest.mark.slow
-def test_crash_of_a_real_runtime_is_told(shell: Shell) -> None:
-    """onnxruntime 1.32.0 dies while it loads this module in float16 at opset 18: a sentence, no file, exit code 1."""
+def test_crash_of_a_real_runtime_is_reported(shell: Shell) -> None:
+    """onnxruntime 1.32.0 crashes while it loads this module in float16 at opset 18: a message, no file, exit code 1."""
     Path("half.py").write_text(_HALF)
     ended = shell("export", "half.py:Half", "-o", "half.onnx", "--opset", "18", "--dtype", "float16")
     assert ended.code == 1
     assert "ort-cpu crashed: its process ended with SIGSEGV." in " ".join(ended.stdout.split())
-    assert ended.stderr == "sdpa-onnx: half.onnx was not written: see what disagrees above.\n"
+    assert ended.stderr == "sdpa-onnx: half.onnx was not written: see the failed checks above.\n"
     assert not Path("half.onnx").exists()
 
 
 @pytest.mark.slow
-def test_class_is_exported_in_the_type_asked_for(shell: Shell) -> None:
-    """--dtype converts a class and its floating-point sample inputs; without it they stay as they are."""
+def test_class_is_exported_in_the_requested_type(shell: Shell) -> None:
+    """--dtype converts a class and its floating-point sample inputs; without it they stay unchanged."""
     for options, element in ((["--dtype", "float16"], "FLOAT16"), ([], "FLOAT")):
         ended = shell("export", "mods.py:Right", "-o", "right.onnx", *options, "--json")
         assert ended.code == 0, ended.stderr

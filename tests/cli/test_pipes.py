@@ -1,4 +1,4 @@
-"""Pipes, colours and a reader that goes away."""
+"""Pipes, colours and a reader that closes the pipe."""
 
 import os
 import pty
@@ -31,8 +31,8 @@ def _command(arguments: list[str]) -> list[str]:
         for name, words in _COMMANDS.items()
     ],
 )
-def test_reader_that_goes_away(shell: Shell, arguments: list[str]) -> None:
-    """A reader that closes the pipe at once, as `| head` does, is no error: no traceback, no words, exit code 0."""
+def test_closed_pipe(shell: Shell, arguments: list[str]) -> None:
+    """A reader that closes the pipe at once, like `| head`, is no error: no traceback, no message, exit code 0."""
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
@@ -45,8 +45,8 @@ def test_reader_that_goes_away(shell: Shell, arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     "form", [pytest.param([], id="words", marks=pytest.mark.slow), pytest.param(["--json"], id="json")]
 )
-def test_reader_that_goes_away_hides_no_disagreement(shell: Shell, form: list[str]) -> None:
-    """What is wrong is still told by the exit code when nobody reads the words."""
+def test_closed_pipe_does_not_hide_a_disagreement(shell: Shell, form: list[str]) -> None:
+    """A wrong file still causes exit code 1 when nobody reads the output."""
     import onnx
 
     model = onnx.load("bare.onnx")
@@ -63,14 +63,14 @@ def test_reader_that_goes_away_hides_no_disagreement(shell: Shell, form: list[st
 
 
 def test_no_colours_in_a_pipe(shell: Shell) -> None:
-    """Tables and progress into a pipe carry no escape codes."""
+    """Tables and progress in a pipe contain no escape codes."""
     ended = shell("verify", "bare.onnx")
     assert ended.code == 0
     assert "\x1b" not in ended.stdout + ended.stderr
 
 
 def _on_a_terminal(arguments: list[str], folder: Path, **more: str) -> tuple[int, bytes]:
-    """Run a command with stdout and stderr on a pseudo-terminal; its exit code and what it wrote."""
+    """Run a command with stdout and stderr on a pseudo-terminal; return its exit code and output."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         _command(arguments),
@@ -85,7 +85,7 @@ def _on_a_terminal(arguments: list[str], folder: Path, **more: str) -> tuple[int
     while True:
         try:
             part = os.read(master, 65536)
-        except OSError:  # the other end is closed: Linux says so by an error
+        except OSError:  # the other end is closed, which Linux reports as an error
             break
         if not part:
             break
@@ -96,7 +96,7 @@ def _on_a_terminal(arguments: list[str], folder: Path, **more: str) -> tuple[int
 
 @pytest.mark.slow
 def test_no_color_is_honoured_on_a_terminal(shell: Shell) -> None:
-    """NO_COLOR takes the colours away where there would be some."""
+    """NO_COLOR turns off the colours that a terminal has otherwise."""
     code, plain = _on_a_terminal(["verify", "bare.onnx"], shell.folder, NO_COLOR="1")
     assert code == 0
     assert b"\x1b[3" not in plain  # no foreground colour
@@ -106,6 +106,6 @@ def test_no_color_is_honoured_on_a_terminal(shell: Shell) -> None:
 
 
 def test_error_on_a_terminal_is_one_plain_line(shell: Shell) -> None:
-    """A refusal has no frame and no colour, whatever the terminal can do."""
+    """An error message has no frame and no colour, whatever the terminal supports."""
     code, written = _on_a_terminal(["inspect", "no.onnx"], shell.folder)
     assert (code, written) == (2, b"sdpa-onnx: Cannot read no.onnx: there is no such file.\r\n")

@@ -1,4 +1,4 @@
-"""`sdpa-onnx reduce`: exit 1 with the smallest case, 0 with what was tried, 2 with one sentence and no file."""
+"""`sdpa-onnx reduce`: exit code 1 with the smallest case, 0 with the inputs tried, 2 with one message and no file."""
 
 import json
 import zipfile
@@ -30,7 +30,7 @@ def past(shell: Shell) -> Path:
 
 @_HAS_THE_FAULT
 def test_failing_model(shell: Shell, past: Path) -> None:
-    """The smallest case is told and written; what was written fails too, and verifies as written."""
+    """The smallest case is printed and written, and the written file fails too."""
     ended = shell("reduce", past, "-o", "small.onnx", "--bundle", "case.zip")
     assert (ended.code, ended.stderr) == (1, "")
     lines = ended.stdout.splitlines()
@@ -51,7 +51,7 @@ def test_failing_model(shell: Shell, past: Path) -> None:
 
 @_HAS_THE_FAULT
 def test_json(shell: Shell, past: Path) -> None:
-    """A program gets one agreement record of the smallest case."""
+    """The JSON is one agreement record of the smallest case."""
     ended = shell("reduce", past, "--json")
     assert ended.code == 1
     (record,) = json.loads(ended.stdout)
@@ -67,7 +67,7 @@ def test_json(shell: Shell, past: Path) -> None:
 @pytest.mark.slow
 @_HAS_THE_FAULT
 def test_anonymous(shell: Shell, past: Path) -> None:
-    """With random numbers and generic names it still fails."""
+    """With random numbers and generic names the case still fails."""
     ended = shell("reduce", past, "--anonymous", "-o", "small.onnx")
     assert ended.code == 1
     model = onnx.load("small.onnx")
@@ -76,7 +76,7 @@ def test_anonymous(shell: Shell, past: Path) -> None:
 
 
 def test_right_model(shell: Shell) -> None:
-    """Nothing fails: what was tried, exit code 0, no file."""
+    """If nothing fails, the inputs tried are printed, the exit code is 0, and there is no file."""
     ended = shell("reduce", "bare.onnx", "-o", "small.onnx", *_FIXED)
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout == (
@@ -94,7 +94,7 @@ def test_right_model_as_json(shell: Shell) -> None:
 
 
 def test_given_arrays(shell: Shell) -> None:
-    """Arrays of the user are tried instead of drawn ones."""
+    """The user's arrays are tried instead of random ones."""
     arrays = {name: np.ones((1, 2, 3, 8), np.float32) for name in "QKV"}
     np.savez("given.npz", **arrays)
     ended = shell("reduce", "bare.onnx", "--inputs", "given.npz")
@@ -105,7 +105,7 @@ def test_given_arrays(shell: Shell) -> None:
 
 
 def test_no_time_still_gives_the_attention(shell: Shell) -> None:
-    """With no time at all the case is as it was found, and says so."""
+    """With --seconds 0 the case is not reduced, and a note is printed."""
     graph = build_attention_model(replace(_SPEC, is_causal=False), opset=23, dtype=Dtype.BFLOAT16)
     load_model(graph).save("bf16.onnx")
     ended = shell("reduce", "bf16.onnx", "--seconds", "0")
@@ -124,13 +124,13 @@ def test_no_time_still_gives_the_attention(shell: Shell) -> None:
         ),
         (
             ("bare.onnx", "--runtime", "all"),
-            "A case is made smaller on one runtime, not on all. Name the runtime that fails.",
+            "reduce runs on one runtime at a time. Name the runtime that fails with --runtime.",
         ),
         (("bare.onnx", "--inputs", "no.npz"), "Cannot read no.npz: No such file or directory."),
     ],
 )
 def test_misuse(shell: Shell, arguments: tuple[str, ...], sentence: str) -> None:
-    """One sentence, exit code 2."""
+    """One message, exit code 2."""
     assert shell.refusal("reduce", *arguments) == sentence
 
 
@@ -143,14 +143,14 @@ def test_misuse(shell: Shell, arguments: tuple[str, ...], sentence: str) -> None
     ],
 )
 def test_unwritable(shell: Shell, option: str, path: str, sentence: str) -> None:
-    """A folder that is not there, or that has the name: refused before the model is even read, nothing written."""
+    """A missing folder, or a folder of that name, is rejected before the model is read, and nothing is written."""
     Path("folder").mkdir()
     assert shell.refusal("reduce", "no.onnx", option, path) == sentence
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "complex64", "<U8"])
 def test_arrays_of_another_type(shell: Shell, dtype: str) -> None:
-    """The caller's fault, told before anything runs, and never called a refusal of the runtime."""
+    """The user's mistake is reported before anything runs, and never as a refusal of the runtime."""
     arrays = {name: np.ones((1, 2, 3, 8), np.float32) for name in "QKV"}
     np.savez("other.npz", **{**arrays, "Q": np.ones((1, 2, 3, 8)).astype(dtype)})
     sentence = shell.refusal("reduce", "bare.onnx", "--inputs", "other.npz")
@@ -159,7 +159,7 @@ def test_arrays_of_another_type(shell: Shell, dtype: str) -> None:
 
 
 def test_sizes_that_no_memory_holds(shell: Shell) -> None:
-    """Told before anything is drawn."""
+    """This is reported before any input is drawn."""
     sentence = shell.refusal("reduce", "bare.onnx", "--size", "q_seq_len=1000000000000")
     assert sentence.startswith("The inputs at batch_size 2, q_seq_len 1000000000000, kv_seq_len 97 need about ")
     assert sentence.endswith(" GiB. Give smaller sizes.")

@@ -11,7 +11,7 @@ from tests.report.synthetic_history import stored, upgraded
 
 
 def _store(run: StoredRun, folder: Path) -> None:
-    """Write a run as the store does; each record is a job of its own."""
+    """Write a run as the store does; each record is its own job."""
     folder.mkdir(parents=True)
     header = dataclasses.replace(run.header, planned_cells=len(run.records))
     (folder / "run.json").write_bytes(msgspec.json.encode(header))
@@ -21,7 +21,7 @@ def _store(run: StoredRun, folder: Path) -> None:
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shell:
-    """A command line beside a folder of runs: ten that can be read, one that was stopped, one that is broken."""
+    """A command line next to a folder of runs: ten readable ones, one unfinished, one broken."""
     for run in upgraded():
         _store(run, tmp_path / "runs" / run.name)
     _store(stored(11, finished=None), tmp_path / "runs" / "stopped")
@@ -32,8 +32,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     return Shell(tmp_path, capfd)
 
 
-def test_a_folder_of_runs_gives_their_history(command: Shell) -> None:
-    """Findings and tables are printed, the files lie beside the runs, and a second call does not count them as runs."""
+def test_history_of_a_folder_of_runs(command: Shell) -> None:
+    """Findings and tables are printed, and files written next to the runs; a second call does not read them as runs."""
     ended = command("report", "runs")
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.startswith("2 level changes in 10 runs (4 series).\n")
@@ -46,15 +46,15 @@ def test_a_folder_of_runs_gives_their_history(command: Shell) -> None:
 
 
 def test_json_has_every_point(command: Shell) -> None:
-    """Nothing but the data is printed."""
+    """Only the data is printed."""
     ended = command("report", "runs", "--json")
     assert ended.code == 0
     data = msgspec.json.decode(ended.stdout)
     assert [(len(one["points"]), len(one["changes"])) for one in data] == [(10, 0), (10, 1), (10, 0), (10, 1)]
 
 
-def test_a_folder_whose_runs_are_all_broken_is_refused(command: Shell) -> None:
-    """One sentence says why, and nothing is written."""
+def test_folder_with_only_broken_runs(command: Shell) -> None:
+    """One message has the reasons, and nothing is written."""
     for number, header in enumerate(sorted((command.folder / "runs").glob("*/run.json"))):
         header.write_text("{") if number else header.unlink()
     sentence = command.refusal("report", "runs")
@@ -63,18 +63,18 @@ def test_a_folder_whose_runs_are_all_broken_is_refused(command: Shell) -> None:
 
 
 def test_a_folder_without_runs_is_no_run(command: Shell) -> None:
-    """The sentence is that of a missing run."""
+    """The message is that of a missing run."""
     expected = "runs/notes contains no run. A run folder has a run.json."
     assert command.refusal("report", Path("runs") / "notes") == expected
 
 
-def test_one_spoilt_run_is_named_and_the_others_go_on(command: Shell) -> None:
-    """A figure that cannot be, in one run."""
+def test_one_invalid_run_is_skipped(command: Shell) -> None:
+    """A run with an impossible figure is skipped with a message; the other runs are used."""
     run = stored(13)
     spoilt = [msgspec.structs.replace(one, ratio=0.0) for one in run.records]  # type: ignore[call-arg]
     _store(dataclasses.replace(run, records=spoilt), command.folder / "runs" / "spoilt")
     ended = command("report", "runs")
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.startswith("2 level changes in 10 runs (4 series).\n")
-    told = " ".join(ended.stdout.split())
-    assert "spoilt is skipped: runs/spoilt/records.jsonl:1: the ratio 0 is not between 1e-06 and 1e+06." in told
+    text = " ".join(ended.stdout.split())
+    assert "spoilt is skipped: runs/spoilt/records.jsonl:1: the ratio 0 is not between 1e-06 and 1e+06." in text

@@ -1,4 +1,4 @@
-"""The command `saturation`: what it prints, exit codes, misuse."""
+"""The command `saturation`: output, exit codes, misuse."""
 
 import json
 
@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sdpa_onnx.cli.saturation import saturation
 
-# Above d_k 1024 nothing is exported, so these take a moment only.
+# Above d_k 1024 nothing is exported, so these tests are fast.
 _QUICK = ["--head-dim", "1025", "--kv-seq-len", "16", "--draws", "8", "--rows", "64", "--no-module"]
 
 app = typer.Typer(add_completion=False)
@@ -21,7 +21,7 @@ def run(*options: str) -> tuple[int, str]:
 
 
 def test_table_and_claims() -> None:
-    """A row for each rule, then the sentences as a list."""
+    """A row for each rule, then the conclusions as a list."""
     code, text = run()
     assert code == 0
     assert text.startswith("Saturation of the softmax\n")
@@ -30,7 +30,7 @@ def test_table_and_claims() -> None:
 
 
 def test_json() -> None:
-    """Records and nothing else."""
+    """Only records are printed."""
     code, text = run("--json", "--scale-rule", "1/d_k", "--sigma", "2")
     (record,) = json.loads(text)
     assert code == 0

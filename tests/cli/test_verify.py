@@ -1,4 +1,4 @@
-"""`verify` and `export`: what is right passes, what is wrong is called wrong with its evidence."""
+"""`verify` and `export`: a right file passes, a wrong one is reported as wrong with evidence."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ _FAULTS = {"scale": _scaled, "causal": _causal, "softcap": _capped, "key-for-val
 
 @pytest.mark.parametrize("name", ["bare.onnx", "decomposed.onnx", "causal.onnx"])
 def test_right_file(shell: Shell, name: str) -> None:
-    """A file as it was exported is right in every check, and its axes are proved."""
+    """An exported file is right in every check, and its axes are proved."""
     ended = shell("verify", name, "--json")
     assert (ended.code, ended.stderr) == (0, "")
     records = _records(ended)
@@ -69,7 +69,7 @@ def test_right_file(shell: Shell, name: str) -> None:
     ],
 )
 def test_wrong_attention_node(shell: Shell, spoil: Callable[[onnx.ModelProto], None]) -> None:
-    """A node that was changed behind its metadata is called wrong, with a proof in numbers."""
+    """A node that no longer matches its metadata is reported as wrong, with numbers as evidence."""
     model = onnx.load("bare.onnx")
     spoil(model)
     onnx.save(model, "wrong.onnx")
@@ -86,7 +86,7 @@ def test_wrong_attention_node(shell: Shell, spoil: Callable[[onnx.ModelProto], N
 
 @pytest.mark.slow
 def test_wrong_scale_constant_of_a_decomposed_graph(shell: Shell) -> None:
-    """The scale as a constant of a decomposed graph, off by 1 %, is called wrong at spread 1."""
+    """The scale constant of a decomposed graph, off by 1 %, is reported as wrong at spread 1."""
     model = onnx.load("decomposed.onnx")
     (scale,) = [
         tensor for tensor in model.graph.initializer if np.isclose(numpy_helper.to_array(tensor), 8**-0.25).all()
@@ -101,7 +101,7 @@ def test_wrong_scale_constant_of_a_decomposed_graph(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_swapped_inputs_of_a_decomposed_graph(shell: Shell) -> None:
-    """Key and value exchanged in the graph are called wrong."""
+    """Swapped key and value in the graph are reported as wrong."""
     model = onnx.load("decomposed.onnx")
     for node in model.graph.node:
         for position, name in enumerate(node.input):
@@ -110,21 +110,21 @@ def test_swapped_inputs_of_a_decomposed_graph(shell: Shell) -> None:
     assert shell("verify", "wrong.onnx", "--json").code == 1
 
 
-def test_wrong_is_said_in_words(shell: Shell) -> None:
-    """A person reads WRONG or wrong, the evidence and where, without --json."""
+def test_wrong_file_as_text(shell: Shell) -> None:
+    """Without --json, the text has the verdict, the evidence and the file."""
     model = onnx.load("bare.onnx")
     _scaled(model)
     onnx.save(model, "wrong.onnx")
     ended = shell("verify", "wrong.onnx")
-    words = " ".join(ended.stdout.split())
+    text = " ".join(ended.stdout.split())
     assert ended.code == 1
-    assert words.startswith("Not ok")
-    assert "wrong.onnx" in words
-    assert "bound" in words
+    assert text.startswith("Not ok")
+    assert "wrong.onnx" in text
+    assert "bound" in text
 
 
 def test_sizes_and_inputs_that_are_given(shell: Shell) -> None:
-    """Given arrays are judged as they are, and no axis is tried with them."""
+    """Given arrays are verified unchanged, and no axis is tried with them."""
     rng = np.random.default_rng(0)
     arrays = {name: rng.standard_normal((1, 2, 5, 8), dtype=np.float32) for name in "QKV"}
     np.savez("i.npz", **arrays)
@@ -136,7 +136,7 @@ def test_sizes_and_inputs_that_are_given(shell: Shell) -> None:
 
 
 def test_size_that_is_fixed_by_the_user(shell: Shell) -> None:
-    """--size is what is judged; the others are chosen."""
+    """The sizes of --size are used; the others are chosen."""
     ended = shell("verify", "bare.onnx", "--size", "q_seq_len=7", "--size", "kv_seq_len=9", "--json")
     ladder = [record for record in _records(ended) if str(record.get("inputs")).startswith("spread")]
     sizes = [record["sizes"] for record in ladder]
@@ -145,7 +145,7 @@ def test_size_that_is_fixed_by_the_user(shell: Shell) -> None:
 
 
 def test_fixed_axis_of_a_file(shell: Shell) -> None:
-    """A Reshape with a constant batch: `verify` says 1, names the axis and the node."""
+    """A Reshape with a constant batch: the exit code is 1, and the record names the axis and the node."""
     ended = shell("verify", "fixed.onnx", "--json")
     assert ended.code == 1
     (proof,) = [record for record in _records(ended) if record["kind"] == "export"]
@@ -156,7 +156,7 @@ def test_fixed_axis_of_a_file(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_export_writes_what_it_proved(shell: Shell) -> None:
-    """A user's module becomes a file only after it was proved; stderr says where."""
+    """A user's module is written only after it is proved; stderr has the path."""
     ended = shell("export", "mods.py:Right", "-o", "right.onnx", "--json")
     assert (ended.code, ended.stderr) == (0, "sdpa-onnx: wrote right.onnx\n")
     records = _records(ended)
@@ -170,29 +170,29 @@ def test_export_writes_what_it_proved(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_plain_attention_of_a_user(shell: Shell) -> None:
-    """A module that is nothing but attention, with the user's own input names, exports and verifies."""
+    """A module of attention only, with the user's own input names, exports and verifies."""
     ended = shell("export", "mods.py:Plain", "-o", "plain.onnx", "--json")
     assert (ended.code, ended.stderr) == (0, "sdpa-onnx: wrote plain.onnx\n")
     assert shell("verify", "plain.onnx", "--json").code == 0
 
 
 def test_export_that_is_wrong_is_not_written(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime that computes something else keeps the file from being written, and the old one stays."""
+    """If the runtime computes something else, the file is not written, and the old one stays."""
     from tests.sweep.fakes import Faulty, plant
 
     plant(monkeypatch, Faulty(fault=lambda _, out: {name: array * np.float32(1.01) for name, array in out.items()}))
     Path("x.onnx").write_bytes(b"old")
     ended = shell("export", "sdpa", "-o", "x.onnx", "--q-num-heads", "2", "--head-dim", "8", "--json")
     assert ended.code == 1
-    told = "sdpa-onnx: x.onnx was not written: On ort-cpu form 'attention' is wrong for "
-    assert ended.stderr.startswith(told)
+    message = "sdpa-onnx: x.onnx was not written: On ort-cpu form 'attention' is wrong for "
+    assert ended.stderr.startswith(message)
     assert ended.stderr.endswith(". Choose another form, opset or runtime.\n")
     assert Path("x.onnx").read_bytes() == b"old"
     assert {record["outcome"] for record in _records(ended)} >= {"disagrees"}
 
 
-def test_inspect_says_what_stands_in_a_file(shell: Shell) -> None:
-    """Figures, axes and what really runs, one line each."""
+def test_inspect_prints_the_content_of_a_file(shell: Shell) -> None:
+    """Figures, axes and executed nodes, one line each."""
     ended = shell("inspect", "causal.onnx")
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [

@@ -1,4 +1,4 @@
-"""`verify` on stored outputs, with planted faults, and with each runtime in a process of its own."""
+"""`verify` on stored outputs, with planted faults, and with each runtime in its own process."""
 
 import json
 from pathlib import Path
@@ -27,8 +27,8 @@ def _inputs(*, width: float = 1.0, queries: int = 5) -> None:
     np.savez("i.npz", **{name: (width * array).astype(np.float32) for name, array in drawn.items()})
 
 
-def test_what_is_kept_can_be_judged(shell: Shell) -> None:
-    """--keep writes a file for each step; each is right as --inputs and --outputs, and nothing runs for it."""
+def test_kept_outputs_can_be_verified(shell: Shell) -> None:
+    """--keep writes a file for each step; each is right as --inputs and --outputs, without a run."""
     ended = shell("verify", "bare.onnx", *_SMALL, "--keep", "kept", "--json")
     assert ended.code == 0
     steps = [str(record["inputs"]) for record in _records(ended) if record["kind"] == "agreement"]
@@ -41,7 +41,7 @@ def test_what_is_kept_can_be_judged(shell: Shell) -> None:
 
 
 def test_stored_outputs_that_are_wrong(shell: Shell) -> None:
-    """Outputs with one element off end with 1 and the evidence; a declared coarser arithmetic can make them right."""
+    """Outputs with one wrong element cause exit code 1 with evidence; with a lower --precision they can be right."""
     _inputs()
     assert shell("verify", "bare.onnx", "--inputs", "i.npz", "--keep", "kept", "--json").code == 0
     arrays = dict(np.load("kept/ort-cpu-given.npz"))
@@ -62,9 +62,12 @@ def test_stored_outputs_that_are_wrong(shell: Shell) -> None:
     [
         (
             ["--outputs", "i.npz"],
-            "--outputs needs --inputs: what the runtime was fed. --keep writes both into one file.",
+            "--outputs requires --inputs, the arrays that they were computed from. --keep writes both into one file.",
         ),
-        (["--precision", "tf32"], "--precision is of --outputs, which is not given. A runtime declares its own."),
+        (
+            ["--precision", "tf32"],
+            "--precision requires --outputs. Without it, each runtime declares its own precision.",
+        ),
         (
             ["--inputs", "i.npz", "--outputs", "i.npz"],
             (
@@ -74,40 +77,40 @@ def test_stored_outputs_that_are_wrong(shell: Shell) -> None:
         ),
         (
             ["--inputs", "i.npz", "--outputs", "i.npz", "--prove"],
-            "--prove is of a run, and nothing runs with --outputs. Leave out --prove.",
+            "--prove needs a run, and --outputs runs nothing. Leave out --prove.",
         ),
         (
             ["--inputs", "i.npz", "--outputs", "i.npz", "--keep", "kept"],
-            "--keep is of a run, and nothing runs with --outputs. Leave out --keep.",
+            "--keep needs a run, and --outputs runs nothing. Leave out --keep.",
         ),
         (["--inputs", "i.npz", "--keep", "i.npz"], "Cannot write into i.npz: File exists."),
     ],
     ids=["outputs-alone", "precision-alone", "no-output", "prove-nothing", "keep-nothing", "keep-is-a-file"],
 )
-def test_refusals(shell: Shell, options: list[str], sentence: str) -> None:
-    """What belongs together is asked for, and what cannot be read or written is told."""
+def test_misuse(shell: Shell, options: list[str], sentence: str) -> None:
+    """Options that require another one, and files that cannot be read or written, are rejected."""
     _inputs()
     assert shell.refusal("verify", "bare.onnx", *options) == sentence
 
 
 @pytest.mark.parametrize(
-    ("word", "name"),
+    ("dtype", "name"),
     [("f8", "float64"), ("f2", "float16"), ("c8", "complex64"), ("i4", "int32"), ("U5", "str160"), ("V4", "void32")],
 )
-def test_outputs_of_another_type(shell: Shell, word: str, name: str) -> None:
-    """They are refused before they are judged."""
+def test_outputs_of_another_type(shell: Shell, dtype: str, name: str) -> None:
+    """They are rejected before they are verified."""
     _inputs()
-    np.savez("o.npz", Y=np.zeros((2, 2, 5, 8), word))
-    said = shell.refusal("verify", "bare.onnx", "--inputs", "i.npz", "--outputs", "o.npz")
-    assert said == f"o.npz: 'Y' is {name}, the model returns float32."
+    np.savez("o.npz", Y=np.zeros((2, 2, 5, 8), dtype))
+    message = shell.refusal("verify", "bare.onnx", "--inputs", "i.npz", "--outputs", "o.npz")
+    assert message == f"o.npz: 'Y' is {name}, the model returns float32."
 
 
 def test_precision_without_a_name(shell: Shell) -> None:
-    """It is not taken for none given."""
+    """An empty --precision differs from no --precision."""
     _inputs()
     np.savez("o.npz", Y=np.zeros((2, 2, 5, 8), np.float32))
-    said = shell.refusal("verify", "bare.onnx", "--inputs", "i.npz", "--outputs", "o.npz", "--precision", "")
-    assert said.startswith("There is no precision ''. Known: ")
+    message = shell.refusal("verify", "bare.onnx", "--inputs", "i.npz", "--outputs", "o.npz", "--precision", "")
+    assert message.startswith("There is no precision ''. Known: ")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_precision_without_a_name(shell: Shell) -> None:
     ],
 )
 def test_nothing_to_judge(shell: Shell, batch_size: int, filled: float, reason: str) -> None:
-    """No element, or none with a number, is no success; no verdict and no sentence says that all is well."""
+    """Outputs without elements, or without a finite expected value, are a failure without a verdict."""
     shape = (batch_size, 2, 5, 8)
     arrays = {name: np.full(shape, filled, np.float32) for name in "QKV"}
     np.savez("a.npz", **arrays, Y=np.full(shape, np.nan, np.float32))
@@ -129,7 +132,7 @@ def test_nothing_to_judge(shell: Shell, batch_size: int, filled: float, reason: 
 
 
 def test_planted_faults_are_all_caught(shell: Shell) -> None:
-    """The inputs of a usual check would catch every kind of fault that the attention can have."""
+    """The default inputs detect every kind of fault that the attention can have."""
     ended = shell("verify", "bare.onnx", "--prove", "--json")
     assert ended.code == 0
     planted = [record for record in _records(ended) if record["kind"] == "planted"]
@@ -140,7 +143,7 @@ def test_planted_faults_are_all_caught(shell: Shell) -> None:
 
 @pytest.mark.slow
 def test_flat_inputs_miss_faults(shell: Shell) -> None:
-    """Given arrays that are nearly zero are judged right, and show what they would have missed."""
+    """Given arrays that are nearly zero pass, and --prove lists the faults that they do not detect."""
     _inputs(width=1e-5)
     ended = shell("verify", "bare.onnx", "--inputs", "i.npz", "--prove", "--json")
     records = _records(ended)
@@ -154,21 +157,21 @@ def test_flat_inputs_miss_faults(shell: Shell) -> None:
     assert "output-zero" not in missed
     shown = shell("verify", "bare.onnx", "--inputs", "i.npz", "--prove")
     assert shown.code == 1
-    words = " ".join(shown.stdout.split())
-    assert "Planted faults" in words
-    assert "maximum-not-subtracted" in words
+    text = " ".join(shown.stdout.split())
+    assert "Planted faults" in text
+    assert "maximum-not-subtracted" in text
 
 
-def test_runtime_in_a_process_of_its_own(shell: Shell) -> None:
-    """The command line runs it apart, Python here: the records are the same."""
+def test_runtime_in_its_own_process(shell: Shell) -> None:
+    """The command line runs it in a child process, the Python API in this one; the records are the same."""
     sizes = {"batch_size": 1, "q_seq_len": 3, "kv_seq_len": 5}
     here = json.loads(msgspec.json.encode(verify("bare.onnx", sizes=sizes)))
-    apart = shell("verify", "bare.onnx", *_SMALL, "--json")
-    assert (apart.code, _records(apart)) == (0, here)
+    child = shell("verify", "bare.onnx", *_SMALL, "--json")
+    assert (child.code, _records(child)) == (0, here)
 
 
-def test_runtime_that_dies_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime that takes its process with it on one query is a failed record, not the end of the command."""
+def test_runtime_that_dies_is_reported(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that crashes its process is a failed record, and the command continues."""
     monkeypatch.setattr(START, start_dying)
     _inputs(queries=1)
     ended = shell("verify", "bare.onnx", "--inputs", "i.npz", "--timeout", "60", "--json")

@@ -1,4 +1,4 @@
-"""Modules as a user may write them, right and wrong; the tests copy this file and name it on the command line."""
+"""Modules as a user may write them, right and wrong. The tests copy this file and pass it on the command line."""
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class Right(nn.Module):
 
 
 class Plain(nn.Module):
-    """Nothing but attention, on the user's own names."""
+    """Attention only, with the user's own input names."""
 
     sample_inputs = (torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 6, 8), torch.zeros(2, 4, 6, 8))
 
@@ -77,7 +77,7 @@ class ScaledByLength(nn.Module):
 
 
 class ScaledInSteps(nn.Module):
-    """The scale has two values, by the number of keys."""
+    """The scale has two values that depend on the number of keys."""
 
     sample_inputs = _qkv()
 

@@ -129,7 +129,7 @@ def test_resuming_a_finished_run_does_nothing_more(finished: Path) -> None:
     records = (finished / "run" / "records.jsonl").read_bytes()
     samples = {path.name: path.stat().st_mtime_ns for path in (finished / "run" / "samples").iterdir()}
     done = sdpa_onnx("run", "tiny.toml", "--out", "run", "--resume", "--json", cwd=finished)
-    assert (done.returncode, done.stderr) == (0, "sdpa-onnx: going on in run\n")
+    assert (done.returncode, done.stderr) == (0, "sdpa-onnx: resuming run\n")
     assert len(json.loads(done.stdout)) == 10
     assert (finished / "run" / "records.jsonl").read_bytes() == records
     assert {path.name: path.stat().st_mtime_ns for path in (finished / "run" / "samples").iterdir()} == samples
@@ -160,8 +160,8 @@ def test_interrupt_and_go_on(tmp_path: Path) -> None:
     assert 2 <= done < 4
     assert (tmp_path / "run" / "summary.md").exists()
     assert f"cells: {done} of 4" in stdout
-    told, command = stderr.splitlines()[-1].split("; go on with: ")
-    assert told == f"sdpa-onnx: interrupted after {done} of 4 cells"
+    message, command = stderr.splitlines()[-1].split("; resume with: ")
+    assert message == f"sdpa-onnx: interrupted after {done} of 4 cells"
     kept = records.read_bytes()
     resumed = sdpa_onnx(*shlex.split(command)[1:], cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
@@ -227,7 +227,7 @@ def test_failed_cell_exits_with_one(
     printed = capsys.readouterr()
     assert printed.err.replace("\r", "").splitlines() == [
         "sdpa-onnx: writing run",
-        "not well: verify sdpa causal d_k 8 batch 1 length 16 opset 23 on torch",
+        "failed: verify sdpa causal d_k 8 batch 1 length 16 opset 23 on torch",
     ]
     assert not printed.out.startswith("All ")
     assert "RuntimeError: no kernel" in " ".join(printed.out.split())

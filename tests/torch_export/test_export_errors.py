@@ -180,6 +180,6 @@ def test_type_of_a_module_that_the_caller_holds() -> None:
     with pytest.raises(ExportError) as caught:
         sdpa_onnx.export(torch.nn.Linear(2, 2), (torch.zeros(1, 2),), dtype=Dtype.FLOAT16)
     assert str(caught.value) == (
-        "A module is exported in its own element type; dtype is for a spec or a name. "
+        "dtype applies only to a spec or a name; a module is exported in its own element type. "
         "Convert the module and its inputs: module.to(torch.float16)."
     )
