@@ -38,7 +38,7 @@ def test_failing_model(shell: Shell, past: Path) -> None:
     assert lines[1] == "Smallest case: b1_hq1_hkv1_q1_kv2_d1_f32_causal_past1, attention form, opset 23."
     assert lines[2].startswith("Found on spread 0.3 at batch_size 1, q_seq_len 1, kv_seq_len 64, past_seq_len 5: ")
     assert lines[3] == (
-        "Smaller: kv_seq_len 64 -> 2, past_seq_len 5 -> 1, q_num_heads 4 -> 1, kv_num_heads 2 -> 1, "
+        "Reduced: kv_seq_len 64 -> 2, past_seq_len 5 -> 1, q_num_heads 4 -> 1, kv_num_heads 2 -> 1, "
         "head_dim 16 -> 1, v_head_dim 16 -> 1."
     )
     assert lines[5:] == ["Written: small.onnx", "Written: case.zip"]
@@ -111,7 +111,7 @@ def test_no_time_still_gives_the_attention(shell: Shell) -> None:
     ended = shell("reduce", "bf16.onnx", "--seconds", "0")
     assert ended.code == 1
     assert "does not take the model" in ended.stdout
-    assert "The time was up: a smaller case may exist (--seconds)." in ended.stdout
+    assert "The time limit was reached: a smaller case may exist (--seconds)." in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -161,5 +161,5 @@ def test_arrays_of_another_type(shell: Shell, dtype: str) -> None:
 def test_sizes_that_no_memory_holds(shell: Shell) -> None:
     """This is reported before any input is drawn."""
     sentence = shell.refusal("reduce", "bare.onnx", "--size", "q_seq_len=1000000000000")
-    assert sentence.startswith("The inputs at batch_size 2, q_seq_len 1000000000000, kv_seq_len 97 need about ")
-    assert sentence.endswith(" GiB. Give smaller sizes.")
+    assert sentence.startswith("The inputs with batch_size 2, q_seq_len 1000000000000, kv_seq_len 97 need about ")
+    assert sentence.endswith(" GiB. Use smaller sizes.")

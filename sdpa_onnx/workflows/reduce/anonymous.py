@@ -1,7 +1,7 @@
-"""A reduced case that tells nothing of where it comes from: random numbers, generic names.
+"""Anonymise a reduced case: replace its numbers with random ones and its names with generic ones.
 
-What stays is what makes the case: operators, attributes, shapes, element types, single
-numbers and short lists of whole numbers (they are sizes and axes).
+Does not change what defines the case: operators, attributes, shapes, element types, single
+numbers and short lists of integers, which are sizes and axes.
 """
 
 from dataclasses import dataclass, replace
@@ -14,20 +14,20 @@ from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, run_case
 from sdpa_onnx.workflows.reduce.anonymous_graph import generic_model, random_like
 from sdpa_onnx.workflows.reduce.expected import expected_outputs
-from sdpa_onnx.workflows.reduce.graph import stop_of
+from sdpa_onnx.workflows.reduce.graph import run_failure
 from sdpa_onnx.workflows.reduce.node import cut_bad_node
 from sdpa_onnx.workflows.reduce.search import ReducedCase, explained
 from sdpa_onnx.workflows.reduce.trials import KeptFailure, failure_of
 
 __all__ = ["AnonymousCase", "anonymise"]
 
-# Draws of the random numbers that are tried before the failure is given up.
+# Number of random draws before the anonymous case counts as one that no longer fails.
 _DRAWS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnonymousCase:
-    """What came of it.
+    """The result of `anonymise`.
 
     Args:
         reduced: The case with random numbers and generic names.
@@ -39,37 +39,37 @@ class AnonymousCase:
 
 
 def anonymise(reduced: ReducedCase, runtime: Runtime, *, seed: int = 0, threads: int = 1) -> AnonymousCase:
-    """Put random numbers and generic names in a reduced case, and see whether it still fails.
+    """Put random numbers and generic names in a reduced case, and check whether it still fails.
 
     Args:
         reduced: The case.
-        runtime: Where it fails.
-        seed: Of the random numbers; some following seeds are tried too.
+        runtime: The runtime on which it fails.
+        seed: Seed of the random numbers. If the case no longer fails, the next seeds are tried too.
         threads: Threads inside one operator.
     """
-    first = _drawn(reduced, runtime, seed, threads)
-    found = first
+    first = _anonymous_draw(reduced, runtime, seed, threads)
+    candidate = first
     for draw in range(1, _DRAWS):
-        if found.still_fails:
-            return found
-        found = _drawn(reduced, runtime, seed + draw, threads)
-    return found if found.still_fails else first
+        if candidate.still_fails:
+            return candidate
+        candidate = _anonymous_draw(reduced, runtime, seed + draw, threads)
+    return candidate if candidate.still_fails else first
 
 
-def _drawn(reduced: ReducedCase, runtime: Runtime, seed: int, threads: int) -> AnonymousCase:
+def _anonymous_draw(reduced: ReducedCase, runtime: Runtime, seed: int, threads: int) -> AnonymousCase:
     rng = np.random.default_rng(seed)
     model, names = generic_model(reduced.model, rng)
     feeds = {names[name]: random_like(array, rng) for name, array in reduced.feeds.items()}
     plain = replace(reduced, model=model, feeds=feeds, found_in="", dropped=(), case="", trial=None)
     if reduced.trial is None:
-        return _judged_graph(plain, runtime, threads)
+        return _judge_graph(plain, runtime, threads)
     site = model.sites[0]
     inputs = AttentionInputs(**{field: feeds[name] for field, name in site.inputs.items()})
     trial = replace(reduced.trial, graph=model, inputs=inputs)
-    return _judged_case(plain, trial, runtime, reduced.failure)
+    return _judge_attention(plain, trial, runtime, reduced.failure)
 
 
-def _judged_case(plain: ReducedCase, trial: CaseTrial, runtime: Runtime, failure: KeptFailure) -> AnonymousCase:
+def _judge_attention(plain: ReducedCase, trial: CaseTrial, runtime: Runtime, failure: KeptFailure) -> AnonymousCase:
     with Sessions(runtime) as sessions:
         result = run_case(trial, sessions)
     still = failure.is_same(failure_of(result))
@@ -85,21 +85,22 @@ def _judged_case(plain: ReducedCase, trial: CaseTrial, runtime: Runtime, failure
     return AnonymousCase(reduced=judged, still_fails=still)
 
 
-def _judged_graph(plain: ReducedCase, runtime: Runtime, threads: int) -> AnonymousCase:
+def _judge_graph(plain: ReducedCase, runtime: Runtime, threads: int) -> AnonymousCase:
     if plain.kind is Conformity.WRONG:
-        return _judged_part(plain, runtime, threads)
-    stop = stop_of(plain.model, runtime, plain.feeds, threads=threads)
+        return _judge_nodes(plain, runtime, threads)
+    stop = run_failure(plain.model, runtime, plain.feeds, threads=threads)
     if stop is None:
         return AnonymousCase(reduced=replace(plain, message="It runs."), still_fails=False)
-    same = plain.failure.is_same(stop[0])
-    return AnonymousCase(reduced=replace(plain, message=stop[1]), still_fails=same)
+    failure, message = stop
+    same = plain.failure.is_same(failure)
+    return AnonymousCase(reduced=replace(plain, message=message), still_fails=same)
 
 
-def _judged_part(plain: ReducedCase, runtime: Runtime, threads: int) -> AnonymousCase:
-    """Nodes that are no attention, judged by the rule for nodes."""
+def _judge_nodes(plain: ReducedCase, runtime: Runtime, threads: int) -> AnonymousCase:
+    """Judge nodes that are not attention by the error limit for single nodes."""
     part = cut_bad_node(plain.model, runtime, plain.feeds, threads=threads)
     if part is None:
-        return AnonymousCase(reduced=replace(plain, message="It is right.", expected={}), still_fails=False)
+        return AnonymousCase(reduced=replace(plain, message="Every node is right.", expected={}), still_fails=False)
     judged = replace(
         plain,
         model=part.model,

@@ -1,7 +1,7 @@
-"""A graph without names, texts, origin and weights: what is left is operators, attributes and shapes.
+"""Remove names, texts, metadata and weights from an ONNX graph; keep its operators, attributes and shapes.
 
-Single numbers and short tensors of whole numbers stay: they are factors, sizes and axes,
-without which it is another graph. Runs nothing.
+Keeps single numbers and short integer tensors: they are factors, sizes and axes, and
+without them the graph is a different one. Does not run the graph.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,19 +21,19 @@ __all__ = ["generic_model", "random_like"]
 
 Array = NDArray[np.generic]
 
-# Whole numbers in tensors of at most this many elements are sizes, axes and indices.
+# Integer tensors of at most this many elements hold sizes, axes and indices.
 _STRUCTURE_ELEMENTS = 8
 
 
 # Domain, name and overload of a function of the model.
 _Key = tuple[str, str, str]
-# Those functions, and of each the attributes that steer an operator: they are part of the case, not contents.
+# Functions of the model, each with those attributes that its nodes pass to an operator. They are part of the case.
 _Local = Mapping[_Key, frozenset[str]]
 
 
 @dataclass(slots=True)
 class _Names:
-    """New names by old ones, each kind counted by itself; "" stays, it means "left out"."""
+    """Maps old names to new ones and numbers each kind separately. "" stays: it marks an omitted input or output."""
 
     values: dict[str, str] = field(default_factory=dict)
     axes: dict[str, str] = field(default_factory=dict)
@@ -59,27 +59,27 @@ class _Names:
 
 
 def generic_model(model: OnnxModel, rng: np.random.Generator) -> tuple[OnnxModel, dict[str, str]]:
-    """A copy that tells nothing of its origin.
+    """Copy a model without names, texts, metadata and weights.
 
     Args:
-        model: Is not changed.
-        rng: Of the new weights.
+        model: The model. It is not changed.
+        rng: Generator of the new weights.
 
     Returns:
-        The copy, and the new name of every value by its old one.
+        The copy, and a mapping from the old name of every value to its new name.
     """
     old = model.to_proto()
     names = _Names()
-    local = {(one.domain, one.name, one.overload): _steering(one.node) for one in old.functions}
+    local = {(one.domain, one.name, one.overload): _operator_attributes(one.node) for one in old.functions}
     proto = onnx.ModelProto(ir_version=old.ir_version)
     used = {"", *(node.domain for node in model.ir.graph.all_nodes())}
     used |= {node.domain for function in model.ir.functions.values() for node in function.all_nodes()}
     imports = [one for one in old.opset_import if one.domain in used]
-    proto.opset_import.extend(_plain_imports(imports, local))
+    proto.opset_import.extend(_anonymous_imports(imports, local))
     proto.graph.CopyFrom(old.graph)
-    _plain_graph(proto.graph, names, local, rng)
+    _anonymise_graph(proto.graph, names, local, rng)
     for function in old.functions:
-        _plain_function(proto.functions.add(), function, names, local, rng)
+        _anonymise_function(proto.functions.add(), function, names, local, rng)
     sites = tuple(_renamed(site, names, number) for number, site in enumerate(model.sites))
     if sites:
         proto.metadata_props.add(key=SITES_KEY, value=msgspec.json.encode(sites).decode())
@@ -87,16 +87,16 @@ def generic_model(model: OnnxModel, rng: np.random.Generator) -> tuple[OnnxModel
 
 
 def random_like(array: Array, rng: np.random.Generator) -> Array:
-    """Random numbers of the same shape, type and scale.
+    """Draw random numbers of the same shape, type and scale.
 
-    NaN and infinity stay where they are, and so does an array of equal numbers 0 or 1.
+    NaN and infinity keep their positions. An array of only zeros or only ones is returned unchanged.
     """
     if array.dtype == np.bool_:
         return rng.random(array.shape) < float(array.mean()) if array.size else array
     if array.dtype.kind in "iu":
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         return rng.integers(low, high, array.shape, dtype=array.dtype, endpoint=True)
-    if array.dtype.kind not in "fV":  # ml_dtypes' own are of kind V
+    if array.dtype.kind not in "fV":  # the types of ml_dtypes have kind V
         return array
     wide = array.astype(np.float64)
     finite = wide[np.isfinite(wide)]
@@ -107,13 +107,13 @@ def random_like(array: Array, rng: np.random.Generator) -> Array:
     return drawn.astype(array.dtype)
 
 
-def _plain_imports(imports: Iterable[onnx.OperatorSetIdProto], local: _Local) -> Iterator[onnx.OperatorSetIdProto]:
+def _anonymous_imports(imports: Iterable[onnx.OperatorSetIdProto], local: _Local) -> Iterator[onnx.OperatorSetIdProto]:
     own = {domain for domain, _, _ in local}
     for one in imports:
         yield onnx.OperatorSetIdProto(domain="local" if one.domain in own else one.domain, version=one.version)
 
 
-def _plain_graph(
+def _anonymise_graph(
     graph: onnx.GraphProto, names: _Names, local: _Local, rng: np.random.Generator, *, inside: _Key | None = None
 ) -> None:
     graph.name = "graph"
@@ -122,16 +122,16 @@ def _plain_graph(
     graph.ClearField("value_info")
     graph.ClearField("quantization_annotation")
     for value in (*graph.input, *graph.output):
-        _plain_value(value, names)
+        _anonymise_value(value, names)
     for tensor in graph.initializer:
         name = names.value(tensor.name)
         tensor.CopyFrom(_random_tensor(tensor, rng))
         tensor.name = name
     for node in graph.node:
-        _plain_node(node, names, local, rng, inside=inside)
+        _anonymise_node(node, names, local, rng, inside=inside)
 
 
-def _plain_function(
+def _anonymise_function(
     plain: onnx.FunctionProto,
     function: onnx.FunctionProto,
     names: _Names,
@@ -146,28 +146,28 @@ def _plain_function(
     for attribute in function.attribute_proto:
         copy_of = plain.attribute_proto.add()
         copy_of.CopyFrom(attribute)
-        _plain_attribute(copy_of, names, local, rng, is_content=attribute.name not in local[key])
+        _anonymise_attribute(copy_of, names, local, rng, is_content=attribute.name not in local[key])
         copy_of.name = names.attribute(key, attribute.name)
-    plain.opset_import.extend(_plain_imports(function.opset_import, local))
+    plain.opset_import.extend(_anonymous_imports(function.opset_import, local))
     for node in function.node:
         copy = plain.node.add()
         copy.CopyFrom(node)
-        _plain_node(copy, names, local, rng, inside=key)
+        _anonymise_node(copy, names, local, rng, inside=key)
 
 
-def _steering(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
-    """Attributes of a function that its nodes hand on to an operator, and not as a constant's contents."""
+def _operator_attributes(nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
+    """Attributes of a function that its nodes pass to an operator, other than as the contents of a Constant."""
     found: set[str] = set()
     for node in nodes:
         for attribute in node.attribute:
             if attribute.ref_attr_name and node.op_type != "Constant":
                 found.add(attribute.ref_attr_name)
             for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                found |= _steering(graph.node)
+                found |= _operator_attributes(graph.node)
     return frozenset(found)
 
 
-def _plain_value(value: onnx.ValueInfoProto, names: _Names) -> None:
+def _anonymise_value(value: onnx.ValueInfoProto, names: _Names) -> None:
     value.name = names.value(value.name)
     value.ClearField("doc_string")
     value.ClearField("metadata_props")
@@ -177,10 +177,10 @@ def _plain_value(value: onnx.ValueInfoProto, names: _Names) -> None:
             size.dim_param = names.axis(size.dim_param)
 
 
-def _plain_node(
+def _anonymise_node(
     node: onnx.NodeProto, names: _Names, local: _Local, rng: np.random.Generator, *, inside: _Key | None = None
 ) -> None:
-    """A node; `inside` is the function that it stands in, whose attributes it may read."""
+    """Anonymise a node. `inside` is the function that contains it, whose attributes it may read."""
     node.name = names.node()
     node.ClearField("doc_string")
     node.ClearField("metadata_props")
@@ -191,7 +191,7 @@ def _plain_node(
         entries[:] = [names.value(name) for name in entries]
     for attribute in node.attribute:
         is_content = is_constant or (key in local and attribute.name not in local[key])
-        _plain_attribute(attribute, names, local, rng, is_content=is_content, inside=inside)
+        _anonymise_attribute(attribute, names, local, rng, is_content=is_content, inside=inside)
         if key in local:
             attribute.name = names.attribute(key, attribute.name)
     if key in local:
@@ -199,7 +199,7 @@ def _plain_node(
         node.ClearField("overload")
 
 
-def _plain_attribute(
+def _anonymise_attribute(
     attribute: onnx.AttributeProto,
     names: _Names,
     local: _Local,
@@ -208,14 +208,14 @@ def _plain_attribute(
     is_content: bool,
     inside: _Key | None = None,
 ) -> None:
-    """Tensors are drawn anew everywhere; texts and lists of numbers where they are contents and steer no operator."""
+    """Redraw tensors everywhere; redraw texts and lists of numbers only where they are contents of a constant."""
     attribute.ClearField("doc_string")
     if attribute.ref_attr_name and inside is not None:
         attribute.ref_attr_name = names.attribute(inside, attribute.ref_attr_name)
     for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
         tensor.CopyFrom(_random_tensor(tensor, rng))
     for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-        _plain_graph(graph, names, local, rng, inside=inside)
+        _anonymise_graph(graph, names, local, rng, inside=inside)
     if is_content:
         if len(attribute.floats) > 1:
             drawn = random_like(np.asarray(attribute.floats, np.float32), rng)
@@ -238,5 +238,7 @@ def _random_tensor(tensor: onnx.TensorProto, rng: np.random.Generator) -> onnx.T
 
 
 def _renamed(site: AttentionSite, names: _Names, number: int) -> AttentionSite:
-    own: Any = {name: names.value(value) for name, value in site.inputs.items()}  # names of values, all of them text
-    return replace(site, name=f"attention_{number}", output=names.value(site.output), **own)
+    inputs: Any = {
+        name: names.value(value) for name, value in site.inputs.items()
+    }  # every field is the name of a value
+    return replace(site, name=f"attention_{number}", output=names.value(site.output), **inputs)

@@ -1,7 +1,7 @@
-"""Shrink the named axes of any graph: its inputs are cut, or drawn anew, at smaller sizes.
+"""Shrink the named axes of any ONNX graph: slice its inputs, or draw new ones, at smaller sizes.
 
-Knows nothing of attention: what the graph fixes, such as heads and widths, stays. Whether a
-smaller one still fails is asked by the caller.
+Does not use attention semantics, so sizes that the graph fixes, such as heads and widths, stay.
+Does not run the graph: the caller checks whether a smaller size still fails.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,10 +24,10 @@ class ShrunkAxes:
     """The smallest inputs so far.
 
     Args:
-        feeds: By graph input name.
-        sizes: Of the axes that have names of their own.
-        dropped: What is smaller, such as "batch 97 -> 1".
-        is_finished: Whether nothing smaller was found, rather than the time being up.
+        feeds: Arrays by graph input name.
+        sizes: Sizes of the named axes.
+        dropped: The sizes that changed, such as "batch 97 -> 1".
+        is_finished: True if no smaller size fails, False if the time limit was reached first.
     """
 
     feeds: Feeds
@@ -36,21 +36,26 @@ class ShrunkAxes:
     is_finished: bool = True
 
 
-def shrink_axes(model: OnnxModel, feeds: Feeds, still: Callable[[Feeds], bool], *, seed: int | None) -> ShrunkAxes:
-    """Make every named axis as short as it goes, towards 1.
+def shrink_axes(
+    model: OnnxModel, feeds: Feeds, still_fails: Callable[[Feeds], bool], *, seed: int | None
+) -> ShrunkAxes:
+    """Make every named axis as short as possible, down to 1.
 
     Args:
         model: The graph.
-        feeds: What fails.
-        still: Whether other inputs fail in the same way; may raise OutOfTimeError.
-        seed: Of new draws where the cut arrays no longer fail; None = the arrays are the user's, only cut.
+        feeds: Inputs that fail.
+        still_fails: Whether other inputs fail in the same way. May raise OutOfTimeError.
+        seed: Seed of new draws, used where the sliced arrays no longer fail. None = the arrays are the
+            user's and are only sliced.
     """
     start = sizes_of(model, feeds)
     best = ShrunkAxes(feeds=feeds, sizes=dict(start))
     try:
         changed = True
         while changed:
-            shorter = [_shorter(model, axis, best, still, seed) for axis in start]  # each axis, whatever the others did
+            shorter = [
+                _shorten(model, axis, best, still_fails, seed) for axis in start
+            ]  # a list: any() would stop early
             changed = any(shorter)
     except OutOfTimeError:
         best.is_finished = False
@@ -60,7 +65,7 @@ def shrink_axes(model: OnnxModel, feeds: Feeds, still: Callable[[Feeds], bool], 
 
 
 def sizes_of(model: OnnxModel, feeds: Feeds) -> dict[str, int]:
-    """The size of every axis that some input names alone; none where the axes cannot be read."""
+    """The size of every axis that an input names directly; empty if the axes cannot be read."""
     try:
         names = model.facts.axes
     except ModelError:
@@ -76,18 +81,20 @@ def sizes_of(model: OnnxModel, feeds: Feeds) -> dict[str, int]:
     return sizes
 
 
-def _shorter(model: OnnxModel, axis: str, best: ShrunkAxes, still: Callable[[Feeds], bool], seed: int | None) -> bool:
+def _shorten(
+    model: OnnxModel, axis: str, best: ShrunkAxes, still_fails: Callable[[Feeds], bool], seed: int | None
+) -> bool:
     for target in targets(best.sizes[axis], 1):
         sizes = {**best.sizes, axis: target}
         for feeds in _candidates(model, best.feeds, sizes, seed):
-            if still(feeds):
+            if still_fails(feeds):
                 best.feeds, best.sizes = feeds, sizes
                 return True
     return False
 
 
 def _candidates(model: OnnxModel, feeds: Feeds, sizes: Mapping[str, int], seed: int | None) -> Iterator[Feeds]:
-    """The first elements of every axis, and a draw at the smaller sizes."""
+    """The first elements along every axis, then a new draw at the smaller sizes."""
     try:
         shapes = {
             value.name or "": resolve_shape(value, sizes)

@@ -1,7 +1,7 @@
-"""The bundle: one zip to attach to a bug report, with model, inputs, expected outputs, versions and a program.
+"""Write a reduced case as one zip for a bug report: model, inputs, expected outputs, versions, reproduction script.
 
-The same reduced case gives the same bytes. Holds no path, host or user name of ours; what
-the model itself names stays, unless it was made anonymous before.
+The same reduced case gives the same bytes. The zip contains no path, host name or user name of this
+machine. It does not remove the names in the model itself: `anonymise` does.
 """
 
 import io
@@ -27,18 +27,18 @@ __all__ = ["bundle_files", "require_writable", "write_bundle"]
 
 Array = NDArray[np.generic]
 
-# Every member's date, so that equal contents give equal files; zip knows none before 1980.
+# Date of every member, so that equal contents give equal files. The zip format has no earlier date.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _PERMISSIONS = 0o644 << 16
 _LONGEST_MESSAGE = 2000
 
 
 def bundle_files(reduced: ReducedCase, *, threads: int = 1) -> dict[str, bytes]:
-    """The files of a bundle, by name.
+    """The contents of the files in a bundle, by file name.
 
     Args:
         reduced: The case.
-        threads: Threads inside one operator that it ran with.
+        threads: Threads inside one operator, as in the run that failed.
     """
     expected: dict[str, Array] = {}
     for name, bounded in reduced.expected.items():
@@ -48,16 +48,16 @@ def bundle_files(reduced: ReducedCase, *, threads: int = 1) -> dict[str, bytes]:
         "expected.npz": _npz(expected),
         "inputs.npz": _npz({name: _storable(array) for name, array in reduced.feeds.items()}),
         "model.onnx": reduced.model.to_bytes(),
-        "reproduce.py": script(reduced.runtime, _what(reduced), threads=threads).encode(),
+        "reproduce.py": script(reduced.runtime, _headline(reduced), threads=threads).encode(),
         "versions.json": msgspec.json.format(msgspec.json.encode(_versions(reduced)), indent=2) + b"\n",
     }
 
 
 def write_bundle(path: Path, reduced: ReducedCase, *, threads: int = 1) -> Path:
-    """Write the zip in one step: a reader sees the old file or the new one.
+    """Write the zip atomically: a reader sees either the old file or the new one.
 
     Raises:
-        PlanError: If it cannot be written there.
+        PlanError: If the file cannot be written.
     """
     require_writable(path)
     target = path.resolve()
@@ -77,10 +77,10 @@ def write_bundle(path: Path, reduced: ReducedCase, *, threads: int = 1) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work that would fill it.
+    """Reject a file that cannot be written, before the reduction starts.
 
     Raises:
-        PlanError: If its folder is missing or closed, or something that is no file has its name.
+        PlanError: If the folder is missing or not writable, or the path is not a regular file.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -97,13 +97,13 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
         for name in sorted(files):
             member = zipfile.ZipInfo(name, _DATE)
             member.external_attr = _PERMISSIONS
-            member.create_system = 3  # the same on every system
+            member.create_system = 3  # Unix; zipfile would write the value of this system
             archive.writestr(member, files[name], zipfile.ZIP_DEFLATED)
     return memory.getvalue()
 
 
 def _npz(arrays: Mapping[str, Array]) -> bytes:
-    """As numpy.savez writes it, which dates every member 1980 by itself."""
+    """The bytes of an .npz file with fixed dates, as numpy.savez writes it."""
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w") as archive:
         for name in sorted(arrays):
@@ -114,7 +114,7 @@ def _npz(arrays: Mapping[str, Array]) -> bytes:
 
 
 def _storable(array: Array) -> Array:
-    """Numpy's own files know no bfloat16; float32 holds it exactly."""
+    """Convert bfloat16, which .npz files cannot store, to float32, which represents it exactly."""
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
@@ -135,12 +135,12 @@ def _versions(reduced: ReducedCase) -> dict[str, object]:
     }
 
 
-def _what(reduced: ReducedCase) -> str:
-    """One sentence of plain characters for the program's first lines."""
-    word = {Conformity.WRONG: "is wrong", Conformity.REFUSED: "refuses the model", Conformity.CRASHED: "crashes"}
-    does = "is suspicious" if reduced.is_suspicious else word.get(reduced.kind, "fails")
-    what = f"{reduced.runtime_version} {does}: {_message(reduced)}"
-    return what.replace("\\", "/").replace('"', "'")
+def _headline(reduced: ReducedCase) -> str:
+    """The failure in one sentence that is safe inside the docstring of the script."""
+    verbs = {Conformity.WRONG: "is wrong", Conformity.REFUSED: "refuses the model", Conformity.CRASHED: "crashes"}
+    verb = "is suspicious" if reduced.is_suspicious else verbs.get(reduced.kind, "fails")
+    headline = f"{reduced.runtime_version} {verb}: {_message(reduced)}"
+    return headline.replace("\\", "/").replace('"', "'")
 
 
 def _message(reduced: ReducedCase) -> str:
@@ -149,28 +149,28 @@ def _message(reduced: ReducedCase) -> str:
 
 
 def _readme(reduced: ReducedCase) -> str:
-    lines = [_what(reduced), ""]
+    lines = [_headline(reduced), ""]
     if reduced.case:
         lines.append(f"The case: {reduced.case}, opset {reduced.model.opset}{reduced.fourth_output}.")
     else:
         nodes = ", ".join(f"{count} {name}" for name, count in reduced.model.node_counts().items())
         lines.append(f"The case: {nodes}, opset {reduced.model.opset}.")
     if reduced.dropped:
-        lines.append(f"Smaller than where it was found: {', '.join(reduced.dropped)}.")
+        lines.append(f"Reduced from the case in which it was found: {', '.join(reduced.dropped)}.")
     if not reduced.is_finished:
-        lines.append("The time was up before nothing smaller was found: a smaller case may exist.")
+        lines.append("The time limit was reached before the reduction finished: a smaller case may exist.")
     lines += [
         "",
         "To run it:  pip install " + " ".join(("numpy", "onnx", *packages_of(reduced.runtime)[:1])),
         "            python reproduce.py",
         "",
-        "Exit code 1: an output lies outside its bound, or the runtime fails. 0: it is right.",
-        "(A runtime that crashes takes the program with it.)",
+        "Exit code 1: an output is outside its bound, or the runtime fails. Exit code 0: every output is right.",
+        "(If the runtime crashes, the script ends with it.)",
         "",
         "model.onnx     the smallest model that still fails",
         "inputs.npz     its inputs, by name (bfloat16 as float32)",
-        "expected.npz   NAME:oracle, the answer in float64; NAME:bound, how far from it is still right",
-        "versions.json  what it was found with",
+        "expected.npz   NAME:oracle, the reference result in float64; NAME:bound, the largest allowed error",
+        "versions.json  the versions with which it was found",
     ]
     if reduced.has_one_limit:
         lines += ["", ONE_LIMIT]
@@ -179,7 +179,7 @@ def _readme(reduced: ReducedCase) -> str:
     if reduced.verdict is Verdict.SUSPICIOUS:
         lines += [
             "",
-            "This case is suspicious, not proved wrong: every element lies inside its bound, but together they",
-            "cannot be explained by rounding. So the program prints small differences and exits with 0.",
+            "This case is suspicious, not proved wrong: every element is inside its bound, but rounding does not",
+            "explain the errors together. So the script prints small differences and exits with 0.",
         ]
     return "\n".join(lines) + "\n"

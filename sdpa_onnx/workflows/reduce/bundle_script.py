@@ -1,6 +1,7 @@
-"""The text of `reproduce.py`: a program that needs numpy, onnx and one runtime's own package, and nothing of ours.
+"""Generate `reproduce.py`, a script that runs a reduced case and compares its outputs with the float64 reference.
 
-One short function a runtime; the rest is the same for all.
+The script needs numpy, onnx and the package of one runtime. It does not import sdpa_onnx. One short
+function per runtime differs; the rest is the same for all.
 """
 
 from sdpa_onnx.errors import PlanError
@@ -21,7 +22,7 @@ def run(path, model, feeds):
     session.disable_fallback()
     values = {}
     for name, array in feeds.items():
-        if array.dtype.name == "bfloat16":  # numpy has none: the bits travel as uint16
+        if array.dtype.name == "bfloat16":  # numpy has no bfloat16: pass the bits as uint16
             bits = array.view(np.uint16)
             values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
         else:
@@ -32,8 +33,8 @@ def run(path, model, feeds):
         if value.data_type() == "tensor(bfloat16)":
             count = int(np.prod(value.shape()))
             bits = (ctypes.c_uint16 * count).from_address(value.data_ptr())
-            words = np.array(bits, dtype=np.uint16).reshape(value.shape())
-            outputs[name] = (words.astype(np.uint32) << 16).view(np.float32)
+            data = np.array(bits, dtype=np.uint16).reshape(value.shape())
+            outputs[name] = (data.astype(np.uint32) << 16).view(np.float32)
         else:
             outputs[name] = value.numpy()
     return outputs
@@ -41,7 +42,7 @@ def run(path, model, feeds):
 
 _OPENVINO = '''\
 def run(path, model, feeds):
-    """Run the model in OpenVINO on the CPU, in float32 (its own choice may be bfloat16)."""
+    """Run the model in OpenVINO on the CPU, in float32 (its default may be bfloat16)."""
     import sys
 
     sys.modules["openvino_telemetry"] = None  # so that nothing is sent
@@ -70,7 +71,7 @@ def run(path, model, feeds):
 
 _REFERENCE = '''\
 def run(path, model, feeds):
-    """Run the model in ONNX's own evaluator."""
+    """Run the model in ONNX's reference evaluator."""
     from onnx.reference import ReferenceEvaluator
 
     names = [value.name for value in model.graph.output]
@@ -81,13 +82,13 @@ _OTHER = '''\
 def run(path, model, feeds):
     """Run the model in @RUNTIME@.
 
-    This program does not know that runtime. Write here how it loads the file `path` and runs it on the
-    arrays `feeds` (by input name), and return its outputs as numpy arrays by output name.
+    This script has no code for that runtime. Load the file `path` here, run it on the arrays `feeds`
+    (by input name), and return the outputs as numpy arrays by output name.
     """
-    raise SystemExit("Write in run() how @RUNTIME@ loads and runs a model.")
+    raise SystemExit("Write the code in run() that loads and runs a model in @RUNTIME@.")
 '''
 
-# Runtime -> its function, its provider, and the packages whose versions matter.
+# Runtime -> its run() function, its execution provider, and the packages whose versions are recorded.
 _RUNTIMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "ort-cpu": (_ORT, "CPUExecutionProvider", ("onnxruntime",)),
     "ort-cuda": (_ORT, "CUDAExecutionProvider", ("onnxruntime-gpu", "onnxruntime")),
@@ -96,10 +97,10 @@ _RUNTIMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 _MAIN = '''\
-"""@WHAT@
+"""@HEADLINE@
 
-Needs only numpy, onnx@PACKAGE@; run it as: python reproduce.py
-Prints the difference of each output from the float64 answer. Exit code 1: still wrong. 0: right.
+Needs only numpy, onnx@PACKAGE@. Run: python reproduce.py
+Prints the difference between each output and the float64 reference. Exit code 1: wrong. 0: right.
 """
 
 import pathlib
@@ -114,7 +115,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 @RUN@
 
 def read_feeds(model):
-    """The inputs, each in the element type of the model; bfloat16 is stored as float32, which holds it exactly."""
+    """Read the inputs and cast each to the model's element type; bfloat16 is stored as float32, which is exact."""
     with np.load(HERE / "inputs.npz") as stored:
         arrays = {name: stored[name] for name in stored.files}
     feeds = {}
@@ -126,7 +127,7 @@ def read_feeds(model):
 
 
 def compare(name, actual, oracle, bound):
-    """Print one output against the oracle; True if it is inside the bound everywhere."""
+    """Compare one output with the oracle and print the result; True if every element is inside the bound."""
     if actual.shape != oracle.shape:
         print(f"{name}: WRONG, shape {actual.shape}, expected {oracle.shape}")
         return False
@@ -150,7 +151,7 @@ def compare(name, actual, oracle, bound):
 
 
 def main():
-    """Run, compare, and say by the exit code whether it is still wrong."""
+    """Run the model and compare its outputs; the exit code is 1 if one is wrong."""
     path = HERE / "model.onnx"
     model = onnx.load(str(path))
     feeds = read_feeds(model)
@@ -164,7 +165,7 @@ def main():
     names = [value.name for value in model.graph.output if value.name + ":oracle" in expected]
     checks = [compare(name, outputs[name], expected[name + ":oracle"], expected[name + ":bound"]) for name in names]
     if not names:
-        print("It runs; there is no oracle for these operators, so the outputs are not compared.")
+        print("The model runs. There is no oracle for these operators, so the outputs are not compared.")
     return 0 if all(checks) else 1
 
 
@@ -173,29 +174,29 @@ if __name__ == "__main__":
 '''
 
 
-def script(runtime: str, what: str, *, threads: int) -> str:
-    """The program for one runtime.
+def script(runtime: str, headline: str, *, threads: int) -> str:
+    """Generate the script for one runtime.
 
     Args:
-        runtime: Registered name; for one that is not known here, the program says how to plug it in.
-        what: What is wrong, one sentence.
+        runtime: Registered name. For a runtime without code here, the script has a place to add it.
+        headline: The failure in one sentence; the first line of the script's docstring.
         threads: Threads inside one operator.
 
     Raises:
-        PlanError: If the sentence would end the program's own first text.
+        PlanError: If the sentence would end the docstring or contains a backslash.
     """
-    if '"""' in what or "\\" in what:
-        raise PlanError("What is wrong must be plain text, without quotes of three and backslashes.")
+    if '"""' in headline or "\\" in headline:
+        raise PlanError("The description of the failure must not contain triple quotes or backslashes.")
     run, provider, packages = _RUNTIMES.get(runtime, (_OTHER, "", (runtime,)))
     filled = run.replace("@PROVIDER@", provider).replace("@THREADS@", str(threads))
     return (
         _MAIN.replace("@RUN@", filled)
-        .replace("@WHAT@", what)
+        .replace("@HEADLINE@", headline)
         .replace("@RUNTIME@", runtime)
         .replace("@PACKAGE@", "".join(f" and {name}" for name in packages[:1]))
     )
 
 
 def packages_of(runtime: str) -> tuple[str, ...]:
-    """Packages that a program for this runtime needs, besides numpy and onnx."""
+    """Packages that the script for this runtime needs, in addition to numpy and onnx."""
     return _RUNTIMES.get(runtime, (_OTHER, "", ()))[2]

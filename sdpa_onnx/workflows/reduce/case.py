@@ -1,7 +1,7 @@
-"""Smaller sizes of a failing case: fewer samples, heads, queries, keys and columns.
+"""Propose smaller sizes of a failing case: fewer samples, heads, queries, keys and columns.
 
-Arrays are cut, not drawn anew, so that what failed stays in them. Pure: whether a
-smaller case still fails is asked elsewhere.
+Slices the arrays and does not draw new ones, so that the values that fail can stay. Does not run
+a case: `ReductionTrials` checks whether it still fails.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,26 +15,26 @@ from sdpa_onnx.workflows.reduce.cut_arrays import cut, cut_groups
 __all__ = ["SIZE_PASSES", "Worst", "targets"]
 
 Index = NDArray[np.int64]
-# (batch, query head, query, column) of the worst element, or None: what is kept lies around it.
+# (batch, query head, query, column) of the element with the largest error, or None. Slices are taken around it.
 Worst = tuple[int, int, int, int] | None
 SizePass = Callable[[CaseTrial, Worst], Iterator[CaseTrial]]
 
 
 def targets(size: int, least: int) -> list[int]:
-    """Sizes to try, smallest first: the least, one more, then by halves, quarters and one."""
-    wanted = (least, least + 1, size // 2, size - size // 4, size - 1)
-    return [target for target in dict.fromkeys(wanted) if least <= target < size]
+    """Sizes to try, smallest first: the minimum, one more, then a half, three quarters, one less."""
+    sizes = (least, least + 1, size // 2, size - size // 4, size - 1)
+    return [target for target in dict.fromkeys(sizes) if least <= target < size]
 
 
 def _windows(size: int, target: int, near: int | None) -> Iterator[Index]:
-    """Which of `size` to keep: the first, the last, those around the worst element."""
+    """Indices to keep out of `size`: the first, the last, those around the worst element."""
     starts = [0, size - target] + ([] if near is None else [max(0, min(near - target // 2, size - target))])
     for start in dict.fromkeys(starts):
         yield np.arange(start, start + target)
 
 
 def _size_pass(size: str, least: int, position: int | None) -> SizePass:
-    """A pass over one size; `position` is its place in the worst element's index."""
+    """A pass over one size; `position` is the axis of that size in the index of the worst element."""
 
     def shrink(trial: CaseTrial, worst: Worst) -> Iterator[CaseTrial]:
         now = getattr(trial.case if hasattr(trial.case, size) else trial.case.spec, size)
@@ -47,7 +47,7 @@ def _size_pass(size: str, least: int, position: int | None) -> SizePass:
 
 
 def _both_widths(trial: CaseTrial, worst: Worst) -> Iterator[CaseTrial]:
-    """Width of query, key and value together, where they are equal."""
+    """Shrink `head_dim` and `v_head_dim` together where they are equal."""
     width = trial.case.spec.head_dim
     if trial.case.spec.v_head_dim != width:
         return
@@ -57,7 +57,7 @@ def _both_widths(trial: CaseTrial, worst: Worst) -> Iterator[CaseTrial]:
 
 
 def _heads(trial: CaseTrial, worst: Worst) -> Iterator[CaseTrial]:
-    """One head of each kind; then fewer key/value heads with all their query heads; then fewer of those."""
+    """One head of each kind; then fewer key/value heads with all their query heads; then fewer query heads each."""
     spec = trial.case.spec
     per_kv = spec.heads_per_kv
     kv_near, group_near = (None, None) if worst is None else divmod(worst[1], per_kv)

@@ -1,6 +1,6 @@
-"""Keep a part of every array of a case: some samples, queries, keys, heads or columns.
+"""Slice every array of a case: keep some samples, queries, keys, heads or columns.
 
-Pure: arrays and sizes only; what is worth keeping is `reduce_case`'s.
+Does not choose what to keep: `reduce.case` does.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ __all__ = ["cut", "cut_groups", "heads_apart", "in_layout"]
 Array = NDArray[np.generic]
 Index = NDArray[np.int64]
 
-# Axis of each 4-D array that a size belongs to; the mask's are in `_mask_cut`.
+# Size -> its axis in each 4-D array. `_mask_cut` handles the axes of the mask.
 _AXES: Mapping[str, Mapping[str, int]] = {
     "batch_size": {"query": 0, "key": 0, "value": 0, "past_key": 0, "past_value": 0, "nonpad_kv_seqlen": 0},
     "q_seq_len": {"query": 2},
@@ -35,15 +35,15 @@ def cut(trial: CaseTrial, size: str, index: Index) -> CaseTrial:
     """Keep some samples, queries, keys, key/value heads or columns of every array.
 
     Args:
-        trial: With given inputs.
+        trial: The trial; its inputs are set.
         size: Name of the size.
-        index: What is kept; of heads, those of key and value, with all their query heads.
+        index: Indices to keep. For heads: indices of key/value heads, kept with all their query heads.
     """
     return _cut(trial, size, index, None)
 
 
 def cut_groups(trial: CaseTrial, index: Index) -> CaseTrial:
-    """Keep some of the query heads that share each key/value head."""
+    """Keep some of the query heads in the group of each key/value head."""
     return _cut(trial, "groups", None, index)
 
 
@@ -61,19 +61,19 @@ def _cut(trial: CaseTrial, size: str, index: Index | None, groups: Index | None)
         arrays["query"] = np.take(arrays["query"], q_heads, 1)
         spec = replace(spec, q_num_heads=q_heads.size, kv_num_heads=kept.size)
     if size in ("head_dim", "v_head_dim") and index is not None:
-        spec = replace(spec, **{size: index.size})  # type: ignore[arg-type]  # both are whole numbers
+        spec = replace(spec, **{size: index.size})  # type: ignore[arg-type]  # both are integers
     if size == "kv_seq_len" and index is not None and "nonpad_kv_seqlen" in arrays:
         lengths = arrays["nonpad_kv_seqlen"].astype(np.int64)
         arrays["nonpad_kv_seqlen"] = (index[None, :] < lengths[:, None]).sum(1).astype(np.int64)
     if mask is not None:
         arrays["attn_mask"] = _mask_cut(trial, mask, size, index, q_heads)
     sizes = {size: index.size} if index is not None and hasattr(case, size) else {}
-    smaller = replace(case, spec=spec, **sizes)  # type: ignore[arg-type]  # sizes are whole numbers
+    smaller = replace(case, spec=spec, **sizes)  # type: ignore[arg-type]  # sizes are integers
     return replace(trial, case=smaller, inputs=AttentionInputs(**in_layout(spec, arrays)))
 
 
 def _mask_cut(trial: CaseTrial, mask: Array, size: str, index: Index | None, q_heads: Index) -> Array:
-    """Cut a mask of any rank; an axis of 1 stays, and the last one may be shorter than the keys."""
+    """Slice a mask of any rank. An axis of size 1 stays; the last axis may be shorter than the keys."""
     case = trial.case
     full = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
     if size in ("kv_num_heads", "groups"):
@@ -90,7 +90,7 @@ def _mask_cut(trial: CaseTrial, mask: Array, size: str, index: Index | None, q_h
 
 
 def heads_apart(spec: AttentionSpec, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Every tensor as 4-D BNSH."""
+    """Convert every tensor to 4-D BNSH."""
     if spec.layout is Layout.BNSH:
         return dict(arrays)
     sizes = {
@@ -105,7 +105,7 @@ def heads_apart(spec: AttentionSpec, arrays: Mapping[str, Array]) -> dict[str, A
 
 
 def in_layout(spec: AttentionSpec, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Back to the spec's own layout."""
+    """Convert 4-D BNSH tensors to the layout of the spec."""
     if spec.layout is Layout.BNSH:
         return dict(arrays)
     joined = {}

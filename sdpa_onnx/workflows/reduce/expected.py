@@ -1,4 +1,7 @@
-"""What a right runtime gives on a reduced case: the float64 oracle and how far from it is still right."""
+"""Compute the expected outputs of a reduced case: the float64 oracle and the error bound of every element.
+
+Does not compare outputs with them: `workflows.check` and the reproduction script do.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -24,12 +27,12 @@ Float64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedOutput:
-    """An output as the oracle gives it.
+    """One expected output with its error bound.
 
     Args:
-        oracle: In float64, not rounded.
-        bound: Largest |actual - oracle| that the declared arithmetic can give, element by element;
-            infinite where that arithmetic may overflow, 0 where an exact copy is due.
+        oracle: The float64 result, not rounded.
+        bound: Largest |actual - oracle| that the declared arithmetic can produce, element by element;
+            infinite where that arithmetic may overflow, 0 where the output must be an exact copy.
     """
 
     oracle: Float64
@@ -37,14 +40,14 @@ class BoundedOutput:
 
 
 def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, BoundedOutput]:
-    """Oracle and bound of every output, by the graph's own names.
+    """Oracle and bound of every output, by graph output name.
 
-    Where nothing ran, the bound is that of the arithmetic of the element type.
+    If nothing ran, the bound assumes arithmetic in the element type.
     """
     spec, inputs = trial.case.spec, result.inputs
     truth = attend(spec, inputs, qk_mode=trial.qk_mode)
     precision = result.precision or trial.case.dtype.value
-    outputs = {"Y": BoundedOutput(oracle=truth.output, bound=_bound(spec, inputs, precision))}
+    outputs = {"Y": BoundedOutput(oracle=truth.output, bound=_output_bound(spec, inputs, precision))}
     if inputs.past_key is not None:
         presents = {"present_key": truth.present_key, "present_value": truth.present_value}
         outputs |= {name: BoundedOutput(oracle=array, bound=np.zeros_like(array)) for name, array in presents.items()}
@@ -57,7 +60,7 @@ def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, Bounded
     return {own: outputs[name] for name, own in names.items() if name in outputs and own in trial.graph.output_names}
 
 
-def _bound(spec: AttentionSpec, inputs: AttentionInputs, precision: str) -> Float64:
+def _output_bound(spec: AttentionSpec, inputs: AttentionInputs, precision: str) -> Float64:
     q_seq_len = inputs.query.shape[spec.layout.length_axis]
     shape = (inputs.query.shape[0], spec.q_num_heads, q_seq_len, spec.v_head_dim)
     bound = np.zeros(shape)
@@ -70,24 +73,24 @@ def _bound(spec: AttentionSpec, inputs: AttentionInputs, precision: str) -> Floa
 
 
 def static_model(trial: CaseTrial, result: TrialResult, trials: ReductionTrials) -> tuple[OnnxModel, TrialResult]:
-    """The model with its sizes written in, if it fails so too; else as it is, with sizes that may change."""
+    """The model with static shapes if it still fails in the same way, else with dynamic shapes."""
     dynamic = trial_model(trial, result.inputs)
-    fixed = _fixed(dynamic, trial, result)
+    fixed = _with_static_shapes(dynamic, trial, result)
     try:
-        still = trials.still(replace(trial, graph=fixed))
+        fixed_result = trials.reproduce(replace(trial, graph=fixed))
     except (OutOfTimeError, SdpaOnnxError):
-        still = None
-    return (dynamic, result) if still is None else (fixed, still)
+        fixed_result = None
+    return (dynamic, result) if fixed_result is None else (fixed, fixed_result)
 
 
-def _fixed(model: OnnxModel, trial: CaseTrial, result: TrialResult) -> OnnxModel:
+def _with_static_shapes(model: OnnxModel, trial: CaseTrial, result: TrialResult) -> OnnxModel:
     copy = model.ir.clone()
     feeds = trial.feeds(result.inputs)
     for value in copy.graph.inputs:
         if value.name in feeds:
             value.shape = ir.Shape(feeds[value.name].shape)
-    given = {name: bounded.oracle.shape for name, bounded in expected_outputs(trial, result).items()}
+    shapes = {name: bounded.oracle.shape for name, bounded in expected_outputs(trial, result).items()}
     for value in copy.graph.outputs:
-        if value.name in given:
-            value.shape = ir.Shape(given[value.name])
+        if value.name in shapes:
+            value.shape = ir.Shape(shapes[value.name])
     return replace(model, ir=copy)

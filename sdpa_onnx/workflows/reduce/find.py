@@ -1,7 +1,7 @@
-"""Find what fails in a model on a runtime: the first wrong attention, refusal or crash.
+"""Find the first failure of a model on a runtime: a wrong attention output, a refusal or a crash.
 
-Asks what `verify` asks (the ladder, the probes, given arrays) at several sizes, and keeps
-the arrays that entered and left, since a smaller case is cut out of them.
+Runs the same inputs as `verify` (the ladder, the probes, the user's arrays) at several sizes, and keeps
+the input arrays, because the smaller case is sliced out of them. Does not make the failure smaller.
 """
 
 import math
@@ -39,7 +39,7 @@ from sdpa_onnx.workflows.reduce.memory import require_memory
 from sdpa_onnx.workflows.reduce.trials import KeptFailure, failure_of, message_shape
 from sdpa_onnx.workflows.verify.axis_links import size_sets
 
-__all__ = ["FailureSearch", "FoundFailure", "case_of", "words_of"]
+__all__ = ["FailureSearch", "FoundFailure", "case_of", "sizes_text"]
 
 Array = NDArray[np.generic]
 
@@ -49,13 +49,13 @@ class FoundFailure:
     """The first failure of a model.
 
     Args:
-        failure: What must stay while it shrinks.
-        message: The evidence or the error, one sentence.
-        step: The inputs: "spread 1", "probe poison", "given".
+        failure: The kind of failure, which must stay the same while the case shrinks.
+        message: The evidence or the runtime's error, one sentence.
+        step: Name of the inputs: "spread 1", "probe poison", "given".
         sizes: Sizes of the model's axes.
-        feeds: What the model got.
+        feeds: Inputs of the model.
         site: The wrong attention, or None if the whole model is refused.
-        inputs: What that attention got.
+        inputs: Inputs of that attention.
     """
 
     failure: KeptFailure
@@ -69,17 +69,17 @@ class FoundFailure:
 
 @dataclass(slots=True, kw_only=True)
 class FailureSearch:
-    """Asks one model on one runtime.
+    """Searches for the first failure of one model on one runtime.
 
     Args:
         model: The model.
-        runtime: Where it runs.
-        check: Seed, threads, given arrays, and the sizes that the caller fixes.
-        tried: What was asked so far, in words.
-        feeds: What the model got first, if it ran.
-        clock: Monotonic seconds.
-        deadline: Of that clock; after it nothing new is begun, except the very first run.
-        is_finished: False if the time was up before everything was asked.
+        runtime: The runtime that runs it.
+        check: Seed, threads, the user's arrays, and the sizes that the caller fixes.
+        tried: The sets of sizes tried so far, as text.
+        feeds: Inputs of the first run that succeeded; empty if none did.
+        clock: Returns monotonic seconds.
+        deadline: Time of that clock after which no new run starts, except the first.
+        is_finished: False if the deadline passed before everything was tried.
     """
 
     model: OnnxModel
@@ -91,11 +91,12 @@ class FailureSearch:
     deadline: float = math.inf
     is_finished: bool = True
 
-    def first(self) -> FoundFailure | None:
-        """The first failure, or None.
+    def first_failure(self) -> FoundFailure | None:
+        """Find the first failure, or None.
 
         Raises:
-            PlanError: If a size names no axis, the inputs cannot be held, or given arrays are not the model's.
+            PlanError: If a size names no axis, the inputs do not fit into memory, or the user's arrays do not
+                match the model.
         """
         self._require_axes()
         self._require_arrays()
@@ -104,43 +105,46 @@ class FailureSearch:
         support = self.runtime.supports(model)
         if isinstance(support, Unsupported):
             message = not_taken(self.runtime.name, support.reason)
-            return self._refused(KeptFailure(kind=Conformity.REFUSED, sign=message_shape(message)), message)
+            return self._refusal(KeptFailure(kind=Conformity.REFUSED, sign=message_shape(message)), message)
         with ExitStack() as stack:
             try:
                 session = stack.enter_context(self.runtime.load(model, LoadOptions(threads=self.check.threads)))
             except SessionError as error:
-                return self._refused(_stopped(error), str(error))
-            return self._first_of(session)
+                return self._refusal(_session_failure(error), str(error))
+            return self._search_sizes(session)
 
-    def _first_of(self, session: Session) -> FoundFailure | None:
+    def _search_sizes(self, session: Session) -> FoundFailure | None:
         for sizes in self.size_sets():
-            if self.tried and self.is_over():
+            if self.tried and self.is_out_of_time():
                 return None
             check = replace(self.check, sizes=sizes)
-            self._note(sizes)
-            found = self._first_at(session, check)
+            self._note_tried(sizes)
+            found = self._search_inputs(session, check)
             if found is not None:
                 return found
         return None
 
-    def _first_at(self, session: Session, check: CheckOptions) -> FoundFailure | None:
+    def _search_inputs(self, session: Session, check: CheckOptions) -> FoundFailure | None:
         feeds: Feeds = {}
         step = GIVEN
         try:
             for one in self._steps(session, check):
-                if self.feeds and self.is_over():
+                if self.feeds and self.is_out_of_time():
                     return None
                 step, feeds = one.word, one.feeds
                 outputs = session.run(feeds)
                 self.feeds = self.feeds or feeds
-                found = self._wrong(one, {**self.model.constants(), **feeds, **outputs}, session.ran().precision)
+                arrays = {**self.model.constants(), **feeds, **outputs}
+                found = self._wrong_attention(one, arrays, session.ran().precision)
                 if found is not None:
                     return found
         except SessionError as error:
             feeds = feeds or draw_feeds(self.model, check.sizes, spread=1.0, seed=check.seed)
-            return FoundFailure(failure=_stopped(error), message=str(error), step=step, sizes=check.sizes, feeds=feeds)
+            return FoundFailure(
+                failure=_session_failure(error), message=str(error), step=step, sizes=check.sizes, feeds=feeds
+            )
         if check.inputs is None and not self.model.is_bare_attention and feeds:
-            return self._probed(session, check, feeds)
+            return self._run_probes(session, check, feeds)
         return None
 
     def _steps(self, session: Session, check: CheckOptions) -> Iterator[InputStep]:
@@ -148,7 +152,7 @@ class FailureSearch:
         if check.inputs is None:
             yield from probe_steps(self.model, check)
 
-    def _wrong(self, step: InputStep, arrays: Feeds, precision: str) -> FoundFailure | None:
+    def _wrong_attention(self, step: InputStep, arrays: Feeds, precision: str) -> FoundFailure | None:
         for site in self.model.sites:
             inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
             names = output_names(self.model, site)
@@ -169,8 +173,8 @@ class FailureSearch:
                 )
         return None
 
-    def _probed(self, session: Session, check: CheckOptions, feeds: Feeds) -> FoundFailure | None:
-        """The probes of every attention that can be cut out of a larger model."""
+    def _run_probes(self, session: Session, check: CheckOptions, feeds: Feeds) -> FoundFailure | None:
+        """Run the probes on every attention that can be cut out of a larger model."""
         arrays = {**self.model.constants(), **feeds, **session.run(feeds)}
         with Sessions(self.runtime) as sessions:
             for site in self.model.sites:
@@ -179,7 +183,7 @@ class FailureSearch:
                     continue
                 inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
                 for trial in _probe_trials(part, site.spec, inputs, check):
-                    if self.is_over():
+                    if self.is_out_of_time():
                         return None
                     result = run_case(trial, sessions)
                     failure = failure_of(result)
@@ -196,15 +200,15 @@ class FailureSearch:
                         )
         return None
 
-    def is_over(self) -> bool:
-        """Whether the time is up; noted, since something then was not asked."""
+    def is_out_of_time(self) -> bool:
+        """Whether the deadline has passed. Then `is_finished` becomes False: something was not tried."""
         if self.clock() < self.deadline:
             return False
         self.is_finished = False
         return True
 
     def _require_arrays(self) -> None:
-        """Given arrays of another type or rank are the caller's fault, not the runtime's."""
+        """Reject arrays of another type or rank: that is an error of the caller, not of the runtime."""
         if self.check.inputs is None:
             return
         try:
@@ -219,7 +223,7 @@ class FailureSearch:
             raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
 
     def size_sets(self) -> list[dict[str, int]]:
-        """The sizes that the caller fixes in each set; one set where arrays are given or nothing is left to choose."""
+        """The sets of sizes to try, each with the sizes that the caller fixes; one set for the user's arrays."""
         if self.check.inputs is not None:
             return [dict(self.check.sizes)]
         axes = self.model.facts.axes
@@ -228,27 +232,27 @@ class FailureSearch:
         chosen = [{**sizes, **self.check.sizes} for sizes in ordered]
         return [sizes for place, sizes in enumerate(chosen) if sizes not in chosen[:place]]
 
-    def _note(self, sizes: Mapping[str, int]) -> None:
+    def _note_tried(self, sizes: Mapping[str, int]) -> None:
         if self.check.inputs is not None:
             self.tried.append("the given arrays")
             return
-        self.tried.append(words_of(sizes))
+        self.tried.append(sizes_text(sizes))
 
-    def _refused(self, failure: KeptFailure, message: str) -> FoundFailure:
+    def _refusal(self, failure: KeptFailure, message: str) -> FoundFailure:
         sizes = self.size_sets()[0]
         feeds = self.check.inputs or draw_feeds(self.model, sizes, spread=1.0, seed=self.check.seed)
         step = "spread 1" if self.check.inputs is None else GIVEN
-        self._note(sizes)
+        self._note_tried(sizes)
         return FoundFailure(failure=failure, message=message, step=step, sizes=sizes, feeds=dict(feeds))
 
 
-def words_of(sizes: Mapping[str, int]) -> str:
-    """Sizes in words, such as "batch_size 2, q_seq_len 13"."""
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Format sizes as text, such as "batch_size 2, q_seq_len 13"."""
     return ", ".join(f"{axis} {size}" for axis, size in sizes.items()) or "its fixed sizes"
 
 
 def case_of(spec: AttentionSpec, inputs: AttentionInputs) -> AttentionCase:
-    """The case that some arrays are of."""
+    """The case to which the arrays belong: the spec with their sizes and element type."""
     axis = 2 if inputs.query.ndim == 4 else 1
     return AttentionCase(
         spec=spec,
@@ -261,7 +265,7 @@ def case_of(spec: AttentionSpec, inputs: AttentionInputs) -> AttentionCase:
 
 
 def cut_or_none(model: OnnxModel, site: AttentionSite) -> OnnxModel | None:
-    """One attention as a bare model; None where it cannot stand alone."""
+    """Cut one attention out as a model of its own; None if that is not possible."""
     if model.is_bare_attention:
         return model
     try:
@@ -278,11 +282,11 @@ def _probe_trials(
         drawn = probe.draw(case, check.seed)
         shapes = [None if one.attn_mask is None else one.attn_mask.shape for one in (inputs, drawn)]
         if shapes[0] != shapes[1]:
-            continue  # the graph has room for another mask than the probe draws
+            continue  # the graph's mask has another shape than the mask of the probe
         yield CaseTrial(case=case, source=probe.name, inputs=drawn, seed=check.seed, graph=part, threads=check.threads)
 
 
-def _stopped(error: SessionError) -> KeptFailure:
+def _session_failure(error: SessionError) -> KeptFailure:
     if isinstance(error, ProcessDiedError):
         return KeptFailure(kind=Conformity.CRASHED)
     return KeptFailure(kind=Conformity.REFUSED, sign=message_shape(str(error)))

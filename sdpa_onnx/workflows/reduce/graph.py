@@ -1,7 +1,7 @@
-"""Cut the nodes that a runtime refuses (or crashes on) out of a model that is refused as a whole.
+"""Cut out of a model the nodes that a runtime refuses or crashes on.
 
-Works on any graph, attention or not. Knows nothing of right and wrong numbers: a wrong
-attention is cut out by its site.
+Works on any graph, with or without attention. Does not judge numbers: a wrong attention is cut
+out by its site.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from sdpa_onnx.workflows.locate.node_steps import NodeWalk, flat_model
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, read_names
 from sdpa_onnx.workflows.reduce.trials import KeptFailure, OutOfTimeError, ReductionTrials, message_shape
 
-__all__ = ["ShrunkGraph", "part_of", "record_values", "shrink_graph", "stop_of"]
+__all__ = ["ShrunkGraph", "part_of", "record_values", "run_failure", "shrink_graph"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +30,10 @@ class ShrunkGraph:
     """The smallest refused part so far.
 
     Args:
-        model: The part.
-        feeds: What it gets.
+        model: The part, as a model.
+        feeds: Its inputs.
         message: The runtime's error.
-        is_finished: Whether every part was tried, rather than the time being up.
+        is_finished: True if every part was tried, False if the time limit was reached first.
     """
 
     model: OnnxModel
@@ -42,8 +42,8 @@ class ShrunkGraph:
     is_finished: bool = True
 
 
-def stop_of(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> tuple[KeptFailure, str] | None:
-    """How a runtime stops on a model, with its error; None if it runs."""
+def run_failure(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> tuple[KeptFailure, str] | None:
+    """Run a model; return the failure and the runtime's error, or None if it runs."""
     support = runtime.supports(model)
     if isinstance(support, Unsupported):
         message = not_taken(runtime.name, support.reason)
@@ -59,10 +59,10 @@ def stop_of(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -
 
 
 def record_values(model: OnnxModel, feeds: Feeds) -> Feeds:
-    """Every value that ONNX's own evaluator can compute at these inputs, in the model's types, the inputs included."""
+    """The inputs and every value that ONNX's reference evaluator can compute from them, in the model's types."""
     flat = flat_model(model)
-    nothing = NoReference("only what the evaluator knows is recorded")
-    walk = NodeWalk(flat, feeds, find_precision(flat.facts.attention_dtype), lambda *_: nothing)
+    no_reference = NoReference("only values that the evaluator can compute are recorded")
+    walk = NodeWalk(flat, feeds, find_precision(flat.facts.attention_dtype), lambda *_: no_reference)
     for _ in walk.steps(keep=True):
         pass
     return {**walk.constants, **walk.values}
@@ -71,55 +71,55 @@ def record_values(model: OnnxModel, feeds: Feeds) -> Feeds:
 def shrink_graph(
     model: OnnxModel, feeds: Feeds, message: str, trials: ReductionTrials, *, runtime: Runtime, threads: int
 ) -> ShrunkGraph:
-    """Find the fewest neighbouring nodes that a runtime still refuses with the same error.
+    """Find the fewest consecutive nodes that a runtime still refuses with the same error.
 
     Args:
-        model: Is refused.
-        feeds: What it gets.
+        model: A model that the runtime refuses.
+        feeds: Its inputs.
         message: The runtime's error.
-        trials: Time, count and the failure that must stay.
-        runtime: What refuses it.
+        trials: Time limit, count and the failure that must stay the same.
+        runtime: The runtime that refuses it.
         threads: Threads inside one operator.
     """
     values = record_values(model, feeds)
     best = ShrunkGraph(model=model, feeds=feeds, message=message)
     try:
-        for part in _parts(model):
-            own = {name: values[name] for name in part.input_names if name in values}
-            if len(own) < len(part.input_names):
-                continue  # a value that could not be computed
+        for part in _consecutive_parts(model):
+            part_feeds = {name: values[name] for name in part.input_names if name in values}
+            if len(part_feeds) < len(part.input_names):
+                continue  # an input could not be computed
             trials.check_time()
             trials.count += 1
-            stop = stop_of(part, runtime, own, threads=threads)
+            stop = run_failure(part, runtime, part_feeds, threads=threads)
             if stop is not None and trials.failure.is_same(stop[0]):
-                return ShrunkGraph(model=part, feeds=own, message=stop[1])
+                return ShrunkGraph(model=part, feeds=part_feeds, message=stop[1])
     except OutOfTimeError:
         return ShrunkGraph(model=best.model, feeds=best.feeds, message=best.message, is_finished=False)
     return best
 
 
-def _parts(model: OnnxModel) -> Iterator[OnnxModel]:
-    """Runs of neighbouring nodes, shortest first: 1, 2, 4, ... of them."""
+def _consecutive_parts(model: OnnxModel) -> Iterator[OnnxModel]:
+    """Sequences of consecutive nodes as models, shortest first: 1, 2, 4, ... nodes."""
     nodes = [node for node in model.ir.graph if node.op_type != "Constant"]
-    fixed = _constant_values(model.ir.graph)
+    constants = _constant_values(model.ir.graph)
     length = 1
     while length < len(nodes):
         for start in range(0, len(nodes) - length + 1, max(1, length // 2)):
-            part = _part(model, nodes[start : start + length], fixed)
+            part = _part(model, nodes[start : start + length], constants)
             if part is not None:
                 yield part
         length *= 2
 
 
 def part_of(model: OnnxModel, nodes: Sequence[ir.Node]) -> OnnxModel | None:
-    """Some nodes of a model as a model, with what depends on nothing; None where they cannot stand alone."""
+    """Some nodes of a model as a model, with the constants they read; None if they cannot be cut out."""
     return _part(model, nodes, _constant_values(model.ir.graph))
 
 
-def _part(model: OnnxModel, nodes: Sequence[ir.Node], fixed: set[str]) -> OnnxModel | None:
-    made = {value.name for node in nodes for value in node.outputs}
+def _part(model: OnnxModel, nodes: Sequence[ir.Node], constants: set[str]) -> OnnxModel | None:
+    produced = {value.name for node in nodes for value in node.outputs}
     read = [name for node in nodes for name in read_names(node)]
-    inputs = [name for name in dict.fromkeys(read) if name and name not in made and name not in fixed]
+    inputs = [name for name in dict.fromkeys(read) if name and name not in produced and name not in constants]
     used = set(read)
     outputs = [name for node in nodes for name in (value.name for value in node.outputs) if name and name not in used]
     try:
@@ -129,7 +129,7 @@ def _part(model: OnnxModel, nodes: Sequence[ir.Node], fixed: set[str]) -> OnnxMo
 
 
 def _constant_values(graph: ir.Graph) -> set[str]:
-    """Initializers and what is computed from nothing else: they come along with a part."""
+    """Initializers and values computed only from them. A part contains them instead of reading them as inputs."""
     fixed = {name for name in graph.initializers if name not in {value.name for value in graph.inputs}}
     for node in graph:
         if all(value is None or value.name in fixed for value in node.inputs):

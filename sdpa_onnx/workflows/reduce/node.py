@@ -1,4 +1,7 @@
-"""Cut the first bad node (or group of nodes) out of a model whose attentions are all right by themselves."""
+"""Cut the first bad node, or group of nodes, out of a model whose attentions are all right by themselves.
+
+Does not search for the node: `workflows.locate` does.
+"""
 
 from dataclasses import dataclass
 
@@ -32,11 +35,11 @@ class BadPart:
     """A part of a model that is wrong by itself.
 
     Args:
-        model: The part; the whole model, written out, where no part of it can stand alone.
-        feeds: What it gets: the reference's values.
-        failure: That it is wrong, and where.
-        expected: The reference's result of the output that is off; its bound is finite only where it is off the most.
-        message: What is wrong, one sentence or more.
+        model: The part; the whole flattened model if no part can be cut out.
+        feeds: Its inputs: the values of the reference.
+        failure: WRONG, with the output and the verdict.
+        expected: The reference of the wrong output; its bound is finite only at the element with the largest error.
+        message: The failure in one sentence or more.
         precision: The declared arithmetic.
     """
 
@@ -49,17 +52,17 @@ class BadPart:
 
 
 def bad_failure(bad: BadNode) -> KeptFailure:
-    """What must stay of a bad node."""
+    """The failure of a bad node, which must stay the same while the case shrinks."""
     return KeptFailure(kind=Conformity.WRONG, output=bad.value, sign=bad.verdict.value)
 
 
 def cut_bad_node(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> BadPart | None:
-    """Find the first bad node and make it a model; None if every node and the whole are right.
+    """Find the first bad node and cut it out as a model; None if every node and the whole model are right.
 
     Args:
         model: Any model that runs.
-        runtime: Where it runs.
-        feeds: What the whole model gets.
+        runtime: The runtime that runs it.
+        feeds: Inputs of the whole model.
         threads: Threads inside one operator.
     """
     bad = first_bad_node(model, runtime, feeds, threads=threads)
@@ -69,25 +72,25 @@ def cut_bad_node(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: i
 
 
 def cut_found(model: OnnxModel, runtime: Runtime, feeds: Feeds, bad: BadNode, *, threads: int) -> BadPart:
-    """Make a bad node or group that was found a model of its own.
+    """Cut a bad node or group out as a model of its own.
 
     Args:
-        model: Where it was found.
-        runtime: Where it runs.
-        feeds: What the whole model got.
-        bad: What was found.
+        model: The model that contains it.
+        runtime: The runtime that runs it.
+        feeds: Inputs of the whole model.
+        bad: The bad node or group.
         threads: Threads inside one operator.
     """
     flat = flat_model(model)
     precision = _precision(flat, runtime, feeds, threads)
-    values, exact = _walked(flat, feeds, precision, bad.value)
-    part, own = _part(flat, bad, values) or _whole(flat, bad, feeds)
+    values, exact = _reference_values(flat, feeds, precision, bad.value)
+    part, part_feeds = _part(flat, bad, values) or _upstream_part(flat, bad, feeds)
     with runtime.load(part, LoadOptions(threads=threads)) as session:
-        actual = session.run(own).get(bad.value)
+        actual = session.run(part_feeds).get(bad.value)
     expected = {} if actual is None or exact is None else {bad.value: _bounded(actual, exact, bad)}
     return BadPart(
         model=part,
-        feeds=own,
+        feeds=part_feeds,
         failure=bad_failure(bad),
         expected=expected,
         message=bad.sentence(),
@@ -98,7 +101,7 @@ def cut_found(model: OnnxModel, runtime: Runtime, feeds: Feeds, bad: BadNode, *,
 def attention_trial(
     model: OnnxModel, runtime: Runtime, feeds: Feeds, bad: BadNode, *, seed: int, threads: int
 ) -> CaseTrial | None:
-    """The bad node as a case of its own, on what the reference gives there; None if it is no attention we know."""
+    """The bad node as an attention case, on the values of the reference; None if it is no supported attention."""
     if bad.kind is not BadNodeKind.ALONE:
         return None
     flat = flat_model(model)
@@ -106,7 +109,7 @@ def attention_trial(
         flat,
         feeds,
         find_precision(_precision(flat, runtime, feeds, threads)),
-        lambda *_: NoReference("the walk was judged before"),
+        lambda *_: NoReference("the values are already judged"),
     )
     for step in walk.steps():
         if node_label(step.node) != bad.node:
@@ -126,15 +129,15 @@ def _precision(flat: OnnxModel, runtime: Runtime, feeds: Feeds, threads: int) ->
 
 
 def _part(flat: OnnxModel, bad: BadNode, values: Feeds) -> tuple[OnnxModel, Feeds] | None:
-    named = bad.group or (bad.node,)
-    part = part_of(flat, [node for node in flat.ir.graph if node_label(node) in named])
+    labels = bad.group or (bad.node,)
+    part = part_of(flat, [node for node in flat.ir.graph if node_label(node) in labels])
     if part is None or any(name not in values for name in part.input_names) or bad.value not in part.output_names:
         return None
     return part, {name: values[name] for name in part.input_names}
 
 
-def _whole(flat: OnnxModel, bad: BadNode, feeds: Feeds) -> tuple[OnnxModel, Feeds]:
-    """What the value is computed from; the whole model where not even that can be cut."""
+def _upstream_part(flat: OnnxModel, bad: BadNode, feeds: Feeds) -> tuple[OnnxModel, Feeds]:
+    """The subgraph from the model's inputs to the bad value; the whole model if that cannot be cut out."""
     inputs = list(flat.input_names)
     try:
         part = cut_out(flat, inputs=inputs, outputs=[bad.value])
@@ -143,23 +146,23 @@ def _whole(flat: OnnxModel, bad: BadNode, feeds: Feeds) -> tuple[OnnxModel, Feed
     return part, {name: feeds[name] for name in part.input_names if name in feeds}
 
 
-def _walked(flat: OnnxModel, feeds: Feeds, precision: str, wanted: str) -> tuple[Feeds, Array | None]:
-    """Every value of the reference's walk, and the exact result of one."""
-    walk = NodeWalk(flat, feeds, find_precision(precision), lambda *_: NoReference("the walk was judged before"))
+def _reference_values(flat: OnnxModel, feeds: Feeds, precision: str, name: str) -> tuple[Feeds, Array | None]:
+    """Every value that the reference computes, and the exact value of `name`."""
+    walk = NodeWalk(flat, feeds, find_precision(precision), lambda *_: NoReference("the values are already judged"))
     exact: Array | None = None
     for step in walk.steps(keep=True):
-        if wanted in step.truths:
-            exact = step.truths[wanted].exact
+        if name in step.truths:
+            exact = step.truths[name].exact
     return {**walk.constants, **walk.values}, exact
 
 
 def _bounded(actual: Array, exact: Array, bad: BadNode) -> BoundedOutput:
-    """The limit holds at one element, since it differs from element to element."""
+    """Expect the exact value; the bound is finite at one element only, because the limit differs per element."""
     oracle = exact.astype(np.float64)
     bound = np.full(oracle.shape, np.inf)
     if actual.shape != oracle.shape:
         return BoundedOutput(oracle=oracle, bound=np.zeros_like(oracle))
     error = np.abs(actual.astype(np.float64) - oracle)
-    off = np.abs(error - bad.error) if np.isfinite(error).all() else np.where(np.isfinite(error), np.inf, 0.0)
-    bound.flat[int(off.argmin())] = bad.allowed
+    distance = np.abs(error - bad.error) if np.isfinite(error).all() else np.where(np.isfinite(error), np.inf, 0.0)
+    bound.flat[int(distance.argmin())] = bad.allowed
     return BoundedOutput(oracle=oracle, bound=bound)

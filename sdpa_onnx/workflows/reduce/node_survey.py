@@ -1,6 +1,7 @@
-"""Look at every node of a model by itself, at several sizes: what needs no attention that can be read.
+"""Judge every node of a model by itself, at several sizes; works for attentions that no site describes.
 
-Judges by the rule for nodes, attentions by their proven bound. Makes nothing smaller.
+Judges attentions by their proven bound and other nodes by the error limit for single nodes. Does not
+shrink anything.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,9 +18,9 @@ from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
 from sdpa_onnx.workflows.locate.node_steps import flat_model
 from sdpa_onnx.workflows.locate.reference_nodes import node_label
 
-__all__ = ["NodeSurvey", "SurveyInputs", "look_at_nodes", "unread_attentions"]
+__all__ = ["NodeSurvey", "SurveyInputs", "survey_nodes", "unread_attentions"]
 
-# What stands for attention in a file, in the standard or in onnxruntime's own domain.
+# Attention operators of the ONNX domain and of onnxruntime's com.microsoft domain.
 _ATTENTIONS = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention"})
 
 
@@ -28,13 +29,13 @@ class SurveyInputs:
     """One set of inputs.
 
     Args:
-        words: Where, such as "batch 2, keys 13".
+        label: The sizes as text, such as "batch 2, keys 13".
         step: "spread 1" or "given".
-        sizes: Of the axes.
-        feeds: By graph input name.
+        sizes: Sizes of the axes.
+        feeds: Arrays by graph input name.
     """
 
-    words: str
+    label: str
     step: str
     sizes: dict[str, int]
     feeds: Feeds
@@ -42,60 +43,67 @@ class SurveyInputs:
 
 @dataclass(slots=True, kw_only=True)
 class NodeSurvey:
-    """What was seen.
+    """The result of judging every node.
 
     Args:
         bad: The first bad node or group, or None.
-        place: Where it is bad.
-        right: Places at which every node that could be judged is right.
-        not_judged: What could not be judged, and why, in words.
-        is_finished: False if the time was up before every place was looked at.
+        bad_inputs: The inputs on which it is bad.
+        right: Labels of the inputs on which every node that could be judged is right.
+        not_judged: What could not be judged, and the reason, as text.
+        is_finished: False if the time limit was reached before all inputs were tried.
     """
 
     bad: BadNode | None = None
-    place: SurveyInputs | None = None
+    bad_inputs: SurveyInputs | None = None
     right: list[str] = field(default_factory=list)
     not_judged: tuple[str, ...] = ()
     is_finished: bool = True
 
 
 def unread_attentions(model: OnnxModel) -> int:
-    """How many attention operators, those in functions and subgraphs included, no site describes."""
+    """Count the attention operators that no site describes, with those in functions and subgraphs."""
     nodes = [*model.ir.graph.all_nodes(), *(node for one in model.ir.functions.values() for node in one.all_nodes())]
     count = sum(node.op_type in _ATTENTIONS and node.domain in ("", CONTRIB_DOMAIN) for node in nodes)
     return max(0, count - len(model.sites))
 
 
-def look_at_nodes(
-    model: OnnxModel, runtime: Runtime, places: Iterable[SurveyInputs], *, threads: int, is_over: Callable[[], bool]
+def survey_nodes(
+    model: OnnxModel,
+    runtime: Runtime,
+    input_sets: Iterable[SurveyInputs],
+    *,
+    threads: int,
+    is_out_of_time: Callable[[], bool],
 ) -> NodeSurvey:
-    """Judge every node by itself, and the whole, place after place, up to the first bad one.
+    """Judge every node by itself, and the whole model, on each set of inputs, up to the first bad node.
 
     Args:
         model: Any model.
-        runtime: Where it runs.
-        places: Sets of inputs.
+        runtime: The runtime that runs it.
+        input_sets: Sets of inputs.
         threads: Threads inside one operator.
-        is_over: Asked before each place but the first; True ends it.
+        is_out_of_time: Called before each set but the first; True stops the survey.
     """
-    looked = NodeSurvey()
+    survey = NodeSurvey()
     not_judged: dict[str, None] = {}
-    for number, place in enumerate(places):
-        if number and is_over():
-            looked.is_finished = False
+    for number, inputs in enumerate(input_sets):
+        if number and is_out_of_time():
+            survey.is_finished = False
             break
         try:
-            bad = first_bad_node(model, runtime, place.feeds, threads=threads)
+            bad = first_bad_node(model, runtime, inputs.feeds, threads=threads)
         except SessionError as error:
-            not_judged[f"{place.words}: {str(error).rstrip('.')}"] = None
+            not_judged[f"{inputs.label}: {str(error).rstrip('.')}"] = None
             continue
         if bad.kind is not BadNodeKind.NOT_FOUND:
-            looked.bad, looked.place = bad, place
+            survey.bad, survey.bad_inputs = bad, inputs
             break
         if bad.judged:
-            looked.right.append(place.words)
+            survey.right.append(inputs.label)
         not_judged |= {f"'{one.node}' ({one.op_type}): {one.reason}": None for one in bad.not_judged}
     nested = (node for node in flat_model(model).ir.graph if has_subgraph(node))
-    inside = (f"what stands inside '{node_label(node)}' ({node.op_type}): only its results were" for node in nested)
-    looked.not_judged = (*inside, *not_judged)
-    return looked
+    inside = (
+        f"the nodes inside '{node_label(node)}' ({node.op_type}): only its outputs were compared" for node in nested
+    )
+    survey.not_judged = (*inside, *not_judged)
+    return survey

@@ -1,6 +1,6 @@
-"""Fewer options of a failing case: no mask, no cache, no softcap, the usual layout and type.
+"""Propose cases with fewer options than a failing one: no mask, no cache, no softcap, default layout and type.
 
-Pure: whether a plainer case still fails is asked elsewhere.
+Does not run a case: `ReductionTrials` checks whether it still fails.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,53 +25,53 @@ def _with_spec(trial: CaseTrial, **changes: object) -> CaseTrial:
 
 
 def _without_mask(trial: CaseTrial) -> Iterator[CaseTrial]:
-    """Without mask and lengths, or without one of the two."""
+    """Remove the mask and the lengths, or one of the two."""
     if trial.case.spec.mask is MaskKind.NONE:
         return
     inputs = trial.draw()
     bare = replace(inputs, attn_mask=None, nonpad_kv_seqlen=None)
     yield replace(_with_spec(trial, mask=MaskKind.NONE), inputs=bare)
     both = inputs.attn_mask is not None and inputs.nonpad_kv_seqlen is not None
-    if both and trial.graph is None:  # the spec names the lengths alone
+    if both and trial.graph is None:  # the spec then has only the lengths
         yield replace(trial, inputs=replace(inputs, attn_mask=None))
         kind = MaskKind.BOOL if np.asarray(inputs.attn_mask).dtype == np.bool_ else MaskKind.FLOAT
         yield replace(_with_spec(trial, mask=kind), inputs=replace(inputs, nonpad_kv_seqlen=None))
 
 
 def _without_scores(trial: CaseTrial) -> Iterator[CaseTrial]:
-    """Without the fourth output."""
+    """Remove the fourth output, the scores."""
     if trial.qk_mode is not None and trial.graph is None:
         yield replace(trial, qk_mode=None)
 
 
-def _usual_mask(trial: CaseTrial) -> Iterator[CaseTrial]:
-    """The mask in the shape that every runtime takes."""
+def _broadcast_mask(trial: CaseTrial) -> Iterator[CaseTrial]:
+    """Broadcast the mask to the shape that every runtime accepts."""
     mask = trial.draw().attn_mask
     if mask is None:
         return
     case = trial.case
-    usual = (case.batch_size, 1, case.q_seq_len, case.total_seq_len)
+    shape = (case.batch_size, 1, case.q_seq_len, case.total_seq_len)
     full = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
-    if mask.shape == usual or full.shape[1] != 1 or full.shape[3] != usual[3]:
+    if mask.shape == shape or full.shape[1] != 1 or full.shape[3] != shape[3]:
         return
-    yield replace(trial, inputs=replace(trial.draw(), attn_mask=np.ascontiguousarray(np.broadcast_to(full, usual))))
+    yield replace(trial, inputs=replace(trial.draw(), attn_mask=np.ascontiguousarray(np.broadcast_to(full, shape))))
 
 
 def _without_past(trial: CaseTrial) -> Iterator[CaseTrial]:
-    """Without the cache; else with its keys as new ones."""
+    """Remove the cache, or turn its keys and values into new ones."""
     if not trial.case.spec.has_past:
         return
     empty = cut(trial, "past_seq_len", np.arange(0))
-    yield _past_left_out(empty)
+    yield _without_past_inputs(empty)
     spec, inputs = trial.case.spec, trial.draw()
     arrays = heads_apart(spec, inputs.named())
     joined = {name: np.concatenate([arrays[f"past_{name}"], arrays[name]], 2) for name in ("key", "value")}
     merged = AttentionInputs(**in_layout(spec, {**arrays, **joined}))
     case = replace(trial.case, kv_seq_len=trial.case.total_seq_len, past_seq_len=0)
-    yield _past_left_out(replace(trial, case=case, inputs=merged))
+    yield _without_past_inputs(replace(trial, case=case, inputs=merged))
 
 
-def _past_left_out(trial: CaseTrial) -> CaseTrial:
+def _without_past_inputs(trial: CaseTrial) -> CaseTrial:
     inputs = replace(trial.draw(), past_key=None, past_value=None)
     return replace(_with_spec(trial, has_past=False), inputs=inputs)
 
@@ -96,12 +96,12 @@ def _smaller_windows(trial: CaseTrial) -> Iterator[CaseTrial]:
             yield _with_spec(trial, **{name: target})
 
 
-def _four_axes(trial: CaseTrial) -> Iterator[CaseTrial]:
+def _bnsh_layout(trial: CaseTrial) -> Iterator[CaseTrial]:
     if trial.case.spec.layout is Layout.BNSH:
         return
     arrays = heads_apart(trial.case.spec, trial.draw().named())
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    yield replace(_with_spec(trial, layout=Layout.BNSH), inputs=AttentionInputs(**whole))
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    yield replace(_with_spec(trial, layout=Layout.BNSH), inputs=AttentionInputs(**contiguous))
 
 
 def _float32(trial: CaseTrial) -> Iterator[CaseTrial]:
@@ -121,34 +121,34 @@ def _lowest_opset(trial: CaseTrial) -> Iterator[CaseTrial]:
 OPTION_PASSES: tuple[OptionPass, ...] = (
     _without_scores,
     _without_mask,
-    _usual_mask,
+    _broadcast_mask,
     _without_past,
     _fewer_attributes,
     _smaller_windows,
-    _four_axes,
+    _bnsh_layout,
     _float32,
     _lowest_opset,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _Figure:
-    """One figure of a trial in words."""
+class _Setting:
+    """One size or option of a trial, as text."""
 
     name: str
     value: str
 
 
 def differences(start: CaseTrial, end: CaseTrial) -> tuple[str, ...]:
-    """What is smaller or gone, such as "q_seq_len 13 -> 1" and "is_causal True -> False"."""
-    pairs = zip(_figures(start), _figures(end), strict=True)
+    """The sizes and options that differ, such as "q_seq_len 13 -> 1" and "is_causal True -> False"."""
+    pairs = zip(_settings(start), _settings(end), strict=True)
     return tuple(f"{old.name} {old.value} -> {new.value}" for old, new in pairs if old.value != new.value)
 
 
-def _figures(trial: CaseTrial) -> list[_Figure]:
+def _settings(trial: CaseTrial) -> list[_Setting]:
     case, spec = trial.case, trial.case.spec
     mask = trial.draw().attn_mask
-    figures = {
+    settings = {
         **{name: getattr(case, name) for name in ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")},
         **{name: getattr(spec, name) for name in ("q_num_heads", "kv_num_heads", "head_dim", "v_head_dim")},
         **{name: getattr(spec, name) for name in ("is_causal", "left_window", "right_window", "softcap", "scale")},
@@ -160,4 +160,4 @@ def _figures(trial: CaseTrial) -> list[_Figure]:
         "opset": trial.used_opset,
         "qk_matmul_output_mode": trial.qk_mode,
     }
-    return [_Figure(name, str(value)) for name, value in figures.items()]
+    return [_Setting(name, str(value)) for name, value in settings.items()]

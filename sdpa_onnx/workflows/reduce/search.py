@@ -1,7 +1,7 @@
 """Reduce a failing model to the smallest case that still fails in the same way.
 
-Finds what fails, cuts the attention (or the refused nodes) out, shrinks it within a time,
-and hands over the model, its inputs and what a right runtime gives. Writes no files.
+Finds the failure, cuts out the attention or the refused nodes, shrinks them within a time limit, and
+returns the model, its inputs and the expected outputs. Does not write files.
 """
 
 import time
@@ -26,10 +26,10 @@ from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
 from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
 from sdpa_onnx.workflows.reduce.axes import ShrunkAxes, shrink_axes
 from sdpa_onnx.workflows.reduce.expected import BoundedOutput, expected_outputs, static_model
-from sdpa_onnx.workflows.reduce.find import FailureSearch, FoundFailure, case_of, cut_or_none, words_of
-from sdpa_onnx.workflows.reduce.graph import record_values, shrink_graph, stop_of
+from sdpa_onnx.workflows.reduce.find import FailureSearch, FoundFailure, case_of, cut_or_none, sizes_text
+from sdpa_onnx.workflows.reduce.graph import record_values, run_failure, shrink_graph
 from sdpa_onnx.workflows.reduce.node import BadPart, attention_trial, bad_failure, cut_found
-from sdpa_onnx.workflows.reduce.node_survey import NodeSurvey, SurveyInputs, look_at_nodes, unread_attentions
+from sdpa_onnx.workflows.reduce.node_survey import NodeSurvey, SurveyInputs, survey_nodes, unread_attentions
 from sdpa_onnx.workflows.reduce.options import differences
 from sdpa_onnx.workflows.reduce.shrink import shrink_case
 from sdpa_onnx.workflows.reduce.trials import KeptFailure, ReductionTrials, failure_of
@@ -37,11 +37,11 @@ from sdpa_onnx.workflows.verify.inspect_file import inspect_model
 
 __all__ = ["SECONDS", "NothingFails", "ReducedCase", "explained", "reduce_model"]
 
-# Time for finding what fails and making it smaller.
+# Time limit of the search and the reduction.
 SECONDS = 60.0
-_NOTHING_SMALLER = "Nothing smaller that was tried fails in the same way."
-_AXES_STAY = "No shorter axis fails in the same way; what the graph fixes, such as heads and widths, stays."
-_NO_AXES = "It has no axes with names, so its sizes stay."
+_NOTHING_SMALLER = "No smaller candidate fails in the same way."
+_AXES_STAY = "No shorter axis fails in the same way. Sizes that the graph fixes, such as heads and widths, stay."
+_NO_AXES = "The model has no named axes, so its sizes stay."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ class NothingFails:
     """A model in which nothing failed.
 
     Args:
-        tried: Sizes (or arrays) that were tried.
+        tried: The sizes (or arrays) that were tried.
         is_read: Whether any attention was read, so that the ladder and the probes judged something.
-        is_given: Whether the arrays were given.
-        unread: Attentions that could not be read.
-        alone: Sizes at which every node alone was right, where that was looked at.
-        not_judged: What could not be judged even so, in words.
-        is_finished: False if the time was up before everything was asked.
+        is_given: Whether the arrays are the user's.
+        unread: Number of attentions that could not be read.
+        alone: Sizes at which every node by itself is right, if the nodes were judged.
+        not_judged: What could not be judged even so, as text.
+        is_finished: False if the time limit was reached before everything was tried.
     """
 
     tried: tuple[str, ...]
@@ -74,20 +74,20 @@ class ReducedCase:
     Args:
         model: One attention, or the nodes that are refused.
         feeds: Its inputs, by graph input name.
-        expected: What a right runtime gives, with its bound, by graph output name; empty where there is no oracle.
-        failure: What stayed while it shrank.
+        expected: The expected outputs with their bounds, by graph output name; empty if there is no oracle.
+        failure: The failure that stayed the same while the case shrank.
         agreement: The judgement of the wrong output, or None if nothing ran.
         message: The evidence or the runtime's error, one sentence.
         case: Case id of one attention, else "".
         trial: The attention as a case, or None.
-        found_in: The inputs on which the whole model failed, and its error there.
-        dropped: What is smaller or gone, such as "q_seq_len 13 -> 1".
-        trials: Candidates that were run.
-        seconds: Wall time of finding and shrinking.
-        stopped: Why it is not smaller, one sentence.
-        is_finished: False if the time was up before nothing smaller was found.
-        runtime, runtime_version: What fails.
-        precision: The declared arithmetic that the bound holds for; "" where nothing ran.
+        found_in: The inputs on which the whole model failed, and the evidence or error of that run.
+        dropped: The sizes and options that changed, such as "q_seq_len 13 -> 1".
+        trials: Number of candidates that were run.
+        seconds: Wall time of the search and the reduction.
+        stopped: The reason why it is not smaller, one sentence.
+        is_finished: False if the time limit was reached before the reduction finished.
+        runtime, runtime_version: The runtime that fails.
+        precision: The declared arithmetic for which the bound holds; "" if nothing ran.
     """
 
     model: OnnxModel
@@ -115,13 +115,13 @@ class ReducedCase:
 
     @property
     def fourth_output(self) -> str:
-        """What the case id does not tell: which scores it gives as fourth output; "" if none."""
+        """The mode of the fourth output, which the case id does not contain; "" if there is no such output."""
         mode = None if self.trial is None else self.trial.qk_mode
         return "" if mode is None else f", with qk_matmul_output_mode {int(mode)}"
 
     @property
     def has_one_limit(self) -> bool:
-        """Whether, of a wrong output that is no attention's, the limit is known at one element only."""
+        """Whether the wrong output is not an attention's and its limit is known at one element only."""
         bounds = [bounded.bound for bounded in self.expected.values()]
         return self.trial is None and any(one.size > 1 and int(np.isfinite(one).sum()) == 1 for one in bounds)
 
@@ -132,7 +132,7 @@ class ReducedCase:
 
     @property
     def verdict(self) -> Verdict | None:
-        """The judge's word on a wrong output, or None if nothing ran."""
+        """The verdict on the wrong output, or None if nothing ran."""
         return None if self.agreement is None else self.agreement.verdict
 
 
@@ -144,102 +144,104 @@ def reduce_model(
     seconds: float = SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> ReducedCase | NothingFails:
-    """Find what fails and make it small.
+    """Find the first failure and reduce it.
 
     Args:
         model: The model.
-        runtime: Where it fails; wrap one that may crash in `GuardedRuntime`.
-        check: Seed, threads, given arrays, sizes that the caller fixes.
-        seconds: Time for finding and shrinking; at least one run is made.
-        clock: Monotonic seconds.
+        runtime: The runtime on which it fails; wrap one that may crash in `GuardedRuntime`.
+        check: Seed, threads, the user's arrays, sizes that the caller fixes.
+        seconds: Time limit of the search and the reduction; at least one run is made.
+        clock: Returns monotonic seconds.
 
     Raises:
-        PlanError: If a size names no axis, the inputs cannot be held, or given arrays are not the model's.
+        PlanError: If a size names no axis, the inputs do not fit into memory, or the user's arrays do not
+            match the model.
         ModelError: If nothing in the model can be judged.
     """
     start = clock()
     deadline = start + seconds
     search = FailureSearch(model=model, runtime=runtime, check=check, clock=clock, deadline=deadline)
-    found = search.first()
+    found = search.first_failure()
     with Sessions(runtime) as sessions:
         if found is None:
-            looked = _look(search)
-            if looked.bad is None or looked.place is None:
-                return _nothing(search, looked)
-            trials = ReductionTrials(sessions=sessions, failure=bad_failure(looked.bad), clock=clock, deadline=deadline)
-            reduced = _of_bad(search, looked.bad, looked.place, trials)
+            survey = _survey(search)
+            if survey.bad is None or survey.bad_inputs is None:
+                return _nothing_fails(search, survey)
+            trials = ReductionTrials(sessions=sessions, failure=bad_failure(survey.bad), clock=clock, deadline=deadline)
+            reduced = _reduce_bad_node(search, survey.bad, survey.bad_inputs, trials)
         else:
             trials = ReductionTrials(sessions=sessions, failure=found.failure, clock=clock)
-            first = trials.first(_alone(model, found, check))  # whatever time there is
+            first = trials.first_failing(_attention_trials(model, found, check))  # before the deadline applies
             trials.deadline = deadline
             if first is None:
-                reduced = _of_graph(model, found, trials, runtime, check)
+                reduced = _reduce_graph(model, found, trials, runtime, check)
             else:
-                reduced = _of_case(*first, found, trials, may_redraw=check.inputs is None)
+                reduced = _reduce_attention(*first, found, trials, may_redraw=check.inputs is None)
         return replace(reduced, trials=trials.count, seconds=clock() - start)
 
 
-def _look(search: FailureSearch) -> NodeSurvey:
-    """Every node by itself; at all sizes where attentions could not be read, else where the model ran first."""
+def _survey(search: FailureSearch) -> NodeSurvey:
+    """Judge every node by itself: at all sizes if an attention could not be read, else on the first inputs that ran."""
     model, check = search.model, search.check
     if model.is_bare_attention or search.runtime.name == MODULE_RUNTIME:
         return NodeSurvey()
-    places = _places(search)
+    input_sets = _survey_inputs(search)
     if model.sites and not unread_attentions(model):
-        first = next(iter(places), None) if search.feeds else None
-        places = iter([] if first is None else [replace(first, feeds=search.feeds)])
-    return look_at_nodes(model, search.runtime, places, threads=check.threads, is_over=search.is_over)
+        first = next(iter(input_sets), None) if search.feeds else None
+        input_sets = iter([] if first is None else [replace(first, feeds=search.feeds)])
+    return survey_nodes(model, search.runtime, input_sets, threads=check.threads, is_out_of_time=search.is_out_of_time)
 
 
-def _places(search: FailureSearch) -> Iterator[SurveyInputs]:
+def _survey_inputs(search: FailureSearch) -> Iterator[SurveyInputs]:
     check = search.check
     for sizes in search.size_sets():
         if check.inputs is not None:
-            yield SurveyInputs(words="the given arrays", step=GIVEN, sizes=sizes, feeds=dict(check.inputs))
+            yield SurveyInputs(label="the given arrays", step=GIVEN, sizes=sizes, feeds=dict(check.inputs))
         else:
             feeds = draw_feeds(search.model, sizes, spread=1.0, seed=check.seed)
-            yield SurveyInputs(words=words_of(sizes), step="spread 1", sizes=sizes, feeds=feeds)
+            yield SurveyInputs(label=sizes_text(sizes), step="spread 1", sizes=sizes, feeds=feeds)
 
 
-def _nothing(search: FailureSearch, looked: NodeSurvey) -> NothingFails:
-    """What was right; an error, as `verify` has it, where nothing was judged at all."""
+def _nothing_fails(search: FailureSearch, survey: NodeSurvey) -> NothingFails:
+    """The result if nothing fails; an error, as in `verify`, if nothing could be judged."""
     model = search.model
-    if not model.sites and not looked.right:
+    if not model.sites and not survey.right:
         name = str(model.path or "The model")
         found = inspect_model(model, target=name)
-        reason = next((one.reason for one in found if one.reason), "only standard nodes and files of ours are reduced")
+        default = "only standard Attention nodes and files written by sdpa_onnx can be reduced"
+        reason = next((one.reason for one in found if one.reason), default)
         raise ModelError(
             f"{name} has {len(found)} attention(s) ({found[0].dialect}), but {reason}.",
-            hint="No node of it could be judged by itself either.",
+            hint="No single node of the model could be judged either.",
         )
     return NothingFails(
         tried=tuple(search.tried),
         is_read=bool(model.sites),
         is_given=search.check.inputs is not None,
         unread=unread_attentions(model),
-        alone=tuple(looked.right),
-        not_judged=looked.not_judged,
-        is_finished=search.is_finished and looked.is_finished,
+        alone=tuple(survey.right),
+        not_judged=survey.not_judged,
+        is_finished=search.is_finished and survey.is_finished,
     )
 
 
-def _of_bad(search: FailureSearch, bad: BadNode, place: SurveyInputs, trials: ReductionTrials) -> ReducedCase:
-    """A bad node: an attention as a case with all its options, any other with shorter axes."""
+def _reduce_bad_node(search: FailureSearch, bad: BadNode, inputs: SurveyInputs, trials: ReductionTrials) -> ReducedCase:
+    """Reduce a bad node: an attention as a case with all its options, any other node by shorter axes."""
     model, runtime, check = search.model, search.runtime, search.check
-    own = attention_trial(model, runtime, place.feeds, bad, seed=check.seed, threads=check.threads)
-    if own is not None:
-        result = run_case(own, trials.sessions)
+    trial = attention_trial(model, runtime, inputs.feeds, bad, seed=check.seed, threads=check.threads)
+    if trial is not None:
+        result = run_case(trial, trials.sessions)
         failure = failure_of(result)
         if failure is not None:
             trials.failure = failure
             message = bad.sentence()
             found = FoundFailure(
-                failure=failure, message=message, step=place.step, sizes=place.sizes, feeds=place.feeds
+                failure=failure, message=message, step=inputs.step, sizes=inputs.sizes, feeds=inputs.feeds
             )
-            return _of_case(own, result, found, trials, may_redraw=check.inputs is None)
+            return _reduce_attention(trial, result, found, trials, may_redraw=check.inputs is None)
     seen = [bad]
 
-    def still(feeds: Feeds) -> bool:
+    def still_fails(feeds: Feeds) -> bool:
         trials.check_time()
         trials.count += 1
         fuses = bad.kind is BadNodeKind.FUSED
@@ -253,13 +255,13 @@ def _of_bad(search: FailureSearch, bad: BadNode, place: SurveyInputs, trials: Re
         return same
 
     seed = check.seed if check.inputs is None else None
-    axes = shrink_axes(model, place.feeds, still, seed=seed)
+    axes = shrink_axes(model, inputs.feeds, still_fails, seed=seed)
     part = cut_found(model, runtime, axes.feeds, seen[-1], threads=check.threads)
-    at = "" if place.step == GIVEN else f" at {place.words}"
-    return _of_part(model, part, runtime, axes, found_in=f"{place.step}{at}: {bad.sentence()}")
+    at = "" if inputs.step == GIVEN else f" at {inputs.label}"
+    return _part_case(model, part, runtime, axes, found_in=f"{inputs.step}{at}: {bad.sentence()}")
 
 
-def _of_part(model: OnnxModel, part: BadPart, runtime: Runtime, axes: ShrunkAxes, *, found_in: str) -> ReducedCase:
+def _part_case(model: OnnxModel, part: BadPart, runtime: Runtime, axes: ShrunkAxes, *, found_in: str) -> ReducedCase:
     return ReducedCase(
         model=part.model,
         feeds=part.feeds,
@@ -283,8 +285,8 @@ def _fewer_nodes(model: OnnxModel, part: OnnxModel) -> tuple[str, ...]:
     return () if old == new else (f"nodes {old} -> {new}",)
 
 
-def _alone(model: OnnxModel, found: FoundFailure, check: CheckOptions) -> Iterator[CaseTrial]:
-    """The attention as we would build it, all of whose options can go; else as it stands in the graph."""
+def _attention_trials(model: OnnxModel, found: FoundFailure, check: CheckOptions) -> Iterator[CaseTrial]:
+    """Each suspect attention rebuilt from its spec, so that every option can be removed; then cut out of the graph."""
     for site, feeds in _suspects(model, found):
         inputs = found.inputs if found.site is site else None
         if inputs is None:
@@ -304,7 +306,7 @@ def _alone(model: OnnxModel, found: FoundFailure, check: CheckOptions) -> Iterat
 
 
 def _suspects(model: OnnxModel, found: FoundFailure) -> Iterator[tuple[AttentionSite, Feeds]]:
-    """The wrong attention; of a model that is refused, every attention, with what would enter it."""
+    """The wrong attention; for a refused model, every attention with the values that would be its inputs."""
     if found.site is not None:
         yield found.site, {}
         return
@@ -318,7 +320,7 @@ def _suspects(model: OnnxModel, found: FoundFailure) -> Iterator[tuple[Attention
         yield site, values
 
 
-def _of_case(
+def _reduce_attention(
     trial: CaseTrial, result: TrialResult, found: FoundFailure, trials: ReductionTrials, *, may_redraw: bool
 ) -> ReducedCase:
     best = shrink_case(trial, result, trials, may_redraw=may_redraw)
@@ -345,21 +347,21 @@ def _of_case(
     )
 
 
-def _of_graph(
+def _reduce_graph(
     model: OnnxModel, found: FoundFailure, trials: ReductionTrials, runtime: Runtime, check: CheckOptions
 ) -> ReducedCase:
     messages = [found.message]
 
-    def still(feeds: Feeds) -> bool:
+    def still_fails(feeds: Feeds) -> bool:
         trials.check_time()
         trials.count += 1
-        stop = stop_of(model, runtime, feeds, threads=check.threads)
+        stop = run_failure(model, runtime, feeds, threads=check.threads)
         if stop is None or not trials.failure.is_same(stop[0]):
             return False
         messages.append(stop[1])
         return True
 
-    axes = shrink_axes(model, found.feeds, still, seed=check.seed if check.inputs is None else None)
+    axes = shrink_axes(model, found.feeds, still_fails, seed=check.seed if check.inputs is None else None)
     best = shrink_graph(model, axes.feeds, messages[-1], trials, runtime=runtime, threads=check.threads)
     return ReducedCase(
         model=best.model,
@@ -383,11 +385,11 @@ def _found_in(found: FoundFailure) -> str:
 
 
 def explained(trial: CaseTrial, result: TrialResult) -> str:
-    """The evidence, with the named fault that it looks like, if one fits."""
+    """The evidence, with the known fault that explains it, if one does."""
     if result.output != "Y":
         return result.message
-    says = explain(trial.case.spec, result.inputs, result.outputs["Y"], precision=result.precision)
-    if says is None:
+    explanation = explain(trial.case.spec, result.inputs, result.outputs["Y"], precision=result.precision)
+    if explanation is None:
         return result.message
-    dated = f" ({says.dated})" if says.dated else ""
-    return f"{result.message} It looks as if {says.says}{dated}."
+    dated = f" ({explanation.dated})" if explanation.dated else ""
+    return f"{result.message} It looks as if {explanation.says}{dated}."

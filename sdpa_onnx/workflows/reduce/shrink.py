@@ -1,4 +1,7 @@
-"""Shrink one failing attention to a fixed point: sizes, options, then the numbers in its arrays."""
+"""Shrink one failing attention to a fixed point: sizes, options, then the numbers in its arrays.
+
+Does not propose candidates or run them: `case`, `options` and `inputs` propose, `ReductionTrials` runs.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -6,13 +9,13 @@ from dataclasses import dataclass, replace
 from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, TrialResult
 from sdpa_onnx.workflows.reduce.case import SIZE_PASSES
-from sdpa_onnx.workflows.reduce.inputs import element_places, simpler_arrays, simpler_element
+from sdpa_onnx.workflows.reduce.inputs import elements_to_simplify, simpler_arrays, simpler_element
 from sdpa_onnx.workflows.reduce.options import OPTION_PASSES
 from sdpa_onnx.workflows.reduce.trials import OutOfTimeError, ReductionTrials
 
 __all__ = ["ShrunkCase", "shrink_case"]
 
-# Fresh draws of a smaller case that are tried where no part of the failing arrays fails any more.
+# Number of new draws of a smaller case that are tried where no slice of the failing arrays fails.
 _REDRAWS = 2
 
 
@@ -22,16 +25,16 @@ class ShrunkCase:
 
     Args:
         trial: The case, with its arrays.
-        result: What came of it.
-        is_finished: Whether nothing smaller was found, rather than the time being up.
+        result: Its result.
+        is_finished: True if no smaller candidate fails, False if the time limit was reached first.
     """
 
     trial: CaseTrial
     result: TrialResult
     is_finished: bool = True
 
-    def take(self, found: tuple[CaseTrial, TrialResult] | None) -> bool:
-        """Put a smaller one in its place; whether there was one."""
+    def update(self, found: tuple[CaseTrial, TrialResult] | None) -> bool:
+        """Replace the case with a smaller one; False if there is none."""
         if found is None:
             return False
         self.trial, self.result = found
@@ -39,13 +42,13 @@ class ShrunkCase:
 
 
 def shrink_case(trial: CaseTrial, result: TrialResult, trials: ReductionTrials, *, may_redraw: bool) -> ShrunkCase:
-    """Make a failing attention as small and as plain as it goes.
+    """Make a failing attention as small and as simple as possible.
 
     Args:
-        trial: With given inputs; it fails.
-        result: What came of it.
-        trials: Runs the candidates and holds the failure that must stay.
-        may_redraw: Whether the arrays were drawn by us, so that other draws are as good.
+        trial: A failing trial; its inputs are set.
+        result: Its result.
+        trials: Runs the candidates and holds the failure that must stay the same.
+        may_redraw: Whether new random arrays may replace the failing ones. False for the user's arrays.
     """
     best = ShrunkCase(trial=trial, result=result)
     try:
@@ -59,38 +62,42 @@ def shrink_case(trial: CaseTrial, result: TrialResult, trials: ReductionTrials, 
 
 
 def _smaller(best: ShrunkCase, trials: ReductionTrials, *, may_redraw: bool) -> bool:
-    """Sizes and options to a fixed point; whether anything changed."""
+    """Shrink sizes and options to a fixed point; True if anything changed."""
     any_change = False
     changed = True
     while changed:
         changed = False
         for shrink in SIZE_PASSES:
-            while best.take(trials.first(_sized(shrink(best.trial, _worst(best.result)), best, may_redraw=may_redraw))):
+            while best.update(
+                trials.first_failing(
+                    _with_redraws(shrink(best.trial, _worst(best.result)), best, may_redraw=may_redraw)
+                )
+            ):
                 changed = True
-        for plainer in OPTION_PASSES:
-            while best.take(trials.first(_legal(plainer(best.trial), best.trial))):
+        for simplify in OPTION_PASSES:
+            while best.update(trials.first_failing(_allowed(simplify(best.trial), best.trial))):
                 changed = True
         any_change = any_change or changed
     return any_change
 
 
 def _simpler(best: ShrunkCase, trials: ReductionTrials) -> bool:
-    """Plainer numbers: whole arrays, then element by element; whether anything changed."""
+    """Simplify the numbers: whole arrays, then element by element; True if anything changed."""
     changed = False
-    of_numbers = best.result.kind is Conformity.WRONG
-    while best.take(trials.first(simpler_arrays(best.trial, only_rounded=not of_numbers))):
+    depends_on_numbers = best.result.kind is Conformity.WRONG
+    while best.update(trials.first_failing(simpler_arrays(best.trial, only_rounded=not depends_on_numbers))):
         changed = True
-    if not of_numbers:
+    if not depends_on_numbers:
         return changed
-    for name, place in element_places(best.trial):
-        changed = best.take(trials.first(simpler_element(best.trial, name, place))) or changed
+    for name, index in elements_to_simplify(best.trial):
+        changed = best.update(trials.first_failing(simpler_element(best.trial, name, index))) or changed
     return changed
 
 
-def _sized(candidates: Iterable[CaseTrial], best: ShrunkCase, *, may_redraw: bool) -> Iterator[CaseTrial]:
-    """Cut arrays first; then, where that is allowed, new draws of the same cases."""
+def _with_redraws(candidates: Iterable[CaseTrial], best: ShrunkCase, *, may_redraw: bool) -> Iterator[CaseTrial]:
+    """The candidates with sliced arrays; then, if allowed, new draws of the same cases."""
     seen = {}
-    for trial in _legal(candidates, best.trial):
+    for trial in _allowed(candidates, best.trial):
         seen[trial.case] = trial
         yield trial
     if not may_redraw or best.result.kind is not Conformity.WRONG:
@@ -104,8 +111,8 @@ def _sized(candidates: Iterable[CaseTrial], best: ShrunkCase, *, may_redraw: boo
             yield replace(trial, inputs=drawn.draw())
 
 
-def _legal(candidates: Iterable[CaseTrial], now: CaseTrial) -> Iterator[CaseTrial]:
-    """A given graph keeps its spec and type: only its sizes change."""
+def _allowed(candidates: Iterable[CaseTrial], now: CaseTrial) -> Iterator[CaseTrial]:
+    """The candidates that a given graph allows: it keeps its spec and type, only its sizes change."""
     for trial in candidates:
         same = (trial.case.spec, trial.case.dtype) == (now.case.spec, now.case.dtype)
         if now.graph is None or same:

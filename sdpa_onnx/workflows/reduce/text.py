@@ -1,4 +1,7 @@
-"""A reduced case in words for a person, and as a record for a program."""
+"""Format a reduced case as text for a person and as a record for a program.
+
+Does not print or write files.
+"""
 
 from collections.abc import Iterator
 
@@ -13,11 +16,11 @@ __all__ = ["ONE_LIMIT", "nothing_record", "nothing_sentence", "reduced_record", 
 
 # More sets of sizes than this are counted, not listed.
 _SHOWN = 3
-_TIME_UP = " The time was up: a smaller case may exist (--seconds)."
+_TIME_LIMIT = " The time limit was reached: a smaller case may exist (--seconds)."
 ONE_LIMIT = (
-    "The limit is known only at the element that is off the most: the other elements stand in expected.npz without one."
+    "The limit is known only at the element with the largest error. The other elements in expected.npz have no limit."
 )
-_DOES = {
+_VERBS = {
     Conformity.RIGHT: "is right",
     Conformity.WRONG: "is wrong",
     Conformity.REFUSED: "refuses it",
@@ -26,9 +29,9 @@ _DOES = {
 
 
 def sentences(reduced: ReducedCase) -> Iterator[str]:
-    """What fails, on what, and how small it became; one line each."""
-    does = "is suspicious" if reduced.is_suspicious else _DOES[reduced.kind]
-    yield f"{reduced.runtime_version} {does}: {reduced.message}"
+    """The failure, the smallest case, where it was found and what was reduced; one line each."""
+    verb = "is suspicious" if reduced.is_suspicious else _VERBS[reduced.kind]
+    yield f"{reduced.runtime_version} {verb}: {reduced.message}"
     if reduced.case:
         form = f"{reduced.model.facts.form} form, opset {reduced.model.opset}"
         yield f"Smallest case: {reduced.case}, {form}{reduced.fourth_output}."
@@ -38,35 +41,35 @@ def sentences(reduced: ReducedCase) -> Iterator[str]:
     if reduced.found_in:
         yield f"Found on {reduced.found_in}"
     if reduced.dropped:
-        yield f"Smaller: {', '.join(reduced.dropped)}."
+        yield f"Reduced: {', '.join(reduced.dropped)}."
     if reduced.has_one_limit:
         yield ONE_LIMIT
-    end = f" {reduced.stopped}".rstrip() if reduced.is_finished else _TIME_UP
+    reason = f" {reduced.stopped}".rstrip() if reduced.is_finished else _TIME_LIMIT
     cases = "case" if reduced.trials == 1 else "cases"
-    yield f"{reduced.trials} smaller {cases} run in {reduced.seconds:.1f} s.{end}"
+    yield f"{reduced.trials} smaller {cases} run in {reduced.seconds:.1f} s.{reason}"
 
 
 def nothing_sentence(found: NothingFails, runtime: str) -> str:
-    """What was tried, where nothing fails, and what was not judged."""
-    so_far = "" if found.is_finished else " in the time given (--seconds), which did not suffice for everything"
-    said = [f"Nothing fails on {runtime}{so_far}: {_right(found)}."]
+    """State that nothing fails, what was tried and what was not judged."""
+    limit = "" if found.is_finished else " within the time limit (--seconds), which was too short to try everything"
+    parts = [f"Nothing fails on {runtime}{limit}: {_right(found)}."]
     if found.is_read and found.unread:
         count = "1 attention" if found.unread == 1 else f"{found.unread} attentions"
-        alone = f"; every node alone was right at {_listed(found.alone)}" if found.alone else ""
-        said.append(f"{count} of it could not be read{alone}.")
+        alone = f"; every node by itself is right at {_listed(found.alone)}" if found.alone else ""
+        parts.append(f"{count} in the model could not be read{alone}.")
     if found.not_judged:
-        said.append(f"Not judged: {_listed(found.not_judged, 'of such')}.")
-    return " ".join(said)
+        parts.append(f"Not judged: {_listed(found.not_judged, 'entries')}.")
+    return " ".join(parts)
 
 
 def _right(found: NothingFails) -> str:
     if not found.is_read:
         where = "on the given arrays" if found.is_given else f"at {_listed(found.alone)}"
-        return f"no attention of it could be read; every node alone was right {where}"
+        return f"no attention in the model could be read; every node by itself is right {where}"
     if found.is_given:
         return "right on the given arrays"
-    asked = "the ladder of spreads and the probes" if found.is_finished else "what was tried"
-    return f"right on {asked} at {_listed(found.tried)}"
+    tried = "the ladder of spreads and the probes" if found.is_finished else "the inputs that were tried"
+    return f"right on {tried} at {_listed(found.tried)}"
 
 
 def _listed(texts: tuple[str, ...], what: str = "sets of sizes") -> str:
@@ -75,7 +78,7 @@ def _listed(texts: tuple[str, ...], what: str = "sets of sizes") -> str:
 
 
 def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
-    """The judgement of the smallest case."""
+    """The agreement record of the smallest case."""
     agreement = reduced.agreement
     case = reduced.trial.case if reduced.case and reduced.trial is not None else None
     plain = AgreementRecord(
@@ -86,7 +89,7 @@ def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
         runtime=reduced.runtime,
         outcome=Outcome.DISAGREES if reduced.kind is Conformity.WRONG else Outcome.FAILED,
         reason=reduced.message,
-        warnings=() if reduced.is_finished else ("The time was up before nothing smaller was found.",),
+        warnings=() if reduced.is_finished else ("The time limit was reached before the reduction finished.",),
         spec=None if case is None else case.spec,
         past_seq_len=case.past_seq_len if case is not None and case.spec.has_past else -1,
         site=reduced.failure.output,
@@ -103,15 +106,15 @@ def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
 
 def nothing_record(found: NothingFails, *, target: str, runtime: str) -> AgreementRecord:
     """The record of a model in which nothing fails: right, with the last sizes that were tried."""
-    looked = "ladder and probes" if found.is_read else "every node alone"
+    inputs = "ladder and probes" if found.is_read else "every node alone"
     sentence = nothing_sentence(found, runtime)
-    whole = found.is_read and found.is_finished and not found.unread and not found.not_judged
+    is_complete = found.is_read and found.is_finished and not found.unread and not found.not_judged
     return AgreementRecord(
         target=target,
         case=found.tried[-1],
         runtime=runtime,
-        inputs=GIVEN if found.is_given else looked,
-        warnings=() if whole else (sentence,),
+        inputs=GIVEN if found.is_given else inputs,
+        warnings=() if is_complete else (sentence,),
     )
 
 

@@ -1,7 +1,7 @@
-"""Trials within a time, each asked one question: is it the same failure?
+"""Run candidate cases within a time limit and check whether each fails in the same way.
 
-A smaller case that fails in another way would lead away from what was found, so kind,
-output and error text must stay; numbers and names in the text may change.
+A candidate that fails in another way would lead to a different bug, so kind, output and error text
+must stay the same; numbers and names in the text may change. Does not choose the candidates.
 """
 
 import math
@@ -18,17 +18,18 @@ __all__ = ["KeptFailure", "OutOfTimeError", "ReductionTrials", "failure_of", "me
 
 
 class OutOfTimeError(Exception):
-    """The time is up; what was found so far is kept by the caller. Never leaves the workflow."""
+    """The time limit is reached. The caller keeps the best case so far; the error never leaves the workflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFailure:
-    """What must stay while a case shrinks.
+    """The failure that must stay the same while a case shrinks.
 
     Args:
         kind: WRONG, REFUSED or CRASHED.
         output: The wrong output, or "".
-        sign: How: the verdict, "not finite" or "shape" of a wrong output; the error text without numbers.
+        sign: For a wrong output the verdict, "not finite" or "shape"; for a refusal the error text without
+            numbers and names.
     """
 
     kind: Conformity
@@ -36,7 +37,7 @@ class KeptFailure:
     sign: str = ""
 
     def is_same(self, other: "KeptFailure | None") -> bool:
-        """Whether another failure is this one; a proof may stand for a suspicion, never the reverse."""
+        """Whether another failure is the same; WRONG may replace SUSPICIOUS, never the reverse."""
         if other is None or (self.kind, self.output) != (other.kind, other.output):
             return False
         return self.sign == other.sign or (self.sign, other.sign) == (Verdict.SUSPICIOUS, Verdict.WRONG)
@@ -76,13 +77,14 @@ def message_shape(text: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class ReductionTrials:
-    """Runs candidates on one runtime until the time is up.
+    """Runs candidates on one runtime until the deadline.
 
     Args:
         sessions: Open sessions of the runtime.
-        failure: What a candidate must still show.
-        clock: Seconds, monotonic.
-        deadline: Of that clock; no trial begins after it.
+        failure: The failure that a candidate must reproduce.
+        clock: Returns monotonic seconds.
+        deadline: Time of that clock after which no trial starts.
+        count: Number of candidates that were run.
     """
 
     sessions: Sessions
@@ -97,11 +99,11 @@ class ReductionTrials:
         if self.clock() >= self.deadline:
             raise OutOfTimeError
 
-    def still(self, trial: CaseTrial) -> TrialResult | None:
-        """The result if the trial fails in the same way, else None.
+    def reproduce(self, trial: CaseTrial) -> TrialResult | None:
+        """Run a trial; return its result if it fails in the same way, else None.
 
         Raises:
-            OutOfTimeError: If the time is up.
+            OutOfTimeError: If the deadline is reached.
         """
         key = _key(trial)
         if key in self._rejected:
@@ -110,7 +112,7 @@ class ReductionTrials:
         self.count += 1
         try:
             result = run_case(trial, self.sessions)
-        except (CaseError, ExportError):  # a candidate that cannot exist
+        except (CaseError, ExportError):  # the candidate is not a valid case
             self._rejected.add(key)
             return None
         if self.failure.is_same(failure_of(result)):
@@ -118,14 +120,14 @@ class ReductionTrials:
         self._rejected.add(key)
         return None
 
-    def first(self, candidates: Iterable[CaseTrial]) -> tuple[CaseTrial, TrialResult] | None:
-        """The first candidate that fails in the same way.
+    def first_failing(self, candidates: Iterable[CaseTrial]) -> tuple[CaseTrial, TrialResult] | None:
+        """The first candidate that fails in the same way, or None.
 
         Raises:
-            OutOfTimeError: If the time is up.
+            OutOfTimeError: If the deadline is reached.
         """
         for trial in candidates:
-            result = self.still(trial)
+            result = self.reproduce(trial)
             if result is not None:
                 return trial, result
         return None

@@ -1,4 +1,4 @@
-"""The bundle runs without us, says by its exit code what is so, has the same bytes every time and keeps secrets."""
+"""The bundle runs without sdpa_onnx, reports by its exit code, is byte-identical each time and leaks no secret."""
 
 import getpass
 import io
@@ -42,9 +42,9 @@ def _model(spec: AttentionSpec, dtype: Dtype = Dtype.FLOAT32) -> OnnxModel:
 
 
 def _planted(name: str = "scale-missing", dtype: Dtype = Dtype.FLOAT32, runtime: str = "ort-cpu") -> ReducedCase:
-    """A case that is wrong on a planted runtime, and so right on the real one."""
-    sick = Planted(fault(name), name=runtime, real=get_runtime(runtime))
-    found = reduce_model(_model(_SPEC, dtype), sick, CheckOptions(sizes={"q_seq_len": 5, "kv_seq_len": 6}))
+    """A case that is wrong on a runtime with a planted fault and right on the real runtime."""
+    faulty = Planted(fault(name), name=runtime, real=get_runtime(runtime))
+    found = reduce_model(_model(_SPEC, dtype), faulty, CheckOptions(sizes={"q_seq_len": 5, "kv_seq_len": 6}))
     assert isinstance(found, ReducedCase)
     return found
 
@@ -55,15 +55,15 @@ def planted() -> ReducedCase:
 
 
 def _run_alone(reduced: ReducedCase, folder: Path) -> "subprocess.CompletedProcess[str]":
-    """Unpack and run in an interpreter that has the packages, but neither us nor the user's settings."""
+    """Unpack and run in an interpreter that has the packages, but neither sdpa_onnx nor the user's settings."""
     write_bundle(folder / "case.zip", reduced)
     alone = folder / "alone"
     with zipfile.ZipFile(folder / "case.zip") as archive:
         archive.extractall(alone)
-    # -S: no .pth file is read, which is how an editable install of ours is found.
+    # -S: ignore .pth files, through which an editable install of sdpa_onnx is found.
     paths = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     environment = {"PYTHONPATH": os.pathsep.join(paths), "PATH": "", "OMP_NUM_THREADS": "1"}
-    us = subprocess.run(
+    own_import = subprocess.run(
         [sys.executable, "-S", "-s", "-c", "import sdpa_onnx"],
         cwd=alone,
         env=environment,
@@ -71,8 +71,8 @@ def _run_alone(reduced: ReducedCase, folder: Path) -> "subprocess.CompletedProce
         text=True,
         check=False,
     )
-    if "No module named 'sdpa_onnx'" not in us.stderr:
-        pytest.skip("sdpa_onnx is installed beside its packages, so the program cannot be run without it")
+    if "No module named 'sdpa_onnx'" not in own_import.stderr:
+        pytest.skip("sdpa_onnx is installed next to its dependencies, so the script cannot run without it")
     return subprocess.run(
         [sys.executable, "-S", "-s", str(alone / "reproduce.py")],
         cwd=alone,
@@ -85,7 +85,7 @@ def _run_alone(reduced: ReducedCase, folder: Path) -> "subprocess.CompletedProce
 
 @_HAS_THE_FAULT
 def test_wrong_runtime_is_reproduced(tmp_path: Path) -> None:
-    """The fault of today's onnxruntime: the difference is printed, exit code 1; outputs that are right say so."""
+    """The fault of onnxruntime 1.32.0: the script prints the difference and exits with 1; other outputs are right."""
     spec = replace(_SPEC, has_past=True)
     found = reduce_model(_model(spec), get_runtime("ort-cpu"), CheckOptions(sizes={}))
     assert isinstance(found, ReducedCase)
@@ -101,12 +101,12 @@ def test_wrong_runtime_is_reproduced(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["ort-cpu", "onnx-reference", "openvino"])
-def test_right_runtime_ends_with_zero(runtime: str, tmp_path: Path) -> None:
+def test_right_runtime_exits_with_zero(runtime: str, tmp_path: Path) -> None:
     """A case that was wrong on a planted runtime is right on the real one: exit code 0."""
     try:
         available = get_runtime(runtime).available()
-    except Exception:  # noqa: BLE001 - not registered here
-        pytest.skip(f"{runtime} is not here")
+    except Exception:  # noqa: BLE001 - not registered
+        pytest.skip(f"{runtime} is not installed")
     if isinstance(available, Unsupported):
         pytest.skip(available.reason)
     done = _run_alone(_planted(runtime=runtime), tmp_path)
@@ -115,15 +115,15 @@ def test_right_runtime_ends_with_zero(runtime: str, tmp_path: Path) -> None:
 
 
 def test_bfloat16(tmp_path: Path) -> None:
-    """A fault in bfloat16 only stays in bfloat16: stored as float32, run in its own type."""
+    """A fault that exists only in bfloat16 stays in bfloat16: inputs are stored as float32 and run as bfloat16."""
 
     def off(inputs: Arrays, outputs: Outputs) -> Outputs:
         if inputs["Q"].dtype.name != "bfloat16":
             return outputs
         return {name: (array.astype(np.float32) + np.float32(1)).astype(array.dtype) for name, array in outputs.items()}
 
-    sick = Faulty(off, name="onnx-reference", real=get_runtime("onnx-reference"))
-    found = reduce_model(_model(_SPEC, Dtype.BFLOAT16), sick, CheckOptions(sizes={"q_seq_len": 3, "kv_seq_len": 4}))
+    faulty = Faulty(off, name="onnx-reference", real=get_runtime("onnx-reference"))
+    found = reduce_model(_model(_SPEC, Dtype.BFLOAT16), faulty, CheckOptions(sizes={"q_seq_len": 3, "kv_seq_len": 4}))
     assert isinstance(found, ReducedCase)
     assert found.case == "b1_hq1_hkv1_q1_kv1_d1_bf16"
     done = _run_alone(found, tmp_path)
@@ -133,7 +133,7 @@ def test_bfloat16(tmp_path: Path) -> None:
 
 
 def test_refusal_is_reproduced(tmp_path: Path) -> None:
-    """A runtime that raises: its own words, exit code 1."""
+    """If the runtime raises, the script prints its error and exits with 1."""
     found = reduce_model(_strange(), get_runtime("ort-cpu"), CheckOptions(sizes={}))
     assert isinstance(found, ReducedCase)
     done = _run_alone(found, tmp_path)
@@ -143,10 +143,10 @@ def test_refusal_is_reproduced(tmp_path: Path) -> None:
 
 
 def test_wrong_shape_and_nan_are_outside(planted: ReducedCase, tmp_path: Path) -> None:
-    """The program's own comparison can fail: planted NaN, infinity, shape and a difference of twice the bound."""
+    """The script's comparison fails on a planted NaN, infinity, wrong shape and an error of twice the bound."""
     program = bundle_files(planted)["reproduce.py"].decode()
     names: dict[str, object] = {"__name__": "reproduce", "__file__": str(tmp_path / "reproduce.py")}
-    exec(compile(program, "reproduce.py", "exec"), names)  # noqa: S102 - our own text
+    exec(compile(program, "reproduce.py", "exec"), names)  # noqa: S102 - text generated by sdpa_onnx
     compare = names["compare"]
     assert callable(compare)
     oracle, bound = np.array([1.0, 2.0]), np.array([0.25, 0.25])
@@ -158,8 +158,8 @@ def test_wrong_shape_and_nan_are_outside(planted: ReducedCase, tmp_path: Path) -
         assert not compare("Y", np.array(wrong), oracle, bound)
 
 
-def test_suspicious_case_ends_with_zero_and_says_why(tmp_path: Path) -> None:
-    """What is not proved wrong is called suspicious in program and README; inside the bound the exit code is 0."""
+def test_suspicious_case_exits_with_zero_and_explains_it(tmp_path: Path) -> None:
+    """A failure that is not proved is called suspicious in script and README; inside the bound the exit code is 0."""
 
     def off(_: Arrays, outputs: Outputs) -> Outputs:
         return {name: (array * np.float64(1 + 1e-6)).astype(array.dtype) for name, array in outputs.items()}
@@ -170,24 +170,24 @@ def test_suspicious_case_ends_with_zero_and_says_why(tmp_path: Path) -> None:
     assert isinstance(found, ReducedCase)
     assert found.verdict is Verdict.SUSPICIOUS
     files = {name: bundle_files(found)[name].decode() for name in ("reproduce.py", "README.txt")}
-    says = " is suspicious: All 2560 elements are within the proven bound, the worst at "
-    assert says in files["reproduce.py"].splitlines()[0]
-    assert says in files["README.txt"].splitlines()[0]
+    headline = " is suspicious: All 2560 elements are within the proven bound, the worst at "
+    assert headline in files["reproduce.py"].splitlines()[0]
+    assert headline in files["README.txt"].splitlines()[0]
     assert files["README.txt"].endswith(
-        "This case is suspicious, not proved wrong: every element lies inside its bound, but together they\n"
-        "cannot be explained by rounding. So the program prints small differences and exits with 0.\n"
+        "This case is suspicious, not proved wrong: every element is inside its bound, but rounding does not\n"
+        "explain the errors together. So the script prints small differences and exits with 0.\n"
     )
     with np.load(io.BytesIO(bundle_files(found)["expected.npz"])) as stored:
         oracle, bound = stored["Y:oracle"], stored["Y:bound"]
-    given = off({}, {"Y": oracle.astype(np.float32)})["Y"]
-    assert bool((np.abs(given - oracle) <= bound).all())
+    faulty_output = off({}, {"Y": oracle.astype(np.float32)})["Y"]
+    assert bool((np.abs(faulty_output - oracle) <= bound).all())
     done = _run_alone(found, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Y: right, 0 of 2560 elements outside the bound; at ")
 
 
 def test_openvino_sends_nothing() -> None:
-    """The program switches the telemetry of OpenVINO off before it imports the package, in every place."""
+    """The script disables OpenVINO's telemetry before every import of the package."""
     program = script("openvino", "It is wrong.", threads=1)
     off = 'sys.modules["openvino_telemetry"] = None'
     lines = [line.split("#")[0].strip() for line in program.splitlines()]
@@ -196,22 +196,22 @@ def test_openvino_sends_nothing() -> None:
     assert lines.index(off) < min(imports)
 
 
-def test_unknown_runtime_says_how_to_plug_in() -> None:
-    """A runtime of another package: the program has the place where it is written."""
+def test_unknown_runtime_gets_a_placeholder() -> None:
+    """For a runtime of another package the script has a placeholder for the code that runs it."""
     text = script("my-engine", "It is wrong.", threads=1)
-    assert 'raise SystemExit("Write in run() how my-engine loads and runs a model.")' in text
+    assert 'raise SystemExit("Write the code in run() that loads and runs a model in my-engine.")' in text
     compile(text, "reproduce.py", "exec")
 
 
-def test_text_that_would_break_the_program_is_refused() -> None:
-    """Three quotes end a docstring."""
+def test_text_that_would_break_the_script_is_refused() -> None:
+    """Triple quotes would end the docstring of the script."""
     with pytest.raises(PlanError) as raised:
         script("ort-cpu", 'a """ b', threads=1)
-    assert str(raised.value) == ("What is wrong must be plain text, without quotes of three and backslashes.")
+    assert str(raised.value) == "The description of the failure must not contain triple quotes or backslashes."
 
 
 def test_same_bytes(planted: ReducedCase, tmp_path: Path) -> None:
-    """Written twice, it is the same file; its members are the six."""
+    """Two bundles of one case are byte-identical and have the six members."""
     first, second = (write_bundle(tmp_path / name, planted).read_bytes() for name in ("a.zip", "b.zip"))
     assert first == second
     with zipfile.ZipFile(io.BytesIO(first)) as archive:
@@ -230,7 +230,7 @@ def test_same_bytes(planted: ReducedCase, tmp_path: Path) -> None:
 
 
 def test_cannot_be_written(planted: ReducedCase, tmp_path: Path) -> None:
-    """A folder in its place, or no folder at all; nothing is left behind."""
+    """A path that is a folder and a path in a missing folder are refused; no temporary file remains."""
     with pytest.raises(PlanError, match=r"^\S+ is not a regular file\. Give the name of a file\.$"):
         write_bundle(tmp_path, planted)
     with pytest.raises(PlanError, match=r"^Cannot write \S+: No such file or directory\.$"):
@@ -242,7 +242,7 @@ _SECRETS = ("customer", "secret", "layer_norm_of_acme", "/srv/alice", "alice")
 
 
 def _strange() -> OnnxModel:
-    """A model that is refused, full of what nobody else should read."""
+    """A refused model full of confidential names, paths and weights."""
     weight = np.random.default_rng(7).standard_normal((4, 4)).astype(np.float32)
     nodes = [
         helper.make_node("MatMul", ["customer_x", "secret_weight"], ["secret_a"], name="layer_norm_of_acme"),
@@ -265,7 +265,7 @@ def _strange() -> OnnxModel:
 
 
 def _members(reduced: ReducedCase) -> dict[str, bytes]:
-    """Every file of a bundle, the arrays' own files inside too."""
+    """Every file of a bundle, with the members of its .npz files."""
     members = dict(bundle_files(reduced))
     for name in ("inputs.npz", "expected.npz"):
         with zipfile.ZipFile(io.BytesIO(members[name])) as archive:
@@ -273,38 +273,38 @@ def _members(reduced: ReducedCase) -> dict[str, bytes]:
     return members
 
 
-def test_anonymous_bundle_keeps_secrets() -> None:
-    """Names, texts, paths, producer, weights and inputs are gone; only the operator that is refused stays by name."""
+def test_anonymous_bundle_leaks_no_secret() -> None:
+    """Names, texts, paths, producer, weights and inputs are gone; only the name of the refused operator stays."""
     model = _strange()
     weight = model.ir.graph.initializers["secret_weight"].const_value
     assert weight is not None
     found = reduce_model(model, get_runtime("ort-cpu"), CheckOptions(sizes={}))
     assert isinstance(found, ReducedCase)
-    given = found.feeds["secret_a"]
+    feed = found.feeds["secret_a"]
     plain = b"".join(_members(found).values())
-    assert b"secret_weight" in plain  # so that the search below could find something
+    assert b"secret_weight" in plain  # proves that the search below can find it
     assert weight.numpy().tobytes() in plain
     made = anonymise(found, get_runtime("ort-cpu"))
     assert made.still_fails
     for name, content in _members(made.reduced).items():
         text = content.replace(b"customer.domain", b"")
         assert not [secret for secret in _SECRETS if secret.encode() in text], name
-        for number in (*weight.numpy().flat, *given.flat):
+        for number in (*weight.numpy().flat, *feed.flat):
             assert number.tobytes() not in content, name
     assert made.reduced.model.node_counts() == {"Strange": 1}
 
 
-def test_no_bundle_tells_of_this_machine(planted: ReducedCase) -> None:
-    """No folder, host or user of the machine that wrote it, anonymous or not."""
-    places = (str(Path.cwd()), str(Path.home()), platform.node(), sys.prefix, getpass.getuser())
-    words = [word for word in places if len(word) > 4]  # "root" may stand in any text
+def test_no_bundle_identifies_this_machine(planted: ReducedCase) -> None:
+    """A bundle contains no folder, host name or user name of the machine that wrote it."""
+    identifiers = (str(Path.cwd()), str(Path.home()), platform.node(), sys.prefix, getpass.getuser())
+    long_enough = [text for text in identifiers if len(text) > 4]  # "root" may occur in any text
     for name, content in _members(planted).items():
-        assert not [word for word in words if word.encode() in content], name
+        assert not [text for text in long_enough if text.encode() in content], name
 
 
 @pytest.mark.slow
 def test_anonymous_attention_still_fails(module_model: OnnxModel) -> None:
-    """Random numbers of the same scale: the planted fault is there again, on names without meaning."""
+    """With random numbers of the same scale and generic names the planted fault occurs again."""
     runtime = Planted(fault("scale-missing"))
     found = reduce_model(module_model, runtime, CheckOptions(sizes={}))
     assert isinstance(found, ReducedCase)
@@ -312,13 +312,13 @@ def test_anonymous_attention_still_fails(module_model: OnnxModel) -> None:
     assert made.still_fails
     assert sorted(made.reduced.feeds) == ["v0", "v1", "v2"]
     assert made.reduced.kind is Conformity.WRONG
-    says = [reduced.message.partition(" It looks as if ")[2] for reduced in (found, made.reduced)]
-    assert says[0] == says[1] != ""
+    explanations = [reduced.message.partition(" It looks as if ")[2] for reduced in (found, made.reduced)]
+    assert explanations[0] == explanations[1] != ""
     assert (made.reduced.found_in, made.reduced.dropped) == ("", ())
 
 
 def test_anonymous_case_that_no_longer_fails() -> None:
-    """A fault of one number goes with that number, and is not called by the old name."""
+    """A fault that needs one particular number disappears with it, and the old message is not kept."""
 
     def off_at_seven(inputs: Arrays, outputs: Outputs) -> Outputs:
         return {name: array + np.float32(np.any(inputs["V"] == 7.0)) for name, array in outputs.items()}
@@ -340,7 +340,7 @@ _SHAPES = (("Q", 4, 16), ("K", 2, 16), ("V", 2, 8))
 
 
 def test_anonymous_graph_keeps_structure() -> None:
-    """Sizes, axes and single numbers stay; a mask keeps its share, NaN its place."""
+    """Sizes, axes and single numbers stay; a mask keeps its share of True, NaN and infinity their positions."""
     spec = replace(_SPEC, mask=MaskKind.BOOL, scale=0.3)
     rng = np.random.default_rng(0)
     model, names = generic_model(_model(spec), rng)

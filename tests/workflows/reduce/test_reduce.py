@@ -1,4 +1,4 @@
-"""Real and planted faults become one head, few keys and one option less; a right model stays whole."""
+"""Real and planted faults are reduced to one head, few keys and no unneeded option; a right model has no failure."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -47,7 +47,7 @@ def _reduced(found: ReducedCase | NothingFails) -> ReducedCase:
 
 
 def _fails_again(reduced: ReducedCase) -> KeptFailure | None:
-    """Run the small model anew, on the runtime itself."""
+    """Run the reduced model again on the real runtime."""
     with get_runtime(reduced.runtime).load(reduced.model, LoadOptions()) as session:
         outputs = session.run(reduced.feeds)
     for name, bounded in reduced.expected.items():
@@ -59,7 +59,7 @@ def _fails_again(reduced: ReducedCase) -> KeptFailure | None:
 
 @_HAS_THE_FAULT
 def test_one_query_with_several_new_keys() -> None:
-    """The fault of today's onnxruntime in a large case with a mask and a softcap: what has no part in it is gone."""
+    """The fault of onnxruntime 1.32.0 in a large case with mask and softcap: what it does not need is removed."""
     sizes = {"batch_size": 3, "q_seq_len": 1, "kv_seq_len": 30, "past_seq_len": 20}
     found = _reduced(reduce_model(_model(_PAST), get_runtime("ort-cpu"), CheckOptions(sizes=sizes)))
     assert found.case == "b1_hq1_hkv1_q1_kv2_d1_f32_causal_past1"
@@ -70,8 +70,8 @@ def test_one_query_with_several_new_keys() -> None:
 
 
 @_HAS_THE_FAULT
-def test_found_without_being_told_the_sizes() -> None:
-    """The sizes that the fault needs are among those that are tried."""
+def test_found_without_sizes_from_the_caller() -> None:
+    """The sizes that trigger the fault are among the sizes tried by default."""
     spec = replace(_SPEC, is_causal=True, has_past=True)
     found = _reduced(reduce_model(_model(spec), get_runtime("ort-cpu"), CheckOptions(sizes={})))
     assert found.case == "b1_hq1_hkv1_q1_kv2_d1_f32_causal_past1"
@@ -79,7 +79,7 @@ def test_found_without_being_told_the_sizes() -> None:
 
 @_HAS_THE_FAULT
 def test_scores_that_hide_no_key() -> None:
-    """The fourth output holds the lowest number in place of minus infinity; on the way the mask and the cache go."""
+    """The fourth output has the lowest finite number instead of -inf; the reduction keeps the mode of that output."""
     spec = replace(_PAST, softcap=0.0)
     trial = CaseTrial(case=_small(spec), qk_mode=QkOutputMode.AFTER_MASK)
     sizes = {"batch_size": 2, "q_seq_len": 5, "kv_seq_len": 6, "past_seq_len": 3}
@@ -93,7 +93,7 @@ def test_scores_that_hide_no_key() -> None:
 
 @_HAS_THE_FAULT
 def test_refused_mask() -> None:
-    """A mask for all queries at once is refused: the smallest has two queries and one key."""
+    """A mask broadcast over the queries is refused: the smallest case has two queries and one key."""
     graph = build_attention_model(replace(_SPEC, mask=MaskKind.BOOL), opset=23, dtype=Dtype.FLOAT16)
     mask = next(value for value in graph.graph.inputs if value.name == "attn_mask")
     mask.shape = ir.Shape(["batch_size", 1, 1, "kv_seq_len"])
@@ -106,7 +106,7 @@ def test_refused_mask() -> None:
 
 @_HAS_THE_FAULT
 def test_short_mask_keeps_an_opset_that_has_it() -> None:
-    """A mask shorter than the keys is refused by this runtime; below opset 24 it would be right to refuse it."""
+    """This runtime refuses a mask shorter than the keys, which is a fault only from opset 24 on."""
     case = draw_case(0, 889)
     check = CheckOptions(sizes={}, inputs=case.inputs.onnx_feeds())
     found = _reduced(reduce_model(fuzz_model(case.graph), get_runtime("ort-cpu"), check))
@@ -116,8 +116,8 @@ def test_short_mask_keeps_an_opset_that_has_it() -> None:
 
 
 @pytest.mark.parametrize("number", [240, 880])
-def test_mask_beside_lengths_is_reduced(number: int) -> None:
-    """Where neither has a part in the fault both go."""
+def test_mask_with_lengths_is_reduced(number: int) -> None:
+    """If the fault needs neither the mask nor the lengths, both are removed."""
     case = draw_case(0, number)
     assert case.inputs.attn_mask is not None
     assert case.inputs.nonpad_kv_seqlen is not None
@@ -129,7 +129,7 @@ def test_mask_beside_lengths_is_reduced(number: int) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
 def test_3d_arrays_without_an_element(shape: tuple[int, int, int]) -> None:
-    """No sample, query or key: heads are split and joined by the spec, and the bound has the shape of the output."""
+    """With no sample, query or key, heads are still split and merged, and the bound has the shape of the output."""
     batch_size, queries, keys = shape
     spec = replace(_SPEC, layout=Layout.BSH)
     case = AttentionCase(spec=spec, batch_size=batch_size, q_seq_len=queries, kv_seq_len=keys)
@@ -156,15 +156,15 @@ def test_3d_arrays_without_an_element(shape: tuple[int, int, int]) -> None:
     ids=lambda value: value if isinstance(value, str) and "-" in value else "",
 )
 def test_planted_fault_keeps_only_what_it_needs(name: str, spec: AttentionSpec, case: str) -> None:
-    """Two heads stay for a fault of heads, two samples for one of samples, two queries for one of the layout."""
+    """A fault of heads keeps several heads, a fault of the batch two samples, a fault of the layout two queries."""
     found = _reduced(reduce_model(_model(spec), Planted(fault(name)), CheckOptions(sizes=_SIZES)))
     assert (found.kind, found.is_finished) == (Conformity.WRONG, True)
     assert found.case == case
-    assert _fails_again(found) is None  # the real runtime is right on it: the fault was planted
+    assert _fails_again(found) is None  # the real runtime is right: the fault is planted
 
 
 def test_not_finite_stays_not_finite() -> None:
-    """A NaN is not traded for another fault of the same runtime."""
+    """The reduction of a NaN does not end at another fault of the same runtime."""
 
     def two_faults(inputs: Feeds, outputs: Outputs) -> Outputs:
         output = 1.01 * outputs["Y"]
@@ -178,8 +178,8 @@ def test_not_finite_stays_not_finite() -> None:
     assert "NaN" in found.message
 
 
-def test_crash_is_reduced_too() -> None:
-    """A runtime that takes its process with it above four keys: five are left."""
+def test_crash_is_reduced() -> None:
+    """A runtime crashes above four keys: the smallest case has five."""
 
     def dies(inputs: Feeds, outputs: Outputs) -> Outputs:
         if inputs["K"].shape[2] > 4:
@@ -192,7 +192,7 @@ def test_crash_is_reduced_too() -> None:
 
 
 def test_given_arrays_are_kept() -> None:
-    """What the user gave is cut and simplified, never drawn anew."""
+    """The user's arrays are sliced and simplified, never replaced by new draws."""
 
     def off_where_value_is_seven(inputs: Feeds, outputs: Outputs) -> Outputs:
         return {name: array + np.float32(np.any(inputs["V"] == 7.0)) for name, array in outputs.items()}
@@ -210,14 +210,14 @@ def test_given_arrays_are_kept() -> None:
 
 
 def test_failing_attention_inside_a_module(module_model: OnnxModel) -> None:
-    """The attention is cut out of what surrounds it, on the arrays that it got there."""
+    """The attention is cut out of the module with the inputs that it had there."""
     found = _reduced(reduce_model(module_model, Planted(fault("scale-missing")), CheckOptions(sizes={})))
     assert found.case == "b1_hq1_hkv1_q1_kv2_d2_f32_dv1"
     assert found.model.node_counts() == {"Attention": 1}
 
 
 def test_wrong_node_that_is_no_attention(module_model: OnnxModel) -> None:
-    """The product before the attention is cut out with the reference's values, and its own limit."""
+    """The MatMul before the attention is cut out with the values of the reference and its own limit."""
     products = {node.outputs[0].name for node in module_model.ir.graph if node.op_type == "MatMul"}
     first = next(node.outputs[0].name for node in module_model.ir.graph if node.op_type == "MatMul")
 
@@ -237,7 +237,7 @@ def test_wrong_node_that_is_no_attention(module_model: OnnxModel) -> None:
 
 
 def test_refused_operator_is_cut_out() -> None:
-    """Of a model with one operator that the runtime has not, that operator is left."""
+    """A model with one unsupported operator is reduced to that operator."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("Abs", ["a"], ["b"]),
@@ -254,18 +254,18 @@ def test_refused_operator_is_cut_out() -> None:
         {"Strange": 1},
         ("batch_size 2 -> 1", "nodes 4 -> 1"),
     )
-    assert found.feeds["b"].min() >= 0.0  # what Relu and Abs give there
+    assert found.feeds["b"].min() >= 0.0  # the output of Relu and Abs
 
 
-def test_runtime_that_takes_nothing() -> None:
-    """What a runtime says before it loads is reduced too."""
+def test_runtime_that_supports_nothing() -> None:
+    """A refusal from `Runtime.supports`, before loading, is reduced too."""
     found = _reduced(reduce_model(_model(_SPEC), Refusing(), CheckOptions(sizes={})))
     assert (found.kind, found.case) == (Conformity.REFUSED, "b1_hq1_hkv1_q1_kv1_d1_f32")
 
 
 @pytest.mark.slow
 def test_right_model_has_nothing_to_reduce(module_model: OnnxModel) -> None:
-    """Right attentions are told with what was tried."""
+    """For a right model the sentence lists what was tried."""
     found = reduce_model(module_model, get_runtime("ort-cpu"), CheckOptions(sizes={}))
     assert isinstance(found, NothingFails)
     assert nothing_sentence(found, "ort-cpu") == (
@@ -275,8 +275,8 @@ def test_right_model_has_nothing_to_reduce(module_model: OnnxModel) -> None:
     assert nothing_record(found, target="m.onnx", runtime="ort-cpu").outcome == "ok"
 
 
-def test_time_that_is_up_gives_the_best_so_far() -> None:
-    """The clock stops the shrinking, and the case says so."""
+def test_time_limit_returns_the_best_so_far() -> None:
+    """The clock stops the reduction, and the text and the record report it."""
     now = iter(np.arange(0.0, 1000.0))
     runtime = Planted(fault("scale-missing"))
     found = _reduced(
@@ -286,12 +286,13 @@ def test_time_that_is_up_gives_the_best_so_far() -> None:
     assert (found.is_finished, whole.is_finished) == (False, True)
     assert 0 < found.trials < 10 < whole.trials
     assert sum(array.size for array in found.feeds.values()) > sum(array.size for array in whole.feeds.values())
-    assert "The time was up: a smaller case may exist (--seconds)." in list(sentences(found))[-1]
-    assert reduced_record(found, target="m.onnx").warnings == ("The time was up before nothing smaller was found.",)
+    assert "The time limit was reached: a smaller case may exist (--seconds)." in list(sentences(found))[-1]
+    warnings = reduced_record(found, target="m.onnx").warnings
+    assert warnings == ("The time limit was reached before the reduction finished.",)
 
 
 def test_unknown_axis() -> None:
-    """A size of an axis that is not there."""
+    """A size for an axis that the model does not have is refused."""
     with pytest.raises(PlanError) as raised:
         reduce_model(_model(_SPEC), get_runtime("ort-cpu"), CheckOptions(sizes={"keys": 3}))
     assert str(raised.value) == "The model has no axis 'keys'. It has batch_size, q_seq_len, kv_seq_len."
@@ -300,36 +301,36 @@ def test_unknown_axis() -> None:
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("size", ["batch_size", "q_seq_len", "kv_seq_len", "past_seq_len", "kv_num_heads"])
 def test_cut_case_is_a_part_of_the_whole(size: str, layout: Layout) -> None:
-    """On some samples, queries or heads a runtime gives what it gave there on all; on fewer keys it stays right."""
+    """A slice of samples, queries or heads has the same output as in the whole case; with fewer keys it stays right."""
     spec = replace(_SPEC, has_past=True, mask=MaskKind.BOOL, layout=layout)
     trial = CaseTrial(case=_small(spec))
     trial = replace(trial, inputs=trial.draw())
     index = np.array([1])
     part = cut(trial, size, index)
     with Sessions(get_runtime("ort-cpu")) as sessions:
-        whole, less = (run_case(one, sessions) for one in (trial, part))
-    assert whole.kind is less.kind is Conformity.RIGHT
+        whole, sliced = (run_case(one, sessions) for one in (trial, part))
+    assert whole.kind is sliced.kind is Conformity.RIGHT
     if size in ("batch_size", "q_seq_len", "kv_num_heads"):
-        wanted = _apart(whole.outputs["Y"], 4)
+        expected = _heads_split(whole.outputs["Y"], 4)
         axis = {"batch_size": 0, "kv_num_heads": 1, "q_seq_len": 2}[size]
         kept = np.array([2, 3]) if size == "kv_num_heads" else index
         np.testing.assert_allclose(
-            _apart(less.outputs["Y"], part.case.spec.q_num_heads), wanted.take(kept, axis), rtol=1e-5
+            _heads_split(sliced.outputs["Y"], part.case.spec.q_num_heads), expected.take(kept, axis), rtol=1e-5
         )
 
 
 def test_cut_groups_keeps_the_key_heads() -> None:
-    """The second query head of each key head."""
+    """Slicing the groups keeps the second query head of each key/value head."""
     trial = CaseTrial(case=_small(_SPEC))
     trial = replace(trial, inputs=trial.draw())
     part = cut_groups(trial, np.array([1]))
     with Sessions(get_runtime("ort-cpu")) as sessions:
-        whole, less = (run_case(one, sessions) for one in (trial, part))
-    np.testing.assert_allclose(less.outputs["Y"], whole.outputs["Y"][:, [1, 3]], rtol=1e-5)
+        whole, sliced = (run_case(one, sessions) for one in (trial, part))
+    np.testing.assert_allclose(sliced.outputs["Y"], whole.outputs["Y"][:, [1, 3]], rtol=1e-5)
 
 
 def test_cut_lengths_count_the_keys_that_are_left() -> None:
-    """Of five valid keys out of seven the last three keys hold one."""
+    """Of seven keys, five of them valid, the last three contain one valid key."""
     trial = CaseTrial(case=_small(replace(_SPEC, mask=MaskKind.LENGTHS)))
     trial = replace(trial, inputs=replace(trial.draw(), nonpad_kv_seqlen=np.array([5, 2], np.int64)))
     lengths = cut(trial, "kv_seq_len", np.arange(4, 7)).draw().nonpad_kv_seqlen
@@ -338,12 +339,12 @@ def test_cut_lengths_count_the_keys_that_are_left() -> None:
 
 
 def test_same_failure() -> None:
-    """A proof may stand for a suspicion; another output, kind or text is another failure."""
-    wrong, doubt = (KeptFailure(kind=Conformity.WRONG, output="Y", sign=sign) for sign in ("wrong", "suspicious"))
+    """WRONG may replace SUSPICIOUS; another output, kind or error text is another failure."""
+    wrong, suspicious = (KeptFailure(kind=Conformity.WRONG, output="Y", sign=sign) for sign in ("wrong", "suspicious"))
     refused = KeptFailure(kind=Conformity.REFUSED, sign=message_shape("bad size 3 at node 'a'."))
     assert wrong.is_same(wrong)
-    assert doubt.is_same(wrong)
-    assert not wrong.is_same(doubt)
+    assert suspicious.is_same(wrong)
+    assert not wrong.is_same(suspicious)
     assert not wrong.is_same(replace(wrong, output="present_key"))
     assert not wrong.is_same(None)
     assert refused.is_same(KeptFailure(kind=Conformity.REFUSED, sign=message_shape("bad size 17 at node 'b'.")))
@@ -352,7 +353,7 @@ def test_same_failure() -> None:
 
 @pytest.mark.slow
 def test_decomposed_form(decomposed_model: OnnxModel) -> None:
-    """The formula is exported again for fewer heads."""
+    """The decomposed form is exported again with fewer heads."""
     found = _reduced(
         reduce_model(decomposed_model, Planted(fault("scale-missing")), CheckOptions(sizes={}), seconds=120.0)
     )
@@ -365,7 +366,7 @@ def _small(spec: AttentionSpec) -> AttentionCase:
     return AttentionCase(spec=spec, batch_size=2, q_seq_len=5, kv_seq_len=7, past_seq_len=past)
 
 
-def _apart(output: np.ndarray, num_heads: int) -> np.ndarray:  # type: ignore[type-arg]
+def _heads_split(output: np.ndarray, num_heads: int) -> np.ndarray:  # type: ignore[type-arg]
     if output.ndim == 4:
         return output
     return output.reshape(*output.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)

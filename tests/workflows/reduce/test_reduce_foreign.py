@@ -1,4 +1,4 @@
-"""Models whose attentions cannot be read are looked at node by node, reduced, and never called right unseen."""
+"""Models whose attentions cannot be read are judged node by node and reduced; what is not judged is reported."""
 
 import io
 from collections.abc import Callable
@@ -53,16 +53,16 @@ def _nothing(model: onnx.ModelProto) -> NothingFails:
 @_HAS_THE_FAULT
 @pytest.mark.parametrize("make", [behind_product, in_function, several])
 def test_unread_attention_is_found_and_reduced(make: Callable[[], onnx.ModelProto]) -> None:
-    """The one query with several new keys is among what is tried, and every element gets its bound."""
+    """One query with several new keys is among the inputs tried, and every element has a bound."""
     found = _reduced(make())
     assert (found.case, found.is_finished) == ("b1_hq1_hkv1_q1_kv2_d1_f32_causal_past1", True)
     assert np.isfinite(found.expected["Y"].bound).all()
-    assert list(sentences(found))[-1].endswith(" s. Nothing smaller that was tried fails in the same way.")
+    assert list(sentences(found))[-1].endswith(" s. No smaller candidate fails in the same way.")
 
 
 @_HAS_THE_FAULT
 def test_if_with_attention_gets_shorter_axes() -> None:
-    """The axes shrink, the heads stay; that one element only has a limit is told in both places."""
+    """The axes shrink, the heads stay; text and README report that only one element has a limit."""
     found = _reduced(in_if())
     assert found.model.node_counts()["If"] == 1
     assert {name: found.feeds[name].shape for name in ("Q", "K", "PK")} == {
@@ -71,12 +71,12 @@ def test_if_with_attention_gets_shorter_axes() -> None:
         "PK": (1, 2, 1, 8),
     }
     assert set(found.dropped) == {"ks 64 -> 2", "ps 5 -> 1"}
-    told = list(sentences(found))
-    assert told[-2] == ONE_LIMIT
-    assert told[-1].endswith(
-        "No shorter axis fails in the same way; what the graph fixes, such as heads and widths, stays."
+    lines = list(sentences(found))
+    assert lines[-2] == ONE_LIMIT
+    assert lines[-1].endswith(
+        "No shorter axis fails in the same way. Sizes that the graph fixes, such as heads and widths, stay."
     )
-    assert told[0].startswith("onnxruntime 1.32.0 is suspicious: ")
+    assert lines[0].startswith("onnxruntime 1.32.0 is suspicious: ")
     readme = bundle_files(found)["README.txt"].decode()
     assert "\nThe case: 1 If, opset 23.\n" in readme
     assert f"\n{ONE_LIMIT}\n" in readme
@@ -90,50 +90,51 @@ def test_if_with_attention_gets_shorter_axes() -> None:
         (behind_product, ""),
         (
             in_if,
-            " Not judged: what stands inside 'If -> Y' (If): only its results were.",
+            " Not judged: the nodes inside 'If -> Y' (If): only its outputs were compared.",
         ),
     ],
 )
-def test_nothing_found_is_told_as_it_is(make: Callable[[], onnx.ModelProto], rest: str) -> None:
-    """No ladder and no probe ran, so none is claimed."""
+def test_sentence_claims_only_what_ran(make: Callable[[], onnx.ModelProto], rest: str) -> None:
+    """No ladder and no probe ran, so the sentence names neither."""
     assert nothing_sentence(_nothing(make()), "ort-cpu") == (
-        f"Nothing fails on ort-cpu: no attention of it could be read; every node alone was right at {_FEW}.{rest}"
+        "Nothing fails on ort-cpu: no attention in the model could be read; "
+        f"every node by itself is right at {_FEW}.{rest}"
     )
 
 
 def test_some_attentions_are_read() -> None:
-    """The others are told."""
+    """The sentence counts the attentions that could not be read."""
     assert nothing_sentence(_nothing(several()), "ort-cpu") == (
         f"Nothing fails on ort-cpu: right on the ladder of spreads and the probes at {_FEW}. "
-        f"2 attentions of it could not be read; every node alone was right at {_FEW}."
+        f"2 attentions in the model could not be read; every node by itself is right at {_FEW}."
     )
 
 
 @pytest.mark.parametrize(
-    ("operator", "inputs", "said"),
+    ("operator", "inputs", "message"),
     [
         (
             "MultiHeadAttention",
             ["Q", "Q", "Q"],
-            r"^The model has 1 attention\(s\) \(.+\), but .+\. No node of it ",
+            r"^The model has 1 attention\(s\) \(.+\), but .+\. No single node of the model could be judged either\.$",
         ),
         ("QuickGelu", ["Q"], "^The model has no attention in it"),
     ],
 )
-def test_nothing_can_be_judged(operator: str, inputs: list[str], said: str) -> None:
-    """Without an attention that is read and without a node that has a reference there is no verdict."""
+def test_nothing_can_be_judged(operator: str, inputs: list[str], message: str) -> None:
+    """A model without a readable attention and without a node that has a reference is an error."""
     settings = {"num_heads": 2} if operator == "MultiHeadAttention" else {}
     node = onnx.helper.make_node(operator, inputs, ["Y"], domain="com.microsoft", **settings)
     values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", "qs", 8]) for name in "QY"]
     imports = [onnx.helper.make_opsetid("", 23), onnx.helper.make_opsetid("com.microsoft", 1)]
     graph = onnx.helper.make_graph([node], "graph", values[:1], values[1:])
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         reduce_model(load_model(model), get_runtime("ort-cpu"), CheckOptions(sizes={}))
 
 
 def test_time_covers_the_search() -> None:
-    """With a clock that runs out the search ends after the first inputs and says so."""
+    """At the deadline the search ends after the first inputs, and the sentence reports it."""
     graph = build_attention_model(
         AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=4), opset=23, dtype=Dtype.FLOAT32
     )
@@ -144,13 +145,13 @@ def test_time_covers_the_search() -> None:
     assert isinstance(found, NothingFails)
     assert (len(found.tried), found.is_finished) == (1, False)
     assert nothing_sentence(found, "ort-cpu") == (
-        "Nothing fails on ort-cpu in the time given (--seconds), which did not suffice for everything: "
-        "right on what was tried at batch_size 2, q_seq_len 13, kv_seq_len 97."
+        "Nothing fails on ort-cpu within the time limit (--seconds), which was too short to try everything: "
+        "right on the inputs that were tried at batch_size 2, q_seq_len 13, kv_seq_len 97."
     )
 
 
 def test_memory() -> None:
-    """Four copies of the inputs must fit."""
+    """Four copies of the inputs must fit into memory."""
     model = load_model(without_attention())
     sizes = {f"{SECRET}_batch": 1, "qs": 100}
     assert input_bytes(model, sizes) == 100 * 2 * 8 * 4
@@ -158,13 +159,13 @@ def test_memory() -> None:
     with pytest.raises(PlanError) as raised:
         require_memory(model, [{**sizes, "qs": 2**30}], memory_bytes=2**30)
     assert str(raised.value) == (
-        "The inputs at SECRET_batch 1, qs 1073741824 need about 256.0 GiB; "
-        "this machine has 1.0 GiB. Give smaller sizes."
+        "The inputs with SECRET_batch 1, qs 1073741824 need about 256.0 GiB; "
+        "this machine has 1.0 GiB. Use smaller sizes."
     )
 
 
 def test_axes_of_given_arrays_are_cut() -> None:
-    """The user's arrays are never drawn anew; what must stay stays."""
+    """The user's arrays are sliced, never replaced by new draws, down to the smallest that fail."""
     model = load_model(without_attention())
     array = np.arange(3 * 2 * 7 * 8, dtype=np.float32).reshape(3, 2, 7, 8)
 
@@ -177,7 +178,7 @@ def test_axes_of_given_arrays_are_cut() -> None:
 
 
 def test_wrong_node_gets_shorter_axes() -> None:
-    """A Relu that is off: one sample and one query are left."""
+    """A wrong Relu is reduced to one sample and one query."""
 
     def off(inputs: Feeds, outputs: Outputs) -> Outputs:
         return {name: array + np.float32(1.0) for name, array in outputs.items()}
@@ -188,7 +189,7 @@ def test_wrong_node_gets_shorter_axes() -> None:
 
 
 def test_generic_function_keeps_no_secret() -> None:
-    """Names, texts and default tensors of functions are gone, and it still runs."""
+    """Names, texts and default tensors of functions are gone, and the model is still valid."""
     model = load_model(in_function())
     plain, _ = generic_model(model, np.random.default_rng(0))
     data = plain.to_bytes()
@@ -200,7 +201,7 @@ def test_generic_function_keeps_no_secret() -> None:
 
 
 def test_generic_attributes_keep_no_secret() -> None:
-    """Lists of tensors and subgraphs are scrubbed too; what steers an operator stays."""
+    """Lists of tensors and subgraphs are anonymised too; attributes of operators stay."""
     model = in_if()
     for attribute in model.graph.node[0].attribute:
         weights = onnx.numpy_helper.from_array(WEIGHTS, f"{SECRET}_weights")
