@@ -224,7 +224,7 @@ def test_options_reach_the_runner(shell: Shell, monkeypatch: pytest.MonkeyPatch)
             "There is no operator 'MultiHeadAttention'. Did you mean 'com.microsoft.MultiHeadAttention'?",
         ),
         (["--dtype", "flaot16"], "There is no element type 'flaot16'. Did you mean 'float16'?"),
-        (["--opset", "26"], "No feature is left by this choice. Leave out --opset or --operator."),
+        (["--opset", "26"], "No feature matches this selection. Leave out --opset or --operator."),
         (["--runtime", "ort-cpy"], None),
         (["--page", "."], ". is a folder. Give the name of a file."),
         (["--write-expected", "."], ". is a folder. Give the name of a file."),

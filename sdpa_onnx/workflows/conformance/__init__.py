@@ -1,6 +1,6 @@
-"""Ask a runtime every feature of the attention operators, one row each.
+"""Run a conformance suite of the attention operators on a runtime: one row per feature, opset and element type.
 
-The features are data (`table`); cases are drawn, run and judged in a child process.
+The features are data (`table`). A child process draws, runs and judges the cases. Does not format reports.
 """
 
 from sdpa_onnx.workflows.conformance.feature import Feature

@@ -1,4 +1,7 @@
-"""Features of the com.microsoft operators."""
+"""Define the conformance features of the com.microsoft attention operators.
+
+Plain data: nothing here draws, runs or judges.
+"""
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout, MaskKind
 from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature, MaskRows, Operator
@@ -12,7 +15,7 @@ _FILTER = -10000.0
 _NONE, _FLOAT = MaskKind.NONE, MaskKind.FLOAT
 
 
-def _bsh(  # one argument per figure that the operators differ in
+def _bsh(  # one argument per property in which the features differ
     heads: tuple[int, int] = (3, 3),
     *,
     v_head_dim: int = 8,
@@ -35,7 +38,7 @@ def _bsh(  # one argument per figure that the operators differ in
         softcap=softcap,
         left_window=left,
         layout=Layout.BSH,
-        **spec,  # type: ignore[arg-type]  # a default that is not there
+        **spec,  # type: ignore[arg-type]  # left out for the default
     )
 
 
@@ -72,18 +75,18 @@ def _contrib(  # noqa: PLR0913  # the columns of a table
 
 
 _MHA, _GQA, _PACKED = Operator.MULTI_HEAD, Operator.GROUP_QUERY, Operator.PACKED
-# "Whether every token can only attend to previous tokens" does not say how lengths that differ are aligned.
+# "Whether every token can only attend to previous tokens" does not define the alignment of unequal lengths.
 _EITHER = ("past", "upper-left", "bottom-right")
 
 _MULTI_HEAD = (
     _contrib(_MHA, "plain", "no mask", _bsh(), CaseSize(2, 5, 7), CaseSize(1, 1, 1)),
-    _contrib(_MHA, "value-width", "values of another width", _bsh(v_head_dim=5), CaseSize(2, 5, 7)),
-    _contrib(_MHA, "scale", "a scale of its own", _bsh(scale=0.7), CaseSize(2, 5, 7)),
-    _contrib(_MHA, "mask-keys", "padding mask (samples, keys)", _bsh(mask=_FLOAT), CaseSize(2, 5, 7), form="keys"),
+    _contrib(_MHA, "value-width", "v_head_dim different from head_dim", _bsh(v_head_dim=5), CaseSize(2, 5, 7)),
+    _contrib(_MHA, "scale", "scale attribute", _bsh(scale=0.7), CaseSize(2, 5, 7)),
+    _contrib(_MHA, "mask-keys", "padding mask (batch, keys)", _bsh(mask=_FLOAT), CaseSize(2, 5, 7), form="keys"),
     _contrib(
         _MHA,
         "mask-lengths",
-        "padding mask (samples,): valid keys",
+        "padding mask (batch,): number of valid keys",
         _bsh(mask=_FLOAT),
         CaseSize(2, 5, 7),
         form="lengths",
@@ -92,7 +95,7 @@ _MULTI_HEAD = (
     _contrib(
         _MHA,
         "mask-queries",
-        "padding mask (samples, queries, keys)",
+        "padding mask (batch, queries, keys)",
         _bsh(mask=_FLOAT),
         CaseSize(2, 5, 7),
         form="queries",
@@ -102,24 +105,24 @@ _MULTI_HEAD = (
         _contrib(
             _MHA,
             f"bias-{slug}",
-            f"attention_bias {words}",
+            f"attention_bias {axes}",
             _bsh(mask=_FLOAT),
             CaseSize(2, 5, 7),
             form="bias",
             mask_shape=shape,
             mask_fill=None,
         )
-        for slug, words, shape in (
-            ("bhst", "(samples, heads, queries, keys)", "BHST"),
+        for slug, axes, shape in (
+            ("bhst", "(batch, heads, queries, keys)", "BHST"),
             ("11st", "(1, 1, queries, keys)", "11ST"),
             ("1hst", "(1, heads, queries, keys)", "1HST"),
         )
     ),
-    _contrib(_MHA, "past", "cache", _bsh(has_past=True), CaseSize(2, 3, 3, 4), CaseSize(2, 1, 1, 6)),
+    _contrib(_MHA, "past", "KV cache", _bsh(has_past=True), CaseSize(2, 3, 3, 4), CaseSize(2, 1, 1, 6)),
     _contrib(
         _MHA,
         "causal",
-        "unidirectional, as many queries as keys",
+        "unidirectional, equal query and key lengths",
         _bsh(is_causal=True),
         CaseSize(2, 5, 5),
         point=DisputedPoint.ALIGNMENT,
@@ -137,7 +140,7 @@ _MULTI_HEAD = (
     _contrib(
         _MHA,
         "causal-past",
-        "unidirectional over a cache",
+        "unidirectional with a KV cache",
         _bsh(is_causal=True, has_past=True),
         CaseSize(2, 2, 2, 4),
         CaseSize(1, 1, 1, 5),
@@ -146,7 +149,7 @@ _MULTI_HEAD = (
     _contrib(
         _MHA,
         "causal-past-lengths-differ",
-        "unidirectional over a cache, fewer queries than new keys",
+        "unidirectional with a KV cache, fewer queries than new keys",
         _bsh(is_causal=True, has_past=True),
         CaseSize(1, 2, 3, 4),
         point=DisputedPoint.ALIGNMENT,
@@ -154,25 +157,25 @@ _MULTI_HEAD = (
     ),
 )
 
-# A cache of no keys: the usual way to run a prompt.
+# An empty cache is the usual input for a prompt.
 _EMPTY = CaseSize(1, 5, 5, 0)
 _CACHED = _bsh((4, 2), is_causal=True, has_past=True)
 _GROUP_QUERY = (
     _contrib(_GQA, "prompt", "causal prompt, empty cache", _CACHED, _EMPTY, CaseSize(1, 1, 1, 0)),
-    _contrib(_GQA, "no-cache", "causal prompt, no cache given", _bsh((4, 2), is_causal=True), CaseSize(1, 5, 5)),
-    _contrib(_GQA, "samples", "two samples, empty cache", _CACHED, CaseSize(2, 5, 5, 0)),
+    _contrib(_GQA, "no-cache", "causal prompt, no cache input", _bsh((4, 2), is_causal=True), CaseSize(1, 5, 5)),
+    _contrib(_GQA, "samples", "batch of two, empty cache", _CACHED, CaseSize(2, 5, 5, 0)),
     _contrib(_GQA, "mqa", "one key/value head", _bsh((4, 1), is_causal=True, has_past=True), _EMPTY),
     _contrib(_GQA, "bidirectional", "causal = 0", _bsh((4, 2), has_past=True), _EMPTY),
-    _contrib(_GQA, "scale", "a scale of its own", _bsh((4, 2), is_causal=True, has_past=True, scale=0.7), _EMPTY),
+    _contrib(_GQA, "scale", "scale attribute", _bsh((4, 2), is_causal=True, has_past=True, scale=0.7), _EMPTY),
     _contrib(_GQA, "softcap", "softcap", _bsh((4, 2), is_causal=True, has_past=True, softcap=2.0), _EMPTY),
-    _contrib(_GQA, "token", "one token over a cache", _CACHED, CaseSize(1, 1, 1, 6), CaseSize(1, 1, 1, 1)),
-    _contrib(_GQA, "token-samples", "one token of two samples over a cache", _CACHED, CaseSize(2, 1, 1, 6)),
-    _contrib(_GQA, "tokens", "several tokens over a cache", _CACHED, CaseSize(1, 3, 3, 6)),
+    _contrib(_GQA, "token", "one token with a KV cache", _CACHED, CaseSize(1, 1, 1, 6), CaseSize(1, 1, 1, 1)),
+    _contrib(_GQA, "token-samples", "one token, batch of two, with a KV cache", _CACHED, CaseSize(2, 1, 1, 6)),
+    _contrib(_GQA, "tokens", "several tokens with a KV cache", _CACHED, CaseSize(1, 3, 3, 6)),
     *(
         _contrib(
             _GQA,
             f"window-{left + 1}",
-            f"a window of {left + 1}, the query's own key counted",
+            f"a window of {left + 1}, including the query's own key",
             _bsh((2, 1), is_causal=True, has_past=True, left=left),
             CaseSize(1, 8, 8, 0),
         )
@@ -181,7 +184,7 @@ _GROUP_QUERY = (
     _contrib(
         _GQA,
         "window-token",
-        "a window of 3 over a cache",
+        "a window of 3 with a KV cache",
         _bsh((4, 2), is_causal=True, has_past=True, left=2),
         CaseSize(1, 1, 1, 7),
     ),
@@ -199,27 +202,27 @@ _GROUP_QUERY = (
 
 _PACKED_FEATURES = (
     _contrib(_PACKED, "plain", "no mask", _bsh(), CaseSize(2, 5, 5), CaseSize(1, 1, 1)),
-    _contrib(_PACKED, "no-bias", "no mask, the projection without a bias", _bsh(), form="no-bias"),
-    _contrib(_PACKED, "scale", "a scale of its own", _bsh(scale=0.7)),
-    _contrib(_PACKED, "value-width", "values of another width", _bsh(v_head_dim=5)),
+    _contrib(_PACKED, "no-bias", "no mask, projection without bias", _bsh(), form="no-bias"),
+    _contrib(_PACKED, "scale", "scale attribute", _bsh(scale=0.7)),
+    _contrib(_PACKED, "value-width", "v_head_dim different from head_dim", _bsh(v_head_dim=5)),
     _contrib(_PACKED, "causal", "unidirectional", _bsh(is_causal=True)),
-    _contrib(_PACKED, "past", "cache", _bsh(has_past=True), CaseSize(2, 3, 3, 4)),
+    _contrib(_PACKED, "past", "KV cache", _bsh(has_past=True), CaseSize(2, 3, 3, 4)),
     _contrib(
         _PACKED,
         "causal-past",
-        "unidirectional over a cache",
+        "unidirectional with a KV cache",
         _bsh(is_causal=True, has_past=True),
         CaseSize(2, 3, 3, 4),
         CaseSize(2, 1, 1, 4),
     ),
-    _contrib(_PACKED, "mask-keys", "mask (samples, keys)", _bsh(mask=_FLOAT), form="keys"),
+    _contrib(_PACKED, "mask-keys", "mask (batch, keys)", _bsh(mask=_FLOAT), form="keys"),
     _contrib(
-        _PACKED, "mask-queries", "mask (samples, queries, keys)", _bsh(mask=_FLOAT), form="queries", mask_shape="B1ST"
+        _PACKED, "mask-queries", "mask (batch, queries, keys)", _bsh(mask=_FLOAT), form="queries", mask_shape="B1ST"
     ),
     _contrib(
         _PACKED,
         "mask-lengths",
-        "mask (samples,): valid keys",
+        "mask (batch,): number of valid keys",
         _bsh(mask=_FLOAT),
         form="lengths",
         mask_rows=MaskRows.RIGHT_PADDED,
@@ -227,7 +230,7 @@ _PACKED_FEATURES = (
     _contrib(
         _PACKED,
         "mask-ends-and-starts",
-        "mask (2 x samples,): padding on the left",
+        "mask (2 x batch,): padding on the left",
         _bsh(mask=_FLOAT),
         form="ends-and-starts",
         mask_rows=MaskRows.LEFT_PADDED,

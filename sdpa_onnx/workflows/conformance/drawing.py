@@ -1,6 +1,6 @@
-"""Draw the arrays of one case of a feature: its mask, lengths and poison, from a seed.
+"""Draw the arrays of a feature's cases from a seed: mask, lengths and poison values.
 
-The ladder of `core.attention.inputs` draws queries, keys and values. Runs and judges nothing.
+`core.attention.inputs` draws queries, keys and values. Does not run or judge the cases.
 """
 
 from collections.abc import Iterator
@@ -19,29 +19,29 @@ __all__ = ["DrawnCase", "draw_cases", "hidden_from_all"]
 
 Array = NDArray[np.generic]
 
-# Share of keys that a random mask hides.
+# Share of keys hidden by a random mask.
 _HIDDEN_SHARE = 0.35
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnCase:
-    """One case: what is computed, at which sizes, on which arrays.
+    """One case with its arrays.
 
     Args:
         case: Spec and sizes.
         inputs: The arrays.
-        word: Where they came from: "spread 1", or a probe's name.
-        is_first: Whether it is the feature's first, which is run with fixed sizes too.
+        source: How the arrays were drawn: "spread 1", or the name of a probe.
+        is_first: Whether it is the first case of the feature, which is also run with static shapes.
     """
 
     case: AttentionCase
     inputs: AttentionInputs
-    word: str
+    source: str
     is_first: bool = False
 
 
 def draw_cases(feature: Feature, dtype: Dtype, *, seed: int) -> Iterator[DrawnCase]:
-    """Go through the cases of a feature; the same seed gives the same arrays."""
+    """Draw the cases of a feature; the same seed gives the same arrays."""
     for position, spec in enumerate(feature.specs):
         for size in feature.sizes:
             case = AttentionCase(spec=spec, dtype=dtype, **size._asdict())
@@ -49,17 +49,16 @@ def draw_cases(feature: Feature, dtype: Dtype, *, seed: int) -> Iterator[DrawnCa
                 drawn = draw_inputs(case, spread=spread, seed=seed + step)
                 rng = np.random.default_rng((seed, step, *size))
                 is_first = position == step == 0 and size is feature.sizes[0]
-                yield DrawnCase(
-                    case=case, inputs=_dressed(feature, case, drawn, rng), word=f"spread {spread:g}", is_first=is_first
-                )
+                inputs = _with_mask_and_poison(feature, case, drawn, rng)
+                yield DrawnCase(case=case, inputs=inputs, source=f"spread {spread:g}", is_first=is_first)
     if feature.probes:
         case = AttentionCase(spec=feature.specs[0], dtype=dtype, **feature.sizes[0]._asdict())
         for probe in probes_for(case.spec):
-            yield DrawnCase(case=case, inputs=probe.draw(case, seed), word=probe.name)
+            yield DrawnCase(case=case, inputs=probe.draw(case, seed), source=probe.name)
 
 
 def hidden_from_all(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:
-    """(batch_size, kv_num_heads, total_seq_len): the keys that no query of the group sees."""
+    """(batch_size, kv_num_heads, total_seq_len): True for keys hidden from every query of the group."""
     axis = spec.layout.length_axis
     q_seq_len, new = inputs.query.shape[axis], inputs.key.shape[axis]
     total = new + (0 if inputs.past_key is None else inputs.past_key.shape[2])
@@ -73,7 +72,7 @@ def hidden_from_all(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.
     return hidden
 
 
-def _dressed(
+def _with_mask_and_poison(
     feature: Feature, case: AttentionCase, drawn: AttentionInputs, rng: np.random.Generator
 ) -> AttentionInputs:
     inputs = drawn
@@ -86,7 +85,7 @@ def _dressed(
 
 
 def _mask(feature: Feature, case: AttentionCase, rng: np.random.Generator) -> Array:
-    """A mask of the feature's shape; key 0 is visible to all unless the rows say otherwise."""
+    """A mask of the feature's shape; key 0 is visible to every query unless `mask_rows` hides it."""
     spec, total = case.spec, case.total_seq_len
     lengths = {"B": case.batch_size, "H": spec.q_num_heads, "S": case.q_seq_len, "T": total, "P": total - 2, "1": 1}
     shape = tuple(lengths[axis] for axis in feature.mask_shape)
@@ -114,16 +113,16 @@ def _mask(feature: Feature, case: AttentionCase, rng: np.random.Generator) -> Ar
     dtype = numpy_dtype(case.dtype)
     if feature.mask_fill is not None:
         return np.where(visible, 0.0, feature.mask_fill).astype(dtype)
-    added = rng.standard_normal(shape, dtype=np.float32).astype(dtype)
-    added[~visible] = -np.inf
-    filled = {MaskRows.LOWEST: _lowest(dtype), MaskRows.LARGE: -1e4}.get(feature.mask_rows)
-    if filled is not None:
-        added[..., 1::3, :] = filled
-    return added
+    additive = rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+    additive[~visible] = -np.inf
+    fill = {MaskRows.LOWEST: _lowest(dtype), MaskRows.LARGE: -1e4}.get(feature.mask_rows)
+    if fill is not None:
+        additive[..., 1::3, :] = fill
+    return additive
 
 
 def _padding(case: AttentionCase, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(batch_size, 1, 1, 1): valid keys of each sample, at least two and not all of the first's."""
+    """(batch_size, 1, 1, 1): number of valid keys of each sample, at least two and never all."""
     counts = rng.integers(2, case.total_seq_len, case.batch_size)
     return counts.reshape(-1, 1, 1, 1)
 
@@ -135,7 +134,7 @@ def _lowest(dtype: np.dtype[np.generic]) -> float:
 
 
 def _poisoned(poison: Poison, case: AttentionCase, inputs: AttentionInputs) -> AttentionInputs:
-    """Put the poison into the arrays, past and new alike; layouts are BNSH here."""
+    """Write the poison into the arrays, past and new; the layout is always BNSH here."""
     if poison is Poison.NONE:
         return inputs
     hidden = hidden_from_all(case.spec, inputs)
@@ -143,19 +142,19 @@ def _poisoned(poison: Poison, case: AttentionCase, inputs: AttentionInputs) -> A
         hidden = np.zeros_like(hidden)
         hidden[:, :, 0] = True
     past = hidden.shape[2] - inputs.key.shape[2]
-    # Large beside everything else, and small enough that no product overflows.
+    # Large compared with all other numbers, and small enough that no product overflows.
     huge = 1e3 if case.dtype is Dtype.FLOAT16 else 1e6
     is_key = poison in (Poison.HUGE_KEY, Poison.NAN_KEY)
     content = huge if poison in (Poison.HUGE_KEY, Poison.HUGE_VALUE) else np.nan
     field, past_field = ("key", "past_key") if is_key else ("value", "past_value")
     array = getattr(inputs, field).copy()
-    # One column only for NaN: the others tell whether the rest is right.
+    # NaN goes into one column only, so that the other columns still test the result.
     columns = slice(None) if content == huge else slice(0, 1)
     array[..., columns][hidden[:, :, past:]] = content
     changed: dict[str, Array] = {field: array}
-    earlier = getattr(inputs, past_field)
-    if earlier is not None:
-        earlier = earlier.copy()
-        earlier[..., columns][hidden[:, :, :past]] = content
-        changed[past_field] = earlier
+    cached = getattr(inputs, past_field)
+    if cached is not None:
+        cached = cached.copy()
+        cached[..., columns][hidden[:, :, :past]] = content
+        changed[past_field] = cached
     return replace(inputs, **changed)

@@ -1,4 +1,4 @@
-"""What a feature of an attention operator is: plain data, from which its cases are drawn.
+"""Define the data type of a conformance feature: one behaviour of an attention operator and how to draw its cases.
 
 Nothing here draws, runs or judges.
 """
@@ -16,7 +16,7 @@ __all__ = ["NAN_POISONS", "CaseSize", "DisputedPoint", "Feature", "FeatureCheck"
 
 
 class Operator(StrEnum):
-    """What is asked; the word that records and `--operator` use."""
+    """The operator under test; the value is used in records and by `--operator`."""
 
     ATTENTION = "Attention"
     MULTI_HEAD = "com.microsoft.MultiHeadAttention"
@@ -27,7 +27,7 @@ class Operator(StrEnum):
 
 
 class CaseSize(NamedTuple):
-    """Samples, queries, new keys and keys in the cache."""
+    """Batch size, and numbers of queries, new keys and cached keys."""
 
     batch_size: int = 2
     q_seq_len: int = 5
@@ -36,9 +36,9 @@ class CaseSize(NamedTuple):
 
 
 class MaskRows(StrEnum):
-    """What the rows of a mask hold.
+    """The pattern of a mask's rows.
 
-    Every kind but RANDOM and ALL makes whole rows what its name says; float masks hold random numbers elsewhere.
+    Every kind but RANDOM and ALL applies its pattern to whole rows. The other elements of a float mask are random.
     """
 
     RANDOM = "random"
@@ -54,7 +54,7 @@ class MaskRows(StrEnum):
 
 
 class Poison(StrEnum):
-    """What stands where no query looks (or, the last, where some do)."""
+    """A value written to keys or values that no query attends to (for the last one: that some queries do)."""
 
     NONE = ""
     HUGE_VALUE = "huge value of a hidden key"
@@ -68,7 +68,7 @@ NAN_POISONS = frozenset({Poison.NAN_VALUE, Poison.NAN_KEY, Poison.NAN_SEEN})
 
 
 class FeatureCheck(StrEnum):
-    """What is asked besides agreement with the oracle."""
+    """A property to check in addition to agreement with the oracle."""
 
     NONE = ""
     REPEAT = "a second run gives the same bits"
@@ -77,7 +77,7 @@ class FeatureCheck(StrEnum):
 
 
 class DisputedPoint(StrEnum):
-    """A point on which texts and runtimes differ, so that the outcome is always named."""
+    """A point on which specifications and runtimes differ, so that the record always names the behaviour."""
 
     NONE = ""
     MASKED_ROW = "masked-row"
@@ -89,36 +89,37 @@ class DisputedPoint(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """One behaviour of an operator, with the cases that show it.
+    """One behaviour of an operator, with the cases that test it.
 
-    Every spec is run at every size and spread, in a model of open sizes; the
-    first combination, in float32, also in a model whose sizes are fixed.
+    Every spec is run at every size and spread, in a model with dynamic shapes; the
+    first combination, in float32, also in a model with static shapes.
 
     Args:
         slug: Stable name, such as `causal-past-one-query`.
-        group: Heading that it stands under.
-        title: The same in words.
-        source: Operator text, pull request or report that it comes from.
-        operator: What is asked.
-        specs: What is computed.
+        group: Heading in tables.
+        title: Short description.
+        source: Operator specification, pull request or issue that defines it.
+        operator: The operator under test.
+        specs: The attentions to compute.
         sizes: Sizes, run in this order.
         spreads: Standard deviations of the logits.
-        first_opset: Where the operator's text begins to promise it.
-        dtypes: Element types that it is run with unless others are asked for.
-        mask_shape: Axes of the mask: B samples, H heads, S queries, T keys, P some keys fewer, 1.
+        first_opset: First opset whose operator specification includes it.
+        dtypes: Element types that it is run with by default.
+        mask_shape: Axes of the mask: B batch, H heads, S queries, T keys, P fewer than all keys, 1.
         mask_rows: See `MaskRows`.
-        mask_fill: What a float mask adds to a hidden key, with 0 for all others; None = -inf, with random numbers.
-        lengths: Valid keys of each sample, repeated as needed; () = drawn.
+        mask_fill: Number that a float mask adds to a hidden key, with 0 for all others; None = -inf, with random
+            numbers for all others.
+        lengths: Number of valid keys of each sample, repeated as needed; () = drawn.
         poison: See `Poison`.
-        qk_mode: Stage that a fourth output is asked for, or None.
+        qk_mode: Mode of the fourth output, or None for three outputs.
         attributes: Further attributes of the node.
         form: Kind of a contrib operator's mask: "keys", "queries", "lengths", "ends-and-starts" or "bias";
             "no-bias" leaves out the bias of its projection.
-        alignments: Words of the causal alignments that the operator's text leaves open; () = the oracle's own only.
-        probes: Whether the structural probes of the first spec are asked too, at the first size.
+        alignments: Names of the causal alignments that the operator specification permits; () = only the oracle's.
+        probes: Whether the structural probes of the first spec are run too, at the first size.
         check: See `FeatureCheck`.
-        point: The disputed point, if it is one.
-        readings: Names of readings in `core.faults.readings` that disagree with the oracle's here.
+        point: The disputed point that it tests, if any.
+        readings: Names of readings in `core.faults.readings` that disagree with the oracle here.
     """
 
     slug: str

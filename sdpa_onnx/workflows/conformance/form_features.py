@@ -1,4 +1,7 @@
-"""Features of attention written as a formula: ONNX's own function body of the operator, and our decomposed form."""
+"""Define the conformance features of attention in several nodes: the ONNX function body and the decomposed form.
+
+Plain data: nothing here draws, runs or judges.
+"""
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature, MaskRows, Operator
@@ -40,7 +43,7 @@ def _form(slug: str, title: str, spec: AttentionSpec, *sizes: CaseSize, rows: Ma
         slug=f"decomposed-{slug}",
         group="decomposed",
         title=title,
-        source="the formula that export writes below opset 23",
+        source="the nodes that sdpa_onnx exports below opset 23",
         operator=Operator.DECOMPOSED,
         specs=(spec,),
         sizes=sizes or (CaseSize(),),
@@ -60,31 +63,35 @@ _DECOMPOSED = (
     _form("causal", "causal", _bnsh(is_causal=True), CaseSize(2, 5, 5), CaseSize(2, 3, 6), CaseSize(2, 6, 3)),
     _form("mask-bool", "boolean mask", _bnsh(mask=_BOOL)),
     _form("mask-float", "float mask", _bnsh(mask=_FLOAT)),
-    _form("masked-row", "rows that see nothing", _bnsh(mask=_BOOL), rows=MaskRows.HIDDEN),
+    _form("masked-row", "fully masked rows", _bnsh(mask=_BOOL), rows=MaskRows.HIDDEN),
     _form("softcap", "softcap with a mask", _bnsh(softcap=2.0, mask=_FLOAT)),
     _form(
-        "past", "causal over a cache", _bnsh(has_past=True, is_causal=True), CaseSize(2, 3, 3, 4), CaseSize(2, 1, 3, 4)
+        "past",
+        "causal with a KV cache",
+        _bnsh(has_past=True, is_causal=True),
+        CaseSize(2, 3, 3, 4),
+        CaseSize(2, 1, 3, 4),
     ),
-    _form("lengths", "valid keys of each sample", _bnsh(mask=MaskKind.LENGTHS)),
+    _form("lengths", "number of valid keys per sample", _bnsh(mask=MaskKind.LENGTHS)),
     _form("window", "causal window", _bnsh(is_causal=True, left_window=2), CaseSize(2, 7, 7)),
-    _form("layout-3d", "3-D, values of another width", _bnsh(layout=Layout.BSH, v_head_dim=5)),
+    _form("layout-3d", "3-D, v_head_dim different from head_dim", _bnsh(layout=Layout.BSH, v_head_dim=5)),
 )
 
 _BODIES = (
     _body("plain", "no mask", _bnsh()),
     _body("causal", "causal", _bnsh(is_causal=True), CaseSize(2, 5, 5), CaseSize(2, 3, 6)),
     _body("mask", "boolean mask", _bnsh(mask=_BOOL)),
-    _body("masked-row", "rows that see nothing", _bnsh(mask=_BOOL), CaseSize(2, 4, 4), rows=MaskRows.HIDDEN),
+    _body("masked-row", "fully masked rows", _bnsh(mask=_BOOL), CaseSize(2, 4, 4), rows=MaskRows.HIDDEN),
     _body("softcap", "softcap with a mask", _bnsh(softcap=2.0, mask=_FLOAT)),
-    # onnx 1.23.2 inlines no node whose absent input has another after it: the cache comes with a mask.
+    # onnx 1.23.2 does not inline a node with an omitted input before a present one: so the cache has a mask.
     _body(
         "past",
-        "causal over a cache, with a mask",
+        "causal with a KV cache and a mask",
         _bnsh(has_past=True, is_causal=True, mask=_FLOAT),
         CaseSize(2, 3, 3, 4),
         CaseSize(2, 1, 3, 4),
     ),
-    _body("layout-3d", "3-D, values of another width", _bnsh(layout=Layout.BSH, v_head_dim=5)),
+    _body("layout-3d", "3-D, v_head_dim different from head_dim", _bnsh(layout=Layout.BSH, v_head_dim=5)),
     _body("window", "causal window", _bnsh(is_causal=True, left_window=2), CaseSize(2, 7, 7), first_opset=25),
 )
 

@@ -1,6 +1,7 @@
-"""Judge what a runtime gave for one case: every output, and what the feature asks besides.
+"""Judge the outputs of a runtime for one conformance case: attention output, caches and scores.
 
-The output by the judge of the core, the caches bit by bit, the scores by their own judge.
+The attention output is judged by its proven bound, the caches bit by bit, the scores by a bound of their
+own. Does not run the case.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,11 +39,11 @@ _BY_ELEMENT = {1: FloatFormat.FLOAT32, 10: FloatFormat.FLOAT16, 11: FloatFormat.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFinding:
-    """What was found of one output of one case.
+    """The judgement of one output of one case.
 
     Args:
         role: Which output.
-        agreement: The judge's word and figures.
+        agreement: Verdict and figures.
     """
 
     role: str
@@ -58,7 +59,7 @@ class OutputFinding:
 
 
 def allowed_precision(declared: str, feature: Feature, dtype: Dtype) -> Precision:
-    """The arithmetic that a right runtime may use: what it declares, or what the operator's text lets it use.
+    """The arithmetic that a correct runtime may use: what it declares, or what the operator specification permits.
 
     Source: ONNX Attention, opset 23: "If softmax precision is not provided, the same
         precision as the input of softmax (Q and K) is used"; a runtime may do better.
@@ -70,34 +71,34 @@ def allowed_precision(declared: str, feature: Feature, dtype: Dtype) -> Precisio
     format_ = _FORMATS[dtype] if element is None else _BY_ELEMENT[int(element)]
     if format_.unit_roundoff <= precision.softmax.unit_roundoff:
         return precision
-    # The scores are cast to it, and the row is added up in it.
+    # The scores are cast to this type, and the row is summed in it.
     return replace(
         precision,
-        scores=_coarser(precision.scores, format_),
+        scores=_coarser_format(precision.scores, format_),
         softmax=format_,
-        weights=_coarser(precision.weights, format_),
-        output_sum=_coarser(precision.output_sum, format_),
+        weights=_coarser_format(precision.weights, format_),
+        output_sum=_coarser_format(precision.output_sum, format_),
     )
 
 
 def judge_case(
-    feature: Feature, posed: OperatorCase, outputs: Mapping[str, Array], precision: Precision
+    feature: Feature, operator_case: OperatorCase, outputs: Mapping[str, Array], precision: Precision
 ) -> Iterator[OutputFinding]:
     """Judge every output of one run."""
-    by_role = {role: outputs[name] for role, name in posed.roles.items()}
+    by_role = {role: outputs[name] for role, name in operator_case.roles.items()}
     if feature.poison in NAN_POISONS:
-        yield OutputFinding(role="output", agreement=_judge_with_nan(posed, by_role["output"], precision))
+        yield OutputFinding(role="output", agreement=_judge_with_nan(operator_case, by_role["output"], precision))
     else:
-        expectation = _expectation(_Problem(spec=posed.spec, inputs=posed.inputs, precision=precision))
+        expectation = _expectation(_Problem(spec=operator_case.spec, inputs=operator_case.inputs, precision=precision))
         yield OutputFinding(role="output", agreement=judge(expectation, by_role["output"]))
-    yield from _caches(posed, by_role)
+    yield from _caches(operator_case, by_role)
     if "qk" in by_role and feature.qk_mode is not None:
-        expected = expect_qk(posed.spec, posed.inputs, mode=feature.qk_mode, precision=precision)
+        expected = expect_qk(operator_case.spec, operator_case.inputs, mode=feature.qk_mode, precision=precision)
         yield OutputFinding(role="qk", agreement=judge_qk(expected, by_role["qk"]))
 
 
 def visible_pairs(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:
-    """(batch_size, q_num_heads, q_seq_len, total_seq_len): which query may see which key."""
+    """(batch_size, q_num_heads, q_seq_len, total_seq_len): True where the query may attend to the key."""
     query, key, _ = split_heads(spec, inputs)
     batch_size, heads, q_seq_len, _ = query.shape
     visible = np.zeros((batch_size, heads, q_seq_len, key.shape[2]), dtype=bool)
@@ -113,7 +114,7 @@ def visible_pairs(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bo
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Problem:
-    """A key of the cache: equal where spec, arithmetic and every array are."""
+    """Key of the expectation cache: equal if spec, arithmetic and every array are equal."""
 
     spec: AttentionSpec
     inputs: AttentionInputs
@@ -133,68 +134,68 @@ class _Problem:
 
 @lru_cache(maxsize=128)
 def _expectation(problem: _Problem) -> Expectation:
-    """Rows of one feature at several opsets are asked the same."""
+    """The expected output; cached, because a feature has the same cases at every opset."""
     return expect(problem.spec, problem.inputs, precision=problem.precision)
 
 
-def _coarser(one: FloatFormat, other: FloatFormat) -> FloatFormat:
+def _coarser_format(one: FloatFormat, other: FloatFormat) -> FloatFormat:
     return max(one, other, key=lambda format_: format_.unit_roundoff)
 
 
-def _caches(posed: OperatorCase, by_role: Mapping[str, Array]) -> Iterator[OutputFinding]:
-    """The caches given back: past and new, joined, unchanged to the last bit."""
-    wanted = present_of(posed.spec, posed.inputs)
+def _caches(operator_case: OperatorCase, by_role: Mapping[str, Array]) -> Iterator[OutputFinding]:
+    """Judge the returned caches: past and new ones concatenated, equal bit by bit."""
+    presents = present_of(operator_case.spec, operator_case.inputs)
     if "present" in by_role:  # both in one array, key first
-        wanted["present"] = np.stack(list(wanted.values()))
-    for role, expected in wanted.items():
+        presents["present"] = np.stack(list(presents.values()))
+    for role, expected in presents.items():
         if role in by_role:
             yield OutputFinding(role=role, agreement=judge_copy(role, by_role[role], expected))
 
 
-def _judge_with_nan(posed: OperatorCase, actual: Array, precision: Precision) -> Agreement:
-    """NaN must reach every query that sees it; where it is hidden it may, and all else must be right.
+def _judge_with_nan(operator_case: OperatorCase, actual: Array, precision: Precision) -> Agreement:
+    """Require NaN where a query attends to one, permit NaN where it is hidden, and judge all other elements.
 
-    The NaN stands in the first column: of a value it reaches that column only, of a key all.
+    The NaN is in the first column: a NaN value affects that column of the output only, a NaN key every column.
     """
-    clean = _without_nan(posed.inputs)
-    expectation = expect(posed.spec, clean, precision=precision)
+    clean = _without_nan(operator_case.inputs)
+    expectation = expect(operator_case.spec, clean, precision=precision)
     if actual.shape != expectation.shape:
         return judge(expectation, actual)
-    right = attend(posed.spec, clean).output
-    must, may = _nan_places(posed)
+    oracle = attend(operator_case.spec, clean).output
+    required, permitted = _nan_elements(operator_case)
     values = actual.astype(np.float64)
-    lost = int(np.count_nonzero(must & ~np.isnan(values)))
-    if lost:
+    missing = int(np.count_nonzero(required & ~np.isnan(values)))
+    if missing:
         return Agreement(
             verdict=Verdict.WRONG,
-            diagnosis=_lost_in_words(lost, int(np.count_nonzero(must))),
-            mismatched=lost,
+            diagnosis=_missing_nan_text(missing, int(np.count_nonzero(required))),
+            mismatched=missing,
             total=values.size,
         )
-    patched = np.where((must | may) & np.isnan(values), right, values)
+    patched = np.where((required | permitted) & np.isnan(values), oracle, values)
     return judge(expectation, patched.astype(actual.dtype) if patched.dtype != actual.dtype else patched)
 
 
-def _lost_in_words(lost: int, total: int) -> str:
+def _missing_nan_text(missing: int, total: int) -> str:
     if total == 1:
-        return "The one element whose query sees a NaN is not NaN."
-    return f"{lost} of {total} elements whose query sees a NaN {'is' if lost == 1 else 'are'} not NaN."
+        return "The one element whose query attends to a NaN is not NaN."
+    return f"{missing} of {total} elements whose query attends to a NaN {'is' if missing == 1 else 'are'} not NaN."
 
 
-def _nan_places(posed: OperatorCase) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Elements of the output that must be NaN, and those that may; both like a BNSH output."""
-    _, key, value = split_heads(posed.spec, posed.inputs)
-    visible = visible_pairs(posed.spec, posed.inputs)
-    group = posed.spec.heads_per_kv
+def _nan_elements(operator_case: OperatorCase) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Elements of the output that must be NaN and those that may be; both have the shape of a BNSH output."""
+    _, key, value = split_heads(operator_case.spec, operator_case.inputs)
+    visible = visible_pairs(operator_case.spec, operator_case.inputs)
+    group = operator_case.spec.heads_per_kv
     nan_value = np.repeat(np.isnan(value), group, axis=1)
     nan_key = np.repeat(np.logical_or.reduce(np.isnan(key), axis=-1), group, axis=1)
     seen_key = np.logical_or.reduce(visible & np.expand_dims(nan_key, 2), axis=-1, keepdims=True)
     any_key = np.logical_or.reduce(nan_key, axis=-1, keepdims=True)
-    reaches = visible @ nan_value  # (B, H, S, v_head_dim): whether any visible key has NaN in the column
+    reaches = visible @ nan_value  # (B, H, S, v_head_dim): True if a visible key has NaN in this column
     present = np.logical_or.reduce(nan_value, axis=2, keepdims=True)
-    must = reaches | seen_key
-    may = np.broadcast_to(present | np.expand_dims(any_key, 2), reaches.shape)
-    return must, may
+    required = reaches | seen_key
+    permitted = np.broadcast_to(present | np.expand_dims(any_key, 2), reaches.shape)
+    return required, permitted
 
 
 def _without_nan(inputs: AttentionInputs) -> AttentionInputs:

@@ -1,4 +1,7 @@
-"""Features of ONNX Attention that hide keys: causality, windows, lengths, masks, and rows that see nothing."""
+"""Define the conformance features of ONNX Attention that mask keys: causality, windows, lengths, masks, masked rows.
+
+Plain data: nothing here draws, runs or judges.
+"""
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature, MaskRows, Poison
@@ -11,10 +14,10 @@ _ALIGNMENT = "ONNX Attention, opset 25, 'offset'; onnxruntime issue 29020"
 _OFFSETS = ("causal-upper-left", "causal-bottom-right", "causal-ignored", "causal-strict", "causal-one-too-many")
 _ROWS = ("masked-row-nan", "masked-row-mean", "masked-row-unmasked")
 _POINT = DisputedPoint.MASKED_ROW
-_MASKED_ROW = "onnx PR 8068: a row without a visible key gives zeros, not NaN"
+_MASKED_ROW = "onnx PR 8068: the output of a fully masked row is zero, not NaN"
 
 
-def _spec(  # one argument per rule that hides keys
+def _spec(  # one argument per rule that masks keys
     *,
     heads: tuple[int, int] = (3, 3),
     mask: MaskKind = MaskKind.NONE,
@@ -42,7 +45,7 @@ _CAUSALITY = (
     Feature(
         slug="causal",
         group="causal",
-        title="as many queries as keys",
+        title="equal query and key lengths",
         source=_TEXT,
         specs=(_CAUSAL,),
         sizes=(CaseSize(2, 5, 5), CaseSize(1, 1, 1)),
@@ -55,7 +58,7 @@ _CAUSALITY = (
         Feature(
             slug=f"causal-{slug}",
             group="causal",
-            title=f"{title}: aligned at the upper left",
+            title=f"{title}: upper-left alignment",
             source=_ALIGNMENT,
             specs=(_CAUSAL,),
             sizes=sizes,
@@ -72,7 +75,7 @@ _CAUSALITY = (
     Feature(
         slug="causal-gqa",
         group="causal",
-        title="with shared heads",
+        title="with grouped-query heads",
         source=_TEXT,
         specs=(_spec(heads=(6, 2), is_causal=True),),
         sizes=(CaseSize(2, 5, 7),),
@@ -81,14 +84,14 @@ _CAUSALITY = (
         Feature(
             slug=f"causal-mask-{kind}",
             group="causal",
-            title=f"with a {word} mask: both hide",
+            title=f"with a {kind_name} mask: both mask keys",
             source=_TEXT,
             specs=(_spec(is_causal=True, mask=kind),),
             sizes=(CaseSize(2, 5, 7),),
             dtypes=(Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16),
             mask_shape=shape,
         )
-        for kind, word, shape in ((_BOOL, "boolean", "B1ST"), (_FLOAT, "float", "BHST"))
+        for kind, kind_name, shape in ((_BOOL, "boolean", "B1ST"), (_FLOAT, "float", "BHST"))
     ),
     Feature(
         slug="causal-mask-shared",
@@ -121,11 +124,11 @@ _WINDOWS = tuple(
         ("both", "both sides", (_spec(left=1, right=2),), (CaseSize(2, 6, 6), CaseSize(1, 4, 9)), "B1ST"),
         ("zero", "width 0: the query's own key only", (_spec(left=0, right=0),), (CaseSize(2, 5, 5),), "B1ST"),
         ("off", "-1 on both sides: no window", (_spec(),), (CaseSize(2, 5, 5),), "B1ST"),
-        ("causal", "left side with causality", (_spec(left=2, is_causal=True),), (CaseSize(2, 7, 7),), "B1ST"),
-        ("rows-empty", "more queries than keys: rows that see nothing", (_spec(left=0),), (CaseSize(2, 6, 3),), "B1ST"),
+        ("causal", "left side, causal", (_spec(left=2, is_causal=True),), (CaseSize(2, 7, 7),), "B1ST"),
+        ("rows-empty", "more queries than keys: fully masked rows", (_spec(left=0),), (CaseSize(2, 6, 3),), "B1ST"),
         (
             "past",
-            "over a cache",
+            "with a KV cache",
             (_spec(left=2, has_past=True), _spec(left=2, has_past=True, is_causal=True)),
             (CaseSize(2, 3, 3, 5), CaseSize(1, 1, 1, 6)),
             "B1ST",
@@ -139,7 +142,7 @@ _WINDOWS = tuple(
         ),
         (
             "mask-rank-4",
-            "with shared heads and a boolean mask of rank 4",
+            "with grouped-query heads and a boolean mask of rank 4",
             (_spec(heads=(4, 2), left=2, is_causal=True, mask=_BOOL),),
             (CaseSize(2, 4, 6),),
             "BHST",
@@ -151,7 +154,7 @@ _CACHE = (
     Feature(
         slug="window-lengths",
         group="window",
-        title="over an outside cache",
+        title="with an external cache (nonpad_kv_seqlen)",
         source=_WINDOW_TEXT,
         specs=(_spec(left=2, mask=_LENGTHS), _spec(left=2, mask=_LENGTHS, is_causal=True)),
         sizes=(CaseSize(2, 3, 8),),
@@ -161,7 +164,7 @@ _CACHE = (
     Feature(
         slug="lengths",
         group="lengths",
-        title="valid keys of each sample",
+        title="number of valid keys per sample",
         source="ONNX Attention, opset 24, nonpad_kv_seqlen",
         specs=(_spec(mask=_LENGTHS), _spec(heads=(4, 2), mask=_LENGTHS)),
         sizes=(CaseSize(2, 3, 8), CaseSize(3, 5, 5)),
@@ -174,7 +177,7 @@ _CACHE = (
     Feature(
         slug="lengths-poison",
         group="lengths",
-        title="huge padding",
+        title="huge values in the padding",
         source="ONNX Attention, opset 24",
         specs=(_spec(mask=_LENGTHS),),
         sizes=(CaseSize(2, 3, 8),),
@@ -186,7 +189,7 @@ _CACHE = (
         Feature(
             slug=f"lengths-causal{slug}",
             group="lengths",
-            title=f"with causality{title}",
+            title=f"causal{title}",
             source="onnx issue 8054, PR 8068; onnxruntime PR 28958",
             specs=(_spec(heads=(4, 2), mask=_LENGTHS, is_causal=True),),
             sizes=(CaseSize(2, queries, 8),),
@@ -196,15 +199,15 @@ _CACHE = (
             readings=_OFFSETS,
         )
         for slug, title, queries, lengths in (
-            ("", ": the last query sees the last valid key", 3, (3, 7)),
+            ("", ": the last query attends up to the last valid key", 3, (3, 7)),
             ("-decode", ", one query", 1, (4, 8)),
-            ("-negative", ", fewer keys than queries: rows that see nothing", 4, (2, 1)),
+            ("-negative", ", fewer keys than queries: fully masked rows", 4, (2, 1)),
         )
     ),
     Feature(
         slug="lengths-zero",
         group="lengths",
-        title="a sample without a valid key gives zeros",
+        title="a sample without a valid key: the output is zero",
         source=_MASKED_ROW,
         specs=(_spec(mask=_LENGTHS),),
         sizes=(CaseSize(2, 3, 5),),
@@ -221,19 +224,19 @@ _SHAPES = (
     ("t", "T", "(keys,)"),
     ("hst", "HST", "(heads, queries, keys)"),
     ("h1t", "H1T", "(heads, 1, keys)"),
-    ("b1st", "B1ST", "(samples, 1, queries, keys)"),
+    ("b1st", "B1ST", "(batch, 1, queries, keys)"),
     ("1hst", "1HST", "(1, heads, queries, keys)"),
     ("11st", "11ST", "(1, 1, queries, keys)"),
-    ("bhst", "BHST", "(samples, heads, queries, keys)"),
-    ("b11t", "B11T", "(samples, 1, 1, keys)"),
-    ("bh1t", "BH1T", "(samples, heads, 1, keys)"),
+    ("bhst", "BHST", "(batch, heads, queries, keys)"),
+    ("b11t", "B11T", "(batch, 1, 1, keys)"),
+    ("bh1t", "BH1T", "(batch, heads, 1, keys)"),
 )
 _MASKS = (
     *(
         Feature(
             slug=f"mask-{kind}-{slug}",
             group="mask shapes",
-            title=f"{word} mask {words}",
+            title=f"{kind_name} mask {axes}",
             source=f"{_TEXT}: 'must be broadcastable to 4D'; onnxruntime issue 12149",
             specs=(_spec(mask=kind),),
             sizes=(CaseSize(2, 4, 6),),
@@ -241,14 +244,14 @@ _MASKS = (
             mask_shape=shape,
             probes=slug == "b1st" and kind is _BOOL,
         )
-        for kind, word in ((_BOOL, "boolean"), (_FLOAT, "float"))
-        for slug, shape, words in _SHAPES
+        for kind, kind_name in ((_BOOL, "boolean"), (_FLOAT, "float"))
+        for slug, shape, axes in _SHAPES
     ),
     *(
         Feature(
             slug=f"mask-{kind}-short-{slug}",
             group="mask shapes",
-            title=f"{word} mask {words} shorter than the keys: the rest is hidden",
+            title=f"{kind_name} mask {axes} shorter than the keys: the remaining keys are masked",
             source="ONNX Attention, opset 24; onnx PR 7164",
             specs=(_spec(mask=kind),),
             sizes=(CaseSize(2, 4, 6),),
@@ -256,13 +259,13 @@ _MASKS = (
             mask_shape=shape,
             first_opset=24,
         )
-        for kind, word in ((_BOOL, "boolean"), (_FLOAT, "float"))
-        for slug, shape, words in (("sp", "SP", "(queries, ...)"), ("bhsp", "BHSP", "(samples, heads, queries, ...)"))
+        for kind, kind_name in ((_BOOL, "boolean"), (_FLOAT, "float"))
+        for slug, shape, axes in (("sp", "SP", "(queries, ...)"), ("bhsp", "BHSP", "(batch, heads, queries, ...)"))
     ),
     Feature(
         slug="mask-lengths",
         group="mask shapes",
-        title="mask and lengths together",
+        title="mask and lengths combined",
         source="ONNX Attention, opset 24",
         specs=(_spec(mask=_FLOAT), _spec(mask=_BOOL), _spec(mask=_BOOL, is_causal=True)),
         sizes=(CaseSize(2, 3, 6),),
@@ -273,7 +276,7 @@ _MASKS = (
     Feature(
         slug="mask-short-lengths",
         group="mask shapes",
-        title="mask as long as the longest sample, shorter than the keys, with lengths",
+        title="mask shorter than the keys, with lengths: as long as the longest sample",
         source="ONNX Attention, opset 24; its node cases padded_kv",
         specs=(_spec(mask=_FLOAT), _spec(mask=_FLOAT, is_causal=True)),
         sizes=(CaseSize(2, 4, 6),),
@@ -286,7 +289,7 @@ _MASKS = (
     Feature(
         slug="mask-past",
         group="mask shapes",
-        title="mask over cache and new keys",
+        title="mask over cached and new keys",
         source=_TEXT,
         specs=(_spec(mask=_FLOAT, has_past=True), _spec(mask=_BOOL, has_past=True)),
         sizes=(CaseSize(2, 3, 4, 5),),
@@ -315,7 +318,7 @@ _ROWS_FEATURES = (
             ("inf", "float mask of -inf", _MASKED_ROW, (_spec(mask=_FLOAT),), MaskRows.HIDDEN, _POINT, _ROWS),
             (
                 "causal",
-                "causality and mask together leave nothing",
+                "fully masked by causality and mask combined",
                 _MASKED_ROW,
                 (_spec(mask=_BOOL, is_causal=True), _spec(mask=_FLOAT, is_causal=True)),
                 MaskRows.FUTURE,
@@ -324,7 +327,7 @@ _ROWS_FEATURES = (
             ),
             (
                 "sample",
-                "all rows of a sample",
+                "every row of a sample",
                 _MASKED_ROW,
                 (_spec(mask=_BOOL), _spec(mask=_FLOAT)),
                 MaskRows.SAMPLE,
@@ -333,7 +336,7 @@ _ROWS_FEATURES = (
             ),
             (
                 "gqa",
-                "with shared heads",
+                "with grouped-query heads",
                 _MASKED_ROW,
                 (_spec(heads=(4, 2), mask=_BOOL),),
                 MaskRows.HIDDEN,
@@ -342,8 +345,8 @@ _ROWS_FEATURES = (
             ),
             (
                 "lowest",
-                "a row of the lowest finite number hides nothing: the mean of the values",
-                "a float mask is added; onnxscript issue 2561 writes the lowest number for -inf",
+                "a row of the lowest finite number masks nothing: the output is the mean of the values",
+                "a float mask is added; onnxscript issue 2561: the lowest finite number instead of -inf",
                 (_spec(mask=_FLOAT),),
                 MaskRows.LOWEST,
                 DisputedPoint.LOWEST_ROW,
@@ -351,7 +354,7 @@ _ROWS_FEATURES = (
             ),
             (
                 "large",
-                "a row of -10000 hides nothing",
+                "a row of -10000 masks nothing",
                 "a float mask is added",
                 (_spec(mask=_FLOAT),),
                 MaskRows.LARGE,
@@ -378,10 +381,16 @@ _POISONS = tuple(
     )
     for slug, title, source, poison, point in (
         ("value", "huge value of a hidden key", "weights of hidden keys are 0", Poison.HUGE_VALUE, DisputedPoint.NONE),
-        ("key", "huge hidden key", "the score of a hidden key does not count", Poison.HUGE_KEY, DisputedPoint.NONE),
-        ("nan-value", "NaN value of a hidden key", "not said: 0 x NaN is NaN", Poison.NAN_VALUE, DisputedPoint.NAN),
-        ("nan-key", "NaN hidden key", "not said: NaN - inf is NaN", Poison.NAN_KEY, DisputedPoint.NAN),
-        ("nan-seen", "NaN value of a visible key must show", "IEEE 754", Poison.NAN_SEEN, DisputedPoint.NONE),
+        ("key", "huge hidden key", "the score of a hidden key has no effect", Poison.HUGE_KEY, DisputedPoint.NONE),
+        (
+            "nan-value",
+            "NaN value of a hidden key",
+            "unspecified: 0 x NaN is NaN",
+            Poison.NAN_VALUE,
+            DisputedPoint.NAN,
+        ),
+        ("nan-key", "NaN hidden key", "unspecified: NaN - inf is NaN", Poison.NAN_KEY, DisputedPoint.NAN),
+        ("nan-seen", "NaN value of a visible key must propagate", "IEEE 754", Poison.NAN_SEEN, DisputedPoint.NONE),
     )
 )
 

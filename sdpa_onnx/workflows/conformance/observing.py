@@ -1,6 +1,6 @@
-"""Name what a runtime does on a disputed point, whether that is right or wrong.
+"""Classify what a runtime does on a disputed point, such as a fully masked row or the causal alignment.
 
-Looks at outputs only; the words are those of `ConformanceRecord.observed`.
+Reads outputs only; the names are the values of `ConformanceRecord.observed`. Does not decide right or wrong.
 """
 
 from dataclasses import replace
@@ -22,37 +22,41 @@ __all__ = ["OTHER", "aligned_inputs", "masked_spec", "observe"]
 
 Array = NDArray[np.generic]
 
-# None of the known outcomes.
+# The output matches none of the known outcomes.
 OTHER = "none of the known"
 
 
 def observe(
-    feature: Feature, posed: OperatorCase, actual: Array, precision: Precision, *, is_right: bool
+    feature: Feature, operator_case: OperatorCase, actual: Array, precision: Precision, *, is_right: bool
 ) -> tuple[str, ...]:
-    """Say which of the known outcomes an output shows: all that fit it, `OTHER` if none; () where nothing is disputed.
+    """Name the known outcomes that match an output.
 
     Args:
-        feature: What is disputed.
-        posed: The case.
+        feature: The feature, with its disputed point.
+        operator_case: The case.
         actual: The output.
-        precision: The arithmetic that it is judged in.
-        is_right: Whether the oracle's own outcome fits; it is then the one named.
+        precision: The arithmetic for which it is judged.
+        is_right: Whether the oracle's own outcome matches; then only that one is named.
+
+    Returns:
+        Every matching outcome, `OTHER` if none matches, () if the feature has no disputed point.
     """
     match feature.point:
         case DisputedPoint.NONE:
             return ()
         case DisputedPoint.ALIGNMENT:
-            aligned = aligned_inputs(posed.spec, posed.inputs)
+            aligned = aligned_inputs(operator_case.spec, operator_case.inputs)
             if is_right and not feature.alignments:
                 return (next(iter(aligned)),)
-            fits = [word for word, inputs in aligned.items() if _fits(masked_spec(posed), inputs, actual, precision)]
-            return tuple(fits) or (OTHER,)
+            spec = masked_spec(operator_case)
+            matches = [name for name, inputs in aligned.items() if _matches(spec, inputs, actual, precision)]
+            return tuple(matches) or (OTHER,)
         case DisputedPoint.NAN:
             return (_nan_outcome(actual, is_right=is_right),)
         case DisputedPoint.NEGATIVE_SCALE:
             return ("nan" if np.isnan(actual.astype(np.float64)).all() else "applied" if is_right else OTHER,)
         case DisputedPoint.MASKED_ROW | DisputedPoint.LOWEST_ROW:
-            return _row_outcome(feature, posed, actual, precision)
+            return _row_outcome(feature, operator_case, actual, precision)
 
 
 def _nan_outcome(actual: Array, *, is_right: bool) -> str:
@@ -64,9 +68,9 @@ def _nan_outcome(actual: Array, *, is_right: bool) -> str:
 
 
 def aligned_inputs(spec: AttentionSpec, inputs: AttentionInputs) -> dict[str, AttentionInputs]:
-    """The inputs with each causal alignment written out as a mask, by its word, the oracle's own first.
+    """The inputs with each causal alignment as an explicit mask, by name, the oracle's own first.
 
-    They are for the same spec without causality.
+    They belong to `masked_spec`, the same spec with is_causal=False.
     """
     query, key, _ = split_heads(spec, inputs)
     q_seq_len, total = query.shape[2], key.shape[2]
@@ -82,77 +86,77 @@ def aligned_inputs(spec: AttentionSpec, inputs: AttentionInputs) -> dict[str, At
         "all-keys": np.array([total]),
     }
     keys, rows = np.arange(total), np.arange(q_seq_len)[:, None]
-    found = {}
-    for word, offset in offsets.items():
-        seen = keys <= rows + offset.reshape(-1, 1, 1, 1)
-        found[word] = replace(inputs, attn_mask=_combined(inputs.attn_mask, seen, total))
-    return found
+    aligned = {}
+    for name, offset in offsets.items():
+        visible = keys <= rows + offset.reshape(-1, 1, 1, 1)
+        aligned[name] = replace(inputs, attn_mask=_combined(inputs.attn_mask, visible, total))
+    return aligned
 
 
-def _combined(mask: Array | None, seen: NDArray[np.bool_], total: int) -> Array:
+def _combined(mask: Array | None, visible: NDArray[np.bool_], total: int) -> Array:
     if mask is None:
-        return seen
-    missing = [(0, 0)] * (mask.ndim - 1) + [(0, total - mask.shape[-1])]
+        return visible
+    padding = [(0, 0)] * (mask.ndim - 1) + [(0, total - mask.shape[-1])]
     if mask.dtype == np.bool_:
-        return np.pad(mask.astype(bool), missing) & seen
-    wide = np.pad(mask.astype(np.float64), missing, constant_values=-np.inf)
-    return np.where(seen, wide, -np.inf)
+        return np.pad(mask.astype(bool), padding) & visible
+    wide = np.pad(mask.astype(np.float64), padding, constant_values=-np.inf)
+    return np.where(visible, wide, -np.inf)
 
 
-def masked_spec(posed: OperatorCase) -> AttentionSpec:
-    """The spec that `aligned_inputs` are for; the oracle reads masks and lengths off the inputs."""
-    return replace(posed.spec, is_causal=False)
+def masked_spec(operator_case: OperatorCase) -> AttentionSpec:
+    """The spec of `aligned_inputs`: not causal; the oracle takes masks and lengths from the inputs."""
+    return replace(operator_case.spec, is_causal=False)
 
 
-def _fits(spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision: Precision) -> bool:
+def _matches(spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision: Precision) -> bool:
     verdict = judge(expect(spec, inputs, precision=precision), actual).verdict
     return verdict is not Verdict.WRONG
 
 
-def _row_outcome(feature: Feature, posed: OperatorCase, actual: Array, precision: Precision) -> tuple[str, ...]:
-    """What stands in the rows that see nothing, or only the lowest number."""
-    rows = _rows_in_question(feature, posed)
+def _row_outcome(feature: Feature, operator_case: OperatorCase, actual: Array, precision: Precision) -> tuple[str, ...]:
+    """Classify the output of fully masked rows, or of rows whose mask is the lowest finite number."""
+    rows = _disputed_rows(feature, operator_case)
     if not rows.any():
         return ()
-    output = _heads_first(posed.spec, actual).astype(np.float64)
+    output = _heads_first(operator_case.spec, actual).astype(np.float64)
     picked = output[rows]
     if np.isnan(picked).any():
         return ("nan",)
     if not picked.any():
         return ("zero",)
-    for word, (spec, inputs) in _row_readings(posed).items():
-        right = attend(spec, inputs).output
-        patched = np.where(rows[..., None], output, _heads_first(spec, right))
-        if _fits(spec, inputs, _as_layout(spec, patched).astype(actual.dtype), precision):
-            return (word,)
+    for name, (spec, inputs) in _row_readings(operator_case).items():
+        oracle = attend(spec, inputs).output
+        patched = np.where(rows[..., None], output, _heads_first(spec, oracle))
+        if _matches(spec, inputs, _as_layout(spec, patched).astype(actual.dtype), precision):
+            return (name,)
     return (OTHER,)
 
 
-def _row_readings(posed: OperatorCase) -> dict[str, tuple[AttentionSpec, AttentionInputs]]:
-    """What else than zero may stand in such a row, by its word."""
-    spec, inputs = posed.spec, posed.inputs
-    open_spec = replace(spec, is_causal=False, mask=MaskKind.NONE, left_window=-1, right_window=-1)
+def _row_readings(operator_case: OperatorCase) -> dict[str, tuple[AttentionSpec, AttentionInputs]]:
+    """The outcomes other than zero and NaN that such a row may have, by name."""
+    spec, inputs = operator_case.spec, operator_case.inputs
+    unmasked_spec = replace(spec, is_causal=False, mask=MaskKind.NONE, left_window=-1, right_window=-1)
     unmasked = replace(inputs, attn_mask=None, nonpad_kv_seqlen=None)
-    found = {
-        "mean-of-values": (open_spec, replace(unmasked, query=np.zeros_like(inputs.query))),
-        "unmasked": (open_spec, unmasked),
+    readings = {
+        "mean-of-values": (unmasked_spec, replace(unmasked, query=np.zeros_like(inputs.query))),
+        "unmasked": (unmasked_spec, unmasked),
     }
     if spec.is_causal:
-        found["mask-ignored"] = (replace(spec, mask=MaskKind.NONE), unmasked)
-        found["causal-ignored"] = (replace(spec, is_causal=False), inputs)
-    return found
+        readings["mask-ignored"] = (replace(spec, mask=MaskKind.NONE), unmasked)
+        readings["causal-ignored"] = (replace(spec, is_causal=False), inputs)
+    return readings
 
 
-def _rows_in_question(feature: Feature, posed: OperatorCase) -> NDArray[np.bool_]:
-    """(batch_size, q_num_heads, q_seq_len)."""
-    visible = visible_pairs(posed.spec, posed.inputs)
-    mask = posed.inputs.attn_mask
+def _disputed_rows(feature: Feature, operator_case: OperatorCase) -> NDArray[np.bool_]:
+    """(batch_size, q_num_heads, q_seq_len): True for the rows on which runtimes differ."""
+    visible = visible_pairs(operator_case.spec, operator_case.inputs)
+    mask = operator_case.inputs.attn_mask
     if feature.point is DisputedPoint.MASKED_ROW or mask is None:
         return np.asarray(~visible.any(-1))
     full = np.broadcast_to(mask.reshape((1,) * (4 - mask.ndim) + mask.shape), visible.shape)
-    hidden = full.astype(np.float64) if mask.dtype != np.bool_ else np.zeros(full.shape)
-    # Random numbers of a mask never come near the number that these rows are filled with.
-    return np.asarray((hidden < -100.0).all(-1) & visible.any(-1))
+    additive = full.astype(np.float64) if mask.dtype != np.bool_ else np.zeros(full.shape)
+    # The random numbers of a mask are never near the number that fills these rows.
+    return np.asarray((additive < -100.0).all(-1) & visible.any(-1))
 
 
 def _heads_first(spec: AttentionSpec, output: Array) -> Array:

@@ -1,7 +1,7 @@
-"""Write one case as a model of the operator that is asked: node, feeds, and what each output is.
+"""Build the ONNX model of one conformance case for the operator under test: node, feeds and output roles.
 
-The oracle's own view of a case (spec and inputs) stays the same for every operator;
-here it is only dressed in the operator's layout, names and kinds of mask.
+The spec and the inputs of the oracle are the same for every operator; here they get the layout, names
+and mask format of the operator. Does not run the model.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,19 +26,19 @@ __all__ = ["CONTRIB_OPSET", "OperatorCase", "build_case"]
 
 Array = NDArray[np.generic]
 
-# Version of the default domain beside com.microsoft, and of our decomposed form.
+# Opset of the default domain in models with com.microsoft operators, and of the decomposed form.
 CONTRIB_OPSET = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCase:
-    """A case as a runtime gets it.
+    """A case as the runtime runs it.
 
     Args:
-        spec, inputs: The oracle's view of it.
-        model: Builds the model: open sizes, or fixed ones.
-        feeds: By graph input name.
-        roles: Graph output name by what it is: output, present_key, present_value, present (packed), qk.
+        spec, inputs: The case for the oracle.
+        model: Builds the model; True = static shapes, False = dynamic shapes.
+        feeds: Arrays by graph input name.
+        roles: Graph output names by role: output, present_key, present_value, present (packed), qk.
     """
 
     spec: AttentionSpec
@@ -49,13 +49,13 @@ class OperatorCase:
 
 
 def build_case(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
-    """Write a drawn case for the feature's operator."""
+    """Build a drawn case for the operator of the feature."""
     match feature.operator:
         case Operator.ATTENTION:
             return _attention(feature, drawn, opset)
         case Operator.BODY:
-            posed = _attention(feature, drawn, opset)
-            return replace(posed, model=lambda fixed: _inlined(posed.model(fixed)))
+            case = _attention(feature, drawn, opset)
+            return replace(case, model=lambda fixed: _inlined(case.model(fixed)))
         case Operator.DECOMPOSED:
             return _decomposed(drawn, opset)
         case Operator.MULTI_HEAD:
@@ -66,7 +66,7 @@ def build_case(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
             return _packed(feature, drawn, opset)
 
 
-def _posed(
+def _one_node_case(
     node: OneNode,
     feeds: Mapping[str, Array],
     drawn: DrawnCase,
@@ -89,20 +89,20 @@ def _attention(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
     if feature.qk_mode is not None:
         roles["qk"] = "qk_matmul_output"
         attributes["qk_matmul_output_mode"] = int(feature.qk_mode)
-    places = [roles.get(role, "") for role in ("output", "present_key", "present_value", "qk")]
-    while not places[-1]:
-        places.pop()
+    outputs = [roles.get(role, "") for role in ("output", "present_key", "present_value", "qk")]
+    while not outputs[-1]:
+        outputs.pop()
     node = OneNode(
         opset=opset,
         attributes=attributes,
         inputs=tuple(name if name in feeds else "" for name in ONNX_INPUT_NAMES.values()),
-        outputs=tuple(places),
+        outputs=tuple(outputs),
     )
-    return _posed(node, feeds, drawn, roles)
+    return _one_node_case(node, feeds, drawn, roles)
 
 
 def _inlined(model: OnnxModel) -> OnnxModel:
-    """The operator's function body as ONNX writes it, in the operator's place."""
+    """Replace the operator with its ONNX function body."""
     proto = inliner.inline_selected_functions(ir.to_proto(model.ir), [("", "Attention")], inline_schema_functions=True)
     return replace(model, ir=ir.from_proto(proto))
 
@@ -114,7 +114,7 @@ def _decomposed(drawn: DrawnCase, opset: int) -> OperatorCase:
     return OperatorCase(
         spec=drawn.case.spec,
         inputs=drawn.inputs,
-        model=lambda fixed: _exported(drawn.case.spec, opset, drawn.case.dtype),  # noqa: ARG005  # one form only
+        model=lambda fixed: _exported(drawn.case.spec, opset, drawn.case.dtype),  # noqa: ARG005  # exported with dynamic shapes only
         feeds=drawn.inputs.onnx_feeds(),
         roles=roles,
     )
@@ -130,38 +130,38 @@ def _exported(spec: AttentionSpec, opset: int, dtype: Dtype) -> OnnxModel:
 def _multi_head(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
     spec, inputs = drawn.case.spec, drawn.inputs
     feeds: dict[str, Array] = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
-    given = ["query", "key", "value", "", "", "", "", ""]
+    input_names = ["query", "key", "value", "", "", "", "", ""]
     if inputs.attn_mask is not None:
-        place = 5 if feature.form == "bias" else 4
-        given[place] = ("key_padding_mask", "attention_bias")[place - 4]
-        feeds[given[place]] = _contrib_mask(feature.form, inputs.attn_mask)
+        index = 5 if feature.form == "bias" else 4
+        input_names[index] = ("key_padding_mask", "attention_bias")[index - 4]
+        feeds[input_names[index]] = _contrib_mask(feature.form, inputs.attn_mask)
     roles = {"output": "output"}
     if inputs.past_key is not None and inputs.past_value is not None:
         feeds |= {"past_key": inputs.past_key, "past_value": inputs.past_value}
-        given[6:8] = ["past_key", "past_value"]
+        input_names[6:8] = ["past_key", "past_value"]
         roles |= {"present_key": "present_key", "present_value": "present_value"}
     node = OneNode(
         op_type="MultiHeadAttention",
         domain=CONTRIB_DOMAIN,
         opset=opset,
         attributes={"num_heads": spec.q_num_heads, **_contrib_attributes(spec)},
-        inputs=tuple(given),
+        inputs=tuple(input_names),
         outputs=tuple(roles.values()),
     )
-    return _posed(node, feeds, drawn, roles)
+    return _one_node_case(node, feeds, drawn, roles)
 
 
 def _group_query(drawn: DrawnCase, opset: int) -> OperatorCase:
     spec, inputs, case = drawn.case.spec, drawn.inputs, drawn.case
     feeds: dict[str, Array] = {"query": inputs.query, "key": inputs.key, "value": inputs.value}
-    given = ["query", "key", "value", "", "", "seqlens_k", "total_sequence_length"]
+    input_names = ["query", "key", "value", "", "", "seqlens_k", "total_sequence_length"]
     if inputs.past_key is not None and inputs.past_value is not None:
         feeds |= {"past_key": inputs.past_key, "past_value": inputs.past_value}
-        given[3:5] = ["past_key", "past_value"]
+        input_names[3:5] = ["past_key", "past_value"]
     feeds["seqlens_k"] = np.full(case.batch_size, case.total_seq_len - 1, dtype=np.int32)
     feeds["total_sequence_length"] = np.array([case.total_seq_len], dtype=np.int32)
     if inputs.attn_mask is not None:
-        given += ["", "", "", "attention_bias"]
+        input_names += ["", "", "", "attention_bias"]
         feeds["attention_bias"] = inputs.attn_mask
     attributes: dict[str, int | float] = {"num_heads": spec.q_num_heads, "kv_num_heads": spec.kv_num_heads}
     if not spec.is_causal:
@@ -171,7 +171,7 @@ def _group_query(drawn: DrawnCase, opset: int) -> OperatorCase:
     if spec.scale is not ScaleRule.INVERSE_SQRT:
         attributes["scale"] = float(spec.scale_value)
     if spec.left_window >= 0:
-        # The operator's window counts the query's own key.
+        # The operator's window includes the query's own key.
         attributes["local_window_size"] = spec.left_window + 1
     roles = {"output": "output", "present_key": "present_key", "present_value": "present_value"}
     node = OneNode(
@@ -179,31 +179,31 @@ def _group_query(drawn: DrawnCase, opset: int) -> OperatorCase:
         domain=CONTRIB_DOMAIN,
         opset=opset,
         attributes=attributes,
-        inputs=tuple(given),
+        inputs=tuple(input_names),
         outputs=tuple(roles.values()),
     )
-    return _posed(node, feeds, drawn, roles)
+    return _one_node_case(node, feeds, drawn, roles)
 
 
 def _packed(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
-    """The operator that projects its input: weights that only select keep the attention exact."""
+    """The operator that projects its input; an identity matrix as weights makes the projection exact."""
     spec, inputs = drawn.case.spec, drawn.inputs
-    joined = np.concatenate([inputs.query, inputs.key, inputs.value], axis=2)
+    packed = np.concatenate([inputs.query, inputs.key, inputs.value], axis=2)
     widths = [array.shape[2] for array in (inputs.query, inputs.key, inputs.value)]
-    feeds: dict[str, Array] = {"input": joined}
-    weights = {"weights": np.eye(joined.shape[2], dtype=np.float32).astype(joined.dtype)}
-    given = ["input", "weights", "", "", "", ""]
+    feeds: dict[str, Array] = {"input": packed}
+    weights = {"weights": np.eye(packed.shape[2], dtype=np.float32).astype(packed.dtype)}
+    input_names = ["input", "weights", "", "", "", ""]
     if feature.form != "no-bias":
-        given[2] = "bias"
-        weights["bias"] = np.zeros(joined.shape[2], dtype=joined.dtype)
+        input_names[2] = "bias"
+        weights["bias"] = np.zeros(packed.shape[2], dtype=packed.dtype)
     if inputs.attn_mask is not None:
-        place = 5 if feature.form == "bias" else 3
-        given[place] = "attention_bias" if place == 5 else "mask_index"
-        feeds[given[place]] = _contrib_mask(feature.form, inputs.attn_mask)
+        index = 5 if feature.form == "bias" else 3
+        input_names[index] = "attention_bias" if index == 5 else "mask_index"
+        feeds[input_names[index]] = _contrib_mask(feature.form, inputs.attn_mask)
     roles = {"output": "output"}
     if inputs.past_key is not None and inputs.past_value is not None:
         feeds["past"] = np.stack([inputs.past_key, inputs.past_value])
-        given[4] = "past"
+        input_names[4] = "past"
         roles["present"] = "present"
     attributes = {"num_heads": spec.q_num_heads, **_contrib_attributes(spec)}
     node = OneNode(
@@ -211,10 +211,10 @@ def _packed(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
         domain=CONTRIB_DOMAIN,
         opset=opset,
         attributes=attributes | ({"qkv_hidden_sizes": widths} if spec.v_head_dim != spec.head_dim else {}),
-        inputs=tuple(given),
+        inputs=tuple(input_names),
         outputs=tuple(roles.values()),
     )
-    return _posed(node, feeds, drawn, roles, weights)
+    return _one_node_case(node, feeds, drawn, roles, weights)
 
 
 def _contrib_attributes(spec: AttentionSpec) -> dict[str, int | float]:
@@ -226,18 +226,18 @@ def _contrib_attributes(spec: AttentionSpec) -> dict[str, int | float]:
     return attributes
 
 
-def _contrib_mask(form: str, added: Array) -> Array:
-    """The operator's kind of mask from the additive one that the oracle adds, (B, 1, 1 or S, T)."""
-    seen = added.astype(np.float64) == 0.0
+def _contrib_mask(form: str, additive: Array) -> Array:
+    """Convert the additive mask of the oracle, (B, 1, 1 or S, T), to the mask format of the operator."""
+    visible = additive.astype(np.float64) == 0.0
     match form:
         case "bias":
-            return added
+            return additive
         case "lengths":
-            return np.ascontiguousarray(seen[:, 0, 0].sum(-1).astype(np.int32))
+            return np.ascontiguousarray(visible[:, 0, 0].sum(-1).astype(np.int32))
         case "ends-and-starts":
-            ends = seen.shape[-1] - seen[:, 0, 0, ::-1].argmax(-1)
-            return np.concatenate([ends, seen[:, 0, 0].argmax(-1)]).astype(np.int32)
+            ends = visible.shape[-1] - visible[:, 0, 0, ::-1].argmax(-1)
+            return np.concatenate([ends, visible[:, 0, 0].argmax(-1)]).astype(np.int32)
         case "keys":
-            return np.ascontiguousarray(seen[:, 0, 0].astype(np.int32))
+            return np.ascontiguousarray(visible[:, 0, 0].astype(np.int32))
         case _:
-            return np.ascontiguousarray(seen[:, 0].astype(np.int32))
+            return np.ascontiguousarray(visible[:, 0].astype(np.int32))

@@ -1,4 +1,7 @@
-"""Features of ONNX Attention with a cache: past, present, and causality over both."""
+"""Define the conformance features of ONNX Attention with a KV cache: past, present, and causality over both.
+
+Plain data: nothing here draws, runs or judges.
+"""
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.workflows.conformance.feature import CaseSize, DisputedPoint, Feature
@@ -47,7 +50,7 @@ PAST_FEATURES: tuple[Feature, ...] = (
     Feature(
         slug="past",
         group="cache",
-        title="cache and new keys, joined, and given back bit by bit",
+        title="cached and new keys concatenated, and returned bit by bit",
         source="ONNX Attention, opset 23, past_key and present_key",
         specs=(_cached(),),
         sizes=(CaseSize(2, 3, 4, 5), CaseSize(1, 1, 1, 7)),
@@ -58,12 +61,12 @@ PAST_FEATURES: tuple[Feature, ...] = (
     _causal(
         "one-query", "one query and several new keys", CaseSize(2, 1, 3, 4), CaseSize(1, 1, 9, 3), CaseSize(2, 1, 2, 1)
     ),
-    _causal("several", "as many queries as new keys", CaseSize(2, 4, 4, 3), CaseSize(1, 2, 2, 9)),
-    _causal("other-lengths", "more new keys than queries, and fewer", CaseSize(2, 3, 5, 2), CaseSize(2, 5, 3, 2)),
+    _causal("several", "equal numbers of queries and new keys", CaseSize(2, 4, 4, 3), CaseSize(1, 2, 2, 9)),
+    _causal("other-lengths", "more or fewer new keys than queries", CaseSize(2, 3, 5, 2), CaseSize(2, 5, 3, 2)),
     Feature(
         slug="past-empty",
         group="cache",
-        title="a cache of no keys",
+        title="an empty cache",
         source="the first step of a decoder",
         specs=(_cached(), _cached(is_causal=True)),
         sizes=(CaseSize(2, 3, 3, 0),),
@@ -72,7 +75,7 @@ PAST_FEATURES: tuple[Feature, ...] = (
     Feature(
         slug="past-no-new-keys",
         group="cache",
-        title="no new keys: all keys come from the cache",
+        title="no new keys: every key is from the cache",
         source="ONNX tensors may have a dimension of 0",
         specs=(_cached(),),
         sizes=(CaseSize(2, 3, 0, 5),),
@@ -81,7 +84,7 @@ PAST_FEATURES: tuple[Feature, ...] = (
     Feature(
         slug="past-gqa",
         group="cache",
-        title="with shared heads",
+        title="with grouped-query heads",
         source="ONNX Attention, opset 23",
         specs=(_cached(heads=(6, 2)), _cached(heads=(4, 1), is_causal=True)),
         sizes=(CaseSize(2, 3, 3, 5), CaseSize(2, 1, 1, 6)),
@@ -90,7 +93,7 @@ PAST_FEATURES: tuple[Feature, ...] = (
     Feature(
         slug="past-value-width",
         group="cache",
-        title="values of another width than keys",
+        title="v_head_dim different from head_dim",
         source="ONNX Attention, opset 23",
         specs=(_cached(heads=(4, 2), v_head_dim=3), _cached(v_head_dim=11, is_causal=True)),
         sizes=(CaseSize(2, 3, 3, 4),),

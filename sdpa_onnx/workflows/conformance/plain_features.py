@@ -1,4 +1,7 @@
-"""Features of ONNX Attention without mask and cache: scale, softcap, heads, layout, widths, sizes, types."""
+"""Define the conformance features of ONNX Attention without mask and cache: scale, softcap, heads, layout, types.
+
+Plain data: nothing here draws, runs or judges.
+"""
 
 import numpy as np
 
@@ -15,14 +18,14 @@ _NARROW = (Dtype.FLOAT16, Dtype.BFLOAT16)
 
 _TEXT = "ONNX Attention, opset 23"
 
-# Three heads and two samples: no dimension can be taken for another.
+# Three heads and a batch of two: every dimension has a different size.
 _PLAIN = AttentionSpec(q_num_heads=3, kv_num_heads=3, head_dim=8)
 _DEFAULT_SCALE = _PLAIN.scale_value
 _BSH = AttentionSpec(q_num_heads=3, kv_num_heads=3, head_dim=8, layout=Layout.BSH)
 
 
 def _scaled(scale: float) -> AttentionSpec:
-    # An attribute is a float32: the oracle must compute with the same number, in float64 too.
+    # The attribute is stored as float32, so the oracle must use the same rounded number.
     return AttentionSpec(q_num_heads=3, kv_num_heads=3, head_dim=8, scale=float(np.float32(scale)))
 
 
@@ -46,7 +49,7 @@ _BASICS = (
     Feature(
         slug="batch-one",
         group="basics",
-        title="one sample, as many queries as keys",
+        title="batch of one, equal query and key lengths",
         source=_TEXT,
         specs=(_PLAIN,),
         sizes=(CaseSize(1, 4, 4),),
@@ -63,7 +66,7 @@ _BASICS = (
     Feature(
         slug="value-width",
         group="basics",
-        title="values of another width than keys",
+        title="v_head_dim different from head_dim",
         source=_TEXT,
         specs=tuple(
             AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=head_dim, v_head_dim=v_head_dim)
@@ -75,7 +78,7 @@ _BASICS = (
     Feature(
         slug="long",
         group="basics",
-        title="a thousand keys and more, prime in number",
+        title="prime numbers of keys, above a thousand",
         source=_TEXT,
         specs=(AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=16),),
         sizes=(CaseSize(1, 3, 1009), CaseSize(1, 131, 257)),
@@ -93,7 +96,7 @@ _BASICS = (
     Feature(
         slug="no-samples",
         group="basics",
-        title="no samples: an empty output",
+        title="batch of zero: an empty output",
         source="ONNX tensors may have a dimension of 0",
         specs=(_PLAIN,),
         sizes=(CaseSize(0, 3, 5),),
@@ -105,7 +108,7 @@ _SCALES = (
     Feature(
         slug="scale",
         group="scale",
-        title="scales of half and twice the default, and 1",
+        title="scales of 0.5 and 2 times the default, and 1",
         source=_TEXT,
         specs=(_scaled(0.5 * _DEFAULT_SCALE), _scaled(2.0 * _DEFAULT_SCALE), _scaled(1.0)),
         spreads=(1.0, 4.0),
@@ -122,14 +125,14 @@ _SCALES = (
     Feature(
         slug="scale-zero",
         group="scale",
-        title="a scale of 0, written: uniform weights",
-        source=f"{_TEXT}: 1/sqrt(head_size) is the default of an attribute that is not there",
+        title="an explicit scale of 0: uniform weights",
+        source=f"{_TEXT}: 1/sqrt(head_size) is the default of an omitted attribute",
         specs=(_scaled(0.0),),
     ),
     Feature(
         slug="scale-negative",
         group="scale",
-        title="a negative scale: applied, or NaN as the pattern's sqrt(scale) gives",
+        title="a negative scale: applied, or NaN from sqrt(scale)",
         source=f"{_TEXT}: 'Scaling factor applied to QK^T', but its pattern scales Q and K by sqrt(scale) each",
         specs=(_scaled(-0.5),),
         point=DisputedPoint.NEGATIVE_SCALE,
@@ -149,7 +152,7 @@ _SOFTCAPS = (
     Feature(
         slug="softcap-mask",
         group="softcap",
-        title="softcap before a boolean mask, huge values hidden",
+        title="softcap before a boolean mask that hides huge values",
         source="onnx issue 7865, PR 7867; onnxruntime PR 28379",
         specs=(AttentionSpec(q_num_heads=3, kv_num_heads=3, head_dim=8, softcap=0.5, mask=MaskKind.BOOL),),
         mask_rows=MaskRows.COLUMN,
@@ -167,7 +170,7 @@ _SOFTCAPS = (
     Feature(
         slug="softcap-causal",
         group="softcap",
-        title="softcap before causality",
+        title="softcap before the causal mask",
         source="onnx PR 7867",
         specs=(AttentionSpec(q_num_heads=3, kv_num_heads=3, head_dim=8, softcap=2.0, is_causal=True),),
         readings=("softcap-after-mask",),
@@ -178,18 +181,24 @@ _HEADS = (
     Feature(
         slug="gqa",
         group="heads",
-        title="two to four query heads share a key/value head",
+        title="grouped-query attention: two to four query heads per key/value head",
         source=f"{_TEXT}; onnx reference before 1.23 tiled the heads",
         specs=(_grouped(4, 2), _grouped(6, 2, 3), _grouped(8, 2)),
         dtypes=ALL_TYPES,
         spreads=(1.0, 4.0),
         probes=True,
     ),
-    Feature(slug="mqa", group="heads", title="one key/value head for all", source=_TEXT, specs=(_grouped(4, 1),)),
+    Feature(
+        slug="mqa",
+        group="heads",
+        title="multi-query attention: one key/value head",
+        source=_TEXT,
+        specs=(_grouped(4, 1),),
+    ),
     Feature(
         slug="layout-3d",
         group="heads",
-        title="3-D inputs, heads side by side",
+        title="3-D inputs, heads in the last dimension",
         source=f"{_TEXT}; onnx issue 7118",
         specs=(_BSH, _grouped(3, 3, 5, Layout.BSH)),
         dtypes=ALL_TYPES,
@@ -199,7 +208,7 @@ _HEADS = (
     Feature(
         slug="layout-3d-gqa",
         group="heads",
-        title="3-D inputs with shared heads",
+        title="3-D inputs with grouped-query heads",
         source=_TEXT,
         specs=(_grouped(6, 3, layout=Layout.BSH), _grouped(4, 1, 3, layout=Layout.BSH)),
         spreads=(1.0, 4.0),
@@ -235,7 +244,7 @@ def _qk(
         title=title,
         source=f"{_TEXT}, qk_matmul_output_mode {int(mode)}",
         specs=(AttentionSpec(**{"q_num_heads": 4, "kv_num_heads": 2, "head_dim": 8, **changes}),),  # type: ignore[arg-type]
-        # A cache with causality at other lengths has a row of its own.
+        # A causal cache with unequal lengths has a feature of its own.
         sizes=(CaseSize(2, 4, 4, 3) if changes.get("has_past") else CaseSize(2, 4, 6),),
         spreads=(1.0, 4.0),
         qk_mode=mode,
@@ -246,32 +255,32 @@ def _qk(
 
 _SCORES, _CAPPED, _MASKED, _WEIGHTS = QkOutputMode
 _QK_OUTPUTS = (
-    _qk("raw", "the product", _SCORES),
-    _qk("raw-softcap", "the product, not yet capped", _SCORES, softcap=2.0),
-    _qk("raw-past", "the product over cache and new keys", _SCORES, has_past=True, mask=MaskKind.FLOAT),
+    _qk("raw", "QK^T times scale", _SCORES),
+    _qk("raw-softcap", "QK^T times scale, before the softcap", _SCORES, softcap=2.0),
+    _qk("raw-past", "QK^T times scale over cached and new keys", _SCORES, has_past=True, mask=MaskKind.FLOAT),
     _qk("softcap", "after the softcap", _CAPPED, softcap=2.0, mask=MaskKind.FLOAT),
-    _qk("softcap-off", "after a softcap that is off: the product", _CAPPED, mask=MaskKind.FLOAT),
+    _qk("softcap-off", "after a softcap of 0: QK^T times scale", _CAPPED, mask=MaskKind.FLOAT),
     _qk("mask", "after a float mask", _MASKED, mask=MaskKind.FLOAT),
     _qk("mask-bool", "after a boolean mask", _MASKED, mask=MaskKind.BOOL),
-    _qk("mask-causal", "after a mask and causality", _MASKED, is_causal=True, mask=MaskKind.FLOAT),
+    _qk("mask-causal", "after a mask and the causal mask", _MASKED, is_causal=True, mask=MaskKind.FLOAT),
     _qk("mask-softcap", "after softcap and mask", _MASKED, softcap=2.0, mask=MaskKind.FLOAT),
     _qk("mask-past", "after a mask over the cache", _MASKED, has_past=True, mask=MaskKind.FLOAT),
     _qk(
         "mask-past-causal",
-        "after a mask and causality over the cache",
+        "after a mask and the causal mask over the cache",
         _MASKED,
         mask_shape="BHST",
         has_past=True,
         is_causal=True,
         mask=MaskKind.FLOAT,
     ),
-    _qk("weights", "the weights", _WEIGHTS, mask=MaskKind.FLOAT),
-    _qk("weights-causal", "the weights, causal with softcap", _WEIGHTS, is_causal=True, softcap=2.0),
-    _qk("weights-past", "the weights over the cache", _WEIGHTS, has_past=True, is_causal=True),
+    _qk("weights", "the attention weights", _WEIGHTS, mask=MaskKind.FLOAT),
+    _qk("weights-causal", "the attention weights, causal with softcap", _WEIGHTS, is_causal=True, softcap=2.0),
+    _qk("weights-past", "the attention weights over the cache", _WEIGHTS, has_past=True, is_causal=True),
     Feature(
         slug="qk-weights-masked-row",
         group="scores as output",
-        title="the weights of a query that sees nothing are zero",
+        title="the attention weights of a fully masked row are zero",
         source="onnx PR 8068",
         specs=(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, mask=MaskKind.BOOL),),
         sizes=(CaseSize(2, 4, 6),),
@@ -294,22 +303,22 @@ _QK_OUTPUTS = (
 _PRECISIONS = (
     *(
         Feature(
-            slug=f"softmax-precision-{word}",
+            slug=f"softmax-precision-{dtype}",
             group="precision",
-            title=f"softmax in {word}",
+            title=f"softmax in {dtype}",
             source=f"{_TEXT}, softmax_precision {element}",
             specs=(_PLAIN,),
             sizes=(CaseSize(2, 5, 29),),
             dtypes=(Dtype.FLOAT32, *_NARROW),
             attributes={"softmax_precision": element},
         )
-        for element, word in ((1, "float32"), (10, "float16"), (11, "float64"), (16, "bfloat16"))
+        for element, dtype in ((1, "float32"), (10, "float16"), (11, "float64"), (16, "bfloat16"))
     ),
     Feature(
         slug="large-logits",
         group="precision",
         title="logits of spread 60: no overflow in exp",
-        source="the maximum is taken off before exp",
+        source="softmax subtracts the maximum before exp",
         specs=(_PLAIN,),
         spreads=(60.0,),
         dtypes=ALL_TYPES,
@@ -317,7 +326,7 @@ _PRECISIONS = (
     Feature(
         slug="product-beyond-float16",
         group="precision",
-        title="a product beyond 65504 whose scaled score is within",
+        title="QK^T above 65504, the scaled score below",
         source=f"{_TEXT}: 'scale Q, K by sqrt(scale) before matmul'; onnxruntime issue 28195",
         # 1/sqrt(4096) = 1/64: scores of spread 3000 are products of spread 192,000.
         specs=(AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=4096),),
@@ -331,8 +340,8 @@ _SESSIONS = (
     Feature(
         slug="same-bits-twice",
         group="session",
-        title="two runs on the same inputs give the same bits",
-        source="what caching and tests rely on",
+        title="two runs on the same inputs return the same bits",
+        source="required by caching and tests",
         specs=(_PLAIN,),
         sizes=(CaseSize(2, 5, 7), CaseSize(1, 31, 257)),
         spreads=(1.0,),
@@ -341,8 +350,8 @@ _SESSIONS = (
     Feature(
         slug="inputs-unchanged",
         group="session",
-        title="inputs are not written to",
-        source="what a caller relies on",
+        title="inputs are not modified",
+        source="required by callers",
         specs=(_PLAIN, AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, mask=MaskKind.FLOAT)),
         sizes=(CaseSize(),),
         spreads=(4.0,),
@@ -351,8 +360,8 @@ _SESSIONS = (
     Feature(
         slug="sizes-in-one-session",
         group="session",
-        title="big, small and big again in one session",
-        source="buffers of an earlier size may be stale",
+        title="large, small and large sizes again in one session",
+        source="buffers from earlier sizes may be stale",
         specs=(AttentionSpec(q_num_heads=3, kv_num_heads=3, head_dim=8, is_causal=True),),
         sizes=(CaseSize(3, 19, 23), CaseSize(1, 2, 3), CaseSize(2, 17, 31), CaseSize(1, 1, 1), CaseSize(3, 19, 23)),
         spreads=(LADDER[1],),
@@ -361,7 +370,7 @@ _SESSIONS = (
         slug="one-key-first",
         group="session",
         title="a first run with one key, then more keys, in one session",
-        source="what the first sizes leave behind must not show",
+        source="the sizes of the first run must not affect later runs",
         specs=(_PLAIN,),
         sizes=(CaseSize(2, 1, 1), CaseSize(1, 31, 37), CaseSize(2, 5, 7)),
         spreads=(1.0,),
@@ -369,8 +378,8 @@ _SESSIONS = (
     Feature(
         slug="outputs-kept",
         group="session",
-        title="an output stays as it was when the next run ends",
-        source="an array that is a view of the runtime's own memory changes under its owner",
+        title="an output does not change during the next run",
+        source="a view of the runtime's own memory changes with the next run",
         specs=(_PLAIN,),
         spreads=(1.0,),
         check=FeatureCheck.KEPT,

@@ -1,4 +1,7 @@
-"""One row of the table as a record: the verdict of a feature on a runtime, with its evidence."""
+"""Build the conformance record of one row: the verdict of a feature on a runtime, with its evidence.
+
+Does not judge outputs: `trials` and `judging` do.
+"""
 
 from sdpa_onnx.core.faults.diagnosis import Explanation, explain
 from sdpa_onnx.core.faults.qk_diagnosis import explain_qk
@@ -18,16 +21,16 @@ _OUTCOMES = {
     Conformity.REFUSED: Outcome.UNSUPPORTED,
     Conformity.CRASHED: Outcome.FAILED,
 }
-# One output that only statistics speak against may be chance; a second one is not (METHOD A.7).
+# One output that is only statistically suspicious may be chance; two are not (METHOD A.7).
 _SUSPICIOUS_LIMIT = 2
-# Naming a fault costs many judgements; what the first cases do not show, the others seldom do.
+# Explaining a fault costs many judgements; if the first cases are not explained, the others seldom are.
 _EXPLAINED_CASES = 3
-# A reason is one line of a table.
+# Characters; a reason must fit one line of a table.
 _REASON_LENGTH = 280
 
 
 def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 1) -> ConformanceRecord:
-    """Run a feature on a runtime and write down what came of it."""
+    """Run a feature on a runtime and return its record."""
     trials = run_trials(row.feature, runtime, opset=row.opset, dtype=row.dtype, seed=seed, threads=threads)
     verdict = _verdict(trials)
     explanation = _explanation(row, trials)
@@ -42,7 +45,7 @@ def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 
         runtime=runtime.name,
         outcome=_OUTCOMES[verdict],
         reason=_reason(trials, verdict, diagnosis),
-        warnings=(*trials.warnings, *(f"Suspicious, once: {text}" for text in suspicion)),
+        warnings=(*trials.warnings, *(f"Suspicious once: {text}" for text in suspicion)),
         feature=row.feature.slug,
         group=row.feature.group,
         title=row.feature.title,
@@ -65,7 +68,7 @@ def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 
 def crashed_record(
     row: FeatureRow, runtime: str, reason: str, *, outcome: Outcome = Outcome.FAILED
 ) -> ConformanceRecord:
-    """The record of a row whose process died or did not answer in time (outcome TIMED_OUT)."""
+    """The record of a row whose process crashed, raised an error that is no refusal, or timed out (TIMED_OUT)."""
     return ConformanceRecord(
         case=_case_name(row),
         target=row.feature.operator.value,
@@ -118,11 +121,11 @@ def _reason(trials: RowTrials, verdict: Conformity, diagnosis: str) -> str:
 
 
 def _diagnosis(trials: RowTrials, explanation: Explanation | None) -> str:
-    """The worst evidence in one sentence, what it looks like, and what was refused beside it."""
+    """The largest error in one sentence, the fault that explains it, and the refusal of other cases."""
     if not trials.wrong:
         return f"Suspicious {len(trials.suspicious)} times: {trials.suspicious[0]}" if trials.suspicious else ""
     worst = _worst(trials)
-    parts = [f"{worst.finding.role} of {worst.case_id} ({worst.word}): {worst.finding.agreement.diagnosis}"]
+    parts = [f"{worst.finding.role} of {worst.case_id} ({worst.source}): {worst.finding.agreement.diagnosis}"]
     if explanation is not None:
         parts.append(f"It looks as if {explanation.says.removesuffix('.')}.")
     if trials.refused:
@@ -131,10 +134,10 @@ def _diagnosis(trials: RowTrials, explanation: Explanation | None) -> str:
 
 
 def _observed(trials: RowTrials) -> str:
-    """The outcomes that fit every case; where none does, each case's own."""
-    cases = [fits for fits in trials.observed if fits]
-    common = [word for word in (cases[0] if cases else ()) if all(word in fits for fits in cases)]
-    return " or ".join(common or dict.fromkeys(fits[0] for fits in cases))
+    """The outcomes that match every case; if there is none, the first outcome of each case."""
+    cases = [outcomes for outcomes in trials.observed if outcomes]
+    common = [name for name in (cases[0] if cases else ()) if all(name in outcomes for outcomes in cases)]
+    return " or ".join(common or dict.fromkeys(outcomes[0] for outcomes in cases))
 
 
 def _worst(trials: RowTrials) -> WrongCase:
@@ -144,7 +147,7 @@ def _worst(trials: RowTrials) -> WrongCase:
 
 
 def _explanation(row: FeatureRow, trials: RowTrials) -> Explanation | None:
-    """What the first explicable wrong output looks like, then the first scores; caches explain themselves."""
+    """The fault that explains one of the first wrong outputs, else of the first scores; caches need no explanation."""
     for role in ("output", "qk"):
         for each in [each for each in trials.wrong if each.finding.role == role][:_EXPLAINED_CASES]:
             found = _explained(row, each)
@@ -154,7 +157,7 @@ def _explanation(row: FeatureRow, trials: RowTrials) -> Explanation | None:
 
 
 def _explained(row: FeatureRow, wrong: WrongCase) -> Explanation | None:
-    spec, inputs = wrong.posed.spec, wrong.posed.inputs
+    spec, inputs = wrong.operator_case.spec, wrong.operator_case.inputs
     if wrong.finding.role == "output":
         return explain(spec, inputs, wrong.actual, precision=wrong.declared)
     if row.feature.qk_mode is None:
@@ -170,7 +173,7 @@ def _reading(explanation: Explanation | None) -> str:
 
 
 def _path(feature: Feature, ran: RanReport | None) -> tuple[str, int]:
-    """Whether the operator ran as itself, and the nodes that it became."""
+    """Whether the operator ran natively or expanded, and in how many nodes."""
     if ran is None:
         return "", 0
     operator = feature.operator.value.rpartition(".")[2]
@@ -182,7 +185,7 @@ def _path(feature: Feature, ran: RanReport | None) -> tuple[str, int]:
 
 
 def _shortened(text: str) -> str:
-    """One line of a table: what failed stands at the beginning of a reason, why at its end."""
+    """Shorten a reason to one line of a table: keep its beginning, what failed, and its end, the cause."""
     if len(text) <= _REASON_LENGTH:
         return text
     head = _REASON_LENGTH // 3

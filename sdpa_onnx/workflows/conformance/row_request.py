@@ -1,6 +1,6 @@
-"""Run one row by a request as JSON, as a worker process is asked to.
+"""Run one conformance row from a JSON request, inside a worker process.
 
-A runtime that crashes takes that process with it, and nothing else.
+A runtime that crashes ends that process only. Does not start the process: `runner` does.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ from sdpa_onnx.workflows.conformance.row import run_row
 from sdpa_onnx.workflows.conformance.table import FeatureRow, find_feature
 from sdpa_onnx.workflows.conformance.trials import BrokenRuntimeError
 
-__all__ = ["RowFailure", "RowRequest", "answer"]
+__all__ = ["RowFailure", "RowRequest", "run_request"]
 
 
 class RowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,18 +28,18 @@ class RowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RowFailure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
-    """A row that ended in an error.
+    """The error of a row that raised one.
 
     Args:
         error: Its text.
-        is_ours: Whether it was raised outside the runtime.
+        is_ours: Whether sdpa_onnx raised it, not the runtime.
     """
 
     error: str
     is_ours: bool
 
 
-def answer(data: bytes) -> bytes:
+def run_request(data: bytes) -> bytes:
     """Run one row.
 
     Args:
@@ -57,6 +57,6 @@ def answer(data: bytes) -> bytes:
         return msgspec.json.encode(RowFailure(error=str(error), is_ours=False))
     except SdpaOnnxError as error:
         return msgspec.json.encode(RowFailure(error=str(error), is_ours=True))
-    except Exception as error:  # noqa: BLE001  # reported by the parent: an error here would pass for the runtime's crash
-        what = " ".join(str(error).split())
-        return msgspec.json.encode(RowFailure(error=f"{type(error).__name__}: {what}", is_ours=True))
+    except Exception as error:  # noqa: BLE001  # reported by the parent: here it would look like a crash of the runtime
+        text = " ".join(str(error).split())
+        return msgspec.json.encode(RowFailure(error=f"{type(error).__name__}: {text}", is_ours=True))

@@ -1,4 +1,7 @@
-"""Run the table on a runtime, each row in a worker process that may die without harm."""
+"""Run the conformance table on a runtime, each row in a worker process so that a crash costs one row.
+
+Does not define features or judge outputs.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,19 +12,19 @@ from sdpa_onnx.errors import RuntimeUnavailableError, SdpaOnnxError
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
 from sdpa_onnx.workflows.conformance.feature import Operator
 from sdpa_onnx.workflows.conformance.row import crashed_record
-from sdpa_onnx.workflows.conformance.row_request import RowFailure, RowRequest, answer
+from sdpa_onnx.workflows.conformance.row_request import RowFailure, RowRequest, run_request
 from sdpa_onnx.workflows.conformance.table import FeatureRow, select
 from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, IsolatedFunction
 
 __all__ = ["conformance"]
 
-# A loaded machine imports torch in this time.
+# Enough to import torch on a busy machine.
 _LOADING_SECONDS = 60.0
-# The process may end once by the hand of something else, such as a system short of memory: a second time it is the row.
+# Something else may end the process once, such as a system short of memory. The second time the row is the cause.
 _ATTEMPTS = 2
 
 
-def conformance(  # noqa: PLR0913  # what a caller may choose
+def conformance(  # noqa: PLR0913  # one argument per option
     runtime: str,
     *,
     only: Sequence[str] = (),
@@ -34,25 +37,25 @@ def conformance(  # noqa: PLR0913  # what a caller may choose
     isolate: bool = True,
     on_row: Callable[[int, int], None] | None = None,
 ) -> Iterator[ConformanceRecord]:
-    """Ask a runtime every feature of the attention operators.
+    """Run every selected feature of the attention operators on a runtime.
 
     Args:
         runtime: Name of the runtime.
         only, operators, opsets, dtypes: See `select`.
         seed: Seed of all inputs.
         threads: Threads inside one operator.
-        timeout_seconds: A row that has not ended by then has crashed.
-        isolate: Run in a worker process; False runs in this one, where a crash ends it.
-        on_row: Called with (rows done, rows in all) after each.
+        timeout_seconds: Wall time of a row; after it the row counts as crashed.
+        isolate: Run in a worker process; False runs in this process, which a crash of the runtime ends.
+        on_row: Called with (rows done, rows in total) after each row.
 
     Yields:
-        One record per feature, operator, opset and element type, in the table's order, as each ends.
+        One record per feature, operator, opset and element type, in the order of the table, as each row ends.
 
     Raises:
         RuntimeNotFoundError: If there is no such runtime.
         RuntimeUnavailableError: If its package or device is missing, or no worker process starts.
-        PlanError: If the choice holds an unknown word or leaves nothing.
-        SdpaOnnxError: If a row ends in an error that is not the runtime's.
+        PlanError: If the selection contains an unknown name or matches nothing.
+        SdpaOnnxError: If a row ends in an error that the runtime did not raise.
     """
     rows = select(only=only, operators=operators, opsets=opsets, dtypes=dtypes)
     match get_runtime(runtime).available():
@@ -60,7 +63,7 @@ def conformance(  # noqa: PLR0913  # what a caller may choose
             raise RuntimeUnavailableError(f"Runtime '{runtime}' is not available: {reason}.")
         case Supported():
             pass
-    with IsolatedFunction(answer, who=runtime, threads=threads, attempts=_ATTEMPTS) as worker:
+    with IsolatedFunction(run_request, who=runtime, threads=threads, attempts=_ATTEMPTS) as worker:
         for done, row in enumerate(rows, 1):
             request = RowRequest(
                 runtime=runtime,
@@ -71,30 +74,31 @@ def conformance(  # noqa: PLR0913  # what a caller may choose
                 threads=threads,
             )
             data = msgspec.json.encode(request)
-            yield _record(row, runtime, _called(worker, row, data, timeout_seconds) if isolate else answer(data))
+            reply = _call(worker, row, data, timeout_seconds) if isolate else run_request(data)
+            yield _record(row, runtime, reply)
             if on_row is not None:
                 on_row(done, len(rows))
 
 
-def _called(worker: IsolatedFunction, row: FeatureRow, data: bytes, timeout_seconds: float) -> bytes | CallFailure:
-    """Run a row in the worker; loading a runtime, or torch to export, is not what it is timed for."""
+def _call(worker: IsolatedFunction, row: FeatureRow, data: bytes, timeout_seconds: float) -> bytes | CallFailure:
+    """Run a row in the worker; the time limit does not include loading a runtime, or torch for an export."""
     loading = timeout_seconds + _LOADING_SECONDS
     patience = loading if row.feature.operator is Operator.DECOMPOSED else timeout_seconds
     return worker.call(data, patience_seconds=patience, first_seconds=loading)
 
 
-def _record(row: FeatureRow, runtime: str, answered: bytes | CallFailure) -> ConformanceRecord:
-    """The answer of the worker as a record."""
-    if isinstance(answered, CallFailure):
-        outcome = Outcome.TIMED_OUT if answered.is_timeout else Outcome.FAILED
-        return crashed_record(row, runtime, answered.reason, outcome=outcome)
+def _record(row: FeatureRow, runtime: str, reply: bytes | CallFailure) -> ConformanceRecord:
+    """Decode the reply of the worker."""
+    if isinstance(reply, CallFailure):
+        outcome = Outcome.TIMED_OUT if reply.is_timeout else Outcome.FAILED
+        return crashed_record(row, runtime, reply.reason, outcome=outcome)
     try:
-        failure = msgspec.json.decode(answered, type=RowFailure)
+        failure = msgspec.json.decode(reply, type=RowFailure)
     except msgspec.MsgspecError:
-        record = decode_record(answered, where="the answer of the worker process")
+        record = decode_record(reply, where="the reply of the worker process")
         if isinstance(record, ConformanceRecord):
             return record
-        return crashed_record(row, runtime, "The worker process answered with another record.")
+        return crashed_record(row, runtime, "The worker process returned a record of another kind.")
     if failure.is_ours:
         raise SdpaOnnxError(f"The row {row.feature.slug} cannot be judged: {failure.error.rstrip('.')}.")
-    return crashed_record(row, runtime, f"It ended in an error that is not a refusal: {failure.error}.")
+    return crashed_record(row, runtime, f"The runtime raised an error that is not a refusal: {failure.error}.")

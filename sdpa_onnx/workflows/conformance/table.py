@@ -1,4 +1,7 @@
-"""The table of features, and which of its rows a caller wants."""
+"""List the conformance features and select the rows to run.
+
+Does not run them.
+"""
 
 import difflib
 from collections.abc import Sequence
@@ -30,7 +33,7 @@ class FeatureRow:
 
 
 def features() -> tuple[Feature, ...]:
-    """Every feature, in the order that tables show them."""
+    """Every feature, in the order of the report tables."""
     return _FEATURES
 
 
@@ -38,7 +41,7 @@ def find_feature(slug: str) -> Feature:
     """Find a feature by its slug.
 
     Raises:
-        PlanError: If there is none; the nearest is offered.
+        PlanError: If there is none; the message suggests the nearest.
 
     Example:
         >>> find_feature("causal-past-one-query").title
@@ -48,7 +51,7 @@ def find_feature(slug: str) -> Feature:
         if feature.slug == slug:
             return feature
     near = difflib.get_close_matches(slug, [feature.slug for feature in _FEATURES], n=1, cutoff=0.4)
-    hint = f"Did you mean '{near[0]}'?" if near else "See the features that a run without --only prints."
+    hint = f"Did you mean '{near[0]}'?" if near else "A run without --only prints every feature."
     raise PlanError(f"There is no feature '{slug}'.", hint=hint)
 
 
@@ -59,23 +62,23 @@ def select(
     opsets: Sequence[int] = (),
     dtypes: Sequence[str] = (),
 ) -> tuple[FeatureRow, ...]:
-    """The rows that a caller wants, in the table's order; an empty choice means all.
+    """Select rows, in the order of the table; an empty argument selects all.
 
-    Element types that a feature is not run with by default are run when asked for.
+    Requested element types replace the default ones of each feature.
 
     Args:
         only: Slugs or groups of features.
         operators: Such as "Attention"; see `Operator`.
-        opsets: 23, 24 and 25 for the standard operator, 18 beside com.microsoft and for the decomposed form.
+        opsets: 23, 24 and 25 for the ONNX operator, 18 for com.microsoft operators and the decomposed form.
         dtypes: Element types.
 
     Raises:
-        PlanError: If a word is unknown, or nothing is left.
+        PlanError: If a name is unknown, or nothing matches.
     """
     groups = {feature.group for feature in _FEATURES}
-    for word in only:
-        if word not in groups:
-            find_feature(word)
+    for name in only:
+        if name not in groups:
+            find_feature(name)
     _require_known("operator", operators, list(Operator))
     _require_known("dtype", dtypes, list(Dtype))
     rows = tuple(
@@ -85,10 +88,10 @@ def select(
         and (not operators or feature.operator in operators)
         for opset in _opsets_of(feature)
         if not opsets or opset in opsets
-        for dtype in (feature.dtypes if not dtypes else [Dtype(word) for word in dtypes])
+        for dtype in (feature.dtypes if not dtypes else [Dtype(name) for name in dtypes])
     )
     if not rows:
-        raise PlanError("No feature is left by this choice.", hint="Leave out --opset or --operator.")
+        raise PlanError("No feature matches this selection.", hint="Leave out --opset or --operator.")
     return rows
 
 
@@ -98,9 +101,9 @@ def _opsets_of(feature: Feature) -> tuple[int, ...]:
     return tuple(opset for opset in OPSETS if opset >= feature.first_opset)
 
 
-def _require_known(name: str, given: Sequence[str], known: Sequence[str]) -> None:
-    for word in given:
-        if word not in known:
-            near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+def _require_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}."
-            raise PlanError(f"There is no {name} '{word}'.", hint=hint)
+            raise PlanError(f"There is no {kind} '{name}'.", hint=hint)

@@ -1,7 +1,7 @@
-"""Run the cases of one row on one runtime and gather what was found.
+"""Run the cases of one conformance row on one runtime and collect the findings.
 
-A row is a feature at one opset and element type. Sessions are shared by the cases of
-a row, so that sizes change within a session; what ends the process is `worker`'s concern.
+A row is a feature at one opset and element type. The cases of a row share sessions, so that sizes change
+within a session. Does not survive a crash: `runner` isolates the process.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ from sdpa_onnx.workflows.conformance.judging import OutputFinding, allowed_preci
 from sdpa_onnx.workflows.conformance.observing import aligned_inputs, masked_spec, observe
 from sdpa_onnx.workflows.conformance.operators import OperatorCase, build_case
 
-# Naming an outcome costs several judgements, and the first cases differ in spread and kind of model.
+# Classifying an outcome costs several judgements, and the first cases already differ in spread and model.
 _OBSERVED_CASES = 4
 
 __all__ = ["BrokenRuntimeError", "RowTrials", "WrongCase", "run_trials"]
@@ -33,35 +33,44 @@ Array = NDArray[np.generic]
 
 
 class BrokenRuntimeError(Exception):
-    """A runtime raised what is no refusal; everything else that is raised here is our own fault."""
+    """A runtime raised an error that is not a refusal; every other error here is a bug of sdpa_onnx."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrongCase:
-    """One output that is wrong, with all that an explanation needs; of what is no output, the first one."""
+    """One wrong finding, with the data for an explanation.
+
+    Args:
+        case_id: Id of the case.
+        source: How its arrays were drawn.
+        finding: The judgement.
+        operator_case: The case as it ran.
+        actual: The wrong output; the attention output if the finding is not about one output.
+        declared: The arithmetic that the runtime declares.
+    """
 
     case_id: str
-    word: str
+    source: str
     finding: OutputFinding
-    posed: OperatorCase
+    operator_case: OperatorCase
     actual: Array
     declared: str
 
 
 @dataclass(slots=True, kw_only=True)
 class RowTrials:
-    """What the cases of a row gave; private to a row and short-lived.
+    """The collected results of the cases of a row. Mutable; used by one row only.
 
     Args:
-        ran: What the first session that ran says of itself.
-        cases: Cases run.
-        wrong: Wrong outputs, in the order found.
-        wrong_cases: Cases with one.
-        suspicious: Diagnoses of outputs that only statistics speak against.
-        refused: The runtime's reasons, in the order found.
-        observed: Outcomes that fit on the disputed point, case by case.
-        max_abs_error, max_bound_ratio: Over all outputs.
-        warnings: Doubts of the runtime and the judge.
+        ran: The report of the first session that ran.
+        cases: Number of cases run.
+        wrong: Wrong findings, in the order found.
+        wrong_cases: Number of cases with a wrong finding.
+        suspicious: Diagnoses of outputs that are statistically suspicious.
+        refused: The runtime's reasons for a refusal, in the order found.
+        observed: Outcomes on the disputed point, case by case.
+        max_abs_error, max_bound_ratio: Maximum over all outputs.
+        warnings: Warnings of the runtime and the judge.
     """
 
     ran: RanReport | None = None
@@ -79,28 +88,28 @@ class RowTrials:
 def run_trials(
     feature: Feature, runtime: Runtime, *, opset: int, dtype: Dtype, seed: int = 0, threads: int = 1
 ) -> RowTrials:
-    """Run every case of a feature; a runtime that refuses one is asked the others all the same."""
+    """Run every case of a feature, also after the runtime refuses one."""
     trials = RowTrials()
     with ExitStack() as stack:
         sessions = _Sessions(runtime, LoadOptions(threads=threads), stack)
         for drawn in draw_cases(feature, dtype, seed=seed):
-            posed = build_case(feature, drawn, opset)
-            for fixed in _kinds(feature, drawn):
-                _run_one(trials, feature, drawn, posed, sessions, fixed=fixed)
+            operator_case = build_case(feature, drawn, opset)
+            for fixed in _shape_kinds(feature, drawn):
+                _run_one(trials, feature, drawn, operator_case, sessions, fixed=fixed)
     return trials
 
 
-def _kinds(feature: Feature, drawn: DrawnCase) -> tuple[bool, ...]:
-    """Whether a case runs with open sizes only, or with fixed ones too: sizes do not depend on the element type."""
-    is_written_by_us = feature.operator is not Operator.DECOMPOSED
-    return (False, True) if drawn.is_first and is_written_by_us and drawn.case.dtype is Dtype.FLOAT32 else (False,)
+def _shape_kinds(feature: Feature, drawn: DrawnCase) -> tuple[bool, ...]:
+    """Dynamic shapes (False), and for the first float32 case static shapes (True): one element type is enough."""
+    has_static_model = feature.operator is not Operator.DECOMPOSED
+    return (False, True) if drawn.is_first and has_static_model and drawn.case.dtype is Dtype.FLOAT32 else (False,)
 
 
 _Key = tuple[AttentionSpec, bool, tuple[bool, ...]]
 
 
 class _Sessions:
-    """One session for each spec and kind of model, opened when first needed."""
+    """One session for each spec and kind of model, opened on first use."""
 
     def __init__(self, runtime: Runtime, options: LoadOptions, stack: ExitStack) -> None:
         self._runtime = runtime
@@ -110,21 +119,21 @@ class _Sessions:
         self._open: dict[_Key, Session] = {}
         self._ran: RanReport | None = None
 
-    def prepare(self, posed: OperatorCase, *, fixed: bool) -> None:
-        """Build the model of a case, so that a mistake in it is not taken for the runtime's."""
-        key = _key(posed, fixed=fixed)
+    def prepare(self, operator_case: OperatorCase, *, fixed: bool) -> None:
+        """Build the model of a case; separate from `get`, so that an error here is not attributed to the runtime."""
+        key = _key(operator_case, fixed=fixed)
         if key not in self._models:
-            self._models[key] = posed.model(fixed)
+            self._models[key] = operator_case.model(fixed)
 
-    def get(self, posed: OperatorCase, *, fixed: bool) -> tuple[Session, RanReport]:
-        """A session that runs a prepared case, and what the row's first session says of itself.
+    def get(self, operator_case: OperatorCase, *, fixed: bool) -> tuple[Session, RanReport]:
+        """A session that runs a prepared case, and the report of the row's first session.
 
-        Asking costs some runtimes a second load, and the sessions of a row differ in figures only.
+        Some runtimes load the model again to write a report, and the reports of a row differ in numbers only.
 
         Raises:
             SessionError: If the runtime refuses the model, before or while it loads.
         """
-        key = _key(posed, fixed=fixed)
+        key = _key(operator_case, fixed=fixed)
         if key not in self._open:
             model = self._models[key]
             match self._runtime.supports(model):
@@ -138,50 +147,56 @@ class _Sessions:
         return self._open[key], self._ran or self._open[key].ran()
 
 
-def _key(posed: OperatorCase, *, fixed: bool) -> _Key:
-    """One model for each spec and kind; an axis of 1 is fixed in it, since the mask is broadcast over it."""
-    mask = posed.inputs.attn_mask
-    return (posed.spec, fixed, () if mask is None else tuple(size == 1 for size in mask.shape))
+def _key(operator_case: OperatorCase, *, fixed: bool) -> _Key:
+    """One model for each spec, kind and broadcast axes: a mask axis of size 1 is static in the model."""
+    mask = operator_case.inputs.attn_mask
+    return (operator_case.spec, fixed, () if mask is None else tuple(size == 1 for size in mask.shape))
 
 
 def _run_one(
-    trials: RowTrials, feature: Feature, drawn: DrawnCase, posed: OperatorCase, sessions: _Sessions, *, fixed: bool
+    trials: RowTrials,
+    feature: Feature,
+    drawn: DrawnCase,
+    operator_case: OperatorCase,
+    sessions: _Sessions,
+    *,
+    fixed: bool,
 ) -> None:
     trials.cases += 1
-    # The runtime gets arrays of its own, and what it gives is copied: neither may change what is judged.
-    feeds = {name: array.copy() for name, array in posed.feeds.items()}
-    sessions.prepare(posed, fixed=fixed)
+    # Inputs and outputs are copied, so that the runtime cannot change the arrays that are judged.
+    feeds = {name: array.copy() for name, array in operator_case.feeds.items()}
+    sessions.prepare(operator_case, fixed=fixed)
     try:
-        session, ran = sessions.get(posed, fixed=fixed)
-        given = session.run(feeds)
-        outputs = {name: array.copy() for name, array in given.items()}
-        asked = list(_asked_besides(feature, session, posed, given, feeds))
+        session, ran = sessions.get(operator_case, fixed=fixed)
+        returned = session.run(feeds)
+        outputs = {name: array.copy() for name, array in returned.items()}
+        checks = list(_session_checks(feature, session, operator_case, returned, feeds))
     except SessionError as error:
         trials.refused.append(" ".join(str(error).split()))
         return
     except Exception as error:
-        what = " ".join(str(error).split()).rstrip(".")
-        raise BrokenRuntimeError(f"{type(error).__name__}: {what}" if what else type(error).__name__) from error
+        text = " ".join(str(error).split()).rstrip(".")
+        raise BrokenRuntimeError(f"{type(error).__name__}: {text}" if text else type(error).__name__) from error
     trials.ran = trials.ran or ran
-    trials.warnings += [doubt for doubt in ran.warnings if doubt not in trials.warnings]
+    trials.warnings += [warning for warning in ran.warnings if warning not in trials.warnings]
     precision = allowed_precision(ran.precision, feature, drawn.case.dtype)
-    findings = [*judge_case(feature, posed, outputs, precision), *asked]
-    actual = outputs[posed.roles["output"]]
-    findings = [_with_open_points(feature, posed, actual, precision, finding) for finding in findings]
+    findings = [*judge_case(feature, operator_case, outputs, precision), *checks]
+    actual = outputs[operator_case.roles["output"]]
+    findings = [_with_permitted_outcomes(feature, operator_case, actual, precision, finding) for finding in findings]
     is_right = not any(finding.is_wrong for finding in findings if finding.role == "output")
     if len(trials.observed) < _OBSERVED_CASES:
-        trials.observed.append(observe(feature, posed, actual, precision, is_right=is_right))
-    _count(trials, findings)
+        trials.observed.append(observe(feature, operator_case, actual, precision, is_right=is_right))
+    _update_maxima(trials, findings)
     wrong = [finding for finding in findings if finding.is_wrong]
     trials.wrong_cases += bool(wrong)
-    word = f"{drawn.word}{', fixed sizes' if fixed else ''}"
+    source = f"{drawn.source}{', static shapes' if fixed else ''}"
     trials.wrong += [
         WrongCase(
             case_id=drawn.case.case_id,
-            word=word,
+            source=source,
             finding=each,
-            posed=posed,
-            actual=outputs[posed.roles.get(each.role, posed.roles["output"])],
+            operator_case=operator_case,
+            actual=outputs[operator_case.roles.get(each.role, operator_case.roles["output"])],
             declared=ran.precision,
         )
         for each in wrong
@@ -191,71 +206,75 @@ def _run_one(
     ]
 
 
-def _count(trials: RowTrials, findings: list[OutputFinding]) -> None:
+def _update_maxima(trials: RowTrials, findings: list[OutputFinding]) -> None:
     for finding in findings:
         agreement = finding.agreement
         trials.max_abs_error = max(trials.max_abs_error, agreement.max_abs_error)
         trials.max_bound_ratio = max(trials.max_bound_ratio, agreement.max_bound_ratio)
-        trials.warnings += [doubt for doubt in agreement.warnings if doubt not in trials.warnings]
+        trials.warnings += [warning for warning in agreement.warnings if warning not in trials.warnings]
 
 
-def _with_open_points(
-    feature: Feature, posed: OperatorCase, actual: Array, precision: Precision, finding: OutputFinding
+def _with_permitted_outcomes(
+    feature: Feature, operator_case: OperatorCase, actual: Array, precision: Precision, finding: OutputFinding
 ) -> OutputFinding:
-    """Where the text leaves something open, each outcome that it allows is right."""
+    """Replace a wrong finding if the operator specification permits another outcome and the output matches it."""
     if (
         feature.point is DisputedPoint.NEGATIVE_SCALE
         and finding.role == "output"
         and np.isnan(actual.astype(np.float64)).all()
     ):
-        return OutputFinding(role="output", agreement=Agreement(verdict=Verdict.OK, diagnosis="All is NaN."))
+        return OutputFinding(role="output", agreement=Agreement(verdict=Verdict.OK, diagnosis="Every element is NaN."))
     if not feature.alignments or finding.role != "output" or not finding.is_wrong:
         return finding
-    spec = masked_spec(posed)
-    for word, inputs in aligned_inputs(posed.spec, posed.inputs).items():
-        if word in feature.alignments:
+    spec = masked_spec(operator_case)
+    for name, inputs in aligned_inputs(operator_case.spec, operator_case.inputs).items():
+        if name in feature.alignments:
             agreement = judge(expect(spec, inputs, precision=precision), actual)
             if agreement.verdict is not Verdict.WRONG:
                 return OutputFinding(role="output", agreement=agreement)
     return finding
 
 
-def _asked_besides(
-    feature: Feature, session: Session, posed: OperatorCase, outputs: Mapping[str, Array], feeds: Mapping[str, Array]
+def _session_checks(
+    feature: Feature,
+    session: Session,
+    operator_case: OperatorCase,
+    outputs: Mapping[str, Array],
+    feeds: Mapping[str, Array],
 ) -> Iterator[OutputFinding]:
-    """Findings on what is asked besides agreement; inputs are watched in every run.
+    """Check session properties: repeatable bits, stable outputs, and in every run unmodified inputs.
 
     Args:
-        feature: What is asked.
+        feature: The feature, with its check.
         session: The session that ran.
-        posed: The case.
-        outputs: The very arrays that the session gave.
-        feeds: The very arrays that it got.
+        operator_case: The case.
+        outputs: The arrays that the session returned, not copies.
+        feeds: The arrays that it received, not copies.
     """
     match feature.check:
         case FeatureCheck.REPEAT:
-            again = session.run(posed.feeds)
+            again = session.run(operator_case.feeds)
             same = all(again[name].tobytes() == array.tobytes() for name, array in outputs.items())
-            yield _answer("repeat", "A second run on the same inputs gives other bits.", holds=same)
+            yield _check_finding("repeat", "A second run on the same inputs returns different bits.", holds=same)
         case FeatureCheck.KEPT:
-            kept = {name: array.tobytes() for name, array in outputs.items()}
-            session.run({name: _changed(array) for name, array in posed.feeds.items()})
-            same = all(kept[name] == array.tobytes() for name, array in outputs.items())
-            yield _answer("kept", "An output changed when the next run wrote its own.", holds=same)
+            before = {name: array.tobytes() for name, array in outputs.items()}
+            session.run({name: _reversed(array) for name, array in operator_case.feeds.items()})
+            same = all(before[name] == array.tobytes() for name, array in outputs.items())
+            yield _check_finding("kept", "An output changed during the next run.", holds=same)
         case FeatureCheck.UNCHANGED | FeatureCheck.NONE:
             pass
-    same = all(feeds[name].tobytes() == array.tobytes() for name, array in posed.feeds.items())
+    same = all(feeds[name].tobytes() == array.tobytes() for name, array in operator_case.feeds.items())
     if feature.check is FeatureCheck.UNCHANGED or not same:
-        yield _answer("inputs", "The runtime wrote into its inputs.", holds=same)
+        yield _check_finding("inputs", "The runtime modified its inputs.", holds=same)
 
 
-def _changed(array: Array) -> Array:
-    """Other numbers of the same kind; masks and lengths stay."""
+def _reversed(array: Array) -> Array:
+    """Reverse the last axis to get different numbers; masks and lengths stay."""
     return array[..., ::-1].copy() if array.dtype.kind not in "biu" else array
 
 
-def _answer(role: str, fault: str, *, holds: bool) -> OutputFinding:
-    diagnosis = "As asked." if holds else fault
+def _check_finding(role: str, fault: str, *, holds: bool) -> OutputFinding:
+    diagnosis = "The check passes." if holds else fault
     return OutputFinding(
         role=role, agreement=Agreement(verdict=Verdict.OK if holds else Verdict.WRONG, diagnosis=diagnosis)
     )

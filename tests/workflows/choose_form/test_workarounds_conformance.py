@@ -72,4 +72,4 @@ def test_a_feature_is_right_or_refused(slug: str, opset: int, ort_cpu: GuardedRu
                 case = drawn.case
                 is_empty = not (case.batch_size and case.q_seq_len and case.kv_seq_len)
                 is_told = is_empty and answer.kind is Conformity.REFUSED and bool(found.record.warnings)
-                assert is_told or answer.kind is Conformity.RIGHT, f"{case.case_id}, {drawn.word}: {answer.message}"
+                assert is_told or answer.kind is Conformity.RIGHT, f"{case.case_id}, {drawn.source}: {answer.message}"

@@ -1,4 +1,4 @@
-"""A runtime that crashes, hangs, exits or prints takes its own row down and nothing else."""
+"""A runtime that crashes, hangs, exits or prints affects its own row only."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from sdpa_onnx.core.records.records import Conformity, Outcome
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError, RuntimeUnavailableError
 from sdpa_onnx.workflows.conformance import conformance
 
-# What a row does is written in the model's opset: one misdeed each, and 25 is innocent.
+# Only the row at opset 24 misbehaves, as the environment variable says; 23 and 25 behave.
 _MODULE = """
 import ctypes, os, sys, time
 
@@ -36,7 +36,7 @@ class Misbehaving(OracleRuntime):
             raise ZeroDivisionError("boom")
         if misdeed == "print":
             print('{"kind": "conformance"}', flush=True)
-            os.write(1, b"noise without an end")
+            os.write(1, b"noise without a newline")
         return super().supports(model)
 
 
@@ -50,7 +50,7 @@ class Absent(Misbehaving):
 
 @pytest.fixture
 def misbehaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runtime that this process and its children find by entry point, as any plug-in."""
+    """A runtime that this process and its children find by entry point, like any plug-in."""
     (tmp_path / "misbehaving.py").write_text(_MODULE)
     info = tmp_path / "misbehaving-1.0.dist-info"
     info.mkdir()
@@ -64,7 +64,7 @@ def misbehaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _children() -> set[psutil.Process]:
-    """Processes below this one; other tests may have left some, such as that of multiprocessing's spawn."""
+    """Child processes; other tests may have left some, such as the resource tracker of multiprocessing."""
     return set(psutil.Process().children(recursive=True))
 
 
@@ -74,20 +74,22 @@ def _children() -> set[psutil.Process]:
         ("segfault", "misbehaving crashed: its process ended with SIGSEGV."),
         pytest.param("exit", "misbehaving crashed: its process ended with exit code 3.", marks=pytest.mark.slow),
         pytest.param(
-            "raise", "It ended in an error that is not a refusal: ZeroDivisionError: boom.", marks=pytest.mark.slow
+            "raise",
+            "The runtime raised an error that is not a refusal: ZeroDivisionError: boom.",
+            marks=pytest.mark.slow,
         ),
     ],
 )
 def test_a_crash_is_one_row(misbehaving: None, monkeypatch: pytest.MonkeyPatch, misdeed: str, reason: str) -> None:
-    """The row before and the row after are as ever, and the reason is told."""
+    """The rows before and after it are right, and the crashed row has the reason."""
     monkeypatch.setenv("MISDEED", misdeed)
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     records = list(
         conformance(
             "misbehaving",
             only=["value-width"],
             dtypes=["float32"],
-            on_row=lambda done, total: told.append((done, total)),
+            on_row=lambda done, total: progress.append((done, total)),
         )
     )
     assert [(record.opset, record.verdict) for record in records] == [
@@ -100,12 +102,12 @@ def test_a_crash_is_one_row(misbehaving: None, monkeypatch: pytest.MonkeyPatch, 
     assert crashed.repeat == (
         "sdpa-onnx conformance --runtime misbehaving --only value-width --opset 24 --dtype float32"
     )
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert progress == [(1, 3), (2, 3), (3, 3)]
 
 
 @pytest.mark.slow
-def test_a_hang_ends_at_its_time(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that does not answer is ended, and its process with it."""
+def test_a_hang_ends_at_the_timeout(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that exceeds the timeout is ended together with its process."""
     monkeypatch.setenv("MISDEED", "hang")
     before = _children()
     records = list(conformance("misbehaving", only=["value-width"], dtypes=["float32"], timeout_seconds=1.0))
@@ -115,15 +117,15 @@ def test_a_hang_ends_at_its_time(misbehaving: None, monkeypatch: pytest.MonkeyPa
     assert _children() <= before
 
 
-def test_what_a_runtime_prints_is_no_record(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise on standard output, from Python or from below it, does not reach the answers."""
+def test_output_printed_by_a_runtime_is_no_record(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text on standard output, from Python or from native code, does not reach the records."""
     monkeypatch.setenv("MISDEED", "print")
     records = list(conformance("misbehaving", only=["value-width"], dtypes=["float32"]))
     assert [record.verdict for record in records] == [Conformity.RIGHT] * 3
 
 
 def test_a_caller_that_stops_leaves_no_child(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing the iterator half way ends the child process."""
+    """Closing the iterator early ends the child process."""
     monkeypatch.setenv("MISDEED", "")
     before = _children()
     rows = conformance("misbehaving", only=["value-width"], dtypes=["float32"])
@@ -136,7 +138,7 @@ def test_a_caller_that_stops_leaves_no_child(misbehaving: None, monkeypatch: pyt
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child that hangs outlives a killed parent")
 def test_a_killed_parent_leaves_no_child(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even a child that hangs ends with its parent."""
+    """A child that hangs ends with its parent."""
     monkeypatch.setenv("MISDEED", "hang")
     code = (
         "from sdpa_onnx.workflows.conformance import conformance\n"
@@ -157,7 +159,7 @@ def test_a_killed_parent_leaves_no_child(misbehaving: None, monkeypatch: pytest.
 
 @pytest.mark.slow
 def test_in_this_process_the_records_are_the_same(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Isolation changes nothing but what a crash costs."""
+    """The records are the same with and without isolation."""
     monkeypatch.setenv("MISDEED", "")
     choice = {"only": ["softcap-mask"], "opsets": [24], "dtypes": ["float32"]}
     inside, outside = (list(conformance("misbehaving", isolate=isolate, **choice)) for isolate in (False, True))
@@ -165,8 +167,8 @@ def test_in_this_process_the_records_are_the_same(misbehaving: None, monkeypatch
     assert len(inside) == 1
 
 
-def test_a_runtime_that_is_not_there_is_told_at_once(misbehaving: None) -> None:
-    """Nothing is started for it."""
+def test_an_unavailable_runtime_is_an_error_before_any_row(misbehaving: None) -> None:
+    """No process is started for an unavailable or unknown runtime."""
     with pytest.raises(RuntimeUnavailableError) as caught:
         next(conformance("absent-runtime"))
     assert str(caught.value) == ("Runtime 'absent-runtime' is not available: misbehaving is missing: pip install it.")
@@ -182,12 +184,12 @@ def test_a_runtime_that_is_not_there_is_told_at_once(misbehaving: None) -> None:
         ({"dtypes": ["float31"]}, "There is no dtype 'float31'. Did you mean 'float32'?"),
         (
             {"only": ["window-left"], "opsets": [23]},
-            "No feature is left by this choice. Leave out --opset or --operator.",
+            "No feature matches this selection. Leave out --opset or --operator.",
         ),
     ],
 )
-def test_an_unknown_word_is_answered_with_the_nearest(choice: dict[str, list[str]], text: str) -> None:
-    """A slip of the finger ends before anything runs."""
+def test_an_unknown_name_suggests_the_nearest(choice: dict[str, list[str]], text: str) -> None:
+    """A misspelt name is an error before anything runs."""
     with pytest.raises(PlanError) as caught:
         next(conformance("ort-cpu", **choice))  # type: ignore[arg-type]
     assert str(caught.value) == text

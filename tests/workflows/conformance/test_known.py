@@ -1,4 +1,4 @@
-"""Faults that public reports and our own search name, in the releases that have them: the table finds each."""
+"""The table finds each known fault in the releases that have it, from public issues and from our own search."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -61,7 +61,7 @@ def _check(runtime: str, slug: str, opset: int, verdict: Conformity, observed: s
 @pytest.mark.skipif(_installed("onnxruntime") != "1.32.0", reason="these are the faults of onnxruntime 1.32.0")
 @pytest.mark.parametrize(("slug", "opset", "verdict", "observed"), _ORT)
 def test_onnxruntime(slug: str, opset: int, verdict: Conformity, observed: str) -> None:
-    """Right where reports are closed, wrong or refused where they are open."""
+    """Right where the issues are closed, wrong or refused where they are open."""
     _check("ort-cpu", slug, opset, verdict, observed)
 
 
@@ -69,14 +69,14 @@ def test_onnxruntime(slug: str, opset: int, verdict: Conformity, observed: str) 
 @pytest.mark.skipif(_installed("openvino") != "2026.4.1", reason="these are the faults of openvino 2026.4.1")
 @pytest.mark.parametrize(("slug", "opset", "verdict", "observed"), _OPENVINO)
 def test_openvino(slug: str, opset: int, verdict: Conformity, observed: str) -> None:
-    """The same, with the faults that nobody had reported."""
+    """The same for OpenVINO, with faults that had not been reported."""
     _check("openvino", slug, opset, verdict, observed)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in sqrt")
 @pytest.mark.skipif(_installed("onnx") != "1.23.2", reason="this is the fault of onnx 1.23.2")
 def test_onnx_reference() -> None:
-    """ONNX's evaluator gives the capped scores where its text asks for the product; all else is right."""
+    """In mode 0 ONNX's evaluator returns the scores after the softcap, not before it; all else is right."""
     _check("onnx-reference", "qk-raw-softcap", 25, WRONG, "")
     _check("onnx-reference", "qk-raw", 25, RIGHT, "")
     _check("onnx-reference", "scale-negative", 25, RIGHT, "nan")

@@ -1,4 +1,4 @@
-"""ONNX's own node cases on onnxruntime: each that fails is explained by a row of the table."""
+"""Each node case of ONNX that fails on onnxruntime has a row of the table that fails for the same cause."""
 
 import numpy as np
 import pytest
@@ -26,17 +26,17 @@ EXPLAINED = {
     "4d_with_past_and_present_qk_matmul_bias_3d_mask_causal": ("qk-mask-past-causal", 23, Dtype.FLOAT32),
     "4d_with_past_and_present_qk_matmul_bias_4d_mask_causal": ("qk-mask-past-causal", 23, Dtype.FLOAT32),
 }
-# Outside ONNX's tolerance by one rounding of float16, and inside the proven bound: the expected values are rounded
-# to float16 at every stage, onnxruntime's once.
+# Outside ONNX's tolerance by one float16 rounding, but inside the proven bound: ONNX rounds its expected values to
+# float16 after every step, onnxruntime only at the end.
 NO_FAULT = {"4d_causal_fp16"}
 
 
 def _failing(name: str) -> bool:
-    """Whether onnxruntime refuses the case or leaves ONNX's own tolerance."""
+    """Whether onnxruntime refuses the case or exceeds ONNX's tolerance."""
     case, runtime = node_cases()[name], get_runtime("ort-cpu")
     model = load_model(case.model)
-    given, wanted = case.data_sets[0]
-    feeds = {value.name: np.asarray(array) for value, array in zip(case.model.graph.input, given, strict=True)}
+    inputs, references = case.data_sets[0]
+    feeds = {value.name: np.asarray(array) for value, array in zip(case.model.graph.input, inputs, strict=True)}
     if isinstance(runtime.supports(model), Unsupported):
         return True
     try:
@@ -44,7 +44,7 @@ def _failing(name: str) -> bool:
             outputs = session.run(feeds)
     except SessionError:
         return True
-    for value, array in zip(case.model.graph.output, map(np.asarray, wanted), strict=True):
+    for value, array in zip(case.model.graph.output, map(np.asarray, references), strict=True):
         rtol = BFLOAT16_RTOL if array.dtype.name == "bfloat16" else RTOL
         actual, expected = outputs[value.name].astype(float), array.astype(float)
         if not np.allclose(actual, expected, rtol=rtol, atol=ATOL, equal_nan=True):
@@ -54,7 +54,7 @@ def _failing(name: str) -> bool:
 
 @pytest.mark.slow
 def test_every_failing_node_case_has_a_row() -> None:
-    """The 93 cases are run; the failing ones are those that the table explains, no more."""
+    """All 93 cases run; every failing one is explained by the table."""
     failing = {name.removeprefix("test_attention_") for name in node_cases() if _failing(name)}
     assert failing <= set(EXPLAINED) | NO_FAULT
 
@@ -63,7 +63,7 @@ def test_every_failing_node_case_has_a_row() -> None:
     ("slug", "opset", "dtype"), sorted(set(EXPLAINED.values())), ids=lambda value: str(getattr(value, "value", value))
 )
 def test_the_row_that_explains_is_not_right(slug: str, opset: int, dtype: Dtype) -> None:
-    """The row finds by its own inputs what the node case found."""
+    """The row finds with its own inputs the fault that the node case shows."""
     record = run_row(FeatureRow(feature=find_feature(slug), opset=opset, dtype=dtype), get_runtime("ort-cpu"))
     assert record.verdict in (Conformity.WRONG, Conformity.REFUSED)
     assert record.reason
@@ -71,12 +71,12 @@ def test_the_row_that_explains_is_not_right(slug: str, opset: int, dtype: Dtype)
 
 @pytest.mark.slow
 def test_a_case_beyond_onnx_tolerance_may_be_right() -> None:
-    """The float16 case is one rounding away from ONNX's own values, and inside the proven bound of the exact ones."""
+    """The float16 case differs from ONNX's values by one rounding and is inside the proven bound of the exact ones."""
     (name,) = (f"test_attention_{name}" for name in NO_FAULT)
     case = node_cases()[name]
     model = load_model(case.model)
-    given, _ = case.data_sets[0]
-    feeds = {value.name: np.asarray(array) for value, array in zip(case.model.graph.input, given, strict=True)}
+    arrays, _ = case.data_sets[0]
+    feeds = {value.name: np.asarray(array) for value, array in zip(case.model.graph.input, arrays, strict=True)}
     site = model.sites[0]
     inputs = AttentionInputs(**{field: feeds[value] for field, value in site.inputs.items()})
     with get_runtime("ort-cpu").load(model, LoadOptions()) as session:

@@ -1,4 +1,4 @@
-"""The other operators and forms: their masks, layouts and caches are dressed as their documentation says."""
+"""Contrib operators and decomposed forms: masks, layouts and caches have the format of the documentation."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ from sdpa_onnx.workflows.conformance.table import FeatureRow, features, find_fea
 
 _CONTRIB = [feature for feature in features() if feature.operator.value.startswith("com.microsoft")]
 _FORMULAS = [feature for feature in features() if feature.operator in (Operator.BODY, Operator.DECOMPOSED)]
-# onnxruntime 1.32.0 lets the last query see every key, which is no alignment at all.
+# onnxruntime 1.32.0 lets the last query attend to every key, which no alignment does.
 _WRONG = {"mha-causal-lengths-differ", "mha-causal-past-lengths-differ"}
 
 
 @pytest.mark.parametrize("feature", _CONTRIB, ids=lambda feature: feature.slug)
 def test_contrib_operators_are_right_but_for_the_known_fault(feature: Feature) -> None:
-    """onnxruntime's own operators agree with the oracle's reading of their documentation."""
+    """The com.microsoft operators agree with the oracle's interpretation of their documentation."""
     record = run_row(FeatureRow(feature=feature, opset=18, dtype=Dtype.FLOAT32), get_runtime("ort-cpu"))
     right = Conformity.WRONG if feature.slug in _WRONG else Conformity.RIGHT
     assert record.verdict is right, record.diagnosis or record.reason
@@ -40,7 +40,7 @@ def test_contrib_operators_are_right_but_for_the_known_fault(feature: Feature) -
     ],
 )
 def test_formulas_are_right(feature: Feature) -> None:
-    """ONNX's function body and our own form agree with the oracle on onnxruntime, in several nodes."""
+    """The ONNX function body and the decomposed form agree with the oracle on onnxruntime, in several nodes."""
     record = run_row(
         FeatureRow(feature=feature, opset=feature.first_opset, dtype=Dtype.FLOAT32), get_runtime("ort-cpu")
     )
@@ -50,7 +50,7 @@ def test_formulas_are_right(feature: Feature) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slug", "name", "wanted"),
+    ("slug", "name", "shape"),
     [
         ("mha-mask-keys", "key_padding_mask", (2, 7)),
         ("mha-mask-lengths", "key_padding_mask", (2,)),
@@ -59,17 +59,17 @@ def test_formulas_are_right(feature: Feature) -> None:
         ("packed-mask-lengths", "mask_index", (2,)),
     ],
 )
-def test_masks_take_the_shape_of_their_kind(slug: str, name: str, wanted: tuple[int, ...]) -> None:
-    """int32, as the operators want them, and not all of one value."""
+def test_masks_have_the_shape_of_their_kind(slug: str, name: str, shape: tuple[int, ...]) -> None:
+    """Masks are int32, as the operators require, and not constant."""
     feature = find_feature(slug)
-    posed = build_case(feature, next(draw_cases(feature, Dtype.FLOAT32, seed=0)), 18)
-    mask = posed.feeds[name]
-    assert (mask.shape, mask.dtype) == (wanted, np.int32)
+    operator_case = build_case(feature, next(draw_cases(feature, Dtype.FLOAT32, seed=0)), 18)
+    mask = operator_case.feeds[name]
+    assert (mask.shape, mask.dtype) == (shape, np.int32)
     assert mask.size == 2 or len(set(mask.ravel().tolist())) > 1
 
 
-def test_rows_hold_what_their_kind_says() -> None:
-    """Hidden rows are hidden, all others see a key."""
+def test_mask_rows_have_their_pattern() -> None:
+    """Hidden rows are fully masked, all others have a visible key."""
     for feature in features():
         if feature.mask_rows is MaskRows.HIDDEN and feature.operator is Operator.ATTENTION:
             drawn = next(draw_cases(feature, Dtype.FLOAT32, seed=0))
@@ -79,8 +79,8 @@ def test_rows_hold_what_their_kind_says() -> None:
 
 
 @pytest.mark.parametrize("slug", ["poison-value", "softcap-mask", "lengths-poison"])
-def test_poison_lies_where_no_query_looks(slug: str) -> None:
-    """And it lies somewhere, or it would prove nothing."""
+def test_poison_is_only_in_hidden_keys(slug: str) -> None:
+    """The poison is in every key that no query attends to, and there is such a key."""
     feature = find_feature(slug)
     assert feature.poison is Poison.HUGE_VALUE
     drawn = next(draw_cases(feature, Dtype.FLOAT32, seed=0))
@@ -91,7 +91,7 @@ def test_poison_lies_where_no_query_looks(slug: str) -> None:
 
 
 def test_the_same_seed_gives_the_same_cases() -> None:
-    """A row that is run again gets the same arrays, and another seed gets others."""
+    """The same seed draws the same arrays, another seed draws others."""
     feature = find_feature("mask-float-bhst")
     first, again, other = (
         [drawn.inputs.query.tobytes() for drawn in draw_cases(feature, Dtype.FLOAT16, seed=seed)] for seed in (3, 3, 4)
@@ -99,8 +99,8 @@ def test_the_same_seed_gives_the_same_cases() -> None:
     assert first == again != other
 
 
-def test_a_mistake_of_ours_is_no_crash_of_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error outside the runtime ends the run and says so."""
+def test_an_internal_error_is_no_crash_of_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error outside the runtime ends the run with a message."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("boom.")

@@ -1,4 +1,4 @@
-"""Rows call a right runtime right, and every other reading of the operator wrong somewhere."""
+"""A correct runtime is right in every row; every other interpretation of the operator is wrong in some row."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from sdpa_onnx.workflows.conformance.table import FeatureRow, features, find_fea
 from tests.sweep.fakes import Faulty, Refusing
 from tests.workflows.oracle_runtime import OracleRuntime, OracleSession, following
 
-# Every kind of case; the whole table is marked slow.
+# One feature of every kind; the rest of the table is marked slow.
 _SAMPLE = frozenset(
     {
         "value-width",
@@ -46,7 +46,7 @@ def row(slug: str, opset: int = 25, dtype: Dtype = Dtype.FLOAT32) -> FeatureRow:
     ],
 )
 def test_the_oracle_itself_is_right(feature: Feature) -> None:
-    """No row flags an output that is the oracle's own, rounded to float32."""
+    """No row is wrong for the oracle's own output, rounded to float32."""
     record = run_row(FeatureRow(feature=feature, opset=25, dtype=Dtype.FLOAT32), OracleRuntime())
     assert (record.verdict, record.outcome, record.reason) == (Conformity.RIGHT, Outcome.OK, ""), record.diagnosis
     assert record.wrong_cases == 0
@@ -56,7 +56,7 @@ def test_the_oracle_itself_is_right(feature: Feature) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _NAMED)
 def test_a_reading_that_features_name_is_caught_by_one(name: str) -> None:
-    """A runtime that follows the reading is wrong in a row that says it looks for it."""
+    """A runtime that follows the reading is wrong in a row whose feature names it."""
     named = [feature for feature in _STANDARD if name in feature.readings]
     runtime = following(name)
     records = (run_row(FeatureRow(feature=feature, opset=25, dtype=Dtype.FLOAT32), runtime) for feature in named)
@@ -66,15 +66,15 @@ def test_a_reading_that_features_name_is_caught_by_one(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("reading", READINGS, ids=lambda reading: reading.name)
 def test_every_reading_is_caught_by_the_table(reading: Reading) -> None:
-    """Whatever else a runtime may take the operator for, some row tells."""
+    """A runtime that follows any other reading of the operator is wrong in some row."""
     runtime = following(reading.name)
     candidates = [feature for feature in _STANDARD if any(reading.applies(spec) for spec in feature.specs)]
     records = (run_row(FeatureRow(feature=feature, opset=25, dtype=Dtype.FLOAT32), runtime) for feature in candidates)
     assert any(record.verdict is Conformity.WRONG for record in records)
 
 
-def test_a_wrong_row_tells_what_it_looks_like() -> None:
-    """Verdict, outcome on the disputed point, reading, evidence and the command stand in the record."""
+def test_a_wrong_row_is_explained() -> None:
+    """The record has the verdict, the outcome on the disputed point, the evidence and the command."""
     record = run_row(row("causal-past-one-query"), following("causal-bottom-right"))
     assert (record.verdict, record.outcome) == (Conformity.WRONG, Outcome.DISAGREES)
     assert record.observed == "bottom-right or all-keys"
@@ -105,7 +105,7 @@ def test_a_wrong_row_tells_what_it_looks_like() -> None:
     ],
 )
 def test_a_disputed_point_is_named_right_or_wrong(slug: str, reading: str | None, observed: str) -> None:
-    """The outcome stands in the record whichever it is."""
+    """The record names the outcome of a right row and of a wrong one."""
     runtime = OracleRuntime() if reading is None else following(reading)
     record = run_row(row(slug), runtime)
     assert record.observed == observed
@@ -113,14 +113,14 @@ def test_a_disputed_point_is_named_right_or_wrong(slug: str, reading: str | None
 
 
 def test_a_refusal_is_no_fault() -> None:
-    """The reason of the runtime is the reason of the row."""
+    """A refused row has the runtime's reason."""
     record = run_row(row("plain"), Refusing())
     assert (record.verdict, record.outcome) == (Conformity.REFUSED, Outcome.UNSUPPORTED)
     assert record.reason == "fake has no such kernel"
     assert (record.path, record.path_nodes) == ("", 0)
 
 
-def test_what_really_ran_stands_in_the_row() -> None:
+def test_the_row_has_the_execution_path() -> None:
     """onnxruntime 1.32 has a kernel for opset 24 and expands opset 25."""
     old, new = (run_row(row("causal", opset), get_runtime("ort-cpu")) for opset in (24, 25))
     assert (old.path, old.path_nodes) == ("native", 1)
@@ -129,7 +129,7 @@ def test_what_really_ran_stands_in_the_row() -> None:
 
 
 class _Views(OracleSession):
-    """Hands out the same memory in every run, as a view of a runtime's own buffer does."""
+    """Returns the same memory in every run, as a view of a runtime's own buffer does."""
 
     def outputs(self, spec: object, given: object) -> dict[str, object]:  # type: ignore[override]
         fresh = super().outputs(spec, given)  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ class _Views(OracleSession):
 
 
 class _Noisy(OracleSession):
-    """Adds the last bit at random."""
+    """Changes the last bit at random."""
 
     rng = np.random.default_rng(0)
 
@@ -164,7 +164,7 @@ class _Writing(OracleSession):
 
 
 class _LosesPast(OracleSession):
-    """Gives the cache back with its first key zero."""
+    """Returns the cache with its first key set to zero."""
 
     def run(self, inputs: dict[str, object]) -> dict[str, object]:  # type: ignore[override]
         outputs = super().run(inputs)  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ class _LosesPast(OracleSession):
 
 
 def _opening(kind: type[OracleSession]) -> OracleRuntime:
-    """A runtime with sessions of this kind."""
+    """A runtime that opens sessions of this class."""
 
     class Runtime(OracleRuntime):
         def load(self, model: OnnxModel, options: LoadOptions) -> Session:
@@ -185,14 +185,14 @@ def _opening(kind: type[OracleSession]) -> OracleRuntime:
 @pytest.mark.parametrize(
     ("kind", "slug", "diagnosis"),
     [
-        (_Views, "outputs-kept", "An output changed when the next run wrote its own."),
-        (_Noisy, "same-bits-twice", "A second run on the same inputs gives other bits."),
-        (_Writing, "inputs-unchanged", "The runtime wrote into its inputs."),
+        (_Views, "outputs-kept", "An output changed during the next run."),
+        (_Noisy, "same-bits-twice", "A second run on the same inputs returns different bits."),
+        (_Writing, "inputs-unchanged", "The runtime modified its inputs."),
         (_LosesPast, "past", "present_key is not the past followed by the new entries: 48 of 432 elements differ."),
     ],
 )
 def test_a_session_that_misbehaves_is_wrong(kind: type[OracleSession], slug: str, diagnosis: str) -> None:
-    """Each promise of a session has its row, and the row says what was broken."""
+    """Each session property has a row, and the diagnosis names the violated property."""
 
     record = run_row(row(slug), _opening(kind))
     assert record.verdict is Conformity.WRONG
@@ -200,27 +200,27 @@ def test_a_session_that_misbehaves_is_wrong(kind: type[OracleSession], slug: str
 
 
 def test_a_swallowed_nan_is_wrong() -> None:
-    """A NaN that a query sees must show; one that is hidden may, and the outcome is named."""
+    """A visible NaN must propagate; a hidden one may, and the record names the outcome."""
 
     def clean(_: object, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: np.nan_to_num(array) for name, array in outputs.items()}
 
     record = run_row(row("poison-nan-seen", 23), Faulty(clean))
     assert record.verdict is Conformity.WRONG
-    assert "elements whose query sees a NaN are not NaN." in record.diagnosis
+    assert "elements whose query attends to a NaN are not NaN." in record.diagnosis
     assert record.reading == "nan-swallowed"
     assert run_row(row("poison-nan-value"), OracleRuntime()).observed == "propagates"
 
 
 def test_the_fourth_output_of_another_stage_is_wrong() -> None:
-    """The scores are judged by the stage that was asked for."""
+    """The scores are judged for the requested output mode."""
     capped = find_feature("qk-raw-softcap")
     record = run_row(
         FeatureRow(feature=replace(capped, qk_mode=None, attributes={}), opset=25, dtype=Dtype.FLOAT32), OracleRuntime()
     )
     assert record.verdict is Conformity.RIGHT
     wrong = run_row(row("qk-raw-softcap"), get_runtime("onnx-reference"))
-    assert wrong.verdict is Conformity.WRONG  # onnx 1.23.2 gives the capped scores in mode 0
+    assert wrong.verdict is Conformity.WRONG  # onnx 1.23.2 returns the capped scores in mode 0
     assert wrong.diagnosis.startswith("qk of ")
 
 
@@ -232,7 +232,7 @@ def test_slugs_are_unique_and_rows_many() -> None:
 
 
 class _Lowest(OracleSession):
-    """Writes the lowest number for the score of a hidden key."""
+    """Returns the lowest finite number as the score of a hidden key."""
 
     def outputs(self, spec: object, given: object) -> dict[str, object]:  # type: ignore[override]
         found = super().outputs(spec, given)  # type: ignore[arg-type]
@@ -243,7 +243,7 @@ class _Lowest(OracleSession):
 
 
 class _Swallows(OracleSession):
-    """Takes 0 for every NaN."""
+    """Replaces every NaN in the inputs with 0."""
 
     def run(self, inputs: dict[str, object]) -> dict[str, object]:  # type: ignore[override]
         clean = {
@@ -254,7 +254,7 @@ class _Swallows(OracleSession):
 
 
 @pytest.mark.parametrize(
-    ("session", "slug", "reading", "says"),
+    ("session", "slug", "reading", "diagnosis"),
     [
         (
             _Lowest,
@@ -265,10 +265,10 @@ class _Swallows(OracleSession):
         (_Swallows, "poison-nan-seen", "nan-swallowed", "It looks as if a NaN in the inputs is replaced by a number."),
     ],
 )
-def test_what_is_no_reading_of_the_output_is_named(
-    session: type[OracleSession], slug: str, reading: str, says: str
+def test_faults_outside_the_output_readings_are_named(
+    session: type[OracleSession], slug: str, reading: str, diagnosis: str
 ) -> None:
-    """A swallowed NaN and the score of a hidden key are named in row and sentence."""
+    """A swallowed NaN and the score of a hidden key are named in `reading` and in the diagnosis."""
     record = run_row(row(slug), _opening(session))
     assert (record.verdict, record.reading) == (Conformity.WRONG, reading)
-    assert record.diagnosis.endswith(says)
+    assert record.diagnosis.endswith(diagnosis)
