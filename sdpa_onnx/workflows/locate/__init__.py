@@ -1,5 +1,4 @@
-"""Find the first node of a model that introduces an error.
+"""Locate the first node of a model that a runtime computes wrongly.
 
-Each node is judged on the inputs that it read, against float64.
-Changes no model.
+Each node is judged on the inputs that it read, against float64. Does not change the model.
 """

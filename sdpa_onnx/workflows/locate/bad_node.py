@@ -1,4 +1,7 @@
-"""What the search for the first bad node found, and the sentence that tells it."""
+"""Define the result of the search for the first bad node, and format it as text.
+
+Does not search.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +16,10 @@ _LISTED = 5
 
 
 class BadNodeKind(StrEnum):
-    """Where the fault lies.
+    """Kind of the fault.
 
-    ALONE: one node is wrong by itself. FUSED: every node is right by itself, some together
-    are not. NOT_FOUND: neither.
+    ALONE: one node is wrong by itself. FUSED: every node is right by itself, but several of them
+    together are wrong. NOT_FOUND: neither.
     """
 
     ALONE = "alone"
@@ -26,7 +29,7 @@ class BadNodeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotJudged:
-    """A node that was not judged, and why."""
+    """A node that was not judged, and the reason."""
 
     node: str
     op_type: str
@@ -40,19 +43,19 @@ class BadNode:
     Args:
         runtime: Name of the runtime.
         kind: See `BadNodeKind`.
-        node: Its name, or what it makes; the first of a group; "" if none was found.
-        op_type: Its operator, with its domain if that is not the standard one.
-        value: The output that is off.
+        node: Its name, or its operator and output; the first of a group; "" if none was found.
+        op_type: Its operator, with its domain if that is not the ONNX domain.
+        value: The wrong output.
         verdict: WRONG if that is proven, SUSPICIOUS beyond the rule of decision 0001, OK if none was found.
-        error: Largest error beyond its limit; allowed: that limit.
+        error: Largest error that exceeds its limit; allowed: that limit.
         evidence: One sentence.
-        also: Later nodes that are bad by themselves too, as far as they were looked at.
+        also: Later nodes of the same session that are bad by themselves too.
         group: Nodes of a group, in graph order.
-        fused: Operators that ran and do not stand in the model, with their node counts.
+        fused: Operators that ran but are not in the model, with their node counts.
         by_optimisation: Whether the group is right without graph optimisation; None = not tried.
-        judged: Nodes that were judged by themselves.
+        judged: Number of nodes that were judged by themselves.
         not_judged: Nodes that were not.
-        note: Why no group was found though the model's outputs are off; "" otherwise.
+        note: Why the model's outputs could not be judged as a whole; "" otherwise.
     """
 
     runtime: str
@@ -73,15 +76,15 @@ class BadNode:
     note: str = ""
 
     def sentence(self) -> str:
-        """Tell it in plain words."""
-        return self._finding() + self._gaps()
+        """Format the result as text, one or more sentences."""
+        return self._finding() + self._not_judged_text()
 
     def _finding(self) -> str:
         match self.kind:
             case BadNodeKind.ALONE:
                 return (
-                    f"The first bad node on {self.runtime} is '{self.node}' ({self.op_type}): fed the reference's "
-                    f"values, its output '{self.value}' is {self.verdict}. {self.evidence}{self._also()}"
+                    f"The first bad node on {self.runtime} is '{self.node}' ({self.op_type}): with the reference's "
+                    f"values as inputs, its output '{self.value}' is {self.verdict}. {self.evidence}{self._also()}"
                 )
             case BadNodeKind.FUSED:
                 return (
@@ -90,26 +93,26 @@ class BadNode:
                 )
             case BadNodeKind.NOT_FOUND:
                 text = f"No bad node on {self.runtime}: {_count(self.judged)} judged, each by itself"
-                return text + (f", but not what they do together: {self.note}." if self.note else ".")
+                return text + (f", but not all of them together: {self.note}." if self.note else ".")
 
     def _also(self) -> str:
-        return f" So are {_listed(self.also)}." if self.also else ""
+        return f" Also bad: {_listed(self.also)}." if self.also else ""
 
     def _span(self) -> str:
         if len(self.group) == 1:
-            return f"'{self.node}' with what surrounds it"
+            return f"'{self.node}' and its neighbours"
         return f"the {len(self.group)} nodes from '{self.group[0]}' to '{self.group[-1]}'"
 
     def _cause(self) -> str:
-        words = {
+        causes = {
             True: " Introduced by graph optimisation: without it they are right.",
             False: " Without graph optimisation they are not right either.",
             None: "",
         }
         listed = ", ".join(f"{name} {count}" for name, count in self.fused.items())
-        return words[self.by_optimisation] + (f" Fused operators that ran: {listed}." if listed else "")
+        return causes[self.by_optimisation] + (f" Fused operators that ran: {listed}." if listed else "")
 
-    def _gaps(self) -> str:
+    def _not_judged_text(self) -> str:
         if not self.not_judged:
             return ""
         first = self.not_judged[0]

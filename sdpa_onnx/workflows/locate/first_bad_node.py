@@ -1,8 +1,8 @@
-"""Find the first node of a model that a runtime computes wrongly, by local error.
+"""Find the first node of a model that a runtime computes wrongly, by its local error.
 
-Each node is fed the reference's values, so that only what it adds itself is
-judged. All nodes run in one session, set apart, so that nothing can be fused;
-if all are right and the model is not, the fault lies in a group: `fused_span`.
+The inputs of each node are the reference's values, so that only the error of that node is judged. All
+nodes run in one session as disconnected subgraphs, so that the runtime cannot fuse them. Does not search
+for groups of nodes that are wrong only together: `fused_span` does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ __all__ = ["first_bad_node"]
 
 Array = NDArray[np.generic]
 
-# Inputs, truths and constants of the nodes that run in one session.
+# Limit of the inputs, reference outputs and constants of the nodes that run in one session.
 _CHUNK_BYTES = 256 * 2**20
 
 
@@ -39,29 +39,29 @@ def first_bad_node(
     feeds: Mapping[str, Array],
     *,
     threads: int = 1,
-    look_for_fusions: bool = True,
+    search_fusions: bool = True,
 ) -> BadNode:
-    """Name the first node, in topological order, that adds an error beyond what its arithmetic allows.
+    """Find the first node, in topological order, whose own error exceeds what its arithmetic allows.
 
     Attention nodes are judged by their proven bound, others by `core.judge.node_rule`. Functions are
-    written out; a Loop, If or Scan is judged as one node. A node that the reference cannot evaluate
-    is listed as not judged, and those after it read what the runtime itself gives there.
+    inlined; a Loop, If or Scan is judged as one node. A node that the reference cannot evaluate
+    is listed as not judged, and the nodes after it read the runtime's own output of it.
 
     Args:
         model: Any model, with or without attention.
         runtime: The runtime to judge.
         feeds: Arrays by input name, exactly as the runtime received them when it disagreed.
         threads: Threads inside one operator.
-        look_for_fusions: If every node is right by itself, judge the model's outputs, and
-            look for the smallest group of nodes that is not.
+        search_fusions: If every node is right by itself, judge the model's outputs, and
+            find the smallest group of nodes that is wrong.
 
     Raises:
-        RuntimeUnavailableError: If the runtime is not there.
+        RuntimeUnavailableError: If the runtime is not available.
     """
     flat = flat_model(model)
     options = LoadOptions(threads=threads)
-    ran = _ran(flat, runtime, options)
-    precision = find_precision(ran.precision)
+    report = _ran_report(flat, runtime, options)
+    precision = find_precision(report.precision)
     search = _Search(flat=flat, runtime=runtime, options=options, precision=precision)
     found = search.walk(feeds)
     if found is not None:
@@ -72,7 +72,7 @@ def first_bad_node(
         judged=search.judged,
         not_judged=tuple(search.not_judged),
     )
-    if not look_for_fusions:
+    if not search_fusions:
         return right
     walk = NodeWalk(flat, feeds, precision, search.stand_in)
     span = find_fused_span(flat, runtime, options, walk)
@@ -84,7 +84,7 @@ def first_bad_node(
 
 
 def _fused(right: BadNode, span: FusedSpan) -> BadNode:
-    """The group of nodes that disagrees together, over what is known of the single ones."""
+    """Add the group of nodes that is wrong together to the result for single nodes."""
     return replace(
         right,
         kind=BadNodeKind.FUSED,
@@ -101,8 +101,8 @@ def _fused(right: BadNode, span: FusedSpan) -> BadNode:
     )
 
 
-def _ran(model: OnnxModel, runtime: Runtime, options: LoadOptions) -> RanReport:
-    """What runs for the whole model; where it does not load, only its type is known."""
+def _ran_report(model: OnnxModel, runtime: Runtime, options: LoadOptions) -> RanReport:
+    """The report of the runtime on the whole model; if it does not load, only its element type is known."""
     unknown = RanReport(providers={}, node_counts={}, precision=model.facts.attention_dtype.value)
     if isinstance(runtime.supports(model), Unsupported):
         return unknown
@@ -115,7 +115,7 @@ def _ran(model: OnnxModel, runtime: Runtime, options: LoadOptions) -> RanReport:
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """The nodes seen so far; private and short-lived."""
+    """The state of one search: the nodes judged so far."""
 
     flat: OnnxModel
     runtime: Runtime
@@ -125,7 +125,7 @@ class _Search:
     not_judged: list[NotJudged] = field(default_factory=list)
 
     def walk(self, feeds: Mapping[str, Array]) -> BadNode | None:
-        """Judge chunk after chunk, up to the first that has a bad node."""
+        """Judge one chunk of nodes after the other, up to the first that contains a bad node."""
         walk = NodeWalk(self.flat, feeds, self.precision, self.stand_in)
         for chunk in _chunks(walk):
             bad = self._judge_chunk(chunk, walk.constants)
@@ -150,7 +150,7 @@ class _Search:
     def stand_in(
         self, node: ir.Node, values: Mapping[str, Array], constants: Mapping[str, Array]
     ) -> dict[str, Array] | NoReference:
-        """What the runtime gives for one node, where the reference has nothing."""
+        """The runtime's outputs of one node that the reference cannot evaluate."""
         apart = nodes_apart(self.flat.ir, [node], values, constants)
         outputs = self._outputs(apart.model, apart.feeds)
         return NoReference(outputs) if isinstance(outputs, str) else outputs
@@ -163,8 +163,8 @@ class _Search:
         for step in chunk:
             result = outputs.get(id(step), step.reason)
             if isinstance(result, str):
-                reason = NotJudged(node=node_label(step.node), op_type=_operator(step.node), reason=result)
-                self.not_judged.append(reason)
+                skipped = NotJudged(node=node_label(step.node), op_type=_operator(step.node), reason=result)
+                self.not_judged.append(skipped)
                 continue
             self.judged += 1
             judgements = ((name, self._judge(step, name, result[name])) for name in step.truths)
@@ -173,7 +173,7 @@ class _Search:
         return bad
 
     def _run(self, steps: Sequence[NodeStep], constants: Mapping[str, Array]) -> dict[int, dict[str, Array] | str]:
-        """Outputs of each step; if the runtime refuses some together, halves are tried down to single nodes."""
+        """Outputs of each step; if the runtime refuses a set of nodes, try its halves, down to single nodes."""
         if not steps:
             return {}
         values = {name: array for step in steps for name, array in step.reads.items()}
@@ -215,7 +215,7 @@ def _operator(node: ir.Node) -> str:
 
 
 def _chunks(walk: NodeWalk) -> Iterator[list[NodeStep]]:
-    """Steps that run together: as many as memory allows; a node with a subgraph runs alone."""
+    """Steps that run in one session: as many as fit into `_CHUNK_BYTES`; a node with a subgraph runs alone."""
     chunk: list[NodeStep] = []
     held = 0
     for step in walk.steps():

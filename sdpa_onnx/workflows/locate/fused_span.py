@@ -1,7 +1,7 @@
-"""Find the smallest run of nodes that a runtime computes wrongly only when they stand together.
+"""Find the smallest span of consecutive nodes that a runtime computes wrongly only when they run together.
 
-Called when each node is right by itself: the fault then lies in a fusion or
-another rewrite of the graph. Spans of the graph are fed the reference's values.
+Called when each node is right by itself: the fault is then in a fusion or another graph
+optimisation. The inputs of each span are the reference's values. Does not judge single nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,14 +34,14 @@ Evaluate = Callable[[ir.Node, Mapping[str, Array]], "dict[str, Array] | NoRefere
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedSpan:
-    """A run of nodes that is wrong together.
+    """A span of consecutive nodes that are wrong together.
 
     Args:
         nodes: Their names, in graph order.
-        op_type: Their operators, joined.
-        value: The output that is off.
-        agreement: What the judge says of it.
-        fused: Operators that ran for it and do not stand in the model.
+        op_type: Their operators, comma-separated.
+        value: The wrong output.
+        agreement: The judgement of that output.
+        fused: Operators that ran but are not in the model, with their node counts.
         by_optimisation: Whether it is right without graph optimisation; None = that could not be tried.
     """
 
@@ -55,7 +55,7 @@ class FusedSpan:
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """The worst output of a span."""
+    """The first bad output of a span."""
 
     value: str
     agreement: NodeAgreement
@@ -65,17 +65,17 @@ class _Finding:
 def find_fused_span(
     model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: NodeWalk
 ) -> FusedSpan | NoReference | None:
-    """Judge the whole model, then shrink what is wrong from its end and from its beginning.
+    """Judge the whole model, then shrink the wrong span from its end and from its start.
 
-    The end is moved by bisection, which supposes that a prefix stays wrong once
-    it holds the fault; the result itself is checked, so that a wrong supposition makes the span longer, never right.
-    Every value of the model is kept in memory while this runs.
+    The end is found by bisection, which assumes that every prefix is wrong once it contains the
+    fault. The result itself is judged, so that a wrong assumption makes the span longer, never right.
+    Every value of the model stays in memory while this runs.
 
     Args:
         model: The flat model.
-        runtime: The runtime that is judged.
-        options: How it loads; graph optimisation is on.
-        walk: A fresh walk through the model.
+        runtime: The runtime to judge.
+        options: Load options, with graph optimisation.
+        walk: A new walk through the model.
 
     Returns:
         None if the model's outputs are right; NoReference if they cannot be judged.
@@ -93,7 +93,7 @@ def find_fused_span(
     found = spans.judge(start, end) or found
     if isinstance(found, NoReference):
         return found
-    plain = spans.judge(start, end, options=replace(options, optimise=False))
+    unoptimised = spans.judge(start, end, options=replace(options, optimise=False))
     group = nodes[start:end]
     return FusedSpan(
         nodes=tuple(node_label(node) for node in group),
@@ -101,12 +101,12 @@ def find_fused_span(
         value=found.value,
         agreement=found.agreement,
         fused=found.fused,
-        by_optimisation=None if isinstance(plain, NoReference) else plain is None,
+        by_optimisation=None if isinstance(unoptimised, NoReference) else unoptimised is None,
     )
 
 
 def _smallest(low: int, high: int, is_bad: Callable[[int], bool]) -> int:
-    """The smallest number that is bad, where `high` is and every one above a bad one is."""
+    """The smallest bad number by bisection; `high` is bad, and so is every number above a bad one."""
     while low < high:
         middle = (low + high) // 2
         if is_bad(middle):
@@ -117,7 +117,7 @@ def _smallest(low: int, high: int, is_bad: Callable[[int], bool]) -> int:
 
 
 class _Spans:
-    """Runs of nodes of one model, each judged on the reference's values."""
+    """Spans of nodes of one model, each judged with the reference's values as inputs."""
 
     def __init__(self, model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: NodeWalk) -> None:
         self._model = model
@@ -130,9 +130,9 @@ class _Spans:
         return isinstance(self.judge(start, end), _Finding)
 
     def judge(self, start: int, end: int, options: LoadOptions | None = None) -> "_Finding | NoReference | None":
-        """The worst output of nodes start to end, None if all are right."""
+        """The first bad output of nodes start to end, or None if all are right."""
         group = self.nodes[start:end]
-        inputs, outputs = self._borders(group)
+        inputs, outputs = self._inputs_and_outputs(group)
         feeds = {name: self._walk.values[name] for name in inputs}
         truths = self._truths(group, feeds, outputs)
         if isinstance(truths, NoReference):
@@ -150,16 +150,17 @@ class _Spans:
         except (SessionError, ModelError) as error:
             return NoReference(str(error).rstrip("."))
 
-    def _borders(self, group: Sequence[ir.Node]) -> tuple[list[str], list[str]]:
-        """Values that enter the group and that leave it; constants are no borders."""
+    def _inputs_and_outputs(self, group: Sequence[ir.Node]) -> tuple[list[str], list[str]]:
+        """Names of the group's inputs and outputs; constants are not inputs."""
         inside = set(group)
-        made = [value for node in group for value in node.outputs if value.name in self._walk.values]
-        names = {value.name for value in made}
+        produced = [value for node in group for value in node.outputs if value.name in self._walk.values]
+        names = {value.name for value in produced}
         read = dict.fromkeys(name for node in group for name in self._walk.read_names[node])
         inputs = [name for name in read if name not in names and name in self._walk.values]
-        captured = {name for node in self.nodes if node not in inside for name in self._walk.read_names[node]}
-        ends = {value.name for value in self._model.ir.graph.outputs}
-        outputs = [value.name or "" for value in made if value.name in captured or value.name in ends]
+        read_outside = {name for node in self.nodes if node not in inside for name in self._walk.read_names[node]}
+        graph_outputs = {value.name for value in self._model.ir.graph.outputs}
+        needed = read_outside | graph_outputs
+        outputs = [value.name or "" for value in produced if value.name in needed]
         return inputs, outputs
 
     def _truths(
@@ -168,20 +169,20 @@ class _Spans:
         wide = {name: widened(array) for name, array in feeds.items()}
         exact = self._chain(group, wide, self._walk.exact)
         own = self._chain(group, feeds, self._walk.reference.own)
-        shaken = self._chain(group, moved(feeds, self._walk.unit), self._walk.exact)
+        perturbed = self._chain(group, moved(feeds, self._walk.unit), self._walk.exact)
         if isinstance(exact, NoReference):
             return exact
         truths: dict[str, NodeTruth] = {}
         for name in outputs:
             dtype = self._walk.values[name].dtype
             is_float = format_of(dtype) is not None
-            mine = None if isinstance(own, NoReference) else own[name]
-            change = None if isinstance(shaken, NoReference) else shaken[name]
+            own_result = None if isinstance(own, NoReference) else own[name]
+            changed = None if isinstance(perturbed, NoReference) else perturbed[name]
             truths[name] = NodeTruth(
                 rule=NodeRule.OTHER,
-                exact=exact[name] if is_float or mine is None else mine,
-                own=mine,
-                moved=change.astype(np.float64) if is_float and change is not None else None,
+                exact=exact[name] if is_float or own_result is None else own_result,
+                own=own_result,
+                moved=changed.astype(np.float64) if is_float and changed is not None else None,
                 bound=None,
                 dtype=dtype,
             )
@@ -190,7 +191,7 @@ class _Spans:
     def _chain(
         self, group: Sequence[ir.Node], feeds: Mapping[str, Array], evaluate: Evaluate
     ) -> dict[str, Array] | NoReference:
-        """All values of the group, each node fed what the one before it gave."""
+        """Evaluate the group node by node; each node reads the outputs of the nodes before it."""
         values = dict(feeds)
         for node in group:
             names = self._walk.read_names[node]

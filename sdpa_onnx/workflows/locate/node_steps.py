@@ -1,7 +1,7 @@
-"""The reference walk through a model: what every node reads, and what it must give.
+"""Evaluate a model node by node with the reference: the inputs of every node and its expected outputs.
 
-Each node reads the float64 results of those before it, rounded to the model's
-types, so that every error that a runtime shows on a step is that node's own.
+Each node reads the float64 results of the nodes before it, rounded to the model's types, so that an
+error of a runtime on one step is the error of that node. Does not run the runtime under test.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -34,8 +34,8 @@ __all__ = ["NodeStep", "NodeWalk", "flat_model"]
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
-# Gives a node's outputs where the reference cannot: (node, what it reads, constants) -> outputs, or why not.
-Stand = Callable[[ir.Node, Mapping[str, Array], Mapping[str, Array]], "dict[str, Array] | NoReference"]
+# Computes a node that the reference cannot evaluate: (node, values, constants) -> outputs, or the reason why not.
+StandIn = Callable[[ir.Node, Mapping[str, Array], Mapping[str, Array]], "dict[str, Array] | NoReference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,10 @@ class NodeStep:
 
     Args:
         node: The node.
-        reads: What it reads, by value name.
-        truths: What it must give, by value name; empty where `reason` says why it cannot be judged.
-        attention: Spec and inputs if it is an attention that the oracle judges, for its first output.
-        reason: Why nothing is judged; "" otherwise.
+        reads: Arrays that it reads, by value name.
+        truths: Its expected outputs, by value name; empty if it cannot be judged.
+        attention: Spec and inputs if it is an attention whose first output the oracle judges.
+        reason: Why it cannot be judged; "" otherwise.
     """
 
     node: ir.Node
@@ -58,17 +58,17 @@ class NodeStep:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of what it reads and of its truth."""
+        """Bytes of its inputs and its expected outputs."""
         arrays = [*self.reads.values(), *(truth.exact for truth in self.truths.values())]
         return sum(array.nbytes for array in arrays)
 
 
 def flat_model(model: OnnxModel) -> OnnxModel:
-    """A copy without functions, their nodes written out, and with the types that shape inference finds."""
+    """Copy a model with its functions inlined and with the types and shapes from shape inference."""
     copy = model.ir.clone()
     if copy.functions:
         InlinePass()(copy)
-    with quiet_ir():  # an operator that it does not know leaves shapes open
+    with quiet_ir():  # shapes stay unknown behind an operator that shape inference does not know
         ShapeInferencePass(check_type=False, strict_mode=False)(copy)
     return OnnxModel(ir=copy, sites=model.sites, path=model.path)
 
@@ -79,18 +79,18 @@ class NodeWalk:
     Args:
         model: See `flat_model`.
         feeds: Arrays by input name.
-        precision: The declared arithmetic of the runtime that will be judged.
-        stand_in: What gives the values of nodes that the reference cannot evaluate.
+        precision: The declared arithmetic of the runtime to judge.
+        stand_in: Computes the values of nodes that the reference cannot evaluate.
 
     Attributes:
         reference: The evaluator of single nodes.
         read_names: Names of all values that each node reads, see `reference_nodes.read_names`.
-        unit: Unit roundoff of the format that the runtime works in.
-        constants: Values that do not depend on the inputs, by name; they grow with the walk.
-        values: The others that are still read, in the model's types.
+        unit: Unit roundoff of the arithmetic of the runtime.
+        constants: Values that do not depend on the inputs, by name; the walk adds to them.
+        values: All other values that a later node reads, by name, in the types of the model.
     """
 
-    def __init__(self, model: OnnxModel, feeds: Mapping[str, Array], precision: Precision, stand_in: Stand) -> None:
+    def __init__(self, model: OnnxModel, feeds: Mapping[str, Array], precision: Precision, stand_in: StandIn) -> None:
         self._graph = model.ir.graph
         self.reference = NodeReference(model.ir)
         self.read_names = {node: read_names(node) for node in self._graph}
@@ -103,39 +103,39 @@ class NodeWalk:
             if value.const_value is not None and name not in feeds
         }
         self.values: dict[str, Array] = dict(feeds)
-        self._left = self._count_reads()
+        self._pending_reads = self._count_reads()
 
     def steps(self, *, keep: bool = False) -> Iterator[NodeStep]:
-        """Walk in topological order; Constant nodes are no steps.
+        """Walk in topological order; a Constant node is not a step.
 
         Args:
-            keep: Keep every value in `values`, not only those that are still read.
+            keep: Keep every value in `values`, not only those that a later node reads.
         """
         for node in self._graph:
             if node.op_type == "Constant" and node.domain == "":
-                self._take_constant(node)
+                self._add_constant(node)
                 continue
             yield self._step(node)
             if not keep:
-                self._forget(node)
+                self._drop_unread(node)
 
     def _count_reads(self) -> dict[str, int]:
-        left: dict[str, int] = {}
+        reads: dict[str, int] = {}
         for names in self.read_names.values():
             for name in names:
-                left[name] = left.get(name, 0) + 1
-        return left
+                reads[name] = reads.get(name, 0) + 1
+        return reads
 
-    def _forget(self, node: ir.Node) -> None:
+    def _drop_unread(self, node: ir.Node) -> None:
         for name in self.read_names[node]:
-            self._left[name] -= 1
-            if not self._left[name]:
+            self._pending_reads[name] -= 1
+            if not self._pending_reads[name]:
                 self.values.pop(name, None)
         for value in node.outputs:
-            if not self._left.get(value.name or ""):
+            if not self._pending_reads.get(value.name or ""):
                 self.values.pop(value.name or "", None)
 
-    def _take_constant(self, node: ir.Node) -> None:
+    def _add_constant(self, node: ir.Node) -> None:
         found = self.reference.own(node, {})
         if not isinstance(found, NoReference):
             self.constants |= found
@@ -144,7 +144,7 @@ class NodeWalk:
         names = self.read_names[node]
         missing = [name for name in names if name not in self.values and name not in self.constants]
         if missing:
-            return NodeStep(node=node, reads={}, reason=f"there is no reference value of its input '{missing[0]}'")
+            return NodeStep(node=node, reads={}, reason=f"its input '{missing[0]}' has no reference value")
         reads = {name: self.constants[name] if name in self.constants else self.values[name] for name in names}
         attention = self._attention(node, reads)
         exact = self.exact(node, reads)
@@ -174,7 +174,7 @@ class NodeWalk:
         return spec, AttentionInputs(**arrays)
 
     def exact(self, node: ir.Node, reads: Mapping[str, Array]) -> dict[str, Array] | NoReference:
-        """Every output in float64, that of an attention by the oracle."""
+        """Every output in float64; the oracle computes the output of an attention."""
         attention = self._attention(node, reads)
         if attention is None:
             return self.reference.exact(node, reads)
@@ -192,35 +192,35 @@ class NodeWalk:
         self, node: ir.Node, reads: Mapping[str, Array], exact: Mapping[str, Array], own: Mapping[str, Array]
     ) -> dict[str, NodeTruth]:
         rule = rule_of(node.domain, node.op_type)
-        shaken: Mapping[str, Array] = {}
+        perturbed: Mapping[str, Array] = {}
         if rule in (NodeRule.OTHER, NodeRule.PRODUCT) and node.op_type != "Attention":
             found = self.reference.exact(node, moved(reads, self.unit))
-            shaken = {} if isinstance(found, NoReference) else found
+            perturbed = {} if isinstance(found, NoReference) else found
         truths: dict[str, NodeTruth] = {}
         for value in node.outputs:
             name = value.name or ""
             if name not in exact:
                 continue
-            standard = next(iter(reads.values())) if node.op_type == "Attention" else exact[name]
-            dtype = _dtype(value, own.get(name), standard)
+            fallback = next(iter(reads.values())) if node.op_type == "Attention" else exact[name]
+            dtype = _dtype(value, own.get(name), fallback)
             is_float = format_of(dtype) is not None
-            change = shaken.get(name)
+            changed = perturbed.get(name)
             truths[name] = NodeTruth(
                 rule=rule,
                 exact=widened(exact[name]) if is_float else own.get(name, exact[name]),
                 own=own.get(name),
-                moved=change.astype(np.float64) if is_float and change is not None else None,
+                moved=changed.astype(np.float64) if is_float and changed is not None else None,
                 bound=_bound(node, reads, self._precision) if is_float and rule is NodeRule.PRODUCT else None,
                 dtype=dtype,
             )
         return truths
 
 
-def _dtype(value: ir.Value, own: Array | None, exact: Array) -> np.dtype[np.generic]:
+def _dtype(value: ir.Value, own: Array | None, fallback: Array) -> np.dtype[np.generic]:
     if value.dtype is not None and value.dtype not in (ir.DataType.UNDEFINED, ir.DataType.STRING):
         declared: np.dtype[np.generic] = value.dtype.numpy()
         return declared
-    return exact.dtype if own is None else own.dtype
+    return fallback.dtype if own is None else own.dtype
 
 
 def _bound(node: ir.Node, reads: Mapping[str, Array], precision: Precision) -> Float64 | None:
@@ -232,8 +232,8 @@ def _bound(node: ir.Node, reads: Mapping[str, Array], precision: Precision) -> F
     if node.op_type != "MatMul":
         left = left.T if _number(node, "transA", 0.0) else left
         right = right.T if _number(node, "transB", 0.0) else right
-        added = arrays[2] if len(arrays) > 2 else None
-        bias = np.zeros(()) if added is None else _number(node, "beta", 1.0) * added.astype(np.float64)
+        addend = arrays[2] if len(arrays) > 2 else None
+        bias = np.zeros(()) if addend is None else _number(node, "beta", 1.0) * addend.astype(np.float64)
         left = _number(node, "alpha", 1.0) * left.astype(np.float64)
     return product_bound(left, right, bias, precision)
 
@@ -244,7 +244,7 @@ def _number(node: ir.Node, name: str, default: float) -> float:
 
 
 def _with_shapes(node: ir.Node, reads: Mapping[str, Array]) -> ir.Node:
-    """The node alone, its inputs with the shapes that they have."""
+    """A copy of the node whose inputs have the types and shapes of the arrays."""
     inputs = [
         None
         if value is None

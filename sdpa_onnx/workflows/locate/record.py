@@ -1,4 +1,7 @@
-"""Look into a disagreement of a larger model: the first node that introduces it, as a record."""
+"""Locate the first bad node behind a disagreement of a model, as a record.
+
+Does not judge models: `verify` does.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,10 +25,10 @@ Arrays = Mapping[str, NDArray[np.generic]]
 
 @dataclass(slots=True)
 class StepRecorder:
-    """The arrays of every step of the last check, by its word; handed to `check_model` as `keep`.
+    """Stores the arrays of every step of the last check, by the name of the step; the `keep` argument of `check_model`.
 
     Args:
-        also: Whom to hand them on to.
+        also: A second callback that receives the same arrays.
     """
 
     also: Callable[[str, str, Arrays], None] | None = None
@@ -40,13 +43,13 @@ class StepRecorder:
 def locate(
     model: OnnxModel, runtime: Runtime, record: AgreementRecord, arrays: Arrays, *, threads: int
 ) -> LocatedRecord | None:
-    """Name the first bad node behind a judgement that disagrees.
+    """Find the first bad node behind a judgement that disagrees.
 
     Args:
-        model: A model of several nodes; one attention alone is its own answer: None.
-        runtime: Where it disagreed.
+        model: A model of several nodes; for a single node the result is None.
+        runtime: The runtime that disagreed.
         record: The judgement.
-        arrays: What the model was fed there, by name; others are not looked at.
+        arrays: The inputs of the model in that run, by name; other arrays are ignored.
         threads: Threads inside one operator.
     """
     if runtime.name == MODULE_RUNTIME or sum(model.node_counts().values()) < 2:
@@ -55,13 +58,14 @@ def locate(
     try:
         found = first_bad_node(model, runtime, feeds, threads=threads)
     except SdpaOnnxError as error:
-        return _located(record, outcome_of_error(error), f"The search for the first bad node failed: {error}", None)
+        sentence = f"The search for the first bad node failed: {error}"
+        return _located_record(record, outcome_of_error(error), sentence, None)
     outcome = Outcome.OK if found.kind is BadNodeKind.NOT_FOUND else Outcome.DISAGREES
-    return _located(record, outcome, found.sentence(), found)
+    return _located_record(record, outcome, found.sentence(), found)
 
 
-def _located(record: AgreementRecord, outcome: Outcome, sentence: str, found: BadNode | None) -> LocatedRecord:
-    told = LocatedRecord(
+def _located_record(record: AgreementRecord, outcome: Outcome, sentence: str, found: BadNode | None) -> LocatedRecord:
+    located = LocatedRecord(
         target=record.target,
         case=record.case,
         form=record.form,
@@ -76,9 +80,9 @@ def _located(record: AgreementRecord, outcome: Outcome, sentence: str, found: Ba
         diagnosis=sentence,
     )
     if found is None:
-        return told
+        return located
     return msgspec.structs.replace(
-        told,
+        located,
         node=found.node,
         op_type=found.op_type,
         value=found.value,

@@ -1,7 +1,7 @@
-"""ONNX's own evaluator, node by node: in float64, and in the model's own type.
+"""Evaluate single nodes with ONNX's reference evaluator: in float64, and in the model's own types.
 
-The float64 values are the truth about a node, the own ones its yardstick. No runtime is
-asked here, and nothing is judged.
+The float64 values are the expected outputs of a node; the others show how much error its types cause.
+Does not run a runtime and does not judge.
 """
 
 import math
@@ -22,35 +22,35 @@ __all__ = ["NoReference", "NodeReference", "moved", "node_label", "read_names", 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
 
-# What numpy code raises on operands that do not fit; NotImplementedError is a RuntimeError.
+# Errors of numpy code on operands that do not match. NotImplementedError is a RuntimeError.
 _FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AssertionError, AttributeError, ArithmeticError)
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
-# numpy has no fast product of these types; kernels add in float32 and round once (METHOD A.2).
+# numpy has no fast product of these types; kernels accumulate in float32 and round once (METHOD A.2).
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
 _HALVES = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True, slots=True)
 class NoReference:
-    """The evaluator cannot say what the node gives, and why."""
+    """The reason why the evaluator cannot compute a node."""
 
     reason: str
 
 
 def node_label(node: ir.Node) -> str:
-    """Name of a node; where it has none, what it makes."""
-    made = next((value.name for value in node.outputs if value.name), "nothing")
-    return node.name or f"{node.op_type} -> {made}"
+    """Name of a node; if it has none, its operator and its first output."""
+    output = next((value.name for value in node.outputs if value.name), "nothing")
+    return node.name or f"{node.op_type} -> {output}"
 
 
 class NodeReference:
     """Evaluates nodes of one model.
 
     Args:
-        model: The graph that they stand in; without functions.
+        model: The model that contains them, without functions.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -58,7 +58,7 @@ class NodeReference:
         self._ir_version = model.ir_version
 
     def exact(self, node: ir.Node, arrays: Mapping[str, Array]) -> dict[str, Array] | NoReference:
-        """Every output in float64 from inputs taken as they are; integers and booleans keep their type."""
+        """Every output in float64 from the inputs as they are; integers and booleans keep their type."""
         formula = _FORMULAS.get(node.op_type) if node.domain == "" else None
         wide = {name: widened(array) for name, array in arrays.items()}
         if formula is not None and len(node.inputs) == 1:
@@ -68,7 +68,7 @@ class NodeReference:
         return found if isinstance(found, NoReference) else {name: widened(array) for name, array in found.items()}
 
     def own(self, node: ir.Node, arrays: Mapping[str, Array]) -> dict[str, Array] | NoReference:
-        """Every output in the model's own type."""
+        """Every output in the model's own types."""
         kinds = {array.dtype.name for array in arrays.values()}
         if node.op_type in _PRODUCTS and kinds <= _HALVES:
             dtype = next(iter(arrays.values())).dtype
@@ -80,7 +80,7 @@ class NodeReference:
     def _run(self, proto: onnx.NodeProto, node: ir.Node, arrays: Mapping[str, Array]) -> dict[str, Array] | NoReference:
         from onnx.reference import ReferenceEvaluator
 
-        reason = _cannot(node)
+        reason = _unsupported_reason(node)
         if reason is not None:
             return NoReference(reason)
         names = [name for name in dict.fromkeys(proto.output) if name]
@@ -92,32 +92,32 @@ class NodeReference:
             with np.errstate(all="ignore"):
                 results = ReferenceEvaluator(model).run(None, dict(arrays))
         except _FAILURES as error:
-            what = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            return NoReference(f"onnx.reference failed on it: {what[:200]}")
+            text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            return NoReference(f"onnx.reference failed on it: {text[:200]}")
         if not all(isinstance(result, np.ndarray | np.generic) for result in results):
-            return NoReference("it gives something else than a tensor")
+            return NoReference("it returns something other than a tensor")
         return {name: np.asarray(result) for name, result in zip(names, results, strict=True)}
 
 
 def read_names(node: ir.Node) -> list[str]:
-    """Names of all values that a node reads, those that its subgraphs capture included, each once."""
+    """Names of all values that a node reads, with those that its subgraphs capture, each once."""
     values = [*(value for value in node.inputs if value is not None), *captured_values(node)]
     return list(dict.fromkeys(_name(value) for value in values))
 
 
 def widened(array: Array) -> Array:
-    """Float64, if it is a floating-point array."""
+    """Convert a floating-point array to float64; return others unchanged."""
     return array.astype(np.float64, copy=False) if format_of(array.dtype) is not None else array
 
 
 def rounded(exact: Array, dtype: np.dtype[np.generic]) -> Array:
-    """The nearest values of a type; what is too large becomes infinite."""
+    """Round to the nearest values of a type; overflow gives infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         return exact.astype(dtype)
 
 
 def moved(arrays: Mapping[str, Array], unit: float) -> dict[str, Array]:
-    """Every floating-point element moved by one relative rounding, at random up or down, in float64."""
+    """Perturb every floating-point element by one unit roundoff, randomly up or down, in float64."""
     rng = np.random.default_rng(0)
     return {
         name: array.astype(np.float64) * (1.0 + unit * rng.choice([-1.0, 1.0], array.shape))
@@ -127,7 +127,7 @@ def moved(arrays: Mapping[str, Array], unit: float) -> dict[str, Array]:
     }
 
 
-def _cannot(node: ir.Node) -> str | None:
+def _unsupported_reason(node: ir.Node) -> str | None:
     if node.domain not in _STANDARD:
         return f"onnx.reference has no operator {node.op_type} of domain {node.domain}"
     if node.op_type in _RANDOM:
@@ -161,5 +161,5 @@ def _gelu(node: ir.Node, array: Array) -> Array:
     return 0.5 * x * inner
 
 
-# The evaluator computes the error function in float32 whatever its input is (onnx 1.23.2), so these are our own.
+# The evaluator of onnx 1.23.2 computes erf in float32 for every input type, so these replace it.
 _FORMULAS: dict[str, Callable[[ir.Node, Array], Array]] = {"Erf": lambda _, array: _erf(array), "Gelu": _gelu}

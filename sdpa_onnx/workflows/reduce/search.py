@@ -244,9 +244,9 @@ def _reduce_bad_node(search: FailureSearch, bad: BadNode, inputs: SurveyInputs, 
     def still_fails(feeds: Feeds) -> bool:
         trials.check_time()
         trials.count += 1
-        fuses = bad.kind is BadNodeKind.FUSED
+        is_fused = bad.kind is BadNodeKind.FUSED
         try:
-            now = first_bad_node(model, runtime, feeds, threads=check.threads, look_for_fusions=fuses)
+            now = first_bad_node(model, runtime, feeds, threads=check.threads, search_fusions=is_fused)
         except SdpaOnnxError:
             return False
         same = (now.kind, now.node) == (bad.kind, bad.node) and trials.failure.is_same(bad_failure(now))

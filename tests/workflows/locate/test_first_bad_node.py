@@ -1,4 +1,4 @@
-"""The first bad node is found where it was planted, on a real runtime, and none is found in right models."""
+"""A planted bad node is found on a real runtime, and none is found in right models."""
 
 import numpy as np
 import onnx
@@ -20,7 +20,7 @@ _ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 
 
 def _block(*, fused: bool = True, dtype: str = "float32", opset: int = 23) -> OnnxModel:
-    """A pre-norm transformer block: dynamic batch and length, attention as one node or as the formula."""
+    """A pre-norm transformer block with dynamic batch and length; attention fused or decomposed."""
     rng = np.random.default_rng(0)
     head = _WIDTH // _HEADS
     constants: dict[str, NDArray[np.generic]] = {
@@ -45,20 +45,20 @@ def _block(*, fused: bool = True, dtype: str = "float32", opset: int = 23) -> On
         nodes += [
             node("MatMul", ["n1", f"w{one}"], [one], name=f"project_{one}"),
             node("Reshape", [one, "split"], [f"{one}4"], name=f"split_{one}"),
-            node("Transpose", [f"{one}4"], [f"{one}h"], name=f"turn_{one}", perm=[0, 2, 1, 3]),
+            node("Transpose", [f"{one}4"], [f"{one}h"], name=f"transpose_{one}", perm=[0, 2, 1, 3]),
         ]
     if fused:
         nodes.append(node("Attention", ["qh", "kh", "vh"], ["a"], name="attend", is_causal=1))
     else:
         nodes += [
-            node("Transpose", ["kh"], ["kt"], name="turn_key", perm=[0, 1, 3, 2]),
+            node("Transpose", ["kh"], ["kt"], name="transpose_key", perm=[0, 1, 3, 2]),
             node("MatMul", ["qh", "kt"], ["s"], name="scores"),
             node("Mul", ["s", "scale"], ["ss"], name="scaling"),
             node("Softmax", ["ss"], ["p"], name="softmax", axis=-1),
             node("MatMul", ["p", "vh"], ["a"], name="mix"),
         ]
     nodes += [
-        node("Transpose", ["a"], ["at"], name="turn_back", perm=[0, 2, 1, 3]),
+        node("Transpose", ["a"], ["at"], name="transpose_back", perm=[0, 2, 1, 3]),
         node("Reshape", ["at", "join"], ["aj"], name="join_heads"),
         node("MatMul", ["aj", "wo"], ["o"], name="project_out"),
         node("Add", ["x", "o"], ["r1"], name="residual1"),
@@ -87,7 +87,7 @@ def _x(dtype: str = "float32", *, length: int = 7) -> Arrays:
 @pytest.mark.parametrize("fused", [True, False], ids=["attention", "decomposed"])
 @pytest.mark.parametrize("runtime", ["ort-cpu", "onnx-reference"])
 def test_nothing_in_a_right_model(runtime: str, dtype: str, *, fused: bool) -> None:
-    """Every node of a right model is judged, and none is reported."""
+    """Every node of a right model is judged, and none is bad."""
     model = _block(fused=fused, dtype=dtype)
     found = first_bad_node(model, get_runtime(runtime), _x(dtype))
     count = len(model.ir.graph)
@@ -104,17 +104,17 @@ _PLANTED: dict[str, tuple[bool, str, Alter]] = {
     "one weight": (True, "project_k", weight_moved(1e-3)),
     "one weight of the second layer": (False, "narrow", weight_moved(1e-4)),
     "softmax over queries": (False, "softmax", attribute("axis", -2)),
-    "gelu by tanh": (True, "gelu", attribute("approximate", "tanh")),
-    "float16 in secret": (True, "widen", THROUGH_FLOAT16),
+    "gelu with tanh": (True, "gelu", attribute("approximate", "tanh")),
+    "float16 inside": (True, "widen", THROUGH_FLOAT16),
     "float16 in a residual": (True, "residual1", THROUGH_FLOAT16),
     "float16 behind the softmax": (False, "softmax", THROUGH_FLOAT16),
-    "transposed otherwise": (True, "turn_back", attribute("perm", [0, 2, 1, 3][::-1])),
+    "another permutation": (True, "transpose_back", attribute("perm", [0, 2, 1, 3][::-1])),
 }
 
 
 @pytest.mark.parametrize("name", _PLANTED)
 def test_planted_node_is_named(name: str) -> None:
-    """The node that was altered, and no earlier one, is named."""
+    """The altered node is found, and no earlier one."""
     fused, node, alter = _PLANTED[name]
     found = first_bad_node(_block(fused=fused), Altered(node=node, alter=alter), _x())
     assert (found.kind, found.node) == (BadNodeKind.ALONE, node)
@@ -124,21 +124,21 @@ def test_planted_node_is_named(name: str) -> None:
 
 @pytest.mark.parametrize(("node", "factor"), [("scaling", 1.01), ("softmax", 1.01), ("widen", 1.01), ("norm2", 1.01)])
 def test_planted_in_float16(node: str, factor: float) -> None:
-    """One percent is seen in float16 too."""
+    """An error of one percent is found in float16 too."""
     model = _block(fused=False, dtype="float16")
     found = first_bad_node(model, Altered(node=node, alter=scaled(factor, "float16")), _x("float16"))
     assert found.node == node
 
 
 def test_epsilon_is_below_float16() -> None:
-    """What the type cannot show is not reported: epsilon 1e-6 for 1e-5 at variance 1 in float16."""
+    """An error below the type's resolution is not reported: epsilon 1e-6 for 1e-5 at variance 1 in float16."""
     model = _block(dtype="float16")
     found = first_bad_node(model, Altered(node="norm1", alter=attribute("epsilon", 1e-6)), _x("float16"))
     assert found.kind is BadNodeKind.NOT_FOUND
 
 
 def test_first_of_two_and_the_other() -> None:
-    """Of two bad nodes the first is named, the second told beside it."""
+    """Of two bad nodes the first is the result, the second is listed with it."""
 
     def both(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
         scaled(1.01)(graph, node)
@@ -148,18 +148,18 @@ def test_first_of_two_and_the_other() -> None:
 
     found = first_bad_node(_block(), Altered(node="norm1", alter=both), _x())
     assert (found.node, found.also) == ("norm1", ("gelu",))
-    assert "So are 'gelu'." in found.sentence()
+    assert "Also bad: 'gelu'." in found.sentence()
 
 
-def test_error_of_the_input_is_not_the_nodes() -> None:
-    """A node after the bad one is right: it is fed the reference's values, not what the bad one gave."""
+def test_input_error_is_not_attributed_to_the_node() -> None:
+    """A node after the bad one is right: its inputs are the reference's values, not the bad outputs."""
     found = first_bad_node(_block(fused=False), Altered(node="norm1", alter=scaled(3.0)), _x())
     assert (found.node, found.also) == ("norm1", ())
 
 
 @pytest.mark.parametrize("optimised_only", [True, False])
 def test_fusion_is_named(*, optimised_only: bool) -> None:
-    """Two nodes that are wrong only together are found as a group, and whether optimisation makes them so is told."""
+    """Two nodes that are wrong only together are found as a group, with whether graph optimisation is the cause."""
     runtime = Altered(node="softmax", alter=scaled(1.01), beside="scaling", optimised_only=optimised_only)
     found = first_bad_node(_block(fused=False), runtime, _x())
     assert (found.kind, found.group, found.value) == (BadNodeKind.FUSED, ("scaling", "softmax"), "p")
@@ -173,16 +173,16 @@ def test_fusion_is_named(*, optimised_only: bool) -> None:
     )
 
 
-def test_fusions_need_not_be_looked_for() -> None:
-    """Without that search the nodes alone are judged, in two loads: what ran, and all nodes at once."""
+def test_search_for_fusions_is_optional() -> None:
+    """Without it only single nodes are judged, in two loads: one for the report, one for all nodes."""
     runtime = Altered(node="softmax", alter=scaled(1.01), beside="scaling")
-    found = first_bad_node(_block(fused=False), runtime, _x(), look_for_fusions=False)
+    found = first_bad_node(_block(fused=False), runtime, _x(), search_fusions=False)
     assert found.kind is BadNodeKind.NOT_FOUND
     assert runtime.loads == 2
 
 
 def test_known_fault_of_onnxruntime() -> None:
-    """onnxruntime 1.32 masks one query with several new keys wrongly under is_causal with a past: found in a module."""
+    """onnxruntime 1.32.0 masks one causal query with a past and several new keys wrongly: found inside a module."""
     node = helper.make_node
     size, past = ["b", 2, "q", 8], ["b", 2, "p", 8]
     inputs = {"x": size, "k": ["b", 2, "kv", 8], "v": ["b", 2, "kv", 8], "pk": past, "pv": past}
@@ -205,20 +205,20 @@ def test_known_fault_of_onnxruntime() -> None:
     lengths = {"x": 1, "k": 3, "v": 3, "pk": 4, "pv": 4}
     feeds: Arrays = {n: rng.standard_normal((2, 2, size, 8)).astype(np.float32) for n, size in lengths.items()}
     found = first_bad_node(model, get_runtime("ort-cpu"), feeds)
-    # A later onnxruntime may have it right; then nothing may be said.
+    # A later onnxruntime may be right; then no node may be reported.
     expected = ("", Verdict.OK) if found.kind is BadNodeKind.NOT_FOUND else ("decode", Verdict.WRONG)
     assert (found.node, found.verdict) == expected
     if get_runtime("ort-cpu").version() == "onnxruntime 1.32.0":
         assert found.node == "decode"
         assert found.sentence().startswith(
-            "The first bad node on ort-cpu is 'decode' (Attention): fed the reference's values, its output 'a' is "
-            "wrong."
+            "The first bad node on ort-cpu is 'decode' (Attention): with the reference's values as inputs, its output "
+            "'a' is wrong."
         )
     assert first_bad_node(model, get_runtime("onnx-reference"), feeds).kind is BadNodeKind.NOT_FOUND
 
 
 def _strange() -> OnnxModel:
-    """A contrib operator, a branch, a random and a Constant node beside plain ones."""
+    """A model with a contrib operator, an If, a random node, a Constant node and common nodes."""
     node = helper.make_node
 
     def branch(operator: str) -> onnx.GraphProto:
@@ -253,7 +253,7 @@ def _strange() -> OnnxModel:
 
 
 def test_what_cannot_be_judged_is_listed() -> None:
-    """Contrib and random nodes are listed with the reason; those after them are judged on what the runtime gave."""
+    """Contrib and random nodes are listed with the reason; later nodes read the runtime's outputs of them."""
     feeds: Arrays = {"x": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)}
     found = first_bad_node(_strange(), get_runtime("ort-cpu"), feeds)
     contrib = "onnx.reference has no operator QuickGelu of domain com.microsoft"
@@ -263,14 +263,14 @@ def test_what_cannot_be_judged_is_listed() -> None:
     )
     assert (found.kind, found.judged) == (BadNodeKind.NOT_FOUND, 8)
     assert found.sentence() == (
-        f"No bad node on ort-cpu: 8 nodes were judged, each by itself, but not what they do together: 'contrib' has no "
+        f"No bad node on ort-cpu: 8 nodes were judged, each by itself, but not all of them together: 'contrib' has no "
         f"reference: {contrib}. 2 nodes were not judged, the first 'contrib' (com.microsoft.QuickGelu): {contrib}."
     )
 
 
 @pytest.mark.parametrize("node", ["of_constants", "compare", "choice", "spread", "last"])
 def test_planted_beyond_a_contrib_node(node: str) -> None:
-    """Constants, a comparison, an If as one node, and what follows a node without reference: all are judged."""
+    """Constants, a comparison, an If as one node, and nodes after one without reference are all judged."""
     from tests.workflows.altered import after
 
     alter = after(("Not", {}, None)) if node == "compare" else scaled(1.0001)
@@ -279,7 +279,7 @@ def test_planted_beyond_a_contrib_node(node: str) -> None:
 
 
 def test_refused_nodes_are_listed() -> None:
-    """A node that the runtime refuses by itself is listed with its words, and the others are judged all the same."""
+    """A node that the runtime refuses is listed with its error, and the other nodes are judged."""
 
     class _Picky(Altered):
         def load(self, model: OnnxModel, options: object):  # type: ignore[no-untyped-def]  # noqa: ANN202
@@ -294,8 +294,8 @@ def test_refused_nodes_are_listed() -> None:
     assert found.not_judged == (NotJudged(node="gelu", op_type="Gelu", reason="picky cannot load the model: no Gelu"),)
 
 
-def test_functions_are_written_out() -> None:
-    """A fault inside a function of the model is found at the node inside it."""
+def test_functions_are_inlined() -> None:
+    """A fault inside a function of the model is found at a node of the function."""
     node = helper.make_node
     inner = [node("Relu", ["p"], ["q"], name="inner_relu"), node("Exp", ["q"], ["r"], name="inner_exp")]
     function = helper.make_function("local", "Fold", ["p"], ["r"], inner, [helper.make_opsetid("", 23)])
@@ -316,8 +316,8 @@ def test_functions_are_written_out() -> None:
     assert first_bad_node(model, Altered(node=name or "", alter=scaled(1.01)), feeds).op_type == "Exp"
 
 
-def test_model_stays_as_it_was() -> None:
-    """The search changes nothing in the model."""
+def test_model_is_unchanged() -> None:
+    """The search does not modify the model."""
     model = _block()
     before = model.to_bytes()
     first_bad_node(model, get_runtime("ort-cpu"), _x())
@@ -325,7 +325,7 @@ def test_model_stays_as_it_was() -> None:
 
 
 def test_masks_of_the_lowest_number() -> None:
-    """Huge mask values beside small ones hide nothing and alarm nobody."""
+    """Huge mask values next to small numbers neither hide a fault nor cause a false one."""
     node = helper.make_node
     graph = helper.make_graph(
         [
@@ -368,8 +368,8 @@ def test_sentence_for_one_node() -> None:
         not_judged=(NotJudged(node="d", op_type="Dice", reason="it draws random numbers"),),
     )
     assert found.sentence() == (
-        "The first bad node on ort-cpu is 'norm' (LayerNormalization): fed the reference's values, its output 'y' is "
-        "suspicious. It is off. So are 'a', 'b', 'c', 'd', 'e' and 2 more. "
+        "The first bad node on ort-cpu is 'norm' (LayerNormalization): with the reference's values as inputs, its "
+        "output 'y' is suspicious. It is off. Also bad: 'a', 'b', 'c', 'd', 'e' and 2 more. "
         "1 node was not judged, the first 'd' (Dice): it draws random numbers."
     )
 
@@ -434,7 +434,7 @@ def _modules() -> dict[str, object]:
 @pytest.mark.parametrize("opset", [18, 23])
 @pytest.mark.parametrize("name", ["encoder", "multi-head", "grouped", "mlp"])
 def test_nothing_in_exported_modules(name: str, opset: int, dtype: str) -> None:
-    """Modules that torch exports are right on ONNX Runtime at every node, with nothing left out."""
+    """Every node of modules exported by torch is judged and right on ONNX Runtime."""
     import torch
 
     from sdpa_onnx.torch_export.exporter import export_module
