@@ -1,5 +1,4 @@
-"""Which graph form an attention gets: probes on a runtime, workarounds, and the fastest right form.
+"""Choose the graph form of an attention for a runtime: probe it, find workarounds, and time the forms that are right.
 
-A form is trusted only after the runtime answered its probes.
-Writes no file.
+A form is used only if the runtime is right on every probe of it. Does not write files.
 """

@@ -1,6 +1,6 @@
-"""The sizes that attentions have inside a model when its own axes have the sizes that a user names.
+"""Find the sizes of the attentions inside a model, from the sizes that the user sets for the model's axes.
 
-Read off one run; knows nothing of forms.
+Reads them from the arrays of one run. Does not choose forms.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,16 +20,16 @@ __all__ = ["attention_sizes", "sizes_by_name"]
 
 
 def sizes_by_name(
-    model: OnnxModel, runtime: Runtime, asked: Sequence[Mapping[str, int]], *, seed: int = 0
+    model: OnnxModel, runtime: Runtime, size_sets: Sequence[Mapping[str, int]], *, seed: int = 0
 ) -> dict[str, tuple[dict[str, int], ...]]:
-    """The sizes of every attention of a model, one set for each that is asked for.
+    """The sizes of every attention of a model, one for each set of sizes of the model's axes.
 
     Args:
         model: The model.
-        runtime: Where it runs.
-        asked: Sizes of its own axes. Axes of samples that are not named are 1, keys are as many as queries, and a
-            cache is empty.
-        seed: Of the inputs.
+        runtime: The runtime that runs it.
+        size_sets: Sizes of the model's axes. Defaults of axes without a size: batch axes 1, kv_seq_len equal to
+            q_seq_len, past_seq_len 0.
+        seed: Seed of the inputs.
 
     Raises:
         PlanError: If the model has no such axis, or another axis has no size.
@@ -39,25 +39,27 @@ def sizes_by_name(
     sites = tuple(attention.site for attention in lifted.read)
     named = named_axes(model)
     axes, batches = named.facts.axes, named.facts.batch_axes
-    complete = [_completed(axes, batches, one) for one in asked]
+    complete = [_completed(axes, batches, one) for one in size_sets]
     sets = [attention_sizes(lifted.model, sites, runtime, one, seed=seed) for one in complete]
     return {site.name: tuple(one[site.name] for one in sets) for site in sites}
 
 
 def _completed(axes: Sequence[str], batches: Collection[str], given: Mapping[str, int]) -> dict[str, int]:
-    words = ",".join(f"{axis}={size}" for axis, size in given.items())
+    option = ",".join(f"{axis}={size}" for axis, size in given.items())
     unknown = [axis for axis in given if axis not in axes]
     if unknown:
         raise PlanError(
-            f"--at {words}: there is no axis '{unknown[0]}'; the axes are {', '.join(axes) or 'all fixed'}."
+            f"--at {option}: there is no axis '{unknown[0]}'; the axes are {', '.join(axes) or 'all fixed'}."
         )
-    usual = {"kv_seq_len": given.get("q_seq_len"), "past_seq_len": 0}
-    guessed = {axis: 1 if axis in batches or axis.startswith("batch") else usual.get(axis) for axis in axes}
-    sizes = {**guessed, **given}
+    lengths = {"kv_seq_len": given.get("q_seq_len"), "past_seq_len": 0}
+    defaults = {axis: 1 if axis in batches or axis.startswith("batch") else lengths.get(axis) for axis in axes}
+    sizes = {**defaults, **given}
     if missing := [axis for axis, size in sizes.items() if size is None]:
-        # As long as the longest that was named: mostly two lengths of one model go together.
+        # The example uses the largest given size: two lengths of one model are usually equal.
         more = ",".join(f"{axis}={max(given.values())}" for axis in missing)
-        raise PlanError(f"--at {words} leaves {_listed(missing)} without a size.", hint=f"E.g. --at {words},{more}.")
+        raise PlanError(
+            f"--at {option} does not set the size of {_listed(missing)}.", hint=f"Example: --at {option},{more}."
+        )
     return {axis: size for axis, size in sizes.items() if size is not None}
 
 
@@ -71,14 +73,14 @@ def attention_sizes(
     """Run a model once and read the sizes of its attentions.
 
     Args:
-        model: Whose values the sites name.
+        model: The model that contains them.
         sites: The attentions.
-        runtime: Where it runs.
+        runtime: The runtime that runs it.
         sizes: Size of every named axis of its inputs.
-        seed: Of the inputs, which do not change sizes.
+        seed: Seed of the inputs; the sizes do not depend on it.
 
     Returns:
-        By the attention's name: batch_size, q_seq_len, kv_seq_len and, with a cache, past_seq_len.
+        By name of the attention: batch_size, q_seq_len, kv_seq_len and, with a cache, past_seq_len.
 
     Raises:
         ModelError: If an axis has no size.

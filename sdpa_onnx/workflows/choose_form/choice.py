@@ -1,4 +1,7 @@
-"""What was chosen among the forms of an attention, with its table of reasons. Chooses nothing itself."""
+"""Define the form chosen for an attention, with the records of every candidate and the reasons.
+
+Does not choose: `choose` does.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,19 +21,19 @@ from sdpa_onnx.graph.lower.lower import lower
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.choose_form.race import FormRace, RaceTime
 
-__all__ = ["FormCandidate", "FormChoice", "named", "size_words", "timed_rows"]
+__all__ = ["FormCandidate", "FormChoice", "named", "sizes_text", "timed_rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormCandidate:
-    """One way of writing an attention that the runtime gets right.
+    """One form with its options, on which the runtime is right.
 
     Args:
         arm: Its name in the table.
         form: The form.
-        opset: That it needs, at least the one asked for.
-        options: How it is written, workarounds included.
-        record: What its probes said.
+        opset: The opset that it needs, at least the one of the file.
+        options: The options with which it is written, including workarounds.
+        record: The record of its probes.
     """
 
     arm: str
@@ -46,103 +49,108 @@ class FormCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormChoice:
-    """What was chosen, and the table of reasons.
+    """The chosen form, and the table of reasons.
 
     Args:
-        records: Every arm: what its probes said, or how it ran at each size.
-        way: The one to write, or the one for short sequences; None if the runtime gets no form right.
-        long: The one for more queries than `at`; None = `way` at every length.
-        at: Queries up to which `way` holds, if there is a `long`.
-        version: Of the runtime.
+        records: One or more for every arm: the result of its probes, or its time at each size.
+        candidate: The form to write, or the one for short sequences; None if the runtime is right on no form.
+        long: The form for more than `at` queries; None = `candidate` at every length.
+        at: Largest number of queries for `candidate`, if there is a `long`.
+        version: Version of the runtime.
     """
 
     records: tuple[FormRecord, ...]
-    way: FormCandidate | None
+    candidate: FormCandidate | None
     long: FormCandidate | None = None
     at: int = 0
     version: str = ""
 
     @property
     def opset(self) -> int:
-        """That the model needs."""
-        return max((way.opset for way in (self.way, self.long) if way is not None), default=0)
+        """The opset that the model needs."""
+        return max((one.opset for one in (self.candidate, self.long) if one is not None), default=0)
 
     @property
-    def word(self) -> str:
-        """The choice in words."""
-        if self.way is None:
+    def label(self) -> str:
+        """The choice as text."""
+        if self.candidate is None:
             return "no form"
         if self.long is None:
-            return self.way.arm
-        return f"{self.way.arm} up to {self.at} queries, {self.long.arm} beyond"
+            return self.candidate.arm
+        return f"{self.candidate.arm} up to {self.at} queries, {self.long.arm} beyond"
 
     @property
     def reason(self) -> str:
         """Why there is no form, one sentence each; "" if there is one."""
-        return "" if self.way else " ".join(dict.fromkeys(record.reason for record in self.records))
+        return "" if self.candidate else " ".join(dict.fromkeys(record.reason for record in self.records))
 
     @property
     def table(self) -> dict[str, object]:
-        """The choice and its reasons in plain words and figures, for the model's metadata."""
-        return {"chosen": self.word, "version": self.version, "tried": msgspec.to_builtins(self.records)}
+        """The choice and its records as plain JSON types, for the model's metadata."""
+        return {"chosen": self.label, "version": self.version, "tried": msgspec.to_builtins(self.records)}
 
     def lower(self, model: ir.Model, attention: GraphAttention) -> GraphAttention:
-        """Write the choice into a graph whose opset is at least `opset`.
+        """Write the chosen form into a graph whose opset is at least `opset`.
 
         Raises:
-            ValueError: If there is no choice; ask `way` first.
+            ValueError: If no form was chosen; check `candidate` first.
         """
-        if self.way is None:
+        if self.candidate is None:
             raise ValueError(self.reason)
         if self.long is None:
-            return lower(model, attention, self.way.form, self.way.options)
-        return lower_by_length(model, attention, short=self.way.branch, long=self.long.branch, at=self.at)
+            return lower(model, attention, self.candidate.form, self.candidate.options)
+        return lower_by_length(model, attention, short=self.candidate.branch, long=self.long.branch, at=self.at)
 
 
 def named(choice: FormChoice, runtime: Runtime, site: str) -> FormChoice:
-    """The choice with the attention's name on its records, and the runtime's version."""
+    """Add the name of the attention to the records of a choice, and the version of the runtime."""
     rows = tuple(msgspec.structs.replace(row, site=site) for row in choice.records)
     return replace(choice, records=rows, version=runtime.version())
 
 
 def timed_rows(
-    ways: Sequence[FormCandidate], races: Sequence[FormRace], choice: FormChoice, *, spec: AttentionSpec, threads: int
+    candidates: Sequence[FormCandidate],
+    races: Sequence[FormRace],
+    choice: FormChoice,
+    *,
+    spec: AttentionSpec,
+    threads: int,
 ) -> list[FormRecord]:
-    """One record for each way and set of sizes."""
+    """One record for each candidate and set of sizes."""
     rows = []
     for race_ in races:
-        chosen = choice.long if choice.long is not None and race_.sizes["q_seq_len"] > choice.at else choice.way
-        for way in ways:
-            lap = race_.laps[way.arm]
-            is_chosen = chosen is not None and way.arm == chosen.arm
+        chosen = choice.long if choice.long is not None and race_.sizes["q_seq_len"] > choice.at else choice.candidate
+        for candidate in candidates:
+            time = race_.times[candidate.arm]
+            is_chosen = chosen is not None and candidate.arm == chosen.arm
             rows.append(
                 msgspec.structs.replace(
-                    way.record,
+                    candidate.record,
                     sizes=_sizes(race_.sizes, spec),
                     past_seq_len=race_.sizes.get("past_seq_len", -1),
                     threads=threads,
-                    median_seconds=lap.seconds,
-                    ratio=lap.ratio,
-                    ratio_low=lap.ratio_low,
-                    ratio_high=lap.ratio_high,
+                    median_seconds=time.seconds,
+                    ratio=time.ratio,
+                    ratio_low=time.ratio_low,
+                    ratio_high=time.ratio_high,
                     chosen=is_chosen,
-                    outcome=Outcome.FAILED if lap.failure else Outcome.OK,
-                    reason="" if is_chosen else _why_not(lap, race_, choice),
+                    outcome=Outcome.FAILED if time.failure else Outcome.OK,
+                    reason="" if is_chosen else _rejection(time, race_, choice),
                 )
             )
     return rows
 
 
-def _why_not(lap: RaceTime, race_: FormRace, choice: FormChoice) -> str:
-    """Why a way was not chosen at one set of sizes, one sentence."""
-    if lap.failure:
-        return lap.failure
-    if lap.left_behind:
-        return f"{lap.ratio:.2f} x the fastest in its first calls; not measured further."
+def _rejection(time: RaceTime, race_: FormRace, choice: FormChoice) -> str:
+    """Why a candidate was not chosen at one set of sizes, one sentence."""
+    if time.failure:
+        return time.failure
+    if time.is_rough:
+        return f"{time.ratio:.2f} x the fastest in its first calls; not measured further."
     best = winner(race_.raced)
-    if lap.ratio_low > TIE:
-        return f"{lap.ratio:.2f} x the fastest."
-    return f"As fast as '{best.arm}' within the interval; '{choice.word}' is simpler or better over all sizes."
+    if time.ratio_low > TIE:
+        return f"{time.ratio:.2f} x the fastest."
+    return f"As fast as '{best.arm}' within the interval; '{choice.label}' is simpler or better over all sizes."
 
 
 def _sizes(sizes: Mapping[str, int], spec: AttentionSpec) -> Sizes:
@@ -155,6 +163,6 @@ def _sizes(sizes: Mapping[str, int], spec: AttentionSpec) -> Sizes:
     )
 
 
-def size_words(sizes: Mapping[str, int]) -> str:
-    """Sizes for people."""
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Format sizes as text, such as "q_seq_len 5, kv_seq_len 7"."""
     return ", ".join(f"{axis} {size}" for axis, size in sizes.items())

@@ -1,6 +1,6 @@
-"""Choose the form of an attention for a runtime: every form probed there, those that are right timed, the fastest kept.
+"""Choose the form of an attention for a runtime: probe every form, time those that are right, keep the fastest.
 
-Where the winner changes with the length, one graph may hold two. Reads and writes no file.
+If the fastest form depends on the length, one graph may contain two forms. Does not read or write files.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,18 +20,18 @@ from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
 from sdpa_onnx.workflows.check.case_trial import judge_attention
 from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.choose_form.choice import FormCandidate, FormChoice, named, size_words, timed_rows
+from sdpa_onnx.workflows.choose_form.choice import FormCandidate, FormChoice, named, sizes_text, timed_rows
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, bare_attention, form_model, set_opset
 from sdpa_onnx.workflows.choose_form.race import FormRace, race
-from sdpa_onnx.workflows.choose_form.workarounds import PATIENCE_SECONDS, RefusedForm, WorkableForm, workable
+from sdpa_onnx.workflows.choose_form.workarounds import PATIENCE_SECONDS, RefusedForm, WorkableForm, probe_form
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 
-__all__ = ["RaceBudget", "choose_form", "default_sizes", "raised"]
+__all__ = ["RaceBudget", "at_opset", "choose_form", "default_sizes"]
 
-# Where the user names no sizes: a short, a middling and a long sequence; with a cache, a prompt and a token after it.
+# Default sizes: a short, a medium and a long sequence; with a cache, one token and a prompt.
 _LENGTHS = (128, 512, 2048)
 _CACHE = 1024
-# Arms from the simplest to the least simple: a tie goes to the first.
+# Arms from the simplest to the most complex: a tie goes to the first.
 _ARMS: tuple[tuple[str, Form, LowerOptions], ...] = (
     ("attention", Form.ATTENTION, LowerOptions()),
     ("decomposed", Form.DECOMPOSED, LowerOptions()),
@@ -42,22 +42,22 @@ _ARMS: tuple[tuple[str, Form, LowerOptions], ...] = (
     ("blocked/decomposed", Form.BLOCKED, LowerOptions(inner=Form.DECOMPOSED)),
 )
 _BOTH = "by length"
-# One call of the slowest arm at the longest sequence that anybody times.
+# Time limit of one call: enough for the slowest arm at the longest sequence that is timed in practice.
 _TRIAL_SECONDS = 600.0
-# An `If` and the nodes of its condition take 2 us on onnxruntime's CPU provider: beside the shortest of
-# attentions (30 us) more than a tie, and no reason to be several times slower at the longer ones.
+# An `If` and the nodes of its condition take 2 us on onnxruntime's CPU provider. For the shortest attentions (30 us)
+# that is more than a tie, but no reason to be several times slower at longer ones.
 _BRANCH_SECONDS = 5e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceBudget:
-    """What is timed, and for how long.
+    """The sizes to time, and the time for it.
 
     Args:
-        sizes: The user's: batch_size, q_seq_len, kv_seq_len and, with a cache, past_seq_len; () = a ladder.
+        sizes: The user's: batch_size, q_seq_len, kv_seq_len and, with a cache, past_seq_len; () = `default_sizes`.
         threads: Threads inside one operator.
-        seconds: For all comparisons together; slow arms may take longer.
-        seed: Of inputs and order.
+        seconds: Time for all comparisons together; slow arms may take longer.
+        seed: Seed of inputs and order.
     """
 
     sizes: tuple[Mapping[str, int], ...] = ()
@@ -80,33 +80,33 @@ def choose_form(
     """Probe every form on a runtime, time those that are right, and choose.
 
     Args:
-        problem: The attention and what its graph can feed it.
-        runtime: Where the file will run.
-        opset: The file's; a form that needs a higher one is tried at that.
-        budget: What is timed; None = a ladder of lengths on one thread.
-        forms: Those to try.
-        cannot_hold: Why the graph cannot get an opset, as a clause; "" if it can.
+        problem: The attention and the inputs that its graph can feed it.
+        runtime: The runtime that will run the file.
+        opset: Opset of the file; a form that needs a higher one is tried at that one.
+        budget: Sizes and time; None = `default_sizes` on one thread.
+        forms: The forms to try.
+        cannot_hold: Returns why the graph cannot have an opset, as a clause; "" if it can.
         site: Name of the attention, for the records.
-        on_step: Told what is being done, for a progress line.
+        on_step: Called with the current step, for a progress line.
     """
-    asked = budget or RaceBudget()
-    if any(one["q_seq_len"] != one["kv_seq_len"] for one in asked.sizes):
+    used = budget or RaceBudget()
+    if any(one["q_seq_len"] != one["kv_seq_len"] for one in used.sizes):
         problem = replace(problem, has_equal_lengths=False)
     on_step(f"probing {len(forms)} forms on {runtime.name}")
-    ways, refused = _probed(problem, runtime, opset, forms, cannot_hold)
-    if not ways or not runtime.measures_time:
-        return named(_untimed(ways, refused, runtime), runtime, site)
+    candidates, refused = _probe_forms(problem, runtime, opset, forms, cannot_hold)
+    if not candidates or not runtime.measures_time:
+        return named(_untimed(candidates, refused, runtime), runtime, site)
     with WorkerPool(fresh=False, patience_seconds=_TRIAL_SECONDS) as pool:
-        track = _Track(problem=problem, runtime=runtime, pool=pool, budget=asked, on_step=on_step)
-        races = track.races(ways)
-        pair = _pair(problem, runtime, ways, races)
-        chosen = pair if pair is not None and track.keeps(pair, races) else _single(ways, races)
-    rows = timed_rows(ways, races, chosen, spec=problem.spec, threads=asked.threads)
+        races = _Races(problem=problem, runtime=runtime, pool=pool, budget=used, on_step=on_step)
+        timed = races.of_all(candidates)
+        pair = _pair(problem, runtime, candidates, timed)
+        chosen = pair if pair is not None and races.keeps(pair, timed) else _single(candidates, timed)
+    rows = timed_rows(candidates, timed, chosen, spec=problem.spec, threads=used.threads)
     return named(replace(chosen, records=(*refused, *rows)), runtime, site)
 
 
 def default_sizes(spec: AttentionSpec) -> tuple[dict[str, int], ...]:
-    """Sizes for who names none: a ladder of lengths; with a cache, a prompt and one token over a thousand."""
+    """Sizes if the user sets none: three lengths; with a cache, one token over 1024 cached keys and a prompt."""
     if not spec.has_past:
         return tuple({"batch_size": 1, "q_seq_len": length, "kv_seq_len": length} for length in _LENGTHS)
     token = {"batch_size": 1, "q_seq_len": 1, "kv_seq_len": 1, "past_seq_len": _CACHE}
@@ -114,36 +114,36 @@ def default_sizes(spec: AttentionSpec) -> tuple[dict[str, int], ...]:
     return token, prompt
 
 
-def _probed(
+def _probe_forms(
     problem: FormProblem,
     runtime: Runtime,
     opset: int,
     forms: Collection[Form],
     cannot_hold: Callable[[int], str],
 ) -> tuple[tuple[FormCandidate, ...], tuple[FormRecord, ...]]:
-    """The ways that the runtime gets right, and the records of the others."""
+    """The candidates on which the runtime is right, and the records of the other forms."""
     _, attention = bare_attention(problem)
-    ways: list[FormCandidate] = []
+    candidates: list[FormCandidate] = []
     refused: list[FormRecord] = []
     with own_process(runtime, PATIENCE_SECONDS) as where:
         for arm, form, options in (one for one in _ARMS if one[1] in forms):
             needed = max(opset, needed_opset(attention, form, options))
-            if needed > opset and (why := cannot_hold(needed)):
-                reason = f"The form needs opset {needed}, and {why}"
+            if needed > opset and (cause := cannot_hold(needed)):
+                reason = f"The form needs opset {needed}, and {cause}"
                 refused.append(_not_held(runtime, problem, arm, form, needed, reason))
                 continue
-            match workable(where, problem, form, opset=needed, options=options):
+            match probe_form(where, problem, form, opset=needed, options=options):
                 case WorkableForm(options=written, record=record):
-                    ways.append(
+                    candidates.append(
                         FormCandidate(arm=arm, form=form, opset=needed, options=written, record=_renamed(record, arm))
                     )
                 case RefusedForm(record=record):
                     refused.append(_renamed(record, arm))
-    return tuple(ways), tuple(refused)
+    return tuple(candidates), tuple(refused)
 
 
 def _not_held(runtime: Runtime, problem: FormProblem, arm: str, form: Form, opset: int, reason: str) -> FormRecord:
-    """The record of a form that no file of this opset can hold; nothing was asked of the runtime."""
+    """The record of a form that needs an opset that the file cannot have; it was not run."""
     return FormRecord(
         form=form,
         arm=arm,
@@ -159,60 +159,61 @@ def _renamed(record: FormRecord, arm: str) -> FormRecord:
     return msgspec.structs.replace(record, arm=arm)
 
 
-def _alone(problem: FormProblem, way: FormCandidate) -> OnnxModel:
-    assumed = problem.with_lengths_for(way.form)
-    return form_model(assumed, way.form, opset=way.opset, options=way.options, mask_shape=_timed_mask(problem))
+def _single_model(problem: FormProblem, candidate: FormCandidate) -> OnnxModel:
+    assumed = problem.with_lengths_for(candidate.form)
+    mask_shape = _timed_mask(problem)
+    return form_model(assumed, candidate.form, opset=candidate.opset, options=candidate.options, mask_shape=mask_shape)
 
 
 def _timed_mask(problem: FormProblem) -> str:
-    """The mask that is timed: all keys long, whatever its axis is called."""
+    """The shape of the timed mask: as long as the keys, also if its axis has another name."""
     return problem.mask_shapes[0].replace("F", "T")
 
 
-def _untimed(ways: Sequence[FormCandidate], refused: tuple[FormRecord, ...], runtime: Runtime) -> FormChoice:
-    """The simplest way, where nothing is timed."""
-    why = f"{runtime.name} is not timed: the simplest form that is right there is kept."
+def _untimed(candidates: Sequence[FormCandidate], refused: tuple[FormRecord, ...], runtime: Runtime) -> FormChoice:
+    """The simplest candidate, for a runtime that is not timed."""
+    reason = f"{runtime.name} is not timed: the simplest form that is right there is chosen."
     rows = [
-        msgspec.structs.replace(way.record, chosen=not number, reason="" if not number else why)
-        for number, way in enumerate(ways)
+        msgspec.structs.replace(candidate.record, chosen=not number, reason="" if not number else reason)
+        for number, candidate in enumerate(candidates)
     ]
-    return FormChoice(records=(*refused, *rows), way=ways[0] if ways else None)
+    return FormChoice(records=(*refused, *rows), candidate=candidates[0] if candidates else None)
 
 
-def _single(ways: Sequence[FormCandidate], races: Sequence[FormRace]) -> FormChoice:
-    """One way for every length, or none if none ran everywhere."""
+def _single(candidates: Sequence[FormCandidate], races: Sequence[FormRace]) -> FormChoice:
+    """The best candidate for every length; None if none ran at every size."""
     best = best_overall({number: race.raced for number, race in enumerate(races)})
-    return FormChoice(records=(), way=next((way for way in ways if way.arm == best), None))
+    return FormChoice(records=(), candidate=next((one for one in candidates if one.arm == best), None))
 
 
 def _pair(
-    problem: FormProblem, runtime: Runtime, ways: Sequence[FormCandidate], races: Sequence[FormRace]
+    problem: FormProblem, runtime: Runtime, candidates: Sequence[FormCandidate], races: Sequence[FormRace]
 ) -> FormChoice | None:
-    """Two ways, one for short and one for long sequences, where that pays and both are right at one opset."""
+    """One candidate for short and one for long sequences, if that is faster and both are right at one opset."""
     lengths = [race.sizes["q_seq_len"] for race in races]
     split = split_by_length(dict(zip(lengths, (race.raced for race in races), strict=True)))
     if split is None or len(set(lengths)) < len(lengths):
         return None
-    arms = {way.arm: way for way in ways}
+    arms = {candidate.arm: candidate for candidate in candidates}
     opset = max(arms[arm].opset for arm in (split.short, split.long))
-    short, long = (raised(problem, runtime, arms[arm], opset) for arm in (split.short, split.long))
+    short, long = (at_opset(problem, runtime, arms[arm], opset) for arm in (split.short, split.long))
     if short is None or long is None:
         return None
-    return FormChoice(records=(), way=short, long=long, at=split.at)
+    return FormChoice(records=(), candidate=short, long=long, at=split.at)
 
 
-def raised(problem: FormProblem, runtime: Runtime, way: FormCandidate, opset: int) -> FormCandidate | None:
-    """The way at a higher opset, if it is right there too."""
-    if way.opset == opset:
-        return way
-    plain = next(options for arm, _, options in _ARMS if arm == way.arm)
-    found = workable(runtime, problem, way.form, opset=opset, options=plain)
-    return replace(way, opset=opset, options=found.options) if isinstance(found, WorkableForm) else None
+def at_opset(problem: FormProblem, runtime: Runtime, candidate: FormCandidate, opset: int) -> FormCandidate | None:
+    """The candidate at a higher opset, or None if the runtime is wrong there."""
+    if candidate.opset == opset:
+        return candidate
+    options = next(options for arm, _, options in _ARMS if arm == candidate.arm)
+    found = probe_form(runtime, problem, candidate.form, opset=opset, options=options)
+    return replace(candidate, opset=opset, options=found.options) if isinstance(found, WorkableForm) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Track:
-    """Where and how races are run."""
+class _Races:
+    """Runs the races of one problem on one runtime."""
 
     problem: FormProblem
     runtime: Runtime
@@ -220,31 +221,31 @@ class _Track:
     budget: RaceBudget
     on_step: Callable[[str], None]
 
-    def races(self, ways: Sequence[FormCandidate]) -> list[FormRace]:
-        """One race for each set of sizes."""
-        models = {way.arm: _alone(self.problem, way) for way in ways}
+    def of_all(self, candidates: Sequence[FormCandidate]) -> list[FormRace]:
+        """One race of all candidates for each set of sizes."""
+        models = {candidate.arm: _single_model(self.problem, candidate) for candidate in candidates}
         return [self._race(models, one) for one in self._sizes()]
 
     def keeps(self, pair: FormChoice, races: Sequence[FormRace]) -> bool:
-        """Whether two ways in one file are as fast as the better of them everywhere, and right on both sides."""
-        written = self.written(pair)
-        return _costs_nothing(self.both(written, pair, races)) and self.is_right(written, pair)
+        """Whether two forms in one graph are as fast as the faster one at every size, and right in both branches."""
+        written = self.pair_model(pair)
+        return _is_free(self.of_pair(written, pair, races)) and self.is_right(written, pair)
 
-    def written(self, pair: FormChoice) -> OnnxModel:
-        """The two ways behind an `If`."""
-        forms = {way.form for way in (pair.way, pair.long) if way is not None}
+    def pair_model(self, pair: FormChoice) -> OnnxModel:
+        """A model with both forms, in the branches of an `If`."""
+        forms = {one.form for one in (pair.candidate, pair.long) if one is not None}
         assumed = self.problem.with_lengths_for(Form.ORT_GQA if Form.ORT_GQA in forms else Form.ATTENTION)
         model, attention = bare_attention(assumed, mask_shape=_timed_mask(assumed))
         set_opset(model, pair.opset)
         return OnnxModel(ir=model, sites=(pair.lower(model, attention).site,))
 
-    def both(self, written: OnnxModel, pair: FormChoice, races: Sequence[FormRace]) -> list[FormRace]:
-        """The two ways behind an `If` against each of them alone, at every set of sizes."""
-        alone = {way.arm: _alone(self.problem, way) for way in (pair.way, pair.long) if way is not None}
-        return [self._race({_BOTH: written, **alone}, one.sizes) for one in races]
+    def of_pair(self, written: OnnxModel, pair: FormChoice, races: Sequence[FormRace]) -> list[FormRace]:
+        """The model with both forms against each form alone, at every set of sizes."""
+        singles = {one.arm: _single_model(self.problem, one) for one in (pair.candidate, pair.long) if one is not None}
+        return [self._race({_BOTH: written, **singles}, one.sizes) for one in races]
 
     def is_right(self, written: OnnxModel, pair: FormChoice) -> bool:
-        """Whether the oracle agrees at the last length of the one branch and the first of the other."""
+        """Whether the runtime is right at the last length of one branch and the first length of the other."""
         spec = self.problem.spec
         past = {"past_seq_len": 1} if spec.has_past else {}
         options = LoadOptions(threads=self.budget.threads)
@@ -261,8 +262,8 @@ class _Track:
         return self.budget.sizes or default_sizes(self.problem.spec)
 
     def _race(self, models: Mapping[str, OnnxModel], sizes: Mapping[str, int]) -> FormRace:
-        self.on_step(f"timing {len(models)} ways at {size_words(sizes)}")
-        # Half for the forms, half for what may follow: two of them in one file.
+        self.on_step(f"timing {len(models)} forms at {sizes_text(sizes)}")
+        # Half of the time is for the forms, half for the model with two forms that may follow.
         seconds = 0.5 * self.budget.seconds / len(self._sizes())
         return race(
             models,
@@ -275,14 +276,14 @@ class _Track:
         )
 
 
-def _costs_nothing(both: Sequence[FormRace]) -> bool:
-    """Whether the `If` is as fast as the better of its branches at every set of sizes, but for its own few nodes."""
-    return bool(both) and all(_is_as_fast(one) for one in both)
+def _is_free(races: Sequence[FormRace]) -> bool:
+    """Whether the `If` is as fast as its faster branch at every set of sizes, apart from its own few nodes."""
+    return bool(races) and all(_is_as_fast(one) for one in races)
 
 
-def _is_as_fast(both: FormRace) -> bool:
-    lap = both.laps[_BOTH]
-    if lap.failure:
+def _is_as_fast(race_: FormRace) -> bool:
+    time = race_.times[_BOTH]
+    if time.failure:
         return False
-    alone = min(other.seconds for name, other in both.laps.items() if name != _BOTH and not other.failure)
-    return lap.ratio_low <= TIE or lap.seconds - alone <= _BRANCH_SECONDS
+    single = min(other.seconds for name, other in race_.times.items() if name != _BOTH and not other.failure)
+    return time.ratio_low <= TIE or time.seconds - single <= _BRANCH_SECONDS

@@ -1,7 +1,7 @@
-"""What an attention in a form is asked before it is trusted on a runtime: awkward sizes, masks and structural probes.
+"""Draw the probes of a form: arrays at unusual sizes, masks, and the structural probes of the core.
 
-The probes of the core at ordinary sizes, and random arrays at sizes where kernels are known to take
-other paths. Draws arrays; runs nothing.
+The structural probes use ordinary sizes; random arrays use sizes at which kernels are known to take
+other code paths. Does not run anything.
 """
 
 from collections.abc import Iterator
@@ -16,24 +16,24 @@ from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, MaskKind
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem
 
-__all__ = ["FormProbe", "questions"]
+__all__ = ["FormProbe", "draw_probes"]
 
 Array = NDArray[np.generic]
 
-# Share of keys that a random mask hides.
+# Share of keys hidden by a random mask.
 _HIDDEN_SHARE = 0.35
-# What hides nothing and what hides much, in the logits of a row.
+# Standard deviation of the logits: large enough that a wrong key changes the output.
 _SPREAD = 1.0
 
 
 class _Size(NamedTuple):
-    """Samples, queries, new keys, keys in the cache (only with one), and the sizes in words."""
+    """Batch size, queries, new keys, cached keys (ignored without a cache), and the sizes as text."""
 
     batch_size: int
     q_seq_len: int
     kv_seq_len: int
     past_seq_len: int
-    words: str
+    label: str
 
     @property
     def is_empty(self) -> bool:
@@ -48,22 +48,22 @@ _SIZES = (
     _ONE_QUERY,
     _Size(2, 1, 1, 5, "one query and one new key"),
     _Size(2, 6, 3, 2, "more queries than new keys"),
-    _Size(2, 4, 4, 3, "as many queries as new keys"),
+    _Size(2, 4, 4, 3, "equal numbers of queries and new keys"),
     _Size(1, 3, 8, 2, "fewer queries than new keys"),
     _Size(1, 1, 1, 0, "one query and one key"),
-    # Beyond the vector widths and inner blocks of kernels, no multiple of any.
-    _Size(1, 131, 137, 3, "odd lengths beyond a block"),
-    _Size(2, 73, 71, 3, "odd lengths of two samples, more queries than keys"),
+    # Above the vector widths and inner blocks of kernels, and no multiple of them.
+    _Size(1, 131, 137, 3, "odd lengths above a block"),
+    _Size(2, 73, 71, 3, "odd lengths, batch of two, more queries than keys"),
 )
-# The same where there are as many new keys as queries.
+# The same for problems whose numbers of queries and new keys are always equal.
 _EQUAL = _Size(2, 5, 5, 4, "several queries")
 _EQUAL_ONE = _Size(2, 1, 1, 5, "one query")
 _EQUAL_SIZES = (
     _EQUAL,
     _EQUAL_ONE,
     _Size(1, 1, 1, 0, "one query and one key"),
-    _Size(1, 131, 131, 3, "odd lengths beyond a block"),
-    _Size(2, 71, 71, 3, "odd lengths of two samples"),
+    _Size(1, 131, 131, 3, "odd lengths above a block"),
+    _Size(2, 71, 71, 3, "odd lengths, batch of two"),
     _Size(2, 3, 3, 0, "an empty cache"),
     _Size(2, 0, 0, 3, "no queries"),
     _Size(0, 3, 3, 2, "no samples"),
@@ -80,36 +80,36 @@ _EMPTY_SIZES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormProbe:
-    """One set of arrays and what it shows.
+    """One set of arrays.
 
     Args:
-        words: What is asked, for people.
+        label: What it tests, as text.
         case: Its sizes.
-        given: What the runtime gets.
-        judged: What the oracle gets, where that differs.
+        inputs: Inputs of the runtime.
+        oracle_inputs: Inputs of the oracle, if they differ.
         mask_shape: Axes of the mask, see `FormProblem`.
-        is_empty: Whether an axis has no elements: then nobody gets a wrong number from a runtime that does not run.
+        is_empty: Whether an axis has no elements. A runtime that refuses such arrays returns no wrong number.
     """
 
-    words: str
+    label: str
     case: AttentionCase
-    given: AttentionInputs
-    judged: AttentionInputs | None = None
+    inputs: AttentionInputs
+    oracle_inputs: AttentionInputs | None = None
     mask_shape: str
     is_empty: bool
 
 
-def questions(problem: FormProblem, *, seed: int = 0) -> Iterator[FormProbe]:
-    """Go through what a form is asked; the same seed gives the same arrays."""
+def draw_probes(problem: FormProblem, *, seed: int = 0) -> Iterator[FormProbe]:
+    """Draw the probes of a problem; the same seed gives the same arrays."""
     usual = problem.mask_shapes[0]
     shapes = problem.mask_shapes if problem.has_mask else (usual,)
     sizes = _sizes(problem)
     yield from (_sized(problem, size, shape, seed) for size in sizes for shape in shapes if not size.is_empty)
     for size in (_EQUAL, _EQUAL_ONE) if problem.has_equal_lengths else (_USUAL, _ONE_QUERY):
-        yield from _probes(problem, size, usual, seed)
+        yield from _structural_probes(problem, size, usual, seed)
     if problem.spec.mask is MaskKind.LENGTHS:
         yield from _lengths(problem, usual, seed)
-    # Last: some runtimes take their process with them.
+    # Last, because some runtimes crash on them.
     yield from (_sized(problem, size, usual, seed) for size in sizes if size.is_empty)
 
 
@@ -117,7 +117,7 @@ def _sizes(problem: FormProblem) -> tuple[_Size, ...]:
     if problem.has_equal_lengths:
         return _EQUAL_SIZES
     sizes = (*_SIZES, *(_CACHE_SIZES if problem.spec.has_past else ()), *_EMPTY_SIZES)
-    # Keys of one sample cannot serve none.
+    # One sample of keys cannot be broadcast to a batch of zero.
     return tuple(size for size in sizes if size.batch_size or not problem.has_single_keys)
 
 
@@ -134,38 +134,38 @@ def _case(problem: FormProblem, size: _Size) -> AttentionCase:
 
 
 def _sized(problem: FormProblem, size: _Size, shape: str, seed: int) -> FormProbe:
-    """Random arrays at one size, under a mask of one shape that hides keys and whole rows."""
+    """Random arrays at one size, with a mask of one shape that hides keys and whole rows."""
     case = _case(problem, size)
     inputs = draw_inputs(case, spread=_SPREAD, seed=seed)
-    words = size.words
+    label = size.label
     if problem.has_mask:
         inputs = replace(inputs, attn_mask=_mask(problem, case, shape, np.random.default_rng((seed, *size[:4]))))
-        words += f", mask ({_axes_in_words(shape)})"
-    return _question(problem, case, inputs, words, shape)
+        label += f", mask ({_axes_text(shape)})"
+    return _probe(problem, case, inputs, label, shape)
 
 
-def _probes(problem: FormProblem, size: _Size, shape: str, seed: int) -> Iterator[FormProbe]:
-    """The structural probes, their masks cut down to the shape that comes."""
+def _structural_probes(problem: FormProblem, size: _Size, shape: str, seed: int) -> Iterator[FormProbe]:
+    """The structural probes, their masks sliced to the shape of the model's mask."""
     case = _case(problem, size)
     for probe in probes_for(problem.spec):
         inputs = probe.draw(case, seed)
         if inputs.attn_mask is not None:
             inputs = replace(inputs, attn_mask=_cut(inputs.attn_mask, shape, case))
-        yield _question(problem, case, inputs, f"probe {probe.name}, {size.words}", shape)
+        yield _probe(problem, case, inputs, f"probe {probe.name}, {size.label}", shape)
 
 
 def _lengths(problem: FormProblem, shape: str, seed: int) -> Iterator[FormProbe]:
-    """Lengths of 0, of all keys, and fewer than queries; beside a float mask, rows of its lowest number."""
+    """Lengths of 0, of all keys, and below the number of queries; with a float mask, rows of the lowest number too."""
     keys = 4 if problem.has_equal_lengths else 6
     case = _case(problem, _Size(2, 4, keys, 0, ""))
     drawn = draw_inputs(case, spread=_SPREAD, seed=seed)
     for lengths in ((0, keys), (2, 1), (keys, keys)):
         inputs = replace(drawn, nonpad_kv_seqlen=np.array(lengths, dtype=np.int64))
-        words = f"valid keys {lengths[0]} and {lengths[1]} of {keys}"
-        yield _question(problem, case, inputs, words, shape)
+        label = f"valid keys {lengths[0]} and {lengths[1]} of {keys}"
+        yield _probe(problem, case, inputs, label, shape)
         if problem.mask_kind is MaskKind.FLOAT:
-            inputs = replace(inputs, attn_mask=np.full_like(_open_mask(problem, case, shape), _lowest(case)))
-            yield _question(problem, case, inputs, f"{words}, mask of the lowest number", shape)
+            inputs = replace(inputs, attn_mask=np.full_like(_visible_mask(problem, case, shape), _lowest(case)))
+            yield _probe(problem, case, inputs, f"{label}, mask of the lowest number", shape)
 
 
 def _lowest(case: AttentionCase) -> float:
@@ -174,41 +174,43 @@ def _lowest(case: AttentionCase) -> float:
     return float(ml_dtypes.finfo(numpy_dtype(case.dtype)).min)  # type: ignore[no-untyped-call]
 
 
-def _question(problem: FormProblem, case: AttentionCase, inputs: AttentionInputs, words: str, shape: str) -> FormProbe:
-    if problem.has_mask and inputs.attn_mask is None:  # a probe of the lengths beside it
-        inputs = replace(inputs, attn_mask=_open_mask(problem, case, shape))
-    given = inputs
+def _probe(problem: FormProblem, case: AttentionCase, inputs: AttentionInputs, label: str, shape: str) -> FormProbe:
+    if problem.has_mask and inputs.attn_mask is None:  # the probe sets only the lengths
+        inputs = replace(inputs, attn_mask=_visible_mask(problem, case, shape))
+    runtime_inputs = inputs
     if problem.has_single_keys:
-        given, inputs = _with_single_keys(inputs)
+        runtime_inputs, inputs = _with_single_keys(inputs)
     is_empty = not (case.batch_size and case.q_seq_len and case.kv_seq_len)
-    return FormProbe(words=words, case=case, given=given, judged=inputs, mask_shape=shape, is_empty=is_empty)
+    return FormProbe(
+        label=label, case=case, inputs=runtime_inputs, oracle_inputs=inputs, mask_shape=shape, is_empty=is_empty
+    )
 
 
 def _with_single_keys(inputs: AttentionInputs) -> tuple[AttentionInputs, AttentionInputs]:
-    """Keys and values of the first sample for all, as the graph has them and as the oracle reads them."""
+    """Keys and values of the first sample only: with batch 1 for the graph, broadcast for the oracle."""
     names = [name for name in ("key", "value", "past_key", "past_value") if getattr(inputs, name) is not None]
     first = {name: getattr(inputs, name)[:1] for name in names}
-    all_of_them = {
+    broadcast = {
         name: np.ascontiguousarray(np.broadcast_to(array, getattr(inputs, name).shape)) for name, array in first.items()
     }
-    return replace(inputs, **first), replace(inputs, **all_of_them)
+    return replace(inputs, **first), replace(inputs, **broadcast)
 
 
 def _mask(problem: FormProblem, case: AttentionCase, shape: str, rng: np.random.Generator) -> Array:
-    """A mask that hides keys at random and, where it has several rows, everything from some of them."""
+    """A mask that hides keys at random and, if it has several rows, masks some rows fully."""
     sizes = _mask_sizes(case, shape)
     visible = rng.random(sizes) >= _HIDDEN_SHARE
     if "S" in shape:
         visible[..., 1::3, :] = False
     if problem.mask_kind is MaskKind.BOOL:
         return visible
-    added = rng.standard_normal(sizes, dtype=np.float32).astype(numpy_dtype(case.dtype))
-    added[~visible] = -np.inf
-    return added
+    additive = rng.standard_normal(sizes, dtype=np.float32).astype(numpy_dtype(case.dtype))
+    additive[~visible] = -np.inf
+    return additive
 
 
-def _open_mask(problem: FormProblem, case: AttentionCase, shape: str) -> Array:
-    """A mask that hides nothing."""
+def _visible_mask(problem: FormProblem, case: AttentionCase, shape: str) -> Array:
+    """A mask that hides no key."""
     sizes = _mask_sizes(case, shape)
     is_boolean = problem.mask_kind is MaskKind.BOOL
     return np.ones(sizes, dtype=bool) if is_boolean else np.zeros(sizes, dtype=numpy_dtype(case.dtype))
@@ -230,7 +232,7 @@ def _mask_sizes(case: AttentionCase, shape: str) -> tuple[int, ...]:
 
 
 def _cut(mask: Array, shape: str, case: AttentionCase) -> Array:
-    """A mask of four axes cut down or broadcast to another shape; the probe stays a probe of what is left."""
+    """Slice or broadcast a 4-D mask to another shape; the probe still tests what is left of its mask."""
     sizes = _mask_sizes(case, shape)
     while mask.ndim > len(sizes):
         mask = mask[0]
@@ -238,6 +240,6 @@ def _cut(mask: Array, shape: str, case: AttentionCase) -> Array:
     return np.ascontiguousarray(np.broadcast_to(cut, sizes))
 
 
-def _axes_in_words(shape: str) -> str:
-    words = {"B": "samples", "H": "heads", "S": "queries", "T": "keys", "P": "fewer keys", "F": "keys", "1": "1"}
-    return ", ".join(words[axis] for axis in shape)
+def _axes_text(shape: str) -> str:
+    names = {"B": "batch", "H": "heads", "S": "queries", "T": "keys", "P": "fewer keys", "F": "keys", "1": "1"}
+    return ", ".join(names[axis] for axis in shape)

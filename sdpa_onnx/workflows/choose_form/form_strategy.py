@@ -1,6 +1,6 @@
-"""How the attentions of a model are written: what `convert_model` asks, and the answer of one fixed form.
+"""Define the strategy interface by which `convert_model` writes attentions, and the strategy of one fixed form.
 
-The ways that ask a runtime are in `writing_for`; no model is converted here.
+Does not convert models. The strategies that probe a runtime are in `runtime_strategies`.
 """
 
 from collections.abc import Mapping
@@ -16,55 +16,55 @@ from sdpa_onnx.graph.lower.lower import lower, needed_opset, refusal
 
 __all__ = ["AUTO_KEY", "NOTE_KEYS", "WORKAROUNDS_KEY", "FixedForm", "FormStrategy"]
 
-# Metadata that tells how a way of writing decided.
+# Metadata keys for the decisions of a strategy.
 AUTO_KEY = "sdpa_onnx.auto"
 WORKAROUNDS_KEY = "sdpa_onnx.workarounds"
 NOTE_KEYS = (AUTO_KEY, WORKAROUNDS_KEY)
 
 
 class FormStrategy(Protocol):
-    """What `convert_model` asks of a way of writing."""
+    """Decides how `convert_model` writes each attention."""
 
     @property
     def form(self) -> Form | None:
-        """The one form, or None where each attention has its own."""
+        """The form, or None if each attention may have a different one."""
         ...
 
     @property
     def word(self) -> str:
-        """The form, or what stands for several: kept in the metadata."""
+        """The form, or the names of several, for the metadata."""
         ...
 
     def needed_opset(self, attention: GraphAttention, *, own: int) -> int:
-        """Opset that the graph needs for this attention, at least its own."""
+        """Opset that the graph needs for this attention, at least `own`, the opset that it has."""
         ...
 
     def refusal(self, attention: GraphAttention, *, opset: int) -> str | None:
-        """Why this attention stays as it is, one sentence; None if it is written."""
+        """Why this attention stays unchanged, one sentence; None if it can be written."""
         ...
 
     def is_due(self, attention: GraphAttention, *, opset: int) -> bool:
-        """Whether one that has the form already is to be written anew."""
+        """Whether to write an attention again that already has the form."""
         ...
 
     def write(self, graph: ir.Model, attention: GraphAttention) -> GraphAttention:
-        """Write it into a graph of the opset that was asked about."""
+        """Write the attention into a graph of the opset that `refusal` was called with."""
         ...
 
     @property
     def records(self) -> tuple[FormRecord, ...]:
-        """What was probed and timed for it."""
+        """Records of the probes and timings."""
         ...
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """Metadata that goes with it."""
+        """Metadata to add to the model."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedForm:
-    """One form with fixed options; no runtime is asked."""
+    """One form with fixed options; does not run a runtime."""
 
     form: Form
     options: LowerOptions = field(default_factory=LowerOptions)
@@ -74,15 +74,15 @@ class FixedForm:
         return self.form.value
 
     def needed_opset(self, attention: GraphAttention, *, own: int) -> int:
-        """As the form says."""
+        """The opset that the form needs, at least `own`."""
         return max(own, needed_opset(attention, self.form, self.options))
 
     def refusal(self, attention: GraphAttention, *, opset: int) -> str | None:
-        """As the form says."""
+        """Why the form cannot express this attention; None if it can."""
         return refusal(attention, self.form, opset=opset, options=self.options)
 
-    def is_due(self, attention: GraphAttention, *, opset: int) -> bool:  # every way is asked alike
-        """Never: it is as good as ours."""
+    def is_due(self, attention: GraphAttention, *, opset: int) -> bool:  # the arguments are those of the protocol
+        """Never: an attention in this form is kept."""
         return False
 
     def write(self, graph: ir.Model, attention: GraphAttention) -> GraphAttention:

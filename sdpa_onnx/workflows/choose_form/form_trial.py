@@ -1,6 +1,6 @@
-"""One attention written alone in a form, run on one runtime and judged by the oracle.
+"""Build a model of one attention in a form, run it on a runtime and judge it with the oracle.
 
-Writes the models; which questions they are asked is `form_questions`', what follows from it `workarounds`'.
+Does not draw the probes (`form_probes`) and does not search for workarounds (`workarounds`).
 """
 
 from collections.abc import Mapping
@@ -27,34 +27,34 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, Session
 from sdpa_onnx.workflows.check.case_trial import QK_OUTPUT, LoadFailure, Sessions, failure_of, judge_attention
 
-__all__ = ["FormProblem", "FormSessions", "ProbeAnswer", "bare_attention", "form_model", "problem_of", "set_opset"]
+__all__ = ["FormProblem", "FormSessions", "ProbeOutcome", "bare_attention", "form_model", "problem_of", "set_opset"]
 
 Array = NDArray[np.generic]
 
-# The operator's newest text: the canonical form, before it is written in another.
+# The newest version of the operator: the canonical form, before it is written in another form.
 _CANONICAL_OPSET = 25
-# The mask that our exporter declares: samples, one head, queries, keys.
-_USUAL_MASK = "B1ST"
+# The mask of the exporter: (batch, 1, queries, keys).
+_DEFAULT_MASK = "B1ST"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormProblem:
-    """An attention and what its graph can feed it: what a form has to be right for.
+    """An attention and the inputs that its graph can feed it: everything on which a form must be right.
 
     Args:
-        spec: What it computes.
+        spec: The attention.
         dtype: Element type.
-        mask_shapes: Axes of the masks that can come: B samples, H heads, S queries, T keys, P fewer keys, 1;
-            F keys under a name of their own, which a form has to take for fewer.
-        beside_lengths: Kind of a mask that comes beside the lengths of a spec that names these alone.
-        has_single_keys: Whether keys and values of one sample serve all queries' samples.
-        has_equal_lengths: Whether there are always as many new keys as queries; None = the graph does not say.
-        scores_mode: Stage of the scores that the graph reads; None = it reads none.
+        mask_shapes: Axes of the possible masks: B batch, H heads, S queries, T keys, P fewer keys, 1;
+            F keys in an axis with a different name, which a form must treat as possibly fewer.
+        beside_lengths: Kind of a mask in addition to lengths, if the mask kind of the spec is LENGTHS.
+        has_single_keys: Whether keys and values have batch size 1 and are broadcast over the queries' batch.
+        has_equal_lengths: Whether q_seq_len and kv_seq_len are always equal; None = the graph does not declare it.
+        scores_mode: Mode of the scores output that the graph reads; None = it reads none.
     """
 
     spec: AttentionSpec
     dtype: Dtype = Dtype.FLOAT32
-    mask_shapes: tuple[str, ...] = (_USUAL_MASK,)
+    mask_shapes: tuple[str, ...] = (_DEFAULT_MASK,)
     beside_lengths: MaskKind = MaskKind.NONE
     has_single_keys: bool = False
     has_equal_lengths: bool | None = False
@@ -62,7 +62,7 @@ class FormProblem:
 
     @property
     def mask_kind(self) -> MaskKind:
-        """Boolean, float or NONE: of the mask that is an input."""
+        """Kind of the mask input: boolean, float or NONE."""
         return self.beside_lengths if self.spec.mask is MaskKind.LENGTHS else self.spec.mask
 
     @property
@@ -70,15 +70,15 @@ class FormProblem:
         return self.mask_kind is not MaskKind.NONE
 
     def with_lengths_for(self, form: Form) -> "FormProblem":
-        """The same where the graph does not say whether lengths differ: equal only for a form that must have it so.
+        """Decide undeclared lengths: equal only for a form that requires it.
 
-        Such a form fails when it runs on others, and gives no wrong number.
+        Such a form fails at run time on unequal lengths, so it returns no wrong number.
         """
         equal = form is Form.ORT_GQA if self.has_equal_lengths is None else self.has_equal_lengths
         return replace(self, has_equal_lengths=equal)
 
     def smaller(self) -> "FormProblem":
-        """The same with few heads, which are shared alike: kernels do not depend on their number."""
+        """The same problem with fewer heads and groups: kernels do not depend on their number."""
         kv_num_heads = min(self.spec.kv_num_heads, 2)
         group = min(self.spec.heads_per_kv, 3)
         spec = replace(self.spec, kv_num_heads=kv_num_heads, q_num_heads=kv_num_heads * group)
@@ -86,14 +86,14 @@ class FormProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeAnswer:
-    """What a runtime gave to one question.
+class ProbeOutcome:
+    """The judged result of one probe on a runtime.
 
     Args:
         kind: RIGHT, WRONG, REFUSED or CRASHED.
         message: The evidence, or the runtime's error; "" if it is right.
-        max_bound_ratio: Largest error over its proven bound; 0 where nothing was judged.
-        is_timeout: Whether it crashed in so far as it gave no answer in time.
+        max_bound_ratio: Largest error over its proven bound; 0 if nothing was judged.
+        is_timeout: Whether it counts as CRASHED because it timed out.
     """
 
     kind: Conformity
@@ -103,7 +103,7 @@ class ProbeAnswer:
 
 
 def problem_of(attention: GraphAttention) -> FormProblem:
-    """Read off a graph what it can feed one of its attentions."""
+    """The problem of one attention of a graph: its spec, and the inputs that the graph can feed it."""
     return FormProblem(
         spec=attention.spec,
         dtype=attention.dtype,
@@ -116,12 +116,12 @@ def problem_of(attention: GraphAttention) -> FormProblem:
 
 
 def _mask_shapes(attention: GraphAttention) -> tuple[str, ...]:
-    """The kinds of masks that fit the declared shape: an axis of 1 stays 1, an open one may be 1 where it can be."""
+    """The mask shapes that match the declared one: an axis of size 1 stays 1, a dynamic query axis may be 1."""
     mask = attention.attn_mask
     if mask is None:
-        return (_USUAL_MASK,)
+        return (_DEFAULT_MASK,)
     if mask.shape is None:
-        return (_USUAL_MASK, "B11T", "1HST", "ST", "T")
+        return (_DEFAULT_MASK, "B11T", "1HST", "ST", "T")
     letters = "BHST"[4 - len(mask.shape) :]
     last = "T" if _follows_keys(attention, mask.shape) else "F"
     fixed = "".join(
@@ -137,14 +137,14 @@ def _mask_shapes(attention: GraphAttention) -> tuple[str, ...]:
 
 
 def _follows_queries(attention: GraphAttention, mask: ir.Shape) -> bool:
-    """Whether the mask's query axis is known to be the query's own."""
+    """Whether the mask's query axis is known to equal the query's."""
     query = attention.query.shape
     axis = -2
     return query is not None and len(query) >= 3 and query[axis] == mask[-2] and _is_known(mask[-2])
 
 
 def _follows_keys(attention: GraphAttention, mask: ir.Shape) -> bool:
-    """Whether the mask's last axis is known to be all keys: by their own name, or by the name that we give the sum."""
+    """Whether the mask's last axis is known to be all keys: by the same name, or by the name `total_seq_len`."""
     axis = attention.spec.layout.length_axis
     key = attention.key.shape
     if attention.past_key is not None:
@@ -157,7 +157,7 @@ def _is_known(size: int | ir.SymbolicDim) -> bool:
 
 
 def _may_be_short(attention: GraphAttention) -> bool:
-    """Whether the source gives a short mask a meaning: only the standard operator does, from opset 24 on."""
+    """Whether a mask shorter than the keys is valid: only for the ONNX operator, from opset 24 on."""
     node = attention.output.producer()
     if node is None or node.op_type != "Attention" or node.domain or node.graph is None:
         return False
@@ -180,9 +180,9 @@ def _has_single_keys(attention: GraphAttention) -> bool:
 
 
 def bare_attention(
-    problem: FormProblem, *, mask_shape: str = _USUAL_MASK, name: str = "attention"
+    problem: FormProblem, *, mask_shape: str = _DEFAULT_MASK, name: str = "attention"
 ) -> tuple[ir.Model, GraphAttention]:
-    """The canonical attention alone in a graph of open sizes, to be written in a form."""
+    """Build a graph of one canonical attention with dynamic sizes, to be written in a form."""
     spec = problem.spec
     model = build_attention_model(spec, opset=_CANONICAL_OPSET, dtype=problem.dtype)
     graph = model.graph
@@ -219,12 +219,12 @@ def bare_attention(
 
 
 def form_model(
-    problem: FormProblem, form: Form, *, opset: int, options: LowerOptions, mask_shape: str = _USUAL_MASK
+    problem: FormProblem, form: Form, *, opset: int, options: LowerOptions, mask_shape: str = _DEFAULT_MASK
 ) -> OnnxModel:
-    """The attention alone in a form, with dynamic sizes.
+    """Build a model of one attention in a form, with dynamic sizes.
 
     Raises:
-        ExportError: If the form cannot say it at that opset.
+        ExportError: If the form cannot express it at that opset.
     """
     model, attention = bare_attention(problem, mask_shape=mask_shape)
     set_opset(model, opset)
@@ -239,7 +239,7 @@ def set_opset(model: ir.Model, opset: int) -> None:
 
 
 def _add_mask(model: ir.Model, problem: FormProblem) -> ir.Value:
-    """A mask beside the lengths, as an input of the graph and of its node."""
+    """Add a mask to a node with lengths, as an input of the graph and of the node."""
     kind = ir.DataType.BOOL if problem.beside_lengths is MaskKind.BOOL else model.graph.inputs[0].dtype
     mask = ir.Value(name="attn_mask", type=ir.TensorType(kind or ir.DataType.FLOAT))
     model.graph.inputs.append(mask)
@@ -268,14 +268,14 @@ def _declared(mask_shape: str, spec: AttentionSpec, keys: str) -> ir.Shape:
 
 @dataclass(slots=True, kw_only=True)
 class FormSessions:
-    """One way of writing a problem, loaded on one runtime once for each shape of mask; a context manager.
+    """Sessions of one form of a problem on one runtime, one for each shape of mask; a context manager.
 
     Args:
-        runtime: Where it runs; one that may take the process with it is to be wrapped first.
+        runtime: The runtime; wrap one that may crash in `GuardedRuntime`.
         problem: The attention.
-        form: How it is written.
-        opset: Of the model.
-        options: What is chosen within the form.
+        form: The form in which it is written.
+        opset: Opset of the model.
+        options: Options of the form.
     """
 
     runtime: Runtime
@@ -297,34 +297,36 @@ class FormSessions:
     ) -> None:
         self._sessions.__exit__(kind, error, trace)
 
-    def ask(self, given: AttentionInputs, *, mask_shape: str, judged: AttentionInputs | None = None) -> ProbeAnswer:
+    def run_probe(
+        self, inputs: AttentionInputs, *, mask_shape: str, oracle_inputs: AttentionInputs | None = None
+    ) -> ProbeOutcome:
         """Run one set of arrays and judge every output.
 
         Args:
-            given: What the runtime gets.
-            mask_shape: The model's mask.
-            judged: What the oracle gets; None = the same.
+            inputs: Inputs of the runtime.
+            mask_shape: Axes of the model's mask.
+            oracle_inputs: Inputs of the oracle; None = the same.
         """
         session = self._session(mask_shape)
         if isinstance(session, LoadFailure):
-            return ProbeAnswer(kind=session.kind, message=session.message, is_timeout=session.is_timeout)
+            return ProbeOutcome(kind=session.kind, message=session.message, is_timeout=session.is_timeout)
         try:
-            outputs = session.run(given.onnx_feeds())
+            outputs = session.run(inputs.onnx_feeds())
         except SessionError as error:
             failure = failure_of(error)
-            return ProbeAnswer(kind=failure.kind, message=failure.message, is_timeout=failure.is_timeout)
-        if mask_shape not in self._precisions:  # asked after a run: some runtimes choose their kernels only then
+            return ProbeOutcome(kind=failure.kind, message=failure.message, is_timeout=failure.is_timeout)
+        if mask_shape not in self._precisions:  # read after a run: some runtimes choose their kernels only then
             self._precisions[mask_shape] = session.ran().precision
-        return self._judged(judged or given, outputs, self._precisions[mask_shape])
+        return self._judge(oracle_inputs or inputs, outputs, self._precisions[mask_shape])
 
-    def _judged(self, inputs: AttentionInputs, outputs: Mapping[str, Array], precision: str) -> ProbeAnswer:
-        """Only what is proved wrong counts: suspicion is left to the verification of the file that comes of it."""
+    def _judge(self, inputs: AttentionInputs, outputs: Mapping[str, Array], precision: str) -> ProbeOutcome:
+        """Only proven errors count; suspicious outputs are left to the verification of the written file."""
         mode = self.problem.scores_mode
         result = judge_attention(self.problem.spec, inputs, outputs, precision=precision, qk_mode=mode)
         if result.agreement is None or result.agreement.verdict is not Verdict.WRONG:
-            return ProbeAnswer(kind=Conformity.RIGHT)
+            return ProbeOutcome(kind=Conformity.RIGHT)
         ratio = result.agreement.max_bound_ratio
-        return ProbeAnswer(kind=Conformity.WRONG, message=result.message, max_bound_ratio=ratio)
+        return ProbeOutcome(kind=Conformity.WRONG, message=result.message, max_bound_ratio=ratio)
 
     def _session(self, mask_shape: str) -> Session | LoadFailure:
         return self._sessions.open(

@@ -1,7 +1,7 @@
 """Time the forms of one attention against each other on a runtime, at one set of sizes.
 
-A few calls each leave the slow ones behind; the rest are timed interleaved and paired. All run in worker processes: a
-form that takes its process with it has failed. Decides nothing.
+A few first calls exclude the slow forms; the others are timed interleaved and paired. All run in worker
+processes, so that a crash is a failure of one form. Does not choose the form.
 """
 
 from collections.abc import Mapping
@@ -24,25 +24,24 @@ from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 
 __all__ = ["FormRace", "RaceTime", "race"]
 
-# An arm whose best of a few calls is this much slower than the best arm's cannot win: calls of one arm differ by less.
-_LEFT_BEHIND = 1.5
+# An arm whose best first call is this many times slower than the best arm's cannot win: calls of one arm vary less.
+_SLOW_RATIO = 1.5
 _FIRST_CALLS = 3
-# Launches, and blocks of each that are measured whatever they cost. METHOD B.4 has 4 and 40 for a claim; here a tie
-# does no harm.
+# Launches, and the minimum number of blocks of each. METHOD B.4 requires 4 and 40 for a claim; here a tie is harmless.
 _LAUNCHES, _LEAST_BLOCKS = 2, 4
 _ALPHA = 0.05
-# Longest warm-up of one arm, as a share of the time for the comparison.
+# Maximum warm-up of one arm, as a share of the time for the comparison.
 _WARM_UP_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaceTime:
-    """What one arm took.
+    """The time of one arm.
 
     Args:
-        seconds: Median of a call; of an arm left behind, its best call.
-        ratio, ratio_low, ratio_high: Over the fastest arm's, paired where it was measured to the end.
-        left_behind: Whether it was not measured further after its first calls.
+        seconds: Median of a call; if it was only roughly measured, its best call.
+        ratio, ratio_low, ratio_high: Ratio to the fastest arm, paired unless it was only roughly measured.
+        is_rough: Whether only its first calls were measured.
         failure: The runtime's error at these sizes, or "".
     """
 
@@ -50,7 +49,7 @@ class RaceTime:
     ratio: float = 0.0
     ratio_low: float = 0.0
     ratio_high: float = 0.0
-    left_behind: bool = False
+    is_rough: bool = False
     failure: str = ""
 
 
@@ -59,13 +58,13 @@ class FormRace:
     """All arms at one set of sizes, by name, in the order given."""
 
     sizes: Mapping[str, int]
-    laps: Mapping[str, RaceTime]
+    times: Mapping[str, RaceTime]
 
     @property
     def raced(self) -> tuple[RacedArm, ...]:
-        """The arms that ran, for the choice."""
-        ran = {name: lap for name, lap in self.laps.items() if not lap.failure}
-        return tuple(RacedArm(arm=name, ratio=lap.ratio, ratio_low=lap.ratio_low) for name, lap in ran.items())
+        """The arms that ran, as input of the choice."""
+        ran = {name: time for name, time in self.times.items() if not time.failure}
+        return tuple(RacedArm(arm=name, ratio=time.ratio, ratio_low=time.ratio_low) for name, time in ran.items())
 
 
 def race(
@@ -81,26 +80,26 @@ def race(
     """Time arms at one set of sizes.
 
     Args:
-        models: By arm; all take the same inputs.
-        runtime: Where they run; found by its name in a worker process.
+        models: Models by arm; all have the same inputs.
+        runtime: The runtime that runs them; a worker process finds it by name.
         sizes: Size of every named axis.
         threads: Threads inside one operator.
-        budget_seconds: For the comparison; one of slow arms may take longer.
-        pool: Keeps the workers over several races.
-        seed: Of the inputs and of the order.
+        budget_seconds: Time for the comparison; slow arms may take longer.
+        pool: Keeps the workers for several races.
+        seed: Seed of the inputs and of the order.
     """
     arms = {name: Arm(name=name, model=model, runtime=runtime) for name, model in models.items()}
     check = CheckOptions(sizes=sizes, spreads=(1.0,), seed=seed, threads=threads)
     first = _first_calls(arms, check, pool)
     ran = {name: seconds for name, seconds in first.items() if isinstance(seconds, float)}
-    laps = {name: RaceTime(failure=error) for name, error in first.items() if isinstance(error, str)}
+    times = {name: RaceTime(failure=error) for name, error in first.items() if isinstance(error, str)}
     if ran:
-        laps |= _laps(arms, ran, check, budget_seconds, pool)
-    return FormRace(sizes=sizes, laps={name: laps[name] for name in models})
+        times |= _times(arms, ran, check, budget_seconds, pool)
+    return FormRace(sizes=sizes, times={name: times[name] for name in models})
 
 
 def _first_calls(arms: Mapping[str, Arm], check: CheckOptions, pool: WorkerPool) -> dict[str, float | str]:
-    """By arm the best of a few calls after one that warms up, seconds, or the runtime's error."""
+    """By arm: seconds of the best of a few calls after one warm-up call, or the runtime's error."""
     found: dict[str, float | str] = {}
     with JobFolder() as folder:
         for name, arm in arms.items():
@@ -122,15 +121,15 @@ def _best_call(job: ArmJob, pool: WorkerPool) -> float | str:
         return str(error)
 
 
-def _laps(
+def _times(
     arms: Mapping[str, Arm], first: Mapping[str, float], check: CheckOptions, budget_seconds: float, pool: WorkerPool
 ) -> dict[str, RaceTime]:
-    """Measure to the end what is not far behind, paired with the arm that was best at first."""
+    """Measure the arms that are not too slow, paired with the arm whose first calls were fastest."""
     best = min(first, key=lambda name: first[name])
-    near = [name for name in first if first[name] <= _LEFT_BEHIND * first[best]]
-    behind = {name: _lap(seconds, seconds / first[best]) for name, seconds in first.items() if name not in near}
+    near = [name for name in first if first[name] <= _SLOW_RATIO * first[best]]
+    slow = {name: _rough_time(seconds, seconds / first[best]) for name, seconds in first.items() if name not in near}
     if len(near) == 1:
-        return behind | {best: RaceTime(seconds=first[best], ratio=1.0, ratio_low=1.0, ratio_high=1.0)}
+        return slow | {best: RaceTime(seconds=first[best], ratio=1.0, ratio_low=1.0, ratio_high=1.0)}
     comparison = bench(
         [arms[name] for name in near],
         check,
@@ -141,25 +140,25 @@ def _laps(
     )
     records = comparison.records
     fastest = min((record.ratio for record in records.values() if record.outcome is Outcome.OK), default=1.0)
-    laps = {}
+    times = {}
     for name, record in records.items():
         match record.outcome:
             case Outcome.OK:
-                laps[name] = RaceTime(
+                times[name] = RaceTime(
                     seconds=record.median_seconds,
                     ratio=record.ratio / fastest,
                     ratio_low=record.ratio_low / fastest,
                     ratio_high=record.ratio_high / fastest,
                 )
-            case Outcome.SKIPPED:  # several threads on a busy machine: the first calls are all there is
-                laps[name] = _lap(first[name], first[name] / first[best])
+            case Outcome.SKIPPED:  # several threads on a busy machine: only the first calls were measured
+                times[name] = _rough_time(first[name], first[name] / first[best])
             case _:
-                laps[name] = RaceTime(failure=record.reason)
-    return behind | laps
+                times[name] = RaceTime(failure=record.reason)
+    return slow | times
 
 
-def _lap(seconds: float, ratio: float) -> RaceTime:
-    return RaceTime(seconds=seconds, ratio=ratio, ratio_low=ratio, ratio_high=ratio, left_behind=True)
+def _rough_time(seconds: float, ratio: float) -> RaceTime:
+    return RaceTime(seconds=seconds, ratio=ratio, ratio_low=ratio, ratio_high=ratio, is_rough=True)
 
 
 def _plan(budget_seconds: float, seed: int) -> TimingPlan:

@@ -1,6 +1,6 @@
-"""Ways of writing that ask a runtime: one form as the runtime needs it, or for each attention the fastest.
+"""Strategies that probe a runtime: one form with the workarounds that it needs, or the fastest form per attention.
 
-What they find is kept for the records and the metadata of the model; no model is converted here.
+They keep their findings for the records and the metadata of the model. Do not convert models.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,29 +15,29 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.lower import needed_opset, refusal
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.choose_form.choice import FormChoice
-from sdpa_onnx.workflows.choose_form.choose import RaceBudget, choose_form, raised
+from sdpa_onnx.workflows.choose_form.choose import RaceBudget, at_opset, choose_form
 from sdpa_onnx.workflows.choose_form.form_strategy import AUTO_KEY, WORKAROUNDS_KEY, FixedForm
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, problem_of
-from sdpa_onnx.workflows.choose_form.workarounds import RefusedForm, WorkableForm, workable
+from sdpa_onnx.workflows.choose_form.workarounds import RefusedForm, WorkableForm, probe_form
 
 __all__ = ["FastestForm", "RuntimeForm"]
 
 
 @dataclass(slots=True, kw_only=True)
 class RuntimeForm:
-    """One form, written so that a runtime gets it right; an attention that it gets wrong is refused with the evidence.
+    """One form with the workarounds that a runtime needs; refuses an attention on which the runtime stays wrong.
 
     Args:
-        runtime: That is asked; one process of its own for all questions is the caller's to give.
+        runtime: The runtime to probe. The caller may pass a `GuardedRuntime` to use one process for all probes.
         form: The form.
-        options: What is chosen within it; workarounds are added.
-        asks: Asks a runtime; a parameter for tests.
+        options: Options of the form; workarounds are added.
+        probe: Probes a form on a runtime; a parameter for tests.
     """
 
     runtime: Runtime
     form: Form
     options: LowerOptions = field(default_factory=LowerOptions)
-    asks: Callable[..., WorkableForm | RefusedForm] = workable
+    probe: Callable[..., WorkableForm | RefusedForm] = probe_form
     _found: dict[tuple[str, int], WorkableForm | RefusedForm] = field(default_factory=dict, init=False)
 
     @property
@@ -45,25 +45,25 @@ class RuntimeForm:
         return self.form.value
 
     def needed_opset(self, attention: GraphAttention, *, own: int) -> int:
-        """As the form says."""
+        """The opset that the form needs, at least `own`."""
         return max(own, needed_opset(attention, self.form, self.options))
 
     def refusal(self, attention: GraphAttention, *, opset: int) -> str | None:
-        """What the form cannot say, or what the runtime gets wrong whatever is worked around."""
-        plain = refusal(attention, self.form, opset=opset, options=self.options)
-        if plain is not None:
-            return plain
-        found = self._ask(attention, opset)
+        """Why the form cannot express this attention, or the evidence that the runtime is wrong with any workaround."""
+        reason = refusal(attention, self.form, opset=opset, options=self.options)
+        if reason is not None:
+            return reason
+        found = self._probe(attention, opset)
         return found.reason if isinstance(found, RefusedForm) else None
 
     def is_due(self, attention: GraphAttention, *, opset: int) -> bool:
-        """Where the runtime needs a workaround, or gets it wrong whatever is done."""
-        found = self._ask(attention, opset)
+        """Whether the runtime needs a workaround, or is wrong with any workaround."""
+        found = self._probe(attention, opset)
         return isinstance(found, RefusedForm) or found.options.workarounds != self.options.workarounds
 
     def write(self, graph: ir.Model, attention: GraphAttention) -> GraphAttention:
         """Write the form with the workarounds that this attention needs."""
-        found = self._ask(attention, graph.opset_imports.get("", 0))
+        found = self._probe(attention, graph.opset_imports.get("", 0))
         options = found.options if isinstance(found, WorkableForm) else self.options
         return FixedForm(form=self.form, options=options).write(graph, attention)
 
@@ -73,28 +73,28 @@ class RuntimeForm:
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """The workarounds, so that a reader knows why the graph is as it is."""
-        taken = {record.site: record.workarounds for record in self.records if record.workarounds}
-        return {WORKAROUNDS_KEY: msgspec.json.encode(taken, order="sorted").decode()} if taken else {}
+        """The workarounds by attention, which explain the graph to a reader."""
+        used = {record.site: record.workarounds for record in self.records if record.workarounds}
+        return {WORKAROUNDS_KEY: msgspec.json.encode(used, order="sorted").decode()} if used else {}
 
-    def _ask(self, attention: GraphAttention, opset: int) -> WorkableForm | RefusedForm:
+    def _probe(self, attention: GraphAttention, opset: int) -> WorkableForm | RefusedForm:
         key = (attention.name, opset)
         if key not in self._found:
             problem = problem_of(attention)
-            self._found[key] = self.asks(self.runtime, problem, self.form, opset=opset, options=self.options)
+            self._found[key] = self.probe(self.runtime, problem, self.form, opset=opset, options=self.options)
         return self._found[key]
 
 
 @dataclass(slots=True, kw_only=True)
 class FastestForm:
-    """For each attention the form that is right and fastest on a runtime.
+    """For each attention, the fastest form on which a runtime is right.
 
     Args:
-        runtime: Where the file will run.
-        budget: What is timed of each attention whose sizes are not given by name.
-        sizes: Sizes of an attention by its name, where the user has named some.
-        cannot_hold: Why the graph cannot get an opset, as a clause; "" if it can.
-        on_step: Told what is being done.
+        runtime: The runtime that will run the file.
+        budget: Sizes and time for every attention that has no entry in `sizes`.
+        sizes: Sizes by name of the attention, if the user sets some.
+        cannot_hold: Returns why the graph cannot have an opset, as a clause; "" if it can.
+        on_step: Called with the current step, for a progress line.
     """
 
     runtime: Runtime
@@ -107,28 +107,30 @@ class FastestForm:
 
     @property
     def form(self) -> Form | None:
-        """None: each attention has its own."""
+        """None: each attention may have a different form."""
         return None
 
     @property
     def word(self) -> str:
-        """The forms that were chosen, joined."""
-        words = dict.fromkeys(choice.word for choice in self._by_name.values() if choice.way is not None)
-        return " + ".join(words)
+        """The chosen forms, joined by " + "."""
+        labels = dict.fromkeys(choice.label for choice in self._by_name.values() if choice.candidate is not None)
+        return " + ".join(labels)
 
     def needed_opset(self, attention: GraphAttention, *, own: int) -> int:
-        """What the chosen form needs."""
+        """The opset that the chosen form needs, at least `own`."""
         return max(own, self._choice(attention, own).opset)
 
     def refusal(self, attention: GraphAttention, *, opset: int) -> str | None:
-        """Why no form is right; that of a graph whose opset another attention has raised is asked again there."""
+        """Why no form is right; if another attention raised the opset of the graph, the form is probed again there."""
         choice = self._choice(attention, opset)
-        if choice.way is None:
+        if choice.candidate is None:
             return choice.reason
-        return None if self._at(attention, opset) is not None else f"{choice.word} is not right at opset {opset}."
+        if self._at(attention, opset) is not None:
+            return None
+        return f"The runtime is not right on {choice.label} at opset {opset}."
 
-    def is_due(self, attention: GraphAttention, *, opset: int) -> bool:  # every way is asked alike
-        """Always."""
+    def is_due(self, attention: GraphAttention, *, opset: int) -> bool:  # the arguments are those of the protocol
+        """Always: the fastest form may differ from the one in the graph."""
         return True
 
     def write(self, graph: ir.Model, attention: GraphAttention) -> GraphAttention:
@@ -146,7 +148,7 @@ class FastestForm:
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """The table of reasons of each attention; what several share stands there once, and its name with the rest."""
+        """The table of reasons of each attention; a shared table is stored once, the others refer to it by name."""
         tables: dict[str, object] = {}
         for name, choice in self._by_name.items():
             first = next(one for one, other in self._by_name.items() if other is choice)
@@ -154,7 +156,7 @@ class FastestForm:
         return {AUTO_KEY: msgspec.json.encode(tables, order="sorted").decode()}
 
     def _choice(self, attention: GraphAttention, opset: int) -> FormChoice:
-        """Made once for attentions that ask the same."""
+        """The choice for an attention; made once for attentions with the same problem and sizes."""
         if attention.name in self._by_name:
             return self._by_name[attention.name]
         problem, sizes = problem_of(attention), self.sizes.get(attention.name, ())
@@ -174,16 +176,16 @@ class FastestForm:
         return self._by_name[attention.name]
 
     def _at(self, attention: GraphAttention, opset: int) -> FormChoice | None:
-        """The choice at a graph's opset, or None if it is not right there."""
+        """The choice at the opset of the graph, or None if the runtime is wrong there."""
         choice = self._choice(attention, opset)
-        return choice if choice.opset == opset else _raised_choice(choice, problem_of(attention), self.runtime, opset)
+        return choice if choice.opset == opset else _choice_at_opset(choice, problem_of(attention), self.runtime, opset)
 
 
-def _raised_choice(choice: FormChoice, problem: FormProblem, runtime: Runtime, opset: int) -> FormChoice | None:
-    if choice.way is None:
+def _choice_at_opset(choice: FormChoice, problem: FormProblem, runtime: Runtime, opset: int) -> FormChoice | None:
+    if choice.candidate is None:
         return None
-    way = raised(problem, runtime, choice.way, opset)
-    long = None if choice.long is None else raised(problem, runtime, choice.long, opset)
-    if way is None or (choice.long is not None and long is None):
+    candidate = at_opset(problem, runtime, choice.candidate, opset)
+    long = None if choice.long is None else at_opset(problem, runtime, choice.long, opset)
+    if candidate is None or (choice.long is not None and long is None):
         return None
-    return replace(choice, way=way, long=long)
+    return replace(choice, candidate=candidate, long=long)

@@ -1,7 +1,7 @@
-"""How a form has to be written so that the runtime at hand gets it right: found by asking it, never looked up.
+"""Find the workarounds that a runtime needs for a form, by running probes; there is no table of known faults.
 
-The smallest set of workarounds with which every question is answered right, or the evidence that there
-is none. Times nothing.
+The result is the smallest set of workarounds with which every probe is right, or the evidence that there
+is none. Does not time anything.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.core.records.verdicts import Conformity, Outcome
 from sdpa_onnx.graph.lower.lower import needed_opset, refusal
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.choose_form.form_probes import FormProbe, questions
-from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, FormSessions, ProbeAnswer, bare_attention
+from sdpa_onnx.workflows.choose_form.form_probes import FormProbe, draw_probes
+from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, FormSessions, ProbeOutcome, bare_attention
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, own_process
 
-__all__ = ["PATIENCE_SECONDS", "RefusedForm", "WorkableForm", "workable"]
+__all__ = ["PATIENCE_SECONDS", "RefusedForm", "WorkableForm", "probe_form"]
 
-# Longest wait for one answer to a question, seconds.
+# Longest wait for the result of one probe, seconds.
 PATIENCE_SECONDS = 20.0
 
 _OUTCOMES = {
@@ -31,26 +31,26 @@ _OUTCOMES = {
     Conformity.REFUSED: Outcome.UNSUPPORTED,
     Conformity.CRASHED: Outcome.FAILED,
 }
-# Workarounds that a form knows; what others compute is written without them anyway.
-_EVERY = frozenset(Workaround)
-_HONOURED: dict[Form, frozenset[Workaround]] = {
-    Form.ATTENTION: _EVERY,
-    Form.BLOCKED: _EVERY,
+# Workarounds that change what a form writes. The other workarounds have no effect on it.
+_ALL = frozenset(Workaround)
+_EFFECTIVE: dict[Form, frozenset[Workaround]] = {
+    Form.ATTENTION: _ALL,
+    Form.BLOCKED: _ALL,
     Form.DECOMPOSED: frozenset(),
     Form.ORT_MHA: frozenset({Workaround.FINITE_MASK}),
     Form.ORT_GQA: frozenset({Workaround.FINITE_MASK}),
 }
-# How much a failure says against a form, for the choice of the one that is told.
-_WEIGHTS = (Conformity.REFUSED, Conformity.CRASHED, Conformity.WRONG)
+# Kinds of failure by increasing severity, to choose the one to report.
+_SEVERITIES = (Conformity.REFUSED, Conformity.CRASHED, Conformity.WRONG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkableForm:
-    """A form that the runtime gets right.
+    """A form on which the runtime is right.
 
     Args:
-        options: How it has to be written.
-        record: What was asked, and what goes wrong without the workarounds.
+        options: The options with which it must be written.
+        record: The number of probes, and what fails without the workarounds.
     """
 
     options: LowerOptions
@@ -59,11 +59,11 @@ class WorkableForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedForm:
-    """A form that the runtime does not get right, whatever is worked around.
+    """A form on which the runtime is not right with any workaround.
 
     Args:
-        reason: One sentence: the worst answer, or what the form cannot say; where the time was too short for an
-            answer, which is no fault of the form, that alone.
+        reason: One sentence: the worst failure, or what the form cannot express. If a probe timed out, which is no
+            fault of the form, only that.
         record: The same as a record.
     """
 
@@ -71,7 +71,7 @@ class RefusedForm:
     record: FormRecord
 
 
-def workable(
+def probe_form(
     runtime: Runtime,
     problem: FormProblem,
     form: Form,
@@ -80,40 +80,39 @@ def workable(
     options: LowerOptions | None = None,
     patience_seconds: float | None = PATIENCE_SECONDS,
 ) -> WorkableForm | RefusedForm:
-    """Find how a form has to be written for a runtime.
+    """Find the options with which a runtime is right on a form.
 
-    A registered runtime is asked in a process of its own, and its answers are kept for as long as
-    this process lives.
+    A registered runtime is probed in a process of its own, and the results are cached in this process.
 
     Args:
-        runtime: The runtime at hand.
-        problem: The attention and what its graph can feed it.
+        runtime: The runtime.
+        problem: The attention and the inputs that its graph can feed it.
         form: The form.
-        opset: Of the model that will hold it; raised to what the form needs.
-        options: What is chosen within the form; workarounds are added.
-        patience_seconds: Longest wait for one answer; None = in this process, without a limit.
+        opset: Opset of the model. The result is a refusal if the form needs a higher one.
+        options: Options of the form; workarounds are added.
+        patience_seconds: Longest wait for one probe; None = in this process, without a limit.
     """
     small, chosen = problem.with_lengths_for(form).smaller(), options or LowerOptions()
     key = (runtime.name, runtime.version(), small, form, opset, chosen)
-    if key in _KNOWN:
-        return _KNOWN[key]
-    impossible = _impossible(small, form, opset, chosen)
-    if impossible:
+    if key in _CACHE:
+        return _CACHE[key]
+    reason = _unsupported_reason(small, form, opset, chosen)
+    if reason:
         record = _record(runtime, small, form, opset)
-        record = msgspec.structs.replace(record, outcome=Outcome.UNSUPPORTED, reason=impossible)
-        return RefusedForm(reason=impossible, record=record)
+        record = msgspec.structs.replace(record, outcome=Outcome.UNSUPPORTED, reason=reason)
+        return RefusedForm(reason=reason, record=record)
     with own_process(runtime, patience_seconds) as where:
-        found = _Search(runtime=where, problem=small, form=form, opset=opset, options=chosen).found()
-    if where is not runtime or isinstance(runtime, GuardedRuntime):  # a registered one: its name says what it is
-        _KNOWN[key] = found
+        found = _Search(runtime=where, problem=small, form=form, opset=opset, options=chosen).result()
+    if where is not runtime or isinstance(runtime, GuardedRuntime):  # registered, so the name identifies it
+        _CACHE[key] = found
     return found
 
 
-_KNOWN: dict[tuple[object, ...], WorkableForm | RefusedForm] = {}
+_CACHE: dict[tuple[object, ...], WorkableForm | RefusedForm] = {}
 
 
-def _impossible(problem: FormProblem, form: Form, opset: int, options: LowerOptions) -> str:
-    """Why a form cannot say this attention at all; "" if it can."""
+def _unsupported_reason(problem: FormProblem, form: Form, opset: int, options: LowerOptions) -> str:
+    """Why a form cannot express this attention; "" if it can."""
     _, attention = bare_attention(problem)
     needed = needed_opset(attention, form, options)
     if opset < needed:
@@ -123,81 +122,81 @@ def _impossible(problem: FormProblem, form: Form, opset: int, options: LowerOpti
 
 @dataclass(slots=True, kw_only=True)
 class _Failure:
-    """A question that was not answered right."""
+    """A probe on which the runtime is not right."""
 
-    question: FormProbe
-    answer: ProbeAnswer
+    probe: FormProbe
+    outcome: ProbeOutcome
 
     @property
-    def says(self) -> str:
-        match self.answer.kind:
+    def description(self) -> str:
+        match self.outcome.kind:
             case Conformity.WRONG:
                 verb = "is wrong"
             case _:
                 verb = "does not run"
-        return f"{verb} for {self.question.words} ({self.question.case.case_id}): {self.answer.message}"
+        return f"{verb} for {self.probe.label} ({self.probe.case.case_id}): {self.outcome.message}"
 
     @property
-    def weight(self) -> tuple[int, float]:
-        return _WEIGHTS.index(self.answer.kind), self.answer.max_bound_ratio
+    def severity(self) -> tuple[int, float]:
+        return _SEVERITIES.index(self.outcome.kind), self.outcome.max_bound_ratio
 
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
-    """The smallest set of workarounds for which every question is answered right; private and short-lived."""
+    """Searches for the smallest set of workarounds with which every probe is right."""
 
     runtime: Runtime
     problem: FormProblem
     form: Form
     opset: int
     options: LowerOptions
-    asked: int = 0
-    # Questions that some set failed, asked first of the next: most sets fail by one of them.
-    telling: list[FormProbe] = field(default_factory=list)
-    # Empty arrays that the set being tried does not run on.
+    probe_count: int = 0
+    # Probes on which an earlier set failed; they run first, because most sets fail on one of them.
+    failed_probes: list[FormProbe] = field(default_factory=list)
+    # Failures of the current set on empty arrays.
     limits: list[str] = field(default_factory=list)
 
-    def found(self) -> WorkableForm | RefusedForm:
-        """Try no workaround, then one, then two ...; the first set that is right."""
-        plain: _Failure | None = None
+    def result(self) -> WorkableForm | RefusedForm:
+        """Try no workaround, then one, then two, ..., up to the first set that is right."""
+        without_any: _Failure | None = None
         for chosen in _sets(self._applicable()):
             failure = self._first_failure(chosen)
             if failure is None:
-                return self._workable(chosen, plain)
-            plain = plain or failure
-        return self._refused(plain)
+                return self._workable(chosen, without_any)
+            without_any = without_any or failure
+        return self._refused(without_any)
 
     def _applicable(self) -> Sequence[Workaround]:
-        """Workarounds that can change what is written for this attention."""
-        honoured = _HONOURED[self.form]
+        """Workarounds that change what is written for this attention."""
+        effective = _EFFECTIVE[self.form]
         spec = self.problem.spec
-        can = {
+        conditions = {
             Workaround.SCALE_ON_QUERY: spec.scale != ScaleRule.INVERSE_SQRT,
-            # What is no mask in the spec becomes one below the opset that has it.
+            # Causality and windows become a mask below the opset that has them.
             Workaround.EXPAND_MASK: spec.mask is not MaskKind.NONE or spec.is_causal or spec.has_window,
             Workaround.FINITE_MASK: self.problem.has_mask,
             Workaround.CAUSAL_AS_MASK: spec.is_causal or spec.has_window,
             Workaround.EQUAL_BATCH: self.problem.has_single_keys,
         }
         given = self.options.workarounds
-        return tuple(one for one, applies in can.items() if applies and one in honoured and one not in given)
+        return tuple(one for one, applies in conditions.items() if applies and one in effective and one not in given)
 
     def _options(self, chosen: frozenset[Workaround]) -> LowerOptions:
         return replace(self.options, workarounds=self.options.workarounds | chosen)
 
     def _first_failure(self, chosen: frozenset[Workaround]) -> _Failure | None:
-        """The first question that is not answered right, or None; what failed before is asked first."""
+        """The first probe that is not right, or None; probes that failed before run first."""
         self.limits.clear()
         with self._sessions(chosen) as sessions:
-            for question in self.telling:
-                failure = self._ask(sessions, question)
+            for probe in self.failed_probes:
+                failure = self._run(sessions, probe)
                 if failure is not None:
                     return failure
-            known = {question.words for question in self.telling}
-            for question in questions(self.problem):
-                failure = None if question.words in known else self._ask(sessions, question)
+            done = {probe.label for probe in self.failed_probes}
+            for probe in draw_probes(self.problem):
+                failure = None if probe.label in done else self._run(sessions, probe)
                 if failure is not None:
-                    self.telling.append(question)
+                    self.failed_probes.append(probe)
                     return failure
         return None
 
@@ -210,47 +209,47 @@ class _Search:
             options=self._options(chosen),
         )
 
-    def _ask(self, sessions: FormSessions, question: FormProbe) -> _Failure | None:
-        self.asked += 1
-        answer = sessions.ask(question.given, mask_shape=question.mask_shape, judged=question.judged)
-        if answer.kind is Conformity.RIGHT:
+    def _run(self, sessions: FormSessions, probe: FormProbe) -> _Failure | None:
+        self.probe_count += 1
+        outcome = sessions.run_probe(probe.inputs, mask_shape=probe.mask_shape, oracle_inputs=probe.oracle_inputs)
+        if outcome.kind is Conformity.RIGHT:
             return None
-        failure = _Failure(question=question, answer=answer)
-        if question.is_empty and answer.kind is not Conformity.WRONG:  # told, and harms nobody else
-            self.limits.append(f"On {self.runtime.name} form '{self.form}' {failure.says}")
+        failure = _Failure(probe=probe, outcome=outcome)
+        if probe.is_empty and outcome.kind is not Conformity.WRONG:  # only a warning: it affects empty arrays only
+            self.limits.append(f"On {self.runtime.name} form '{self.form}' {failure.description}")
             return None
         return failure
 
     def _worst(self) -> _Failure | None:
-        """Of the form as it is, without workarounds."""
+        """The most severe failure of the form without workarounds."""
         with self._sessions(frozenset()) as sessions:
-            failures = [self._ask(sessions, question) for question in questions(self.problem)]
-        return max((one for one in failures if one is not None), key=lambda one: one.weight, default=None)
+            failures = [self._run(sessions, probe) for probe in draw_probes(self.problem)]
+        return max((one for one in failures if one is not None), key=lambda one: one.severity, default=None)
 
-    def _workable(self, chosen: frozenset[Workaround], plain: _Failure | None) -> WorkableForm:
+    def _workable(self, chosen: frozenset[Workaround], without_any: _Failure | None) -> WorkableForm:
         options = self._options(chosen)
         record = msgspec.structs.replace(
             self._record(),
             workarounds=tuple(sorted(options.workarounds)),
             verdict=Conformity.RIGHT,
             warnings=tuple(self.limits),
-            evidence=f"Without {_words(chosen)} it {plain.says}" if plain is not None else "",
+            evidence=f"Without {_listed(chosen)} it {without_any.description}" if without_any is not None else "",
         )
         return WorkableForm(options=options, record=record)
 
-    def _refused(self, plain: _Failure | None) -> RefusedForm:
-        worst = self._worst() or plain
-        kind = Conformity.WRONG if worst is None else worst.answer.kind
-        reason = f"On {self.runtime.name} form '{self.form}' {worst.says if worst else 'is wrong'}"
+    def _refused(self, without_any: _Failure | None) -> RefusedForm:
+        worst = self._worst() or without_any
+        kind = Conformity.WRONG if worst is None else worst.outcome.kind
+        reason = f"On {self.runtime.name} form '{self.form}' {worst.description if worst else 'is wrong'}"
         record = msgspec.structs.replace(self._record(), verdict=kind, outcome=_OUTCOMES[kind], reason=reason)
-        if worst is not None and worst.answer.is_timeout:
+        if worst is not None and worst.outcome.is_timeout:
             record = msgspec.structs.replace(record, outcome=Outcome.TIMED_OUT)
-            reason = f"{worst.answer.message.rstrip('.')}: nothing is known of this form."
+            reason = f"{worst.outcome.message.rstrip('.')}: this form could not be probed."
         return RefusedForm(reason=reason, record=record)
 
     def _record(self) -> FormRecord:
         record = _record(self.runtime, self.problem, self.form, self.opset)
-        return msgspec.structs.replace(record, probes=self.asked)
+        return msgspec.structs.replace(record, probes=self.probe_count)
 
 
 def _record(runtime: Runtime, problem: FormProblem, form: Form, opset: int) -> FormRecord:
@@ -258,11 +257,11 @@ def _record(runtime: Runtime, problem: FormProblem, form: Form, opset: int) -> F
 
 
 def _sets(applicable: Sequence[Workaround]) -> Iterator[frozenset[Workaround]]:
-    """Every set, small ones first, in the order given within a size."""
+    """Every set, smallest first; sets of one size in the given order."""
     for count in range(len(applicable) + 1):
         for chosen in combinations(applicable, count):
             yield frozenset(chosen)
 
 
-def _words(chosen: frozenset[Workaround]) -> str:
+def _listed(chosen: frozenset[Workaround]) -> str:
     return " and ".join(sorted(chosen))

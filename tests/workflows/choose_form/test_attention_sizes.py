@@ -1,4 +1,4 @@
-"""Sizes of attentions inside a model, from the sizes of its own axes."""
+"""Sizes of attentions inside a model are found from the sizes of the model's axes."""
 
 import onnx_ir as ir
 import pytest
@@ -11,8 +11,8 @@ from sdpa_onnx.workflows.choose_form.attention_sizes import attention_sizes, siz
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, bare_attention, set_opset
 
 
-def test_sizes_are_read_where_the_attention_stands() -> None:
-    """A graph that joins two sequences before its attention has other lengths inside than outside."""
+def test_sizes_are_read_at_the_attention() -> None:
+    """A graph that concatenates two sequences before its attention has other lengths inside than outside."""
     model, attention = bare_attention(
         FormProblem(spec=AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4, layout=Layout.BSH))
     )
@@ -34,7 +34,7 @@ def test_sizes_are_read_where_the_attention_stands() -> None:
 
 
 def test_a_cache_has_a_size_too() -> None:
-    """Keys of the cache, beside the new ones."""
+    """The number of cached keys is a size of its own."""
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4, has_past=True)
     model, attention = bare_attention(FormProblem(spec=spec))
     set_opset(model, 23)
@@ -43,8 +43,8 @@ def test_a_cache_has_a_size_too() -> None:
     assert attention_sizes(whole, whole.sites, get_runtime("ort-cpu"), sizes) == {"attention": sizes}
 
 
-def test_a_size_that_is_missing_is_named() -> None:
-    """Samples are one; a length that nothing tells is asked for, with an example that works."""
+def test_a_missing_size_is_an_error() -> None:
+    """The batch size defaults to 1; a length without a default is an error with a working example."""
     model, _ = bare_attention(FormProblem(spec=AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4)))
     set_opset(model, 23)
     names = {"batch_size": "B", "q_seq_len": "S", "kv_seq_len": "T"}
@@ -53,6 +53,6 @@ def test_a_size_that_is_missing_is_named() -> None:
     whole = OnnxModel(ir=model, sites=())
     with pytest.raises(PlanError) as raised:
         sizes_by_name(whole, get_runtime("ort-cpu"), [{"S": 5}])
-    assert str(raised.value) == "--at S=5 leaves axis 'T' without a size. E.g. --at S=5,T=5."
+    assert str(raised.value) == "--at S=5 does not set the size of axis 'T'. Example: --at S=5,T=5."
     (found,) = sizes_by_name(whole, get_runtime("ort-cpu"), [{"S": 5, "T": 7}]).values()
     assert found == ({"batch_size": 1, "q_seq_len": 5, "kv_seq_len": 7},)

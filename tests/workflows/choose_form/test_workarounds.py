@@ -1,4 +1,4 @@
-"""Workarounds: taken where the runtime at hand needs them, the fewest that suffice, and a refusal with its evidence."""
+"""Workarounds are used only if the runtime needs them, as few as possible; a refusal has the evidence."""
 
 from collections.abc import Iterable, Iterator
 
@@ -12,7 +12,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.core.records.verdicts import Conformity, Outcome
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem
-from sdpa_onnx.workflows.choose_form.workarounds import RefusedForm, WorkableForm, workable
+from sdpa_onnx.workflows.choose_form.workarounds import RefusedForm, WorkableForm, probe_form
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, guarded_runtime
 from tests.workflows.node_runtime import NodeRuntime
 
@@ -22,7 +22,7 @@ _CAUSAL, _SCALE, _BATCH = Workaround.CAUSAL_AS_MASK, Workaround.SCALE_ON_QUERY, 
 
 @pytest.fixture(scope="module")
 def ort_cpu() -> Iterator[GuardedRuntime]:
-    """One process for all questions."""
+    """One process for all probes."""
     with guarded_runtime("ort-cpu") as runtime:
         yield runtime
 
@@ -32,13 +32,13 @@ def _others_slow(names: Iterable[str], *quick: str) -> list[object]:
 
 
 def _problem(**changes: object) -> FormProblem:
-    own = ("mask_shapes", "has_single_keys", "has_equal_lengths", "scores_mode", "dtype")
-    given = {name: changes.pop(name) for name in own if name in changes}
-    figures = {"q_num_heads": 4, "kv_num_heads": 2, "head_dim": 8, **changes}
-    return FormProblem(spec=AttentionSpec(**figures), **given)  # type: ignore[arg-type]
+    fields = ("mask_shapes", "has_single_keys", "has_equal_lengths", "scores_mode", "dtype")
+    of_problem = {name: changes.pop(name) for name in fields if name in changes}
+    of_spec = {"q_num_heads": 4, "kv_num_heads": 2, "head_dim": 8, **changes}
+    return FormProblem(spec=AttentionSpec(**of_spec), **of_problem)  # type: ignore[arg-type]
 
 
-# What `conformance` finds of ort-cpu, each with the fewest workarounds at the opset where it is found.
+# Faults that `conformance` finds in ort-cpu, each with its opset and the fewest workarounds there.
 AVOIDED: dict[str, tuple[FormProblem, int, set[Workaround]]] = {
     "one query and several new keys": (_problem(is_causal=True, has_past=True), 23, {_CAUSAL}),
     "a row of the lowest number": (_problem(mask=MaskKind.FLOAT), 23, {_FINITE}),
@@ -52,10 +52,10 @@ AVOIDED: dict[str, tuple[FormProblem, int, set[Workaround]]] = {
 
 
 @pytest.mark.parametrize("name", _others_slow(AVOIDED, "one query and several new keys", "both"))
-def test_what_ort_cpu_gets_wrong_is_written_otherwise(name: str, ort_cpu: GuardedRuntime) -> None:
-    """The fewest workarounds with which every probe is right, and what goes wrong without them."""
+def test_faults_of_ort_cpu_are_worked_around(name: str, ort_cpu: GuardedRuntime) -> None:
+    """The result has the fewest workarounds with which every probe is right, and the failure without them."""
     problem, opset, expected = AVOIDED[name]
-    found = workable(ort_cpu, problem, Form.ATTENTION, opset=opset)
+    found = probe_form(ort_cpu, problem, Form.ATTENTION, opset=opset)
     assert isinstance(found, WorkableForm)
     assert found.options.workarounds == expected
     assert found.record.workarounds == tuple(sorted(expected))
@@ -73,9 +73,9 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("name", _others_slow(PLAIN, "causal"))
-def test_what_ort_cpu_gets_right_is_left_alone(name: str, ort_cpu: GuardedRuntime) -> None:
-    """No workaround where every probe is right without; what is refused of empty arrays is a word of doubt."""
-    found = workable(ort_cpu, PLAIN[name], Form.ATTENTION, opset=23)
+def test_what_ort_cpu_gets_right_has_no_workaround(name: str, ort_cpu: GuardedRuntime) -> None:
+    """There is no workaround if every probe is right without; a refusal of empty arrays is a warning."""
+    found = probe_form(ort_cpu, PLAIN[name], Form.ATTENTION, opset=23)
     assert isinstance(found, WorkableForm)
     assert found.options == LowerOptions()
     assert (found.record.verdict, found.record.evidence) == (Conformity.RIGHT, "")
@@ -85,17 +85,17 @@ def test_what_ort_cpu_gets_right_is_left_alone(name: str, ort_cpu: GuardedRuntim
 
 @pytest.mark.slow
 def test_masked_scores_are_refused_on_ort_cpu(ort_cpu: GuardedRuntime) -> None:
-    """The fourth output after the mask has no way around what the lowest number does to a row."""
+    """No workaround helps the fourth output after a mask with rows of the lowest number."""
     problem = _problem(mask=MaskKind.FLOAT, scores_mode=QkOutputMode.AFTER_MASK)
-    found = workable(ort_cpu, problem, Form.ATTENTION, opset=23)
+    found = probe_form(ort_cpu, problem, Form.ATTENTION, opset=23)
     assert isinstance(found, RefusedForm)
     assert found.record.outcome is Outcome.DISAGREES
     assert found.reason.startswith("On ort-cpu form 'attention' is wrong for probe lowest-mask, ")
 
 
 def test_a_type_without_a_kernel_is_refused(ort_cpu: GuardedRuntime) -> None:
-    """The runtime's own words are the reason."""
-    found = workable(ort_cpu, _problem(dtype=Dtype.BFLOAT16), Form.ATTENTION, opset=23)
+    """The reason contains the runtime's error."""
+    found = probe_form(ort_cpu, _problem(dtype=Dtype.BFLOAT16), Form.ATTENTION, opset=23)
     assert isinstance(found, RefusedForm)
     assert found.reason == (
         "On ort-cpu form 'attention' does not run for several queries and keys (b2_hq4_hkv2_q5_kv7_d8_bf16): ort-cpu "
@@ -106,25 +106,25 @@ def test_a_type_without_a_kernel_is_refused(ort_cpu: GuardedRuntime) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", [Form.DECOMPOSED, Form.ORT_MHA])
-def test_other_forms_avoid_it_by_themselves(form: Form, ort_cpu: GuardedRuntime) -> None:
-    """Causal over a cache with other lengths, and a lowest row, in forms that the kernel's fault does not reach."""
+def test_other_forms_avoid_the_faults_of_the_kernel(form: Form, ort_cpu: GuardedRuntime) -> None:
+    """A causal cache with unequal lengths and rows of the lowest number, in forms without the faulty kernel."""
     problem = _problem(is_causal=True, has_past=True, mask=MaskKind.FLOAT)
-    found = workable(ort_cpu, problem, form, opset=18)
+    found = probe_form(ort_cpu, problem, form, opset=18)
     assert isinstance(found, WorkableForm)
     assert found.options == LowerOptions()
 
 
 @pytest.mark.slow
-def test_a_crash_on_empty_arrays_is_told(ort_cpu: GuardedRuntime) -> None:
-    """GroupQueryAttention ends the process there; nobody gets a wrong number."""
-    found = workable(ort_cpu, _problem(is_causal=True, has_equal_lengths=True), Form.ORT_GQA, opset=18)
+def test_a_crash_on_empty_arrays_is_a_warning(ort_cpu: GuardedRuntime) -> None:
+    """GroupQueryAttention crashes on them, so it returns no wrong number."""
+    found = probe_form(ort_cpu, _problem(is_causal=True, has_equal_lengths=True), Form.ORT_GQA, opset=18)
     assert isinstance(found, WorkableForm)
     assert any("crashed" in warning for warning in found.record.warnings)
 
 
 def test_group_query_attention_refuses_lengths_that_differ(ort_cpu: GuardedRuntime) -> None:
-    """Nothing is run for what the form cannot say."""
-    found = workable(ort_cpu, _problem(is_causal=True), Form.ORT_GQA, opset=18)
+    """No probe runs for an attention that the form cannot express."""
+    found = probe_form(ort_cpu, _problem(is_causal=True), Form.ORT_GQA, opset=18)
     assert isinstance(found, RefusedForm)
     assert (found.record.probes, found.record.outcome) == (0, Outcome.UNSUPPORTED)
     assert found.reason == (
@@ -155,8 +155,8 @@ RIGHT = {
 
 @pytest.mark.parametrize("name", _others_slow(RIGHT, "one query and several new keys"))
 def test_a_runtime_that_is_right_needs_none(name: str) -> None:
-    """The same attentions that ort-cpu gets wrong, on a runtime that computes by the oracle."""
-    found = workable(NodeRuntime(), RIGHT[name], Form.ATTENTION, opset=24)
+    """Attentions that ort-cpu gets wrong need no workaround on a runtime that computes with the oracle."""
+    found = probe_form(NodeRuntime(), RIGHT[name], Form.ATTENTION, opset=24)
     assert isinstance(found, WorkableForm)
     assert found.options == LowerOptions()
     assert found.record.warnings == ()
@@ -175,31 +175,33 @@ WRONG: dict[str, tuple[Runtime, FormProblem, set[Workaround]]] = {
 
 @pytest.mark.parametrize("name", _others_slow(WRONG, "causal-upper-left", "refused"))
 def test_a_planted_fault_is_worked_around(name: str) -> None:
-    """What a runtime is called, or which version it has, is not asked: only what it does."""
+    """Only the results of the probes count, not the name or version of the runtime."""
     runtime, problem, expected = WRONG[name]
-    found = workable(runtime, problem, Form.ATTENTION, opset=24)
+    found = probe_form(runtime, problem, Form.ATTENTION, opset=24)
     assert isinstance(found, WorkableForm)
     assert found.options.workarounds == expected
 
 
-def test_a_fault_without_a_way_around_is_refused_with_its_worst_evidence() -> None:
-    """Heads in another order are wrong however the node is written."""
+def test_a_fault_without_a_workaround_is_refused_with_the_worst_evidence() -> None:
+    """A wrong order of heads stays wrong with every workaround."""
     runtime = NodeRuntime(reading="heads-tiled")
-    found = workable(runtime, _problem(is_causal=True), Form.ATTENTION, opset=23)
+    found = probe_form(runtime, _problem(is_causal=True), Form.ATTENTION, opset=23)
     assert isinstance(found, RefusedForm)
     assert found.reason.startswith("On onnx-reference form 'attention' is wrong for ")
     assert found.record.verdict is Conformity.WRONG
 
 
 @pytest.mark.slow
-def test_nothing_is_kept_of_a_runtime_that_is_not_registered() -> None:
-    """Another one of the same name and version is asked anew."""
-    first = workable(NodeRuntime(reading="heads-tiled"), _problem(), Form.ATTENTION, opset=23)
-    second = workable(NodeRuntime(), _problem(), Form.ATTENTION, opset=23)
+def test_results_of_an_unregistered_runtime_are_not_cached() -> None:
+    """Another runtime of the same name and version is probed again."""
+    first = probe_form(NodeRuntime(reading="heads-tiled"), _problem(), Form.ATTENTION, opset=23)
+    second = probe_form(NodeRuntime(), _problem(), Form.ATTENTION, opset=23)
     assert (type(first), type(second)) == (RefusedForm, WorkableForm)
 
 
-def test_a_registered_runtime_is_asked_once(ort_cpu: GuardedRuntime) -> None:
-    """The same question again is answered from memory."""
-    first = workable(ort_cpu, _problem(is_causal=True), Form.ATTENTION, opset=23)
-    assert workable(ort_cpu, _problem(is_causal=True, q_num_heads=8, kv_num_heads=4), Form.ATTENTION, opset=23) is first
+def test_results_of_a_registered_runtime_are_cached(ort_cpu: GuardedRuntime) -> None:
+    """The same problem again is not probed again."""
+    first = probe_form(ort_cpu, _problem(is_causal=True), Form.ATTENTION, opset=23)
+    assert (
+        probe_form(ort_cpu, _problem(is_causal=True, q_num_heads=8, kv_num_heads=4), Form.ATTENTION, opset=23) is first
+    )
