@@ -1,4 +1,4 @@
-"""A real runtime that runs an altered graph: one node of it is wrong, wherever it stands."""
+"""A real runtime that runs an altered graph: one node of it computes something else."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,21 +17,21 @@ def node_named(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
     return next((node for node in graph.node if node.name == name), None)
 
 
-def after(*made: tuple[str, dict[str, object], np.ndarray | None]) -> Alter:
-    """Put nodes behind the first output: (operator, attributes, second input or None)."""
+def after(*added: tuple[str, dict[str, object], np.ndarray | None]) -> Alter:
+    """Insert nodes after the first output: (operator, attributes, second input or None)."""
 
     def alter(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
         last = node.output[0]
         node.output[0] = f"{last}.right"
         current = node.output[0]
-        place = list(graph.node).index(node) + 1
-        for number, (operator, attributes, constant) in enumerate(made):
+        index = list(graph.node).index(node) + 1
+        for number, (operator, attributes, constant) in enumerate(added):
             inputs = [current]
             if constant is not None:
                 inputs.append(f"{last}.constant{number}")
                 graph.initializer.append(numpy_helper.from_array(constant, inputs[-1]))
-            current = last if number == len(made) - 1 else f"{last}.{number}"
-            graph.node.insert(place + number, helper.make_node(operator, inputs, [current], **attributes))
+            current = last if number == len(added) - 1 else f"{last}.{number}"
+            graph.node.insert(index + number, helper.make_node(operator, inputs, [current], **attributes))
 
     return alter
 
@@ -44,7 +44,7 @@ THROUGH_FLOAT16 = after(("Cast", {"to": TensorProto.FLOAT16}, None), ("Cast", {"
 
 
 def attribute(name: str, value: object) -> Alter:
-    """Give an attribute another value."""
+    """Set an attribute to another value."""
 
     def alter(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
         kept = [one for one in node.attribute if one.name != name]
@@ -55,7 +55,7 @@ def attribute(name: str, value: object) -> Alter:
 
 
 def weight_moved(by: float) -> Alter:
-    """Move one element of the second input."""
+    """Change one element of the second input."""
 
     def alter(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
         weight = next(one for one in graph.initializer if one.name == node.input[1])
@@ -73,9 +73,9 @@ class Altered:
 
     Args:
         node: Name of the node.
-        alter: What is done to it.
-        beside: Only where this node stands in the graph too and writes what the first reads: a fusion.
-        optimised_only: Only under graph optimisation.
+        alter: The alteration.
+        beside: If set, alter only graphs in which this node produces an input of the first one: a fusion.
+        optimised_only: Alter only under graph optimisation.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""Graphs that several tests look at, exported once."""
+"""Graphs that several tests use, exported once."""
 
 import pytest
 

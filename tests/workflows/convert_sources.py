@@ -1,4 +1,4 @@
-"""Source models of other makers for `convert`, small and written by hand: no metadata, no site."""
+"""Small handwritten source models for `convert`, as other exporters write them: no metadata, no site."""
 
 import numpy as np
 import onnx
@@ -81,16 +81,16 @@ padded (float[batch, 2, seq, 8] q, float[batch, 2, seq, 8] k, float[batch, 2, se
 
 
 def with_padding(mask: str = "later = LessOrEqual (j, i)  seen = And (later, keep)") -> onnx.ModelProto:
-    """Causality and padding hidden together by the lowest number, as torch.onnx writes a language model.
+    """Causality and padding in one mask of the lowest number, as torch.onnx writes a language model.
 
     Args:
-        mask: Nodes that make `seen` of the positions i and j, and of `keep`.
+        mask: Nodes that compute `seen` from the positions i and j and from `keep`.
     """
     return parser.parse_model(_PADDED.replace("MASK", mask))
 
 
 def with_projections() -> onnx.ModelProto:
-    """Self-attention with its projections, a mask of keys, and an output of whole numbers."""
+    """Self-attention with its projections, a key mask, and an integer output."""
     rng = np.random.default_rng(0)
     model = parser.parse_model(_PROJECTIONS)
     for name in ("wq", "wk", "wv", "wo"):
@@ -101,7 +101,7 @@ def with_projections() -> onnx.ModelProto:
 
 
 def with_ids(rows: int = 11) -> onnx.ModelProto:
-    """Attention over rows of a table: its inputs are whole numbers, and the hidden scores finite."""
+    """Attention over rows of an embedding table: integer inputs, and finite scores of masked keys."""
     table = np.random.default_rng(0).standard_normal((rows, WIDTH)).astype(np.float32)
     model = parser.parse_model(_IDS)
     model.graph.initializer.append(numpy_helper.from_array(table, "table"))

@@ -1,4 +1,4 @@
-"""A worker whose runtime dies or hangs on some inputs: one query kills it, two queries make it hang."""
+"""A worker whose runtime crashes or hangs on some inputs: one query kills it, two queries make it hang."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ class DyingSession:
 
 
 class DyingRuntime:
-    """The oracle, but for that."""
+    """The oracle, except for those inputs."""
 
     name = "ort-cpu"
     measures_time = False
@@ -83,39 +83,39 @@ START = "sdpa_onnx.runtimes.workers.start_worker"
 
 
 def start_command(command: list[str], *, first: bytes = b"") -> WorkerProcess:
-    """Start a program as a worker; the descriptor of its pipe is its last argument.
+    """Start a program as a worker; its last argument is the file descriptor of its pipe.
 
     Args:
         command: The program, with arguments.
-        first: A header that is sent in its place before it runs.
+        first: A header that is sent on its behalf before it runs.
     """
-    ours, theirs = Pipe()
+    parent_end, child_end = Pipe()
     if first:
-        theirs.send_bytes(first)
-    errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - it ends with the process
+        child_end.send_bytes(first)
+    errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - closed with the process
     process = subprocess.Popen(
-        [*command, str(theirs.fileno())],
+        [*command, str(child_end.fileno())],
         cwd=Path(__file__).parents[2],
-        pass_fds=[theirs.fileno()],
+        pass_fds=[child_end.fileno()],
         stdout=subprocess.DEVNULL,
         stderr=errors,
     )
-    theirs.close()
-    return WorkerProcess(process, command, ours, errors, 0)
+    child_end.close()
+    return WorkerProcess(process, command, parent_end, errors, 0)
 
 
 READY = b'{"ready": true, "version": "", "arrays": []}'
 
 
 def kill(worker: Worker) -> None:
-    """End its process as the system does; returns once it is gone."""
+    """Kill its process and wait for its end."""
     assert worker._process is not None
     worker._process.process.kill()
     worker._process.process.wait()
 
 
 def start_dying(service: WorkerService, name: str, *, python: Path | None, threads: int | None) -> WorkerProcess:
-    """Start such a worker; to be planted in the place of START."""
+    """Start such a worker; a replacement for the function that START names."""
     assert service is WorkerService.SESSIONS
     return start_command([sys.executable, "-m", "tests.workflows.dying_child"])
 

@@ -1,7 +1,6 @@
-"""A runtime that gives wrong outputs on purpose: any runtime with one planted fault.
+"""A runtime with one planted fault, to test that a check finds it.
 
-For proving that a check would notice. It loads and runs the real one, so that everything
-but the numbers is real; it is never registered and never timed.
+It loads and runs a real runtime and changes the outputs only. It is not registered and not timed.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,9 +28,9 @@ class FaultyRuntime:
     """A runtime with one planted fault; see `runtimes.base.Runtime`.
 
     Args:
-        runtime: The real one, whose name it keeps.
-        fault: What goes wrong in every run.
-        seed: Seed of the faults that draw.
+        runtime: The real runtime, whose name it keeps.
+        fault: The fault of every run.
+        seed: Seed of faults that use random numbers.
     """
 
     measures_time = False
@@ -41,15 +40,15 @@ class FaultyRuntime:
         self._runtime, self._fault, self._seed = runtime, fault, seed
 
     def available(self) -> Supported | Unsupported:
-        """As the real one; see `Runtime.available`."""
+        """See `Runtime.available`."""
         return self._runtime.available()
 
     def version(self) -> str:
-        """As the real one; see `Runtime.version`."""
+        """See `Runtime.version`."""
         return self._runtime.version()
 
     def supports(self, model: "OnnxModel") -> Supported | Unsupported:
-        """As the real one; see `Runtime.supports`."""
+        """See `Runtime.supports`."""
         return self._runtime.supports(model)
 
     def load(self, model: "OnnxModel", options: LoadOptions) -> "PlantedSession":
@@ -60,7 +59,7 @@ class FaultyRuntime:
         """
         if not model.is_bare_attention:
             raise ModelError(
-                "A fault can be planted only in a model that is one attention and nothing around it.",
+                "A fault can be planted only in a model of one attention.",
                 hint="Export the attention alone.",
             )
         session = self._runtime.load(model, options)
@@ -68,7 +67,7 @@ class FaultyRuntime:
 
 
 class PlantedSession:
-    """A loaded model whose outputs are exchanged for those of a fault; see `runtimes.base.Session`."""
+    """A loaded model whose outputs have the fault; see `runtimes.base.Session`."""
 
     def __init__(self, session: Session, site: "AttentionSite", fault: Fault, *, seed: int) -> None:
         self._session, self._site, self._fault, self._seed = session, site, fault, seed
@@ -87,9 +86,9 @@ class PlantedSession:
         return plant_in(self._site, self._fault, inputs, self._session.run(inputs), seed=self._seed)
 
     def bind(self, inputs: Mapping[str, Array]) -> Callable[[], None]:
-        """As the real one, whose outputs are never read; see `Session.bind`."""
+        """Bind the real session, without the fault; see `Session.bind`."""
         return self._session.bind(inputs)
 
     def ran(self) -> RanReport:
-        """What really ran; see `Session.ran`."""
+        """The report of the real session; see `Session.ran`."""
         return self._session.ran()

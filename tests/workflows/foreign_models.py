@@ -1,4 +1,4 @@
-"""Models of other makers, with attentions that no site describes: behind a product, in a function, in an If."""
+"""Models from other exporters whose attentions no site describes: behind a MatMul, in a function, in an If."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 __all__ = ["SECRET", "WEIGHTS", "behind_product", "in_function", "in_if", "several", "without_attention"]
 
-SECRET = "SECRET"  # noqa: S105  # planted in every name, to be searched for
+SECRET = "SECRET"  # noqa: S105  # part of every name, so that tests can search for it
 _ATTENTION = ("K", "V", "", "PK", "PV")
 _DOMAIN = f"{SECRET}_domain"
 
@@ -40,13 +40,13 @@ def _attention(query: str, outputs: Sequence[str]) -> onnx.NodeProto:
 
 
 def behind_product() -> onnx.ModelProto:
-    """Attention of a query whose shape the graph does not state."""
+    """Attention with a query whose shape the graph does not declare."""
     product = helper.make_node("MatMul", ["Q", "W"], ["q0"])
     return _model([product, _attention("q0", ["Y", "PRK", "PRV"])], [numpy_helper.from_array(WEIGHTS, "W")])
 
 
 def in_function() -> onnx.ModelProto:
-    """The same in a function whose weights are the default of an attribute."""
+    """The same in a function whose weights are the default value of an attribute."""
     function = onnx.FunctionProto(name=f"{SECRET}_function", domain=_DOMAIN, doc_string=f"{SECRET}_text")
     function.input.extend(["x", "k", "v", "pk", "pv"])
     function.output.extend(["y", "prk", "prv"])
@@ -81,14 +81,14 @@ def in_if() -> onnx.ModelProto:
 
 
 def several() -> onnx.ModelProto:
-    """Three in a row, of which only the first is of known shape."""
+    """Three attentions in sequence; only the first has known shapes."""
     first = helper.make_node("Attention", ["Q", "K", "V"], ["y1"], name="a1")
     last = helper.make_node("Attention", ["y2", "K", "V"], ["Y"], name="a3")
     return _model([first, _attention("y1", ["y2", "PRK", "PRV"]), last])
 
 
 def without_attention() -> onnx.ModelProto:
-    """A model in which there is none."""
+    """A model without attention."""
     graph = helper.make_graph(
         [helper.make_node("Relu", ["Q"], ["Y"])], "graph", [_value("Q", "qs")], [_value("Y", "qs")]
     )

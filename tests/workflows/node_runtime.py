@@ -1,4 +1,4 @@
-"""onnx's evaluator whose Attention nodes follow a reading of our own: what a workaround writes around them counts."""
+"""ONNX's reference evaluator with Attention nodes that follow a chosen reading; all other nodes are evaluated too."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,17 +24,17 @@ Blocks = Callable[..., Iterator[HeadBlock]]
 
 @dataclass
 class NodeRuntime(OnnxReference):
-    """Right by the oracle, unless told otherwise.
+    """A runtime that computes with the oracle, with an optional fault.
 
     Args:
-        reading: Name of the reading that nodes follow where their spec can tell it; "" = the oracle's own.
-        refuses: Why a node of these inputs is refused, or "".
+        reading: Name of the reading that a node follows if it applies to its spec; "" = the oracle.
+        refuses: Returns why a node with these inputs is refused, or "".
         measures_time: Whether it may be timed.
     """
 
     reading: str = ""
     refuses: Callable[[AttentionSpec, AttentionInputs], str] = lambda *_: ""
-    measures_time: bool = False  # type: ignore[misc]  # told per runtime here
+    measures_time: bool = False  # type: ignore[misc]  # a field here
 
     def load(self, model: OnnxModel, options: LoadOptions) -> ReferenceSession:
         return ReferenceSession(model, ReferenceEvaluator(model.to_proto(), new_ops=[self._operator()]))
@@ -46,43 +46,43 @@ class NodeRuntime(OnnxReference):
             op_domain = ""
 
             def _run(self, *arrays: Array | None, **attributes: Any) -> tuple[Array, ...]:
-                given = AttentionInputs(**dict(zip(ONNX_INPUT_NAMES, arrays, strict=False)))
-                return runtime.answer(_spec(given, attributes), given)
+                inputs = AttentionInputs(**dict(zip(ONNX_INPUT_NAMES, arrays, strict=False)))
+                return runtime.outputs(_spec(inputs, attributes), inputs)
 
         return Attention
 
-    def answer(self, spec: AttentionSpec, given: AttentionInputs) -> tuple[Array, ...]:
+    def outputs(self, spec: AttentionSpec, inputs: AttentionInputs) -> tuple[Array, ...]:
         """The outputs of one node."""
-        refusal = self.refuses(spec, given)
+        refusal = self.refuses(spec, inputs)
         if refusal:
             raise SessionError(refusal)
         blocks: Blocks = head_blocks
         if self.reading and find_reading(self.reading).applies(spec):
             blocks = find_reading(self.reading).blocks
-        right = attend(spec, given)
-        output = np.zeros(right.output.shape)
+        truth = attend(spec, inputs)
+        output = np.zeros(truth.output.shape)
         with np.errstate(invalid="ignore", over="ignore"):
-            for block in blocks(spec, given):
+            for block in blocks(spec, inputs):
                 weights = softmax(block.logits(block.capped(block.scores())))
                 output[block.batch, block.head, block.rows] = weights @ block.value
-        kind = given.query.dtype
-        wanted = (output, right.present_key, right.present_value)
-        return tuple(np.zeros(0, kind) if array is None else array.astype(kind) for array in wanted)
+        dtype = inputs.query.dtype
+        results = (output, truth.present_key, truth.present_value)
+        return tuple(np.zeros(0, dtype) if array is None else array.astype(dtype) for array in results)
 
 
-def _spec(given: AttentionInputs, attributes: dict[str, Any]) -> AttentionSpec:
-    """What a 4-D node says of itself."""
+def _spec(inputs: AttentionInputs, attributes: dict[str, Any]) -> AttentionSpec:
+    """The spec of a 4-D node, from its inputs and attributes."""
     mask = MaskKind.NONE
-    if given.attn_mask is not None:
-        mask = MaskKind.BOOL if given.attn_mask.dtype == bool else MaskKind.FLOAT
+    if inputs.attn_mask is not None:
+        mask = MaskKind.BOOL if inputs.attn_mask.dtype == bool else MaskKind.FLOAT
     return AttentionSpec(
-        q_num_heads=given.query.shape[1],
-        kv_num_heads=given.key.shape[1],
-        head_dim=given.query.shape[3],
-        v_head_dim=given.value.shape[3],
+        q_num_heads=inputs.query.shape[1],
+        kv_num_heads=inputs.key.shape[1],
+        head_dim=inputs.query.shape[3],
+        v_head_dim=inputs.value.shape[3],
         is_causal=bool(attributes.get("is_causal")),
         softcap=attributes.get("softcap") or 0.0,
         scale=ScaleRule.INVERSE_SQRT if attributes.get("scale") is None else attributes["scale"],
         mask=mask,
-        has_past=given.past_key is not None,
+        has_past=inputs.past_key is not None,
     )

@@ -1,4 +1,4 @@
-"""A runtime that computes by the oracle, or by another reading of it: right and wrong runtimes without any kernel."""
+"""A runtime that computes with the oracle or with another reading: right and wrong runtimes without a kernel."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Arrays = dict[str, NDArray[np.generic]]
 
 @dataclass
 class OracleSession:
-    """Standard Attention nodes only."""
+    """Runs models of one ONNX Attention node."""
 
     model: OnnxModel
     blocks: Callable[..., Iterator[HeadBlock]]
@@ -41,8 +41,8 @@ class OracleSession:
     def outputs(self, spec: AttentionSpec, given: AttentionInputs) -> Arrays:
         node = next(iter(self.model.ir.graph))
         mode = node.attributes.get("qk_matmul_output_mode")
-        right = attend(spec, given, qk_mode=QkOutputMode(mode.as_int() if mode else 0))
-        output = np.zeros((*given.query.shape[:-1], right.output.shape[-1]))
+        truth = attend(spec, given, qk_mode=QkOutputMode(mode.as_int() if mode else 0))
+        output = np.zeros((*given.query.shape[:-1], truth.output.shape[-1]))
         heads_first = output
         if spec.layout is Layout.BSH:
             heads_first = output.reshape(*output.shape[:2], spec.q_num_heads, spec.v_head_dim).transpose(0, 2, 1, 3)
@@ -52,10 +52,9 @@ class OracleSession:
                 heads_first[block.batch, block.head, block.rows] = softmax(logits) @ block.value
         if spec.layout is Layout.BSH:
             output = heads_first.transpose(0, 2, 1, 3).reshape(output.shape)
-        wanted = (output, right.present_key, right.present_value, right.qk)
-        found = zip(node.outputs, wanted, strict=False)
+        results = zip(node.outputs, (output, truth.present_key, truth.present_value, truth.qk), strict=False)
         return {
-            value.name: array.astype(given.query.dtype) for value, array in found if value.name and array is not None
+            value.name: array.astype(given.query.dtype) for value, array in results if value.name and array is not None
         }
 
     def bind(self, inputs: Arrays) -> Callable[[], None]:
@@ -68,7 +67,7 @@ class OracleSession:
 
 
 def following(name: str) -> "OracleRuntime":
-    """A runtime that follows another reading wherever a spec can tell it."""
+    """A runtime that follows another reading for every spec to which it applies."""
     reading = find_reading(name)
 
     def blocks(spec: AttentionSpec, inputs: AttentionInputs) -> Iterator[HeadBlock]:
@@ -79,7 +78,7 @@ def following(name: str) -> "OracleRuntime":
 
 @dataclass
 class OracleRuntime:
-    """Takes every standard Attention."""
+    """Supports every ONNX Attention."""
 
     blocks: Callable[..., Iterator[HeadBlock]] = head_blocks
     name: str = "oracle"

@@ -47,10 +47,10 @@ class PlantedSession:
             if site.output not in outputs or not self.fault.applies(site.spec):
                 continue
             given = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
-            own = {_FAULT_NAMES.get(name, name): value for name, value in output_names(self.model, site).items()}
-            right = {name: outputs[value] for name, value in own.items() if value in outputs}
-            made = self.fault.plant(site.spec, given, right, np.random.default_rng(0))
-            outputs |= {own[name]: array for name, array in made.items() if own.get(name) in outputs}
+            values = {_FAULT_NAMES.get(name, name): value for name, value in output_names(self.model, site).items()}
+            right = {name: outputs[value] for name, value in values.items() if value in outputs}
+            wrong = self.fault.plant(site.spec, given, right, np.random.default_rng(0))
+            outputs |= {values[name]: array for name, array in wrong.items() if values.get(name) in outputs}
         return outputs
 
     def bind(self, inputs: Arrays) -> Callable[[], None]:
@@ -62,7 +62,7 @@ class PlantedSession:
 
 @dataclass
 class Planted:
-    """onnxruntime's CPU provider with a fault."""
+    """onnxruntime's CPU provider with a planted fault."""
 
     fault: Fault
     name: str = "ort-cpu"

@@ -1,4 +1,4 @@
-"""A faulty runtime is the real one but for the numbers of one fault."""
+"""A faulty runtime differs from the real one only in the outputs that the fault changes."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def _run(model: OnnxModel, fault: str, inputs: AttentionInputs) -> dict[str, np.
 
 
 def test_output_is_the_fault_and_the_cache_is_right(model: OnnxModel) -> None:
-    """The planted output stands in the place of the runtime's; what the fault leaves alone is the runtime's own."""
+    """The output has the fault; outputs that the fault does not change are those of the runtime."""
     inputs = draw_inputs(_CASE)
     outputs = _run(model, "softcap-ignored", inputs)
     wrong = AttentionSpec(**{**{name: getattr(_SPEC, name) for name in _SPEC.__slots__}, "softcap": 0.0})
@@ -45,7 +45,7 @@ def test_output_is_the_fault_and_the_cache_is_right(model: OnnxModel) -> None:
 
 
 def test_cache_fault_leaves_the_output(model: OnnxModel) -> None:
-    """A fault of the cache spoils one present output alone."""
+    """A fault of the cache changes one present output only."""
     inputs = draw_inputs(_CASE)
     outputs, truth = _run(model, "present-key-last-missing", inputs), attend(_SPEC, inputs)
     assert not outputs["present_key"][:, :, -1].any()
@@ -54,7 +54,7 @@ def test_cache_fault_leaves_the_output(model: OnnxModel) -> None:
 
 
 def test_everything_else_is_the_real_runtime(model: OnnxModel) -> None:
-    """Name, version, support and report are those of the runtime; it is never timed."""
+    """Name, version, support and report are those of the real runtime; it is not timed."""
     real = get_runtime("ort-cpu")
     faulty = FaultyRuntime(real, FAULTS[0])
     assert (faulty.name, faulty.version()) == (real.name, real.version())
@@ -68,8 +68,8 @@ def test_everything_else_is_the_real_runtime(model: OnnxModel) -> None:
         wrong.bind(feeds)()
 
 
-def test_outputs_given_are_not_changed(model: OnnxModel) -> None:
-    """Substituting leaves the arrays of the real run as they are."""
+def test_real_outputs_are_not_modified(model: OnnxModel) -> None:
+    """Planting a fault does not modify the arrays of the real run."""
     inputs = draw_inputs(_CASE)
     with get_runtime("ort-cpu").load(model, LoadOptions()) as session:
         outputs = session.run(inputs.onnx_feeds())
@@ -79,11 +79,10 @@ def test_outputs_given_are_not_changed(model: OnnxModel) -> None:
     assert not planted["Y"].any()
 
 
-def test_only_one_attention_takes_a_fault() -> None:
-    """A model without an attention of its own is refused in words."""
+def test_only_a_bare_attention_can_have_a_fault() -> None:
+    """A model that is not one attention is an error."""
     with pytest.raises(ModelError) as refused:
         FaultyRuntime(get_runtime("ort-cpu"), FAULTS[0]).load(load_model(product()), LoadOptions())
     assert str(refused.value) == (
-        "A fault can be planted only in a model that is one attention and nothing around it. "
-        "Export the attention alone."
+        "A fault can be planted only in a model of one attention. Export the attention alone."
     )

@@ -1,4 +1,4 @@
-"""Modules that the workflows are tried on; nothing of the product in them."""
+"""torch modules for the tests of the workflows; they do not use sdpa_onnx."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class SelfAttention(nn.Module):
-    """Self attention with projections, as small as it can be."""
+    """A minimal self-attention with projections."""
 
     def __init__(self, *, bias: bool = True) -> None:
         super().__init__()
@@ -48,28 +48,28 @@ class Scaled(nn.Module):
 
 
 class ScaledByHand(nn.Module):
-    """Attention written by hand, whose scale is one over the number of keys."""
+    """Handwritten attention with scale one over the number of keys."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.transpose(-1, -2) * (1 / k.shape[2])).softmax(-1) @ v
 
 
 class ScaledByCount(nn.Module):
-    """The same, with a scale that no Python number shows."""
+    """The same, with a scale that exists only as a tensor."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.transpose(-1, -2) / torch.ones(k.shape[2]).sum()).softmax(-1) @ v
 
 
 class CausalWhenLong(nn.Module):
-    """Causal for more than five queries, as models are that see a prompt first and single tokens later."""
+    """Causal for more than five queries, like models that get a prompt first and single tokens later."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return functional.scaled_dot_product_attention(q, k, v, is_causal=bool(q.shape[-2] > 5))
 
 
 class MaskedWhenLong(nn.Module):
-    """A window of four keys for more than twenty keys, and no mask before."""
+    """A window of four keys for more than twenty keys, else no mask."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         near = torch.arange(k.shape[-2]) < 4
@@ -77,7 +77,7 @@ class MaskedWhenLong(nn.Module):
 
 
 class WithoutAttention(nn.Module):
-    """A product and nothing else."""
+    """One linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
