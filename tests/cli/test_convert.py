@@ -17,7 +17,7 @@ from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import NAN_ROWS
 from sdpa_onnx.graph.lower.lower import lower
-from sdpa_onnx.workflows.choose_form.form_trial import FormSessions, ProbeAnswer
+from sdpa_onnx.workflows.choose_form.form_trial import FormSessions, ProbeOutcome
 from tests.cli.invoke import Shell
 from tests.workflows.convert_sources import with_padding, with_projections
 
@@ -195,13 +195,13 @@ def test_timeout_prints_a_hint(
     shell: Shell, foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hint about --timeout is printed if a record has the outcome timed out, and only then."""
-    late = ProbeAnswer(kind=Conformity.CRASHED, message="ort-cpu gave no answer in 0.1 s.", is_timeout=True)
+    late = ProbeOutcome(kind=Conformity.CRASHED, message="ort-cpu gave no answer in 0.1 s.", is_timeout=True)
     with monkeypatch.context() as patch:
-        patch.setattr("sdpa_onnx.workflows.choose_form.workarounds._KNOWN", {})
-        patch.setattr(FormSessions, "ask", lambda *_, **__: late)
+        patch.setattr("sdpa_onnx.workflows.choose_form.workarounds._CACHE", {})
+        patch.setattr(FormSessions, "run_probe", lambda *_, **__: late)
         ended = shell("convert", "foreign.onnx", "-o", "x.onnx", "--form", "blocked")
     assert ended.code == 1
-    assert "not converted: ort-cpu gave no answer in 0.1 s: nothing is known of this form." in ended.stdout
+    assert "not converted: ort-cpu gave no answer in 0.1 s: this form could not be probed." in ended.stdout
     assert ended.stdout.splitlines()[-1] == TIMEOUT_HINT
     again = shell("convert", "foreign.onnx", "-o", "x.onnx", "--form", "blocked")
     assert again.code == 0
