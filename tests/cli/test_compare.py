@@ -136,7 +136,7 @@ def test_benchmark_files_of_another_tool_are_reported_and_not_gated(shell: Shell
     ended = shell("compare", "a.json", "b.json")
     assert ended.code == 0
     assert (
-        "its median is 2.000 times that of BASE, but the two were timed alone, at two moments of a noisy machine."
+        "its median is 2.000 times that of BASE, but each was timed alone, at two moments of a noisy machine."
         in " ".join(ended.stdout.split())
     )
     assert shell("compare", "a.json", "b.json", "--strict").code == 1

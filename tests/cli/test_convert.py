@@ -123,7 +123,7 @@ def test_file_that_already_has_the_form(shell: Shell) -> None:
     [
         (
             ["bare.onnx", "-o", "x.onnx", "--form", "decomposed", "--opset", "18"],
-            "The model has opset 23, which cannot be lowered to 18. Leave out --opset, or give 23.",
+            "The model has opset 23, which cannot be lowered to 18. Omit --opset, or pass 23.",
         ),
         (["none.onnx", "-o", "x.onnx", "--form", "attention"], "Cannot read none.onnx: there is no such file."),
         (

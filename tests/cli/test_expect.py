@@ -66,7 +66,7 @@ def test_verify_reports_vanished_findings(shell: Shell) -> None:
 def test_a_mistake_in_the_file_costs_no_work(shell: Shell, command: tuple[str, ...]) -> None:
     """It is reported before a model is loaded or a folder is created."""
     Path("known.toml").write_text('[[known]]\nkind = "agreement"\n')
-    sentence = "known.toml, entry 1: 'why' is missing. Say why this is known: a link or a sentence."
+    sentence = "known.toml, entry 1: 'why' is missing. State why this is known: a link or a sentence."
     assert shell.refusal(*command, "--expect", "known.toml") == sentence
 
 

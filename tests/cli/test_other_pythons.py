@@ -53,7 +53,7 @@ def test_interpreter_that_does_not_exist(bad_pythons: Shell, command: tuple[str,
     """The message has the absolute path."""
     assert bad_pythons.refusal(*command, "none/python") == (
         f"{command[-1]} {Path.cwd() / 'none/python'}: there is no such file. "
-        "Give an environment's interpreter, such as old/bin/python."
+        "Pass an environment's interpreter, such as old/bin/python."
     )
 
 

@@ -28,7 +28,7 @@ from sdpa_onnx.workflows.choose_form.form_strategy import FixedForm
 from sdpa_onnx.workflows.choose_form.runtime_strategies import RuntimeForm
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.convert.float64_graph import Float64Graph
-from sdpa_onnx.workflows.convert.output_check import OutputRun, judge_end, relative_yardstick
+from sdpa_onnx.workflows.convert.output_check import OutputRun, judge_output, relative_yardstick
 
 Array = NDArray[np.generic]
 Arrays = Mapping[str, Array]
@@ -164,7 +164,7 @@ class Source:
         triples = zip(self.truths, self.runs, runs, strict=True)
         ends = [OutputRun(truth=truth[name], source=own[name], actual=values[name]) for truth, own, values in triples]
         yardstick = relative_yardstick(ends)
-        return [judge_end(end, yardstick) for end in ends]
+        return [judge_output(end, yardstick) for end in ends]
 
 
 def run(model: OnnxModel, feeds: Sequence[Arrays], more: Sequence[str] = ()) -> Iterator[dict[str, Array]]:

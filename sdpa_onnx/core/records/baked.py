@@ -1,6 +1,6 @@
-"""What stays fixed in a graph although it should follow a size: an axis, or a setting of an attention.
+"""Parts of records: axes and settings that are baked into a graph although they should follow a size.
 
-Parts of records; how they are found is told in `workflows.verify.dynamic_axes`.
+Does not find them: `workflows.verify.dynamic_axes` does.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ __all__ = ["BakedAxis", "BakedSetting"]
 
 
 class BakedAxis(msgspec.Struct, frozen=True, kw_only=True):
-    """An axis that should change and does not: which, to what, and the node if known."""
+    """An axis that should be dynamic and is fixed: its name, the evidence, and the node if known."""
 
     axis: str
     node: str = ""

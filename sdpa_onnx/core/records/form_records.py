@@ -1,4 +1,7 @@
-"""What choosing a form writes: one form of one attention on one runtime, probed and timed."""
+"""The record of the choice of a form: one form of one attention on one runtime, probed and timed.
+
+Probes and times nothing.
+"""
 
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.verdicts import Conformity
@@ -9,19 +12,19 @@ __all__ = ["FormRecord"]
 class FormRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="form"):
     """One form of an attention, tried on a runtime.
 
-    `outcome` is ok where its probes are right, disagrees, unsupported or failed where they are wrong,
-    refused or crashed whatever is worked around; `reason` says then why, else why it was not chosen.
+    `outcome` is ok if its probes are right, and disagrees, unsupported or failed if they are wrong,
+    refused or crashed with every workaround; `reason` is then the cause, else why it was not chosen.
 
     Args:
         site: Which attention of the model.
         dtype: Element type.
         arm: The form and what varies within it, such as `blocked/decomposed`.
-        sizes: Sizes that it was timed at; none where its probes fail.
+        sizes: Sizes that it was timed at; none if its probes fail.
         past_seq_len: Keys in the cache at these sizes; -1 without one.
-        workarounds: Words of the workarounds that it is written with.
-        evidence: What goes wrong without them, one sentence.
-        verdict: What the probes say; None if none was run.
-        probes: Questions asked.
+        workarounds: Names of the workarounds that it is written with.
+        evidence: What fails without them, one sentence.
+        verdict: Verdict of the probes; None if none was run.
+        probes: Number of probes.
         threads: Threads inside one operator.
         median_seconds: Of one call, at these sizes; 0 if it was not timed.
         ratio, ratio_low, ratio_high: This arm over the fastest (below 1 = faster), with its 95 % interval.

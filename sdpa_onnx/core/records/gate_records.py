@@ -1,4 +1,7 @@
-"""What a comparison of BASE and HEAD writes: one record a gate and case, with its word and its evidence."""
+"""The records of a comparison of BASE and HEAD: one record per gate and case, with its verdict and evidence.
+
+Decides no gate: `core.compare` does.
+"""
 
 from enum import StrEnum
 
@@ -11,7 +14,7 @@ __all__ = ["Gate", "GateRecord", "GateVerdict"]
 
 
 class Gate(StrEnum):
-    """What must not become worse."""
+    """The property that must not become worse."""
 
     AGREEMENT = "agreement"
     GRAPH = "graph"
@@ -20,11 +23,11 @@ class Gate(StrEnum):
 
 
 class GateVerdict(StrEnum):
-    """What a gate says of one case.
+    """Verdict of a gate on one case.
 
-    SAME: no change that the gate minds. BETTER: improved. CHANGED: other than before, neither better nor worse.
-    WORSE: worse, inside what is allowed. REGRESSION: worse than that; it fails. UNDECIDED: measured, and the question
-    is open. NOT_COMPARABLE: the two cannot be set against each other. APPEARED, DISAPPEARED: only in HEAD or in BASE.
+    SAME: no relevant change. BETTER: improved. CHANGED: different, neither better nor worse.
+    WORSE: worse, within the limit. REGRESSION: worse than the limit; it fails. UNDECIDED: measured, without a
+    decision. NOT_COMPARABLE: the two cannot be compared. APPEARED, DISAPPEARED: only in HEAD or in BASE.
     """
 
     SAME = "same"
@@ -39,31 +42,31 @@ class GateVerdict(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether the gate could not be asked or gave no answer: told, and a failure only where all must be decided."""
+        """Whether the gate could not be applied or has no decision: a failure only if every gate must be decided."""
         return self in (GateVerdict.UNDECIDED, GateVerdict.NOT_COMPARABLE, GateVerdict.DISAPPEARED)
 
 
 class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="gate"):
     """One gate on one case.
 
-    Its outcome is DISAGREES where the gate fails, SKIPPED where it is open, else OK.
+    Its outcome is DISAGREES if the gate fails, SKIPPED if it is open, else OK.
 
     Args:
-        gate: Which gate.
-        word: What it says.
+        gate: The gate.
+        word: Its verdict.
         arm: Name of the arm, for timing.
         subject, site: What was judged, and its name; inputs: ladder step or probe; dtype: element type.
         spec, past_seq_len: As in `AgreementRecord`.
-        sizes: Sizes of the case. threads: Threads inside one operator; 0 where none is told.
-        base, head: What either had, in a few words.
-        evidence: Why the word holds, sentences.
-        ratio, ratio_low, ratio_high: Time of HEAD over BASE with the interval that decided; -1 where there is none.
-        confidence: Of that interval. margin: Slow-down that is allowed, as a share; -1 where none was asked.
-        p_value: Of a ratio of 1 + margin, all comparisons of the table counted; -1 where there is none.
-        base_seconds, head_seconds: Median of a call, where both were timed interleaved; -1 where they were not.
-        base_bytes, head_bytes: Peak memory above the loaded state; -1 where it is not known.
-        amount: How much is wrong, in one number: of agreement the largest error over what is allowed, of a graph its
-            nodes that run or the bytes of its file over BASE's, whichever is more; -1 where it is not known.
+        sizes: Sizes of the case. threads: Threads inside one operator; 0 if unknown.
+        base, head: Value of BASE and of HEAD, in a few words.
+        evidence: Reason of the verdict, sentences.
+        ratio, ratio_low, ratio_high: Time of HEAD over BASE with the interval that decided; -1 if there is none.
+        confidence: Of that interval. margin: Allowed slow-down, as a share; -1 if none was requested.
+        p_value: Of a ratio of 1 + margin, corrected for all comparisons of the table; -1 if there is none.
+        base_seconds, head_seconds: Median of a call, if both were timed interleaved; else -1.
+        base_bytes, head_bytes: Peak memory above the loaded state; -1 if unknown.
+        amount: Size of the finding, in one number: for agreement the largest error over its limit, for a graph its
+            nodes that run or the bytes of its file over BASE's, whichever is more; -1 if unknown.
     """
 
     gate: Gate = Gate.AGREEMENT

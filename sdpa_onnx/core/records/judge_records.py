@@ -1,4 +1,7 @@
-"""What the judge's other questions write: features of an operator, planted faults, the first bad node."""
+"""Records of conformance (features of an operator), of planted faults, and of the first bad node.
+
+Judges nothing.
+"""
 
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.subject import Subject
@@ -8,26 +11,26 @@ __all__ = ["ConformanceRecord", "LocatedRecord", "PlantedRecord"]
 
 
 class ConformanceRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="conformance"):
-    """What one runtime does with one feature of an attention operator.
+    """Result of one runtime on one feature of an attention operator.
 
     `outcome` is ok, disagrees, unsupported or failed for right, wrong, refused and crashed.
 
     Args:
         feature: Stable slug, such as `causal-past-one-query`.
-        group: Heading that it stands under, such as `causal`.
+        group: Heading of the feature, such as `causal`.
         title: The same feature in words.
         operator: `Attention`, `com.microsoft.MultiHeadAttention`, ..., or a form of ours.
         dtype: Element type.
         verdict: See `Conformity`; None if the feature was skipped (see `reason`).
-        path: "native" or "expanded"; "" where nothing ran.
-        path_nodes: Nodes that the operator became, 1 if native, 0 where unknown.
-        observed: What was seen on a disputed point: zero, nan, mean-of-values, unmasked,
-            upper-left, past, bottom-right, ...; "" where nothing is disputed.
-        reading: The dated reading of the operator's text that this follows; "" if none is known.
-        diagnosis: The evidence in one sentence, with the named fault where one fits.
+        path: "native" or "expanded"; "" if nothing ran.
+        path_nodes: Nodes that replace the operator, 1 if native, 0 if unknown.
+        observed: Behaviour on a disputed point: zero, nan, mean-of-values, unmasked,
+            upper-left, past, bottom-right, ...; "" if nothing is disputed.
+        reading: The dated interpretation of the operator's text that this follows; "" if none is known.
+        diagnosis: The evidence in one sentence, with the named fault if one matches.
         max_abs_error: Largest |actual - oracle| over all outputs and cases of the feature.
         max_bound_ratio: Largest error over its proven bound.
-        cases: Cases run; wrong_cases: cases that are wrong.
+        cases: Number of cases run; wrong_cases: number of wrong cases.
         repeat: Command that runs this row again.
     """
 
@@ -50,17 +53,17 @@ class ConformanceRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind",
 
 
 class PlantedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="planted"):
-    """One kind of fault, planted in the outputs of a check to see whether the check would notice.
+    """One kind of fault, planted in the outputs of a check to test whether the check detects it.
 
-    `outcome` is ok if it would, failed if it would not, skipped where the fault changes no
-    output that the check looks at.
+    `outcome` is ok if it does, failed if it does not, skipped if the fault changes no
+    output that the check reads.
 
     Args:
         site: Which attention of the model.
         dtype: Element type.
         fault: Stable slug, such as `causal-upper-left`.
         says: What a runtime with the fault does, one clause.
-        caught_by: The first inputs that showed it, such as "probe poison"; "" if none did.
+        caught_by: The first inputs that detect it, such as "probe poison"; "" if none does.
     """
 
     site: str = ""
@@ -76,17 +79,17 @@ class LocatedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
     `outcome` is disagrees if one was found, ok if none was.
 
     Args:
-        subject, site: The judgement that disagreed: what it is about, and its name.
-        sizes: Sizes that it disagreed at.
-        inputs: The step that it disagreed on.
+        subject, site: The judgement that disagrees: its subject, and its name.
+        sizes: Sizes at which it disagrees.
+        inputs: The step at which it disagrees.
         node: Its name; the first of a group; "" if none was found.
         op_type: Its operator.
-        value: The output that is off.
-        verdict: WRONG if that is proven, SUSPICIOUS beyond the rule for single nodes.
+        value: The output with the error.
+        verdict: WRONG if the error is proven, SUSPICIOUS if it exceeds the rule for single nodes.
         max_abs_error: Largest error beyond its limit; allowed: that limit.
         group: Nodes that are wrong only together, in graph order.
-        judged, not_judged: Nodes that were judged by themselves, and that could not be.
-        diagnosis: All of it in words.
+        judged, not_judged: Number of nodes that were judged by themselves, and that could not be.
+        diagnosis: The finding in words.
     """
 
     subject: Subject = Subject.ATTENTION

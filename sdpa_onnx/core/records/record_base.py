@@ -1,4 +1,4 @@
-"""The fields that every record has, and the sizes that tables group by."""
+"""The fields that every record has, and the sizes that tables group by. Reads and writes no file."""
 
 import msgspec
 
@@ -14,16 +14,16 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Args:
         schema: Version of this format.
-        cell: sha256 of what was run (spec, sizes, dtype, form, opset, runtime,
+        cell: sha256 of the cell (spec, sizes, dtype, form, opset, runtime,
             options, seed), hex; "" outside a run.
-        job: What wrote it: one job's records are complete or void together.
-        parts: Records that the job writes.
+        job: The job that wrote it: the records of one job are valid only together.
+        parts: Number of records that the job writes.
         case: Case id or target name, for people.
         target: What was exported or read: a use, `sdpa`, a class or a file.
-        form: Graph form: decomposed or attention; "" where there is none (torch).
-        opset: Operator-set version; 0 where there is none.
-        runtime: Runtime name; "" where none ran.
-        outcome: What became of it.
+        form: Graph form: decomposed or attention; "" if there is none (torch).
+        opset: Operator-set version; 0 if there is none.
+        runtime: Runtime name; "" if none ran.
+        outcome: See `Outcome`.
         reason: Why it is not OK; "" if it is.
         warnings: Doubts, each one sentence.
     """
@@ -43,7 +43,7 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a case that charts and tables group by; -1 = not applicable."""
+    """The sizes of a case that charts and tables group by; -1 = not applicable."""
 
     batch_size: int = -1
     q_seq_len: int = -1

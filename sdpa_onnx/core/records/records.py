@@ -1,7 +1,7 @@
-"""What a run writes: one record a line, each with its schema, kind and outcome.
+"""The records of a run, one per line of JSON, each with its schema, kind and outcome.
 
-Units stand in the names; nothing is NaN in place of a reason. Reading and
-writing files is the store's.
+Names contain the units; an unknown value has a reason and is never NaN. Does not
+read or write files: the store does.
 """
 
 import math
@@ -55,31 +55,31 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     """One output of one attention judged against the float64 oracle.
 
     Args:
-        spec, past_seq_len: What the case computes and the keys in its cache, where it is one attention by itself;
-            None and -1 of a larger model.
-        subject: What is judged; site: its name, "" where a whole model failed.
+        spec, past_seq_len: What the case computes and the keys in its cache, if it is one attention by itself;
+            None and -1 for a larger model.
+        subject: What is judged; site: its name, "" if the model failed.
         sizes: Sizes it was judged at.
         dtype: Element type.
         precision: The declared arithmetic.
-        verdict: The judge's word, or None if nothing was judged.
+        verdict: The verdict of the judge, or None if nothing was judged.
         max_abs_error: Largest |actual - oracle|.
         max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a
-            fault. Of an output of the model it is the error over what is allowed there.
+            fault. For an output of the model it is the error over its limit.
         not_finite: Elements that are NaN or infinite without cause; they have no ratio.
-        kappa: Root mean square of error / sigma over the elements judged statistically; about 1 at
-            most where the declared arithmetic ran; -1 if none was.
+        kappa: Root mean square of error / sigma over the elements judged statistically; at most about 1
+            if the declared arithmetic ran; -1 if none was.
         max_z: Largest |error| / sigma among them; -1 if none was.
         max_relative_error, max_ulp_error, cosine: Printed for comparison, never decide.
-        diagnosis: What the evidence says, one sentence.
-        inputs: Ladder step, probe or sizes that the inputs came from.
+        diagnosis: The evidence, one sentence.
+        inputs: Ladder step, probe or sizes of the inputs.
         spread: Standard deviation of the logits, or -1 if the module's own.
         seed: Seed of the inputs.
-        judged_rows, total_rows: Rows of (batch, head, query) judged and present.
+        judged_rows, total_rows: Number of rows (batch, head, query) judged and present.
         scale_error_proven: Smallest relative error of the scale that this
             judgement proves wrong (METHOD A), or -1 if not computed.
         ran: Operator types that ran, with their node counts.
-        expanded: Operators that the runtime replaced by their body, with the nodes that came of each.
-        fused: Operators that ran and do not stand in the model, with their node counts.
+        expanded: Operators that the runtime replaced by their body, with the number of nodes of each.
+        fused: Operators that ran and are not in the model, with their node counts.
         providers: Nodes per execution provider.
     """
 
@@ -119,7 +119,7 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
         dynamic_axes: Names of the axes that may change.
         baked: Axes that were found fixed.
         settings: Settings of attentions that were found fixed.
-        sizes_tried: How many sizes never traced were run.
+        sizes_tried: Number of untraced sizes that were run.
         nodes: Nodes per operator type as saved.
         seconds: Wall time of the export.
         model: File or content hash.
@@ -140,13 +140,13 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     Args:
         node: Its name in the graph.
         dialect: How it is written.
-        spec: What it computes, or None where it is not read.
+        spec: What it computes, or None if it cannot be read.
         dynamic_axes: Names of the axes of the graph that may change.
         baked: Axes of the graph that were found fixed by running it.
         static_axes: Batch and sequence axes that the file declares fixed, each one clause.
         scale_doubt: Why the scale may belong to one length only; "" without doubt.
         sizes_tried: Size sets that were run; 0 if none was.
-        converted_to: The form that `convert` wrote it in; "" where it stayed as it was.
+        converted_to: The form that `convert` wrote; "" if it stays unchanged.
     """
 
     node: str = ""
@@ -161,20 +161,20 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
 
 
 class RuntimeRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="runtime"):
-    """One runtime as found on this machine."""
+    """One runtime on this machine."""
 
     version: str = ""
     measures_time: bool = True
 
 
 class MeasuredValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured number beside its prediction.
+    """A measured number and its prediction.
 
     Args:
         value: As measured.
-        predicted: Exact prediction at this size, or None where there is none.
+        predicted: Exact prediction at this size, or None if there is none.
         standard_error: Of the measured value, from independent draws of the keys.
-        z: Deviation in standard errors, brought to the normal scale for the number of draws, or None.
+        z: Deviation in standard errors, transformed to the normal scale for the number of draws, or None.
     """
 
     value: float
@@ -184,7 +184,7 @@ class MeasuredValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SaturationRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="saturation"):
-    """What one scale rule does to the softmax at one width and length.
+    """Effect of one scale rule on the softmax at one width and length.
 
     Args:
         scale_rule: "none", "1/sqrt(d_k)" or "1/d_k".
@@ -223,12 +223,12 @@ Record = (
 
 
 def encode_record(record: Record) -> bytes:
-    """One line of JSON, without the newline; the same record gives the same bytes."""
+    """One line of JSON, without the newline; equal records have equal bytes."""
     return msgspec.json.encode(record, order="sorted")
 
 
 def require_finite(record: Record) -> None:
-    """Refuse a record that JSON cannot hold.
+    """Refuse a record that JSON cannot represent.
 
     Raises:
         RecordFormatError: If a number is NaN or infinite; its field is named.
@@ -242,16 +242,16 @@ def require_finite(record: Record) -> None:
 
 
 def decode_record(line: bytes, *, where: str) -> Record:
-    """Read one line back.
+    """Decode one line.
 
     Raises:
-        RecordFormatError: If the line is no record, or one of a timing that cannot be; `where` (file:line) is named.
+        RecordFormatError: If the line is no record, or a timing with impossible figures; names `where` (file:line).
     """
     try:
         record: Record = msgspec.json.decode(line, type=Record)
     except msgspec.MsgspecError as error:
         raise RecordFormatError(f"{where}: {error}.") from error
-    except UnicodeDecodeError as error:  # older msgspec lets it through
+    except UnicodeDecodeError as error:  # older msgspec does not convert it
         raise RecordFormatError(f"{where}: Invalid UTF-8 encoded string.") from error
     except RecursionError as error:
         raise RecordFormatError(f"{where}: it is nested too deeply.") from error
@@ -267,14 +267,14 @@ def decode_record(line: bytes, *, where: str) -> Record:
 
 
 class _LaterFields(msgspec.Struct, frozen=True):
-    """Fields that records of earlier versions lack: whether a line has them."""
+    """Fields that records of earlier versions lack; UNSET if a line lacks them."""
 
     subject: str | msgspec.UnsetType = msgspec.UNSET
     spec: dict[str, object] | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def _completed(record: Record, later: _LaterFields) -> Record:
-    """The record with the fields that came later, from what earlier versions wrote in their stead."""
+    """The record with the later fields filled in, from the fields that earlier versions wrote instead."""
     if later.subject is msgspec.UNSET and isinstance(record, AgreementRecord | LocatedRecord | GateRecord):
         subject, site = from_earlier_site(record.site)
         record = msgspec.structs.replace(record, subject=subject, site=site)

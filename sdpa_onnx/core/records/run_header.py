@@ -1,6 +1,6 @@
-"""What a run says of itself as a whole: when, where, with what.
+"""The metadata of a run: when, on which machine, with which versions and settings.
 
-Holds no results and reads no machine: whoever ran fills it in.
+Holds no results and does not inspect the machine: the runner fills it in.
 """
 
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ __all__ = ["RunHeader"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """The circumstances of a run; `run.json` is its JSON.
+    """The metadata of a run; `run.json` is its JSON.
 
     Args:
         suite: Name of the suite or file that was run.
         plan_hash: sha256 of the suite as read, hex.
-        started: ISO 8601 time; finished: the same, or None if it was cut short.
+        started: ISO 8601 time; finished: the same, or None if it was interrupted.
         command: The command line that repeats the run.
-        environment: What the machine is: cpu, cores, os, python.
+        environment: The machine: cpu, cores, os, python.
         versions: Package -> version.
         threads: Threads inside one operator.
         seed: Of weights and inputs.
-        ceilings: Measured ceilings; units stand in the names
+        ceilings: Measured ceilings; the names contain the units
             (gemm_flops_per_second, exps_per_second).
         calibration: How much two processes of one model differ on this machine: between_sd, degrees.
-        planned_cells: Cells in the plan; done_cells: those with a record.
+        planned_cells: Number of cells in the plan; done_cells: number with a record.
     """
 
     suite: str
@@ -44,5 +44,5 @@ class RunHeader:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run came to its end with every planned cell."""
+        """Whether the run finished with every planned cell."""
         return self.finished is not None and self.done_cells >= self.planned_cells

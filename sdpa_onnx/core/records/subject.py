@@ -1,4 +1,7 @@
-"""What a judgement is about: an attention, an output of the model, or the reading of an attention."""
+"""The subject of a judgement: an attention, an output of the model, or how an attention was read.
+
+Also converts the names of earlier versions. Judges nothing.
+"""
 
 from enum import StrEnum
 from typing import assert_never
@@ -7,10 +10,10 @@ __all__ = ["Subject", "earlier_site", "from_earlier_site"]
 
 
 class Subject(StrEnum):
-    """What a judgement is about; `site` of the record is its name.
+    """The subject of a judgement; `site` of the record is its name.
 
-    ATTENTION: one attention, judged on its own inputs. OUTPUT: an output of the whole model, which has a rule instead
-    of a proven bound. READING: what was read from the graph of an attention, judged by what the source computes.
+    ATTENTION: one attention, judged on its own inputs. OUTPUT: an output of the model, which has a rule instead
+    of a proven bound. READING: the spec that was read from the graph, judged by the values of the source.
     """
 
     ATTENTION = "attention"
@@ -18,12 +21,12 @@ class Subject(StrEnum):
     READING = "reading"
 
 
-# Earlier versions had no field for it and put it before the name.
+# Earlier versions had no such field and put a prefix before the name.
 _OUTPUT, _READING = "end:", "read:"
 
 
 def earlier_site(subject: Subject, site: str) -> str:
-    """The name as earlier versions wrote it, by which their lists of known findings name it.
+    """The name as earlier versions wrote it, which their lists of known findings contain.
 
     Example:
         >>> earlier_site(Subject.OUTPUT, "Y")

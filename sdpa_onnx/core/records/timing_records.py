@@ -1,4 +1,7 @@
-"""What a comparison of times writes: one record an arm. Whether its figures can be is asked in timing_limits.py."""
+"""The timing record: one per arm of a comparison.
+
+Does not check that its figures are possible: timing_validity.py does.
+"""
 
 import msgspec
 
@@ -15,42 +18,42 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     Args:
         group: The comparison; its arms were timed in one interleaved run.
         sizes: Sizes of the case.
-        spec, past_seq_len: What the case computes and the keys in its cache, where it is one attention by itself;
-            None and -1 of a larger model.
+        spec, past_seq_len: What the case computes and the keys in its cache, if it is one attention by itself;
+            None and -1 for a larger model.
         dtype: Element type.
         arm: Name of this arm; baseline: name of the arm that ratios refer to.
         median_seconds, median_low, median_high: Median over launches of the median
-            visit, by the chosen clock, seconds a call, with the 95 % t interval over launches; of one launch
+            visit, by the chosen clock, seconds per call, with the 95 % t interval over launches; for one launch
             the interval is that number.
         wall_min_seconds: Smallest wall time of a call.
         ratio, ratio_low, ratio_high: This arm over the baseline, paired block by
             block (below 1 = faster), with its interval; 1 for the baseline.
         clock: "wall" or "cpu"; threads: threads inside one operator.
         disturbed: Share of calls that lost time to other processes.
-        calls, blocks: How much was measured; steady: warm-up reached a steady state.
+        calls, blocks: Number of calls and blocks; steady: warm-up reached a steady state.
         useful_flops, executed_flops: Operations of one call that count and that a
             kernel without skipping does.
         exps: Exponentials of one call; bytes_moved: fused lower bound.
         roof_share: Share of the measured GEMM + exp roof that the arm reaches
             on useful work, 0..1.
-        verdict: The word for the ratio (METHOD B.4); None for the baseline and in records of earlier versions.
-        launches: Processes of this arm that were measured; 1 = in our own process.
+        verdict: Verdict on the ratio (METHOD B.4); None for the baseline and in records of earlier versions.
+        launches: Number of processes of this arm that were measured; 1 = in our own process.
         confidence: Of the interval of the ratio.
         log_ratio_se, degrees: Standard error of the log ratio, differences between processes included, and the
-            degrees of freedom of its t distribution; -1 where it was not estimated.
-        between_sd: The calibration that went into it.
+            degrees of freedom of its t distribution; -1 if it was not estimated.
+        between_sd: The calibration that it uses.
         detectable: Smallest slow-down found with 80 % power, as a share; -1 if unknown.
-        launches_needed: About how many launches more would give a word; 0 if there is one.
+        launches_needed: Approximate number of further launches for a verdict; 0 if there is one.
         ratio_wall, ratio_cpu: The ratio by each clock; -1 if unknown.
         create_seconds, first_seconds, new_length_seconds, idle_seconds: Session creation, first run, first run at
-            another length, run after idling; wall time, median over launches; -1 where not measured.
-        kernel_seconds: Time inside kernels of a call; host_seconds: the rest of the call; -1 where not measured.
+            another length, run after idling; wall time, median over launches; -1 if not measured.
+        kernel_seconds: Time inside kernels of a call; host_seconds: the rest of the call; -1 if not measured.
         peak_memory_bytes: Greatest resident memory of the first run above the loaded state; -1 if unknown.
         cache: "warm" or "cold": whether calls found their inputs in the processor's caches.
         bound_by: What bounds the case on this machine: "products", "exponentials", "memory" or "host"; "" if unknown.
         switches, faults: Involuntary context switches and page faults over all visits; -1 if not counted.
-        runtime_version: As the worker saw it; python: label of another environment, "" for ours.
-        options: Settings of the runtime that differ from the usual ones.
+        runtime_version: As the worker reports it; python: label of another environment, "" for ours.
+        options: Settings of the runtime that differ from the default.
         model_nodes: Nodes of the file by operator type; model_bytes: its size, -1 if unknown.
         samples: File of raw samples, relative to the run folder.
         ran: Operator types that ran, with their node counts.

@@ -1,6 +1,6 @@
-"""Whether the figures of a timing can be: a file may hold anything, and what is read decides over pull requests.
+"""Check that the figures of a timing record are possible: a file may contain anything, and decides over pull requests.
 
-Only what no measurement can give is refused, never what is unlikely.
+Refuses only figures that no measurement can produce, never unlikely ones.
 """
 
 from dataclasses import dataclass
@@ -13,42 +13,42 @@ __all__ = ["impossible"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limits:
-    """What figures may be: least and most included, or the number that stands for "not told"."""
+    """Range of a figure: least and most included, or the number that means "unknown"."""
 
     least: float
     most: float
-    untold: float | None = None
+    unknown: float | None = None
 
     def fault(self, value: float) -> str:
-        """What is wrong with a value, or ""."""
-        if self.least <= value <= self.most or value == self.untold:
+        """Why a value is impossible, or ""."""
+        if self.least <= value <= self.most or value == self.unknown:
             return ""
-        untold = "" if self.untold is None else f" nor {self.untold:g}"
-        return f"not between {self.least:g} and {self.most:g}{untold}"
+        unknown = "" if self.unknown is None else f" nor {self.unknown:g}"
+        return f"not between {self.least:g} and {self.most:g}{unknown}"
 
 
-# Two ways to compute one attention: a factor beyond a million is a fault of the file.
+# Two arms compute the same attention: a factor above a million is an error in the file.
 _LEAST_RATIO, _MOST_RATIO = 1e-6, 1e6
-# The ends of an interval lie further out where a machine was noisy: ten log units at most, see `_MOST_LOG_SE`.
-_LEAST_END, _MOST_END = 1e-12, 1e12
-# Seconds: below the step of any clock, and eleven days.
+# The limits of an interval are further out on a noisy machine: ten log units at most, see `_MOST_LOG_SE`.
+_LEAST_LIMIT, _MOST_LIMIT = 1e-12, 1e12
+# Seconds: below the resolution of any clock, and eleven days.
 _LEAST_SECONDS, _MOST_SECONDS = 1e-12, 1e6
-# Standard error of a log ratio: beyond it nothing is known of the ratio; the least is far below a clock's step.
+# Standard error of a log ratio: above the most the ratio is unknown; the least is far below a clock's resolution.
 _LEAST_LOG_SE, _MOST_LOG_SE = 1e-12, 10.0
-# An interval that holds the truth in less than half of all cases is none; 1 has no finite interval.
+# An interval that covers the truth in less than half of all cases is useless; 1 has no finite interval.
 _LEAST_CONFIDENCE, _MOST_CONFIDENCE = 0.5, 0.999999
 _MOST_DEGREES = 1e9
 _MOST_COUNT = 1e12
 
 _RATIO = _Limits(least=_LEAST_RATIO, most=_MOST_RATIO)
-_CLOCK_RATIO = _Limits(least=_LEAST_RATIO, most=_MOST_RATIO, untold=-1)
-_END = _Limits(least=_LEAST_END, most=_MOST_END)
-_SECONDS = _Limits(least=_LEAST_SECONDS, most=_MOST_SECONDS, untold=0)
-_OTHER_SECONDS = _Limits(least=0, most=_MOST_SECONDS, untold=-1)
+_CLOCK_RATIO = _Limits(least=_LEAST_RATIO, most=_MOST_RATIO, unknown=-1)
+_INTERVAL_LIMIT = _Limits(least=_LEAST_LIMIT, most=_MOST_LIMIT)
+_SECONDS = _Limits(least=_LEAST_SECONDS, most=_MOST_SECONDS, unknown=0)
+_OTHER_SECONDS = _Limits(least=0, most=_MOST_SECONDS, unknown=-1)
 _COUNT = _Limits(least=1, most=_MOST_COUNT)
-_MEASURED = _Limits(least=1, most=_MOST_COUNT, untold=0)
+_MEASURED = _Limits(least=1, most=_MOST_COUNT, unknown=0)
 _SHARE = _Limits(least=0, most=1)
-_OTHER_SHARE = _Limits(least=0, most=_MOST_END, untold=-1)
+_OTHER_SHARE = _Limits(least=0, most=_MOST_LIMIT, unknown=-1)
 
 _NUMBERS = {
     **dict.fromkeys(("median_seconds", "median_low", "median_high", "wall_min_seconds"), _SECONDS),
@@ -56,21 +56,21 @@ _NUMBERS = {
     **dict.fromkeys(("kernel_seconds", "host_seconds"), _OTHER_SECONDS),
     "ratio": _RATIO,
     **dict.fromkeys(("ratio_wall", "ratio_cpu"), _CLOCK_RATIO),
-    **dict.fromkeys(("ratio_low", "ratio_high"), _END),
+    **dict.fromkeys(("ratio_low", "ratio_high"), _INTERVAL_LIMIT),
     **dict.fromkeys(("threads", "launches"), _COUNT),
     **dict.fromkeys(("calls", "blocks"), _MEASURED),
     "disturbed": _SHARE,
     "confidence": _Limits(least=_LEAST_CONFIDENCE, most=_MOST_CONFIDENCE),
-    "log_ratio_se": _Limits(least=_LEAST_LOG_SE, most=_MOST_LOG_SE, untold=-1),
-    "degrees": _Limits(least=1, most=_MOST_DEGREES, untold=-1),
-    "between_sd": _Limits(least=0, most=_MOST_LOG_SE, untold=-1),
+    "log_ratio_se": _Limits(least=_LEAST_LOG_SE, most=_MOST_LOG_SE, unknown=-1),
+    "degrees": _Limits(least=1, most=_MOST_DEGREES, unknown=-1),
+    "between_sd": _Limits(least=0, most=_MOST_LOG_SE, unknown=-1),
     **dict.fromkeys(("detectable", "roof_share"), _OTHER_SHARE),
 }
-_WORDS = {"clock": ("wall", "cpu"), "cache": ("warm", "cold")}
+_CHOICES = {"clock": ("wall", "cpu"), "cache": ("warm", "cold")}
 
 
 def impossible(record: TimingRecord) -> str:
-    """What about a timing cannot be, its field named; "" where all can. A record that is not OK has no figures.
+    """Why a timing is impossible, with the field; "" if it is possible. A record that is not OK has no figures.
 
     Example:
         >>> impossible(TimingRecord(outcome=Outcome.FAILED, ratio=0.0))
@@ -82,9 +82,9 @@ def impossible(record: TimingRecord) -> str:
         value = getattr(record, name)
         if fault := limits.fault(value):
             return f"the {name} {value:g} is {fault}"
-    for name, words in _WORDS.items():
-        if (word := getattr(record, name)) not in words:
-            return f"the {name} {word[:20]!r} is neither {words[0]} nor {words[1]}"
+    for name, choices in _CHOICES.items():
+        if (value := getattr(record, name)) not in choices:
+            return f"the {name} {value[:20]!r} is neither {choices[0]} nor {choices[1]}"
     if record.ratio_low > record.ratio_high:
         return f"the ratio_low {record.ratio_low:g} is above the ratio_high {record.ratio_high:g}"
     return ""

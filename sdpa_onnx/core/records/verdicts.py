@@ -1,4 +1,4 @@
-"""The closed sets of words that a judgement ends in."""
+"""The enums of outcomes and verdicts. Decides none of them."""
 
 from enum import StrEnum
 
@@ -8,9 +8,9 @@ __all__ = ["Conformity", "Outcome", "RatioVerdict", "Verdict", "outcome_of_error
 
 
 class Outcome(StrEnum):
-    """What became of a cell; everything but OK is in the report's first lines.
+    """Outcome of a cell; everything but OK is in the report's first lines.
 
-    TIMED_OUT: failed, because a runtime gave no answer in time; counted and treated as FAILED.
+    TIMED_OUT: failed, because a runtime did not answer in time; counted and treated as FAILED.
     """
 
     OK = "ok"
@@ -22,17 +22,17 @@ class Outcome(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether it failed, in time or not."""
+        """Whether it failed or timed out."""
         return self in (Outcome.FAILED, Outcome.TIMED_OUT)
 
     @property
     def counted(self) -> "Outcome":
-        """The outcome that tables count it as."""
+        """The outcome under which tables count it."""
         return Outcome.FAILED if self.is_failure else self
 
 
 def outcome_of_error(error: BaseException) -> Outcome:
-    """What becomes of a cell that ended with an error.
+    """Outcome of a cell that ended with an error.
 
     Example:
         >>> outcome_of_error(NoAnswerError("ort-cpu gave no answer in 20 s."))
@@ -42,12 +42,12 @@ def outcome_of_error(error: BaseException) -> Outcome:
 
 
 class Verdict(StrEnum):
-    """What a judge says of an output.
+    """Verdict on an output.
 
     WRONG: no evaluation order of the declared arithmetic can produce it (a
-    proof). SUSPICIOUS: inside the proof's bound but statistically inexplicable,
-    or beyond the rule for the end of a module. ROUNDING_LEVEL: explicable, but
-    larger than usual, or too ill-conditioned for statistics. OK: neither.
+    proof). SUSPICIOUS: inside the proven bound but statistically inexplicable,
+    or above the limit for outputs of a module. ROUNDING_LEVEL: explicable, but
+    larger than usual, or too ill-conditioned for statistics. OK: none of these.
 
     Source: METHOD A.7.
     """
@@ -59,14 +59,14 @@ class Verdict(StrEnum):
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing speaks against the output: ok, or rounding-level."""
+        """Whether the output passes: ok, or rounding-level."""
         return self in (Verdict.OK, Verdict.ROUNDING_LEVEL)
 
 
 class Conformity(StrEnum):
-    """What a runtime does with one feature of an operator.
+    """Behaviour of a runtime on one feature of an operator.
 
-    REFUSED: an error, told before or while it runs. CRASHED: its process died or did not answer in time.
+    REFUSED: an error, reported before or while it runs. CRASHED: its process died or did not answer in time.
     """
 
     RIGHT = "right"
@@ -76,11 +76,11 @@ class Conformity(StrEnum):
 
 
 class RatioVerdict(StrEnum):
-    """What the paired test says of one arm's time over the baseline's.
+    """Verdict of the paired test on the ratio of an arm's time to the baseline's.
 
-    FASTER, SLOWER: the interval excludes 1 and the effect is above the smallest that counts. EQUAL: the interval lies
-    inside the margin of equivalence. INCONCLUSIVE: neither; more launches would tell. NOISY: a clone of the baseline
-    came out different from the baseline, so nothing of this table can be trusted.
+    FASTER, SLOWER: the interval excludes 1 and the effect is above the smallest that counts. EQUAL: the interval is
+    inside the margin of equivalence. INCONCLUSIVE: neither; more launches would decide. NOISY: a clone of the baseline
+    differs from the baseline, so no ratio of this table is reliable.
 
     Source: METHOD B.4.
     """

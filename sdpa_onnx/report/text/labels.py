@@ -1,4 +1,4 @@
-"""Names for people: what case, what arm, what form; text only, no judgement."""
+"""Labels of cases, arms and forms for reports. Text only, no judgement."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -51,7 +51,7 @@ _MASK_WORDS = {
 
 
 class CaseFactor(StrEnum):
-    """A factor that a suite varies, by the word the report uses for it."""
+    """A factor that a suite varies; its value is the name in the report."""
 
     BATCH = "batch"
     LENGTH = "length"
@@ -76,7 +76,7 @@ class CommonFactors:
 
 
 def usual_factors(records: Sequence[Record]) -> CommonFactors:
-    """Find the heads and the dtype that most records have."""
+    """Find the number of heads and the dtype that most records have."""
     sized = [record for record in records if isinstance(record, SizedRecord) and record.sizes.q_num_heads > 0]
     if not sized:
         return CommonFactors()
@@ -86,13 +86,13 @@ def usual_factors(records: Sequence[Record]) -> CommonFactors:
 
 
 def case_options(record: SizedRecord, *, with_heads: bool = True) -> tuple[str, ...]:
-    """What a case has beside its sizes and element type, one token each: heads, causality, windows and the like.
+    """The options of a case, without sizes and element type, one token each: heads, causality, windows and so on.
 
-    None for a model that is more than one attention.
+    Empty for a model that is more than one attention.
 
     Args:
-        record: Of the case.
-        with_heads: Whether the head counts are among them.
+        record: Record of the case.
+        with_heads: Whether to include the head counts.
     """
     if record.spec is None:
         return ()
@@ -101,10 +101,10 @@ def case_options(record: SizedRecord, *, with_heads: bool = True) -> tuple[str, 
 
 
 def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[CaseFactor] = ()) -> str:
-    """Say a case in words, its target left out: batch 1, length 512, d_k 64, causal.
+    """Describe a case without its target: batch 1, length 512, d_k 64, causal.
 
     Args:
-        without: Factors not to name.
+        without: Factors to omit.
     """
     if isinstance(record, SaturationRecord):
         return f"{inputs_in_words(record, with_target=False)}, d_k {record.head_dim}, length {record.kv_seq_len}"
@@ -124,11 +124,11 @@ def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[Cas
 
 
 def inputs_in_words(record: SaturationRecord, *, with_target: bool = True) -> str:
-    """Say what a saturation cell was measured on: sdpa, sigma^2 1, float32, scale none.
+    """Describe the inputs of a saturation cell: sdpa, sigma^2 1, float32, scale none.
 
     Args:
-        record: A module is named with what its weights are, for its sigma comes of them.
-        with_target: Whether to name the target.
+        record: The label of a module states its weights ("as initialised"), because they determine sigma.
+        with_target: Whether to include the target.
     """
     module = "" if record.target == "sdpa" else " as initialised"
     target = f"{record.target}{module}, " if with_target and record.target else ""
@@ -136,13 +136,13 @@ def inputs_in_words(record: SaturationRecord, *, with_target: bool = True) -> st
 
 
 def where_in_words(record: Record, usual: CommonFactors) -> str:
-    """Say where a record belongs: target, arm, case."""
+    """Describe what a record belongs to: target, arm, case."""
     parts = (record.target, series_name(record), case_in_words(record, usual))
     return ", ".join(dict.fromkeys(part for part in parts if part))
 
 
 def series_name(record: Record) -> str:
-    """Short name of what ran: the arm, or runtime, form and opset; and whether the operator was kept."""
+    """Short name of what ran: the arm, or runtime, form and opset; with a mark if the operator was expanded."""
     mark = " (expanded)" if is_expanded(record) else ""
     if isinstance(record, TimingRecord) and record.arm:
         return f"{record.arm}{mark}"
@@ -150,17 +150,17 @@ def series_name(record: Record) -> str:
 
 
 def is_expanded(record: Record) -> bool:
-    """Whether an attention operator was asked for and something else ran in its place."""
+    """Whether the runtime replaced an attention operator by other nodes."""
     return isinstance(record, SizedRecord) and any("Attention" in operator for operator in record.expanded)
 
 
 def is_output_check(record: Record) -> bool:
-    """Whether a check judged an output of a whole model, which has a rule instead of a proven bound."""
+    """Whether a check judged an output of the model, which has a rule instead of a proven bound."""
     return isinstance(record, AgreementRecord) and record.subject is Subject.OUTPUT
 
 
 def site_in_words(record: AgreementRecord | LocatedRecord | GateRecord) -> str:
-    """Say what was judged: the name of the attention, output 'Y', the reading of 'attention'; "" without a name."""
+    """Describe what was judged: the attention's name, output 'Y', the reading of 'attention'; "" without a name."""
     if not record.site:
         return ""
     match record.subject:
@@ -180,12 +180,12 @@ def arm_in_words(record: Record) -> str:
         return series_name(record)
     notes = [f"opset {record.opset}"] if record.opset else []
     noted = ", ".join([*notes, *(["expanded"] if is_expanded(record) else [])])
-    behind = f" ({noted})" if noted else ""
-    return f"{_FORM_WORDS.get(record.form, f'form {record.form}')}{behind} on {record.runtime}"
+    suffix = f" ({noted})" if noted else ""
+    return f"{_FORM_WORDS.get(record.form, f'form {record.form}')}{suffix} on {record.runtime}"
 
 
 def clock_in_words(clock: str) -> str:
-    """Say which clock a time is of."""
+    """Name the clock of a time."""
     return {"cpu": "CPU time", "wall": "wall time"}.get(clock, clock)
 
 
@@ -195,7 +195,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def plain(text: str, limit: int = 0) -> str:
-    """One line, without repeated spaces; cut at a word if a limit is given."""
+    """The text on one line, without repeated spaces; cut between words if a limit is given."""
     line = " ".join(text.split())
     if not limit or len(line) <= limit:
         return line

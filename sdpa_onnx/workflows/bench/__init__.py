@@ -1,5 +1,4 @@
-"""`bench`: which arms, sizes and baseline a user asked for, and whether the timed numbers are right.
+"""`bench`: build the requested arms, sizes and baseline, judge the outputs, and time one comparison per size set.
 
-One comparison for each set of sizes.
 Starts no process itself.
 """

@@ -1,7 +1,7 @@
-"""Whether what is timed is right: the outputs of every arm at the timed sizes, judged against the float64 oracle.
+"""Judge the outputs of every timed arm at the timed sizes against the float64 oracle.
 
 Runs each arm once as it will be timed (runtime, settings, threads, environment), with the values around its attentions
-as further outputs. Times nothing.
+as additional outputs. Times nothing.
 """
 
 import tempfile
@@ -30,12 +30,12 @@ _NOT_READ = "no attention of it could be read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmAgreement:
-    """What was found about the numbers of all arms.
+    """The judgements of the outputs of all arms.
 
     Args:
         records: Every judgement.
-        warnings: By arm whose numbers are not right, the sentence for its record.
-        unjudged: By arm that was not judged, why, as a clause.
+        warnings: By arm with wrong outputs, the sentence for its record.
+        unjudged: By arm that was not judged, the reason as a clause.
     """
 
     records: tuple[AgreementRecord, ...] = ()
@@ -51,16 +51,16 @@ def judge_numbers(
     patience_seconds: float,
     start: WorkerFactory = TimingWorker,
 ) -> ArmAgreement:
-    """Judge the numbers of arms.
+    """Judge the outputs of arms.
 
-    An arm that does not run is left to the timing, which says so.
+    An arm that does not run is left to the timing, which reports it.
 
     Args:
-        arms: All of a comparison.
+        arms: All arms of a comparison.
         check: Sizes and inputs that will be timed; its first spread is used.
         target: Name for the records.
         patience_seconds: Longest wait for one answer of a runtime.
-        start: How a process is started; a parameter for tests.
+        start: Starts a worker process; a parameter for tests.
     """
     records: list[AgreementRecord] = []
     warnings: dict[str, tuple[str, ...]] = {}
@@ -80,7 +80,7 @@ def judge_numbers(
             records += found
             if bad := _warnings(found):
                 warnings[arm.name] = bad
-            elif (reason := _why_not(found)) is not None:
+            elif (reason := _unjudged_reason(found)) is not None:
                 unjudged[arm.name] = reason
     return ArmAgreement(records=tuple(records), warnings=warnings, unjudged=unjudged)
 
@@ -100,7 +100,7 @@ def _judged(
     job = folder.job(arm, step.feeds, threads=check.threads, model=tapped)
     with tempfile.TemporaryDirectory() as name:
         with pool.lend(job) as worker:
-            worker.visit(1)  # some runtimes have outputs, and choose their kernels, only then
+            worker.visit(1)  # some runtimes have outputs and choose their kernels only after a run
             ran = worker_report(worker, tapped, job.runtime, threads=job.threads)
             worker.outputs(Path(name))
         outputs = read_arrays(Path(name))
@@ -120,13 +120,13 @@ def _step(model: OnnxModel, check: CheckOptions) -> InputStep:
     )
 
 
-def _why_not(found: Sequence[AgreementRecord]) -> str | None:
-    """Why something of an arm has no judgement, or None where all of it has one."""
+def _unjudged_reason(found: Sequence[AgreementRecord]) -> str | None:
+    """Why a part of an arm was not judged, or None if all parts were."""
     return next((record.reason for record in found if record.verdict is None), None)
 
 
 def _warnings(found: Sequence[AgreementRecord]) -> tuple[str, ...]:
-    """One sentence for the worst judgement that is not right."""
+    """One sentence for the worst judgement that fails."""
     bad = [record for record in found if record.verdict is not None and not record.verdict.is_right]
     worst = next((record for record in bad if record.verdict is Verdict.WRONG), next(iter(bad), None))
     if worst is None:

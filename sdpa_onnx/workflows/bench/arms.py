@@ -1,6 +1,6 @@
-"""The arms of a comparison: files x forms x runtimes x settings x threads x environments, each with a short name.
+"""Build the arms of a comparison: files x forms x runtimes x settings x threads x environments, with short names.
 
-Brings files into forms in memory, and says why one cannot be; times and judges nothing.
+Converts files to forms in memory, and reports why one cannot be converted. Times and judges nothing.
 """
 
 import re
@@ -28,24 +28,24 @@ __all__ = ["AS_IS", "USUAL_RUNTIMES", "ArmChoice", "ArmSet", "find_baseline", "m
 
 # The form of a file that is not converted.
 AS_IS = "as-is"
-# Runtimes where the caller names none.
+# Runtimes if the caller names none.
 USUAL_RUNTIMES = ("ort-cpu", MODULE_RUNTIME)
-# An arm costs some 5 s: at least 4 launches of 40 visits of 10 ms, with starts and warm-up. A dozen are a minute, and
-# as many as one can tell apart in a chart.
+# An arm costs about 5 s: at least 4 launches of 40 visits of 10 ms, with starts and warm-up. A dozen take a minute,
+# and a reader can distinguish no more in a chart.
 _MOST_ARMS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmChoice:
-    """What is compared: the arms are the cross product.
+    """The requested arms: the cross product of these factors.
 
     Args:
-        runtimes: Names; () = ort-cpu, beside torch where it knows the attention.
-        forms: Values of `Form`, or `AS_IS`; () = every file as it is.
-        options: Sets of settings of the runtime, each an arm beside the usual ones.
+        runtimes: Names; () = ort-cpu, and torch where it supports the attention.
+        forms: Values of `Form`, or `AS_IS`; () = every file unchanged.
+        options: Sets of settings of the runtime, each an arm in addition to the default settings.
         threads: Threads inside one operator.
-        pythons: Interpreters of other environments, each an arm beside our own.
-        patience_seconds: Longest wait for a runtime that is asked what a form needs there; None = asked in our process.
+        pythons: Interpreters of other environments, each an arm in addition to our own.
+        patience_seconds: Longest wait for a runtime while a form is probed there; None = probe in our process.
     """
 
     runtimes: Sequence[str] = ()
@@ -58,12 +58,12 @@ class ArmChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmSet:
-    """Who takes part.
+    """The arms of a comparison.
 
     Args:
-        arms: Those that can be timed.
-        refused: A record with the reason for each of the others.
-        warnings: By arm, what is to be known of its model.
+        arms: The arms that can be timed.
+        refused: A record with the reason for each other arm.
+        warnings: By arm, warnings about its model.
     """
 
     arms: tuple[Arm, ...]
@@ -72,7 +72,7 @@ class ArmSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class _Candidate:
     """One model for one runtime: a file in a form; `reason` is why there is none."""
 
     path: Path
@@ -84,10 +84,10 @@ class _Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """One arm before it has a name."""
+    """An arm without a name."""
 
     runtime: Runtime
-    way: _Way
+    candidate: _Candidate
     threads: int
     options: Mapping[str, str] = field(default_factory=dict)
     python: Path | None = None
@@ -101,49 +101,49 @@ class _Entry:
 def make_contest(
     models: Mapping[Path, OnnxModel], choice: ArmChoice, *, on_step: Callable[[str], None] = lambda _: None
 ) -> ArmSet:
-    """Make every arm.
+    """Build every arm.
 
     Args:
         models: By file, at least one.
-        choice: What is compared.
-        on_step: Told what is being done.
+        choice: The requested arms.
+        on_step: Called with a description of each step.
 
     Raises:
-        PlanError: If there are too many arms, or none; if a runtime is for agreement only, or an interpreter is none.
-        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
+        PlanError: If there are too many arms, or none; if a runtime is for agreement only; if an interpreter is bad.
+        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not available.
     """
     runtimes = [_timed(name) for name in dict.fromkeys(choice.runtimes or USUAL_RUNTIMES)]
     _check_number(len(models), runtimes, choice)
     _check_settings(runtimes, next(iter(models.values())), choice)
     entries = [entry for runtime in runtimes for entry in _entries(runtime, models, choice, on_step)]
-    if not choice.runtimes:  # torch was not asked for by name: what it does not know is no news
-        entries = [entry for entry in entries if not (entry.is_module and entry.way.reason)]
+    if not choice.runtimes:  # torch is a default, not requested by name: what it does not support is not reported
+        entries = [entry for entry in entries if not (entry.is_module and entry.candidate.reason)]
     named = dict(zip(_names(entries, models, choice), entries, strict=True))
-    arms = tuple(_arm(name, entry) for name, entry in named.items() if not entry.way.reason)
-    refused = tuple(_refusal(name, entry) for name, entry in named.items() if entry.way.reason)
+    arms = tuple(_arm(name, entry) for name, entry in named.items() if not entry.candidate.reason)
+    refused = tuple(_refusal(name, entry) for name, entry in named.items() if entry.candidate.reason)
     if not arms:
-        raise PlanError(f"No runtime takes these models: {refused[0].reason}")
-    warnings = {name: entry.way.warnings for name, entry in named.items() if entry.way.warnings}
+        raise PlanError(f"No runtime supports these models: {refused[0].reason}")
+    warnings = {name: entry.candidate.warnings for name, entry in named.items() if entry.candidate.warnings}
     return ArmSet(arms=arms, refused=refused, warnings=warnings)
 
 
-def find_baseline(arms: Sequence[Arm], asked: str | None) -> str:
-    """The arm that ratios refer to: torch where nothing is asked, else the first.
+def find_baseline(arms: Sequence[Arm], requested: str | None) -> str:
+    """The arm that ratios refer to: the requested one, else torch, else the first.
 
     Args:
-        arms: All.
-        asked: Name of an arm, or a word of it, such as its runtime, file or version; the first that has it counts.
+        arms: All arms.
+        requested: Name of an arm, or a word of it, such as its runtime, file or version; the first match counts.
 
     Raises:
-        PlanError: If no arm has it.
+        PlanError: If no arm matches.
     """
     names = [arm.name for arm in arms]
-    if asked is None:
+    if requested is None:
         return next((arm.name for arm in arms if arm.runtime.name == MODULE_RUNTIME), names[0])
-    found = next((arm.name for arm in arms if asked in (arm.name, arm.runtime.name, arm.form)), None)
-    found = found or next((name for name in names if f" {asked} " in f" {name} "), None)
+    found = next((arm.name for arm in arms if requested in (arm.name, arm.runtime.name, arm.form)), None)
+    found = found or next((name for name in names if f" {requested} " in f" {name} "), None)
     if found is None:
-        raise PlanError(f"There is no arm '{asked}' to be the baseline.", hint=f"Arms: {', '.join(names)}.")
+        raise PlanError(f"There is no arm '{requested}' to be the baseline.", hint=f"Arms: {', '.join(names)}.")
     return found
 
 
@@ -157,10 +157,10 @@ def _timed(name: str) -> Runtime:
 def _check_number(files: int, runtimes: Sequence[Runtime], choice: ArmChoice) -> None:
     total = 0
     for runtime in runtimes:
-        ways = 1 if runtime.name == MODULE_RUNTIME else files * max(len(choice.forms), 1)
-        takes_more = adapter_of(runtime.name) is not Adapter.SDPA_ONNX
-        settings = (1 + len(choice.options)) * (1 + len(choice.pythons)) if takes_more else 1
-        total += ways * settings * len(choice.threads)
+        candidates = 1 if runtime.name == MODULE_RUNTIME else files * max(len(choice.forms), 1)
+        has_settings = adapter_of(runtime.name) is not Adapter.SDPA_ONNX
+        settings = (1 + len(choice.options)) * (1 + len(choice.pythons)) if has_settings else 1
+        total += candidates * settings * len(choice.threads)
     if total > _MOST_ARMS:
         raise PlanError(
             f"These are {total} arms; one comparison takes at most {_MOST_ARMS}.", hint="Compare fewer things at once."
@@ -168,11 +168,11 @@ def _check_number(files: int, runtimes: Sequence[Runtime], choice: ArmChoice) ->
 
 
 def _check_settings(runtimes: Sequence[Runtime], model: OnnxModel, choice: ArmChoice) -> None:
-    """Find out about settings that no arm can have before anything runs."""
+    """Refuse settings that no arm supports before anything runs."""
     able = [runtime.name for runtime in runtimes if adapter_of(runtime.name) is not Adapter.SDPA_ONNX]
-    asked = "--option" if choice.options else "--python" if choice.pythons else ""
-    if asked and not able:
-        raise PlanError(f"{asked} is of ort-cpu, ort-cuda and openvino.", hint="Time one of them too.")
+    option = "--option" if choice.options else "--python" if choice.pythons else ""
+    if option and not able:
+        raise PlanError(f"{option} works with ort-cpu, ort-cuda and openvino only.", hint="Time one of them too.")
     for name, options in product(able, choice.options):
         arm_settings(name, model, threads=1, options=options)
 
@@ -180,22 +180,29 @@ def _check_settings(runtimes: Sequence[Runtime], model: OnnxModel, choice: ArmCh
 def _entries(
     runtime: Runtime, models: Mapping[Path, OnnxModel], choice: ArmChoice, on_step: Callable[[str], None]
 ) -> Iterator[_Entry]:
-    is_own = adapter_of(runtime.name) is Adapter.SDPA_ONNX  # knows neither settings nor other environments
-    environments = [] if is_own else _environments(runtime, choice.pythons)  # before work is done in vain
+    is_own = adapter_of(runtime.name) is Adapter.SDPA_ONNX  # supports neither settings nor other environments
+    environments = [] if is_own else _environments(runtime, choice.pythons)  # fails early, before any conversion
     if runtime.name == MODULE_RUNTIME:  # the same attention, whatever the file and its form
         path, model = next(iter(models.items()))
-        ways = [_supported(runtime, _Way(path=path, form="", model=model))]
+        candidates = [_supported(runtime, _Candidate(path=path, form="", model=model))]
     else:
-        ways = [_way(runtime, path, model, form, choice, on_step) for path, model, form in _asked(models, choice)]
+        candidates = [
+            _candidate(runtime, path, model, form, choice, on_step) for path, model, form in _pairs(models, choice)
+        ]
     if is_own:
-        yield from (_Entry(runtime=runtime, way=way, threads=threads) for way, threads in product(ways, choice.threads))
+        yield from (
+            _Entry(runtime=runtime, candidate=candidate, threads=threads)
+            for candidate, threads in product(candidates, choice.threads)
+        )
         return
     settings = ({}, *choice.options)
-    for way, options, threads, (python, version) in product(ways, settings, choice.threads, environments):
-        yield _Entry(runtime=runtime, way=way, threads=threads, options=options, python=python, version=version)
+    for candidate, options, threads, (python, version) in product(candidates, settings, choice.threads, environments):
+        yield _Entry(
+            runtime=runtime, candidate=candidate, threads=threads, options=options, python=python, version=version
+        )
 
 
-def _asked(models: Mapping[Path, OnnxModel], choice: ArmChoice) -> Iterator[tuple[Path, OnnxModel, str]]:
+def _pairs(models: Mapping[Path, OnnxModel], choice: ArmChoice) -> Iterator[tuple[Path, OnnxModel, str]]:
     forms = tuple(dict.fromkeys(choice.forms)) or (AS_IS,)
     yield from ((path, model, form) for (path, model), form in product(models.items(), forms))
 
@@ -210,44 +217,44 @@ def _environments(runtime: Runtime, pythons: Sequence[Path]) -> list[tuple[Path 
     return [(None, own), *zip(pythons, environment_labels(pythons, versions, own), strict=True)]
 
 
-def _way(
+def _candidate(
     runtime: Runtime,
     path: Path,
     model: OnnxModel,
     form: str,
     choice: ArmChoice,
     on_step: Callable[[str], None],
-) -> _Way:
-    """A file in a form, written as the runtime needs it."""
+) -> _Candidate:
+    """A file in a form, with the workarounds of the runtime."""
     if form == AS_IS:
-        return _supported(runtime, _Way(path=path, form=form, model=model))
+        return _supported(runtime, _Candidate(path=path, form=form, model=model))
     on_step(f"writing {path.name} as {form} for {runtime.name}")
     try:
-        with own_process(runtime, choice.patience_seconds) as apart:
-            done = convert_model(model, RuntimeForm(runtime=apart, form=Form(form)))
+        with own_process(runtime, choice.patience_seconds) as worker:
+            done = convert_model(model, RuntimeForm(runtime=worker, form=Form(form)))
     except (ModelError, ExportError) as error:
-        return _Way(path=path, form=form, model=model, reason=str(error))
+        return _Candidate(path=path, form=form, model=model, reason=str(error))
     first = next(iter(done.refused.values()), "").rstrip(".")
     if not (done.converted or done.already):
-        return _Way(path=path, form=form, model=model, reason=first or "there is no attention in it")
-    left = f"{len(done.refused)} of {len(done.found)} attentions of {path.name} stayed as they were: {first}."
-    warnings = (left,) if done.refused else ()
-    return _supported(runtime, _Way(path=path, form=form, model=done.model, warnings=warnings))
+        return _Candidate(path=path, form=form, model=model, reason=first or "it contains no attention")
+    unchanged = f"{len(done.refused)} of {len(done.found)} attentions of {path.name} stay unchanged: {first}."
+    warnings = (unchanged,) if done.refused else ()
+    return _supported(runtime, _Candidate(path=path, form=form, model=done.model, warnings=warnings))
 
 
-def _supported(runtime: Runtime, way: _Way) -> _Way:
-    support = runtime.supports(way.model)
-    return replace(way, reason=support.reason) if isinstance(support, Unsupported) else way
+def _supported(runtime: Runtime, candidate: _Candidate) -> _Candidate:
+    support = runtime.supports(candidate.model)
+    return replace(candidate, reason=support.reason) if isinstance(support, Unsupported) else candidate
 
 
 def _names(entries: Sequence[_Entry], models: Mapping[Path, OnnxModel], choice: ArmChoice) -> list[str]:
-    """Names that tell only what differs; the runtime stands in them unless it is the same and something else does."""
+    """Names that contain only what differs; the runtime is omitted if all arms share it and the models differ."""
     one_runtime = len({entry.runtime.name for entry in entries}) == 1
     details = [_details(entry, models, choice) for entry in entries]
     models_differ = len(models) > 1 or len(set(choice.forms)) > 1
-    is_told = not (one_runtime and models_differ)
+    has_runtime = not (one_runtime and models_differ)
     return [
-        " ".join([*([entry.runtime.name] if is_told else []), *words])
+        " ".join([*([entry.runtime.name] if has_runtime else []), *words])
         for entry, words in zip(entries, details, strict=True)
     ]
 
@@ -255,10 +262,10 @@ def _names(entries: Sequence[_Entry], models: Mapping[Path, OnnxModel], choice: 
 def _details(entry: _Entry, models: Mapping[Path, OnnxModel], choice: ArmChoice) -> list[str]:
     words = []
     if len(models) > 1 and not entry.is_module:
-        same_name = sum(other.name == entry.way.path.name for other in models) > 1
-        words.append(str(entry.way.path) if same_name else entry.way.path.name)
+        same_name = sum(other.name == entry.candidate.path.name for other in models) > 1
+        words.append(str(entry.candidate.path) if same_name else entry.candidate.path.name)
     if len(set(choice.forms)) > 1 and not entry.is_module:
-        words.append(entry.way.form)
+        words.append(entry.candidate.form)
     if entry.version:
         words.append(entry.version)
     if entry.options:
@@ -269,7 +276,7 @@ def _details(entry: _Entry, models: Mapping[Path, OnnxModel], choice: ArmChoice)
 
 
 def _settings(options: Mapping[str, str], every: Sequence[Mapping[str, str]]) -> str:
-    """Settings in short: the last word of a key, where that means one key only."""
+    """Settings in short: the last part of a key, if that is unique."""
     keys = {key for one in every for key in one}
     last = {key: re.split(r"[.:]", key)[-1] for key in keys}
     short = {key: word if list(last.values()).count(word) == 1 else key for key, word in last.items()}
@@ -279,7 +286,7 @@ def _settings(options: Mapping[str, str], every: Sequence[Mapping[str, str]]) ->
 def _arm(name: str, entry: _Entry) -> Arm:
     return Arm(
         name=name,
-        model=entry.way.model,
+        model=entry.candidate.model,
         runtime=entry.runtime,
         threads=entry.threads,
         options=entry.options,
@@ -289,16 +296,16 @@ def _arm(name: str, entry: _Entry) -> Arm:
 
 
 def _refusal(name: str, entry: _Entry) -> TimingRecord:
-    form = entry.way.form
+    form = entry.candidate.form
     return TimingRecord(
-        target=str(entry.way.path),
-        case=str(entry.way.path),
-        form=entry.way.model.facts.form.value if form == AS_IS else form,
-        opset=0 if entry.is_module else entry.way.model.opset,
+        target=str(entry.candidate.path),
+        case=str(entry.candidate.path),
+        form=entry.candidate.model.facts.form.value if form == AS_IS else form,
+        opset=0 if entry.is_module else entry.candidate.model.opset,
         runtime=entry.runtime.name,
         arm=name,
         threads=entry.threads,
         options=dict(entry.options),
         outcome=Outcome.UNSUPPORTED,
-        reason=entry.way.reason,
+        reason=entry.candidate.reason,
     )

@@ -1,6 +1,6 @@
-"""Time files as a user asks it: which arms, at which sizes, against which baseline; one comparison for each sizes.
+"""Time files as a user requests: arms, sizes and baseline; one comparison for each size set.
 
-Judges the numbers of what it times; writes and shows nothing.
+Judges the outputs of the timed arms. Writes and shows nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,15 +35,15 @@ CEILING_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchTask:
-    """What a user asks.
+    """A requested benchmark.
 
     Args:
         paths: Files with the same inputs.
-        choice: What is compared.
+        choice: The requested arms.
         check: Given inputs, seed; sizes and threads are set here.
-        sizes: Sizes that the caller fixes, one comparison for each; the others are chosen.
-        at: Whether keys are as many as queries where only these are named.
-        baseline: Arm, or a word of it, that ratios refer to; None = torch, else the first.
+        sizes: Sizes that the caller fixes, one comparison for each; other axes get default sizes.
+        at: Whether the key length equals the query length if only the query length is named.
+        baseline: Arm, or a word of its name, that ratios refer to; None = torch, else the first.
         plan: How much one comparison measures.
         patience_seconds: Longest wait for one answer of a runtime.
     """
@@ -60,12 +60,12 @@ class BenchTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBench:
-    """A task that can be carried out.
+    """A benchmark that is ready to run.
 
     Args:
-        task: The task.
+        task: The request.
         contest: Its arms.
-        checks: What is fed, one comparison for each.
+        checks: Inputs and sizes, one comparison for each.
         baseline: Name of an arm.
         target: Name for the records.
     """
@@ -83,9 +83,9 @@ class BenchResult:
 
     Args:
         sizes: Of every axis.
-        records: One an arm.
-        numbers: What was found about the numbers of the arms.
-        samples: By arm, the clone of the baseline among them.
+        records: One record per arm.
+        numbers: The judgements of the outputs of the arms.
+        samples: By arm, the clone of the baseline included.
     """
 
     sizes: Mapping[str, int]
@@ -95,16 +95,16 @@ class BenchResult:
 
 
 def prepare(task: BenchTask, *, on_step: Callable[[str], None] = lambda _: None) -> PreparedBench:
-    """Read the files, choose sizes and make the arms; nothing is timed.
+    """Read the files, choose sizes and build the arms; nothing is timed.
 
     Args:
-        task: What is asked.
-        on_step: Told what is being done.
+        task: The request.
+        on_step: Called with a description of each step.
 
     Raises:
         ModelError: If a file is no model.
         PlanError: If the files cannot be compared, a name is wrong, or nothing can be timed.
-        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not there.
+        RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not available.
     """
     if len({path.resolve() for path in task.paths}) < len(task.paths):
         raise PlanError("The same file is given twice.")
@@ -130,15 +130,15 @@ def time_all(
     on_step: Callable[[str], None] = lambda _: None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[BenchResult]:
-    """Carry out the comparisons one after the other.
+    """Run the comparisons one after the other.
 
     Args:
-        prepared: The task.
-        on_step: Told what is being done.
-        on_note: Told about how long each takes at least.
+        prepared: The benchmark.
+        on_step: Called with a description of each step.
+        on_note: Called with a lower estimate of the time of each comparison.
 
     Returns:
-        Each comparison as it ends; an arm that fails is a record with its reason.
+        Each comparison as it finishes; an arm that fails is a record with its reason.
     """
     with WorkerPool(fresh=True, patience_seconds=prepared.task.patience_seconds) as pool:
         for check in prepared.checks:
@@ -169,14 +169,14 @@ def _time_one(
     )
     case = comparison.records[prepared.baseline].case
     records = tuple(
-        _told(record, case, (*prepared.contest.warnings.get(name, ()), *numbers.warnings.get(name, ())))
+        _with_warnings(record, case, (*prepared.contest.warnings.get(name, ()), *numbers.warnings.get(name, ())))
         for name, record in comparison.records.items()
     )
     return BenchResult(sizes=check.sizes, records=records, numbers=numbers, samples=comparison.samples)
 
 
-def _told(record: TimingRecord, case: str, warnings: Sequence[str]) -> TimingRecord:
-    """The record with what is known of its model."""
+def _with_warnings(record: TimingRecord, case: str, warnings: Sequence[str]) -> TimingRecord:
+    """The record with its case and the warnings about its model."""
     return msgspec.structs.replace(record, case=case, group=case, warnings=(*record.warnings, *warnings))
 
 
@@ -184,7 +184,7 @@ def _require_different(checks: Sequence[CheckOptions]) -> None:
     for number, check in enumerate(checks):
         if any(check.sizes == other.sizes for other in checks[:number]):
             sizes = ", ".join(f"{axis}={size}" for axis, size in check.sizes.items())
-            raise PlanError(f"Two comparisons would be at the same sizes, {sizes}.", hint="Leave one --at out.")
+            raise PlanError(f"Two comparisons would be at the same sizes, {sizes}.", hint="Omit one --at.")
 
 
 def _check(model: OnnxModel, task: BenchTask, given: Mapping[str, int]) -> CheckOptions:
@@ -197,7 +197,7 @@ def _check(model: OnnxModel, task: BenchTask, given: Mapping[str, int]) -> Check
 
 
 def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
-    """Sizes of every axis: as given, else batch 1 and length 512.
+    """Sizes of every axis: the given ones, else batch 1 and length 512.
 
     Raises:
         PlanError: If a size names no axis.
@@ -210,7 +210,7 @@ def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
 
 
 def _given_sizes(model: OnnxModel, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, int]:
-    """The sizes of named axes, read off given arrays."""
+    """The sizes of named axes, from the shapes of given arrays."""
     axes = model.facts.axes
     found = {
         str(axis.value): size
@@ -230,7 +230,7 @@ def _check_comparable(models: Mapping[Path, OnnxModel]) -> None:
                 f"{path} has inputs {', '.join(inputs)}, {first} has {', '.join(names[first])}.",
                 hint="Only models with the same inputs can be compared.",
             )
-    # A file whose attention is not read may be compared; two that are known to compute different things may not.
+    # Files whose attention cannot be read may be compared; two that are known to compute different attention may not.
     specs = {path: tuple(site.spec for site in model.sites) for path, model in models.items() if model.sites}
     known = next(iter(specs.values()), ())
     for path, found in specs.items():

@@ -1,6 +1,7 @@
-"""Measure how much two processes of one model differ on this machine, and keep the figure for later comparisons.
+"""Measure how much two processes of one model differ on this machine, and store the figure for later comparisons.
 
-Keeps nothing that was measured while other work ran on the machine; `core.timing.process_spread` has the statistics.
+Does not store a figure that was measured while other work ran on the machine, and does not compute the statistics:
+`core.timing.process_spread` does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,30 +31,30 @@ from sdpa_onnx.workflows.timing.job_folder import Arm
 __all__ = ["CalibrationResult", "calibrate", "judge_calibration"]
 
 _RUNTIME = "ort-cpu"
-# METHOD B.3's own attention, at a small and a middle length: processes differ by 0.45 % at one, by 0.32 % at another.
+# The attention of METHOD B.3, at a small and a middle length: processes differ by 0.45 % at one, 0.32 % at the other.
 _SPEC = AttentionSpec(q_num_heads=8, kv_num_heads=8, head_dim=64)
 _OPSET = 18
 _LENGTHS = (128, 512)
-# 6 processes of 4 launches at 2 lengths are 40 independent differences: the figure is then good to about 11 %
+# 6 processes of 4 launches at 2 lengths are 40 independent differences: the figure is then accurate to about 11 %
 # (standard error of a standard deviation: 1 / sqrt(2 x 40)).
 _PROCESSES, _LAUNCHES = 6, 4
-# Worth less than what is supposed of every machine, a figure would make comparisons worse.
+# With fewer degrees of freedom than the default calibration, a figure would make comparisons worse.
 _LEAST_DEGREES = Calibration().degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationResult:
-    """What a calibration found.
+    """The result of a calibration.
 
     Args:
-        before: What comparisons have reckoned with so far.
+        before: The calibration in use until now.
         machine: Class of machine.
-        idle: Cores that nobody used just before; None where the system does not say.
-        cores: That this process may use.
+        idle: Idle cores just before; None where the system does not report it.
+        cores: Cores that this process may use.
         spread: As measured; None where nothing could be measured.
-        disturbed: Share of calls that lost time to others.
-        refusal: Why the figure is not kept, one sentence; "" if it is.
-        path: Where it is kept, or None.
+        disturbed: Share of calls that lost time to other processes.
+        refusal: Why the figure is not stored, one sentence; "" if it is.
+        path: File of the stored figure, or None.
     """
 
     before: Calibration
@@ -74,14 +75,14 @@ def calibrate(
     seed: int = 0,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> CalibrationResult:
-    """Time identical processes and keep how much they differ, if the machine was quiet.
+    """Time identical processes and store how much they differ, if the machine was quiet.
 
     Args:
         threads: Threads inside one operator.
         budget_seconds: For each of the two lengths.
         patience_seconds: Longest wait for one answer of a runtime.
         seed: Of inputs and order.
-        on_progress: Told what is being done.
+        on_progress: Called with a description of each step.
 
     Raises:
         FolderError: If the figure cannot be written.
@@ -107,13 +108,13 @@ def judge_calibration(
     threads: int,
     seed: int = 0,
 ) -> CalibrationResult:
-    """Whether comparisons of identical processes give a figure to keep.
+    """Decide whether comparisons of identical processes give a figure to store.
 
     Args:
         found: A comparison for each length; every arm is the same.
-        before: What was reckoned with so far.
-        idle: Cores that nobody used just before.
-        others: Timings of others that overlapped.
+        before: The calibration in use until now.
+        idle: Idle cores just before.
+        others: Number of other timings that overlapped.
         threads: Threads inside one operator.
         seed: Of the bootstrap.
     """
@@ -129,19 +130,19 @@ def judge_calibration(
 
 def _refusal(spread: ProcessSpread, others: int, disturbed: float) -> str:
     if others:
-        return f"Not kept: {others} other timing(s) ran on this machine meanwhile. Repeat when they have ended."
-    if disturbed > DISTURBED_LIMIT:  # another clock would decide, and the figure would be of a machine at work
+        return f"Not kept: {others} other timing(s) ran on this machine meanwhile. Repeat after they have finished."
+    if disturbed > DISTURBED_LIMIT:  # another clock would decide, and the figure would be that of a busy machine
         return (
             f"Not kept: {disturbed:.0%} of the calls lost time to other processes, at most {DISTURBED_LIMIT:.0%} may. "
             "Repeat on a quiet machine."
         )
     if spread.degrees < _LEAST_DEGREES:
         return (
-            f"Not kept: the figure is worth {spread.degrees:.1f} degrees of freedom, at least {_LEAST_DEGREES:g} are "
-            "needed. Give more --seconds."
+            f"Not kept: the figure has {spread.degrees:.1f} degrees of freedom, at least {_LEAST_DEGREES:g} are "
+            "needed. Use more --seconds."
         )
     if not is_believable(spread.between_sd, spread.degrees):
-        return f"Not kept: that processes differ by {spread.between_sd:.3%} cannot be believed. Repeat it later."
+        return f"Not kept: a difference of {spread.between_sd:.3%} between processes is implausible. Repeat it later."
     return ""
 
 
@@ -161,18 +162,18 @@ def _compared(
         baseline=arms[0].name,
         plan=plan,
         pool=pool,
-        on_progress=lambda words: on_progress(f"length {length}: {words}"),
+        on_progress=lambda step: on_progress(f"length {length}: {step}"),
     )
 
 
 def _plan(budget_seconds: float, seed: int) -> TimingPlan:
-    """All launches at one look; nothing but visits."""
+    """All launches at one look, with visits only."""
     looks = (StoppingLook(launches=_LAUNCHES, alpha=0.01),)
     return TimingPlan(looks=looks, budget_seconds=budget_seconds, clone=False, extras=False, seed=seed)
 
 
 def _launches(samples: Mapping[str, ArmSamples], threads: int) -> list[NDArray[np.float64]]:
-    """Each launch (processes, blocks), one statistic a visit by the clock that decides."""
+    """For each launch an array (processes, blocks): one statistic per visit, by the clock that decides."""
     clock = clock_of(samples, threads=threads)
     visits = np.stack([sample.per_visit(clock) for sample in samples.values()])
     return [visits[:, launch] for launch in range(visits.shape[1])]

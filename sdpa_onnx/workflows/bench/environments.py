@@ -1,6 +1,6 @@
-"""Other Python environments for an arm: whether a runtime is there, and in which version.
+"""Other Python environments for an arm: check that a runtime is installed there, and find its version.
 
-Starts a worker there and asks; times nothing.
+Starts a worker in the environment. Times nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,20 @@ _PATIENCE_SECONDS = 60.0
 
 
 def package_version(python: Path, adapter: Adapter, *, option: str = "--python") -> str:
-    """Version of the package that an adapter imports, told by a worker, so that one starts there.
+    """Version of the package that an adapter imports, reported by a worker: this proves that a worker starts there.
 
     Args:
         python: Interpreter of the environment.
         adapter: What is imported there.
-        option: By which the user named it.
+        option: The command-line option that names it.
 
     Raises:
-        PlanError: If it is no interpreter, or cannot import what a worker needs.
+        PlanError: If it is no interpreter, or cannot import the packages that a worker needs.
     """
     if not python.is_file():
         raise PlanError(
             f"{option} {python}: there is no such file.",
-            hint="Give an environment's interpreter, such as old/bin/python.",
+            hint="Pass an environment's interpreter, such as old/bin/python.",
         )
     try:
         with TimingWorker(adapter, python=python, threads=1, patience_seconds=_PATIENCE_SECONDS) as worker:
@@ -46,11 +46,11 @@ def require_environments(runtimes: Sequence[str], pythons: Mapping[str, Path | N
     """Refuse interpreters in which a worker cannot start.
 
     Args:
-        runtimes: Names of the runtimes that are needed in each.
+        runtimes: Names of the runtimes that each one needs.
         pythons: Interpreters by the option that names them; None = ours.
 
     Raises:
-        PlanError: If one is no interpreter, or cannot import what a worker needs.
+        PlanError: If one is no interpreter, or cannot import the packages that a worker needs.
     """
     for option, python in pythons.items():
         if python is not None:
@@ -59,7 +59,7 @@ def require_environments(runtimes: Sequence[str], pythons: Mapping[str, Path | N
 
 
 def environment_labels(pythons: Sequence[Path], versions: Sequence[str], own: str) -> tuple[str, ...]:
-    """Short names of environments: the version, with the environment's folder where versions are the same.
+    """Short names of environments: the version, with the environment's folder where two versions are equal.
 
     Args:
         pythons: Interpreters.

@@ -1,5 +1,4 @@
-"""`compare` of models and environments: judged by the oracle, then timed interleaved.
+"""`compare` of models and environments: judge them against the oracle, then time them interleaved.
 
-Stored runs are compared by `core.compare` alone.
-Writes no report.
+Does not compare stored runs (`core.compare` does) and writes no report.
 """

@@ -1,4 +1,7 @@
-"""Read a file that pytest-benchmark or our pytest plugin wrote; what is in it `core.compare.benchmark_json` knows."""
+"""Read a file that pytest-benchmark or our pytest plugin wrote.
+
+Does not interpret the JSON: `core.compare.benchmark_json` does.
+"""
 
 from pathlib import Path
 
@@ -9,10 +12,10 @@ __all__ = ["read_benchmarks"]
 
 
 def read_benchmarks(path: Path) -> BenchmarkJson:
-    """Read what `--benchmark-json`, `--benchmark-autosave` or `--sdpa-json` wrote.
+    """Read a file of `--benchmark-json`, `--benchmark-autosave` or `--sdpa-json`.
 
     Raises:
-        RecordFormatError: If it cannot be read or is no such file; file and field are named.
+        RecordFormatError: If it cannot be read or has another format; file and field are named.
     """
     try:
         data = path.read_bytes()

@@ -1,6 +1,6 @@
-"""Two files of pytest-benchmark beside each other: our records in them are compared, what others timed is only told.
+"""Compare two files of pytest-benchmark: our records are gated, the timings of other tools are only listed.
 
-An entry of another tool timed its arm alone, at one moment of one machine: no verdict can be had of two such.
+Gives no verdict for the timings of other tools: each arm was timed alone, at one moment of one machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from sdpa_onnx.workflows.compare.benchmark_file import read_benchmarks
 
 __all__ = ["compare_benchmarks"]
 
-# Above it a number of a foreign file says nothing but that the file is spoilt.
+# A larger ratio in a file of another tool means that the file is corrupt.
 _MOST_RATIO = 1e6
 
 
@@ -38,7 +38,7 @@ def compare_benchmarks(base: Path, head: Path, limits: GateLimits, *, pinned: st
 
 
 def _others(base: Sequence[OtherBenchmark], head: Sequence[OtherBenchmark]) -> Iterator[GateRecord]:
-    """What others timed, in one row each; never gated."""
+    """The timings of other tools, one row each; never gated."""
     before = {one.fullname: one for one in base}
     now = {one.fullname: one for one in head}
     for name in dict.fromkeys((*now, *before)):
@@ -53,9 +53,9 @@ def _others(base: Sequence[OtherBenchmark], head: Sequence[OtherBenchmark]) -> I
             yield _row(
                 name,
                 GateVerdict.NOT_COMPARABLE,
-                f"Not comparable: {ratio}the two were timed alone, at two moments of a noisy machine.",
+                f"Not comparable: {ratio}each was timed alone, at two moments of a noisy machine.",
             )
 
 
-def _row(name: str, word: GateVerdict, evidence: str) -> GateRecord:
-    return GateRecord(gate=Gate.TIME, word=word, case=name, evidence=evidence)
+def _row(name: str, verdict: GateVerdict, evidence: str) -> GateRecord:
+    return GateRecord(gate=Gate.TIME, word=verdict, case=name, evidence=evidence)

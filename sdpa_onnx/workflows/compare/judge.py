@@ -1,6 +1,6 @@
-"""Judge BASE and HEAD on one runtime: every attention of both by the oracle, and their outputs on the same inputs.
+"""Judge BASE and HEAD on one runtime: every attention of both against the oracle, and their outputs on the same inputs.
 
-The rule for outputs is the one that `convert` has for a rewritten graph: the error of HEAD against BASE in float64 may
+The rule for outputs is that of `convert` for a converted graph: the error of HEAD against BASE in float64 may
 be twice BASE's own in the same type, plus one rounding. Times nothing.
 """
 
@@ -38,7 +38,7 @@ from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, verify_file
 
 __all__ = ["judge_both"]
 
-# Two sets of sizes that no export traced, at the usual spread of logits: attentions get every spread by themselves.
+# Two size sets that no export traced, at the usual logit spread: each attention by itself runs at every spread.
 _EFFORT = RunEffort(count=2, spreads=(1.0,))
 
 
@@ -55,7 +55,7 @@ def judge_both(
 
     Args:
         models: BASE and HEAD.
-        runtime: Where they run, in a process of its own.
+        runtime: Runtime of both; it runs in a separate process.
         check: Sizes that the caller fixes, threads, seed and given inputs.
         target: Name for the records.
         pythons: Interpreters; in another environment the outputs of both are judged at the sizes of `check`.
@@ -70,7 +70,7 @@ def judge_both(
         try:
             found = list(verify_file(model, [runtime.name], check, target=target, extras=extras))
             sides.append([one for one in found if isinstance(one, AgreementRecord | ExportRecord)])
-        except ModelError as error:  # nothing in it can be judged by itself; its outputs still can
+        except ModelError as error:  # no attention can be judged by itself; the outputs still can
             sides.append([])
             notes.append(not_compared(Gate.AGREEMENT, runtime.name, target, str(error)))
     outputs = _outputs(models, runtime, check, target, patience_seconds)
@@ -91,13 +91,13 @@ def _judge_environments(
     pythons: tuple[Path | None, Path | None],
     patience_seconds: float | None,
 ) -> ComparedRecords:
-    """Judge what either environment gives; a worker there needs the runtime only, so the ladder is not climbed."""
-    whole = check if check.inputs is not None else replace(check, sizes=usual_sizes(models[1], check.sizes))
+    """Judge the outputs of both environments; their workers need the runtime only, so the ladder is not run."""
+    sized = check if check.inputs is not None else replace(check, sizes=usual_sizes(models[1], check.sizes))
     sides, notes = [], []
     for name, model, python in zip((BASE, HEAD), models, pythons, strict=True):
         arm = Arm(name=name, model=model, runtime=runtime, python=python, environment=str(python or ""))
         patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
-        numbers = judge_numbers([arm], whole, target=target, patience_seconds=patience)
+        numbers = judge_numbers([arm], sized, target=target, patience_seconds=patience)
         sides.append([_named(record, f"{target}, {name}", target) for record in numbers.records])
         notes += [
             not_compared(Gate.AGREEMENT, runtime.name, target, f"{name} was not judged: {why}.")
@@ -106,13 +106,13 @@ def _judge_environments(
     return ComparedRecords(base=aligned(by_sizes(sides[0]), sides[1]), head=by_sizes(sides[1]), notes=notes)
 
 
-def _named(record: AgreementRecord, told: str, target: str) -> Record:
+def _named(record: AgreementRecord, arm_target: str, target: str) -> Record:
     """The record without the name of the arm."""
-    return msgspec.structs.replace(record, target=target, case=record.case.replace(told, target))
+    return msgspec.structs.replace(record, target=target, case=record.case.replace(arm_target, target))
 
 
 def _without_nodes(record: Record) -> Record:
-    """The nodes of the file are told with what runs of it."""
+    """The record without the nodes of the file, which the graph gate reports with the nodes that run."""
     return msgspec.structs.replace(record, nodes={}) if isinstance(record, ExportRecord) else record
 
 
@@ -123,7 +123,7 @@ def _outputs(
     target: str,
     patience_seconds: float | None,
 ) -> ComparedRecords:
-    """The outputs of both on the same inputs, BASE being the yardstick."""
+    """The outputs of both on the same inputs; the error of BASE sets the limit."""
     if check.inputs is not None:
         return ComparedRecords()  # both were judged on the given inputs already
     before, now = ([str(value.shape) for value in model.ir.graph.inputs] for model in models)
@@ -131,11 +131,11 @@ def _outputs(
         reason = f"Outputs were not compared: the inputs have shapes {', '.join(now)}, before {', '.join(before)}."
         return ComparedRecords(notes=[not_compared(Gate.AGREEMENT, runtime.name, target, reason)])
     try:
-        with own_process(runtime, patience_seconds) as apart:
+        with own_process(runtime, patience_seconds) as worker:
             proof = prove_conversion(
                 lift(models[0]).model,
                 with_lifted_sites(models[1]).model,
-                apart,
+                worker,
                 target=target,
                 seed=check.seed,
                 threads=check.threads,
@@ -145,21 +145,21 @@ def _outputs(
         return ComparedRecords(
             notes=[not_compared(Gate.AGREEMENT, runtime.name, target, f"Outputs were not compared: {error}")]
         )
-    ends = [_ends(records) for records in (proof.source, proof.records)]
+    outputs = [_of_outputs(records) for records in (proof.source, proof.records)]
     changes = " ".join(spec_changes(*([one.spec for one in lift(model).read] for model in models)))
-    head = [_with_cause(record, changes) for record in by_sizes(ends[1])]
+    head = [_with_cause(record, changes) for record in by_sizes(outputs[1])]
     notes = [] if not changes or any(map(_is_bad, head)) else [_changed(runtime.name, target, changes)]
-    return ComparedRecords(base=aligned(by_sizes(ends[0]), ends[1]), head=head, notes=notes)
+    return ComparedRecords(base=aligned(by_sizes(outputs[0]), outputs[1]), head=head, notes=notes)
 
 
 def _changed(runtime: str, target: str, changes: str) -> GateRecord:
-    """A row that says what the files say differs, although no output does."""
+    """A row for a difference between the specs in the files that changes no output."""
     note = not_compared(Gate.AGREEMENT, runtime, target, changes)
     return msgspec.structs.replace(note, word=GateVerdict.CHANGED)
 
 
 def _with_cause(record: Record, changes: str) -> Record:
-    """The judgement, of what differs with what the files say of why."""
+    """The judgement; where outputs differ, with the difference between the specs as the cause."""
     if not isinstance(record, AgreementRecord) or not changes or not _is_bad(record):
         return record
     return msgspec.structs.replace(record, diagnosis=f"{changes} {record.diagnosis or record.reason}".rstrip())
@@ -169,10 +169,10 @@ def _is_bad(record: Record) -> bool:
     return isinstance(record, AgreementRecord) and record.verdict in (Verdict.SUSPICIOUS, Verdict.WRONG)
 
 
-def _ends(records: tuple[AgreementRecord, ...]) -> list[Record]:
+def _of_outputs(records: tuple[AgreementRecord, ...]) -> list[Record]:
     return [_without_ran(record) for record in records if record.subject is Subject.OUTPUT]
 
 
 def _without_ran(record: AgreementRecord) -> AgreementRecord:
-    """The judgement without what ran, which is told elsewhere."""
+    """The judgement without the kernels that ran, which the graph gate reports."""
     return msgspec.structs.replace(record, ran={}, expanded={}, fused={}, providers={})

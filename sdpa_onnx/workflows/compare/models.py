@@ -1,7 +1,7 @@
-"""Compare two models, or two environments, on this machine now: judged by the oracle, then timed interleaved.
+"""Compare two models, or two environments, on this machine now: judge against the oracle, then time interleaved.
 
-Both get the same inputs. What is found becomes the records that the gates read, named alike on both sides; the gates
-themselves are `core.compare.gates`.
+Both get the same inputs. The records of both sides get the same names, so that the gates can pair them. Does not
+implement the gates: `core.compare.gates` does.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,17 +38,17 @@ __all__ = ["CompareOptions", "compare_models"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """How two models are compared.
+    """Options of a comparison of two models.
 
     Args:
         runtimes: Names of available runtimes.
-        sizes: Sets of sizes to time at, axes that are not named being chosen; () = one set, as chosen.
-        check: Sizes that are judged, threads, seed and given inputs.
+        sizes: Size sets to time at; unnamed axes get default sizes; () = one set of default sizes.
+        check: Sizes to judge at, threads, seed and given inputs.
         plan: How much to time; its margin is that of the limits.
-        limits: What is allowed, and which gates are skipped.
+        limits: Limits of the gates, and which gates are skipped.
         pythons: Interpreters of BASE and of HEAD; None = ours.
         patience_seconds: Longest wait for one answer of a runtime; None = judge in this process, without a limit.
-        on_progress: Told what is being done.
+        on_progress: Called with a description of each step.
     """
 
     runtimes: Sequence[str]
@@ -60,78 +60,78 @@ class CompareOptions:
     patience_seconds: float | None = PATIENCE_SECONDS
     on_progress: Callable[[str], None] | None = None
 
-    def at(self, words: str) -> None:
-        """Tell what is being done."""
+    def at(self, step: str) -> None:
+        """Report the current step."""
         if self.on_progress is not None:
-            self.on_progress(words)
+            self.on_progress(step)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """What was seen so far; private and short-lived."""
+    """The records so far; private and short-lived."""
 
     base: list[Record] = field(default_factory=list)
     head: list[Record] = field(default_factory=list)
     timed: list[tuple[TimingRecord, TimingRecord]] = field(default_factory=list)
     notes: list[GateRecord] = field(default_factory=list)
 
-    def take(self, sides: ComparedRecords) -> None:
+    def add(self, sides: ComparedRecords) -> None:
         self.base += sides.base
         self.head += sides.head
         self.notes += sides.notes
 
 
-def compare_models(base: Path, head: Path, asked: CompareOptions) -> list[GateRecord]:
-    """Judge, inspect and time BASE and HEAD, and ask the gates.
+def compare_models(base: Path, head: Path, options: CompareOptions) -> list[GateRecord]:
+    """Judge, inspect and time BASE and HEAD, and apply the gates.
 
     Args:
         base, head: Files with the same inputs and outputs; the same file where only the environments differ.
-        asked: How.
+        options: See `CompareOptions`.
 
     Raises:
-        ModelError: If one is no model.
-        PlanError: If they cannot be compared: other inputs or outputs, or nothing differs; or if an interpreter is
-            none that can run them.
+        ModelError: If a file is no model.
+        PlanError: If they cannot be compared: inputs or outputs differ, or nothing differs; or if an interpreter
+            cannot run them.
     """
     models = load_model(base), load_model(head)
-    require_comparable((base, head), models, asked.pythons)
-    require_environments(asked.runtimes, dict(zip(("--base-python", "--head-python"), asked.pythons, strict=True)))
+    require_comparable((base, head), models, options.pythons)
+    require_environments(options.runtimes, dict(zip(("--base-python", "--head-python"), options.pythons, strict=True)))
     found = _Found()
-    for name in asked.runtimes:
+    for name in options.runtimes:
         runtime = get_runtime(name)
-        if Gate.AGREEMENT not in asked.limits.skipped:
-            asked.at(f"judging on {name}")
-            found.take(
+        if Gate.AGREEMENT not in options.limits.skipped:
+            options.at(f"judging on {name}")
+            found.add(
                 judge_both(
                     models,
                     runtime,
-                    asked.check,
+                    options.check,
                     target=head.name,
-                    pythons=asked.pythons,
-                    patience_seconds=asked.patience_seconds,
+                    pythons=options.pythons,
+                    patience_seconds=options.patience_seconds,
                 )
             )
-        _look_and_time(models, runtime, head.name, asked, found)
-    notes = [with_outcome(note, asked.limits) for note in found.notes]
-    return [*compare_paired(found.base, found.head, found.timed, asked.limits), *notes]
+        _inspect_and_time(models, runtime, head.name, options, found)
+    notes = [with_outcome(note, options.limits) for note in found.notes]
+    return [*compare_paired(found.base, found.head, found.timed, options.limits), *notes]
 
 
-def _look_and_time(
-    models: tuple[OnnxModel, OnnxModel], runtime: Runtime, target: str, asked: CompareOptions, found: _Found
+def _inspect_and_time(
+    models: tuple[OnnxModel, OnnxModel], runtime: Runtime, target: str, options: CompareOptions, found: _Found
 ) -> None:
-    """Time at every set of sizes, or only look at the graphs where nothing is to be timed."""
-    is_timed = not {Gate.TIME, Gate.MEMORY} <= asked.limits.skipped
+    """Time at every size set, or only inspect the graphs if time and memory are skipped."""
+    is_timed = not {Gate.TIME, Gate.MEMORY} <= options.limits.skipped
     if is_timed and runtime.measures_time:
-        for number, given in enumerate(asked.sizes or [{}], 1):
-            asked.at(f"timing on {runtime.name}, sizes {number} of {len(asked.sizes) or 1}")
-            _time(models, runtime, target, given, asked, found)
+        for number, given in enumerate(options.sizes or [{}], 1):
+            options.at(f"timing on {runtime.name}, sizes {number} of {len(options.sizes) or 1}")
+            _time(models, runtime, target, given, options, found)
         return
-    if Gate.GRAPH not in asked.limits.skipped and asked.pythons != (None, None):
-        reason = "What another environment runs is seen only where it is timed."
+    if Gate.GRAPH not in options.limits.skipped and options.pythons != (None, None):
+        reason = "The nodes that run in another environment are known only if it is timed."
         found.notes.append(not_compared(Gate.GRAPH, runtime.name, target, reason))
-    elif Gate.GRAPH not in asked.limits.skipped:
-        facts = [graph_facts(model, runtime, target, asked.patience_seconds) for model in models]
-        found.take(ComparedRecords(base=[aligned_timing(facts[0], facts[1])], head=[facts[1]]))
+    elif Gate.GRAPH not in options.limits.skipped:
+        facts = [graph_facts(model, runtime, target, options.patience_seconds) for model in models]
+        found.add(ComparedRecords(base=[aligned_timing(facts[0], facts[1])], head=[facts[1]]))
     if is_timed:
         found.notes.append(
             not_compared(Gate.TIME, runtime.name, target, f"{runtime.name} is for agreement only: it is not timed.")
@@ -143,17 +143,17 @@ def _time(
     runtime: Runtime,
     target: str,
     given: Mapping[str, int],
-    asked: CompareOptions,
+    options: CompareOptions,
     found: _Found,
 ) -> None:
-    """One interleaved comparison of the two at one set of sizes."""
-    check = replace(asked.check, sizes=usual_sizes(models[1], {**asked.check.sizes, **given}), spreads=(1.0,))
+    """One interleaved comparison of the two at one size set."""
+    check = replace(options.check, sizes=usual_sizes(models[1], {**options.check.sizes, **given}), spreads=(1.0,))
     arms = [
         Arm(name=name, model=model, runtime=runtime, python=python, environment=str(python or ""))
-        for name, model, python in zip((BASE, HEAD), models, asked.pythons, strict=True)
+        for name, model, python in zip((BASE, HEAD), models, options.pythons, strict=True)
     ]
-    plan = replace(asked.plan, margin=asked.limits.margin)
-    patience = PATIENCE_SECONDS if asked.patience_seconds is None else asked.patience_seconds
+    plan = replace(options.plan, margin=options.limits.margin)
+    patience = PATIENCE_SECONDS if options.patience_seconds is None else options.patience_seconds
     ceilings = measure_ceilings(threads=check.threads, seconds=CEILING_SECONDS)
     with WorkerPool(fresh=True, patience_seconds=patience) as pool:
         timed = bench(arms, check, target=target, baseline=BASE, plan=plan, ceilings=ceilings, pool=pool).records

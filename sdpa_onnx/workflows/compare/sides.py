@@ -1,4 +1,4 @@
-"""BASE and HEAD of a comparison of models: whether they can be compared, and their records named alike.
+"""BASE and HEAD of a comparison of models: check that they can be compared, and give their records the same names.
 
 Judges and times nothing.
 """
@@ -29,7 +29,7 @@ __all__ = [
     "require_comparable",
 ]
 
-# What a judgement is about, and the name of that.
+# Subject of a judgement, and its name.
 _Site = tuple[Subject, str]
 # Names of the two arms.
 BASE, HEAD = "BASE", "HEAD"
@@ -37,7 +37,7 @@ BASE, HEAD = "BASE", "HEAD"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRecords:
-    """Records of BASE and of HEAD, those of the same thing under the same names; and what could not be asked."""
+    """Records of BASE and of HEAD, paired by equal names; and notes on gates that could not be applied."""
 
     base: Sequence[Record] = ()
     head: Sequence[Record] = ()
@@ -47,15 +47,15 @@ class ComparedRecords:
 def require_comparable(
     paths: tuple[Path, Path], models: tuple[OnnxModel, OnnxModel], pythons: tuple[Path | None, Path | None]
 ) -> None:
-    """Refuse what cannot be compared.
+    """Refuse models that cannot be compared.
 
     Raises:
-        PlanError: If inputs or outputs differ in name or type, or BASE and HEAD are the same in every way.
+        PlanError: If inputs or outputs differ in name or type, or BASE and HEAD are identical.
     """
     if paths[0].resolve() == paths[1].resolve() and pythons[0] == pythons[1]:
         raise PlanError(
             f"BASE and HEAD are the same file, {paths[1]}.",
-            hint="Give two files, or two environments with --base-python and --head-python.",
+            hint="Pass two files, or two environments with --base-python and --head-python.",
         )
     for what in ("inputs", "outputs"):
         before, now = (_listed(model, what) for model in models)
@@ -72,7 +72,7 @@ def _listed(model: OnnxModel, what: str) -> list[str]:
 
 
 def not_compared(gate: Gate, runtime: str, target: str, reason: str) -> GateRecord:
-    """A row that says what was not asked, and why."""
+    """A row for a gate that was not applied, with the reason."""
     return GateRecord(
         gate=gate,
         word=GateVerdict.NOT_COMPARABLE,
@@ -84,10 +84,10 @@ def not_compared(gate: Gate, runtime: str, target: str, reason: str) -> GateReco
 
 
 def by_sizes(records: Sequence[Record]) -> list[Record]:
-    """Judgements whose case is named by its sizes alone.
+    """Judgements with a case name that consists of the sizes alone.
 
-    A case id tells what is computed too. Where HEAD computes something else than BASE, that must be found, and not be
-    taken for another case.
+    A case id contains the spec too. If HEAD computes something else than BASE, the gate must report it, and not
+    treat it as another case.
     """
     return [_by_sizes(record) for record in records]
 
@@ -101,16 +101,16 @@ def _by_sizes(record: Record) -> Record:
 
 
 def refused_alike(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
-    """What was judged, as of the one case that the other side refused as a whole, so that they meet in one row."""
-    told = [one for one in others if isinstance(one, AgreementRecord)]
-    if not told or any(one.site or one.verdict is not None for one in told):
+    """The judgements under the name of the one case that the other side refused, so that one row compares them."""
+    refused = [one for one in others if isinstance(one, AgreementRecord)]
+    if not refused or any(one.site or one.verdict is not None for one in refused):
         return list(records)
-    case = {"case": told[0].case, "spec": told[0].spec, "past_seq_len": told[0].past_seq_len}
+    case = {"case": refused[0].case, "spec": refused[0].spec, "past_seq_len": refused[0].past_seq_len}
     return [msgspec.structs.replace(one, **case) if isinstance(one, AgreementRecord) else one for one in records]
 
 
 def aligned(base: Sequence[Record], head: Sequence[Record]) -> list[Record]:
-    """The judgements of BASE under the names that HEAD gives: form, opset, and attentions in their order."""
+    """The judgements of BASE under the names of HEAD: form, opset, and attentions in their order."""
     like = next((record for record in head if isinstance(record, AgreementRecord)), None)
     if like is None:
         return list(base)
@@ -137,7 +137,7 @@ def _sites(records: Sequence[Record]) -> list[_Site]:
 
 
 def aligned_timing(base: TimingRecord, head: TimingRecord) -> TimingRecord:
-    """The timing of BASE as the arm that HEAD is beside; its opset and what ran stay its own."""
+    """The timing of BASE under the names of the arm HEAD; its opset and the nodes that ran stay its own."""
     same = {
         name: getattr(head, name)
         for name in ("target", "case", "spec", "past_seq_len", "group", "form", "arm", "python", "options")
@@ -146,7 +146,7 @@ def aligned_timing(base: TimingRecord, head: TimingRecord) -> TimingRecord:
 
 
 def graph_facts(model: OnnxModel, runtime: Runtime, target: str, patience_seconds: float | None) -> TimingRecord:
-    """What stands in a file and what a runtime runs of it, as a timing without times."""
+    """The nodes of a file and the nodes that a runtime runs, as a timing record without times."""
     ran = what_runs(model, runtime.name, patience_seconds=patience_seconds)
     facts = TimingRecord(
         target=target,

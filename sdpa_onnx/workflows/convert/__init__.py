@@ -1,5 +1,4 @@
-"""`convert`: write every attention of a file in another form, and prove the result before it is saved.
+"""`convert`: rewrite every attention of a file in another form and verify the result before it is saved.
 
-What was proved is, to the byte, what is written.
-Reads dialects through `graph.lift` only.
+The file that is written is byte for byte the one that was verified. Does not parse dialects itself: `graph.lift` does.
 """

@@ -1,4 +1,7 @@
-"""Convert a file and write the result only when it was proved: what was proved is, to the byte, what is written."""
+"""Convert a file and write the result only if it is verified.
+
+The file that is written is byte for byte the one that was verified. Does not choose forms and does not judge.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,16 +31,16 @@ __all__ = ["Conversion", "ProofOptions", "convert_and_prove", "prove_converted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofOptions:
-    """How a result is proved.
+    """Options of the proof of a result.
 
     Args:
-        runtime: Name of the runtime where it is to be right.
+        runtime: Name of the runtime on which the result must be right.
         seed: Seed of the inputs.
         threads: Threads inside one operator.
-        patience_seconds: Run the runtime in a process of its own, and give it up after this
+        patience_seconds: Run the runtime in a separate process, and stop it after this
             long without an answer; None = in this process, without a limit.
-        effort: How much is run; None = as usual.
-        on_size: Told (done, of) after each size set.
+        effort: How much is run; None = the default.
+        on_size: Called with (done, of) after each size set.
     """
 
     runtime: str = "ort-cpu"
@@ -50,13 +53,13 @@ class ProofOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """What became of a file.
+    """The conversion of a file.
 
     Args:
-        converted: The result, with what was found.
-        attentions: One record per attention: what it is, and what became of it.
-        proof: What was seen; None where nothing was converted.
-        path: What was written, or None.
+        converted: The result, with the attentions that were found.
+        attentions: One record per attention: what it is, and whether it was converted.
+        proof: The proof; None where nothing was converted.
+        path: The file that was written, or None.
     """
 
     converted: ConvertedModel
@@ -66,7 +69,7 @@ class Conversion:
 
     @property
     def is_right(self) -> bool:
-        """Whether there is a result that nothing speaks against."""
+        """Whether there is a result and no judgement fails."""
         if self.proof is not None:
             return self.proof.is_right
         return bool(self.converted.already)
@@ -83,48 +86,47 @@ def convert_and_prove(
     rows_may_be_empty: bool = True,
     proof: ProofOptions | None = None,
 ) -> Conversion:
-    """Convert a file; the result is written in one step, and only if its proof is right.
+    """Convert a file; the result is written in one step, and only if its proof passes.
 
-    Where every attention has the form already, the file is written as it is.
+    Where every attention already has the form, the file is written unchanged.
 
     Args:
         path: The file.
-        output: Where the result belongs; may be the file itself.
-        form: What to write, or the way that finds it for each attention.
-        options: Within a form.
+        output: Path of the result; may be the file itself.
+        form: The form to write, or the strategy that chooses one for each attention.
+        options: Options within a form.
         opset: Of the result; None = the file's own wherever the form allows.
-        again: Also write anew what has the form already.
+        again: Also rewrite attentions that already have the form.
         rows_may_be_empty: Whether padding may hide every key of a query, see `convert_model`. If not, the proof
             feeds only masks under which every query sees its first key.
-        proof: How it is proved.
+        proof: Options of the proof.
 
     Raises:
-        ModelError: If the file cannot be read, holds no attention, cannot get the opset that the form needs, runs
-            nowhere, or the result cannot be written.
-        PlanError: If the opset asked for is older than the file's.
+        ModelError: If the file cannot be read, contains no attention, cannot be raised to the opset that the form
+            needs, runs on no runtime, or the result cannot be written.
+        PlanError: If the requested opset is older than the file's.
     """
     model = load_model(path)
     converted = convert_model(model, form, options, opset=opset, again=again, rows_may_be_empty=rows_may_be_empty)
-    attentions = told(model, converted, str(path))
+    attentions = attention_fates(model, converted, str(path))
     if not attentions:
         raise ModelError(f"{path} has no attention in it.", hint="Neither an operator nor softmax(QK^T) V was found.")
     if not converted.converted:
         written = model.save(output) if converted.already else None
         return Conversion(converted=converted, attentions=attentions, proof=None, path=written)
     with staged(converted.model.ir, output) as draft:
-        seen = _proved(path, converted, draft.path, str(output), proof or ProofOptions())
-        written = draft.commit() if seen.is_right else None
-    return Conversion(converted=converted, attentions=attentions, proof=seen, path=written)
+        proved = _prove_draft(path, converted, draft.path, str(output), proof or ProofOptions())
+        written = draft.commit() if proved.is_right else None
+    return Conversion(converted=converted, attentions=attentions, proof=proved, path=written)
 
 
 def prove_converted(converted: ConvertedModel, *, target: str, proof: ProofOptions | None = None) -> ConversionProof:
-    """Prove a result in memory, see `convert_proof.prove_conversion`."""
-    asked = proof or ProofOptions()
-    return _side_by_side(converted, converted.model, target, asked)
+    """Prove a result in memory, see `proof.prove_conversion`."""
+    return _prove_here(converted, converted.model, target, proof or ProofOptions())
 
 
-def told(model: OnnxModel, converted: ConvertedModel, target: str) -> tuple[AttentionRecord, ...]:
-    """One record per attention of the source, with what became of it."""
+def attention_fates(model: OnnxModel, converted: ConvertedModel, target: str) -> tuple[AttentionRecord, ...]:
+    """One record per attention of the source, with its new form or the reason why it has none."""
     lifted = LiftedModel(model=converted.source, found=converted.found)
     records = attention_records(model, lifted, target=target)
     return tuple(
@@ -140,32 +142,34 @@ def _with_fate(record: AttentionRecord, node: str, converted: ConvertedModel) ->
     return record
 
 
-def _proved(path: Path, converted: ConvertedModel, draft: Path, target: str, asked: ProofOptions) -> ConversionProof:
-    """The proof of a written draft; a model with files beside it is held by a process of its own only."""
+def _prove_draft(
+    path: Path, converted: ConvertedModel, draft: Path, target: str, options: ProofOptions
+) -> ConversionProof:
+    """The proof of a written draft; a model with external data is loaded in a separate process only."""
     in_files = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors_of(converted.model.ir))
-    if in_files and asked.patience_seconds is not None:
+    if in_files and options.patience_seconds is not None:
         return prove_apart(
             path,
             draft,
-            runtime=asked.runtime,
+            runtime=options.runtime,
             target=target,
-            seed=asked.seed,
-            threads=asked.threads,
-            patience_seconds=asked.patience_seconds,
+            seed=options.seed,
+            threads=options.threads,
+            patience_seconds=options.patience_seconds,
             rows_may_be_empty=converted.rows_may_be_empty,
         )
-    return _side_by_side(converted, load_model(draft), target, asked)
+    return _prove_here(converted, load_model(draft), target, options)
 
 
-def _side_by_side(converted: ConvertedModel, result: OnnxModel, target: str, asked: ProofOptions) -> ConversionProof:
-    with own_process(get_runtime(asked.runtime), asked.patience_seconds) as runtime:
+def _prove_here(converted: ConvertedModel, result: OnnxModel, target: str, options: ProofOptions) -> ConversionProof:
+    with own_process(get_runtime(options.runtime), options.patience_seconds) as runtime:
         return prove_conversion(
             converted.source,
             result,
             runtime,
             target=target,
-            seed=asked.seed,
-            threads=asked.threads,
-            effort=replace(asked.effort or RunEffort(), rows_may_be_empty=converted.rows_may_be_empty),
-            on_size=asked.on_size,
+            seed=options.seed,
+            threads=options.threads,
+            effort=replace(options.effort or RunEffort(), rows_may_be_empty=converted.rows_may_be_empty),
+            on_size=options.on_size,
         )

@@ -1,4 +1,7 @@
-"""Convert a file for a runtime: a form with the workarounds that it needs there, or for each attention the fastest."""
+"""Convert a file for a runtime: one form with its workarounds there, or the fastest form of each attention.
+
+Does not probe or time itself: the strategies of `choose_form` do.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,13 +24,13 @@ __all__ = ["ConversionTask", "convert_fastest", "convert_for"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionTask:
-    """A file, where the result belongs, and how it is proved.
+    """A file to convert, the path of the result, and the options of its proof.
 
     Args:
         path: The file.
-        output: Where the result belongs.
+        output: Path of the result.
         opset: Of the result; None = the file's own wherever the form allows.
-        proof: How it is proved; names the runtime.
+        proof: Options of the proof; names the runtime.
         rows_may_be_empty: Whether padding may hide every key of a query, see `convert_model`.
     """
 
@@ -37,12 +40,12 @@ class ConversionTask:
     proof: ProofOptions
     rows_may_be_empty: bool = True
 
-    def written(self, writing: FormStrategy, *, again: bool) -> Conversion:
-        """Convert and prove in one way."""
+    def convert(self, strategy: FormStrategy, *, again: bool) -> Conversion:
+        """Convert with a strategy, and prove the result."""
         return convert_and_prove(
             self.path,
             self.output,
-            writing,
+            strategy,
             opset=self.opset,
             again=again,
             rows_may_be_empty=self.rows_may_be_empty,
@@ -53,15 +56,15 @@ class ConversionTask:
 def convert_for(
     task: ConversionTask, form: Form, options: LowerOptions, *, again: bool
 ) -> tuple[Conversion, tuple[FormRecord, ...]]:
-    """Convert to one form, written so that the runtime gets it right; see `convert_and_prove`.
+    """Convert to one form, written so that the runtime computes it correctly; see `convert_and_prove`.
 
     Returns:
-        What became of the file, and what the runtime was asked.
+        The conversion, and the records of the probes on the runtime.
     """
-    with own_process(get_runtime(task.proof.runtime), task.proof.patience_seconds) as where:
-        writing = RuntimeForm(runtime=where, form=form, options=options)
-        done = task.written(writing, again=again)
-    return done, writing.records
+    with own_process(get_runtime(task.proof.runtime), task.proof.patience_seconds) as runtime:
+        strategy = RuntimeForm(runtime=runtime, form=form, options=options)
+        conversion = task.convert(strategy, again=again)
+    return conversion, strategy.records
 
 
 def convert_fastest(
@@ -71,22 +74,22 @@ def convert_fastest(
 
     Args:
         task: The file.
-        budget: What is timed.
+        budget: What is timed, and how long.
         at: Sizes of the file's own axes to time at; () = those of the budget.
-        on_step: Told what is being done.
+        on_step: Called with the name of each step, for progress.
 
     Returns:
-        What became of the file, and the table of reasons.
+        The conversion, and the records that explain each choice.
     """
     runtime = get_runtime(task.proof.runtime)
     model = load_model(task.path)
     sizes = sizes_by_name(model, runtime, at) if at else {}
-    writing = FastestForm(
+    strategy = FastestForm(
         runtime=runtime,
         budget=replace(budget, threads=task.proof.threads, seed=task.proof.seed),
         sizes=sizes,
         cannot_hold=stays_below(model, task.opset),
         on_step=on_step,
     )
-    done = task.written(writing, again=True)
-    return done, writing.records
+    conversion = task.convert(strategy, again=True)
+    return conversion, strategy.records

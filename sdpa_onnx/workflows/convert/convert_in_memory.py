@@ -1,4 +1,7 @@
-"""Convert a model in memory for a program: the proved result, or an error that says why there is none."""
+"""Convert a model in memory: return the verified result, or raise an error that names the reason.
+
+Writes no file.
+"""
 
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.records.records import Outcome
@@ -26,7 +29,7 @@ def convert_in_memory(
         pick_runtimes([runtime])
     converted = convert_model(
         model,
-        _writing(form, runtime),
+        _strategy(form, runtime),
         opset=opset,
         again=form == _AUTO,
         rows_may_be_empty=rows_may_be_empty,
@@ -35,23 +38,23 @@ def convert_in_memory(
         return model
     if not converted.converted:
         node, reason = next(iter(converted.refused.items()), ("", ""))
-        why = f"'{node}': {reason.rstrip('.')}" if node else "there is none"
-        raise ModelError(f"No attention of the model could be converted to '{form}': {why}.")
+        why = f"'{node}': {reason.rstrip('.')}" if node else "the model contains none"
+        raise ModelError(f"No attention of the model can be converted to '{form}': {why}.")
     if runtime is not None:
         proof = prove_converted(
             converted, target=str(model.path or "model"), proof=ProofOptions(runtime=runtime, seed=seed)
         )
         bad = next((record for record in proof.records if record.outcome is not Outcome.OK), None)
         if bad is not None or not proof.is_right:
-            why = bad.diagnosis or bad.reason if bad is not None else "nothing could be judged."
+            why = bad.diagnosis or bad.reason if bad is not None else "no output could be judged."
             raise ModelError(f"The result does not compute what the model computes on {runtime}: {why}")
     return converted.model
 
 
-def _writing(form: str, runtime: str | None) -> FormStrategy:
-    """A form as it is, or as the runtime needs it, or the fastest there."""
+def _strategy(form: str, runtime: str | None) -> FormStrategy:
+    """The form unchanged, or with the workarounds of the runtime, or the fastest form there."""
     if runtime is None and form == _AUTO:
-        raise PlanError("Form 'auto' is chosen by running: it needs a runtime.", hint="Name one, such as 'ort-cpu'.")
+        raise PlanError("Form 'auto' needs a runtime to time the forms on.", hint="Name one, such as 'ort-cpu'.")
     if runtime is None:
         return FixedForm(form=Form(form))
     return (

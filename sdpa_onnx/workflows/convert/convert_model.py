@@ -1,6 +1,6 @@
-"""Write the attentions of a model in another form: find them, raise the opset only if the form must, lower each.
+"""Rewrite the attentions of a model in another form: find them, raise the opset if the form needs it, lower each.
 
-Runs nothing and saves nothing: that the result computes what the source computes is proved in `convert_proof`.
+Runs nothing and saves nothing: `proof` verifies that the result computes what the source computes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,17 +36,17 @@ _OPERATORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertedModel:
-    """A model in another form, not yet proved.
+    """A model in another form, not yet verified.
 
     Args:
-        form: The form that was asked for, or the words of those that were chosen.
-        source: What was converted, at its own opset, tappable at every attention read.
-        model: The result, with our metadata. Where nothing was converted, what was given.
+        form: The requested form, or the names of the chosen forms.
+        source: The model before conversion, at its own opset; every lifted attention can be tapped.
+        model: The result, with our metadata. Where nothing was converted, the model that was passed in.
         found: Every attention of the source.
-        converted: Names of those that were written in the form.
-        already: Names of those that had it.
-        refused: Why another one stayed as it was, by its node.
-        rows_may_be_empty: Whether the reading reckons with padding that hides every key of a query.
+        converted: Names of the attentions that were rewritten.
+        already: Names of those that already had the form.
+        refused: Why an attention stays unchanged, by its node.
+        rows_may_be_empty: Whether the lift assumes that padding may hide every key of a query.
     """
 
     form: str
@@ -60,7 +60,7 @@ class ConvertedModel:
 
     @property
     def is_raised(self) -> bool:
-        """Whether the whole graph got a newer opset."""
+        """Whether the opset of the graph was raised."""
         return self.model.opset != self.source.opset
 
 
@@ -73,58 +73,58 @@ def convert_model(
     again: bool = False,
     rows_may_be_empty: bool = True,
 ) -> ConvertedModel:
-    """Write every attention of a model that the form can say in that form; the others stay as they are.
+    """Rewrite every attention that the form can express; the others stay unchanged.
 
-    Names, types and axes of inputs and outputs, all other nodes and all other metadata survive. The opset
-    of the whole graph is raised only if the form needs it, or `opset` asks for it.
+    Names, types and axes of inputs and outputs, all other nodes and all other metadata are kept. The opset
+    of the graph is raised only if the form needs it, or `opset` requests it.
 
     Args:
-        model: Is left as it is; its tensors are shared.
-        form: What to write, or the way that finds it for each attention.
-        options: Within a form.
+        model: Stays unchanged; its tensors are shared.
+        form: The form to write, or the strategy that chooses one for each attention.
+        options: Options within a form.
         opset: Of the result; None = the model's own wherever the form allows.
-        again: Also write anew what has the form already.
+        again: Also rewrite attentions that already have the form.
         rows_may_be_empty: Whether padding may hide every key of a query; if not, more masks are causal, and the
-            result holds only for masks under which every query sees a key, which its metadata says.
+            result is valid only for masks under which every query sees a key, which its metadata records.
 
     Raises:
-        PlanError: If the opset asked for is older than the model's.
-        ModelError: If a node has no equivalent at the opset that is needed.
+        PlanError: If the requested opset is older than the model's.
+        ModelError: If a node has no equivalent at the required opset.
     """
-    writing = FixedForm(form=form, options=options or LowerOptions()) if isinstance(form, Form) else form
+    strategy = FixedForm(form=form, options=options or LowerOptions()) if isinstance(form, Form) else form
     lifted = lift(model, rows_may_be_empty=rows_may_be_empty)
     source = replace(lifted.model, ir=lifted.model.ir.clone())
-    wanted = _wanted_opset(model, lifted, writing, opset, again=again)
+    wanted = _wanted_opset(model, lifted, strategy, opset, again=again)
     if wanted != model.opset:
         raised = lifted.model.ir.clone()
         raise_opset(raised, wanted)
         lifted = lift(replace(model, ir=raised), rows_may_be_empty=rows_may_be_empty)
-    done = _lowered(model, source, lifted, writing, again=again)
-    return replace(done, rows_may_be_empty=rows_may_be_empty)
+    converted = _lowered(model, source, lifted, strategy, again=again)
+    return replace(converted, rows_may_be_empty=rows_may_be_empty)
 
 
 def _wanted_opset(
-    model: OnnxModel, lifted: LiftedModel, writing: FormStrategy, opset: int | None, *, again: bool
+    model: OnnxModel, lifted: LiftedModel, strategy: FormStrategy, opset: int | None, *, again: bool
 ) -> int:
     own = model.opset
     if opset is not None and opset < own:
         raise PlanError(
-            f"The model has opset {own}, which cannot be lowered to {opset}.", hint=f"Leave out --opset, or give {own}."
+            f"The model has opset {own}, which cannot be lowered to {opset}.", hint=f"Omit --opset, or pass {own}."
         )
     if opset is not None:
         return opset
     needed = [own]
     for attention in lifted.read:
-        if _has(attention, model, writing.form) and not again:
+        if _has(attention, model, strategy.form) and not again:
             continue
-        at = writing.needed_opset(attention, own=own)
-        if writing.refusal(attention, opset=at) is None:
+        at = strategy.needed_opset(attention, own=own)
+        if strategy.refusal(attention, opset=at) is None:
             needed.append(at)
     return max(needed)
 
 
 def _lowered(
-    model: OnnxModel, source: OnnxModel, lifted: LiftedModel, writing: FormStrategy, *, again: bool
+    model: OnnxModel, source: OnnxModel, lifted: LiftedModel, strategy: FormStrategy, *, again: bool
 ) -> ConvertedModel:
     graph, opset = lifted.model.ir, lifted.model.opset
     converted: list[GraphAttention] = []
@@ -137,12 +137,12 @@ def _lowered(
             refused[found.node] = found.reason
             continue
         kept[attention.name] = attention
-        if _has(attention, model, writing.form) and not again and not writing.is_due(attention, opset=opset):
+        if _has(attention, model, strategy.form) and not again and not strategy.is_due(attention, opset=opset):
             already.append(attention.name)
-        elif (reason := writing.refusal(attention, opset=opset)) is not None:
+        elif (reason := strategy.refusal(attention, opset=opset)) is not None:
             refused[found.node] = reason
         else:
-            kept[attention.name] = writing.write(graph, attention)
+            kept[attention.name] = strategy.write(graph, attention)
             converted.append(attention)
     result = model
     if converted:
@@ -150,11 +150,11 @@ def _lowered(
         sites = tuple(current(one).site for one in kept.values())
         names = {one.name for one in converted}
         assumed = [one.assumes for one in lifted.found if one.attention and one.attention.name in names and one.assumes]
-        _note(graph, sites, writing, assumed, opset=opset)
-        # Made last: its facts are read once, from a graph that is finished.
+        _note(graph, sites, strategy, assumed, opset=opset)
+        # Created last: its facts are read once, from the finished graph.
         result = replace(model, ir=graph, sites=sites, path=None)
     return ConvertedModel(
-        form=writing.word,
+        form=strategy.word,
         source=source,
         model=result,
         found=lifted.found,
@@ -165,7 +165,7 @@ def _lowered(
 
 
 def _has(attention: GraphAttention, model: OnnxModel, form: Form | None) -> bool:
-    """Whether an attention stands in the form already: by its operator, or by what the file says of all of it."""
+    """Whether an attention already has the form, by its operator or by the metadata of the file."""
     if form is None:
         return False
     producer = attention.output.producer()
@@ -178,22 +178,22 @@ def _has(attention: GraphAttention, model: OnnxModel, form: Form | None) -> bool
 
 
 def _declare_as(source: ir.Model, result: ir.Model) -> None:
-    """The outputs with the shapes that the source declares, not with those that were inferred on the way."""
+    """Give the outputs the shapes that the source declares, not those that were inferred during conversion."""
     for own, value in zip(source.graph.outputs, result.graph.outputs, strict=True):
         value.shape, value.type = own.shape, own.type
 
 
 def _note(
-    graph: ir.Model, sites: Sequence[AttentionSite], writing: FormStrategy, assumed: Sequence[str], *, opset: int
+    graph: ir.Model, sites: Sequence[AttentionSite], strategy: FormStrategy, assumed: Sequence[str], *, opset: int
 ) -> None:
-    """Write our metadata; metadata of others stays."""
+    """Write our metadata; the entries of others stay."""
     notes = graph.metadata_props
     notes[SITES_KEY] = msgspec.json.encode(sites).decode()
-    notes[FORM_KEY] = writing.word
-    # Why an earlier conversion wrote it as it did says nothing of this one.
+    notes[FORM_KEY] = strategy.word
+    # The notes of an earlier conversion do not hold for this one.
     for key in NOTE_KEYS:
         notes.pop(key, None)
-    notes.update(writing.notes)
+    notes.update(strategy.notes)
     if assumed:
         notes[_ASSUMES_KEY] = "; ".join(dict.fromkeys(assumed))
     notes["sdpa_onnx.version"] = __version__

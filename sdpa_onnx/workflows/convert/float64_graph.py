@@ -1,7 +1,7 @@
-"""A whole graph in float64, node by node: the truth about the end of a file, whatever runtime it is for.
+"""Run a graph in float64, node by node: the reference for the outputs of a file, on any runtime.
 
-Nothing is rounded between nodes, unlike in `locate.node_steps`, but for what depends on sizes and constants
-alone: that is part of what the graph says, and is computed in the graph's own type. Judges nothing.
+Nothing is rounded between nodes, unlike in `locate.node_steps`, except values that depend on sizes and constants
+alone: these are part of the graph's definition and are computed in the graph's own type. Judges nothing.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,8 +24,8 @@ from sdpa_onnx.workflows.locate.reference_nodes import NodeReference, NoReferenc
 __all__ = ["Float64Graph", "Float64Run"]
 
 Array = NDArray[np.generic]
-# Gives a node's outputs in the model's own type: (node, what it reads) -> outputs, or why not.
-Stand = Callable[[ir.Node, Mapping[str, Array]], "dict[str, Array] | NoReference"]
+# Computes a node's outputs in the model's own type: (node, arrays that it reads) -> outputs, or why not.
+_StandIn = Callable[[ir.Node, Mapping[str, Array]], "dict[str, Array] | NoReference"]
 
 _STEPS = frozenset({"Cast", "Floor", "Ceil", "Round"})
 _SIZES = frozenset({"Shape", "Size"})
@@ -33,12 +33,12 @@ _SIZES = frozenset({"Shape", "Size"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float64Run:
-    """What one run in float64 gave.
+    """The values of one run in float64.
 
     Args:
-        values: Arrays by the names asked for; what could not be computed is missing.
-        by_oracle: Names of attentions that only the oracle could compute: they are no witness of their own reading.
-        stood_in: Nodes that were computed by the runtime in the model's own type.
+        values: Arrays by requested name; values that could not be computed are missing.
+        by_oracle: Names of attentions that only the oracle could compute: they cannot confirm their own lift.
+        stood_in: Nodes that the runtime computed in the model's own type.
         reason: Why a value is missing; "" if none is.
     """
 
@@ -49,22 +49,22 @@ class Float64Run:
 
 
 class Float64Graph:
-    """A graph to be run in float64 on ONNX's own evaluator.
+    """A graph that runs in float64 on ONNX's own evaluator.
 
     Args:
-        model: The graph, with its attentions; functions are written out.
+        model: The graph, with its attentions; functions are inlined.
 
     Attributes:
-        stand_in: What gives the outputs of a node that has no reference and is no attention.
+        stand_in: Computes the outputs of a node that has no reference and is no attention.
 
-    Source: DESIGN section 2: the end of a larger model is compared with a float64 run of the same graph.
+    Source: DESIGN section 2: the outputs of a larger model are compared with a float64 run of the same graph.
     """
 
     def __init__(self, model: OnnxModel) -> None:
         self._flat = flat_model(model)
         self._graph = self._flat.ir.graph
         self._reference = NodeReference(self._flat.ir)
-        self.stand_in: Stand = lambda node, _: NoReference(f"no runtime was asked about {node.op_type}")
+        self.stand_in: _StandIn = lambda node, _: NoReference(f"no runtime is given to compute {node.op_type}")
         self._sites = {site.output: site for site in model.sites}
         self._readers: dict[str, int] = {}
         for node in self._graph:
@@ -73,10 +73,10 @@ class Float64Graph:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Names of whole numbers that are made of real ones: a rounding before them can change them by one.
+        """Names of integers that are computed from floats: a rounding before them can change them by one.
 
-        A position bucket is such. What a runtime gave there is to be handed to `run`: another number is another
-        function.
+        A position bucket is an example. Pass the value of the runtime to `run`: with another integer the graph
+        computes another function.
         """
         return tuple(
             name
@@ -94,32 +94,33 @@ class Float64Graph:
         Args:
             feeds: Arrays by graph input name, in the model's own types.
             wanted: Names of values of the main graph.
-            given: What is not to be computed, by value name, see `steps`.
+            given: Arrays that are not computed but used as passed, by value name, see `steps`.
         """
         (found,) = self.run_all([(feeds, given or {})], wanted)
         return found
 
     def run_all(
-        self, asked: Sequence[tuple[Mapping[str, Array], Mapping[str, Array]]], wanted: Collection[str]
+        self, inputs: Sequence[tuple[Mapping[str, Array], Mapping[str, Array]]], wanted: Collection[str]
     ) -> list[Float64Run]:
         """Compute the values of these names for several (feeds, given), see `run`.
 
-        All go through one node before the next, so each weight is read and widened once, and one node's are held.
+        All runs compute one node before the next: each weight is read and widened once, and only the weights of one
+        node are in memory.
         """
         weights = _Weights(self._graph)
         walks = [
             _Run(self._reference, self.stand_in, self._sites, dict(self._readers), given, weights, feeds, wanted)
-            for feeds, given in asked
+            for feeds, given in inputs
         ]
         for node in self._graph:
             for walk in walks:
-                walk.take(node)
+                walk.step(node)
             weights.drop()
         return [walk.finished() for walk in walks]
 
 
 def _is_step(node: ir.Node) -> bool:
-    """Whether a node makes whole numbers of real ones."""
+    """Whether a node computes integers from floats."""
     read, made = node.inputs[0], node.outputs[0]
     if read is None or read.dtype is None or not read.dtype.is_floating_point():
         return False
@@ -127,7 +128,7 @@ def _is_step(node: ir.Node) -> bool:
 
 
 class _Weights:
-    """The initializers that one node reads, for all walks; float64 copies are four times a float16 file."""
+    """The initializers that one node reads, for all runs; float64 copies are four times the size of a float16 file."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
@@ -135,14 +136,14 @@ class _Weights:
         self._wide: dict[str, Array] = {}
 
     def own(self, name: str) -> Array | None:
-        """In the graph's own type, read at the first question after `drop`; None if there is none of this name."""
+        """The array in the graph's own type, read at the first call after `drop`; None if none has this name."""
         if name not in self._own:
             value = self._graph.initializers.get(name)
             self._own[name] = None if value is None or value.const_value is None else value.const_value.numpy()
         return self._own[name]
 
     def wide(self, name: str, own: Array) -> Array:
-        """The same in float64, made at the first question after `drop`."""
+        """The same in float64, computed at the first call after `drop`."""
         if name not in self._wide:
             self._wide[name] = widened(own)
         return self._wide[name]
@@ -154,12 +155,12 @@ class _Weights:
 
 
 class _Run:
-    """One walk; values are dropped when nothing reads them any more."""
+    """One run over the nodes; a value is dropped after its last reader."""
 
     def __init__(
         self,
         reference: NodeReference,
-        stand_in: Stand,
+        stand_in: _StandIn,
         sites: Mapping[str, AttentionSite],
         left: dict[str, int],
         given: Mapping[str, Array],
@@ -178,7 +179,7 @@ class _Run:
         self._stood_in: list[str] = []
         self._reason = ""
 
-    def take(self, node: ir.Node) -> None:
+    def step(self, node: ir.Node) -> None:
         """Compute the next node of the graph."""
         result = self._outputs(node)
         if isinstance(result, NoReference):
@@ -189,7 +190,7 @@ class _Run:
         self._forget(node, result)
 
     def finished(self) -> Float64Run:
-        """What was asked for, when all nodes were taken."""
+        """The requested values, after all nodes are computed."""
         constants = {name: self._weights.own(name) for name in self._wanted if name not in self._found}
         found = self._found | {name: widened(array) for name, array in constants.items() if array is not None}
         missing = [name for name in self._wanted if name not in found]
@@ -208,7 +209,7 @@ class _Run:
         for name in read_names(node):
             array = self._values[name] if name in self._values else self._weights.own(name)
             if array is None:
-                return NoReference(f"there is no value of its input '{name}'")
+                return NoReference(f"its input '{name}' has no value")
             reads[name] = array
         own = self._in_own_type(node, reads)
         if own is not None:
@@ -218,7 +219,7 @@ class _Run:
         return self._stand_for(node, reads, exact) if isinstance(exact, NoReference) else exact
 
     def _in_own_type(self, node: ir.Node, reads: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Outputs of what float64 must not or need not touch: sizes and constants, and rows picked of a table."""
+        """Outputs that float64 must not or need not change: sizes, constants, and rows gathered from a table."""
         table = node.inputs[0] if node.op_type == "Gather" and node.domain == "" else None
         is_sized = node.op_type in _SIZES or all(name in self._sized or name not in self._values for name in reads)
         if not is_sized and (table is None or not table.is_initializer()):
@@ -235,15 +236,15 @@ class _Run:
         by_oracle = self._by_the_oracle(node, why)
         if not isinstance(by_oracle, NoReference):
             return by_oracle
-        stood = self._stand_in(node, reads)
-        if isinstance(stood, NoReference):
+        outputs = self._stand_in(node, reads)
+        if isinstance(outputs, NoReference):
             return by_oracle
-        if any(format_of(array.dtype) is not None for array in stood.values()):
+        if any(format_of(array.dtype) is not None for array in outputs.values()):
             self._stood_in.append(node_label(node))
-        return {name: widened(array) for name, array in stood.items()}
+        return {name: widened(array) for name, array in outputs.items()}
 
     def _by_the_oracle(self, node: ir.Node, why: NoReference) -> dict[str, Array] | NoReference:
-        """Outputs of an attention of another operator set, as far as the oracle can say them."""
+        """Outputs of an attention of another operator set, as far as the oracle can compute them."""
         made = (value.name or "" for value in node.outputs)
         site = next((self._sites[name] for name in made if name in self._sites), None)
         if site is None or any(name not in self._values for name in site.inputs.values()):

@@ -1,7 +1,7 @@
-"""The end of a file: each output of a rewritten graph against the same source graph in float64.
+"""Judge each output of a converted graph against a float64 run of its source graph.
 
-What comes after an attention has no bound of ours, so the source's own error in the same type is the yardstick.
-Each attention by itself is judged elsewhere, by the oracle.
+The nodes after an attention have no error bound of ours, so the source's own error in the same type is the limit.
+Does not judge single attentions: the oracle does that elsewhere.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.judge.node_rule import format_of
 from sdpa_onnx.core.records.verdicts import Verdict
 
-__all__ = ["OutputRun", "has_number", "judge_end", "relative_yardstick", "source_agreement"]
+__all__ = ["OutputRun", "has_number", "judge_output", "relative_yardstick", "source_agreement"]
 
 Array = NDArray[np.generic]
 
@@ -28,10 +28,10 @@ class OutputRun:
     """One output at one set of inputs.
 
     Args:
-        truth: The source graph in float64; for whole numbers what the source gave.
-        source: What the source gave in its own type on the runtime.
-        actual: What the rewritten graph gave there.
-        is_source_right: Whether every attention of the source was right on the runtime at these inputs.
+        truth: Output of the source graph in float64; for integers, of the source itself.
+        source: Output of the source in its own type on the runtime.
+        actual: Output of the converted graph there.
+        is_source_right: Whether every attention of the source is right on the runtime at these inputs.
     """
 
     truth: Array
@@ -41,9 +41,9 @@ class OutputRun:
 
 
 def relative_yardstick(runs: Sequence[OutputRun]) -> float:
-    """Largest error of the source over the largest magnitude of the truth, over all runs in which it can be trusted.
+    """Largest error of the source divided by the largest magnitude of the truth, over all runs where it is right.
 
-    One run may be lucky: at one query and one sample the largest of few errors is small by chance.
+    One run is not enough: at one query and one sample the largest of few errors can be small by chance.
     """
     found = [0.0]
     for run in runs:
@@ -55,22 +55,22 @@ def relative_yardstick(runs: Sequence[OutputRun]) -> float:
 
 
 def source_agreement(run: OutputRun) -> Agreement:
-    """The source's own error, for the record beside that of the rewritten graph; it decides nothing."""
+    """The source's own error, recorded next to that of the converted graph; it decides nothing."""
     exact, source, _, usable = _numbers(run)
     error = float(np.abs(source[usable] - exact[usable]).max(initial=0.0))
     return Agreement(
         verdict=Verdict.OK,
-        diagnosis=f"The source's own largest error is {error:.3g}; it is the yardstick.",
+        diagnosis=f"The source's own largest error is {error:.3g}; the limit is computed from it.",
         max_abs_error=error,
         total=exact.size,
     )
 
 
-def judge_end(run: OutputRun, yardstick: float) -> Agreement:
-    """Judge one output of the rewritten graph.
+def judge_output(run: OutputRun, yardstick: float) -> Agreement:
+    """Judge one output of the converted graph.
 
     It passes when its largest error is at most twice that of the source in the same type plus one rounding of
-    the output. Where the source gives no number, the rewritten graph may give one: a row without a visible key
+    the output. Where the source returns NaN, the converted graph may return a number: a row without a visible key
     is NaN in some dialects and zero in ours.
 
     Args:
@@ -81,7 +81,7 @@ def judge_end(run: OutputRun, yardstick: float) -> Agreement:
     """
     if run.actual.shape != run.source.shape or run.actual.dtype != run.source.dtype:
         got, wanted = (f"{array.dtype.name} {array.shape}" for array in (run.actual, run.source))
-        return Agreement(verdict=Verdict.WRONG, diagnosis=f"The output is {got}, the source gives {wanted}.")
+        return Agreement(verdict=Verdict.WRONG, diagnosis=f"The output is {got}, that of the source is {wanted}.")
     if format_of(run.source.dtype) is None:
         different = int(np.count_nonzero(run.actual != run.source))
         return Agreement(
@@ -102,7 +102,7 @@ def judge_end(run: OutputRun, yardstick: float) -> Agreement:
             total=exact.size,
         )
     if not usable.any():
-        return Agreement(verdict=Verdict.OK, diagnosis="The source gives no finite number here.", total=exact.size)
+        return Agreement(verdict=Verdict.OK, diagnosis="The source returns no finite number here.", total=exact.size)
     return _compared(run, yardstick)
 
 
@@ -115,16 +115,16 @@ def _compared(run: OutputRun, yardstick: float) -> Agreement:
     errors = np.where(usable, np.abs(np.where(usable, actual, 0.0) - np.where(usable, exact, 0.0)), 0.0)
     error = float(errors.max())
     place = tuple(int(index) for index in np.unravel_index(int(errors.argmax()), errors.shape))
-    told = f"the source's own in the same type is {max(own, yardstick * largest):.3g}, allowed {allowed:.3g}"
+    limit = f"the source's own in the same type is {max(own, yardstick * largest):.3g}, allowed {allowed:.3g}"
     odd = int(np.count_nonzero(~usable & np.isfinite(actual)))
     return Agreement(
         verdict=Verdict.OK if error <= allowed else Verdict.SUSPICIOUS,
-        diagnosis=f"The largest error is {error:.3g}{f' at {place}' if error > allowed else ''}; {told}.",
+        diagnosis=f"The largest error is {error:.3g}{f' at {place}' if error > allowed else ''}; {limit}.",
         max_abs_error=error,
         max_bound_ratio=error / allowed if allowed else 0.0,
         total=exact.size,
         judged=int(np.count_nonzero(usable)),
-        warnings=(f"The source gives no number at {odd} of {exact.size} elements where the result has one.",)
+        warnings=(f"The source is NaN or infinite at {odd} of {exact.size} elements where the result is finite.",)
         if odd
         else (),
     )
@@ -133,12 +133,12 @@ def _compared(run: OutputRun, yardstick: float) -> Agreement:
 def _numbers(
     run: OutputRun,
 ) -> "tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]":
-    """Truth, source and result in float64, and where both witnesses have a number."""
+    """Truth, source and result in float64, and where truth and source are both finite."""
     with np.errstate(invalid="ignore", over="ignore"):
         exact, source, actual = (array.astype(np.float64) for array in (run.truth, run.source, run.actual))
     return exact, source, actual, np.isfinite(exact) & np.isfinite(source)
 
 
 def has_number(run: OutputRun) -> bool:
-    """Whether anything of the output can be compared."""
+    """Whether any element of the output can be compared."""
     return format_of(run.source.dtype) is None or bool(_numbers(run)[3].any()) or not run.source.size

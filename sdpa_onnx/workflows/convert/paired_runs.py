@@ -1,6 +1,6 @@
-"""Run a source graph and its rewriting side by side: at sizes never traced, at every logit spread, with hidden rows.
+"""Run a source graph and its conversion on the same inputs: at untraced sizes, every logit spread, with hidden rows.
 
-Gives arrays; `convert_proof` judges them.
+Returns arrays and judges nothing: `proof` does.
 """
 
 import contextlib
@@ -34,23 +34,23 @@ __all__ = ["HIDDEN_ROWS", "PairRun", "PairedModels", "RunEffort", "edge_sets", "
 
 Array = NDArray[np.generic]
 
-# Where a source is run whose own runtime refuses it, in this order.
+# Runtimes for a source that its own runtime refuses, in this order.
 _OTHER_RUNTIMES = ("ort-cpu", "onnx-reference")
-# It refuses sizes that do not fit together.
+# It refuses sizes that do not match each other.
 _STRICT_RUNTIME = "ort-cpu"
 HIDDEN_ROWS = "hidden rows"
 _CANDIDATES, _RAGGED = 8, 2
-# Ragged, and beyond the largest block of queries and the keys from which blocks are larger.
+# Ragged, longer than the largest block of queries, and above the key length from which blocks are larger.
 _LONG = (331, 577)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEffort:
-    """How much of a whole graph is run; every attention by itself gets all of the ladder in any case.
+    """Number of runs of the complete graph; every attention by itself runs the full ladder in any case.
 
     Args:
-        count: Size sets.
-        spreads: Logit spreads at the largest of them.
+        count: Number of size sets.
+        spreads: Logit spreads at the largest size set.
         rows_may_be_empty: Whether a mask is fed that hides every key of a query; else the first key stays visible.
     """
 
@@ -61,17 +61,17 @@ class RunEffort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRun:
-    """One set of inputs, and what came of it.
+    """One set of inputs, and the values of source and result there.
 
     Args:
         step: The inputs.
         at_source: Name of the runtime that the source ran on.
-        source: What the source gave, tapped, constants and inputs included, by value name.
-        source_ran: What ran for it.
-        wide: The source in float64, tapped.
-        result: What the rewritten graph gave by output name, untapped; or why it did not run.
-        tapped: The same, tapped, with constants and inputs.
-        result_ran: What ran for it.
+        source: Values of the tapped source, constants and inputs included, by value name.
+        source_ran: The kernels that ran for it.
+        wide: The tapped source in float64.
+        result: Outputs of the untapped converted graph, by name; or the error of the run.
+        tapped: The same of the tapped graph, with constants and inputs.
+        result_ran: The kernels that ran for it.
     """
 
     step: InputStep
@@ -86,7 +86,7 @@ class PairRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SourceRun:
-    """What the source gave at one step, tapped, and what ran for it."""
+    """Values of the tapped source at one step, and the kernels that ran."""
 
     step: InputStep
     outputs: Feeds
@@ -95,7 +95,7 @@ class _SourceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ResultRun:
-    """What the result gave at one step, or why not, and what ran for it if that was asked."""
+    """Outputs of the result at one step, or the error of the run; and the kernels that ran, if requested."""
 
     outputs: Feeds | SessionError
     ran: RanReport | None
@@ -103,15 +103,15 @@ class _ResultRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedModels:
-    """A source graph and its rewriting, to be run on the same inputs.
+    """A source graph and its conversion, to run on the same inputs.
 
     Args:
-        source: Tappable at every attention read.
+        source: Every lifted attention can be tapped.
         result: The same attentions in another form.
-        runtime: Where the result is proved.
+        runtime: Runtime of the proof.
         seed: Seed of the inputs.
         threads: Threads inside one operator.
-        effort: How much is run.
+        effort: Number of runs.
     """
 
     source: OnnxModel
@@ -125,19 +125,19 @@ class PairedModels:
         """Every run, size after size.
 
         Raises:
-            ModelError: If the source runs nowhere, or at no sizes that were found.
+            ModelError: If the source runs on no runtime, or at none of the tried sizes.
             ProcessDiedError: If the runtime crashed on the source.
         """
         truth = Float64Graph(self.source)
         at_source, source = self._source_runs(truth.steps)
         steps = [run.step for run in source]
         bare = self.result.is_bare_attention
-        result = self._result_runs(self.result, steps, is_told=bare)
-        tapped = result if bare else self._result_runs(self.result.tapped(), steps, is_told=True)
+        result = self._result_runs(self.result, steps, with_report=bare)
+        tapped = result if bare else self._result_runs(self.result.tapped(), steps, with_report=True)
         truth.stand_in = self._stand_in(at_source)
         given = [{name: run.outputs[name] for name in truth.steps if name in run.outputs} for run in source]
         numbers = range(len(steps))
-        # What all sizes of a large model share is widened once; of a small one, who waits is told after each size.
+        # A large model runs all sizes together, to widen each weight once; a small one reports after each size.
         groups = [list(numbers)] if is_large(self.source.ir) else _by_size(steps)
         wanted = [*self.source.output_names, *_taps(self.source)]
         for done, group in enumerate(groups):
@@ -148,7 +148,7 @@ class PairedModels:
                 on_size(done + 1, len(groups))
 
     def _source_runs(self, given: Sequence[str]) -> tuple[Runtime, "list[_SourceRun]"]:
-        """Every step, with what the source gives; its session is closed then, so that no two hold a large model."""
+        """Every step with the values of the source; the session is closed, so that no two hold a large model."""
         with contextlib.ExitStack() as stack:
             at_source, session = self._open_source(stack, given)
             limits = index_limits(self.source.ir)
@@ -159,19 +159,19 @@ class PairedModels:
                     runs.append(_SourceRun(step=step, outputs=session.run(step.feeds), ran=session.ran()))  # noqa: PERF401
             return at_source, runs
 
-    def _result_runs(self, model: OnnxModel, steps: Sequence[InputStep], *, is_told: bool) -> "list[_ResultRun]":
-        """What a form of the result gives at every step, in a session of its own."""
+    def _result_runs(self, model: OnnxModel, steps: Sequence[InputStep], *, with_report: bool) -> "list[_ResultRun]":
+        """Outputs of one form of the result at every step, in its own session."""
         with contextlib.ExitStack() as stack:
-            session = self._opened(model, stack)
+            session = self._loaded(model, stack)
             runs: list[_ResultRun] = []
             for step in steps:
-                outputs = _tried(session, step.feeds)
-                ran = session.ran() if is_told and not isinstance(session, SessionError) else None
+                outputs = _outputs_or_error(session, step.feeds)
+                ran = session.ran() if with_report and not isinstance(session, SessionError) else None
                 runs.append(_ResultRun(outputs=outputs, ran=ran))
             return runs
 
     def _open_source(self, stack: contextlib.ExitStack, steps: Sequence[str]) -> tuple[Runtime, Session]:
-        """Where the source can run: the runtime itself, else another one that is always installed."""
+        """Load the source on the runtime itself, else on another one that is always installed."""
         tapped = self.source
         if not self.source.is_bare_attention:
             known = {value.name for node in self.source.ir.graph for value in node.outputs}
@@ -183,19 +183,19 @@ class PairedModels:
             with contextlib.suppress(SessionError, RuntimeUnavailableError):
                 return candidate, stack.enter_context(candidate.load(tapped, LoadOptions(threads=self.threads)))
         raise ModelError(
-            f"The source itself runs neither on {self.runtime.name} nor on another runtime that is always there, so "
-            "nothing can be compared with it.",
-            hint="Prove it with --runtime of one that runs it.",
+            f"The source itself runs neither on {self.runtime.name} nor on another runtime that is always installed, "
+            "so nothing can be compared with it.",
+            hint="Choose a runtime that runs it with --runtime.",
         )
 
-    def _opened(self, model: OnnxModel, stack: contextlib.ExitStack) -> Session | SessionError:
+    def _loaded(self, model: OnnxModel, stack: contextlib.ExitStack) -> Session | SessionError:
         try:
             return stack.enter_context(self.runtime.load(model, LoadOptions(threads=self.threads)))
         except SessionError as error:
             return error
 
     def _sizes(self, at_source: Runtime, session: Session) -> list[dict[str, int]]:
-        """Size sets at which the source runs: never traced ones first, else what stands in the graph."""
+        """Size sets at which the source runs: untraced ones first, else the sizes that are fixed in the graph."""
         axes, batches, traced = self.source.facts.axes, self.source.facts.batch_axes, self.source.facts.traced
         if not axes:
             return [{}]
@@ -209,33 +209,33 @@ class PairedModels:
             links = axis_links(self.source, at_source, traced=traced, seed=self.seed)
         heads = [axis for axis in axes if axis not in links]
         sets = size_sets(heads, count=_CANDIDATES, batches=batches)
-        # Of few, the one of a usual ragged length comes first, then one sample of one query.
+        # If few sets run, prefer the one of a usual ragged length, then one sample of one query.
         planned = (follow(links, sizes) for sizes in [sets[_RAGGED], *sets[:_RAGGED], *sets[_RAGGED + 1 :]])
         found = list(itertools.islice(filter(runs, planned), self.effort.count))
         if has_branches(self.result):
-            # Blocks and branches that only long inputs reach; a source that does not take these has none.
+            # Only long inputs reach all blocks and branches; a source that rejects such inputs has none.
             found += filter(runs, (follow(links, long) for long in long_sets(heads, batches)))
         edges = filter(runs, (follow(links, edge) for edge in edge_sets(self.result, heads, batches)))
         masks = mask_only_axes(self.source)
-        if masks and not found:  # what stands for all in a mask is as long as nothing else
+        if masks and not found:  # an axis that broadcasts in a mask has length 1, unlike every other axis
             ones = ({**follow(links, sizes), **dict.fromkeys(masks, 1)} for sizes in sets)
             found = list(itertools.islice(filter(runs, ones), self.effort.count))
         elif masks:
             found += filter(runs, [{**found[0], axis: 1} for axis in masks])
         if found:
-            # The last is run with every spread and with hidden rows, so it must not be a small one.
+            # The last set runs with every spread and with hidden rows, so it must not be small.
             return [*edges, *sorted(found, key=lambda sizes: sum(sizes.values()))]
         guesses = ({axis: 2 if axis in batches else number for axis in axes} for number in likely_sizes(self.source))
         guessed = next(filter(runs, itertools.chain([dict(traced)] if traced else [], guesses)), None)
         if guessed is None:
             raise ModelError(
                 f"No sizes were found at which the source runs on {at_source.name}.",
-                hint="Its axes may be fixed: see what `inspect` says.",
+                hint="Its axes may be fixed: run `inspect` on it.",
             )
         return [guessed]
 
     def _runs_at(self, session: Session, sizes: Mapping[str, int]) -> bool:
-        # As a bare attention its inputs would be drawn with equal lengths.
+        # Without its sites: for a bare attention the inputs would be drawn with equal lengths.
         try:
             session.run(draw_feeds(replace(self.source, sites=()), sizes, spread=1.0, seed=self.seed))
         except ProcessDiedError:
@@ -265,7 +265,7 @@ class PairedModels:
     def _pair(
         self, at_source: Runtime, source: "_SourceRun", result: "_ResultRun", tapped: "_ResultRun", wide: Float64Run
     ) -> PairRun:
-        seen, feeds = tapped.outputs, source.step.feeds
+        values, feeds = tapped.outputs, source.step.feeds
         return PairRun(
             step=source.step,
             at_source=at_source.name,
@@ -273,7 +273,7 @@ class PairedModels:
             source_ran=source.ran,
             wide=wide,
             result=result.outputs,
-            tapped=seen if isinstance(seen, SessionError) else {**self.result.constants(), **feeds, **seen},
+            tapped=values if isinstance(values, SessionError) else {**self.result.constants(), **feeds, **values},
             result_ran=tapped.ran,
         )
 
@@ -297,12 +297,12 @@ class PairedModels:
 
 
 def has_branches(model: OnnxModel) -> bool:
-    """Whether a graph has blocks or branches that only some lengths reach."""
+    """Whether a graph has loops or branches that only some lengths reach."""
     return any(node.op_type in ("Loop", "If", "Scan") for node in model.ir.graph)
 
 
 def long_sets(heads: Sequence[str], batches: Collection[str]) -> list[dict[str, int]]:
-    """Two samples of both long lengths, each once for every axis."""
+    """Size sets of two samples in which every length axis has each long length once."""
     lengths = [axis for axis in heads if axis not in batches]
     return [
         {axis: 2 if axis in batches else _LONG[(number + lengths.index(axis)) % len(_LONG)] for axis in heads}
@@ -311,13 +311,13 @@ def long_sets(heads: Sequence[str], batches: Collection[str]) -> list[dict[str, 
 
 
 def edge_sets(model: OnnxModel, heads: Sequence[str], batches: Collection[str]) -> list[dict[str, int]]:
-    """One sample of the last length of each branch for short inputs, and of the first of the one for long inputs."""
+    """One sample at both sides of each branch length: the longest short input, and the shortest long input."""
     lengths = [at + beyond for at in branch_lengths(model.ir) for beyond in (0, 1) if at]
     return [{axis: 1 if axis in batches else length for axis in heads} for length in lengths]
 
 
 def _by_size(steps: Sequence[InputStep]) -> list[list[int]]:
-    """Numbers of the steps, those of one size set together."""
+    """Indices of the steps, grouped by size set."""
     found: list[list[int]] = []
     for number, step in enumerate(steps):
         if not number or steps[number - 1].check.sizes != step.check.sizes:
@@ -336,7 +336,7 @@ def _narrowed(array: Array, value: ir.Value | None) -> Array:
     return rounded(array, value.dtype.numpy()) if value.dtype.is_floating_point() else array
 
 
-def _tried(session: Session | SessionError, feeds: Feeds) -> Feeds | SessionError:
+def _outputs_or_error(session: Session | SessionError, feeds: Feeds) -> Feeds | SessionError:
     if isinstance(session, SessionError):
         return session
     try:

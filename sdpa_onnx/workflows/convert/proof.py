@@ -1,8 +1,8 @@
-"""Prove that a rewritten graph computes what its source computes; any doubt is a record that disagrees.
+"""Verify that a converted graph computes the same function as its source; any doubt is a record that disagrees.
 
-Three judgements. The reading: the source in float64 against the oracle where each attention was read. The writing:
-each attention of the result, tapped on the runtime, and cut out under probes. The end: every output against the
-source in float64, see `file_end`.
+Three judgements. The lift: the source in float64 against the oracle at each attention. The lowering: each attention
+of the result, tapped on the runtime, and cut out under probes. The outputs: each one against the source in float64,
+see `output_check`. Converts and saves nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +26,7 @@ from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, failed_
 from sdpa_onnx.workflows.convert.output_check import (
     OutputRun,
     has_number,
-    judge_end,
+    judge_output,
     relative_yardstick,
     source_agreement,
 )
@@ -40,14 +40,14 @@ __all__ = ["ConversionProof", "prove_conversion"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionProof:
-    """What was seen when source and result ran side by side.
+    """The judgements of a source and its conversion that ran on the same inputs.
 
     Args:
-        records: Judgements of the reading, of the result's attentions and of its end; each decides.
-        source: The source's own errors beside them: the yardstick of the end, and where the source is wrong.
-        sizes_tried: Size sets at which both ran.
-        notes: What a person should know, one sentence each.
-        sizes: These sets, of the axes that may change.
+        records: Judgements of the lift, of the result's attentions and of its outputs; each decides.
+        source: The source's own errors: the limit for the outputs, and where the source is wrong.
+        sizes_tried: Number of size sets at which both ran.
+        notes: Remarks for the user, one sentence each.
+        sizes: These size sets, of the axes that may change.
     """
 
     records: tuple[AgreementRecord, ...]
@@ -58,7 +58,7 @@ class ConversionProof:
 
     @property
     def is_right(self) -> bool:
-        """Whether everything was judged and nothing spoke against it."""
+        """Whether there are judgements and none fails."""
         return bool(self.records) and all(record.outcome is Outcome.OK for record in self.records)
 
 
@@ -76,17 +76,17 @@ def prove_conversion(
     """Run source and result on the same inputs and judge every attention and every output.
 
     Args:
-        source: Tappable at every attention read, see `lifted.lift`.
+        source: Every lifted attention can be tapped, see `lifted_model.lift`.
         result: The same attentions in another form.
-        runtime: Where the result is to be right.
+        runtime: Runtime on which the result must be right.
         target: Name for the records.
         seed: Seed of the inputs.
         threads: Threads inside one operator.
-        effort: How much is run; None = as usual.
-        on_size: Told (done, of) after each size set.
+        effort: Number of runs; None = the default.
+        on_size: Called with (done, of) after each size set.
 
     Raises:
-        ModelError: If the source runs nowhere, at no sizes that could be found, or cannot be fed.
+        ModelError: If the source runs on no runtime, at none of the tried sizes, or no inputs can be drawn for it.
     """
     check = CheckOptions(sizes={}, seed=seed, threads=threads)
     source, result = named_axes(source), named_axes(result)
@@ -95,20 +95,20 @@ def prove_conversion(
         return ConversionProof(
             records=(unsupported_record(result, runtime.name, check, target=target, reason=support.reason),)
         )
-    other = _other_interface(source, result)
-    if other:
-        return ConversionProof(records=(failed_record(result, runtime.name, check, target=target, reason=other),))
-    seen = _Seen(source=source, result=result, runtime=runtime, target=target)
+    change = _interface_change(source, result)
+    if change:
+        return ConversionProof(records=(failed_record(result, runtime.name, check, target=target, reason=change),))
+    judgements = _Judgements(source=source, result=result, runtime=runtime, target=target)
     pairs = PairedModels(
         source=source, result=result, runtime=runtime, seed=seed, threads=threads, effort=effort or RunEffort()
     )
     for run in pairs.runs(on_size):
-        seen.take(run)
-    return seen.finished()
+        judgements.add(run)
+    return judgements.finished()
 
 
-def _other_interface(source: OnnxModel, result: OnnxModel) -> str:
-    """How the result takes or gives something else than the source; "" if it does not."""
+def _interface_change(source: OnnxModel, result: OnnxModel) -> str:
+    """How inputs or outputs of the result differ from those of the source; "" if they do not."""
     for what in ("inputs", "outputs"):
         before, after = (
             [(value.name, value.dtype) for value in getattr(model.ir.graph, what)] for model in (source, result)
@@ -128,7 +128,7 @@ def _has_nan(array: NDArray[np.generic]) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Seen:
+class _Judgements:
     """The judgements so far; private and short-lived."""
 
     source: OnnxModel
@@ -138,13 +138,13 @@ class _Seen:
     expectations: ExpectationCache = field(default_factory=ExpectationCache)
     records: list[AgreementRecord] = field(default_factory=list)
     own: list[AgreementRecord] = field(default_factory=list)
-    ends: dict[str, list[tuple[OutputRun, PairRun]]] = field(default_factory=dict)
+    outputs: dict[str, list[tuple[OutputRun, PairRun]]] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
     sizes: list[Mapping[str, int]] = field(default_factory=list)
     around: Feeds = field(default_factory=dict)
 
-    def take(self, run: PairRun) -> None:
-        """Judge one run; its ends are judged when all runs are there."""
+    def add(self, run: PairRun) -> None:
+        """Judge one run; its outputs are judged after all runs."""
         if run.step.check.sizes not in self.sizes:
             self.sizes.append(run.step.check.sizes)
         tapped = run.result if isinstance(run.result, SessionError) else run.tapped
@@ -172,7 +172,7 @@ class _Seen:
         ]
         self.own += wrong
         self.records += judge_sites(self._checked(run, self.result), tapped, run.step.spread, self.expectations)
-        self._keep_ends(run, is_source_right=not wrong)
+        self._keep_outputs(run, is_source_right=not wrong)
         self._note(run)
 
     def _checked(self, run: PairRun, model: OnnxModel) -> RunContext:
@@ -183,44 +183,44 @@ class _Seen:
             model=model, runtime=name, ran=ran, check=run.step.check, step=run.step.word, target=self.target
         )
 
-    def _keep_ends(self, run: PairRun, *, is_source_right: bool) -> None:
+    def _keep_outputs(self, run: PairRun, *, is_source_right: bool) -> None:
         if isinstance(run.result, SessionError):
             return
-        # An index of the largest among NaN means nothing, in either graph.
+        # The index of the largest among NaN is undefined, in either graph.
         has_nan = run.step.word == HIDDEN_ROWS and any(_has_nan(array) for array in run.source.values())
         for name in self.source.output_names:
             if has_nan and format_of(run.source[name].dtype) is None:
                 continue
-            end = OutputRun(
+            output = OutputRun(
                 truth=run.wide.values.get(name, run.source[name]),
                 source=run.source[name],
                 actual=run.result[name],
                 is_source_right=is_source_right,
             )
-            self.ends.setdefault(name, []).append((end, run))
+            self.outputs.setdefault(name, []).append((output, run))
 
     def _note(self, run: PairRun) -> None:
         if run.at_source != self.runtime.name:
             self.notes[f"{self.runtime.name} does not run the source, which ran on {run.at_source}."] = None
         if run.wide.by_oracle:
             self.notes[
-                f"The operators of {', '.join(run.wide.by_oracle)} have no float64: their reading is judged by what "
-                f"they give on {run.at_source} in their own type."
+                f"The operators of {', '.join(run.wide.by_oracle)} have no float64 reference: how they were read is "
+                f"judged by their outputs on {run.at_source} in their own type."
             ] = None
         if run.wide.stood_in:
             self.notes[
-                f"{len(run.wide.stood_in)} nodes have no float64, the first '{run.wide.stood_in[0]}': they ran in "
-                "their own type, so the truth about the end is less sharp."
+                f"{len(run.wide.stood_in)} nodes have no float64 reference, the first '{run.wide.stood_in[0]}': they "
+                "ran in their own type, so the reference for the outputs is less accurate."
             ] = None
         if run.wide.reason:
             self.notes[
-                f"The source has no float64 at {run.wide.reason}. What it gives in its own type stands for it."
+                f"The source has no float64 reference at {run.wide.reason}. Its outputs in its own type are used."
             ] = None
 
     def finished(self) -> ConversionProof:
-        """All judgements; the ends against what all runs say of the source's own error."""
-        for name, found in self.ends.items():
-            self.records += self._judged_end(name, found)
+        """All judgements; the outputs are judged with the source's own error over all runs."""
+        for name, found in self.outputs.items():
+            self.records += self._judged_output(name, found)
         self.records += self._alone()
         return ConversionProof(
             records=tuple(self.records),
@@ -230,25 +230,25 @@ class _Seen:
             sizes=tuple(self.sizes),
         )
 
-    def _judged_end(self, name: str, found: list[tuple[OutputRun, PairRun]]) -> Iterator[AgreementRecord]:
-        ends = [end for end, _ in found]
-        if not any(end.is_source_right for end in ends):
+    def _judged_output(self, name: str, found: list[tuple[OutputRun, PairRun]]) -> Iterator[AgreementRecord]:
+        outputs = [output for output, _ in found]
+        if not any(output.is_source_right for output in outputs):
             where = found[0][1].at_source
             self.notes[
-                f"The source is wrong on {where} in every run, by the oracle: its end is no witness, and the result is "
-                "judged by its attentions alone."
+                f"The source is wrong on {where} in every run, by the oracle: its output '{name}' is no reference, and "
+                "the result is judged by its attentions alone."
             ] = None
             return
-        if not any(has_number(end) for end in ends):
-            nothing = Agreement(verdict=Verdict.SUSPICIOUS, diagnosis="The source gives no finite number in any run.")
-            yield self._end_record(found[-1][1], self.result, name, nothing)
+        if not any(has_number(output) for output in outputs):
+            nothing = Agreement(verdict=Verdict.SUSPICIOUS, diagnosis="The source returns no finite number in any run.")
+            yield self._output_record(found[-1][1], self.result, name, nothing)
             return
-        yardstick = relative_yardstick(ends)
-        for end, run in found:
-            self.own.append(self._end_record(run, self.source, name, source_agreement(end)))
-            yield self._end_record(run, self.result, name, judge_end(end, yardstick))
+        yardstick = relative_yardstick(outputs)
+        for output, run in found:
+            self.own.append(self._output_record(run, self.source, name, source_agreement(output)))
+            yield self._output_record(run, self.result, name, judge_output(output, yardstick))
 
-    def _end_record(self, run: PairRun, model: OnnxModel, name: str, agreement: Agreement) -> AgreementRecord:
+    def _output_record(self, run: PairRun, model: OnnxModel, name: str, agreement: Agreement) -> AgreementRecord:
         checked = self._checked(run, model)
         return checked.record(
             agreement, spread=-1.0, subject=Subject.OUTPUT, site=name, sizes=end_sizes(run.step.check)
@@ -257,20 +257,20 @@ class _Seen:
     def _alone(self) -> Iterator[AgreementRecord]:
         """Every kind of attention of the result by itself, on every spread and probe."""
         if not self.sizes or any(record.outcome is not Outcome.OK for record in self.records):
-            return  # the evidence is there already
+            return  # the verdict is decided already
         check = CheckOptions(sizes=self.sizes[-1], spreads=(), probes=True)
         if self.result.is_bare_attention:
             yield from self._probed(self.result, check)
             return
-        seen: list[object] = []
+        specs: list[object] = []
         try:
             shapes = {name: array.shape for name, array in self.around.items()}
             for alone in sites_alone(self.result, self.runtime, check, shapes):
-                if alone.model.sites[0].spec not in seen:
-                    seen.append(alone.model.sites[0].spec)
+                if alone.model.sites[0].spec not in specs:
+                    specs.append(alone.model.sites[0].spec)
                     yield from self._probed(alone.model, replace(alone.check, spreads=LADDER))
         except ModelError:
-            return  # inputs that only a legal index fits: the runs side by side have judged them
+            return  # inputs that must be legal indices: the paired runs have judged them
 
     def _probed(self, model: OnnxModel, check: CheckOptions) -> Iterator[AgreementRecord]:
         try:

@@ -1,6 +1,6 @@
-"""The proof of a large result in a process of its own, which reads source and result from their files.
+"""Run the proof of a large result in a separate process, which reads source and result from their files.
 
-The process that converts then never holds the numbers of the model.
+The process that converts never holds the weights of the model. Judges nothing itself: `proof` does.
 """
 
 from dataclasses import replace
@@ -23,12 +23,12 @@ from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, IsolatedF
 __all__ = ["answer", "prove_apart"]
 
 
-# Every run reads all of a large model: few runs of the whole, its attentions by themselves as ever.
+# Every run reads all weights of a large model: few runs of the complete graph, the usual ones of each attention.
 _FEW = RunEffort(count=2, spreads=(1.0,))
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker is asked, as JSON.
+class _ProofRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The request to the worker, as JSON.
 
     Args:
         source, result: Files.
@@ -36,7 +36,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
         target: Name for the records.
         seed: Seed of the inputs.
         threads: Threads inside one operator.
-        rows_may_be_empty: How the source is to be read, see `convert_model`.
+        rows_may_be_empty: How to read the source, see `convert_model`.
     """
 
     source: str
@@ -48,8 +48,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     rows_may_be_empty: bool
 
 
-class _Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker answers: a refusal, or the parts of a `ConversionProof`."""
+class _ProofReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply of the worker: a refusal, or the parts of a `ConversionProof`."""
 
     refusal: str = ""
     records: tuple[AgreementRecord, ...] = ()
@@ -70,7 +70,7 @@ def prove_apart(
     patience_seconds: float,
     rows_may_be_empty: bool = True,
 ) -> ConversionProof:
-    """Prove a result in a new process; a crash of the runtime is a record that failed.
+    """Prove a result in a new process; a crash of the runtime is a failed record.
 
     Args:
         source: File of the source.
@@ -79,14 +79,14 @@ def prove_apart(
         target: Name for the records.
         seed: Seed of the inputs.
         threads: Threads inside one operator.
-        patience_seconds: Longest wait for all of it.
-        rows_may_be_empty: How the source is to be read, see `convert_model`.
+        patience_seconds: Longest wait for the proof.
+        rows_may_be_empty: How to read the source, see `convert_model`.
 
     Raises:
-        ModelError: If the source runs nowhere, or cannot be fed.
+        ModelError: If the source runs on no runtime, or no inputs can be drawn for it.
         RuntimeUnavailableError: If no process starts.
     """
-    asked = _Asked(
+    request = _ProofRequest(
         source=str(source),
         result=str(result),
         runtime=runtime,
@@ -96,14 +96,14 @@ def prove_apart(
         rows_may_be_empty=rows_may_be_empty,
     )
     with IsolatedFunction(answer, who=runtime, attempts=1) as worker:
-        data = worker.call(msgspec.json.encode(asked), patience_seconds=patience_seconds)
+        data = worker.call(msgspec.json.encode(request), patience_seconds=patience_seconds)
     if isinstance(data, CallFailure):
         model = load_model(result)
         check = CheckOptions(sizes={}, seed=seed, threads=threads)
         outcome = Outcome.TIMED_OUT if data.is_timeout else Outcome.FAILED
         failed = failed_record(model, runtime, check, target=target, reason=data.reason, outcome=outcome)
         return ConversionProof(records=(failed,))
-    found = msgspec.json.decode(data, type=_Answer)
+    found = msgspec.json.decode(data, type=_ProofReply)
     if found.refusal:
         raise ModelError(found.refusal)
     return ConversionProof(
@@ -119,30 +119,30 @@ def answer(data: bytes) -> bytes:
     """Prove, in the worker.
 
     Args:
-        data: What is asked, as JSON.
+        data: The request, as JSON.
 
     Returns:
         A refusal, or the parts of the proof, as JSON.
     """
-    return msgspec.json.encode(_answer(msgspec.json.decode(data, type=_Asked)))
+    return msgspec.json.encode(_answer(msgspec.json.decode(data, type=_ProofRequest)))
 
 
-def _answer(asked: _Asked) -> _Answer:
+def _answer(request: _ProofRequest) -> _ProofReply:
     try:
-        source = load_model(asked.source)
+        source = load_model(request.source)
         large = is_large(source.ir)
         proof = prove_conversion(
-            lift(source, rows_may_be_empty=asked.rows_may_be_empty).model,
-            load_model(asked.result),
-            get_runtime(asked.runtime),
-            target=asked.target,
-            seed=asked.seed,
-            threads=asked.threads,
-            effort=replace(_FEW if large else RunEffort(), rows_may_be_empty=asked.rows_may_be_empty),
+            lift(source, rows_may_be_empty=request.rows_may_be_empty).model,
+            load_model(request.result),
+            get_runtime(request.runtime),
+            target=request.target,
+            seed=request.seed,
+            threads=request.threads,
+            effort=replace(_FEW if large else RunEffort(), rows_may_be_empty=request.rows_may_be_empty),
         )
     except SdpaOnnxError as error:
-        return _Answer(refusal=str(error))
-    return _Answer(
+        return _ProofReply(refusal=str(error))
+    return _ProofReply(
         records=proof.records,
         source=proof.source,
         sizes_tried=proof.sizes_tried,
@@ -152,9 +152,9 @@ def _answer(asked: _Asked) -> _Answer:
 
 
 def _few_note(source: OnnxModel, proof: ConversionProof) -> str:
-    held = f"{number_bytes(source.ir) / 1e9:.1f} GB of numbers"
+    size = f"{number_bytes(source.ir) / 1e9:.1f} GB of weights"
     at = f"{proof.sizes_tried} size set{'s' * (proof.sizes_tried != 1)}"
     return (
-        f"The model has {held}: as a whole it ran at {at} and logit spread 1 only, its attentions by themselves at "
+        f"The model has {size}: the complete graph ran at {at} and logit spread 1 only, each attention by itself at "
         "every spread."
     )

@@ -1,6 +1,6 @@
-"""Whether the attentions of a source were read right: what the source gives there must be what the reading says.
+"""Judge whether the attentions of a source were lifted correctly: its values there must match the lifted spec.
 
-In float64 where every node has one; where an operator has none, in the source's own type on a runtime.
+In float64 where every node has a reference; else in the source's own type on a runtime. Runs nothing itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,27 +30,27 @@ Array = NDArray[np.generic]
 # onnx.reference, node by node.
 _EVALUATOR = "onnx-reference"
 _WIDE = "float64"
-# A wrong reading shows in every row; first and last query are always among these.
+# A wrong lift shows in every row; the first and the last query are always among these.
 _ROWS = 8
 _MISFITS = (CaseError, ValueError, IndexError)
 
 
 def judge_source(checked: RunContext, run: PairRun) -> Iterator[AgreementRecord]:
-    """Judge what the runtime gives for the source at each attention, in the source's own type."""
+    """Judge the runtime's values of the source at each attention, in the source's own type."""
     for site in checked.model.sites:
         yield _record(checked, site, run.source, _agreement(site, run.source, checked.ran.precision))
 
 
 def judge_reading(checked: RunContext, run: PairRun, own: Sequence[AgreementRecord]) -> list[AgreementRecord | None]:
-    """Judge the reading of each attention; None where an earlier one gave it no numbers.
+    """Judge how each attention was read; None where an earlier attention returns NaN as its input.
 
-    A graph may compute its scale in its own type, so what is off in float64 is asked again with that type's
-    roundings allowed; that is then the verdict.
+    A graph may compute its scale in its own type. So what disagrees in float64 is judged again with the roundings
+    of that type allowed, and the second verdict counts.
 
     Args:
         checked: The source, where it ran and how.
         run: The arrays.
-        own: What `judge_source` said, in the order of the sites.
+        own: The records of `judge_source`, in the order of the sites.
     """
     exact = replace(checked, runtime=_EVALUATOR, ran=RanReport(providers={}, node_counts={}, precision=_WIDE))
     return [
@@ -67,7 +67,7 @@ def _reading(
     if site.name in run.wide.by_oracle or not names <= set(values):
         return _either(at_runtime)
     if not all(_is_number(values[name]) for name in (site.query, site.key, site.value)):
-        return None  # rows without a visible key, of which an earlier attention of the source made NaN
+        return None  # rows without a visible key, for which an earlier attention of the source returned NaN
     agreement = _agreement(site, values, _WIDE)
     if not agreement.verdict.is_right:
         again = _agreement(site, values, precision)
@@ -76,22 +76,22 @@ def _reading(
 
 
 def _rounded(agreement: Agreement) -> Agreement:
-    says = "The reading agrees within the roundings of the graph's own type, not in float64: a constant is rounded."
-    return replace(agreement, verdict=Verdict.ROUNDING_LEVEL, diagnosis=f"{says} {agreement.diagnosis}")
+    why = "It was read correctly within the roundings of the graph's own type, not in float64: a constant is rounded."
+    return replace(agreement, verdict=Verdict.ROUNDING_LEVEL, diagnosis=f"{why} {agreement.diagnosis}")
 
 
 def _either(record: AgreementRecord) -> AgreementRecord:
-    """The judgement where only the runtime can witness the reading."""
+    """The judgement where only the runtime can confirm how an attention was read."""
     if record.outcome is Outcome.OK:
         return record
-    why = f"Either it was misread, or {record.runtime} computes it wrong; it has no float64 that could tell."
+    why = f"Either it was misread, or {record.runtime} computes it wrong; it has no float64 reference to decide."
     return msgspec.structs.replace(record, reason=f"{why} {record.reason}", diagnosis=f"{why} {record.diagnosis}")
 
 
 def _misread(record: AgreementRecord) -> AgreementRecord:
     if record.outcome is Outcome.OK:
         return record
-    why = "It was misread: the source in float64 gives something else."
+    why = "It was misread: the source in float64 differs from the attention that was read."
     return msgspec.structs.replace(record, reason=f"{why} {record.reason}", diagnosis=f"{why} {record.diagnosis}")
 
 
@@ -102,7 +102,7 @@ def _agreement(site: AttentionSite, values: Feeds, precision: str) -> Agreement:
         return judge(expect(site.spec, inputs, precision=find_precision(precision), rows_per_head=_ROWS), output)
     except _MISFITS as error:
         return Agreement(
-            verdict=Verdict.WRONG, diagnosis=f"The values there do not fit the attention that was read: {error}."
+            verdict=Verdict.WRONG, diagnosis=f"The values there do not match the attention that was read: {error}."
         )
 
 
@@ -127,7 +127,7 @@ def _inputs(site: AttentionSite, values: Feeds) -> AttentionInputs:
 
 
 def _zero_where_hidden(site: AttentionSite, inputs: AttentionInputs, output: Array) -> Array:
-    """The output with zeros for NaN where a query sees no key: a plain softmax has no number there."""
+    """The output with zeros for NaN where a query sees no key: a plain softmax returns NaN there."""
     if _is_number(output):
         return output
     exact = attend(site.spec, inputs).output

@@ -1,6 +1,6 @@
-"""The opset of a whole graph raised: to 18 by onnx's converter, beyond by onnxscript's.
+"""Raise the opset of a graph: up to 18 with onnx's version converter, above with onnxscript's.
 
-Functions are written out on the way.
+Functions are inlined. Does not lower an opset.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from sdpa_onnx.graph.quiet import quiet_ir
 
 __all__ = ["raise_opset", "stays_below"]
 
-# What onnxscript's converter can do (onnxscript 0.6 and 0.7).
+# The range of onnxscript's converter (onnxscript 0.6 and 0.7).
 _MIDDLE, _HIGHEST = 18, 25
 
 
@@ -23,7 +23,7 @@ def raise_opset(model: ir.Model, opset: int) -> None:
     """Raise the default domain of a model to an opset, in place.
 
     Args:
-        model: Its own opset must not be above the one asked for.
+        model: Its own opset must not be above the requested one.
         opset: 13 to 25.
 
     Raises:
@@ -33,8 +33,8 @@ def raise_opset(model: ir.Model, opset: int) -> None:
     if own == opset:
         return
     what = f"The model cannot be converted from opset {own} to {opset}"
-    # Every form needs at least the lowest: there is none to fall back on below it.
-    hint = "Use a form that opset has, such as decomposed, or export it again at a newer opset."
+    # Every form needs at least the lowest opset: below it no form can be suggested.
+    hint = "Use a form that its opset supports, such as decomposed, or export it again at a newer opset."
     if not older_opset.LOWEST <= own <= opset <= _HIGHEST:
         raise ModelError(
             f"{what}: only opset {older_opset.LOWEST} to {_HIGHEST} can be raised.",
@@ -52,11 +52,11 @@ def raise_opset(model: ir.Model, opset: int) -> None:
 
 
 def stays_below(model: OnnxModel, opset: int | None) -> Callable[[int], str]:
-    """Why a model's graph cannot get an opset, found by trying once; an answer is a clause, "" if it can.
+    """A function that returns why a graph cannot be raised to an opset: a clause, "" if it can; each is tried once.
 
     Args:
-        model: Is left as it is.
-        opset: That the user wants, which decides; None = whatever the graph can be raised to.
+        model: Stays unchanged.
+        opset: The requested opset, which decides; None = any that the graph can be raised to.
     """
     known: dict[int, str] = {}
 

@@ -1,5 +1,4 @@
-"""Known findings: the file that lists them, and which findings of a run it does not list.
+"""Read and write the list of known findings, `known.toml`, and sort the findings of a run into known and new.
 
-Reads and writes `known.toml`.
 Judges nothing.
 """

@@ -1,6 +1,6 @@
-"""How large a finding of a gate is, and how large an entry that is written for it lets it become.
+"""Compute the size of a gate finding, and the largest size that an entry for it allows.
 
-One number a finding, by gate: agreement: the largest error over what was allowed; graph: nodes that run, or bytes of
+One number per finding, by gate: agreement: the largest error over its limit; graph: nodes that run, or bytes of
 the file, over BASE's; memory: peak in bytes; time: ratio to BASE. Reads no file.
 """
 
@@ -12,17 +12,17 @@ from sdpa_onnx.core.records.record_base import BaseRecord
 
 __all__ = ["allowance", "is_within"]
 
-# An error of other inputs or another processor is easily so many times as large. Twice is also what `compare` allows an
-# output beside BASE's own.
+# With other inputs or another processor an error is easily this many times larger. `compare` also allows an output
+# twice the error of BASE.
 _ERROR_FACTOR = 2.0
 _LIMITS = GateLimits()
 _DIGITS = 4
 
 
 def is_within(record: BaseRecord, at_most: float) -> bool:
-    """Whether a finding is no larger than an entry allows; no finding of unknown size is.
+    """Whether a finding is no larger than an entry allows; false for a finding of unknown size.
 
-    Of a time what is proven counts, the lower end of its interval.
+    For a time the lower end of its interval counts, which is proven.
     """
     if not isinstance(record, GateRecord):
         return False
@@ -31,10 +31,10 @@ def is_within(record: BaseRecord, at_most: float) -> bool:
 
 
 def allowance(record: BaseRecord) -> float | None:
-    """What an entry for this finding allows: its size and some head-room; None where its size is not known.
+    """The largest size that an entry for this finding allows: its size plus head-room; None if its size is unknown.
 
-    The head-room: of an error a factor of two; of the rest what the gate itself allows by default; of a time beyond the
-    upper end of its interval.
+    The head-room is a factor of two for an error; for the other gates it is the default limit of the gate, for a time
+    added to the upper end of its interval.
     """
     if not isinstance(record, GateRecord):
         return None

@@ -1,9 +1,9 @@
-"""Known findings: a file that lists them, and which findings of this run it does not list.
+"""Read the file of known findings, and sort the findings of a run into known, new, changed and vanished.
 
-One mechanism for every command and every kind of record. Says nothing of how a
-finding is told, and runs nothing.
+One mechanism for every command and every kind of record. Does not report findings,
+and runs nothing.
 
-A file is TOML (or the same as JSON), one table a finding:
+A file is TOML (or the same as JSON), one table per finding:
 
     [[known]]
     kind = "conformance"
@@ -13,11 +13,11 @@ A file is TOML (or the same as JSON), one table a finding:
     why = "https://..., or a sentence"
 
 Every field but `why` is a field of the record and must be equal; in a string `*`
-stands for any text. An entry of kind "gate" may say how large its finding may be,
+matches any text. An entry of kind "gate" may limit the size of its finding with
 `at_most`; a larger one is new. Without it, any size is allowed.
 
 An entry with a `site` and no `subject` names an attention, or was written by a version
-without that field, which put it before the name (`core.records.subject.earlier_site`).
+without that field, which put the subject before the name (`core.records.subject.earlier_site`).
 """
 
 import difflib
@@ -41,9 +41,9 @@ _KINDS: dict[str, type[Record]] = {str(kind.__struct_config__.tag): kind for kin
 
 _AT_MOST = "at_most"
 
-# Fields that say which row a record is of; the others say what came out. An entry has vanished if the rows
-# that these name are all well.
-_NAMES_A_ROW = frozenset(
+# Fields that identify the row of a record; the others hold the result. An entry has vanished if all rows
+# that these fields identify are OK.
+_ROW_FIELDS = frozenset(
     (
         *("kind", "schema", "cell", "job", "parts", "case", "target", "form", "opset", "runtime", "version"),
         *("subject", "site"),
@@ -56,12 +56,12 @@ _NAMES_A_ROW = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFinding:
-    """One entry: which findings are known, and why.
+    """One entry: the findings that it covers, and why they are known.
 
     Args:
         fields: Field of a record -> its value, `kind` among them.
         why: A link or a sentence.
-        at_most: How large a finding of a gate may be, see `expected_amount`; None = whatever its size.
+        at_most: Largest size of a gate finding, see `amount`; None = any size.
         place: File and number, for people: `known.toml, entry 3`.
     """
 
@@ -71,24 +71,24 @@ class KnownFinding:
     at_most: float | None = None
 
     def matches(self, record: Record) -> bool:
-        """Whether every field is that of the record, and the finding no larger than is allowed."""
+        """Whether every field equals that of the record, and the finding is no larger than allowed."""
         return self._agrees(record, self.fields) and not self.is_exceeded_by(record)
 
     def is_exceeded_by(self, record: Record) -> bool:
-        """Whether the record is the finding of this entry, and larger than it allows."""
+        """Whether the record is the finding of this entry, and larger than allowed."""
         if self.at_most is None or not self._agrees(record, self.fields):
             return False
         return not is_within(record, self.at_most)
 
     def is_about(self, record: Record) -> bool:
-        """Whether the record is of a row that the entry names, whatever came out."""
-        return self._agrees(record, _NAMES_A_ROW.intersection(self.fields))
+        """Whether the record is of a row that the entry names, whatever its result."""
+        return self._agrees(record, _ROW_FIELDS.intersection(self.fields))
 
     def _agrees(self, record: Record, names: Iterable[str]) -> bool:
         plain: dict[str, Any] = msgspec.to_builtins(record)
         if "subject" in plain and "subject" not in self.fields:
             plain["site"] = earlier_site(Subject(plain["subject"]), plain["site"])
-        # An entry of a failure is one of a runtime that gave no answer in time too: earlier versions had no other word.
+        # An entry with outcome "failed" matches a timeout too: earlier versions had no outcome for it.
         if plain["outcome"] == Outcome.TIMED_OUT and self.fields.get("outcome") == Outcome.FAILED:
             plain["outcome"] = Outcome.FAILED.value
         return all(name in plain and _is_like(self.fields[name], plain[name]) for name in names)
@@ -96,13 +96,13 @@ class KnownFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedFindings:
-    """The records of a run beside the known findings.
+    """The findings of a run, sorted by the known findings.
 
     Args:
-        new: Bad, and in no entry: these alone fail a run.
+        new: Bad records that no entry matches: only these fail a run.
         known: Entry -> its bad records.
-        vanished: Entry -> its rows, which all ran and are all well now.
-        changed: Entry -> its rows, of which some are bad, none in the way that the entry says.
+        vanished: Entry -> its rows, which all ran and are all OK now.
+        changed: Entry -> its rows, of which some are bad, but none matches the entry.
         unused: Entries of which no row ran, or not all.
     """
 
@@ -115,7 +115,7 @@ class SortedFindings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFindings:
-    """The known findings of a file; none of them: every bad record is new."""
+    """The known findings of a file; without entries every bad record is new."""
 
     entries: tuple[KnownFinding, ...] = ()
 
@@ -124,9 +124,9 @@ class KnownFindings:
         return next((entry for entry in self.entries if is_bad(record) and entry.matches(record)), None)
 
     def sort(self, records: Sequence[Record]) -> SortedFindings:
-        """Tell new findings from known ones, and known ones from those that are gone.
+        """Sort findings into new, known, changed and vanished ones.
 
-        A finding that several entries match is known to each of them.
+        A finding that several entries match is listed under each of them.
         """
         bad = [record for record in records if is_bad(record)]
         groups: dict[str, list[tuple[KnownFinding, tuple[Record, ...]]]] = {"known": [], "vanished": [], "changed": []}
@@ -148,7 +148,7 @@ class KnownFindings:
 
 
 def is_bad(record: Record) -> bool:
-    """Whether a record needs an entry: a disagreement, a failure, or an operator's feature that is refused.
+    """Whether a record needs an entry: a disagreement, a failure, or a refused feature of an operator.
 
     With a file of known findings a newly refused feature is a regression.
     """
@@ -175,28 +175,28 @@ def read_expected(path: Path) -> KnownFindings:
         raise PlanError(f"Known findings {path} cannot be read: {error}.") from error
     entries = content.get("known", []) if isinstance(content, dict) else None
     if not isinstance(entries, list) or set(content) - {"known"}:
-        raise PlanError(f"Known findings {path} are not a list of entries.", hint="Each begins with [[known]].")
+        raise PlanError(f"Known findings {path} are not a list of entries.", hint="Each starts with [[known]].")
     read = (_entry(entry, f"{path}, entry {number}") for number, entry in enumerate(entries, 1))
     return KnownFindings(entries=tuple(read))
 
 
 def _entry(entry: object, place: str) -> KnownFinding:
-    """One entry as read.
+    """Check and convert one entry.
 
     Raises:
-        PlanError: If it is none.
+        PlanError: If it is invalid.
     """
     if not isinstance(entry, dict):
-        raise PlanError(f"{place}: this is no table of fields.", hint="Each begins with [[known]].")
+        raise PlanError(f"{place}: this is no table of fields.", hint="Each starts with [[known]].")
     fields = {name: value for name, value in entry.items() if name not in ("why", _AT_MOST)}
     kind = _kind(fields.get("kind"), place)
     why = entry.get("why")
     if not isinstance(why, str) or not why.strip():
-        raise PlanError(f"{place}: 'why' is missing.", hint="Say why this is known: a link or a sentence.")
+        raise PlanError(f"{place}: 'why' is missing.", hint="State why this is known: a link or a sentence.")
     if set(fields) <= {"kind"}:
         raise PlanError(
-            f"{place}: no field but kind and why is given, so it would excuse everything.",
-            hint="Give at least one, such as runtime.",
+            f"{place}: it has no field but kind and why, so it would match every finding.",
+            hint="Add at least one, such as runtime.",
         )
     for name, value in fields.items():
         if name != "kind":
@@ -208,7 +208,7 @@ def _at_most(value: object, kind: type[Record], place: str) -> float | None:
     if value is None:
         return None
     if kind is not GateRecord:
-        raise PlanError(f"{place}: '{_AT_MOST}' is for kind 'gate' alone.", hint="Take it out.")
+        raise PlanError(f"{place}: '{_AT_MOST}' is for kind 'gate' only.", hint="Remove it.")
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0.0 < value < math.inf:
         raise PlanError(f"{place}: '{_AT_MOST}' is {value!r}; it must be a number above 0.")
     return float(value)
@@ -225,23 +225,23 @@ def _kind(kind: object, place: str) -> type[Record]:
 
 
 def _check_field(name: str, value: object, kind: type[Record], place: str) -> None:
-    """Refuse an entry that could never match, for it would only look as if it did something."""
+    """Refuse an entry that can never match: it would have no effect."""
     info = msgspec.inspect.type_info(kind)
     assert isinstance(info, msgspec.inspect.StructType)  # noqa: S101 - narrows the type only
     types = {field.name: field.type for field in info.fields}
     simple = {field: allowed for field, one in types.items() if (allowed := _simple(one))}
     if name not in simple:
         raise PlanError(f"{place}: unknown field '{name}' of kind '{info.tag}'.", hint=_offer(name, simple))
-    kinds, words = simple[name]
+    kinds, choices = simple[name]
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         wanted = {str: "text", bool: "true or false", int: "a whole number"}.get(kinds[0], "a number")
         raise PlanError(f"{place}: '{name}' is {value!r}; it must be {wanted}.")
-    if words and "*" not in str(value) and value not in words:
-        raise PlanError(f"{place}: '{name}' is never '{value}'.", hint=_offer(str(value), words))
+    if choices and "*" not in str(value) and value not in choices:
+        raise PlanError(f"{place}: '{name}' is never '{value}'.", hint=_offer(str(value), choices))
 
 
 def _simple(kind: msgspec.inspect.Type) -> tuple[tuple[type, ...], tuple[str, ...]] | None:
-    """Python types of a field that holds one value, and its words if they are a closed set; None for others."""
+    """Python types of a field that holds one value, and its allowed values if it is an enum; None for others."""
     plain: dict[type, tuple[type, ...]] = {
         msgspec.inspect.StrType: (str,),
         msgspec.inspect.BoolType: (bool,),
@@ -250,7 +250,7 @@ def _simple(kind: msgspec.inspect.Type) -> tuple[tuple[type, ...], tuple[str, ..
     }
     match kind:
         case msgspec.inspect.EnumType(cls=cls):
-            return (str,), tuple(str(word) for word in cls)
+            return (str,), tuple(str(member) for member in cls)
         case msgspec.inspect.UnionType(types=types):
             found = [simple for one in types if (simple := _simple(one))]
             return found[0] if len(found) == 1 else None
@@ -259,7 +259,7 @@ def _simple(kind: msgspec.inspect.Type) -> tuple[tuple[type, ...], tuple[str, ..
 
 
 def _is_like(wanted: object, value: object) -> bool:
-    """Equal; in text `*` stands for any text, and nothing else has a meaning of its own."""
+    """Whether two values are equal; in text `*` matches any text, and no other character is special."""
     if not isinstance(wanted, str):
         return wanted == value
     pattern = ".*".join(re.escape(part) for part in wanted.split("*"))

@@ -1,6 +1,6 @@
-"""The present findings as a file of known ones, to begin or to renew it.
+"""Format the findings of a run as a file of known findings, to create or update it.
 
-Text only; whoever asks for it writes the file. Twin: expected.py, which reads it.
+Returns text and writes no file. Twin: known_findings.py, which reads it.
 """
 
 import json
@@ -14,10 +14,10 @@ from sdpa_onnx.workflows.expected.known_findings import KnownFindings, is_bad
 __all__ = ["write_known"]
 
 _HEAD = """\
-# Known findings: what is listed here does not fail `--expect`, what is not does, and what has gone is told.
-# Every field but `why` must be equal; `*` in a text stands for any text. Beyond `at_most` it is new.
+# Known findings: a finding listed here does not fail `--expect`, any other does, and vanished ones are reported.
+# Every field but `why` must be equal; `*` in a text matches any text. A finding above `at_most` is new.
 """
-# What names a row, in the order of the file, and what came out.
+# Fields that identify a row, in the order of the file, and fields of the result.
 _FIELDS: dict[type[Record], tuple[tuple[str, ...], tuple[str, ...]]] = {
     ConformanceRecord: (("runtime", "operator", "feature", "opset", "dtype"), ("verdict", "observed")),
     GateRecord: (("gate", "runtime", "target", "case", "form", "arm", "subject", "site", "inputs"), ("word",)),
@@ -25,11 +25,11 @@ _FIELDS: dict[type[Record], tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def write_known(records: Sequence[Record], *, known: KnownFindings) -> str:
-    """Write an entry for each bad row, in the order of what names it.
+    """Write an entry for each bad row, sorted by the fields that identify it.
 
     Args:
-        records: What was found by `conformance` or `compare`; other kinds are left out.
-        known: Entries so far; a row that one of them matches keeps its `why`.
+        records: Records of `conformance` or `compare`; other kinds are omitted.
+        known: Existing entries; a row that one of them matches keeps its `why`.
     """
     bad = [record for record in records if type(record) in _FIELDS and is_bad(record)]
     ordered = sorted(bad, key=lambda row: [getattr(row, name) for name in _FIELDS[type(row)][0]])
@@ -38,21 +38,23 @@ def write_known(records: Sequence[Record], *, known: KnownFindings) -> str:
 
 def _entry(record: Record, known: KnownFindings) -> str:
     entry = known.find(record)
-    said = entry.why if entry else getattr(record, "diagnosis", "") or record.reason or "No reason was recorded."
+    why = entry.why if entry else getattr(record, "diagnosis", "") or record.reason or "No reason was recorded."
     kind = str(record.__struct_config__.tag)
-    names, came_out = _FIELDS[type(record)]
-    values = {"kind": kind} | {name: value for name in (*names, *came_out) if (value := getattr(record, name))}
+    row_fields, result_fields = _FIELDS[type(record)]
+    values = {"kind": kind} | {
+        name: value for name in (*row_fields, *result_fields) if (value := getattr(record, name))
+    }
     if values.get("subject") is Subject.ATTENTION:
-        del values["subject"]  # an entry without it is of an attention
+        del values["subject"]  # an entry without a subject is of an attention
     at_most = allowance(record)
     values |= {} if at_most is None else {"at_most": at_most}
-    values["why"] = " ".join(said.split())
+    values["why"] = " ".join(why.split())
     lines = [f"{name} = {_toml(value)}" for name, value in values.items()]
     return "\n".join(["[[known]]", *lines, ""])
 
 
 def _toml(value: object) -> str:
-    """A number, or a basic string; JSON's escapes are TOML's, but for DEL and what UTF-8 cannot hold."""
+    """A number, or a basic string; JSON's escapes are TOML's, except DEL and what UTF-8 cannot encode."""
     if isinstance(value, int | float):
         return repr(value)
     text = str(value).encode("utf-8", "replace").decode("utf-8")

@@ -1,5 +1,4 @@
-"""`export`: from a torch module or a spec to a proved ONNX file; also the folder `models/`.
+"""`export`: write a torch module or a spec to a verified ONNX file; also builds the folder `models/`.
 
-Uses `convert` for forms and `verify` for the proof.
-Traces nothing itself (that is `torch_export`).
+Uses `convert` for forms and `verify` for the proof. Traces nothing itself: `torch_export` does.
 """

@@ -1,6 +1,6 @@
-"""An export written for the runtime that it is proved on: with the workarounds that it needs, or in its fastest form.
+"""Rewrite an export for one runtime: with the workarounds that it needs there, or in the fastest form.
 
-Proves nothing itself: what comes out is proved like any export.
+Does not verify: the result is verified like any export.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ __all__ = ["WrittenExport", "with_fastest_form", "with_workarounds", "workaround
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenExport:
-    """An export as it is to be proved and saved.
+    """An export before its proof.
 
     Args:
         model: The graph.
-        records: What was probed and timed.
+        records: The probes and timings.
         reason: Why it must not be saved, one sentence; "" if it may.
-        outcome: OK, or what the reason is.
+        outcome: OK, or the outcome of the record with that reason.
     """
 
     model: OnnxModel
@@ -38,26 +38,26 @@ class WrittenExport:
 
 
 def with_workarounds(model: OnnxModel, runtime: Runtime) -> WrittenExport:
-    """The same form, written so that the runtime gets it right; the model itself where it does already.
+    """Write the same form so that the runtime computes it correctly; return the model unchanged if it already does.
 
-    A graph of plain operators has nothing to work around. What the runtime does not
-    run at all is left to the proof, which says so.
+    A graph of plain operators has nothing to work around. A form that the runtime does not
+    run is left to the proof, which reports it.
 
     Args:
         model: As exported.
-        runtime: Where it is proved; in a process of its own if it may take ours with it.
+        runtime: Runtime of the proof; in a separate process if it may crash ours.
     """
     form = model.facts.form
     if form is Form.DECOMPOSED:
         return WrittenExport(model=model)
-    writing = RuntimeForm(runtime=runtime, form=form)
-    converted = convert_model(model, writing, opset=model.opset, again=True)
-    wrong = next((record for record in writing.records if record.outcome is Outcome.DISAGREES), None)
+    strategy = RuntimeForm(runtime=runtime, form=form)
+    converted = convert_model(model, strategy, opset=model.opset, again=True)
+    wrong = next((record for record in strategy.records if record.outcome is Outcome.DISAGREES), None)
     if wrong is not None:
-        return WrittenExport(model=model, records=writing.records, reason=wrong.reason, outcome=wrong.outcome)
-    if not any(record.workarounds for record in writing.records):
-        return WrittenExport(model=model, records=writing.records)
-    return WrittenExport(model=converted.model, records=writing.records)
+        return WrittenExport(model=model, records=strategy.records, reason=wrong.reason, outcome=wrong.outcome)
+    if not any(record.workarounds for record in strategy.records):
+        return WrittenExport(model=model, records=strategy.records)
+    return WrittenExport(model=converted.model, records=strategy.records)
 
 
 def with_fastest_form(
@@ -69,29 +69,29 @@ def with_fastest_form(
     opset: int | None = None,
     on_step: Callable[[str], None] = lambda _: None,
 ) -> WrittenExport:
-    """Every attention in the form that is right and fastest on a runtime; the opset is raised if that form must.
+    """Write every attention in the form that is right and fastest on a runtime; the opset is raised if needed.
 
     Args:
         model: As exported.
-        runtime: Where the file will run, in this process.
-        budget: What is timed.
+        runtime: Runtime of the file, in this process.
+        budget: What is timed, and how long.
         at: Sizes of the model's own axes to time at; () = those of the budget.
-        opset: That the file must have, which is the model's; None = it may be raised.
-        on_step: Told what is being done.
+        opset: Required opset, which is the model's; None = it may be raised.
+        on_step: Called with the name of each step, for progress.
     """
     sizes = sizes_by_name(model, runtime, at) if at else {}
-    writing = FastestForm(
+    strategy = FastestForm(
         runtime=runtime, budget=budget, sizes=sizes, cannot_hold=stays_below(model, opset), on_step=on_step
     )
-    converted = convert_model(model, writing, opset=opset, again=True)
+    converted = convert_model(model, strategy, opset=opset, again=True)
     if converted.refused:
         reason = next(iter(converted.refused.values()))
-        return WrittenExport(model=model, records=writing.records, reason=reason, outcome=Outcome.DISAGREES)
-    return WrittenExport(model=converted.model, records=writing.records)
+        return WrittenExport(model=model, records=strategy.records, reason=reason, outcome=Outcome.DISAGREES)
+    return WrittenExport(model=converted.model, records=strategy.records)
 
 
 def workaround_words(records: Sequence[FormRecord]) -> list[str]:
-    """What was worked around in what is written, one line for each set of workarounds."""
+    """One line for each set of workarounds in the written forms."""
     written = [record for record in records if record.workarounds and (record.chosen or not record.median_seconds)]
     first = {(record.runtime, record.workarounds): record for record in reversed(written)}
     return [f"worked around on {one.runtime}: {', '.join(one.workarounds)}. {one.evidence}" for one in first.values()]

@@ -1,4 +1,7 @@
-"""Export a target and call it done only when it is proved: axes, every attention, the module's end."""
+"""Export a target and verify it before it is saved: dynamic axes, every attention, the outputs of the module.
+
+Traces and judges nothing itself.
+"""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,19 +33,19 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportResult", "export_and_prove", "export_target", "has_one_length"]
 
-# What torch.onnx, or one node of ours, says by itself for a bare attention.
+# The forms that torch.onnx, or one node of ours, writes directly for a bare attention.
 _BY_TORCH: dict[str | None, Literal["attention", "decomposed"]] = {"attention": "attention", "decomposed": "decomposed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportResult:
-    """An export and what was found about it.
+    """An export and its judgements.
 
     Args:
         model: The graph.
         record: The export, with the proof of its axes.
-        agreement: Every judgement on the way.
-        forms: What was probed and timed to write it for its runtime.
+        agreement: Every judgement of the proof.
+        forms: The probes and timings that decided how it is written for its runtime.
     """
 
     model: OnnxModel
@@ -52,7 +55,7 @@ class ExportResult:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing spoke against it."""
+        """Whether no judgement fails."""
         return all(record.outcome is Outcome.OK for record in (self.record, *self.agreement))
 
 
@@ -70,16 +73,16 @@ def export_target(
     Args:
         target: A spec, a catalog name, one of our uses, or a user's class.
         opset: 18 to 25.
-        form: One of `Form`; None = the usual one at that opset. What torch.onnx does not write by itself is
-            written from its attentions, each of them. Of a spec, see `has_one_length`.
+        form: One of `Form`; None = the usual one at that opset. A form that torch.onnx does not write is
+            lowered from each attention of its graph. Of a spec, see `has_one_length`.
         dtype: Element type; a module and its sample inputs are converted to it. None = float32 for bare
-            attention, as it is for a module.
+            attention, unchanged for a module.
         shapes: Sample inputs of a class, by name: sizes and element type.
         dynamic_axes: Axes that may change, by input name.
 
     Raises:
         PlanError: If the target does not exist.
-        ExportError: If torch or onnx refuses, or the form cannot say an attention at that opset.
+        ExportError: If torch or onnx refuses, or the form cannot express an attention at that opset.
     """
     from sdpa_onnx.torch_export.exporter import export_module, export_spec
     from sdpa_onnx.torch_export.targets import resolve_target
@@ -100,16 +103,16 @@ def export_target(
 
 
 def has_one_length(target: str | AttentionSpec, form: str | None) -> bool:
-    """Whether query and key of an export share one axis, which they need not by the target.
+    """Whether the export shares one length axis for query and key although the target does not require it.
 
-    Only of causal attention without a past, in a form that is for as many new keys as queries.
+    Only causal attention without a past, in a form that needs as many new keys as queries.
     """
     is_self = isinstance(target, AttentionSpec) and target.is_causal and not target.has_past
     return is_self and form == Form.ORT_GQA
 
 
 def _of_one_length(model: OnnxModel) -> OnnxModel:
-    """Self-attention whose keys are as long as its queries by the names of its axes."""
+    """Rename the key length axis to the query length axis: self-attention of one length."""
     graph = model.ir.clone()
     graph.meta.update(model.ir.meta)
     for value in (*graph.graph.inputs, *(value for node in graph.graph for value in node.outputs)):
@@ -144,13 +147,13 @@ def export_and_prove(
     Args:
         make: Does the export.
         target: Name for the records.
-        runtime: Where the proof runs.
-        path: Where to save; None = nowhere.
+        runtime: Name of the runtime of the proof.
+        path: Path to save to; None = do not save.
         seed: Seed of the inputs.
-        on_size: Told (done, of) after each size.
-        patience_seconds: Run the runtime in a process of its own, and give it up after
+        on_size: Called with (done, of) after each size.
+        patience_seconds: Run the runtime in a separate process, and stop it after
             this long without an answer; None = in this process, without a limit.
-        write: Writes the export for the runtime, before it is proved; None = as it is.
+        write: Rewrites the export for the runtime, before the proof; None = unchanged.
 
     Raises:
         ModelError: If the file cannot be written.
@@ -158,13 +161,13 @@ def export_and_prove(
     start = time.perf_counter()
     model = make()
     seconds = time.perf_counter() - start
-    with own_process(get_runtime(runtime), patience_seconds) as where:
-        written = None if write is None else write(model, where)
+    with own_process(get_runtime(runtime), patience_seconds) as worker:
+        written = None if write is None else write(model, worker)
         if written is not None and written.reason:
             return _refused(written, target, seconds)
         model = model if written is None else written.model
-        proof = prove_axes(model, where, target=target, traced=model.facts.traced, seed=seed, on_size=on_size)
-        judged = () if proof.reason else _ladder(model, where, target, seed, proof.links)
+        proof = prove_axes(model, worker, target=target, traced=model.facts.traced, seed=seed, on_size=on_size)
+        judged = () if proof.reason else _ladder(model, worker, target, seed, proof.links)
     exported = ExportResult(
         model=model,
         record=_record(model, target, proof, seconds, str(path or "")),
@@ -177,7 +180,7 @@ def export_and_prove(
 
 
 def _refused(written: "WrittenExport", target: str, seconds: float) -> ExportResult:
-    """An export that must not be saved, whatever a proof at other inputs would say."""
+    """An export that must not be saved, even if a proof at other inputs would pass."""
     record = ExportRecord(
         target=target,
         case=target,
@@ -194,7 +197,7 @@ def _refused(written: "WrittenExport", target: str, seconds: float) -> ExportRes
 def _ladder(
     model: OnnxModel, runtime: Runtime, target: str, seed: int, links: Mapping[str, str]
 ) -> tuple[AgreementRecord, ...]:
-    """All logit spreads at one size that differs from the traced one, and at long ones where there are blocks."""
+    """All logit spreads at one size that differs from the traced one, and at long sizes if the form has blocks."""
     free, batches = [axis for axis in model.facts.axes if axis not in links], model.facts.batch_axes
     sets = [size_sets(free, count=3, batches=batches)[-1], *_more_sets(model, free, batches)]
     checks = [CheckOptions(sizes=follow(links, sizes), seed=seed) for sizes in sets]
@@ -205,7 +208,7 @@ def _ladder(
 
 
 def _more_sets(model: OnnxModel, free: Sequence[str], batches: Collection[str]) -> list[dict[str, int]]:
-    """Lengths that blocks and branches of a form need; none for those of a module's own."""
+    """Lengths that reach the blocks and branches of our forms; none for those of the module itself."""
     if FORM_KEY not in model.ir.metadata_props or not has_branches(model):
         return []
     return [*edge_sets(model, free, batches), *long_sets(free, batches)]

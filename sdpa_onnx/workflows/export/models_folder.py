@@ -1,7 +1,7 @@
-"""The folder of exported graphs: every catalog entry at every opset that fits, one entry in every form, a manifest.
+"""Build the folder of exported graphs: catalog entries at every suitable opset, one in every form, and a manifest.
 
 `python -m sdpa_onnx.workflows.export.models_folder models/` builds it. Two builds with
-the same versions give the same bytes. Nothing is judged here; tests/models does that.
+the same versions write the same bytes. Judges nothing: tests/models does that.
 """
 
 import hashlib
@@ -25,12 +25,12 @@ __all__ = ["MANIFEST", "ManifestRow", "build_models", "exported", "opsets_of", "
 
 MANIFEST = "manifest.json"
 
-# 18 is the oldest opset that we export, 23 the first with Attention, 25 the newest that torch 2.13 stamps right.
+# 18 is the oldest opset that we export, 23 the first with Attention, 25 the newest that torch 2.13 declares correctly.
 _OPSETS = (18, 23, 25)
 _ATTENTION_OPSET = 23
 _EXPORTER_KEY = "sdpa_onnx.exporter"
 
-# The layer that is there in every form, and the forms that torch.onnx does not write.
+# The layer that is exported in every form, and the forms that torch.onnx does not write.
 _IN_EVERY_FORM = "transformer-base/decoder-self"
 _OTHER_FORMS = ((18, Form.BLOCKED), (23, Form.BLOCKED), (23, Form.ORT_MHA), (23, Form.ORT_GQA))
 
@@ -45,10 +45,10 @@ class ManifestRow(msgspec.Struct, frozen=True, kw_only=True):
         size_bytes: Of the file.
         opset: Operator-set version of the default domain.
         form: See `Form`.
-        exporter: What wrote the graph: torch with its version, or sdpa_onnx.
+        exporter: Exporter of the graph: torch with its version, or sdpa_onnx.
         nodes: Nodes per operator.
-        spec: What it computes.
-        source: Where the figures stand.
+        spec: The attention that it computes.
+        source: Source of the figures.
     """
 
     file: str
@@ -76,7 +76,7 @@ class _Exports:
 
 
 def opsets_of(spec: AttentionSpec) -> tuple[int, ...]:
-    """Opsets that a spec is tried at: 18, 23, 25, and the one where its operator begins.
+    """Opsets that a spec is exported at: 18, 23, 25, and the first that has its operator.
 
     Example:
         >>> opsets_of(AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=8, mask="lengths"))
@@ -86,11 +86,11 @@ def opsets_of(spec: AttentionSpec) -> tuple[int, ...]:
 
 
 def exported(spec: AttentionSpec, opset: int, form: Form | None = None) -> OnnxModel | None:
-    """Export a spec, without a form decomposed below opset 23 and as an Attention node from there on.
+    """Export a spec; without a form, decomposed below opset 23 and as an Attention node from 23 on.
 
     Returns:
-        The graph, or None where an Attention node cannot say the spec even with
-        a mask computed beside it (a softcap and a window below opset 25).
+        The graph, or None where an Attention node cannot express the spec even with
+        a computed mask (a softcap and a window below opset 25).
     """
     if form is not None:
         return export_target(spec, opset=opset, form=form, dtype=Dtype.FLOAT32)
@@ -103,17 +103,17 @@ def exported(spec: AttentionSpec, opset: int, form: Form | None = None) -> OnnxM
 def build_models(
     folder: Path, *, entries: Sequence[CatalogEntry] = CATALOG, on_file: Callable[[str], None] | None = None
 ) -> list[ManifestRow]:
-    """Write every graph and the manifest; files that the old manifest lists and no entry wants are removed.
+    """Write every graph and the manifest; files of the old manifest that no entry needs are removed.
 
     Args:
-        folder: Made if missing.
-        entries: What to export.
-        on_file: Told each file before it is written, for progress.
+        folder: Created if missing.
+        entries: Catalog entries to export.
+        on_file: Called with each file before it is written, for progress.
 
     Raises:
         ExportError: If an export fails.
         FolderError: If the folder cannot be written.
-        RecordFormatError: If the folder's manifest is none.
+        RecordFormatError: If the folder's manifest is invalid.
     """
     old = read_manifest(folder) if (folder / MANIFEST).exists() else []
     rows = []
@@ -137,7 +137,7 @@ def read_manifest(folder: Path) -> list[ManifestRow]:
 
     Raises:
         FolderError: If there is none.
-        RecordFormatError: If it is of another form.
+        RecordFormatError: If it has another format.
     """
     path = folder / MANIFEST
     try:
@@ -149,13 +149,13 @@ def read_manifest(folder: Path) -> list[ManifestRow]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build the folder that the command line names; 0, or 2 with one line of why."""
+    """Build the folder that the command line names; return 0, or 2 with the reason on one line."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m sdpa_onnx.workflows.export.models_folder FOLDER\n")
         return 2
     folder = Path(arguments[0])
     try:
-        rows = build_models(folder, on_file=_tell)
+        rows = build_models(folder, on_file=_report_file)
     except SdpaOnnxError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _tell(file: str) -> None:
+def _report_file(file: str) -> None:
     sys.stderr.write(f"{file}\n")
 
 
@@ -198,7 +198,7 @@ def _write(folder: Path, file: str, entry: CatalogEntry, model: OnnxModel) -> Ma
 
 
 def _remove(folder: Path, files: set[str]) -> None:
-    """Take away what the folder's own manifest listed, and folders that are empty then."""
+    """Remove files that the folder's own manifest listed, and folders that are empty then."""
     for file in sorted(files):
         path = folder / file
         if not path.resolve().is_relative_to(folder.resolve()):

@@ -1,5 +1,4 @@
-"""Runtimes in a process of their own: when a model runs there, and what a crash or hang becomes.
+"""Run runtimes and functions in separate processes; a crash or a hang becomes a value or a `SessionError`.
 
-A dead process is a value or a `SessionError`, never the end of ours.
-Knows no attention.
+A dead process never ends ours. Does not depend on attention.
 """

@@ -1,4 +1,7 @@
-"""One of our own functions in a worker process: a result, or how the process ended, in one sentence."""
+"""Run one of our own functions in a worker process: return its result, or in one sentence why there is none.
+
+Runs no model: `isolated_runtime` does.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,11 +23,11 @@ __all__ = ["CallFailure", "IsolatedFunction"]
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """That a call has no result, and why: the process ended, gave no answer, or the function raised.
+    """A call without a result, and why: the process ended, did not answer, or the function raised.
 
     Args:
         reason: One sentence.
-        is_timeout: Whether it gave no answer in time.
+        is_timeout: Whether it did not answer in time.
     """
 
     reason: str
@@ -39,9 +42,9 @@ class IsolatedFunction:
     Args:
         function: Of a module of ours, which is imported at the start; JSON in and out, as bytes.
         who: Subject of the sentences about it.
-        threads: Pinned in the environment of the process; None = as they are.
-        attempts: So often the process may end until that is a result: once, something else may have ended it, such as a
-            system short of memory.
+        threads: Set in the environment of the process; None = unchanged.
+        attempts: Number of attempts before the end of the process counts as a failure: one end may have another cause,
+            such as a system short of memory.
     """
 
     def __init__(
@@ -62,12 +65,12 @@ class IsolatedFunction:
     def call(
         self, argument: bytes, *, patience_seconds: float, first_seconds: float | None = None
     ) -> bytes | CallFailure:
-        """Call it.
+        """Call the function.
 
         Args:
             argument: JSON.
             patience_seconds: Longest wait of each attempt; starting the process does not count.
-            first_seconds: The same for the first call in a process, which may have to import more; None = the same.
+            first_seconds: The same for the first call in a process, which may import more; None = the same value.
 
         Raises:
             RuntimeUnavailableError: If no process starts.
@@ -76,7 +79,7 @@ class IsolatedFunction:
         for _ in range(self._attempts):
             first = patience_seconds if first_seconds is None else first_seconds
             try:
-                answer = self._asked(argument, first if self._worker is None else patience_seconds)
+                answer = self._ask(argument, first if self._worker is None else patience_seconds)
             except WorkerEndedError as error:
                 self._stop()
                 failure = CallFailure(str(error))
@@ -90,7 +93,7 @@ class IsolatedFunction:
             return CallFailure(f"{self._who} {answer.crash}.")
         return failure
 
-    def _asked(self, argument: bytes, patience_seconds: float) -> WorkerAnswer | WorkerFailure:
+    def _ask(self, argument: bytes, patience_seconds: float) -> WorkerAnswer | WorkerFailure:
         if self._worker is None:
             self._worker = Worker(
                 WorkerService.FUNCTION, self._name, who=self._who, threads=self._threads, patience_seconds=0.0

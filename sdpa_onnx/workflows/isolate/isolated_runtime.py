@@ -1,7 +1,7 @@
-"""A runtime in a worker process, so that one that crashes or hangs is a finding and does not end ours.
+"""Run a runtime in a worker process, so that a crash or a hang is a finding and does not end our process.
 
-The worker keeps the loaded models; when it dies, the next call starts another. Arrays are copied both ways, so nothing
-here is ever timed.
+The worker keeps the loaded models; when it dies, the next call starts another. Times nothing: arrays are copied in
+both directions.
 """
 
 import contextlib
@@ -34,25 +34,25 @@ __all__ = ["GuardedRuntime", "ProcessDiedError", "guarded_runtime", "own_process
 Array = NDArray[np.generic]
 Answer = TypeVar("Answer")
 
-# Longest wait for one answer, seconds: far beyond any small attention, short enough for a person.
+# Longest wait for one answer, seconds: far longer than any small attention needs, short enough for a user.
 _PATIENCE_SECONDS = 20.0
 
 
 class ProcessDiedError(SessionError):
-    """The runtime took its process with it, or gave no answer in time."""
+    """The runtime crashed its process, or did not answer in time."""
 
 
 class _SilentError(ProcessDiedError, NoAnswerError):
-    """The process lived and gave no answer in time."""
+    """The process is alive and did not answer in time."""
 
 
 class _EndedError(ProcessDiedError):
-    """The process ended; whether by the runtime or from outside is not known after one time."""
+    """The process ended; after one time it is unknown whether the runtime or something else ended it."""
 
 
 @dataclass(slots=True)
 class GuardedRuntime:
-    """A registered runtime that runs in a process of its own; call `stop` at the end.
+    """A registered runtime in a separate process; call `stop` after use.
 
     Args:
         name: Registered name.
@@ -70,22 +70,22 @@ class GuardedRuntime:
         self._real = get_runtime(self.name)
 
     def available(self) -> Supported | Unsupported:
-        """As the runtime says."""
+        """The answer of the runtime."""
         return self._real.available()
 
     def version(self) -> str:
-        """As the runtime says."""
+        """The version of the runtime."""
         return self._real.version()
 
     def supports(self, model: OnnxModel) -> Supported | Unsupported:
-        """As the runtime says; nothing is loaded for it."""
+        """The answer of the runtime; no model is loaded."""
         return self._real.supports(model)
 
     def load(self, model: OnnxModel, options: LoadOptions) -> Session:
         """Load a model in the worker.
 
         Raises:
-            ProcessDiedError: If the worker died or gave no answer.
+            ProcessDiedError: If the worker died or did not answer.
             SessionError: If the runtime refuses the model.
         """
         session = GuardedSession(self, model.linked(), options)
@@ -94,14 +94,14 @@ class GuardedRuntime:
 
     @property
     def workers(self) -> int:
-        """How many workers were started; sessions of earlier ones are gone."""
+        """Number of workers started; the sessions of earlier ones are lost."""
         return self._workers if self._worker is not None else self._workers + 1
 
     def start(self) -> None:
-        """Start the worker now and not at the first request, for a caller that measures time.
+        """Start the worker now instead of at the first request, for a caller that measures time.
 
         Raises:
-            RuntimeUnavailableError: If none starts.
+            RuntimeUnavailableError: If no worker starts.
         """
         self._started()
 
@@ -111,7 +111,7 @@ class GuardedRuntime:
         """Send one request and wait for the answer.
 
         Raises:
-            ProcessDiedError: If the worker died or gave no answer in time.
+            ProcessDiedError: If the worker died or did not answer in time.
             SessionError: If the runtime refused.
             RuntimeUnavailableError: If no worker starts.
         """
@@ -133,7 +133,7 @@ class GuardedRuntime:
 
     def _started(self) -> Worker:
         if self._worker is None:
-            # Kept before it is ready, so that `stop` ends it where the wait is interrupted.
+            # Assigned before it is ready, so that `stop` ends it if the wait is interrupted.
             self._worker = Worker(
                 WorkerService.SESSIONS, self.name, who=self.name, patience_seconds=self.patience_seconds
             )
@@ -146,7 +146,7 @@ class GuardedRuntime:
         return self._worker
 
     def _failed(self, failure: WorkerFailure) -> SessionError:
-        """A refusal leaves the worker as it is; an exception of the runtime counts as a crash and ends it."""
+        """A refusal leaves the worker running; an exception of the runtime counts as a crash and ends it."""
         if failure.kind is FailureKind.REPORTED:
             error = SessionError(failure.text)
             error.__cause__ = RuntimeError(failure.cause) if failure.cause else None  # it names the node
@@ -164,7 +164,7 @@ class GuardedRuntime:
 
 
 class GuardedSession:
-    """A model loaded in the worker, again in the next one if that died; see `runtimes.base.Session`."""
+    """A model loaded in the worker, and loaded again in the next one if that died; see `runtimes.base.Session`."""
 
     def __init__(self, runtime: GuardedRuntime, model: LinkedFiles, options: LoadOptions) -> None:
         self._runtime = runtime
@@ -173,12 +173,12 @@ class GuardedSession:
         self._loaded: tuple[int, int] | None = None
 
     def number(self) -> int:
-        """The session's number in the worker that lives now.
+        """The session's number in the current worker.
 
         Raises:
             SessionError: If the runtime refuses the model.
         """
-        return self._twice(self._number)
+        return self._with_retry(self._number)
 
     def _number(self) -> int:
         if self._loaded is None or self._loaded[0] != self._runtime.workers:
@@ -192,8 +192,8 @@ class GuardedSession:
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return dict(self._runtime.ask("run", {"session": self._number()}, inputs).arrays)
 
-    def _twice(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask again where the process ended once: somebody else may have ended it, such as a system short of memory."""
+    def _with_retry(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask again after the process ended once: the cause may be external, such as a system short of memory."""
         try:
             return ask()
         except _EndedError:
@@ -205,16 +205,16 @@ class GuardedSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(SessionError):  # a worker that is gone has closed it
+        with contextlib.suppress(SessionError):  # a dead worker has closed it
             if self._loaded is not None and self._loaded[0] == self._runtime.workers:
                 self._runtime.ask("close", {"session": self._loaded[1]})
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once in the worker; see `Session.run`."""
-        return self._twice(lambda: self._run(inputs))
+        return self._with_retry(lambda: self._run(inputs))
 
     def bind(self, inputs: Mapping[str, Array]) -> Callable[[], None]:
-        """A call that runs once, copies included; see `Session.bind`."""
+        """A function that runs the model once, copies included; see `Session.bind`."""
 
         def call() -> None:
             self._run(inputs)
@@ -222,14 +222,14 @@ class GuardedSession:
         return call
 
     def ran(self) -> RanReport:
-        """What the session in the worker reports; see `Session.ran`."""
-        fields = self._twice(lambda: self._runtime.ask("ran", {"session": self._number()}).fields)
+        """The report of the session in the worker; see `Session.ran`."""
+        fields = self._with_retry(lambda: self._runtime.ask("ran", {"session": self._number()}).fields)
         return RanReport(**{**fields["report"], "warnings": tuple(fields["report"]["warnings"])})
 
 
 @contextlib.contextmanager
 def guarded_runtime(name: str, *, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[GuardedRuntime]:
-    """A runtime in a process of its own, for as long as a with block lasts.
+    """A runtime in a separate process, for the duration of a with block.
 
     Args:
         name: Registered name.
@@ -244,9 +244,9 @@ def guarded_runtime(name: str, *, patience_seconds: float = _PATIENCE_SECONDS) -
 
 @contextlib.contextmanager
 def own_process(runtime: Runtime, patience_seconds: float | None) -> Iterator[Runtime]:
-    """A runtime in a process of its own, where that is possible, for as long as a with block lasts.
+    """A runtime in a separate process if possible, for the duration of a with block.
 
-    What a worker would not find by the same name, such as a program's own runtime, stays in this process.
+    A runtime that a worker cannot find by its name, such as a program's own runtime, stays in this process.
 
     Args:
         runtime: Found by its name or made by the caller.
@@ -255,8 +255,8 @@ def own_process(runtime: Runtime, patience_seconds: float | None) -> Iterator[Ru
     if patience_seconds is None or not _is_registered(runtime):
         yield runtime
         return
-    with guarded_runtime(runtime.name, patience_seconds=patience_seconds) as apart:
-        yield apart
+    with guarded_runtime(runtime.name, patience_seconds=patience_seconds) as guarded:
+        yield guarded
 
 
 def _is_registered(runtime: Runtime) -> bool:

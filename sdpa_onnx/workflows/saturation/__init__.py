@@ -1,5 +1,4 @@
-"""`saturation`: weights from an exported graph on a runtime, gradients from torch, beside predictions.
+"""`saturation`: measure weights of an exported graph and gradients of torch, and compare both with predictions.
 
-The measures themselves are in `core.saturation`.
-Draws no charts.
+Does not define the measures (`core.saturation` does) and draws no charts.
 """

@@ -1,6 +1,6 @@
-"""Random queries and keys whose softmax is looked at, and the gradients that torch gives on them.
+"""Draw random queries and keys for the softmax measurement, and compute their gradients with torch.
 
-Nothing is judged or averaged here.
+Judges and averages nothing.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class QueryBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDraw:
-    """One independent draw of keys, and the queries that read them; one block a head."""
+    """One independent draw of keys, and the queries that read them; one block per head."""
 
     heads: tuple[QueryBlock, ...]
 
@@ -75,11 +75,11 @@ def module_draw(
     num_heads: int,
     dtype: np.dtype[np.generic],
 ) -> KeyDraw:
-    """Project N(0, 1) inputs by a `torch.nn.MultiheadAttention` as it is initialised, in self-attention.
+    """Project N(0, 1) inputs with a freshly initialised `torch.nn.MultiheadAttention`, in self-attention.
 
     Its in_proj_weight is Xavier uniform over a matrix of 3 x hidden_size rows,
-    so that Var W = 1 / (2 hidden_size) and sigma^2 = 1/2. Values are N(0, 1) of
-    their own, for the gradients' sake.
+    so that Var W = 1 / (2 hidden_size) and sigma^2 = 1/2. Values are drawn
+    separately from N(0, 1); only the gradients need them.
 
     Source: torch.nn.MultiheadAttention._reset_parameters, torch 2.13; METHOD D.4.
     """
@@ -100,17 +100,17 @@ def module_draw(
 def gradient_norms(block: QueryBlock, scale: float) -> tuple[Float64, Float64]:
     """Norms of dL/dlogits and dL/dquery by torch's autograd, L = upstream . output.
 
-    The product QK^T is float32, which costs a logit a relative 1e-6 and the
-    gradients no more; from the logits on it is float64. In float32 the gradient
-    of a nearly one-hot row, w - w^2, is lost below 1e-7 of the values, and the
-    median row of an unscaled softmax lies below that from d_k = 1024 on.
+    The product QK^T is float32, with a relative error of 1e-6 in the logits and
+    no more in the gradients; after the logits everything is float64. In float32
+    the gradient of a nearly one-hot row, w - w^2, is lost below 1e-7 of the values,
+    and the median row of an unscaled softmax is below that from d_k = 1024 on.
 
     Args:
         block: Queries, keys, values and upstream gradients.
         scale: Factor on QK^T; the chain rule carries it into dL/dquery.
 
     Returns:
-        Two arrays (rows,); below about 1e-15 they are rounding.
+        Two arrays (rows,); below about 1e-15 they are rounding errors.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Measure what the scale does to the softmax: weights out of an exported graph on a runtime, gradients from torch.
+"""Measure the effect of the scale on the softmax: weights of an exported graph on a runtime, gradients of torch.
 
-Each measure stands beside its exact prediction; what lies too far from it is a
-disagreement. Measures and predictions themselves are `core.saturation.measures`'s.
+Each measure is compared with its exact prediction; too large a deviation is a
+disagreement. Does not define measures or predictions: `core.saturation` does.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,20 +40,20 @@ Sources = Mapping[ScaleRule, WeightSource | Unsupported]
 
 MODULE_TARGET = "torch.nn.MultiheadAttention"
 _BARE_TARGET = "sdpa"
-# Beyond these a draw takes all memory, or its logits overflow or vanish: nothing is left to measure.
+# Beyond these a draw needs all memory, or its logits overflow or vanish: nothing can be measured.
 _MOST = 65536
 _SIGMAS = (1e-3, 1e3)
 
 # Wishart matrices of the two projections multiply: tr(ABAB) / tr(AB)^2 = (1 + 2 head_dim / hidden_size) / head_dim.
 _MODULE_WARNING = (
-    "The prediction takes the components of query and key as independent; those of a module share its weights, and "
-    "beta^2 varies more from row to row, by a factor of about 1 + 2 head_dim / hidden_size in variance."
+    "The prediction assumes independent components of query and key; those of a module share its weights, so beta^2 "
+    "varies more from row to row, by a factor of about 1 + 2 head_dim / hidden_size in variance."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationPlan:
-    """What to measure.
+    """The cells to measure, and how.
 
     Args:
         head_dims, kv_seq_lens, scale_rules: Every combination is a cell.
@@ -61,12 +61,12 @@ class SaturationPlan:
         dtype: Element type of the graph.
         rows: Queries of one draw.
         draws: Independent draws of the keys.
-        seed: Seed of the draws; every rule of a cell sees the same ones.
+        seed: Seed of the draws; every rule of a cell uses the same ones.
         threads: Threads inside one operator.
-        runtime: Where the graph runs.
+        runtime: Name of the runtime of the graph.
 
     Raises:
-        PlanError: If a figure allows no measurement.
+        PlanError: If a value allows no measurement.
     """
 
     head_dims: tuple[int, ...] = (16, 64, 256, 1024)
@@ -91,7 +91,7 @@ class SaturationPlan:
 
     @property
     def cells(self) -> int:
-        """Records that the plan gives."""
+        """Number of records of the plan."""
         return len(self.head_dims) * len(self.kv_seq_lens) * len(self.scale_rules)
 
 
@@ -112,7 +112,7 @@ class _Cell:
 
 @dataclass(slots=True)
 class _Found:
-    """What the draws of a cell gave under one rule, as they come in."""
+    """The statistics of the draws of a cell under one rule, collected draw by draw."""
 
     draws: list[RowStatistics] = field(default_factory=list)
     measures: dict[str, MeasuredValue] = field(default_factory=dict)
@@ -124,12 +124,12 @@ def saturation(plan: SaturationPlan, *, on_done: OnDone | None = None) -> Iterat
     """Measure every cell of a plan.
 
     Args:
-        plan: What to measure.
-        on_done: Told records done and records in all.
+        plan: The cells.
+        on_done: Called with the number of finished records and of all records.
 
     Yields:
-        One record a cell; DISAGREES where the weights break the proven bound or
-        a measure lies beyond LIMIT_Z of its prediction, on fresh draws too.
+        One record per cell; DISAGREES if the weights exceed the proven bound or
+        a measure deviates by more than LIMIT_Z from its prediction, on fresh draws too.
 
     Raises:
         RuntimeNotFoundError, RuntimeUnavailableError, SessionError, ExportError.
@@ -157,7 +157,7 @@ def module_check(
     threads: int = 1,
     runtime: str = "ort-cpu",
 ) -> list[SaturationRecord]:
-    """Measure `torch.nn.MultiheadAttention` at its own initialisation, scaled and not.
+    """Measure `torch.nn.MultiheadAttention` at its own initialisation, scaled and unscaled.
 
     At sigma^2 = 1/2 the unscaled spread is sqrt(d_k) / 2, not sqrt(d_k).
 
@@ -165,7 +165,7 @@ def module_check(
         hidden_size, num_heads: Of the module.
         kv_seq_len: Positions of the N(0, 1) input of its self-attention.
         rows: Positions whose queries are measured, of every head.
-        draws: Modules, each with weights and inputs of its own.
+        draws: Number of modules, each with its own weights and inputs.
         seed, threads, runtime: As in SaturationPlan.
 
     Source: METHOD D.4, "Real module check".
@@ -224,7 +224,7 @@ def _cell(
 
 
 def _sources(plan: SaturationPlan, head_dim: int, stack: ExitStack) -> Sources:
-    """One loaded graph a scale rule, for all lengths."""
+    """One loaded graph per scale rule, for all lengths."""
     return {
         rule: open_source(
             spec_of(head_dim, rule), dtype=plan.dtype, runtime=plan.runtime, threads=plan.threads, stack=stack
@@ -234,7 +234,7 @@ def _sources(plan: SaturationPlan, head_dim: int, stack: ExitStack) -> Sources:
 
 
 def _measure_cell(cell: _Cell, sources: Sources) -> Iterator[SaturationRecord]:
-    """Run the draws through every rule, and once more where a measure is off; then write the records."""
+    """Run the draws through every rule, and fresh draws where a measure deviates; then write the records."""
     able = {rule: source for rule, source in sources.items() if not isinstance(source, Unsupported)}
     first = _run_draws(cell, able, start=0)
     doubted = {rule: able[rule] for rule, found in first.items() if deviations(found.measures)}
@@ -247,7 +247,7 @@ def _measure_cell(cell: _Cell, sources: Sources) -> Iterator[SaturationRecord]:
 
 
 def _run_draws(cell: _Cell, sources: Mapping[ScaleRule, WeightSource], *, start: int) -> dict[ScaleRule, _Found]:
-    """Measure some draws under every rule; the rules see the same ones."""
+    """Measure some draws under every rule; all rules use the same draws."""
     found = {rule: _Found() for rule in sources}
     alive: list[Norms] = []
     scaled = ScaleRule.INVERSE_SQRT
@@ -276,7 +276,7 @@ def _gradients(draw: KeyDraw, head_dim: int, rule: ScaleRule) -> list[Norms]:
 
 
 def _add_draw(found: _Found, source: WeightSource, draw: KeyDraw, gradients: Sequence[Norms]) -> None:
-    """Measure one draw; the first block of the first one is judged."""
+    """Measure one draw; the first block of the first draw is judged."""
     parts: list[RowStatistics] = []
     for block, (logit_gradient, query_gradient) in zip(draw.blocks(), gradients, strict=True):
         attended = source.attend(block)
@@ -297,23 +297,24 @@ def _add_draw(found: _Found, source: WeightSource, draw: KeyDraw, gradients: Seq
 def _measured_record(
     cell: _Cell, rule: ScaleRule, source: WeightSource, first: _Found, again: _Found | None
 ) -> SaturationRecord:
-    """Write down what was found: what the fresh draws say, where there are any.
+    """The record of a cell, with the measures of the fresh draws if there are any.
 
-    A deviation counts when fresh draws show it too. Over a run's thousand
-    measures, and with the skewed ones among them, the first draws alone would
-    raise a false alarm in every fourth run.
+    A deviation counts only if fresh draws show it too. A run has a thousand
+    measures, some of them skewed: the first draws alone would raise a false
+    alarm in every fourth run.
     """
     shown = again or first
     before = deviations(first.measures)
     beyond = {name: one for name, one in deviations(shown.measures).items() if name in before}
     reasons = list(dict.fromkeys((*first.faults, *shown.faults)))
-    warnings = [*cell.warnings, *source.warnings, *shown.warnings, *_left_out(shown.draws)]
+    warnings = [*cell.warnings, *source.warnings, *shown.warnings, *_nonfinite_warning(shown.draws)]
     if beyond:
         reasons.append(_deviation_words(beyond))
     elif before:
         name, one = next(iter(before.items()))
         warnings.append(
-            f"The first {cell.draws} draws put {name} at z = {one.z:+.1f}; as many fresh ones, shown here, do not."
+            f"In the first {cell.draws} draws {name} has z = {one.z:+.1f}; as many fresh draws, shown here, do not "
+            "confirm it."
         )
     return _record(
         cell,
@@ -329,21 +330,21 @@ def _measured_record(
 
 def _deviation_words(beyond: Mapping[str, MeasuredValue]) -> str:
     name, worst = next(iter(beyond.items()))
-    others = f"; {len(beyond) - 1} others are off too" if len(beyond) > 1 else ""
+    others = f"; {len(beyond) - 1} others deviate too" if len(beyond) > 1 else ""
     return (
         f"{name} is {worst.value:.4g}, predicted {worst.predicted:.4g} "
         f"(z = {worst.z:+.1f}, allowed {LIMIT_Z:g}){others}."
     )
 
 
-def _left_out(draws: Sequence[RowStatistics]) -> tuple[str, ...]:
-    """Tell of rows that have no statistics."""
+def _nonfinite_warning(draws: Sequence[RowStatistics]) -> tuple[str, ...]:
+    """A warning about rows without statistics."""
     entropies = np.concatenate([draw.entropy for draw in draws])
     broken = int(np.isnan(entropies).sum())
     if not broken:
         return ()
-    told = f"{broken} of {entropies.size} rows have logits or weights that are not finite; they are left out"
-    return (f"{told}, and nothing but the overflow is compared with a prediction.",)
+    excluded = f"{broken} of {entropies.size} rows have logits or weights that are not finite; they are excluded"
+    return (f"{excluded}, and only the overflow is compared with a prediction.",)
 
 
 def _record(

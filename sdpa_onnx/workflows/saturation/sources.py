@@ -1,7 +1,7 @@
-"""Where the weights of a saturation measurement come from, and whether they are right.
+"""Compute the weights of a saturation measurement, and judge them.
 
-An exported graph on a runtime, or the same formula in NumPy where no runtime is
-asked. What the weights say is `core.saturation.measures`'s.
+With an exported graph on a runtime, or with the same formula in NumPy for very
+wide heads. Does not compute the measures: `core.saturation.measures` does.
 """
 
 from contextlib import ExitStack
@@ -25,16 +25,16 @@ __all__ = ["AttentionValues", "WeightSource", "judge_block", "open_source", "spe
 
 Array = NDArray[np.generic]
 
-# Above this width no model has a head; the weights then come from NumPy.
+# No model has wider heads; above it the weights come from NumPy.
 _WIDEST_ON_RUNTIME = 1024
 _BY_NUMPY = f"Above d_k = {_WIDEST_ON_RUNTIME} the weights come from NumPy, not from an exported graph on a runtime."
-# Queries and weights of each cell that are judged against the oracle one by one; of all rows the sum is checked.
+# Queries and weights of each cell that are judged against the oracle one by one; the sum is checked for all rows.
 _JUDGED_ROWS, _JUDGED_KEYS = 32, 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionValues:
-    """What a source gave for a block: output, weights and scaled logits, in the graph's dtype."""
+    """Values of a source for a block: output, weights and scaled logits, in the graph's dtype."""
 
     output: Array
     weights: Array
@@ -42,7 +42,7 @@ class AttentionValues:
 
 
 class WeightSource(Protocol):
-    """Where weights come from."""
+    """Computes attention weights."""
 
     spec: AttentionSpec
     runtime: str
@@ -77,7 +77,7 @@ class _Graph:
 
 @dataclass(slots=True, kw_only=True)
 class _Numpy:
-    """The same formula in NumPy, where no runtime is asked."""
+    """The same formula in NumPy, without a runtime."""
 
     spec: AttentionSpec
     dtype: Dtype
@@ -107,7 +107,7 @@ def open_source(
     """Export and load the graph of a spec; the stack closes it.
 
     Returns:
-        The source, or why the runtime does not take the graph.
+        The source, or why the runtime does not support the graph.
 
     Raises:
         RuntimeNotFoundError, RuntimeUnavailableError, SessionError, ExportError.
@@ -129,14 +129,14 @@ def judge_block(
     """Judge output and weights of some rows against the oracle and its bound, and the sum of all rows.
 
     A weight is the output of the same attention on a value that is 1 at its key
-    and 0 elsewhere, so the proven bound of the output holds for it too.
+    and 0 elsewhere, so the proven bound of the output applies to it too.
 
     Returns:
         Faults and warnings, each one sentence.
     """
     precision, keys = source.precision(), block.key.shape[0]
     rows = slice(0, _JUDGED_ROWS)
-    # The keys that matter most, and the first ones.
+    # The keys with the largest weights, and the first ones.
     columns = np.unique(np.concatenate([attended.weights[rows].argmax(1), np.arange(keys)[:_JUDGED_KEYS]]))
     one_hot = np.zeros((keys, columns.size), dtype=np.float32)
     one_hot[columns, np.arange(columns.size)] = 1.0
@@ -150,7 +150,7 @@ def judge_block(
 
 
 def _sum_faults(weights: Array, precision: Precision) -> tuple[str, ...]:
-    """Rows whose weights do not sum to 1; the allowance is for row sum, division and storing.
+    """A fault if the weights of a row do not sum to 1; the limit covers row sum, division and storing.
 
     Source: METHOD A.3, the roundings after the logits.
     """

@@ -1,5 +1,4 @@
-"""One paired comparison of arms in worker processes: job files, schedule, records, work of a graph.
+"""Run one paired comparison of arms in worker processes: job files, schedule, records, FLOPs of a graph.
 
-Uses the schedule of `measure` and the statistics of `core.timing`.
-Does not choose the arms (that is `workflows.bench`).
+Uses the schedule of `measure` and the statistics of `core.timing`. Does not choose the arms: `workflows.bench` does.
 """

@@ -1,7 +1,7 @@
 """Time several arms (a model on a runtime) in worker processes, as ratios to a baseline.
 
-Every arm gets the same inputs, pre-bound. Numbers are judged elsewhere; no arm is loaded in our own process, so a
-runtime that crashes takes its arm with it and nothing else.
+Every arm gets the same inputs, pre-bound. Judges no outputs. Loads no arm in our own process, so a runtime that
+crashes ends its arm only.
 """
 
 import time
@@ -40,22 +40,22 @@ __all__ = ["CLONE", "Arm", "TimedComparison", "bench", "require_free_names"]
 
 Feeds = Mapping[str, NDArray[np.generic]]
 
-# Blocks of a launch in which nobody else used the machine, below which several threads are not compared.
+# Least number of blocks of a launch without other load on the machine for a comparison with several threads.
 # Source: METHOD B.4.
 _QUIET_BLOCKS = 40
-# A case whose inputs fit so many times beside each other into twice the last-level cache stays in it in practice.
+# Inputs so small that more copies fit into twice the last-level cache stay in the cache in practice.
 _MOST_COLD_COPIES = 64
 _NOW = "Undecidable on this machine now:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedComparison:
-    """What a comparison gave.
+    """The result of a comparison.
 
     Args:
-        records: By arm, in the order given.
+        records: By arm, in the given order.
         samples: Raw samples of the arms that were timed, and of the baseline's clone under the name `CLONE`.
-        seconds: Wall time of everything.
+        seconds: Wall time of the comparison.
         launch_seconds: Of every launch: starts, loading, warm-up, blocks.
     """
 
@@ -81,19 +81,19 @@ def bench(  # noqa: PLR0913  # what a caller may choose
     """Time arms in interleaved visits of worker processes.
 
     An arm that fails is a record with its reason, never an exception. If the baseline fails, the comparison starts
-    again with the next arm as the baseline, and every record warns of it. An arm with more threads than idle cores is
-    skipped by itself; where others use the machine meanwhile, the arms of one thread are timed again alone.
+    again with the next arm as the baseline, and every record has a warning. An arm with more threads than idle cores is
+    skipped; if other processes use the machine meanwhile, the arms of one thread are timed again alone.
 
     Args:
-        arms: At least one; all take the same inputs. One alone is timed up to the first look, without a ratio.
+        arms: At least one; all have the same inputs. A single arm is timed up to the first look, without a ratio.
         check: Sizes, seed, threads; its first spread is used.
         target: Name for the records.
         baseline: Name of the arm that ratios refer to.
-        plan: How much to measure; None = the usual.
-        ceilings: Measured in the same run, for the share of the roof, and for whether the caches are to be cold.
+        plan: How much to measure; None = the default.
+        ceilings: Measured in the same run, for the share of the roof, and to decide whether the caches must be cold.
         pool: Keeps workers over several comparisons; None = new ones for every launch.
-        on_progress: Told where it is.
-        on_note: Told, once the first launch is known, about how long the least takes.
+        on_progress: Called with a description of each step.
+        on_note: Called after the first launch with an estimate of the shortest total time.
         times_survivor: Whether the only arm that did not fail to load is timed; otherwise it is skipped.
 
     Raises:
@@ -103,8 +103,8 @@ def bench(  # noqa: PLR0913  # what a caller may choose
     names = [arm.name for arm in arms]
     require_free_names(names)
     if len(set(names)) != len(names) or baseline not in names:
-        raise PlanError(f"Arms are {', '.join(names)}, the baseline is '{baseline}'.", hint="Each arm once, please.")
-    comparing = _Comparing(
+        raise PlanError(f"Arms are {', '.join(names)}, the baseline is '{baseline}'.", hint="Pass each arm once.")
+    run = _ComparisonRun(
         arms={arm.name: arm for arm in arms},
         check=check,
         target=target,
@@ -113,7 +113,7 @@ def bench(  # noqa: PLR0913  # what a caller may choose
         on_note=on_note or (lambda _: None),
         times_survivor=times_survivor,
     )
-    return comparing.carry_out(baseline, ceilings, pool)
+    return run.run(baseline, ceilings, pool)
 
 
 def require_free_names(names: Sequence[str]) -> None:
@@ -123,12 +123,12 @@ def require_free_names(names: Sequence[str]) -> None:
         PlanError: If an arm has it.
     """
     if CLONE in names:
-        raise PlanError(f"No arm can be called '{CLONE}': every comparison has one.", hint="Give it another name.")
+        raise PlanError(f"No arm can be called '{CLONE}': every comparison has one.", hint="Choose another name.")
 
 
 @dataclass(slots=True)
-class _Comparing:
-    """One comparison while it is carried out; `refused` grows by every arm that is not timed."""
+class _ComparisonRun:
+    """One comparison while it runs; `refused` grows by every arm that is not timed."""
 
     arms: Mapping[str, Arm]
     check: CheckOptions
@@ -143,13 +143,13 @@ class _Comparing:
 
     @property
     def threads(self) -> int:
-        """The most of any arm that is not refused."""
+        """The most threads of any arm that is not refused."""
         return max((self._threads(name) for name in self.arms if name not in self.refused), default=1)
 
     def _threads(self, name: str) -> int:
         return self.arms[name].threads or self.check.threads
 
-    def carry_out(self, baseline: str, ceilings: Ceilings | None, pool: WorkerPool | None) -> TimedComparison:
+    def run(self, baseline: str, ceilings: Ceilings | None, pool: WorkerPool | None) -> TimedComparison:
         self.refused |= _too_many_threads({name: self._threads(name) for name in self.arms})
         if len(self.refused) == len(self.arms):
             return self._refusals(baseline)
@@ -157,7 +157,7 @@ class _Comparing:
             notice = stack.enter_context(announced())
             folder = stack.enter_context(JobFolder())
             workers = pool or stack.enter_context(WorkerPool())
-            feeds = self._tried()
+            feeds = self._runnable_feeds()
             roof, copies = self._roof(ceilings, feeds)
             jobs = self._jobs(folder, feeds, copies)
             found = self._measure(jobs, baseline, workers, notice.others)
@@ -166,18 +166,18 @@ class _Comparing:
             base, measured = found
             warnings = notice.warnings()
             if base != baseline:
-                happened = "was skipped" if self.refused[baseline][0] is Outcome.SKIPPED else "failed"
-                warnings = (*warnings, f"The baseline {baseline} {happened}, so ratios refer to {base}.")
+                cause = "was skipped" if self.refused[baseline][0] is Outcome.SKIPPED else "failed"
+                warnings = (*warnings, f"The baseline {baseline} {cause}, so ratios refer to {base}.")
             return self._comparison(base, measured, folder, roof, warnings, cache="cold" if copies > 1 else "warm")
 
     def _measure(
-        self, jobs: dict[str, ArmJob], baseline: str, workers: WorkerPool, look_around: Callable[[], object]
+        self, jobs: dict[str, ArmJob], baseline: str, workers: WorkerPool, after_launch: Callable[[], object]
     ) -> tuple[str, ScheduleResult] | None:
-        """The arm that ratios refer to, and what was measured; None if no arm came through."""
+        """The arm that ratios refer to, and the measurement; None if every arm failed."""
         while jobs and not self._is_alone(jobs):
             base = baseline if baseline in jobs else next(iter(jobs))
             try:
-                measured = self._schedule(jobs, base, workers, look_around).measure()
+                measured = self._schedule(jobs, base, workers, after_launch).measure()
             except BaselineFailedError as error:
                 self.refused[base] = outcome_of_error(error.__cause__ or error), str(error)
             except LoneArmError as error:
@@ -191,7 +191,7 @@ class _Comparing:
         return None
 
     def _schedule(
-        self, jobs: Mapping[str, ArmJob], base: str, workers: WorkerPool, look_around: Callable[[], object]
+        self, jobs: Mapping[str, ArmJob], base: str, workers: WorkerPool, after_launch: Callable[[], object]
     ) -> Schedule:
         left = max(self.plan.budget_seconds - (time.monotonic() - self.start), 0.0)
         return Schedule(
@@ -202,8 +202,8 @@ class _Comparing:
             threads=self.threads,
             on_progress=self.on_progress,
             on_note=self.on_note,
-            question=self._ask_what_ran,
-            after_launch=look_around,
+            question=self._note_what_ran,
+            after_launch=after_launch,
             times_survivor=self.times_survivor,
         )
 
@@ -211,7 +211,7 @@ class _Comparing:
         self.refused |= {name: (outcome_of_error(error), str(error)) for name, error in failures.items()}
 
     def _is_alone(self, jobs: Mapping[str, ArmJob]) -> bool:
-        """Whether failures have left one arm that is not to be timed alone; it is refused then."""
+        """Whether failures have left one arm that must not be timed alone; it is then refused."""
         failed = [name for name, (outcome, _) in self.refused.items() if outcome.is_failure]
         if self.times_survivor or len(jobs) > 1 or not failed:
             return False
@@ -220,20 +220,20 @@ class _Comparing:
         return True
 
     def _skip_threads(self, measured: ScheduleResult, base: str) -> None:
-        """Refuse the arms of several threads, among which there are too few blocks without others."""
+        """Refuse the arms of several threads: too few blocks are without other load."""
         blocks = measured.samples[base].wall_seconds.shape[1]
         quiet = quiet_blocks(measured.samples)
-        reason = f"{_NOW} others used the machine in all but {quiet:.0f} of {blocks} blocks of a launch."
+        reason = f"{_NOW} other processes used the machine in all but {quiet:.0f} of {blocks} blocks of a launch."
         several = [name for name in measured.samples if name != CLONE and self._threads(name) > 1]
         self.refused |= dict.fromkeys(several, (Outcome.SKIPPED, reason))
 
-    def _ask_what_ran(self, name: str, worker: TimedWorker) -> None:
+    def _note_what_ran(self, name: str, worker: TimedWorker) -> None:
         if name != CLONE:
             arm = self.arms[name]
             self.ran[name] = worker_report(worker, arm.model, arm.runtime.name, threads=self._threads(name))
 
-    def _tried(self) -> dict[str, Feeds]:
-        """Inputs of the arms that can be tried."""
+    def _runnable_feeds(self) -> dict[str, Feeds]:
+        """Inputs of the arms that can run."""
         feeds = {}
         for name, arm in self.arms.items():
             if name in self.refused:
@@ -267,7 +267,7 @@ class _Comparing:
         return draw_feeds(arm.model, self.check.sizes, spread=self.check.spreads[0], seed=self.check.seed)
 
     def _new_length(self, arm: Arm) -> Feeds | None:
-        """Inputs at another length, or None where there is none."""
+        """Inputs at another length, or None if no length may change."""
         sizes = longer(self.check.sizes)
         if self.check.inputs is not None or sizes == dict(self.check.sizes):
             return None
@@ -277,7 +277,7 @@ class _Comparing:
             return None
 
     def _roof(self, ceilings: Ceilings | None, feeds: Mapping[str, Feeds]) -> tuple[Ceilings | None, int]:
-        """The ceilings for this case, and how many copies of the inputs calls take in turn."""
+        """The ceilings for this case, and how many copies of the inputs the calls use in turn."""
         works = (model_work(self.arms[name].model, self.check.sizes) for name in feeds)
         work = next((work for work in works if work is not None), None)
         copies = self._copies(ceilings, feeds, work)
@@ -288,7 +288,7 @@ class _Comparing:
         return replace(ceilings, bytes_per_second=working_set_bandwidth(work.bytes_moved, self.threads)), 1
 
     def _copies(self, ceilings: Ceilings | None, feeds: Mapping[str, Feeds], work: AttentionWork | None) -> int:
-        """Above 1 where the caches are to be cold: as asked, or where memory bounds a case that is not tiny."""
+        """Above 1 if the caches must be cold: as requested, or if memory bounds a case that is not tiny."""
         if self.plan.cache is Cache.WARM or not feeds:
             return 1
         input_bytes = sum(array.nbytes for array in next(iter(feeds.values())).values())
@@ -310,9 +310,9 @@ class _Comparing:
         cache: str,
     ) -> TimedComparison:
         decision = measured.decision
-        if decision is None:  # `_is_quiet` let it through
+        if decision is None:  # excluded by `_is_quiet`
             return self._refusals(base)
-        told = RecordContext(
+        context = RecordContext(
             check=self.check,
             target=self.target,
             baseline=base,
@@ -326,16 +326,16 @@ class _Comparing:
             model_bytes={name: folder.model_bytes(arm) for name, arm in self.arms.items()},
         )
         return TimedComparison(
-            records={name: self._record(name, told) for name in self.arms},
+            records={name: self._record(name, context) for name in self.arms},
             samples=measured.samples,
             seconds=time.monotonic() - self.start,
             launch_seconds=measured.seconds,
         )
 
-    def _record(self, name: str, told: RecordContext) -> TimingRecord:
+    def _record(self, name: str, context: RecordContext) -> TimingRecord:
         if name in self.refused:
-            return msgspec.structs.replace(self._refusal(name, told.baseline), warnings=told.warnings)
-        return timed_record(self.arms[name], told)
+            return msgspec.structs.replace(self._refusal(name, context.baseline), warnings=context.warnings)
+        return timed_record(self.arms[name], context)
 
     def _refusals(self, baseline: str) -> TimedComparison:
         records = {name: self._refusal(name, baseline) for name in self.arms}
@@ -347,27 +347,27 @@ class _Comparing:
 
 
 def _with_memory(ceilings: Ceilings, threads: int) -> Ceilings:
-    """The ceilings with the bandwidth beyond the caches, measured now where the run did not."""
+    """The ceilings with the memory bandwidth beyond the caches, measured now if the run did not."""
     if ceilings.bytes_per_second > 0:
         return ceilings
     return replace(ceilings, bytes_per_second=working_set_bandwidth(2 * last_level_bytes(), threads))
 
 
 def _is_quiet(measured: ScheduleResult, base: str) -> bool:
-    """Whether enough blocks were without others; of one thread all are taken, by their CPU time."""
+    """Whether enough blocks had no other load; with one thread all blocks count, by their CPU time."""
     blocks = measured.samples[base].wall_seconds.shape[1]
     return measured.decision is not None and quiet_blocks(measured.samples) >= min(_QUIET_BLOCKS, blocks)
 
 
 def _too_many_threads(threads: Mapping[str, int]) -> dict[str, tuple[Outcome, str]]:
-    """Arms that cannot be timed at this moment, by why. One thread always can, by its CPU time."""
+    """Arms that cannot be timed at this moment, with outcome and reason. One thread always can, by its CPU time."""
     several = {name: count for name, count in threads.items() if count > 1}
     idle = idle_cores() if several else None
     if idle is None:
-        reason = f"{_NOW} this system does not tell how busy it is, and several threads need an idle one."
+        reason = f"{_NOW} this system does not report its load, and several threads need an idle one."
         return dict.fromkeys(several, (Outcome.SKIPPED, reason))
     return {
-        name: (Outcome.SKIPPED, f"{_NOW} {count} threads were asked for, and {idle:.1f} cores are idle.")
+        name: (Outcome.SKIPPED, f"{_NOW} {count} threads were requested, and {idle:.1f} cores are idle.")
         for name, count in several.items()
         if count > idle + IDLE_TOLERANCE
     }

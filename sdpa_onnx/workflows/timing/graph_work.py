@@ -1,6 +1,6 @@
-"""How much work a whole graph does at given sizes: its attentions and its weight products.
+"""Count the operations and bytes of a graph at given sizes: its attentions and its matrix products with weights.
 
-Counts from shapes alone; nothing runs. What cannot be counted is said, not guessed.
+Counts from shapes alone; runs nothing. Returns None where a shape is unknown, and never guesses.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def model_work(model: OnnxModel, sizes: Sizes) -> AttentionWork | None:
     """Work of one call, or None where a shape is not known.
 
     Attention is counted by `attention_work`; every MatMul and Gemm with a
-    constant weight by 2 rows K N. All else (norms, activations) is left out.
+    constant weight by 2 rows K N. Other nodes (norms, activations) are not counted.
 
     Source: METHOD C.1.
     """

@@ -1,4 +1,4 @@
-"""Arms of a comparison as jobs for worker processes: their files written once, to a temporary folder.
+"""Write the models and inputs of a comparison to a temporary folder, once, as jobs for worker processes.
 
 Starts no process; see `measure.schedule`.
 """
@@ -33,14 +33,14 @@ _FULL_HINT = "Free some space, or name another folder in the environment variabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One contestant.
+    """One arm of a comparison: a model on a runtime.
 
     Args:
         name: Unique in the comparison.
-        model: What runs.
-        runtime: Where it runs.
-        threads: Threads inside one operator; None = as the comparison says.
-        options: Settings of the runtime that differ from the usual ones, see `measure.arm_settings`.
+        model: The model.
+        runtime: The runtime.
+        threads: Threads inside one operator; None = those of the comparison.
+        options: Settings of the runtime that differ from the default, see `measure.arm_settings`.
         python: Interpreter of another environment that has the runtime; None = ours.
         environment: Label of that environment for the record.
     """
@@ -89,14 +89,14 @@ class JobFolder:
         copies: int = 1,
         model: OnnxModel | None = None,
     ) -> ArmJob:
-        """Write what an arm needs; models and inputs that are there already are shared.
+        """Write the files of an arm; models and inputs that are already written are shared.
 
         Args:
             arm: The arm.
             feeds: Arrays by input name.
-            threads: Threads inside one operator, where the arm has none of its own.
+            threads: Threads inside one operator, if the arm does not set its own.
             new_length: The same at other sizes.
-            copies: Sets of inputs that calls take in turn.
+            copies: Sets of inputs that calls use in turn.
             model: Another model than the arm's, such as one with more outputs.
 
         Raises:
@@ -130,7 +130,7 @@ class JobFolder:
         )
 
     def model_bytes(self, arm: Arm) -> int:
-        """Size of the arm's model, tensors in files of their own included; -1 if it was not written."""
+        """Size of the arm's model, external tensors included; -1 if it was not written."""
         if id(arm.model) not in self._models:
             return -1
         model, linked, path = self._models[id(arm.model)]
@@ -155,9 +155,9 @@ class JobFolder:
 
 
 def longer(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Other sizes of the named axes, to time the first run at a new length: each the next prime, but 1 and batches.
+    """Other sizes to time the first run at a new length: each is the next prime, except 1 and batch sizes.
 
-    Axes of one size stay of one size. A prime, since kernels that are tuned for multiples must not profit.
+    Axes of equal size stay equal. Primes, so that kernels that are tuned for multiples have no advantage.
     """
     return {axis: size if axis.startswith("batch") or size < 2 else _next_prime(size) for axis, size in sizes.items()}
 
@@ -174,7 +174,7 @@ def _same(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
 
 
 def _write_module(model: OnnxModel, path: Path) -> None:
-    """The module that a graph was exported from, which the runtime `torch` runs, beside the graph.
+    """Write the module that a graph was exported from, which the runtime `torch` runs, next to the graph.
 
     Raises:
         ModelError: If it cannot be pickled.
@@ -186,5 +186,5 @@ def _write_module(model: OnnxModel, path: Path) -> None:
     try:
         torch.save((model.source, model.bind), path)
     except Exception as error:
-        path.unlink(missing_ok=True)  # another arm must not take it for whole
-        raise ModelError(f"The module of the model cannot be handed to another process: {error}.") from error
+        path.unlink(missing_ok=True)  # another arm must not read an incomplete file
+        raise ModelError(f"The module of the model cannot be sent to another process: {error}.") from error

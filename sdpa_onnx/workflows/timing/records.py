@@ -1,4 +1,4 @@
-"""A finished comparison written down, arm by arm. Measures and decides nothing."""
+"""Write the timing record of each arm of a finished comparison. Measures and decides nothing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,26 +25,26 @@ from sdpa_onnx.workflows.timing.job_folder import Arm
 
 __all__ = ["RecordContext", "plain_record", "refused_record", "timed_record"]
 
-# Clocks that differ by more tell of time that was not spent computing. Source: METHOD B.4.
+# A larger difference between the clocks means time that was not spent computing. Source: METHOD B.4.
 _CLOCKS_DIFFER = 0.015
-# A clock of a GPU that moves by more makes visits unlike. Source: METHOD B.5.
+# If the GPU clock changes by more, visits are not comparable. Source: METHOD B.5.
 _GPU_CLOCK_MOVES = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordContext:
-    """What is known of a comparison beside its samples.
+    """The context that all records of a comparison share.
 
     Args:
         check: Sizes, seed, threads.
         target: Name for the records.
         baseline: Arm that ratios refer to.
         plan: How much was measured.
-        measured: The schedule's end.
+        measured: The result of the schedule.
         decision: Of its last look.
         ceilings: Of this machine for this case, or None.
         cache: "warm" or "cold".
-        ran: What ran, by arm.
+        ran: Kernels and nodes that ran, by arm.
         warnings: For every arm.
         model_bytes: Size of the model's file by arm.
     """
@@ -62,12 +62,12 @@ class RecordContext:
     model_bytes: Mapping[str, int]
 
     def device(self, name: str) -> str:
-        """What an arm ran on, "cpu" or "cuda"."""
+        """Device that an arm ran on, "cpu" or "cuda"."""
         return self.measured.launches[0][name].loaded.device
 
 
 def plain_record(arm: Arm, check: CheckOptions, *, target: str, baseline: str) -> TimingRecord:
-    """What is known of an arm before it runs."""
+    """The record of an arm before it runs."""
     case = named_case(arm.model, check, target)
     return TimingRecord(
         target=target,
@@ -97,14 +97,14 @@ def refused_record(
     return msgspec.structs.replace(plain, outcome=outcome, reason=reason)
 
 
-def timed_record(arm: Arm, told: RecordContext) -> TimingRecord:
+def timed_record(arm: Arm, context: RecordContext) -> TimingRecord:
     """The record of an arm that was timed."""
-    plain = plain_record(arm, told.check, target=told.target, baseline=told.baseline)
-    ran = told.ran.get(arm.name)
-    record = _with_ratio(_with_times(plain, told, arm.name), told, arm.name)
-    # Ceilings are those of the processor, for the threads of the comparison.
-    is_below = told.device(arm.name) == "cpu" and plain.threads == told.check.threads
-    record = _with_work(record, model_work(arm.model, told.check.sizes), told.ceilings if is_below else None)
+    plain = plain_record(arm, context.check, target=context.target, baseline=context.baseline)
+    ran = context.ran.get(arm.name)
+    record = _with_ratio(_with_times(plain, context, arm.name), context, arm.name)
+    # Ceilings hold for the CPU and the threads of the comparison only.
+    is_below = context.device(arm.name) == "cpu" and plain.threads == context.check.threads
+    record = _with_work(record, model_work(arm.model, context.check.sizes), context.ceilings if is_below else None)
     if ran is not None:
         record = msgspec.structs.replace(
             record,
@@ -115,32 +115,32 @@ def timed_record(arm: Arm, told: RecordContext) -> TimingRecord:
         )
     return msgspec.structs.replace(
         record,
-        warnings=(*_warnings(arm.name, ran, told), *record.warnings),
-        model_bytes=told.model_bytes[arm.name],
-        between_sd=told.plan.calibration.between_sd,
-        cache=told.cache,
+        warnings=(*_warnings(arm.name, ran, context), *record.warnings),
+        model_bytes=context.model_bytes[arm.name],
+        between_sd=context.plan.calibration.between_sd,
+        cache=context.cache,
     )
 
 
-def _warnings(name: str, ran: RanReport | None, told: RecordContext) -> tuple[str, ...]:
-    launches = [launch[name] for launch in told.measured.launches]
+def _warnings(name: str, ran: RanReport | None, context: RecordContext) -> tuple[str, ...]:
+    launches = [launch[name] for launch in context.measured.launches]
     loaded = dict.fromkeys(warning for launch in launches for warning in launch.loaded.warnings)
-    doubt = told.measured.doubts.get(name)
-    failed = () if doubt is None else (f"Beside the timing itself something failed: {doubt}",)
-    return (*(ran.warnings if ran else ()), *loaded, *told.warnings, *failed, *_gpu_clock_warning(launches))
+    doubt = context.measured.doubts.get(name)
+    failed = () if doubt is None else (f"An extra measurement failed: {doubt}",)
+    return (*(ran.warnings if ran else ()), *loaded, *context.warnings, *failed, *_gpu_clock_warning(launches))
 
 
 def _gpu_clock_warning(launches: Sequence[ArmLaunch]) -> tuple[str, ...]:
     clocks = [visit.clock_mhz for launch in launches for visit in launch.visits if visit.clock_mhz > 0]
     if not clocks or max(clocks) <= (1.0 + _GPU_CLOCK_MOVES) * min(clocks):
         return ()
-    return (f"The clock of the GPU went from {min(clocks):.0f} to {max(clocks):.0f} MHz while this was measured.",)
+    return (f"The clock of the GPU varied from {min(clocks):.0f} to {max(clocks):.0f} MHz during the measurement.",)
 
 
-def _with_times(record: TimingRecord, told: RecordContext, name: str) -> TimingRecord:
-    sample = told.measured.samples[name]
-    launches = [launch[name] for launch in told.measured.launches]
-    median = median_over_launches(np.median(sample.per_visit(told.decision.clock), axis=1))
+def _with_times(record: TimingRecord, context: RecordContext, name: str) -> TimingRecord:
+    sample = context.measured.samples[name]
+    launches = [launch[name] for launch in context.measured.launches]
+    median = median_over_launches(np.median(sample.per_visit(context.decision.clock), axis=1))
     profiled = [launch.kernels for launch in launches if launch.kernels.kernel_seconds >= 0]
     return msgspec.structs.replace(
         record,
@@ -148,7 +148,7 @@ def _with_times(record: TimingRecord, told: RecordContext, name: str) -> TimingR
         median_low=median.low,
         median_high=median.high,
         wall_min_seconds=float(sample.wall_seconds.min()),
-        clock=told.decision.clock,
+        clock=context.decision.clock,
         disturbed=sample.disturbed,
         calls=sample.wall_seconds.size,
         blocks=sample.wall_seconds.shape[1],
@@ -167,16 +167,16 @@ def _with_times(record: TimingRecord, told: RecordContext, name: str) -> TimingR
     )
 
 
-def _with_ratio(record: TimingRecord, told: RecordContext, name: str) -> TimingRecord:
-    decision, alpha = told.decision, told.decision.look.alpha
-    known = msgspec.structs.replace(record, confidence=1.0 - sum(one.alpha for one in told.plan.looks))
-    if name == told.baseline:
+def _with_ratio(record: TimingRecord, context: RecordContext, name: str) -> TimingRecord:
+    decision, alpha = context.decision, context.decision.look.alpha
+    known = msgspec.structs.replace(record, confidence=1.0 - sum(one.alpha for one in context.plan.looks))
+    if name == context.baseline:
         return known
     estimate, verdict = decision.estimates[name], decision.verdicts[name]
     low, high = estimate.interval(alpha)
-    # At least one where the word is open: what Holm's step asks of a table is more than what one ratio asks.
+    # At least one without a verdict: Holm's step requires more of a table than of a single ratio.
     needed = max(estimate.launches_needed(alpha), 1) if verdict is RatioVerdict.INCONCLUSIVE else 0
-    wall, cpu = _by_clock(told, name, "wall"), _by_clock(told, name, "cpu")
+    wall, cpu = _by_clock(context, name, "wall"), _by_clock(context, name, "cpu")
     return msgspec.structs.replace(
         known,
         ratio=estimate.ratio,
@@ -193,31 +193,31 @@ def _with_ratio(record: TimingRecord, told: RecordContext, name: str) -> TimingR
     )
 
 
-def _by_clock(told: RecordContext, name: str, clock: Clock) -> RatioEstimate | None:
-    """The ratio by one clock, or None where that clock tells nothing."""
-    arms = told.measured.samples[name], told.measured.samples[told.baseline]
-    on_cpu = {told.device(name), told.device(told.baseline)} == {"cpu"}
+def _by_clock(context: RecordContext, name: str, clock: Clock) -> RatioEstimate | None:
+    """The ratio by one clock, or None where that clock is not usable."""
+    arms = context.measured.samples[name], context.measured.samples[context.baseline]
+    on_cpu = {context.device(name), context.device(context.baseline)} == {"cpu"}
     if clock == "cpu" and (arms[0].quiet is not None or not on_cpu):
         return None
     try:
-        return ratio(*arms, clock, told.plan.calibration, seed=told.plan.seed)
+        return ratio(*arms, clock, context.plan.calibration, seed=context.plan.seed)
     except CaseError:
         return None
 
 
 def _clock_warning(wall: RatioEstimate | None, cpu: RatioEstimate | None, alpha: float) -> tuple[str, ...]:
-    """Where the two ratios differ by more than their noise: page faults, waiting, or a disturbed machine."""
+    """A warning if the two ratios differ by more than their noise: page faults, waiting, or a disturbed machine."""
     if wall is None or cpu is None:
         return ()
     noise = max(_CLOCKS_DIFFER, wall.half_width(alpha), cpu.half_width(alpha))
     if abs(wall.log_ratio - cpu.log_ratio) <= noise:
         return ()
     ratios = f"{wall.ratio:.3f} by wall time and {cpu.ratio:.3f} by CPU time"
-    return (f"The ratio is {ratios}, which is more than either is uncertain.",)
+    return (f"The ratio is {ratios}: the difference is larger than the uncertainty of either.",)
 
 
 def _moving_warning(name: str, decision: Decision) -> tuple[str, ...]:
-    return (f"The ratio of {name} was still changing while it was measured.",) if name in decision.moving else ()
+    return (f"The ratio of {name} was still changing during the measurement.",) if name in decision.moving else ()
 
 
 def _with_work(record: TimingRecord, work: AttentionWork | None, ceilings: Ceilings | None) -> TimingRecord:
@@ -240,7 +240,7 @@ def _with_work(record: TimingRecord, work: AttentionWork | None, ceilings: Ceili
 
 
 def _middle(seconds: list[float] | list[int]) -> float:
-    """Median of what was measured, -1 where nothing was."""
+    """Median of the measured values, -1 if none was measured."""
     measured = [value for value in seconds if value >= 0]
     return float(np.median(measured)) if measured else -1.0
 

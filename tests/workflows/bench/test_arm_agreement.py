@@ -1,4 +1,4 @@
-"""Numbers of timed arms: right ones pass, planted faults are told, and what cannot be judged is named."""
+"""Outputs of timed arms: right ones pass, planted faults are reported, and unjudged arms are named."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ _REPORT = RanReport(providers={}, node_counts={}, precision="float32")
 
 
 class InProcess:
-    """A worker without a process; outputs are scaled by `factor`, and `fails` stops it at a question."""
+    """A worker without a process; outputs are scaled by `factor`, and `fails` names the request that fails."""
 
     factor = 1.0
     fails = ""
@@ -70,7 +70,7 @@ def judged() -> Callable[..., ArmAgreement]:
 
 
 def test_inputs_without_a_number(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
-    """Where the oracle itself has no number, the arm is not judged, and never right."""
+    """If the oracle itself has no finite number, the arm is not judged, and never right."""
     shapes = {"Q": (1, 4, 3, 8), "K": (1, 2, 3, 8), "V": (1, 2, 3, 6)}
     given = {name: np.full(shape, np.nan, np.float32) for name, shape in shapes.items()}
     found = judged(bare_model, check=CheckOptions(sizes={}, inputs=given))
@@ -91,7 +91,7 @@ def test_right_numbers(judged: Callable[..., ArmAgreement], bare_model: OnnxMode
     assert judged.started == [(Adapter.ONNXRUNTIME, None, 1)]  # type: ignore[attr-defined]
 
 
-def test_wrong_numbers_are_told(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
+def test_wrong_outputs_are_reported(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
     """An output that is 1 % too large is proved wrong, with the evidence in one sentence."""
     found = judged(bare_model, factor=1.01)
     assert found.records[0].outcome is Outcome.DISAGREES
@@ -109,7 +109,7 @@ def test_model_that_is_not_what_it_says(judged: Callable[..., ArmAgreement], bar
 def test_attentions_inside_a_model(
     judged: Callable[..., ArmAgreement], module_model: OnnxModel, tmp_path: Path
 ) -> None:
-    """Each attention of a module's file is judged on its own inputs, and a fault in it is told."""
+    """Each attention of a module's file is judged on its own inputs, and a fault in it is reported."""
     model = load_model(module_model.save(tmp_path / "m.onnx"))
     check = CheckOptions(sizes=dict.fromkeys(model.facts.axes, 6), spreads=(1.0,))
     assert [one.verdict for one in judged(model, check=check).records] == [Verdict.OK]
@@ -117,7 +117,7 @@ def test_attentions_inside_a_model(
 
 
 def test_given_inputs(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
-    """The user's own arrays are what is judged."""
+    """The user's own arrays are judged."""
     rng = np.random.default_rng(0)
     shapes = {"Q": (1, 4, 3, 8), "K": (1, 2, 3, 8), "V": (1, 2, 3, 6)}
     given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
@@ -126,14 +126,14 @@ def test_given_inputs(judged: Callable[..., ArmAgreement], bare_model: OnnxModel
 
 
 def test_arm_that_fails_is_not_judged(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:
-    """A process that ends is left to the timing, and the reason is kept."""
+    """A process that ends is left to the timing, and the reason is recorded."""
     found = judged(bare_model, bare_model, fails="It crashed.")
     assert (found.records, found.unjudged) == ((), {"arm 0": "It crashed.", "arm 1": "It crashed."})
     assert len(judged.started) == 2  # type: ignore[attr-defined]
 
 
 def test_model_without_a_known_attention(judged: Callable[..., ArmAgreement]) -> None:
-    """Where no attention is read nothing is run and nothing is claimed."""
+    """If no attention can be read nothing runs and nothing is claimed."""
     from tests.graph.models import product
 
     found = judged(load_model(product()))

@@ -1,4 +1,4 @@
-"""The arms of a comparison: how many, how they are called, and which cannot take part."""
+"""The arms of a comparison: how many, their names, and which cannot run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +20,8 @@ _PREPACKING = "session.disable_prepacking"
 
 
 @pytest.fixture(autouse=True)
-def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forms are written without asking the runtime, which takes seconds and is tested with `convert`."""
+def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forms are written without probing the runtime, which takes seconds and is tested with `convert`."""
 
     def plain(runtime: Runtime, form: Form) -> FixedForm:
         return FixedForm(form=form, options=LowerOptions())
@@ -74,19 +74,19 @@ _NAMED = {
 
 @pytest.mark.parametrize(("choice", "names"), _NAMED.values(), ids=_NAMED)
 def test_names_tell_what_differs(contest: Callable[..., ArmSet], choice: dict[str, object], names: list[str]) -> None:
-    """Names are short and unique, and what all arms share is not in them; torch comes once a thread count."""
+    """Names are short and unique, without what all arms share; torch has one arm per thread count."""
     found = contest(**choice)
     assert _names(found) == names
     assert len(set(names)) == len(names)
 
 
 def test_files_of_one_name(bare_model: OnnxModel, decomposed_model: OnnxModel) -> None:
-    """Files of one name in two folders are told by their paths."""
+    """Files of one name in two folders are distinguished by their paths."""
     models = {Path("one/m.onnx"): bare_model, Path("two/m.onnx"): decomposed_model}
     assert _names(make_contest(models, ArmChoice(runtimes=["ort-cpu"]))) == ["one/m.onnx", "two/m.onnx"]
 
 
-def test_arms_have_what_was_asked(contest: Callable[..., ArmSet]) -> None:
+def test_arms_have_the_requested_settings(contest: Callable[..., ArmSet]) -> None:
     """Threads, settings and form of an arm are those of its name."""
     found = contest(runtimes=["ort-cpu"], forms=["blocked"], options=[{_PREPACKING: "1"}], threads=(2,))
     usual, other = found.arms
@@ -111,7 +111,7 @@ def test_what_no_arm_has_twice(contest: Callable[..., ArmSet]) -> None:
 
 
 def test_refusing_runtime_is_a_record(monkeypatch: pytest.MonkeyPatch, contest: Callable[..., ArmSet]) -> None:
-    """A runtime that does not take a file is told with its reason beside the arms that run."""
+    """A runtime that does not support a file is reported with its reason; the other arms run."""
     plant(monkeypatch, Refusing(name="fake"))
     found = contest(runtimes=["ort-cpu", "fake"])
     assert _names(found) == ["ort-cpu"]
@@ -121,15 +121,15 @@ def test_refusing_runtime_is_a_record(monkeypatch: pytest.MonkeyPatch, contest: 
 
 
 def test_nothing_can_be_timed(monkeypatch: pytest.MonkeyPatch, contest: Callable[..., ArmSet]) -> None:
-    """When no arm is left the reason is the error."""
+    """If no arm is left the reason is the error."""
     plant(monkeypatch, Refusing(name="fake"))
     with pytest.raises(PlanError) as caught:
         contest(runtimes=["fake"])
-    assert str(caught.value) == "No runtime takes these models: fake has no such kernel"
+    assert str(caught.value) == "No runtime supports these models: fake has no such kernel"
 
 
 def test_form_that_cannot_be_written(bare_model: OnnxModel) -> None:
-    """GroupQueryAttention cannot have values of another width: told with the reason, the other form is timed."""
+    """GroupQueryAttention cannot have values of another width: reported with the reason; the other form is timed."""
     found = make_contest(
         {_A: bare_model}, ArmChoice(runtimes=["ort-cpu"], forms=["as-is", "ort-gqa"], patience_seconds=None)
     )
@@ -140,7 +140,7 @@ def test_form_that_cannot_be_written(bare_model: OnnxModel) -> None:
 
 
 def test_torch_that_does_not_know_the_model(module_model: OnnxModel, tmp_path: Path) -> None:
-    """Unasked, torch takes part where it can; that it cannot is no news."""
+    """By default torch is an arm if it can run; if it cannot, nothing is reported."""
     from sdpa_onnx.graph.model import load_model
 
     path = module_model.save(tmp_path / "m.onnx")
@@ -155,7 +155,7 @@ def _refused(contest: Callable[..., ArmSet], **choice: object) -> str:
 
 
 def test_too_many_arms(contest: Callable[..., ArmSet]) -> None:
-    """Thirteen are refused before any form is written, twelve are taken."""
+    """Thirteen are refused before any form is written, twelve are accepted."""
     assert _refused(contest, files=2, forms=["as-is", "blocked"], threads=(1, 2, 3)) == (
         "These are 15 arms; one comparison takes at most 12. Compare fewer things at once."
     )
@@ -170,14 +170,14 @@ def test_runtime_for_agreement_only(contest: Callable[..., ArmSet]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "asked"),
+    ("choice", "requested"),
     [({"options": [{"a": "1"}]}, "--option"), ({"pythons": [Path("x")]}, "--python")],
     ids=["option", "python"],
 )
-def test_what_torch_cannot_have(contest: Callable[..., ArmSet], choice: dict[str, object], asked: str) -> None:
-    """Settings and environments without a runtime that takes them would do nothing."""
+def test_what_torch_cannot_have(contest: Callable[..., ArmSet], choice: dict[str, object], requested: str) -> None:
+    """Settings and environments without a runtime that supports them would have no effect."""
     assert _refused(contest, runtimes=["torch"], **choice) == (
-        f"{asked} is of ort-cpu, ort-cuda and openvino. Time one of them too."
+        f"{requested} works with ort-cpu, ort-cuda and openvino only. Time one of them too."
     )
 
 
@@ -189,7 +189,7 @@ def test_setting_that_decides_the_threads(contest: Callable[..., ArmSet]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [
         (None, "torch"),
         ("ort-cpu b.onnx", "ort-cpu b.onnx"),
@@ -198,9 +198,9 @@ def test_setting_that_decides_the_threads(contest: Callable[..., ArmSet]) -> Non
         ("decomposed", "ort-cpu b.onnx"),
     ],
 )
-def test_baseline(contest: Callable[..., ArmSet], asked: str | None, found: str) -> None:
-    """Torch, or the arm that is named whole or by a word: runtime, file or form."""
-    assert find_baseline(contest(files=2).arms, asked) == found
+def test_baseline(contest: Callable[..., ArmSet], requested: str | None, found: str) -> None:
+    """Torch, or the arm with this name or this word in it: runtime, file or form."""
+    assert find_baseline(contest(files=2).arms, requested) == found
 
 
 def test_baseline_without_torch(contest: Callable[..., ArmSet]) -> None:
@@ -209,15 +209,15 @@ def test_baseline_without_torch(contest: Callable[..., ArmSet]) -> None:
 
 
 def test_baseline_that_is_no_arm(contest: Callable[..., ArmSet]) -> None:
-    """A wrong name is answered with the right ones; a part of a word is none."""
-    for asked in ("openvino", "ort"):
+    """The error for a wrong name lists the right ones; a part of a word does not match."""
+    for requested in ("openvino", "ort"):
         with pytest.raises(PlanError) as caught:
-            find_baseline(contest().arms, asked)
-        assert str(caught.value) == f"There is no arm '{asked}' to be the baseline. Arms: ort-cpu, torch."
+            find_baseline(contest().arms, requested)
+        assert str(caught.value) == f"There is no arm '{requested}' to be the baseline. Arms: ort-cpu, torch."
 
 
 def test_fake_runtime_in_our_process(monkeypatch: pytest.MonkeyPatch, contest: Callable[..., ArmSet]) -> None:
-    """A runtime of another maker takes no settings, so it is one arm beside those of ort-cpu."""
+    """A third-party runtime has no settings, so it is one arm next to those of ort-cpu."""
     plant(monkeypatch, Faulty(name="mine"))
     assert _names(contest(runtimes=["ort-cpu", "mine"], options=[{_PREPACKING: "1"}])) == [
         "ort-cpu",

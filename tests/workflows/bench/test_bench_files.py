@@ -1,4 +1,4 @@
-"""Files as a user compares them: sizes, arms and baselines in, one comparison for each sizes out."""
+"""Benchmarks of files: sizes, arms and baselines in, one comparison for each size set out."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,20 +30,20 @@ def _task(files: Sequence[Path], **more: object) -> BenchTask:
 
 
 def test_sizes_that_are_not_given_are_usual(files: list[Path]) -> None:
-    """What the caller fixes stays; batch 1 and length 512 stand for the rest."""
+    """Given sizes are kept; batch 1 and length 512 are the defaults for the others."""
     (check,) = prepare(_task(files[:1], sizes=({"q_seq_len": 4},))).checks
     assert check.sizes == {"batch_size": 1, "q_seq_len": 4, "kv_seq_len": 512}
     assert (check.spreads, check.threads) == ((1.0,), 1)
 
 
 def test_keys_follow_the_queries_of_at(files: list[Path]) -> None:
-    """Sizes of --at have as many keys as queries unless keys are named too."""
+    """With --at the key length equals the query length unless it is named too."""
     checks = prepare(_task(files[:1], sizes=({"q_seq_len": 4}, {"q_seq_len": 1, "kv_seq_len": 9}), at=True)).checks
     assert [(one.sizes["q_seq_len"], one.sizes["kv_seq_len"]) for one in checks] == [(4, 4), (1, 9)]
 
 
 def test_sizes_of_given_inputs_are_theirs(files: list[Path]) -> None:
-    """What is fed decides the sizes that records and roofs are of."""
+    """Given inputs decide the sizes of records and roofs."""
     shapes = {"Q": (2, 4, 3, 8), "K": (2, 2, 7, 8), "V": (2, 2, 7, 6)}
     given = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     (check,) = prepare(_task(files[:1], check=CheckOptions(sizes={}, inputs=given))).checks
@@ -51,25 +51,25 @@ def test_sizes_of_given_inputs_are_theirs(files: list[Path]) -> None:
 
 
 def test_comparisons_at_the_same_sizes(files: list[Path]) -> None:
-    """Sizes that come to the same only once the others are chosen are refused too."""
+    """Sizes that are equal only after the defaults are filled in are refused too."""
     same = ({"q_seq_len": 4}, {"q_seq_len": 4, "kv_seq_len": 4})
     with pytest.raises(PlanError) as caught:
         prepare(_task(files[:1], sizes=same, at=True))
     assert str(caught.value) == (
-        "Two comparisons would be at the same sizes, batch_size=1, q_seq_len=4, kv_seq_len=4. Leave one --at out."
+        "Two comparisons would be at the same sizes, batch_size=1, q_seq_len=4, kv_seq_len=4. Omit one --at."
     )
 
 
 def test_file_that_is_called_like_the_clone(files: list[Path]) -> None:
-    """Its name is taken, which is told before anything is judged or timed."""
+    """Its name is reserved; the error comes before anything is judged or timed."""
     files[1] = files[1].rename(files[1].with_name(CLONE))
     with pytest.raises(PlanError) as caught:
         prepare(_task(files))
-    assert str(caught.value) == f"No arm can be called '{CLONE}': every comparison has one. Give it another name."
+    assert str(caught.value) == f"No arm can be called '{CLONE}': every comparison has one. Choose another name."
 
 
 def test_axis_that_is_not_there(bare_model: OnnxModel) -> None:
-    """A wrong axis is answered with the right ones."""
+    """The error for a wrong axis lists the right ones."""
     with pytest.raises(PlanError) as caught:
         usual_sizes(bare_model, {"seq": 3})
     assert str(caught.value) == "The model has no axis 'seq'. It has batch_size, q_seq_len, kv_seq_len."
@@ -82,14 +82,14 @@ def _refused(files: Sequence[Path]) -> str:
 
 
 def test_one_file_twice(files: list[Path]) -> None:
-    """A file is not compared with itself, whatever way its name is written."""
+    """A file is not compared with itself, however its path is written."""
     assert _refused([files[0], files[0].parent / ".." / files[0].parent.name / "fused.onnx"]) == (
         "The same file is given twice."
     )
 
 
 def test_files_with_other_inputs(files: list[Path], module_model: OnnxModel, tmp_path: Path) -> None:
-    """Only what takes the same arrays can be compared."""
+    """Only files with the same inputs can be compared."""
     other = module_model.save(tmp_path / "module.onnx")
     assert _refused([files[0], other]).endswith(
         "fused.onnx has Q, K, V. Only models with the same inputs can be compared."
@@ -98,11 +98,11 @@ def test_files_with_other_inputs(files: list[Path], module_model: OnnxModel, tmp
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[CheckOptions]:
-    """Comparisons that time nothing; what they were asked, in order."""
-    asked: list[CheckOptions] = []
+    """Comparisons that time nothing; the requested checks, in order."""
+    requested: list[CheckOptions] = []
 
     def fake(arms: Sequence[Arm], check: CheckOptions, *, baseline: str, **_: object) -> TimedComparison:
-        asked.append(check)
+        requested.append(check)
         records = {
             arm.name: TimingRecord(
                 arm=arm.name, baseline=baseline, case=f"case of {arm.name}", threads=arm.threads or 1
@@ -120,7 +120,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[CheckOptions]:
         "judge_numbers",
         lambda arms, *_, **__: ArmAgreement(warnings={arms[-1].name: ("Numbers wrong: so.",)}),
     )
-    return asked
+    return requested
 
 
 def _benched(task: BenchTask) -> Iterator[BenchResult]:
@@ -128,7 +128,7 @@ def _benched(task: BenchTask) -> Iterator[BenchResult]:
 
 
 def test_comparisons_come_one_by_one(files: list[Path], timed: list[CheckOptions]) -> None:
-    """Each sizes is a comparison, given out before the next begins, so that a stop loses only one."""
+    """Each size set is a comparison, yielded before the next starts, so that a stop loses only one."""
     found = _benched(_task(files, sizes=({"q_seq_len": 4}, {"q_seq_len": 8})))
     assert next(found).sizes["q_seq_len"] == 4
     assert len(timed) == 1
@@ -136,7 +136,7 @@ def test_comparisons_come_one_by_one(files: list[Path], timed: list[CheckOptions
 
 
 def test_arms_of_one_comparison_are_one_group(files: list[Path], timed: list[CheckOptions]) -> None:
-    """Files that are read in other ways are still one comparison: that of the baseline's case."""
+    """Files with differently read attention are still one comparison: that of the baseline's case."""
     (found,) = _benched(_task(files, baseline="plain.onnx"))
     assert [(one.arm, one.case, one.group) for one in found.records] == [
         ("fused.onnx", "case of plain.onnx", "case of plain.onnx"),
@@ -145,6 +145,6 @@ def test_arms_of_one_comparison_are_one_group(files: list[Path], timed: list[Che
 
 
 def test_wrong_numbers_stand_on_the_record(files: list[Path], timed: list[CheckOptions]) -> None:
-    """Whoever reads the time of an arm reads that it is wrong."""
+    """The timing record of an arm has a warning that its outputs are wrong."""
     (found,) = _benched(_task(files))
     assert [one.warnings for one in found.records] == [(), ("Numbers wrong: so.",)]

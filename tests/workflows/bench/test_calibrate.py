@@ -1,4 +1,4 @@
-"""Calibration from samples whose spread is known, and the machines on which nothing is kept."""
+"""Calibration from samples with a known spread, and the conditions under which no figure is stored."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def _judged(*found: TimedComparison, others: int = 0, idle: float | None = 2.0) 
 
 
 def test_known_spread_is_found() -> None:
-    """Processes 0.4 % apart give pairs about 0.57 % apart, worth more than what is supposed of every machine."""
+    """Processes 0.4 % apart give pairs about 0.57 % apart, with more degrees of freedom than the default figure."""
     found = _judged(_comparison(1), _comparison(2))
     assert found.refusal == ""
     assert found.spread is not None
@@ -44,7 +44,7 @@ def test_known_spread_is_found() -> None:
 
 
 def test_disturbed_machine_is_not_kept() -> None:
-    """Above a tenth of the calls the figure is of a machine at work; just below it is kept."""
+    """Above a tenth of the calls the figure is that of a busy machine; just below it is stored."""
     found = _judged(_comparison(1, disturbed=0.2), _comparison(2, disturbed=0.2))
     assert found.refusal == (
         f"Not kept: {found.disturbed:.0%} of the calls lost time to other processes, at most 10% may. "
@@ -54,21 +54,21 @@ def test_disturbed_machine_is_not_kept() -> None:
 
 
 def test_company_is_not_kept() -> None:
-    """Another timing at the same time spoils the figure, however quiet the calls seem."""
+    """Another timing at the same time invalidates the figure, even if the calls seem quiet."""
     assert _judged(_comparison(1), others=2).refusal == (
-        "Not kept: 2 other timing(s) ran on this machine meanwhile. Repeat when they have ended."
+        "Not kept: 2 other timing(s) ran on this machine meanwhile. Repeat after they have finished."
     )
 
 
 def test_spread_below_the_noise_is_not_kept() -> None:
-    """Where the sampling error explains what is seen, a figure of nearly nothing would make false claims."""
+    """If the sampling error explains the difference, a figure near zero would lead to false verdicts."""
     found = _judged(_comparison(1, process_sd=0.0), _comparison(2, process_sd=0.0))
-    assert found.refusal.startswith("Not kept: the figure is worth ")
-    assert found.refusal.endswith(" degrees of freedom, at least 4 are needed. Give more --seconds.")
+    assert found.refusal.startswith("Not kept: the figure has ")
+    assert found.refusal.endswith(" degrees of freedom, at least 4 are needed. Use more --seconds.")
 
 
 def test_process_that_failed() -> None:
-    """Without samples there is the reason."""
+    """Without samples the refusal states the reason."""
     failed = TimingRecord(arm="process 1", outcome=Outcome.FAILED, reason="It crashed.")
     found = _judged(TimedComparison(records={"process 1": failed}))
     assert (found.spread, found.refusal) == (None, "Nothing was measured: It crashed.")
@@ -76,22 +76,22 @@ def test_process_that_failed() -> None:
 
 @pytest.fixture
 def fake_bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, object]]:
-    """Comparisons that are made up, a cache folder of the test's own, and what was asked."""
-    asked: list[dict[str, object]] = []
+    """Synthetic comparisons, a cache folder of the test, and the requests."""
+    requests: list[dict[str, object]] = []
 
     def bench(arms: object, check: object, **more: object) -> TimedComparison:
-        asked.append({"arms": arms, "check": check, **more})
-        return _comparison(len(asked))
+        requests.append({"arms": arms, "check": check, **more})
+        return _comparison(len(requests))
 
     monkeypatch.setattr(module, "bench", bench)
     monkeypatch.setattr(module, "export_target", lambda *_, **__: None)
     monkeypatch.setattr(module, "idle_cores", lambda: 2.0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return asked
+    return requests
 
 
 def test_figure_is_kept_and_used(fake_bench: list[dict[str, object]]) -> None:
-    """Six identical processes at two lengths, without a clone; the next comparison reckons with the figure."""
+    """Six identical processes at two lengths, without a clone; the next comparison uses the figure."""
     done = calibrate(threads=1, budget_seconds=5.0, patience_seconds=9.0)
     assert (done.refusal, done.before) == ("", Calibration())
     assert done.path is not None
@@ -106,7 +106,7 @@ def test_figure_is_kept_and_used(fake_bench: list[dict[str, object]]) -> None:
 
 
 def test_refused_figure_changes_nothing(fake_bench: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is refused is shown and not kept."""
+    """A refused figure is shown and not stored."""
     monkeypatch.setattr(module, "bench", lambda *_, **__: _comparison(1, disturbed=0.5))
     done = calibrate(threads=1, budget_seconds=5.0, patience_seconds=9.0)
     assert done.refusal

@@ -1,4 +1,4 @@
-"""Other environments: their versions, their names, and interpreters that are none."""
+"""Other environments: their versions, their names, and invalid interpreters."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ def _script(folder: Path, text: str) -> Path:
 
 
 def test_version_as_the_interpreter_imports_it(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other interpreter is asked; neither our packages, PYTHONPATH nor files where the user stands are imported."""
+    """The other interpreter runs; our packages, PYTHONPATH and files in the current folder are not imported."""
     for name in ("numpy", "onnxruntime", "json"):
         (tmp_path / f"{name}.py").write_text("__version__ = 'planted'")
     monkeypatch.chdir(tmp_path)
@@ -37,7 +37,7 @@ def test_version_as_the_interpreter_imports_it(python: Path, tmp_path: Path, mon
 
 
 def test_a_name_without_a_folder_is_a_file_here(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of that name in PATH is never started instead."""
+    """An interpreter of that name in PATH is never started instead."""
     monkeypatch.chdir(python.parent)
     (tmp_path / "other").mkdir()
     monkeypatch.setenv("PATH", f"{_script(tmp_path / 'other', 'exit 3').parent}:{os.environ['PATH']}")
@@ -51,8 +51,8 @@ def _refused(python: Path) -> str:
 
 
 def test_interpreters_that_are_none(tmp_path: Path) -> None:
-    """A missing file, a folder, a text and a program that says nothing are each told in a sentence."""
-    missing = "--python P: there is no such file. Give an environment's interpreter, such as old/bin/python."
+    """A missing file, a folder, a text and a program without output are each an error of one sentence."""
+    missing = "--python P: there is no such file. Pass an environment's interpreter, such as old/bin/python."
     assert _refused(tmp_path / "none") == missing
     assert _refused(tmp_path) == missing
     text = tmp_path / "text"
@@ -67,12 +67,12 @@ def test_interpreters_that_are_none(tmp_path: Path) -> None:
 
 
 def test_missing_package(tmp_path: Path) -> None:
-    """What is missing is told, and what to do."""
+    """The error names the missing package, and what to do."""
     assert _refused(environment(tmp_path / "bare", NUMPY)) == f"--python: P has no onnxruntime. {_INSTALL}"
 
 
 def test_both_sides_are_required(python: Path, tmp_path: Path) -> None:
-    """The option that names the wrong one is told; our own environment is not asked, and no other runtime fits."""
+    """The error names the option of the wrong interpreter; our own environment is not checked."""
     none = _script(tmp_path, "exit 3")
     require_environments(["ort-cpu", "ort-cuda"], {"--base-python": None, "--head-python": python})
     with pytest.raises(PlanError) as caught:
@@ -102,5 +102,5 @@ _LABELS = {
 
 @pytest.mark.parametrize(("pythons", "versions", "labels"), _LABELS.values(), ids=_LABELS)
 def test_labels(pythons: list[str], versions: list[str], labels: tuple[str, ...]) -> None:
-    """The version, and only where versions are the same the folder, or the whole path."""
+    """The version, and only if two versions are equal the folder, or the full path."""
     assert environment_labels([Path(python) for python in pythons], versions, own="1.0") == labels

@@ -1,4 +1,4 @@
-"""A file of benchmarks is read, and one that cannot be is told."""
+"""A file of benchmarks is read, and an unreadable one is an error."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from sdpa_onnx.workflows.compare.benchmark_file import read_benchmarks
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    """What is in it is the core's business."""
+    """The records of the file are returned."""
     path = tmp_path / "a.json"
     path.write_text('{"benchmarks": [{"fullname": "a", "stats": {"median": 1, "rounds": 2}}]}', encoding="utf-8")
     assert [other.fullname for other in read_benchmarks(path).others] == ["a"]
 
 
 def test_no_file_is_one_sentence(tmp_path: Path) -> None:
-    """A file that is not there, and a folder, are told by name."""
+    """A missing file, and a folder, are named in the error."""
     with pytest.raises(RecordFormatError) as caught:
         read_benchmarks(tmp_path / "none.json")
     assert str(caught.value) == f"Cannot read {tmp_path / 'none.json'}: No such file or directory."
@@ -26,7 +26,7 @@ def test_no_file_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_spoilt_file_is_named(tmp_path: Path) -> None:
-    """The path stands before what is wrong."""
+    """The error starts with the path."""
     path = tmp_path / "a.json"
     path.write_text("{}", encoding="utf-8")
     with pytest.raises(RecordFormatError, match="Object missing required field `benchmarks`") as caught:

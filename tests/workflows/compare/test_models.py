@@ -1,4 +1,4 @@
-"""Two models beside each other, in truth: one quick pair by default, the others slow."""
+"""Comparisons of two real models: one quick pair by default, the others slow."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ _GRAPH_ALONE = GateLimits(skipped=frozenset({Gate.TIME, Gate.MEMORY, Gate.AGREEM
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Attention at opset 23 and 25, with another scale, in float16, and written out."""
+    """Attention at opset 23 and 25, with another scale, in float16, and decomposed."""
     found = tmp_path_factory.mktemp("models")
     bare().save(found / "attention.onnx")
     bare(opset=25).save(found / "newer.onnx")
@@ -38,18 +38,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def words(rows: list[GateRecord], gate: Gate) -> set[GateVerdict]:
+def verdicts(rows: list[GateRecord], gate: Gate) -> set[GateVerdict]:
     return {row.word for row in rows if row.gate is gate}
 
 
 def test_graphs_alone(folder: Path) -> None:
-    """Nothing is judged or timed: what runs, and what fails of it."""
-    asked = CompareOptions(runtimes=["ort-cpu"], limits=_GRAPH_ALONE, patience_seconds=None)
-    (row,) = compare_models(folder / "attention.onnx", folder / "newer.onnx", asked)
+    """Nothing is judged or timed: the graph gate alone."""
+    options = CompareOptions(runtimes=["ort-cpu"], limits=_GRAPH_ALONE, patience_seconds=None)
+    (row,) = compare_models(folder / "attention.onnx", folder / "newer.onnx", options)
     assert (row.gate, row.word, row.base) == (Gate.GRAPH, GateVerdict.REGRESSION, "1 node run")
     assert row.evidence.startswith("Attention is now expanded into ")
     assert "Opset 23 became 25." in row.evidence
-    (row,) = compare_models(folder / "newer.onnx", folder / "attention.onnx", asked)
+    (row,) = compare_models(folder / "newer.onnx", folder / "attention.onnx", options)
     assert row.word is GateVerdict.BETTER
 
 
@@ -68,7 +68,7 @@ def test_graphs_alone(folder: Path) -> None:
             "half",
             "half",
             (
-                "BASE and HEAD are the same file, {head}. Give two files, or two environments with --base-python and "
+                "BASE and HEAD are the same file, {head}. Pass two files, or two environments with --base-python and "
                 "--head-python."
             ),
         ),
@@ -83,16 +83,16 @@ def test_what_cannot_be_compared(folder: Path, base: str, head: str, sentence: s
 
 
 def test_graphs_of_another_environment(folder: Path, tmp_path: Path) -> None:
-    """Without timing nothing is known of what runs there, so nothing is called the same."""
+    """Without timing the nodes that run there are unknown, so the verdict is never SAME."""
     python = environment(tmp_path / "old", NUMPY, faulty=True)
-    asked = CompareOptions(runtimes=["ort-cpu"], limits=_GRAPH_ALONE, pythons=(None, python))
-    (row,) = compare_models(folder / "attention.onnx", folder / "attention.onnx", asked)
+    options = CompareOptions(runtimes=["ort-cpu"], limits=_GRAPH_ALONE, pythons=(None, python))
+    (row,) = compare_models(folder / "attention.onnx", folder / "attention.onnx", options)
     assert (row.gate, row.word) == (Gate.GRAPH, GateVerdict.NOT_COMPARABLE)
-    assert row.evidence == "What another environment runs is seen only where it is timed."
+    assert row.evidence == "The nodes that run in another environment are known only if it is timed."
 
 
 def test_names_of_base_follow_head() -> None:
-    """Form, opset and attentions in their order; a module's end keeps its name, and unequal numbers are left."""
+    """Form, opset and attentions in their order; outputs keep their names, and unequal counts are not paired."""
     output = AgreementRecord(subject=Subject.OUTPUT, site="a", form="attention", opset=23)
     base = [*(AgreementRecord(site=site, form="attention", opset=23) for site in ("a", "b")), output]
     head = [msgspec.structs.replace(one, form="decomposed", opset=18) for one in base]
@@ -106,14 +106,14 @@ def test_names_of_base_follow_head() -> None:
 
 
 def test_cases_are_named_by_their_sizes() -> None:
-    """Another scale is no other case: it must be found as a change."""
+    """Another scale is not another case: it must be reported as a change."""
     sizes = Sizes(batch_size=1, q_seq_len=2, kv_seq_len=3)
     found = by_sizes([AgreementRecord(target="m", case=case, sizes=sizes) for case in ("b1_scale0.4", "b1")])
     assert [record.case for record in found] == ["m_b1_q2_kv3"] * 2
 
 
 def test_a_refusal_meets_what_was_judged() -> None:
-    """A HEAD that does not run at all is one row, worse than a BASE that was right; the cases of BASE are not gone."""
+    """A HEAD that does not run is one row, worse than a BASE that is right; the cases of BASE do not disappear."""
     judged = [AgreementRecord(case=case, site="a", verdict=Verdict.OK) for case in ("m_b1", "m_b2")]
     refused = [AgreementRecord(case="m", outcome=Outcome.FAILED, reason="It crashed.")]
     assert refused_alike(refused, judged) == refused
@@ -122,22 +122,22 @@ def test_a_refusal_meets_what_was_judged() -> None:
 
 
 def test_a_refusal_of_one_case_leaves_the_others() -> None:
-    """What HEAD judged beside it still meets BASE under its own name."""
+    """Other judgements of HEAD are still paired with BASE under their own names."""
     judged = [AgreementRecord(case=case, site="a", verdict=Verdict.OK) for case in ("m_b1", "m_b2")]
     partly = [AgreementRecord(case="m_b1", outcome=Outcome.FAILED), judged[1]]
     assert refused_alike(judged, partly) == judged
 
 
 def test_timings_of_base_are_named_as_those_of_head() -> None:
-    """What they are called is HEAD's; what ran stays BASE's."""
+    """The names are HEAD's; the nodes that ran stay BASE's."""
     base = TimingRecord(arm="BASE", form="a", python="old", opset=23, ran={"A": 1})
     head = TimingRecord(arm="HEAD", form="b", python="new", opset=24, ran={"B": 1})
     found = aligned_timing(base, head)
     assert found == msgspec.structs.replace(base, arm="HEAD", form="b", python="new")
 
 
-def test_a_row_of_what_was_not_asked() -> None:
-    """It carries its reason."""
+def test_row_of_a_gate_that_is_not_applied() -> None:
+    """It has its reason."""
     row = not_compared(Gate.TIME, "onnx-reference", "m.onnx", "It is for agreement only.")
     assert (row.word, row.evidence) == (GateVerdict.NOT_COMPARABLE, "It is for agreement only.")
 
@@ -148,7 +148,7 @@ def test_another_opset_agrees(folder: Path) -> None:
     rows = compare_models(
         folder / "attention.onnx", folder / "newer.onnx", CompareOptions(runtimes=["ort-cpu"], limits=_UNTIMED)
     )
-    assert words(rows, Gate.AGREEMENT) <= {GateVerdict.SAME, GateVerdict.BETTER}
+    assert verdicts(rows, Gate.AGREEMENT) <= {GateVerdict.SAME, GateVerdict.BETTER}
     assert any((row.subject, row.site) == (Subject.OUTPUT, "Y") for row in rows)
     assert len([row for row in rows if row.gate is Gate.AGREEMENT]) > 10
 
@@ -167,34 +167,34 @@ def test_a_planted_fault_fails(folder: Path) -> None:
 
 @pytest.mark.parametrize("verdict", [Verdict.OK, Verdict.SUSPICIOUS])
 def test_a_changed_scale_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
-    """First of what is told of an output that differs; a row that passes where none does."""
+    """The first sentence for an output that differs; a row that passes if none does."""
     end = AgreementRecord(subject=Subject.OUTPUT, site="Y", verdict=Verdict.OK)
     proof = SimpleNamespace(
         source=(end,), records=(msgspec.structs.replace(end, verdict=verdict, diagnosis="The error is 0.1."),)
     )
     monkeypatch.setattr(compare_judge, "verify_file", lambda *_, **__: [])
     monkeypatch.setattr(compare_judge, "prove_conversion", lambda *_, **__: proof)
-    asked = CompareOptions(runtimes=["ort-cpu"], limits=_JUDGED_ALONE, patience_seconds=None)
-    rows = compare_models(folder / "attention.onnx", folder / "wrong.onnx", asked)
-    told = [(row.word, row.evidence) for row in rows if "scale" in row.evidence]
+    options = CompareOptions(runtimes=["ort-cpu"], limits=_JUDGED_ALONE, patience_seconds=None)
+    rows = compare_models(folder / "attention.onnx", folder / "wrong.onnx", options)
+    found = [(row.word, row.evidence) for row in rows if "scale" in row.evidence]
     if verdict is Verdict.OK:
-        assert told == [(GateVerdict.CHANGED, "The scale was 0.3536 and is 0.4.")]
+        assert found == [(GateVerdict.CHANGED, "The scale was 0.3536 and is 0.4.")]
     else:
         sentence = "suspicious, before ok: The scale was 0.3536 and is 0.4. The error is 0.1."
-        assert told == [(GateVerdict.REGRESSION, sentence)]
+        assert found == [(GateVerdict.REGRESSION, sentence)]
 
 
 @pytest.mark.slow
 def test_the_same_model_twice_is_timed_and_passes(folder: Path, tmp_path: Path) -> None:
-    """A copy: every gate is asked, and none fails."""
+    """A copy: every gate is applied, and none fails."""
     copy = tmp_path / "copy.onnx"
     copy.write_bytes((folder / "attention.onnx").read_bytes())
-    asked = CompareOptions(
+    options = CompareOptions(
         runtimes=["ort-cpu"],
         sizes=[{"q_seq_len": 64, "kv_seq_len": 64}],
         plan=TimingPlan(budget_seconds=8.0, extras=False),
     )
-    rows = compare_models(folder / "attention.onnx", copy, asked)
+    rows = compare_models(folder / "attention.onnx", copy, options)
     assert {row.gate for row in rows} >= {Gate.AGREEMENT, Gate.GRAPH, Gate.TIME}
     assert not [row for row in rows if row.fails]
     (timed,) = (row for row in rows if row.gate is Gate.TIME)

@@ -1,4 +1,4 @@
-"""`convert` writes forms, keeps everything else, and says what it leaves as it is."""
+"""`convert` writes forms, keeps everything else, and reports what stays unchanged."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_everything_else_survives(form: Form, opset: int) -> None:
 
 
 def test_result_is_read_again(tmp_path: Path) -> None:
-    """What is written says where its attentions are, and can be converted on."""
+    """The written file lists its attentions, and can be converted again."""
     done = _done(tmp_path, with_projections(), Form.ORT_MHA)
     assert done.path is not None
     again = load_model(done.path)
@@ -69,7 +69,7 @@ def test_result_is_read_again(tmp_path: Path) -> None:
 
 
 def test_whole_number_inputs_are_legal(tmp_path: Path) -> None:
-    """Indices of a table stay inside it, other whole numbers are a mask of which one row hides all."""
+    """Indices into a table stay in range; other integers are a mask in which one row hides all keys."""
     done = _done(tmp_path, with_ids(), Form.DECOMPOSED)
     assert done.converted.already  # a softmax between two products is that form
     again = convert_and_prove(
@@ -81,7 +81,7 @@ def test_whole_number_inputs_are_legal(tmp_path: Path) -> None:
 
 
 def test_file_that_has_the_form_is_kept(tmp_path: Path) -> None:
-    """Nothing is rewritten, nothing is run, and the copy is equal to the last byte."""
+    """Nothing is rewritten, nothing runs, and the copy is identical byte for byte."""
     onnx.save(ir.to_proto(_bare()), tmp_path / "source.onnx")
     done = convert_and_prove(tmp_path / "source.onnx", tmp_path / "result.onnx", Form.ATTENTION)
     assert (done.converted.converted, done.converted.already, done.proof) == ((), ("attention",), None)
@@ -121,7 +121,7 @@ def test_nothing_convertible_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_options_write_anew() -> None:
-    """A form that is there already is written again where its options are asked for."""
+    """A form that the file already has is written again if its options are requested."""
     model = load_model(with_projections())
     assert convert_model(model, Form.DECOMPOSED).already
     options = LowerOptions(scale_placement=ScalePlacement.SCORES)
@@ -130,26 +130,24 @@ def test_options_write_anew() -> None:
 
 
 def test_reasons_of_an_earlier_conversion_are_dropped() -> None:
-    """Why a file was written as it was goes when its attentions are written in another form, and only then."""
+    """The notes of an earlier conversion are removed only if the attentions are written in another form."""
     model = load_model(with_projections())
     model.ir.metadata_props.update({"sdpa_onnx.auto": "{}", "sdpa_onnx.workarounds": "{}", "theirs": "kept"})
     rewritten = convert_model(model, Form.ORT_MHA).model.ir.metadata_props
     assert {"sdpa_onnx.auto", "sdpa_onnx.workarounds", "theirs"} & set(rewritten) == {"theirs"}
-    as_it_was = convert_model(model, Form.DECOMPOSED).model.ir.metadata_props
-    assert {"sdpa_onnx.auto", "sdpa_onnx.workarounds", "theirs"} <= set(as_it_was)
+    unchanged = convert_model(model, Form.DECOMPOSED).model.ir.metadata_props
+    assert {"sdpa_onnx.auto", "sdpa_onnx.workarounds", "theirs"} <= set(unchanged)
 
 
 def test_older_opset_is_refused() -> None:
     """A graph is never lowered."""
     with pytest.raises(PlanError) as raised:
         convert_model(load_model(ir.to_proto(_bare())), Form.DECOMPOSED, opset=18)
-    assert str(raised.value) == (
-        "The model has opset 23, which cannot be lowered to 18. Leave out --opset, or give 23."
-    )
+    assert str(raised.value) == ("The model has opset 23, which cannot be lowered to 18. Omit --opset, or pass 23.")
 
 
 def test_opset_that_cannot_be_raised() -> None:
-    """Below 13 there is no converter, and no form either; the sentence says what to do."""
+    """Below 13 there is no converter and no form; the error states what to do."""
     source = with_projections()
     source.opset_import[0].version = 12
     model = load_model(source).ir
@@ -172,7 +170,7 @@ def test_old_torchscript_opset_is_raised_for_the_operator() -> None:
 
 
 def test_what_a_graph_cannot_hold_is_known_before() -> None:
-    """By the option, else by trying once; the model itself stays as it is."""
+    """By the option, else by one attempt; the model itself stays unchanged."""
     source = with_projections()
     model = load_model(source)
     assert stays_below(model, None)(23) == ""
@@ -187,7 +185,7 @@ def test_what_a_graph_cannot_hold_is_known_before() -> None:
 
 
 def test_file_without_attention(tmp_path: Path) -> None:
-    """Told as such."""
+    """The error names the file."""
     source = ir.to_proto(_bare())
     del source.graph.node[:]
     source.graph.node.append(helper.make_node("Identity", ["Q"], ["Y"]))
@@ -202,11 +200,11 @@ def _bare() -> ir.Model:
 
 @pytest.mark.slow
 def test_large_file_is_proved_by_another_process(tmp_path: Path) -> None:
-    """With its numbers in a file beside it, source and result are read by the proving process from their files."""
+    """With external data the proving process reads source and result from their files."""
     source = with_projections()
     onnx.save_model(source, tmp_path / "source.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
-    asked = ProofOptions(effort=RunEffort(count=2), patience_seconds=300.0)
-    done = convert_and_prove(tmp_path / "source.onnx", tmp_path / "result.onnx", Form.ORT_MHA, proof=asked)
+    options = ProofOptions(effort=RunEffort(count=2), patience_seconds=300.0)
+    done = convert_and_prove(tmp_path / "source.onnx", tmp_path / "result.onnx", Form.ORT_MHA, proof=options)
     assert done.is_right
     assert done.proof is not None
     judged = {record.subject for record in done.proof.records}
@@ -217,7 +215,7 @@ def test_large_file_is_proved_by_another_process(tmp_path: Path) -> None:
 
 
 def test_in_memory() -> None:
-    """Python gets the proved model, or one sentence that says why there is none."""
+    """Python gets the verified model, or an error of one sentence."""
     import sdpa_onnx as so
 
     model = load_model(with_projections())
@@ -231,12 +229,12 @@ def test_in_memory() -> None:
     with pytest.raises(ModelError) as refused:
         so.convert(build_attention_model(spec, opset=23, dtype=Dtype.FLOAT32), form="ort-mha")
     assert str(refused.value) == (
-        "No attention of the model could be converted to 'ort-mha': 'attention': MultiHeadAttention has no softcap."
+        "No attention of the model can be converted to 'ort-mha': 'attention': MultiHeadAttention has no softcap."
     )
 
 
 def test_export_in_other_forms() -> None:
-    """An export has any form at its own opset, its cache with it, or says why not."""
+    """An export has any form at its own opset, cache included, or an error states why not."""
     from sdpa_onnx.errors import ExportError
     from sdpa_onnx.workflows.export.export_target import export_target
 
@@ -251,7 +249,7 @@ def test_export_in_other_forms() -> None:
 
 
 def test_lengths_are_one_only_where_the_form_must() -> None:
-    """Of a causal spec without a past, and only in the form that was asked for by name."""
+    """Only for a causal spec without a past, and only in a form that is requested by name."""
     from sdpa_onnx.workflows.export.export_target import has_one_length
 
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True)
@@ -279,7 +277,7 @@ def test_export_ties_lengths_where_the_form_must(opset: int) -> None:
 
 @pytest.mark.slow
 def test_in_memory_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result that does not compute what the model computes never comes back."""
+    """A result that computes another function than the model is never returned."""
     import sdpa_onnx as so
     from sdpa_onnx.graph.graph_attention import GraphAttention
     from sdpa_onnx.graph.lower.lower import lower

@@ -1,4 +1,4 @@
-"""A mask that is causal but for rows that padding hides entirely: kept, or causality where the caller has none."""
+"""A mask that is causal except for rows that padding hides: kept, or causal if the caller excludes such rows."""
 
 from pathlib import Path
 
@@ -34,21 +34,21 @@ def _proof(done: ConvertedModel, *, rows_may_be_empty: bool) -> ConversionProof:
     return prove_conversion(done.source, done.model, get_runtime("ort-cpu"), target="result", effort=effort)
 
 
-def _said(done: ConvertedModel) -> tuple[bool, tuple[str, ...], str | None]:
+def _lift_notes(done: ConvertedModel) -> tuple[bool, tuple[str, ...], str | None]:
     """Causality, warnings, and what the result assumes."""
     (site,), (found,) = done.model.sites, done.found
     return site.spec.is_causal, found.warnings, done.model.ir.metadata_props.get("sdpa_onnx.assumes")
 
 
 def test_mask_is_kept_where_rows_may_be_empty() -> None:
-    """Hidden rows average over later keys too, which causality would change: nothing is assumed, and one line tells."""
+    """Hidden rows average over later keys too, which causality would change: nothing is assumed, with a warning."""
     done = _converted(with_padding(), rows_may_be_empty=True)
-    assert _said(done) == (False, (_KEPT,), None)
+    assert _lift_notes(done) == (False, (_KEPT,), None)
     assert _proof(done, rows_may_be_empty=True).is_right
 
 
 def test_mask_is_causal_where_no_row_is_empty(tmp_path: Path) -> None:
-    """With the caller's word for it the reading is causal, proved under masks that keep it, and says so in the file."""
+    """If the caller excludes empty rows the spec is causal, proved under such masks, and the file records it."""
     onnx.save(with_padding(), tmp_path / "source.onnx")
     done = convert_and_prove(
         tmp_path / "source.onnx",
@@ -61,12 +61,12 @@ def test_mask_is_causal_where_no_row_is_empty(tmp_path: Path) -> None:
     assert done.is_right
     assert done.proof is not None
     assert "hidden rows" in {record.inputs for record in done.proof.records}
-    assert _said(done.converted) == (True, (), "every query sees a key")
+    assert _lift_notes(done.converted) == (True, (), "every query sees a key")
     assert load_model(tmp_path / "result.onnx").ir.metadata_props["sdpa_onnx.assumes"] == "every query sees a key"
 
 
 def test_claim_is_seen_under_a_mask_that_breaks_it() -> None:
-    """The same result is no equal of its source once a whole row is hidden: the option is needed."""
+    """The same result differs from its source once a row is hidden entirely: the option is needed."""
     proof = _proof(_converted(with_padding(), rows_may_be_empty=False), rows_may_be_empty=True)
     assert not proof.is_right
     bad = {record.inputs for record in proof.records if record.verdict in ("wrong", "suspicious")}
@@ -74,9 +74,9 @@ def test_claim_is_seen_under_a_mask_that_breaks_it() -> None:
 
 
 def test_claim_that_the_graph_itself_breaks_is_refused() -> None:
-    """Where the graph hides the first key for ever, its first query sees none whatever is fed."""
+    """If the graph always hides the first key, its first query sees no key with any input."""
     done = _converted(with_padding(_NO_FIRST), rows_may_be_empty=False)
-    assert _said(done)[0]
+    assert _lift_notes(done)[0]
     assert not _proof(done, rows_may_be_empty=False).is_right
 
 
@@ -95,9 +95,9 @@ def test_python_takes_the_same_word() -> None:
     ids=["content", "one too many"],
 )
 def test_mask_that_is_not_causal_stays(mask: str) -> None:
-    """That no row is empty makes no mask causal that shows a later key."""
+    """A mask that shows a later key is not causal, even if no row is empty."""
     done = _converted(with_padding(mask), rows_may_be_empty=False)
-    assert _said(done) == (False, (), None)
+    assert _lift_notes(done) == (False, (), None)
 
 
 @pytest.mark.slow

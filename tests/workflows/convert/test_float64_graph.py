@@ -1,4 +1,4 @@
-"""A whole graph in float64: nothing is rounded between nodes, and what is made of sizes stays as the graph has it."""
+"""A graph in float64: nothing is rounded between nodes, and values computed from sizes keep the graph's type."""
 
 import tracemalloc
 
@@ -36,7 +36,7 @@ def test_nothing_is_rounded() -> None:
 
 
 def test_sizes_are_computed_in_the_graphs_own_type() -> None:
-    """A scale made of a length in float32 is that number, not a sharper one."""
+    """A scale computed from a length in float32 is that number, not a more accurate one."""
     model = _model(
         """<ir_version: 8, opset_import: ["" : 18]>
         scaled (float[2, 5] x) => (float[2, 5] y)
@@ -51,7 +51,7 @@ def test_sizes_are_computed_in_the_graphs_own_type() -> None:
 
 
 def test_steps_are_named_and_taken_as_given() -> None:
-    """A whole number made of a real one may be off by one: what the runtime gave there stands."""
+    """An integer computed from a float may be off by one: the runtime's value is used."""
     model = _model(
         """<ir_version: 8, opset_import: ["" : 18]>
         bucket (float[2, 5] x) => (int64[2, 5] y) <float ten = {10.0}>
@@ -77,8 +77,8 @@ def _contrib() -> OnnxModel:
     return OnnxModel(ir=model.ir, sites=(site,))
 
 
-def test_what_has_no_reference_is_told() -> None:
-    """An attention comes of the oracle, another node of the runtime, and neither is hidden."""
+def test_nodes_without_reference_are_reported() -> None:
+    """The oracle computes an attention, the runtime another node, and both are reported."""
     model, truth = _contrib(), Float64Graph(_contrib())
     rng = np.random.default_rng(0)
     feeds = {name: rng.standard_normal((1, 3, 8)).astype(np.float32) for name in ("q", "k", "v")}
@@ -107,14 +107,14 @@ def test_inputs_and_constants_can_be_asked_for(name: str) -> None:
 
 
 def test_weight_is_widened_once_for_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of several sizes share each weight, and give what each gives alone."""
+    """Runs of several sizes share each weight, and return the same values as separate runs."""
     model = _model(
         """<ir_version: 8, opset_import: ["" : 18]>
         two (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1.0, 2.0, 3.0, 5.0}>
         { a = MatMul (x, w)  y = Exp (a) }"""
     )
-    asked = [np.linspace(-1.0, 1.0, 2 * rows, dtype=np.float32).reshape(rows, 2) for rows in (3, 4)]
-    alone = [Float64Graph(model).run({"x": x}, ["y"]) for x in asked]
+    inputs = [np.linspace(-1.0, 1.0, 2 * rows, dtype=np.float32).reshape(rows, 2) for rows in (3, 4)]
+    alone = [Float64Graph(model).run({"x": x}, ["y"]) for x in inputs]
     seen: list[tuple[int, ...]] = []
 
     def counted(array: np.ndarray) -> np.ndarray:
@@ -122,9 +122,9 @@ def test_weight_is_widened_once_for_all_runs(monkeypatch: pytest.MonkeyPatch) ->
         return widened(array)
 
     monkeypatch.setattr("sdpa_onnx.workflows.convert.float64_graph.widened", counted)
-    together = Float64Graph(model).run_all([({"x": x}, {}) for x in asked], ["y"])
+    together = Float64Graph(model).run_all([({"x": x}, {}) for x in inputs], ["y"])
     assert seen.count((2, 2)) == 1
-    for one, other, x in zip(alone, together, asked, strict=True):
+    for one, other, x in zip(alone, together, inputs, strict=True):
         np.testing.assert_array_equal(one.values["y"], other.values["y"])
         assert other.values["y"].shape == x.shape
 

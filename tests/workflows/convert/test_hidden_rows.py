@@ -1,4 +1,4 @@
-"""The end of a module is judged against the module as it is exported, not against torch's fused encoder operators."""
+"""Outputs of a module are judged against the module as it is exported, not against torch's fused encoder operators."""
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ class _Padded(nn.Module):
 
 
 def test_row_without_a_visible_key() -> None:
-    """The fused operator of torch.nn gives NaN there, the exported graph what its projections make of zero."""
+    """The fused operator of torch.nn returns NaN there, the exported graph the projection of zero."""
     module = _Padded().eval()
     x = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(0))
     hidden = torch.tensor([[True, True, True], [False, True, True]])

@@ -1,4 +1,4 @@
-"""Source and result run one after the other, so that a large model is held by one session at a time."""
+"""Source and result run one after the other, so that only one session at a time holds a large model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from tests.workflows.convert_sources import with_projections
 
 @dataclass(slots=True)
 class _Counted:
-    """A session of ONNX Runtime that says when it is open."""
+    """A session of ONNX Runtime that counts itself while it is open."""
 
     real: Session
     open_now: list["_Counted"]
@@ -57,18 +57,18 @@ class _Counting(OrtCpu):
 
 @pytest.mark.parametrize("is_large", [False, True])
 def test_one_session_at_a_time(monkeypatch: pytest.MonkeyPatch, *, is_large: bool) -> None:
-    """Source, result and tapped result each open when the last is closed; who waits is told after each group."""
+    """Source, result and tapped result each open after the last is closed; progress is reported after each group."""
     if is_large:
         monkeypatch.setattr("sdpa_onnx.graph.files.large._LARGE_BYTES", 0)
     runtime = _Counting()
     done = convert_model(load_model(with_projections()), Form.ORT_MHA)
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     pairs = PairedModels(
         source=done.source, result=done.model, runtime=runtime, effort=RunEffort(count=2, spreads=(1.0,))
     )
-    runs = list(pairs.runs(lambda done, of: told.append((done, of))))
+    runs = list(pairs.runs(lambda done, of: progress.append((done, of))))
     assert runtime.others == [0, 0, 0]
-    assert told == ([(1, 1)] if is_large else [(1, 2), (2, 2)])
+    assert progress == ([(1, 1)] if is_large else [(1, 2), (2, 2)])
     assert [run.step.word == "hidden rows" for run in runs] == [False, False, True]
     for run in runs:
         assert not isinstance(run.result, str)

@@ -31,7 +31,7 @@ Fault = Callable[[ir.Model, GraphAttention], GraphAttention]
 
 
 def _with_spec(**changes: object) -> Fault:
-    """What a form would be written from, with other figures."""
+    """The attention that a form is written from, with changed fields."""
     return lambda _, attention: replace(attention, spec=replace(attention.spec, **changes))  # type: ignore[arg-type]
 
 
@@ -73,7 +73,7 @@ def _heads_tiled(model: ir.Model, attention: GraphAttention) -> GraphAttention:
 
 
 def _last_keys_dropped(model: ir.Model, attention: GraphAttention) -> GraphAttention:
-    """As a blocked form that forgets its last, ragged block."""
+    """A blocked form that omits its last, ragged block."""
     nodes, put = _extra(model, attention)
     ends = (nodes.integers(0), nodes.integers(-1), nodes.integers(2))
     shape = ir.Shape([attention.key.shape[0], 2, None, 8])  # type: ignore[index]
@@ -99,7 +99,7 @@ _FAULTS: dict[str, tuple[AttentionSpec, Fault]] = {
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fault], None]:
-    """Exchange the writing of forms for a faulty one that claims to have written what was asked."""
+    """Replace the writer of forms by a faulty one that claims to have written the requested form."""
 
     def plant(fault: Fault) -> None:
         def faulty(model: ir.Model, attention: GraphAttention, form: Form, options: LowerOptions) -> GraphAttention:
@@ -126,20 +126,20 @@ def _sites_against(done: Conversion) -> set[tuple[Subject, str]]:
 
 @pytest.mark.parametrize("spec", [_SPEC, _WINDOW], ids=["masked", "window"])
 def test_right_rewrite_is_written(tmp_path: Path, spec: AttentionSpec) -> None:
-    """Without a fault nothing speaks against the same models."""
+    """Without a fault the same models pass."""
     done = _converted(tmp_path, build_attention_model(spec, opset=25, dtype=Dtype.FLOAT32))
     assert _sites_against(done) == set()
     assert done.path is not None
     assert done.path.exists()
 
 
-# As many again as the default tests have time for.
+# The faults for which the default tests have no time.
 _LONG = ("scale-twice", "causal-dropped", "mask-dropped", "mask-inverted", "key-value-swapped", "softcap-dropped")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in _LONG)) for name in _FAULTS])
 def test_wrong_rewrite_is_refused(tmp_path: Path, planted: Callable[[Fault], None], name: str) -> None:
-    """The attention and the end both speak against it, and nothing is written."""
+    """The judgements of the attention and of the output both fail, and nothing is written."""
     spec, fault = _FAULTS[name]
     planted(fault)
     done = _converted(tmp_path, build_attention_model(spec, opset=25, dtype=Dtype.FLOAT32))
@@ -149,7 +149,7 @@ def test_wrong_rewrite_is_refused(tmp_path: Path, planted: Callable[[Fault], Non
 
 
 def test_changed_neighbour_is_refused(tmp_path: Path, planted: Callable[[Fault], None]) -> None:
-    """Every attention is right, and the end is not: a weight beside it was changed by a thousandth."""
+    """Every attention is right, and the output is wrong: another weight was changed by a thousandth."""
 
     def change(model: ir.Model, attention: GraphAttention) -> GraphAttention:
         weight = model.graph.initializers["wo"]
@@ -165,7 +165,7 @@ def test_changed_neighbour_is_refused(tmp_path: Path, planted: Callable[[Fault],
 
 
 def test_whole_numbers_are_compared_exactly(tmp_path: Path, planted: Callable[[Fault], None]) -> None:
-    """An index at the end that differs is told as such."""
+    """An integer output that differs is reported as such."""
 
     def change(model: ir.Model, attention: GraphAttention) -> GraphAttention:
         (node,) = [node for node in model.graph if node.op_type == "ArgMax"]
@@ -176,8 +176,8 @@ def test_whole_numbers_are_compared_exactly(tmp_path: Path, planted: Callable[[F
     done = _converted(tmp_path, with_projections())
     assert _sites_against(done) == {(Subject.OUTPUT, "best")}
     assert done.proof is not None
-    told = next(record.diagnosis for record in done.proof.records if record.outcome is not Outcome.OK)
-    assert told.endswith("elements differ from the source.")
+    diagnosis = next(record.diagnosis for record in done.proof.records if record.outcome is not Outcome.OK)
+    assert diagnosis.endswith("elements differ from the source.")
 
 
 _MISREADINGS: dict[str, Callable[[GraphAttention], GraphAttention]] = {
@@ -205,5 +205,6 @@ def test_wrong_reading_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (Subject.OUTPUT, "y") in against
     assert done.path is None
     assert done.proof is not None
-    told = [record.diagnosis for record in done.proof.records if record.subject is Subject.READING]
-    assert any(text.startswith("It was misread: the source in float64 gives something else.") for text in told)
+    diagnoses = [record.diagnosis for record in done.proof.records if record.subject is Subject.READING]
+    misread = "It was misread: the source in float64 differs from the attention that was read."
+    assert any(text.startswith(misread) for text in diagnoses)

@@ -1,4 +1,4 @@
-"""The proof says which of the two is wrong, and does not take a wrong source for a witness."""
+"""The proof reports which of the two is wrong, and does not use a wrong source as a reference."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -31,8 +31,8 @@ def _proof(source: object, form: Form, **effort: int) -> ConversionProof:
 
 
 @pytest.mark.skipif(version("onnxruntime") != "1.32.0", reason="the fault of onnxruntime 1.32.0")
-def test_wrong_source_is_told_and_left_behind() -> None:
-    """One query with several new keys is wrong in the source's kernel: the oracle says so, and the result is right."""
+def test_wrong_source_is_reported() -> None:
+    """One query with several new keys is wrong in the source's kernel: the oracle finds it, and the result is right."""
     proof = _proof(build_attention_model(_CACHED, opset=23, dtype=Dtype.FLOAT32), Form.DECOMPOSED)
     assert proof.is_right
     wrong = [record for record in proof.source if record.outcome is Outcome.DISAGREES]
@@ -41,7 +41,7 @@ def test_wrong_source_is_told_and_left_behind() -> None:
 
 
 def test_both_errors_are_reported() -> None:
-    """Each output of each run has a record of the source beside that of the result."""
+    """Each output of each run has a record of the source and one of the result."""
     proof = _proof(with_projections(), Form.DECOMPOSED, count=2)
     of_source = [(record.site, record.inputs) for record in proof.source if record.subject is Subject.OUTPUT]
     of_result = [(record.site, record.inputs) for record in proof.records if record.subject is Subject.OUTPUT]
@@ -50,7 +50,7 @@ def test_both_errors_are_reported() -> None:
 
 
 def test_other_interface_is_refused() -> None:
-    """An input of another name is no result, however right its numbers are."""
+    """A result whose input has another name is refused, even if its outputs are right."""
     done = convert_model(load_model(with_projections()), Form.DECOMPOSED, again=True)
     done.model.ir.graph.inputs[0].name = "other"
     proof = prove_conversion(done.source, done.model, get_runtime("ort-cpu"), target="result")
@@ -60,15 +60,15 @@ def test_other_interface_is_refused() -> None:
 
 
 def test_source_that_runs_nowhere() -> None:
-    """Without a source there is nothing to compare with, and that is said."""
+    """Without a source there is nothing to compare with, and the error states it."""
     source = with_ids()
     source.graph.node[0].domain = "nobody"
     source.opset_import.add(domain="nobody", version=1)
     with pytest.raises(ModelError) as raised:
         _proof(source, Form.DECOMPOSED)
     assert str(raised.value) == (
-        "The source itself runs neither on ort-cpu nor on another runtime that is always there, so nothing can be "
-        "compared with it. Prove it with --runtime of one that runs it."
+        "The source itself runs neither on ort-cpu nor on another runtime that is always installed, so nothing can be "
+        "compared with it. Choose a runtime that runs it with --runtime."
     )
 
 
@@ -82,7 +82,7 @@ def test_blocks_are_reached() -> None:
 
 
 def test_both_sides_of_a_branch_are_reached() -> None:
-    """Two forms behind an `If` on the length also run at the last length of the one and the first of the other."""
+    """Two forms behind an `If` on the length also run at the last length of one and the first of the other."""
     spec = AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=8, is_causal=True)
     model = load_model(ir.to_proto(build_attention_model(spec, opset=23, dtype=Dtype.FLOAT32)))
     result = lift(model)

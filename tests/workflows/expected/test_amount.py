@@ -1,4 +1,4 @@
-"""An entry that was written for a finding of a gate excuses it and its like, and nothing much larger."""
+"""An entry written for a gate finding covers it and similar ones, and nothing much larger."""
 
 from pathlib import Path
 
@@ -65,11 +65,11 @@ def test_of_unknown_size_nothing_is_written(tmp_path: Path) -> None:
         ("gate", "inf", "'at_most' is inf; it must be a number above 0."),
         ("gate", "true", "'at_most' is True; it must be a number above 0."),
         ("gate", '"2"', "'at_most' is '2'; it must be a number above 0."),
-        ("conformance", "2", "'at_most' is for kind 'gate' alone. Take it out."),
+        ("conformance", "2", "'at_most' is for kind 'gate' only. Remove it."),
     ],
 )
 def test_at_most_that_means_nothing(tmp_path: Path, kind: str, value: str, message: str) -> None:
-    """An entry that would only look as if it did something is refused."""
+    """An entry without effect is refused."""
     path = tmp_path / "known.toml"
     path.write_text(f'[[known]]\nkind = "{kind}"\nruntime = "r"\nat_most = {value}\nwhy = "w"\n', encoding="utf-8")
     with pytest.raises(PlanError) as caught:

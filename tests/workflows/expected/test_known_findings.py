@@ -1,4 +1,4 @@
-"""Known findings: what an entry may say, and how a run's records are sorted by it."""
+"""Known findings: the fields of an entry, and how the records of a run are sorted by it."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def known(tmp_path: Path, *entries: str) -> KnownFindings:
 
 
 def counts(found: SortedFindings) -> dict[str, int]:
-    """How many of each sort; sorts without any left out."""
+    """Number of findings of each sort; empty sorts are omitted."""
     return {name: len(group) for name in SortedFindings.__slots__ if (group := getattr(found, name))}
 
 
@@ -67,14 +67,14 @@ def counts(found: SortedFindings) -> dict[str, int]:
     ],
 )
 def test_each_field_must_be_equal(tmp_path: Path, entry: str, other: str) -> None:
-    """An entry that just matches excuses the row, its neighbour does not."""
+    """An entry that just matches covers the row, its neighbour does not."""
     record = row(max_abs_error=0.5, observed="upper-left [0, 1]", diagnosis="two\nlines")
     assert counts(known(tmp_path, entry).sort([record])) == {"known": 1}
     assert known(tmp_path, other).sort([record]).new == (record,)
 
 
 def test_all_given_fields_must_be_equal(tmp_path: Path) -> None:
-    """One right field does not excuse what another denies."""
+    """An entry with one equal and one different field does not match."""
     entry = 'feature = "causal-past-one-query"\nopset = 24'
     assert known(tmp_path, entry).sort([row()]).new == (row(),)
 
@@ -84,13 +84,13 @@ def test_all_given_fields_must_be_equal(tmp_path: Path) -> None:
     [(Conformity.RIGHT, False), (Conformity.WRONG, True), (Conformity.REFUSED, True), (Conformity.CRASHED, True)],
 )
 def test_what_needs_an_entry(verdict: Conformity, bad: bool) -> None:
-    """A refused feature of an operator is bad where known findings are asked for."""
+    """A refused feature of an operator is bad when known findings are used."""
     assert is_bad(row(verdict)) == bad
     assert counts(KnownFindings().sort([row(verdict)])) == ({"new": 1} if bad else {})
 
 
 def test_refused_and_skipped_checks_are_not_bad() -> None:
-    """A model that a runtime does not take, and a row that did not run, are no findings."""
+    """A model that a runtime does not support, and a row that did not run, are no findings."""
     assert not is_bad(AgreementRecord(outcome=Outcome.UNSUPPORTED))
     assert not is_bad(row(None))
     assert is_bad(AgreementRecord(outcome=Outcome.DISAGREES))
@@ -110,7 +110,7 @@ def test_refused_and_skipped_checks_are_not_bad() -> None:
     ids=["all-well", "one-left", "bad-in-another-way", "one-did-not-run", "none-ran", "no-rows"],
 )
 def test_what_has_vanished(tmp_path: Path, rows: list[Conformity | None], sorts: dict[str, int]) -> None:
-    """An entry has vanished only if every row that it names ran and is well."""
+    """An entry has vanished only if every row that it names ran and is OK."""
     records = [row(verdict, opset=23 + number) for number, verdict in enumerate(rows)]
     other = row(Conformity.RIGHT, feature="softcap")
     assert counts(known(tmp_path, 'feature = "causal-*"\nverdict = "wrong"').sort([*records, other])) == sorts
@@ -124,7 +124,7 @@ def test_two_entries_of_one_finding(tmp_path: Path) -> None:
 
 
 def test_other_kinds(tmp_path: Path) -> None:
-    """The same file excuses a check of `verify` and a proof of its axes, and nothing of another kind."""
+    """The same file covers a check of `verify` and a proof of its axes, and nothing of another kind."""
     path = tmp_path / "known.json"
     check = AgreementRecord(runtime="torch", outcome=Outcome.DISAGREES, verdict=Verdict.WRONG, spread=8.0)
     proof = ExportRecord(target="m.onnx", outcome=Outcome.DISAGREES)
@@ -171,13 +171,13 @@ _FIELDS_WHY = 'kind = "conformance"\nwhy = "seen"\n'
         ),
         (
             '[[known]]\nkind = "conformance"\nwhy = " "\nopset = 23',
-            "known.toml, entry 1: 'why' is missing. Say why this is known: a link or a sentence.",
+            "known.toml, entry 1: 'why' is missing. State why this is known: a link or a sentence.",
         ),
         (
             f"[[known]]\n{_FIELDS_WHY}",
             (
-                "known.toml, entry 1: no field but kind and why is given, so it would excuse everything. "
-                "Give at least one, such as runtime."
+                "known.toml, entry 1: it has no field but kind and why, so it would match every finding. "
+                "Add at least one, such as runtime."
             ),
         ),
         (
@@ -194,14 +194,14 @@ _FIELDS_WHY = 'kind = "conformance"\nwhy = "seen"\n'
         ),
         (f"[[known]]\n{_FIELDS_WHY}opset = true", "known.toml, entry 1: 'opset' is True; it must be a whole number."),
         (f"[[known]]\n{_FIELDS_WHY}runtime = 1", "known.toml, entry 1: 'runtime' is 1; it must be text."),
-        ("[known]\nopset = 23", "Known findings known.toml are not a list of entries. Each begins with [[known]]."),
-        ("[[know]]\nopset = 23", "Known findings known.toml are not a list of entries. Each begins with [[known]]."),
-        ("known = [1]", "known.toml, entry 1: this is no table of fields. Each begins with [[known]]."),
+        ("[known]\nopset = 23", "Known findings known.toml are not a list of entries. Each starts with [[known]]."),
+        ("[[know]]\nopset = 23", "Known findings known.toml are not a list of entries. Each starts with [[known]]."),
+        ("known = [1]", "known.toml, entry 1: this is no table of fields. Each starts with [[known]]."),
         ("[[known", "Known findings known.toml cannot be read: Expected "),
     ],
 )
 def test_mistakes_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str) -> None:
-    """A mistake is told with file, entry and what is allowed; none is passed over."""
+    """The error of each mistake names file, entry and the allowed values."""
     monkeypatch.chdir(tmp_path)
     Path("known.toml").write_text(text)
     with pytest.raises(PlanError) as caught:
@@ -210,7 +210,7 @@ def test_mistakes_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing file and one that is no text are told in a sentence."""
+    """A missing file and a binary file are errors of one sentence."""
     monkeypatch.chdir(tmp_path)
     Path("noise.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PlanError) as missing:
@@ -222,12 +222,12 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_file_without_entries_knows_nothing(tmp_path: Path) -> None:
-    """What `--write-expected` writes of a run without findings can be read."""
+    """The file that `--write-expected` writes for a run without findings can be read."""
     assert known(tmp_path) == KnownFindings()
 
 
 def test_written_findings_are_all_known(tmp_path: Path) -> None:
-    """What is written excuses every bad row, in a fixed order, and no row of another verdict."""
+    """The written file covers every bad row, in a fixed order, and no row of another verdict."""
     rows = [
         row(Conformity.WRONG, diagnosis='"quoted" \\ back\x7f\x00 and\nnext \ud800', observed="upper-left"),
         row(Conformity.REFUSED, feature="bf16", reason="no kernel"),
@@ -249,17 +249,20 @@ def test_written_findings_are_all_known(tmp_path: Path) -> None:
 
 
 def test_renewed_findings_keep_their_why(tmp_path: Path) -> None:
-    """A person's reason outlives the figures of a run; what is new gets the diagnosis."""
+    """A reason written by a user is kept; a new entry gets the diagnosis."""
     entries = known(tmp_path, 'feature = "causal-*"')
     text = write_known([row(diagnosis="off"), row(feature="bf16", diagnosis="new")], known=entries)
     assert [line for line in text.splitlines() if line.startswith("why")] == ['why = "new"', 'why = "seen"']
 
 
 def test_text_of_the_file(tmp_path: Path) -> None:
-    """One entry whole, as a person will edit it."""
+    """One complete entry, as a user will edit it."""
     assert write_known([row(observed="zero", diagnosis="A row is zero.")], known=KnownFindings()).splitlines() == [
-        "# Known findings: what is listed here does not fail `--expect`, what is not does, and what has gone is told.",
-        "# Every field but `why` must be equal; `*` in a text stands for any text. Beyond `at_most` it is new.",
+        (
+            "# Known findings: a finding listed here does not fail `--expect`, any other does, and vanished ones are "
+            "reported."
+        ),
+        "# Every field but `why` must be equal; `*` in a text matches any text. A finding above `at_most` is new.",
         "",
         "[[known]]",
         'kind = "conformance"',
@@ -276,7 +279,7 @@ def test_text_of_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "shown"), [("['a']", "['a']"), ("{a = 1}", "{'a': 1}"), ("3", "3")])
 def test_kind_that_is_no_text(tmp_path: Path, kind: str, shown: str) -> None:
-    """A list or a table in its place is told with what is allowed."""
+    """A list or a table instead is an error with the allowed values."""
     path = tmp_path / "k.toml"
     path.write_text(f"[[known]]\nkind = {kind}\n")
     with pytest.raises(PlanError) as caught:
@@ -286,7 +289,7 @@ def test_kind_that_is_no_text(tmp_path: Path, kind: str, shown: str) -> None:
 
 @pytest.mark.parametrize("name", ["k.json", "k.toml"])
 def test_nested_too_deeply(tmp_path: Path, name: str) -> None:
-    """Five thousand brackets are one sentence."""
+    """Five thousand brackets are an error of one sentence."""
     path = tmp_path / name
     deep = "[" * 5000 + "]" * 5000
     path.write_text(deep if path.suffix == ".json" else f"known = {deep}\n")
@@ -331,7 +334,7 @@ def test_written_entries_tell_an_output_from_an_attention(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("outcome", "known"), [("failed", True), ("timed-out", True), ("disagrees", False)])
 def test_no_answer_in_time_is_a_known_failure(tmp_path: Path, outcome: str, known: bool) -> None:
-    """Earlier versions called it failed; an entry of a time-out does not excuse a crash."""
+    """Earlier versions called it failed; an entry for a timeout does not cover a crash."""
     path = tmp_path / "known.toml"
     path.write_text(f'[[known]]\nkind = "agreement"\nwhy = "seen"\noutcome = "{outcome}"\n', encoding="utf-8")
     record = AgreementRecord(outcome=Outcome.TIMED_OUT, reason="ort-cpu gave no answer in 20 s.")

@@ -1,4 +1,4 @@
-"""Which runtimes run in a process of their own, and what a crash and a planted runtime are there."""
+"""Which runtimes run in a separate process, and what happens to a crash and to a planted runtime there."""
 
 import sys
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Unknown(OracleRuntime):
 
 
 def test_registered_runtime_is_apart() -> None:
-    """A child finds it by its name; without a patience it stays here."""
+    """A child process finds it by its name; without a patience it stays in this process."""
     real = get_runtime("ort-cpu")
     with own_process(real, 5.0) as runtime:
         assert isinstance(runtime, GuardedRuntime)
@@ -42,14 +42,14 @@ def test_registered_runtime_is_apart() -> None:
 
 @pytest.mark.parametrize("own", [Planted(fault("scale-missing")), Unknown()], ids=["another-of-the-name", "unknown"])
 def test_runtime_that_a_child_would_not_find_stays_here(own: Runtime) -> None:
-    """A program's own runtime must not be exchanged for the registered one of that name."""
+    """A program's own runtime must not be replaced by the registered one of that name."""
     with own_process(own, 5.0) as runtime:
         assert runtime is own
 
 
 @pytest.mark.slow
 def test_cause_of_a_refusal_comes_along() -> None:
-    """What the runtime itself said, in which the failing node stands, is the same as in this process."""
+    """The runtime's own error, which names the failing node, is the same as in this process."""
     spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4)
     model = export_target(spec, opset=18, form="decomposed", dtype=Dtype.FLOAT32)
     feeds = {name: np.zeros((1, 2, 3 + number, 4), np.float32) for number, name in enumerate(model.input_names)}
@@ -72,7 +72,7 @@ def _start_dead(*_: object, python: Path | None, threads: int | None) -> WorkerP
 
 
 def test_export_on_a_runtime_that_dies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It has failed, which is not called wrong; this process lives on, and nothing is written."""
+    """The outcome is failed, not wrong; this process continues, and nothing is written."""
     monkeypatch.setattr(START, _start_dead)
     exported = _exported(tmp_path / "x.onnx", 5.0)
     assert (exported.is_right, exported.record.outcome) == (False, Outcome.FAILED)
@@ -82,7 +82,7 @@ def test_export_on_a_runtime_that_dies(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.slow
 def test_export_on_a_runtime_that_dies_at_a_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that dies at some size ends the proof there, and the size is told."""
+    """A runtime that dies at some size ends the proof there, and the reason names the size."""
     monkeypatch.setattr(START, start_dying)
     exported = _exported(tmp_path / "x.onnx", 10.0)
     assert exported.record.outcome is Outcome.FAILED
@@ -94,12 +94,12 @@ def test_export_on_a_runtime_that_dies_at_a_size(monkeypatch: pytest.MonkeyPatch
 
 
 def _start_silent() -> WorkerProcess:
-    """A worker that is ready, and sends nothing after."""
+    """A worker that is ready, and then sends nothing."""
     return start_command([sys.executable, "-S", "-c", "import time; time.sleep(60)"], first=READY)
 
 
 def test_axes_on_a_runtime_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch, bare_model: OnnxModel) -> None:
-    """The first wait in vain ends the proof: nothing was tried, so nothing is wrong."""
+    """The first timeout ends the proof: nothing was tried, so nothing is wrong."""
     started: list[str] = []
 
     def start(_: WorkerService, name: str, *, python: Path | None, threads: int | None) -> WorkerProcess:
@@ -114,7 +114,7 @@ def test_axes_on_a_runtime_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_wrong_before_it_died(bare_model: OnnxModel) -> None:
-    """What was wrong before the end stays told, with the end behind it."""
+    """A fault found before the timeout stays in the reason, followed by the timeout."""
     answers = iter([1.0, 1.0])
 
     def worse(_: object, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

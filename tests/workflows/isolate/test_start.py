@@ -1,4 +1,4 @@
-"""Workers start whatever lies in the current folder, and one that does not is no finding about a runtime."""
+"""Workers start with any files in the current folder, and a failed start is no finding about a runtime."""
 
 import sys
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def _feeds(queries: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A current folder with files of a user that have the names of what we import."""
+    """A current folder with files of a user that have the names of modules that we import."""
     for name in ("onnx", "profile", "token", "runpy", "msgspec"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(7)\n")
     monkeypatch.chdir(tmp_path)
@@ -76,7 +76,7 @@ def prints(argument):
 
 @pytest.fixture
 def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[bytes], bytes]]:
-    """Functions of a module that only the parent's paths have, with a file that could hide one of Python's."""
+    """Functions of a module that is only on the parent's path, with a file that could hide a module of Python."""
     (tmp_path / "only_here.py").write_text(_FUNCTIONS)
     (tmp_path / "token.py").write_text("raise SystemExit(7)\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -92,7 +92,7 @@ def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
 
 def test_paths_of_the_parent_are_passed_on(function: Callable[[str], Callable[[bytes], bytes]]) -> None:
-    """What only the parent's paths have is found, and hides nothing of Python."""
+    """A module that is only on the parent's path is found, and hides no module of Python."""
     with IsolatedFunction(function("has_name"), who="It", attempts=1) as calls:
         assert calls.call(b'"\xc3\xa4"', patience_seconds=60.0) == b'1"\xc3\xa4"'
 
@@ -109,7 +109,7 @@ def test_paths_of_the_parent_are_passed_on(function: Callable[[str], Callable[[b
 def test_function_without_a_result(
     function: Callable[[str], Callable[[bytes], bytes]], tmp_path: Path, name: str, reason: str
 ) -> None:
-    """The reason is one sentence, and nothing is left; only a process that ended is tried again."""
+    """The reason is one sentence, and no process is left; only a process that ended is tried again."""
     before = set(psutil.Process().children())
     log = tmp_path / "log"
     with IsolatedFunction(function(name), who="It", attempts=2) as calls:
@@ -122,14 +122,14 @@ def test_function_without_a_result(
 def test_prints_of_a_function(
     function: Callable[[str], Callable[[bytes], bytes]], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """They reach neither the answer nor us."""
+    """They are neither in the answer nor in our output."""
     with IsolatedFunction(function("prints"), who="It", attempts=1) as calls:
         assert calls.call(b"{}", patience_seconds=60.0) == b"{}"
     assert capfd.readouterr() == ("", "")
 
 
 def test_function_that_cannot_be_imported(function: Callable[[str], Callable[[bytes], bytes]]) -> None:
-    """That is no finding about what it would have run."""
+    """That is no finding about the runtime that it should run."""
     with (
         IsolatedFunction(function("nothing"), who="It", attempts=2) as calls,
         pytest.raises(RuntimeUnavailableError) as caught,
@@ -163,7 +163,7 @@ def _sleeping(*_: object, python: Path | None, threads: int | None) -> WorkerPro
 
 
 def test_worker_that_hangs_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended, and reported."""
+    """It is stopped, and reported."""
     monkeypatch.setattr(workers, "_STARTING_SECONDS", 0.3)
     monkeypatch.setattr(START, _sleeping)
     before = set(psutil.Process().children())
@@ -179,7 +179,7 @@ def test_worker_that_hangs_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(("times", "verdict"), [(1, Conformity.RIGHT), (2, Conformity.CRASHED)])
 def test_row_whose_worker_is_killed(monkeypatch: pytest.MonkeyPatch, times: int, verdict: Conformity) -> None:
-    """Once, it is asked again; twice, the row has crashed, and the signal is named."""
+    """Once, the request is repeated; twice, the row has crashed, and the signal is named."""
     left, killed = [times], set[int]()
     wait_ready = workers.Worker.wait_ready
 
@@ -198,7 +198,7 @@ def test_row_whose_worker_is_killed(monkeypatch: pytest.MonkeyPatch, times: int,
 
 
 def test_session_whose_worker_is_killed() -> None:
-    """Once, it is loaded and run again in a new worker."""
+    """Once, the model is loaded and run again in a new worker."""
     with guarded_runtime("ort-cpu", patience_seconds=60.0) as runtime, runtime.load(_BARE, LoadOptions()) as session:
         assert runtime._worker is not None
         kill(runtime._worker)
@@ -217,6 +217,6 @@ def test_session_that_kills_every_worker(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_every_service_has_its_module() -> None:
-    """The name of a service is that of a file of the worker."""
+    """The name of a service is that of a file of the worker package."""
     folder = Path(workers.__file__).with_name("worker")
     assert all((folder / f"{service}.py").exists() for service in WorkerService)

@@ -39,7 +39,7 @@ SMALL = SaturationPlan(head_dims=(16,), kv_seq_lens=(16, 65), rows=64, draws=8)
 
 @dataclasses.dataclass(slots=True)
 class Planted:
-    """The formula in float64, with a scale of its own and a fault put onto the weights."""
+    """The formula in float64, with its own scale and a planted fault in the weights."""
 
     spec: AttentionSpec
     scale: float
@@ -58,7 +58,7 @@ class Planted:
 
 
 def measured(source: Planted, plan: SaturationPlan = SMALL, *, true_sigma: float | None = None) -> SaturationRecord:
-    """The record of the plan's last cell, from that source; the draws may have another sigma than the plan says."""
+    """The record of the plan's last cell, from that source; the draws may have another sigma than the plan."""
     cell = _plain_cell(plan, plan.head_dims[0], plan.kv_seq_lens[-1])
     if true_sigma is not None:
         drawn = _plain_cell(dataclasses.replace(plan, sigma=true_sigma), cell.head_dim, cell.kv_seq_len)
@@ -85,7 +85,7 @@ def records() -> list[SaturationRecord]:
 
 
 def test_one_record_a_cell_out_of_the_graph(records: list[SaturationRecord]) -> None:
-    """Both lengths come from one export a rule, and say what ran."""
+    """Both lengths use one export per rule, and record what ran."""
     assert [(record.kv_seq_len, record.scale_rule) for record in records] == [
         (16, "none"),
         (16, "1/sqrt(d_k)"),
@@ -120,7 +120,7 @@ def test_the_runtime_gives_what_the_formula_gives(records: list[SaturationRecord
 
 @pytest.mark.parametrize("power", [0.0, 2.0, 0.9], ids=["forgotten", "squared", "15 % off"])
 def test_a_wrong_scale_is_flagged(power: float) -> None:
-    """By the measures alone, whatever the judge of the weights says."""
+    """By the measures alone, independent of the judgement of the weights."""
     record = measured(planted(power=power))
     assert record.outcome is Outcome.DISAGREES
     beyond = deviations(record.measures)
@@ -129,18 +129,18 @@ def test_a_wrong_scale_is_flagged(power: float) -> None:
 
 
 def test_the_right_scale_is_not() -> None:
-    """The unplanted source passes, so the faults above are what was flagged."""
+    """The source without a fault passes, so the faults above are what is flagged."""
     assert measured(planted()).outcome is Outcome.OK
 
 
-def test_rows_that_are_not_finite_are_told_of() -> None:
-    """One row in each draw: left out, said, and then nothing is compared."""
+def test_rows_that_are_not_finite_are_reported() -> None:
+    """One row in each draw: excluded, with a warning, and then nothing is compared."""
     source = planted()
     source.fault = not_a_number
     record = measured(source)
     (warning,) = record.warnings
     assert warning == (
-        "8 of 512 rows have logits or weights that are not finite; they are left out, and nothing but the overflow "
+        "8 of 512 rows have logits or weights that are not finite; they are excluded, and only the overflow "
         "is compared with a prediction."
     )
     assert [name for name, one in record.measures.items() if one.z is not None] == ["float16_overflow"]
@@ -148,12 +148,12 @@ def test_rows_that_are_not_finite_are_told_of() -> None:
 
 @pytest.mark.parametrize("sigma", [0.8, 1.25])
 def test_a_misreported_sigma_is_flagged(sigma: float) -> None:
-    """The graph is right, so only the measures can tell."""
+    """The graph is right, so only the measures can detect the fault."""
     record = measured(planted(), true_sigma=sigma)
     assert record.outcome is Outcome.DISAGREES
     assert "Output and weights" not in record.reason
     assert "product_variance" in deviations(record.measures)
-    assert "others are off too." in record.reason
+    assert "others deviate too." in record.reason
 
 
 def test_the_reason_names_the_furthest_measure() -> None:
@@ -178,7 +178,7 @@ class Wavering(Planted):
 
 
 def test_a_deviation_counts_when_fresh_draws_show_it() -> None:
-    """Eight wrong draws and eight right ones: the right ones are shown, and the first ones told of."""
+    """Eight wrong draws and eight right ones: the right ones are shown, with a warning about the first ones."""
     spec = spec_of(16, ScaleRule.INVERSE_SQRT)
     source = Wavering(spec, 1.0)
     cell = _plain_cell(SMALL, 16, 65)
@@ -189,8 +189,8 @@ def test_a_deviation_counts_when_fresh_draws_show_it() -> None:
     first.faults = ()
     record = _measured_record(cell, ScaleRule.INVERSE_SQRT, source, first, fresh)
     assert (record.outcome, record.measures) == (Outcome.OK, fresh.measures)
-    assert record.warnings[0].startswith("The first 8 draws put ")
-    assert record.warnings[0].endswith("; as many fresh ones, shown here, do not.")
+    assert record.warnings[0].startswith("In the first 8 draws ")
+    assert record.warnings[0].endswith("; as many fresh draws, shown here, do not confirm it.")
 
 
 def shift_a_key(weights: Float32) -> Float32:
@@ -225,7 +225,7 @@ def test_wrong_weights_are_judged_wrong(fault: Callable[[Float32], Float32]) -> 
     assert measured(source).outcome is Outcome.DISAGREES
 
 
-def test_a_row_that_does_not_sum_to_one_is_told() -> None:
+def test_row_that_does_not_sum_to_one_is_reported() -> None:
     """Also when it is not among the rows that are compared one by one."""
     source = planted()
     block = one_block(rows=64)
@@ -313,7 +313,7 @@ def test_multihead_attention_as_it_is_initialised() -> None:
 
 
 def test_above_the_widest_head_numpy_gives_the_weights() -> None:
-    """The record says so."""
+    """The record has a warning."""
     plan = SaturationPlan(head_dims=(1025,), kv_seq_lens=(16,), rows=32, draws=4)
     for record in saturation(plan):
         assert (record.runtime, record.form, record.opset, record.outcome) == ("", "", 0, Outcome.OK)
@@ -328,12 +328,12 @@ def test_above_the_widest_head_numpy_gives_the_weights() -> None:
     assert source.runtime == ""
 
 
-def test_progress_is_told() -> None:
-    """After each record: done and in all."""
-    told: list[tuple[int, int]] = []
+def test_progress_is_reported() -> None:
+    """After each record: finished and total."""
+    progress: list[tuple[int, int]] = []
     plan = SaturationPlan(head_dims=(2000,), kv_seq_lens=(2, 3), rows=4, draws=4)
-    list(saturation(plan, on_done=lambda done, total: told.append((done, total))))
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    list(saturation(plan, on_done=lambda done, total: progress.append((done, total))))
+    assert progress == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_progress_is_told() -> None:
     ],
 )
 def test_a_plan_that_measures_nothing_is_refused(field: str, value: object, allowed: str) -> None:
-    """The key, the value and what is allowed."""
+    """The error has the field, the value and the allowed values."""
     changed: dict[str, Any] = {field: value}
     with pytest.raises(PlanError) as caught:
         dataclasses.replace(SMALL, **changed)
@@ -377,7 +377,7 @@ def test_float16_is_right_and_its_overflow_is_excused() -> None:
     for record in (plain, scaled):
         assert record.outcome is Outcome.OK, record.reason
         assert record.measures[MeasureName.FLOAT16_OVERFLOW].value == pytest.approx(0.0241, rel=0.2)
-    assert "rows have logits or weights that are not finite; they are left out" in plain.warnings[-1]
+    assert "rows have logits or weights that are not finite; they are excluded" in plain.warnings[-1]
     assert [name for name, one in plain.measures.items() if one.z is not None] == ["float16_overflow"]
     assert scaled.warnings == ()
 

@@ -1,4 +1,4 @@
-"""Comparisons of arms whose times are known, and some of real ones."""
+"""Comparisons of arms with known times, and some of real arms."""
 
 import itertools
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _ALL = dict.fromkeys(range(99), "load")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idle pause lasts no time, memory is not measured."""
+    """An idle pause takes no time, memory is not measured."""
     monkeypatch.setattr("sdpa_onnx.measure.launch._IDLE_SECONDS", 0.0)
     monkeypatch.setattr(bench_module, "working_set_bandwidth", lambda *_: 1e12)
 
@@ -65,7 +65,7 @@ def _arm(milliseconds: float, **more: object) -> FakeArm:
 
 
 def test_record_of_an_arm(bare_model: OnnxModel) -> None:
-    """An arm of 3 ms beside one of 2 ms: word, interval, how much was measured, and what was timed beside."""
+    """An arm of 3 ms and one of 2 ms: verdict, interval, number of measurements, and the extra measurements."""
     machine = FakeMachine(arms={"slow": _arm(3.0), "fast": _arm(2.0)})
     found = _bench(bare_model, Faulty(name="fast"), Faulty(name="slow"), machine=machine)
     record = found.records["slow"]
@@ -91,11 +91,11 @@ def test_record_of_an_arm(bare_model: OnnxModel) -> None:
 
 
 def test_a_ratio_that_moves_is_a_warning(bare_model: OnnxModel) -> None:
-    """Steady by its warm-up, and 8 % longer at the end of every launch; an arm that keeps its time has no warning."""
+    """Steady after warm-up, and 8 % slower at the end of every launch; an arm of constant time has no warning."""
     machine = FakeMachine(arms={"moves": _arm(2.0, growing=0.0002), "stays": _arm(2.0)})
     arms = [Faulty(name=name) for name in ("base", "moves", "stays")]
     found = _bench(bare_model, *arms, machine=machine, plan=TimingPlan(extras=False))
-    sentence = "The ratio of moves was still changing while it was measured."
+    sentence = "The ratio of moves was still changing during the measurement."
     assert {name: sentence in record.warnings for name, record in found.records.items()} == {
         "base": False,
         "moves": True,
@@ -116,7 +116,7 @@ def test_samples_are_what_was_measured(bare_model: OnnxModel) -> None:
 
 
 def test_a_failing_arm_is_a_record(bare_model: OnnxModel) -> None:
-    """With the sentence of its worker; the others are compared as ever."""
+    """With the error of its worker; the others are compared."""
     machine = FakeMachine(arms={"bad": FakeArm(fails=_ALL), "good": _arm(2.0)})
     found = _bench(bare_model, Faulty(name="base"), Faulty(name="bad"), Faulty(name="good"), machine=machine)
     assert (found.records["bad"].outcome, found.records["bad"].reason) == (Outcome.FAILED, "model0 crashed at load.")
@@ -125,11 +125,11 @@ def test_a_failing_arm_is_a_record(bare_model: OnnxModel) -> None:
 
 
 def test_a_failing_baseline_is_replaced(bare_model: OnnxModel) -> None:
-    """Ratios refer to the next arm, and every record says so."""
+    """Ratios refer to the next arm, and every record has a warning."""
     machine = FakeMachine(arms={"bad": FakeArm(fails=_ALL), "slow": _arm(2.0)})
     found = _bench(bare_model, Faulty(name="bad"), Faulty(name="ok"), Faulty(name="slow"), machine=machine)
-    told = "The baseline bad failed, so ratios refer to ok."
-    assert [(one.baseline, one.warnings) for one in found.records.values()] == [("ok", (told,))] * 3
+    warning = "The baseline bad failed, so ratios refer to ok."
+    assert [(one.baseline, one.warnings) for one in found.records.values()] == [("ok", (warning,))] * 3
     assert found.records["slow"].ratio == pytest.approx(2.0)
 
 
@@ -142,25 +142,28 @@ def test_all_arms_fail(bare_model: OnnxModel) -> None:
 
 
 def test_refusing_runtime_is_unsupported(bare_model: OnnxModel) -> None:
-    """Told before anything is started."""
+    """Reported before anything starts."""
     found = _bench(bare_model, Faulty(name="a"), Refusing(name="b"))
     assert (found.records["b"].outcome, found.records["b"].reason) == (Outcome.UNSUPPORTED, "fake has no such kernel")
 
 
 def test_warnings_of_the_worker_reach_the_record(bare_model: OnnxModel) -> None:
-    """What a runtime doubts about itself travels with its times."""
+    """The warnings of a runtime are in its timing record."""
     report = RanReport(providers={"x": 2}, node_counts={"Cast": 1}, precision="float32", warnings=("It fell back.",))
     found = _bench(bare_model, Faulty(name="a"), machine=FakeMachine(report=report))
     assert (found.records["a"].warnings, found.records["a"].ran) == (("It fell back.",), {"Cast": 1})
 
 
-def test_clocks_that_differ_are_told(bare_model: OnnxModel) -> None:
+def test_clocks_that_differ_are_reported(bare_model: OnnxModel) -> None:
     """An arm that waits a twentieth of its time is slower by the wall than by the CPU."""
     machine = FakeMachine(arms={"waits": _arm(2.0, cpu_share=0.95), "works": _arm(2.0)})
     (warning,) = (
         _bench(bare_model, Faulty(name="works"), Faulty(name="waits"), machine=machine).records["waits"].warnings
     )
-    assert warning == ("The ratio is 1.000 by wall time and 0.950 by CPU time, which is more than either is uncertain.")
+    assert warning == (
+        "The ratio is 1.000 by wall time and 0.950 by CPU time: "
+        "the difference is larger than the uncertainty of either."
+    )
 
 
 def test_roof_and_bound_by_hand(bare_model: OnnxModel) -> None:
@@ -177,7 +180,7 @@ def test_roof_and_bound_by_hand(bare_model: OnnxModel) -> None:
 
 
 def test_roof_is_of_the_cpu_and_its_threads(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share of what another number of threads, or another device, can do would mislead."""
+    """A share of the roof of another number of threads, or of another device, would be misleading."""
     monkeypatch.setattr(bench_module, "idle_cores", lambda: 2.0)
     monkeypatch.setattr("sdpa_onnx.measure.machine_load.OthersLoad.share", lambda _: 0.0)
     machine = FakeMachine(arms={"gpu": FakeArm(device="cuda")})
@@ -200,16 +203,16 @@ def test_roof_is_of_the_cpu_and_its_threads(bare_model: OnnxModel, monkeypatch: 
 
 
 def test_launches_without_a_profile_do_not_count(bare_model: OnnxModel) -> None:
-    """Only those of the first look have one; the time around kernels is theirs alone."""
+    """Only launches of the first look have one; so does the time around kernels."""
     machine = FakeMachine(arms={"b": _arm(1.05)})
-    plan = replace(_PLAN, margin=0.05)  # just there, so that the question stays open
+    plan = replace(_PLAN, margin=0.05)  # at the limit, so that there is no verdict
     record = _bench(bare_model, Faulty(name="a"), Faulty(name="b"), machine=machine, plan=plan).records["b"]
     assert (record.launches, record.kernel_seconds) == (8, 0.0004)
     assert record.host_seconds == pytest.approx(0.00005)
 
 
-def test_an_open_word_needs_a_launch_more(bare_model: OnnxModel) -> None:
-    """One ratio of 1.1 % would be proven by itself; of three in a table Holm asks for more, and so is told."""
+def test_inconclusive_verdict_needs_another_launch(bare_model: OnnxModel) -> None:
+    """One ratio of 1.1 % would be proven by itself; for three in a table Holm requires more, and the record has it."""
     machine = FakeMachine(arms={name: _arm(1.01126) for name in "bcd"})
     plan = replace(_PLAN, looks=(StoppingLook(launches=4, alpha=0.002),))
     alone = _bench(bare_model, Faulty(name="a"), Faulty(name="b"), machine=machine, plan=plan).records["b"]
@@ -218,19 +221,19 @@ def test_an_open_word_needs_a_launch_more(bare_model: OnnxModel) -> None:
     assert (found.verdict, found.launches_needed) == (RatioVerdict.INCONCLUSIVE, 1)
 
 
-def test_a_clock_of_a_gpu_that_moves_is_told(bare_model: OnnxModel) -> None:
-    """By more than a percent; visits are then unlike."""
-    told = {}
+def test_changing_gpu_clock_is_reported(bare_model: OnnxModel) -> None:
+    """By more than a percent; visits are then not comparable."""
+    warnings = {}
     for lowest in (1970.0, 1900.0):
         clocks = itertools.cycle((1980.0, lowest))
         machine = FakeMachine(arms={"a": FakeArm(device="cuda", clock_mhz=lambda clocks=clocks: next(clocks))})
-        told[lowest] = _bench(bare_model, Faulty(name="a"), machine=machine).records["a"].warnings
-    sentence = "The clock of the GPU went from 1900 to 1980 MHz while this was measured."
-    assert told == {1970.0: (), 1900.0: (sentence,)}
+        warnings[lowest] = _bench(bare_model, Faulty(name="a"), machine=machine).records["a"].warnings
+    sentence = "The clock of the GPU varied from 1900 to 1980 MHz during the measurement."
+    assert warnings == {1970.0: (), 1900.0: (sentence,)}
 
 
 @pytest.mark.parametrize(
-    ("cache", "flops", "copies", "word"),
+    ("cache", "flops", "copies", "recorded"),
     [
         (Cache.AUTO, 1e15, 5, "cold"),
         (Cache.AUTO, 1e3, 1, "warm"),
@@ -239,32 +242,32 @@ def test_a_clock_of_a_gpu_that_moves_is_told(bare_model: OnnxModel) -> None:
     ],
 )
 def test_cache_is_cold_where_memory_bounds(
-    bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch, cache: Cache, flops: float, copies: int, word: str
+    bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch, cache: Cache, flops: float, copies: int, recorded: str
 ) -> None:
-    """Copies of the inputs are taken in turn, unless the user says otherwise."""
+    """Copies of the inputs are used in turn, unless the user requests otherwise."""
     monkeypatch.setattr(bench_module, "cold_copies", lambda *_, **__: 5)
     machine = FakeMachine()
     roof = Ceilings(gemm_flops_per_second=flops, exps_per_second=1e15, bytes_per_second=1e9)
     plan = replace(_PLAN, cache=cache)
     found = _bench(bare_model, Faulty(name="a"), machine=machine, ceilings=roof, plan=plan)
-    assert ({job.copies for job in machine.jobs}, found.records["a"].cache) == ({copies}, word)
+    assert ({job.copies for job in machine.jobs}, found.records["a"].cache) == ({copies}, recorded)
 
 
 def test_more_threads_than_idle_cores(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No number, and no process either; within the tolerance they are timed."""
+    """No time, and no process; within the tolerance they are timed."""
     machine = FakeMachine()
-    for idle, reason in ((1.1, "2 threads were asked for, and 1.1 cores are idle."), (None, "")):
+    for idle, reason in ((1.1, "2 threads were requested, and 1.1 cores are idle."), (None, "")):
         monkeypatch.setattr(bench_module, "idle_cores", lambda idle=idle: idle)
         record = _bench(bare_model, Faulty(name="a"), machine=machine, threads=2).records["a"]
-        told = reason or "this system does not tell how busy it is, and several threads need an idle one."
-        assert (record.outcome, record.reason) == (Outcome.SKIPPED, f"Undecidable on this machine now: {told}")
+        text = reason or "this system does not report its load, and several threads need an idle one."
+        assert (record.outcome, record.reason) == (Outcome.SKIPPED, f"Undecidable on this machine now: {text}")
     assert machine.processes == []
 
 
 def _bench_threads(
     model: OnnxModel, threads: Mapping[str, int], machine: FakeMachine, *, lone: bool = True
 ) -> TimedComparison:
-    """Arms of several threads beside each other, the first one being the baseline."""
+    """Arms of several thread counts; the first one is the baseline."""
     with machine.pool() as pool:
         return bench(
             [Arm(name=name, model=model, runtime=Faulty(name=name), threads=of) for name, of in threads.items()],
@@ -278,33 +281,33 @@ def _bench_threads(
 
 
 def test_one_thread_is_timed_where_two_are_not(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The arm of two threads is skipped by itself; the others have a baseline of one thread, and are told so."""
+    """Only the arm of two threads is skipped; the others have a baseline of one thread, and a warning."""
     monkeypatch.setattr(bench_module, "idle_cores", lambda: 1.1)
     machine = FakeMachine(arms={"slow": _arm(2.0)})
     found = _bench_threads(bare_model, {"two": 2, "one": 1, "slow": 1}, machine).records
     assert found["two"].outcome is Outcome.SKIPPED
-    assert found["two"].reason == "Undecidable on this machine now: 2 threads were asked for, and 1.1 cores are idle."
+    assert found["two"].reason == "Undecidable on this machine now: 2 threads were requested, and 1.1 cores are idle."
     assert (found["slow"].verdict, found["slow"].baseline) == (RatioVerdict.SLOWER, "one")
     assert found["one"].warnings == ("The baseline two was skipped, so ratios refer to one.",)
     alone = _bench_threads(bare_model, {"one": 1, "two": 2}, FakeMachine(), lone=False).records
     assert [one.outcome for one in alone.values()] == [Outcome.OK, Outcome.SKIPPED]
 
 
-def test_one_thread_is_timed_again_where_others_came(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_is_timed_again_on_a_busy_machine(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cores were idle at the start and not afterwards: arms of one thread do not need them."""
     monkeypatch.setattr(bench_module, "idle_cores", lambda: 2.0)
     monkeypatch.setattr("sdpa_onnx.measure.machine_load.OthersLoad.share", lambda _: 0.3)
     found = _bench_threads(bare_model, {"one": 1, "two": 2, "more": 1}, FakeMachine()).records
     assert [one.outcome for one in found.values()] == [Outcome.OK, Outcome.SKIPPED, Outcome.OK]
     assert found["two"].reason == (
-        "Undecidable on this machine now: others used the machine in all but 0 of 6 blocks of a launch."
+        "Undecidable on this machine now: other processes used the machine in all but 0 of 6 blocks of a launch."
     )
     assert found["more"].blocks == 6
 
 
 @pytest.mark.parametrize("bad", ["a", "b"])
 def test_a_lone_survivor_is_not_timed(bare_model: OnnxModel, bad: str) -> None:
-    """Where a comparison was asked for and one arm of two does not load, be it the baseline, seconds are enough."""
+    """If one arm of two does not load, even the baseline, the comparison ends after seconds."""
     machine = FakeMachine(arms={bad: FakeArm(fails=_ALL)})
     found = _bench_threads(bare_model, {"a": 1, "b": 1}, machine, lone=False).records
     good = found["b" if bad == "a" else "a"]
@@ -315,8 +318,8 @@ def test_a_lone_survivor_is_not_timed(bare_model: OnnxModel, bad: str) -> None:
     assert _bench_threads(bare_model, {"a": 1}, FakeMachine(), lone=False).records["a"].outcome is Outcome.OK
 
 
-def test_the_least_is_told_once(bare_model: OnnxModel) -> None:
-    """As soon as the first launch is known: 4 launches of 6 blocks, in which 3 processes are visited for 4 ms each."""
+def test_shortest_time_is_reported_once(bare_model: OnnxModel) -> None:
+    """After the first launch: 4 launches of 6 blocks, in which 3 processes are visited for 4 ms each."""
     notes: list[str] = []
     with FakeMachine().pool() as pool:
         bench(
@@ -335,14 +338,14 @@ def test_the_least_is_told_once(bare_model: OnnxModel) -> None:
 def test_others_use_the_machine_meanwhile(
     bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch, share: float, outcome: Outcome
 ) -> None:
-    """Several threads are compared over blocks in which others used less than 5 % of a core."""
+    """Several threads are compared over blocks in which other processes used less than 5 % of a core."""
     monkeypatch.setattr(bench_module, "idle_cores", lambda: 2.0)
     monkeypatch.setattr("sdpa_onnx.measure.machine_load.OthersLoad.share", lambda _: share)
     found = _bench(bare_model, Faulty(name="a"), Faulty(name="b"), threads=2).records["b"]
     assert found.outcome is outcome
     if outcome is Outcome.SKIPPED:
         assert found.reason == (
-            "Undecidable on this machine now: others used the machine in all but 0 of 6 blocks of a launch."
+            "Undecidable on this machine now: other processes used the machine in all but 0 of 6 blocks of a launch."
         )
     else:
         assert (found.clock, found.ratio_cpu) == ("wall", -1.0)
@@ -379,13 +382,13 @@ def test_every_arm_gets_the_same_inputs_and_another_length(bare_model: OnnxModel
 
 
 def test_another_length_is_prime() -> None:
-    """Batches and single queries stay; axes of one size stay of one size."""
+    """Batch sizes and single queries stay; axes of equal size stay equal."""
     sizes = {"batch_size": 4, "q_seq_len": 512, "kv_seq_len": 512, "past_seq_len": 1, "more": 2}
     assert longer(sizes) == {"batch_size": 4, "q_seq_len": 521, "kv_seq_len": 521, "past_seq_len": 1, "more": 3}
 
 
 def test_record_says_what_was_timed(bare_model: OnnxModel) -> None:
-    """Case, sizes, type, form, opset, options and environment stand in the record; torch has no form."""
+    """The record has case, sizes, type, form, opset, options and environment; torch has no form."""
     with FakeMachine().pool() as pool:
         arms = [
             Arm(name="a", model=bare_model, runtime=get_runtime("ort-cpu"), options={"mlas.x": "1"}, environment="old"),
@@ -402,17 +405,17 @@ def test_record_says_what_was_timed(bare_model: OnnxModel) -> None:
 
 @pytest.mark.parametrize(("names", "baseline"), [("aa", "a"), ("a", "b")])
 def test_names_that_do_not_fit(bare_model: OnnxModel, names: str, baseline: str) -> None:
-    """Two arms of one name would be one record; a ratio to what was not timed is refused."""
+    """Two arms of one name would be one record; a ratio to an arm that is not timed is refused."""
     with pytest.raises(PlanError) as caught:
         _bench(bare_model, *(Faulty(name=name) for name in names), baseline=baseline)
-    assert str(caught.value) == f"Arms are {', '.join(names)}, the baseline is '{baseline}'. Each arm once, please."
+    assert str(caught.value) == f"Arms are {', '.join(names)}, the baseline is '{baseline}'. Pass each arm once."
 
 
 def test_name_of_the_clone(bare_model: OnnxModel) -> None:
-    """An arm of its name would be taken for it."""
+    """An arm of its name would be confused with it."""
     with pytest.raises(PlanError) as caught:
         _bench(bare_model, Faulty(name="a"), Faulty(name=CLONE), baseline="a")
-    assert str(caught.value) == f"No arm can be called '{CLONE}': every comparison has one. Give it another name."
+    assert str(caught.value) == f"No arm can be called '{CLONE}': every comparison has one. Choose another name."
 
 
 def _written_out(*, softmaxes: int = 1) -> OnnxModel:

@@ -1,4 +1,4 @@
-"""Operations counted from shapes, against counts made by hand."""
+"""Operations counted from shapes, compared with counts by hand."""
 
 import onnx
 import pytest
@@ -70,7 +70,7 @@ def test_weights_alone() -> None:
 
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_gemm_counts_as_a_product(transposed: int) -> None:
-    """A Gemm is the same product whichever way its weight lies."""
+    """A Gemm is the same product with or without a transposed weight."""
     import numpy as np
 
     weight = np.ones((5, 4) if transposed else (4, 5), np.float32)
@@ -81,8 +81,8 @@ def test_gemm_counts_as_a_product(transposed: int) -> None:
     assert work.useful_flops == 2 * 3 * 4 * 5
 
 
-def test_unknown_shape_is_said_not_guessed() -> None:
-    """Where the graph does not state a shape there is no count."""
+def test_unknown_shape_is_not_guessed() -> None:
+    """If the graph does not state a shape there is no count."""
     proto = onnx.load_from_string(product().SerializeToString())
     node = helper.make_node("MatMul", ["y", "w"], ["z"])
     proto.graph.node.append(node)

@@ -1,4 +1,4 @@
-"""Files of arms: a temporary folder that may find no room."""
+"""Files of arms in a temporary folder, and the error if the disk is full."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "reason"),
     [
         (
             errno.ENOSPC,
@@ -24,8 +24,8 @@ from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
         (errno.EACCES, "Permission denied."),
     ],
 )
-def test_no_room(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch, number: int, told: str) -> None:
-    """A full disk is told as one, and how to use another."""
+def test_no_room(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch, number: int, reason: str) -> None:
+    """The error names a full disk, and how to use another one."""
 
     def full(folder: Path, _: object) -> Path:
         raise OSError(number, os.strerror(number), folder)
@@ -34,4 +34,4 @@ def test_no_room(bare_model: OnnxModel, monkeypatch: pytest.MonkeyPatch, number:
     arm = Arm(name="a", model=bare_model, runtime=get_runtime("ort-cpu"))
     with JobFolder() as files, pytest.raises(FolderError) as caught:
         files.job(arm, {"Q": np.zeros(2)}, threads=1)
-    assert str(caught.value) == f"Cannot write {files._folder.name}: {told}"
+    assert str(caught.value) == f"Cannot write {files._folder.name}: {reason}"
