@@ -143,7 +143,7 @@ def _show(done: "Conversion", forms: "Sequence[FormRecord]", output: Path, *, as
 def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None) -> None:
     """Print the attentions, the table of forms and the proof."""
     from sdpa_onnx.core.records.records import Outcome
-    from sdpa_onnx.report.run.form_table import attentions_alike, limits_of_chosen, told_forms
+    from sdpa_onnx.report.run.form_table import attention_names, forms_to_print, limits_of_chosen
 
     printed: set[str] = set()
     lines = {
@@ -155,7 +155,7 @@ def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None)
         alike.setdefault(lines[record.node].replace(record.node, ""), []).append(record)
     for records in alike.values():
         names = [record.node for record in records]
-        print(f"  {attentions_alike(names)}: {lines[names[0]]}")
+        print(f"  {attention_names(names)}: {lines[names[0]]}")
         for warning in dict.fromkeys(warning for record in records for warning in record.warnings):
             if warning not in printed:
                 print(f"  warning: {warning}")
@@ -163,7 +163,7 @@ def _print(done: "Conversion", forms: "Sequence[FormRecord]", opset: int | None)
     for line in _opset_lines(done, opset):
         print(line)
     if any(form.median_seconds for form in forms):
-        show_records(told_forms(forms), as_json=False)
+        show_records(forms_to_print(forms), as_json=False)
         for line in limits_of_chosen(forms):
             print(f"warning: {line}")
     if done.proof is not None:

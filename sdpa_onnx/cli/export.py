@@ -55,6 +55,9 @@ Shapes = Annotated[
     list[str],
     typer.Option("--shape", metavar="NAME=2x16x512", help="Sample input of a class; append :dtype if needed."),
 ]
+FormOption = Annotated[
+    FormName | None, typer.Option("--form", help="Graph form. Default: by opset.", show_default=False)
+]
 ElementType = Annotated[
     DtypeName | None,
     typer.Option("--dtype", help="Element type. Default: float32, or the type that a class has.", show_default=False),
@@ -110,9 +113,7 @@ def export(
     output: Output,
     *,
     opset: Opset = None,
-    form: Annotated[
-        FormName | None, typer.Option("--form", help="Graph form. Default: by opset.", show_default=False)
-    ] = None,
+    form: FormOption = None,
     dtype: ElementType = None,
     q_num_heads: Annotated[int, typer.Option("--q-num-heads", help="sdpa: query heads.")] = 8,
     kv_num_heads: Annotated[int | None, typer.Option("--kv-num-heads", help="sdpa: key/value heads.")] = None,
@@ -193,10 +194,10 @@ def _print_shared_length(request: ExportRequest) -> None:
 
 
 def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bool) -> int:
-    from sdpa_onnx.report.run.form_table import limits_of_chosen, told_forms
+    from sdpa_onnx.report.run.form_table import forms_to_print, limits_of_chosen
 
     is_timed = any(form.median_seconds for form in exported.forms)
-    forms = exported.forms if as_json else told_forms(exported.forms) if is_timed else ()
+    forms = exported.forms if as_json else forms_to_print(exported.forms) if is_timed else ()
     show_records([exported.record, *exported.agreement, *forms], as_json=as_json)
     if is_timed and not as_json:
         for line in limits_of_chosen(exported.forms):

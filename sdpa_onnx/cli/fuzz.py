@@ -25,7 +25,7 @@ from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.records.records import Record
-    from sdpa_onnx.report.run.fuzz_text import FuzzStory
+    from sdpa_onnx.report.run.fuzz_text import FuzzReport
     from sdpa_onnx.workflows.fuzz.run import FuzzRun
     from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime
 
@@ -171,10 +171,10 @@ def _reduce_groups(run: "FuzzRun", where: "GuardedRuntime") -> bool:
     return False
 
 
-def _story(run: "FuzzRun", where: "GuardedRuntime", core_seconds: float) -> "FuzzStory":
-    from sdpa_onnx.report.run.fuzz_text import FuzzStory
+def _story(run: "FuzzRun", where: "GuardedRuntime", core_seconds: float) -> "FuzzReport":
+    from sdpa_onnx.report.run.fuzz_text import FuzzReport
 
-    return FuzzStory(
+    return FuzzReport(
         runtime=where.name,
         version=where.version(),
         seed=run.seed,
@@ -188,7 +188,7 @@ def _story(run: "FuzzRun", where: "GuardedRuntime", core_seconds: float) -> "Fuz
     )
 
 
-def _show(story: "FuzzStory", records: "Sequence[Record]", *, as_json: bool) -> None:
+def _show(story: "FuzzReport", records: "Sequence[Record]", *, as_json: bool) -> None:
     """Print the findings; with --json the summary goes to stderr."""
     from sdpa_onnx.report.run.fuzz_text import fuzz_lines, fuzz_summary
 

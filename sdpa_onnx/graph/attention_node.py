@@ -17,13 +17,13 @@ from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.site import AttentionSite
 
 __all__ = [
+    "add_scores_output",
     "attributes_of",
     "build_attention_model",
-    "give_scores",
+    "default_form",
+    "find_sites",
     "mask_kind_of",
     "minimum_opset",
-    "sites_of_nodes",
-    "usual_form",
 ]
 
 # The first opset that has the Attention operator.
@@ -40,7 +40,7 @@ def minimum_opset(spec: AttentionSpec) -> int:
     return 24 if spec.mask is MaskKind.LENGTHS else 23
 
 
-def usual_form(spec: AttentionSpec | None, opset: int) -> Literal["attention", "decomposed"]:
+def default_form(spec: AttentionSpec | None, opset: int) -> Literal["attention", "decomposed"]:
     """Default form of a spec at an opset: one Attention node if the exporter can write it, else the decomposed formula.
 
     Below the opset that adds a feature, the exporter replaces the feature by a
@@ -95,7 +95,7 @@ def build_attention_model(spec: AttentionSpec, *, opset: int, dtype: Dtype) -> i
     return ir.Model(graph, ir_version=lowest_ir_version(opset), producer_name="sdpa_onnx")
 
 
-def give_scores(model: ir.Model, spec: AttentionSpec, mode: QkOutputMode, *, name: str) -> ir.Value:
+def add_scores_output(model: ir.Model, spec: AttentionSpec, mode: QkOutputMode, *, name: str) -> ir.Value:
     """Add the scores (qk_matmul_output) as an output of a model's one Attention node.
 
     Optional outputs before the scores that the node does not have yet get an
@@ -121,7 +121,7 @@ def give_scores(model: ir.Model, spec: AttentionSpec, mode: QkOutputMode, *, nam
     return scores
 
 
-def sites_of_nodes(model: ir.Model) -> tuple[AttentionSite, ...]:
+def find_sites(model: ir.Model) -> tuple[AttentionSite, ...]:
     """Describe every standard Attention node whose head counts and widths the graph states.
 
     They are read from attributes (3-D) or static shapes (4-D). A node whose

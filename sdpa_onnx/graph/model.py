@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph.attention_node import sites_of_nodes
+from sdpa_onnx.graph.attention_node import find_sites
 from sdpa_onnx.graph.files.data_file import DataFile
 from sdpa_onnx.graph.files.external_data import FileTensor, attach_files, tensors_of
 from sdpa_onnx.graph.files.message import content_hash, serialised, to_message
@@ -258,7 +258,7 @@ def _message(path: Path) -> tuple[onnx.ModelProto, DataFile | None]:
 def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:
     text = model.metadata_props.get(SITES_KEY)
     if text is None:
-        return OnnxModel(ir=model, sites=sites_of_nodes(model), path=path)
+        return OnnxModel(ir=model, sites=find_sites(model), path=path)
     try:
         sites = msgspec.json.decode(text, type=tuple[AttentionSite, ...])
     except msgspec.MsgspecError as error:

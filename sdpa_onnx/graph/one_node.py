@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph.attention_node import sites_of_nodes
+from sdpa_onnx.graph.attention_node import find_sites
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.model import OnnxModel
@@ -149,7 +149,7 @@ def build_one_node_model(
         name=node.op_type.lower(),
     )
     model = _with_shapes(ir.Model(graph, ir_version=lowest_ir_version(node.opset), producer_name="sdpa_onnx"))
-    return OnnxModel(ir=model, sites=sites_of_nodes(model))
+    return OnnxModel(ir=model, sites=find_sites(model))
 
 
 def _input_values(

@@ -1,4 +1,4 @@
-"""What really ran in a worker, as the runtime's own session would report it."""
+"""Reports what ran in a timing worker: nodes, providers and precision, as a session of that runtime reports it."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,22 +13,22 @@ __all__ = ["RanReporter", "worker_report"]
 
 
 class RanReporter(Protocol):
-    """The request to a worker that is needed here; see `timing_worker.TimingWorker`."""
+    """A worker that can report what ran; see `timing_worker.TimingWorker`."""
 
     def ran(self, *, with_graph: bool = True) -> RanFacts: ...
 
 
 def worker_report(worker: RanReporter, model: OnnxModel, runtime: str, *, threads: int) -> RanReport:
-    """Ask a worker what ran; while the model is loaded there, and before it is stopped.
+    """Ask a worker what ran, before it is stopped.
 
     Args:
-        worker: Asked.
-        model: What it loaded.
-        runtime: Registered name of what it was loaded in.
-        threads: Those of the job.
+        worker: The worker, with the model still loaded.
+        model: The model that it loaded.
+        runtime: Registered name of its runtime.
+        threads: Threads inside one operator.
 
     Raises:
-        WorkerFailedError: As every question to a worker.
+        WorkerFailedError: If the worker does not answer.
     """
     target = ort_target(runtime, model, LoadOptions(threads=threads, purpose=Purpose.TIMING))
     if target is None:

@@ -15,7 +15,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Record, TimingRecord
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.measure.environment import environment, versions
 from sdpa_onnx.sweep.plan import cell_id
-from sdpa_onnx.sweep.store import Store, time_now
+from sdpa_onnx.sweep.store import Store, utc_timestamp
 from sdpa_onnx.workflows.bench.bench_files import BenchResult, PreparedBench
 from sdpa_onnx.workflows.timing.job_folder import Arm
 
@@ -44,7 +44,7 @@ class BenchRun:
         header = RunHeader(
             suite=_SUITE,
             plan_hash=cell_id([self._job(check.sizes) for check in prepared.checks]),
-            started=time_now(),
+            started=utc_timestamp(),
             command=command,
             environment=environment(),
             versions=versions(),
@@ -86,7 +86,9 @@ class BenchRun:
 
     def finish(self) -> None:
         """Mark the run as finished."""
-        self._store.write_header(dataclasses.replace(self._store.header, finished=time_now(), done_cells=self._done))
+        self._store.write_header(
+            dataclasses.replace(self._store.header, finished=utc_timestamp(), done_cells=self._done)
+        )
 
     def _job(self, sizes: Mapping[str, int]) -> str:
         return cell_id({"kind": _SUITE, "sizes": dict(sizes), "arms": self._arms, "seed": self._seed})

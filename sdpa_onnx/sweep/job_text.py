@@ -10,7 +10,7 @@ from sdpa_onnx.core.records.records import (
     outcome_of_error,
 )
 from sdpa_onnx.errors import SdpaOnnxError
-from sdpa_onnx.graph.attention_node import usual_form
+from sdpa_onnx.graph.attention_node import default_form
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, ModelKey, SaturationJob, TimingJob
 from sdpa_onnx.sweep.suite import CaseKey
 
@@ -87,7 +87,7 @@ def failed_agreement(job: AgreementJob, outcome: Outcome, reason: str) -> Agreem
     return AgreementRecord(
         target=job.case.target,
         case=case_words(job.case),
-        form=job.model.form or usual_form(job.model.spec, job.model.opset),
+        form=job.model.form or default_form(job.model.spec, job.model.opset),
         opset=job.model.opset,
         runtime=job.runtime,
         dtype=job.case.dtype.value,

@@ -20,7 +20,7 @@ from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
 from sdpa_onnx.sweep.plan import Job, cell_id, job_id, plan
 from sdpa_onnx.sweep.runner import PROVING_RUNTIME, Runner
-from sdpa_onnx.sweep.store import Store, complete_records, time_now
+from sdpa_onnx.sweep.store import Store, complete_records, utc_timestamp
 from sdpa_onnx.sweep.suite import Suite, cases
 
 __all__ = ["RunObserver", "open_run", "run_jobs"]
@@ -59,7 +59,7 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
     header = RunHeader(
         suite=suite.name,
         plan_hash=cell_id([job_id(job) for job in planned]),
-        started=time_now(),
+        started=utc_timestamp(),
         command=command,
         environment=environment(),
         versions=versions(),
@@ -96,7 +96,7 @@ def run_jobs(suite: Suite, store: Store, watcher: RunObserver) -> None:
         runner = Runner(store=store, ceilings=ceilings, pool=pool, calibration=calibration)
         runner.run(left, on_job=watcher.on_job, on_done=watcher.on_done)
     finished = len({record.job for record in complete_records(store.folder)})
-    store.write_header(dataclasses.replace(store.header, finished=time_now(), done_cells=finished))
+    store.write_header(dataclasses.replace(store.header, finished=utc_timestamp(), done_cells=finished))
 
 
 def _ceilings(header: RunHeader) -> Ceilings | None:

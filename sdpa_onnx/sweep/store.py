@@ -25,7 +25,7 @@ from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
 from sdpa_onnx.graph.files.whole_file import FULL_DISK_HINT, write_whole
 
-__all__ = ["Store", "is_run", "read_run", "time_now"]
+__all__ = ["Store", "is_run", "read_run", "utc_timestamp"]
 
 _HEADER = "run.json"
 _RECORDS = "records.jsonl"
@@ -147,7 +147,7 @@ class Store:
         replace_file(self.folder / _HEADER, msgspec.json.format(msgspec.json.encode(header), indent=2) + b"\n")
 
 
-def time_now() -> str:
+def utc_timestamp() -> str:
     """The current time for a header: ISO 8601 in UTC, to the second."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 

@@ -13,11 +13,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from sdpa_onnx.errors import ExportError
-from sdpa_onnx.torch_export.capture import evaluating
+from sdpa_onnx.torch_export.capture import eval_mode
 from sdpa_onnx.torch_export.quiet import quiet
 from sdpa_onnx.torch_export.source_line import SourceLine, innermost_user_line
 
-__all__ = ["AttentionCall", "WithScales", "attention_calls"]
+__all__ = ["AttentionCall", "ModuleWithScales", "attention_calls"]
 
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
@@ -49,14 +49,14 @@ def attention_calls(module: nn.Module, args: Sequence[object], kwargs: Mapping[s
     """
     recorder = _CallRecorder()
     try:
-        with evaluating(module), quiet(), recorder:
+        with eval_mode(module), quiet(), recorder:
             module(*args, **kwargs)
     except Exception as error:  # whatever the user's code raises
         raise ExportError(f"The module does not run at these sizes: {type(error).__name__}: {error}.") from error
     return recorder.calls
 
 
-class WithScales(nn.Module):
+class ModuleWithScales(nn.Module):
     """A module whose attention calls use these scales instead of their own, in the order of the calls.
 
     Args:

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from sdpa_onnx.torch_export.replace_function import replaced
 from sdpa_onnx.torch_export.source_line import SourceLine, innermost_user_line
 
-__all__ = ["BakedSizes", "TracedBakedAxis", "listen"]
+__all__ = ["BakedSizes", "TracedBakedAxis", "record_baked_sizes"]
 
 _AXIS = re.compile(r"L\['(?P<parameter>\w+)'\](?P<path>(?:\[[^\]]+\])*)\.size\(\)\[(?P<axis>\d+)\]")
 
@@ -75,7 +75,7 @@ class BakedSizes:
 
 
 @contextlib.contextmanager
-def listen() -> Iterator[BakedSizes]:
+def record_baked_sizes() -> Iterator[BakedSizes]:
     """Hear every specialisation that torch.export makes while the context is open.
 
     Twin to look at when torch changes: `ShapeEnv._set_replacement` (a size became

@@ -10,19 +10,27 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as symbolic_config
 from torch.utils import _pytree as pytree
 
-from sdpa_onnx.torch_export.baked import BakedSizes, listen
+from sdpa_onnx.torch_export.baked import BakedSizes, record_baked_sizes
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs, enlarged
 from sdpa_onnx.torch_export.failures import baked_axes, baked_error, forward_error, number_error, trace_error
 from sdpa_onnx.torch_export.quiet import quiet
 from sdpa_onnx.torch_export.scale_by_size import ScaleBySize, sizes_as_tensors
 
-__all__ = ["Axes", "capture", "equal_symbols", "evaluating", "run_once", "small_sizes_stay_dynamic", "with_usual_sizes"]
+__all__ = [
+    "Axes",
+    "capture",
+    "equal_symbols",
+    "eval_mode",
+    "run_once",
+    "small_sizes_stay_dynamic",
+    "with_enlarged_sizes",
+]
 
 Axes = Mapping[str, tuple[int, ...]]
 
 
 @contextlib.contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def eval_mode(module: nn.Module) -> Iterator[None]:
     """Put the module into eval mode without gradients, and restore its training flags afterwards."""
     training = [(part, part.training) for part in module.modules()]
     fastpath = torch.backends.mha.get_fastpath_enabled()
@@ -51,7 +59,7 @@ def run_once(module: nn.Module, inputs: BoundInputs) -> None:
         raise forward_error(error, type(module).__name__) from error
 
 
-def with_usual_sizes(module: nn.Module, inputs: BoundInputs, axes: Axes) -> BoundInputs:
+def with_enlarged_sizes(module: nn.Module, inputs: BoundInputs, axes: Axes) -> BoundInputs:
     """Enlarge sizes of 0 and 1 on dynamic axes, if the module runs with the result."""
     larger = enlarged(inputs, axes)
     if larger is None:
@@ -89,7 +97,7 @@ def capture(module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozens
         ExportError: If forward branches on tensor values, or specialises an axis.
     """
     name = type(module).__name__
-    with quiet(), listen() as heard:
+    with quiet(), record_baked_sizes() as heard:
         try:
             program = _trace(module, inputs, axes, heard)
         except Exception as error:  # torch.export raises bare RuntimeError, ValueError and its own

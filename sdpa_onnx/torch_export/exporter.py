@@ -15,7 +15,7 @@ from torch import nn
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.errors import ExportError
-from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset, usual_form
+from sdpa_onnx.graph.attention_node import build_attention_model, default_form, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.graph.site import AttentionSite
@@ -23,16 +23,16 @@ from sdpa_onnx.torch_export.bound_inputs import BoundInputs, axis_roles, bind_in
 from sdpa_onnx.torch_export.capture import (
     Axes,
     capture,
-    evaluating,
+    eval_mode,
     run_once,
     small_sizes_stay_dynamic,
-    with_usual_sizes,
+    with_enlarged_sizes,
 )
 from sdpa_onnx.torch_export.fx_normalise import DynamicWidthError
 from sdpa_onnx.torch_export.linked_axes import input_dims, linked_axes, named_sizes
 from sdpa_onnx.torch_export.modules import ScaledDotProductAttention
 from sdpa_onnx.torch_export.onnx_tidy import rename_dims, rename_value, symbol_names
-from sdpa_onnx.torch_export.translate import Translation, sign, translate
+from sdpa_onnx.torch_export.translate import Translation, translate, write_metadata
 
 __all__ = ["HIGHEST_OPSET", "LOWEST_OPSET", "export_module", "export_spec"]
 
@@ -78,7 +78,7 @@ def export_module(
     model = translation.model
     roles = [(name, axis_roles(name, leaf)) for name, leaf in inputs.leaves().items()]
     rename_dims(model, symbol_names(model, roles, _aliases(module, traced, translation)))
-    sign(model, translation.sites, from_torch=True)
+    write_metadata(model, translation.sites, from_torch=True)
     model.metadata_props[TRACED_KEY] = msgspec.json.encode(_traced_sizes(model, traced)).decode()
     return OnnxModel(ir=model, sites=translation.sites, source=module, bind=inputs.with_tensors)
 
@@ -112,7 +112,7 @@ def export_spec(
             f"Form 'attention' needs opset 23 to 25, got opset {opset}.",
             hint="Use form 'decomposed', or a higher opset.",
         )
-    if form == "attention" and usual_form(spec, opset) != form:
+    if form == "attention" and default_form(spec, opset) != form:
         raise ExportError(
             f"The Attention operator of opset {opset} cannot express this attention.",
             hint=f"Use opset {minimum_opset(spec)}, or form 'decomposed'.",
@@ -124,7 +124,7 @@ def export_spec(
     else:
         model = _traced_spec(module, form, opset, dtype)
     sites = (_spec_site(spec),)
-    sign(model, sites, from_torch=not native)
+    write_metadata(model, sites, from_torch=not native)
     return OnnxModel(ir=model, sites=sites, source=module)
 
 
@@ -153,9 +153,9 @@ def _export(
     module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]], opset: int
 ) -> tuple[Translation, BoundInputs]:
     """Trace and translate; returns also the traced sample, in which sizes of 0 and 1 are enlarged."""
-    with evaluating(module):
+    with eval_mode(module):
         run_once(module, inputs)
-        usual = with_usual_sizes(module, inputs, axes)
+        usual = with_enlarged_sizes(module, inputs, axes)
         try:
             return _traced(module, usual, axes, guesses, opset), usual
         except DynamicWidthError:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sdpa_onnx.core.attention.axis_links import find_links
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs
-from sdpa_onnx.torch_export.capture import evaluating
+from sdpa_onnx.torch_export.capture import eval_mode
 from sdpa_onnx.torch_export.quiet import quiet
 
 __all__ = ["input_dims", "linked_axes", "named_sizes"]
@@ -58,7 +58,7 @@ def linked_axes(module: nn.Module, inputs: BoundInputs, dims: Dims) -> dict[str,
         tensors = [_resized(leaf, axes, sizes) for leaf, axes in zip(inputs.leaves().values(), dims, strict=True)]
         args, kwargs = inputs.with_tensors(tensors)
         try:
-            with evaluating(module), quiet():
+            with eval_mode(module), quiet():
                 module(*args, **kwargs)
         except Exception:  # noqa: BLE001  # a module may raise anything at mismatched sizes
             return False

@@ -11,11 +11,11 @@ from onnx_ir.traversal import RecursiveGraphIterator
 
 __all__ = [
     "detach_tensors",
+    "remove_taps",
     "rename_dims",
     "rename_value",
     "strip_metadata",
     "symbol_names",
-    "take_out_taps",
 ]
 
 # torch's symbols of sizes: s70 (from an input), u3 (from data).
@@ -47,7 +47,7 @@ def detach_tensors(model: ir.Model) -> None:
             value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
 
 
-def take_out_taps(model: ir.Model, num_outputs: int) -> list[ir.Value]:
+def remove_taps(model: ir.Model, num_outputs: int) -> list[ir.Value]:
     """Remove the outputs after the module's own, and return all former outputs.
 
     A removed output that is an initializer gets an Identity node, so that it

@@ -13,11 +13,11 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from sdpa_onnx.errors import ExportError
-from sdpa_onnx.torch_export.capture import evaluating
+from sdpa_onnx.torch_export.capture import eval_mode
 from sdpa_onnx.torch_export.quiet import quiet
 from sdpa_onnx.torch_export.source_line import SourceLine, innermost_user_line
 
-__all__ = ["SizeNumber", "size_number"]
+__all__ = ["SizeDependentNumber", "find_size_dependent_number"]
 
 # Calls in which an integer is an operand; in other calls it is a size or an axis, which a graph can compute.
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "truediv", "true_divide", "rdiv", "rtruediv", "pow"})
@@ -26,7 +26,7 @@ Call = tuple[Sequence[object], Mapping[str, object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeNumber:
+class SizeDependentNumber:
     """A number that differs between two runs, and the source line that passed it to PyTorch."""
 
     first: float
@@ -34,7 +34,7 @@ class SizeNumber:
     where: SourceLine | None
 
 
-def size_number(module: nn.Module, first: Call, second: Call) -> SizeNumber | None:
+def find_size_dependent_number(module: nn.Module, first: Call, second: Call) -> SizeDependentNumber | None:
     """The first number passed to PyTorch that differs between two runs; None if there is none.
 
     Raises:
@@ -46,7 +46,7 @@ def size_number(module: nn.Module, first: Call, second: Call) -> SizeNumber | No
             return None  # the code took another branch, so the calls cannot be compared
         for before, after in zip(numbers, others, strict=True):
             if before != after and not math.isnan(before):
-                return SizeNumber(first=before, second=after, where=where)
+                return SizeDependentNumber(first=before, second=after, where=where)
     return None
 
 
@@ -54,7 +54,7 @@ def _recorded_calls(module: nn.Module, call: Call) -> list[tuple[str, list[float
     recorder = _CallRecorder()
     args, kwargs = call
     try:
-        with evaluating(module), quiet(), recorder:
+        with eval_mode(module), quiet(), recorder:
             module(*args, **kwargs)
     except Exception as error:  # whatever the user's code raises
         raise ExportError(f"The module does not run at these sizes: {type(error).__name__}: {error}.") from error

@@ -17,11 +17,11 @@ from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.torch_export.capture import equal_symbols
 from sdpa_onnx.torch_export.failures import translation_error
 from sdpa_onnx.torch_export.fx_attention import Taps, TracedAttention, equal_lengths, normalise_attentions, tap
-from sdpa_onnx.torch_export.onnx_tidy import detach_tensors, rename_value, strip_metadata, take_out_taps
+from sdpa_onnx.torch_export.onnx_tidy import detach_tensors, remove_taps, rename_value, strip_metadata
 from sdpa_onnx.torch_export.quiet import quiet
 from sdpa_onnx.version import __version__
 
-__all__ = ["Translation", "sign", "translate"]
+__all__ = ["Translation", "translate", "write_metadata"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def translate(program: ExportedProgram, *, name: str, opset: int, input_names: S
     model: ir.Model = written.model
     strip_metadata(model)
     detach_tensors(model)
-    outputs = take_out_taps(model, taps.num_outputs)
+    outputs = remove_taps(model, taps.num_outputs)
     for value, input_name in zip(list(model.graph.inputs), input_names, strict=True):
         rename_value(model, value, input_name)
     if not model.graph.outputs:
@@ -74,7 +74,7 @@ def translate(program: ExportedProgram, *, name: str, opset: int, input_names: S
     return Translation(model=model, sites=sites, aliases=aliases)
 
 
-def sign(model: ir.Model, sites: Sequence[AttentionSite], *, from_torch: bool) -> None:
+def write_metadata(model: ir.Model, sites: Sequence[AttentionSite], *, from_torch: bool) -> None:
     """Write the metadata: version, exporter, opset, and the sites and spec of the attentions."""
     model.metadata_props["sdpa_onnx.version"] = __version__
     model.metadata_props["sdpa_onnx.exporter"] = (

@@ -8,7 +8,7 @@ import pytest
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.errors import ExportError
-from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset, sites_of_nodes
+from sdpa_onnx.graph.attention_node import build_attention_model, find_sites, minimum_opset
 from tests.graph.models import RULED, SPECS
 
 _ROUNDS = [
@@ -24,7 +24,7 @@ def test_spec_survives_the_graph(spec: AttentionSpec, opset: int, dtype: Dtype) 
     """A node built from a spec is read as the same spec, from the proto too."""
     model = build_attention_model(spec, opset=opset, dtype=dtype)
     for read in (model, ir.from_proto(ir.to_proto(model))):
-        (site,) = sites_of_nodes(read)
+        (site,) = find_sites(read)
         assert site.spec == spec
         assert (site.query, site.key, site.value, site.output) == ("Q", "K", "V", "Y")
         assert (site.attn_mask is not None) == (spec.mask in (MaskKind.BOOL, MaskKind.FLOAT))
@@ -42,7 +42,7 @@ def test_node_is_valid_onnx(spec: AttentionSpec) -> None:
 def test_rule_comes_back_as_its_number() -> None:
     """A graph keeps the number of a scale, not its rule."""
     model = build_attention_model(RULED, opset=23, dtype=Dtype.FLOAT32)
-    assert sites_of_nodes(model)[0].spec == dataclasses.replace(RULED, scale=0.125)
+    assert find_sites(model)[0].spec == dataclasses.replace(RULED, scale=0.125)
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_unknown_widths_are_left_out() -> None:
     """A node whose head count is unknown has no site."""
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     model.graph.inputs[0].shape = ir.Shape(["batch_size", "heads", "q_seq_len", 8])
-    assert sites_of_nodes(model) == ()
+    assert find_sites(model) == ()
 
 
 def test_impossible_heads_are_left_out() -> None:
     """A node whose heads do not divide the width has no site, and raises no error."""
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     model.graph.inputs[1].shape = ir.Shape(["batch_size", 3, "kv_seq_len", 8])
-    assert sites_of_nodes(model) == ()
+    assert find_sites(model) == ()
 
 
 def test_rank_2_inputs_are_left_out() -> None:
@@ -77,7 +77,7 @@ def test_rank_2_inputs_are_left_out() -> None:
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     for value in model.graph.inputs:
         value.shape = ir.Shape(["q_seq_len", 8])
-    assert sites_of_nodes(model) == ()
+    assert find_sites(model) == ()
 
 
 @pytest.mark.parametrize(
@@ -89,4 +89,4 @@ def test_attribute_of_a_wrong_type_is_left_out(attribute: ir.Attr) -> None:
     """A node with an attribute of the wrong type has no site, and raises no error."""
     model = build_attention_model(SPECS["plain"], opset=23, dtype=Dtype.FLOAT32)
     model.graph[0].attributes[attribute.name] = attribute
-    assert sites_of_nodes(model) == ()
+    assert find_sites(model) == ()

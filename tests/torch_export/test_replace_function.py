@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from sdpa_onnx.torch_export.baked import listen
+from sdpa_onnx.torch_export.baked import record_baked_sizes
 from sdpa_onnx.torch_export.replace_function import replaced
 from sdpa_onnx.torch_export.scale_by_size import sizes_as_tensors
 
@@ -55,7 +55,7 @@ def test_no_trace_of_an_export_is_left() -> None:
 
     places = [(ShapeEnv, "_set_replacement"), (SymNode, "guard_float"), (math, "log"), (math, "sqrt")]
     before = [vars(owner)[name] for owner, name in places]
-    with contextlib.suppress(KeyError), listen(), sizes_as_tensors():
+    with contextlib.suppress(KeyError), record_baked_sizes(), sizes_as_tensors():
         assert all(vars(owner)[name] is not old for (owner, name), old in zip(places, before, strict=True))
         raise KeyError
     assert [vars(owner)[name] for owner, name in places] == before

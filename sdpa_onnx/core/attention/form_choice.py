@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-__all__ = ["TIE", "LengthSplit", "RacedArm", "best_overall", "split_by_length", "winner"]
+__all__ = ["TIE", "LengthSplit", "RacedArm", "best_overall", "fastest_simple_arm", "split_by_length"]
 
 # A simpler form that may be this much slower than the fastest counts as equal: a paired comparison on a
 # shared machine cannot resolve less, and it makes no difference to a user.
@@ -49,7 +49,7 @@ class LengthSplit:
     gain: float
 
 
-def winner(raced: Sequence[RacedArm]) -> RacedArm:
+def fastest_simple_arm(raced: Sequence[RacedArm]) -> RacedArm:
     """Return the simplest arm whose interval does not exclude a tie with the fastest.
 
     Args:

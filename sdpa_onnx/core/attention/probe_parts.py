@@ -13,7 +13,16 @@ from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs, numpy_
 from sdpa_onnx.core.attention.masks import attn_bias
 from sdpa_onnx.core.attention.spec import AttentionCase, Layout, MaskKind
 
-__all__ = ["ProbeDraft", "codes", "empty_rows", "hidden_from_all", "hiding", "one_hot", "visible_keys", "with_logits"]
+__all__ = [
+    "ProbeDraft",
+    "codes",
+    "hidden_from_all",
+    "mask_rows",
+    "one_hot",
+    "random_mask",
+    "visible_keys",
+    "with_logits",
+]
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
@@ -56,7 +65,7 @@ class ProbeDraft:
             query=inputs.query.astype(np.float64),
             key=inputs.key.astype(np.float64),
             value=inputs.value.astype(np.float64),
-            attn_mask=hiding(case, rng),
+            attn_mask=random_mask(case, rng),
             nonpad_kv_seqlen=_lengths(case, rng),
         )
 
@@ -78,7 +87,7 @@ def _placed(case: AttentionCase, array: Array) -> Array:
     return np.ascontiguousarray(array.transpose(0, 2, 1, 3)).reshape(batch_size, seq_len, num_heads * width)
 
 
-def hiding(case: AttentionCase, rng: np.random.Generator) -> Array | None:
+def random_mask(case: AttentionCase, rng: np.random.Generator) -> Array | None:
     """Draw a mask that hides keys on the left, in holes, on the right and one key from every query.
 
     Each row keeps at least one visible key if its position allows one.
@@ -138,7 +147,7 @@ def _lengths(case: AttentionCase, rng: np.random.Generator) -> Array | None:
     return lengths.astype(np.int64)
 
 
-def empty_rows(case: AttentionCase, draft: ProbeDraft) -> ProbeDraft:
+def mask_rows(case: AttentionCase, draft: ProbeDraft) -> ProbeDraft:
     """Hide every key from the first, middle and last query, and from the first sample if there are several."""
     if draft.nonpad_kv_seqlen is not None:
         lengths = draft.nonpad_kv_seqlen.copy()

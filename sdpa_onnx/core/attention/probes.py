@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sdpa_onnx.core.attention import reading_applies as when
+from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs, numpy_dtype
 from sdpa_onnx.core.attention.probe_parts import (
     Float64,
     ProbeDraft,
     codes,
-    empty_rows,
     hidden_from_all,
+    mask_rows,
     one_hot,
     visible_keys,
     with_logits,
@@ -90,7 +90,7 @@ def _poison(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraf
 
 
 def _masked_rows(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
-    return empty_rows(case, replace(draft, value=rng.uniform(1.0, 2.0, _value_shape(case))))
+    return mask_rows(case, replace(draft, value=rng.uniform(1.0, 2.0, _value_shape(case))))
 
 
 def _lowest_mask(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:

@@ -10,13 +10,13 @@ import numpy as np
 
 from sdpa_onnx.core.attention.spec import AttentionSpec
 
-__all__ = ["scale_doubt", "size_functions", "stored"]
+__all__ = ["fixed_scale_reason", "round_to_float32", "size_functions"]
 
 # Without known sizes, no longer length is tried: above it, 1/sqrt(n) is dense among float32 numbers.
 _LONGEST = 1 << 16
 
 
-def stored(scale: float) -> float:
+def round_to_float32(scale: float) -> float:
     """Round a scale to float32, the type of ONNX attributes and constants."""
     return float(np.float32(scale))
 
@@ -39,7 +39,7 @@ def size_functions(size: int, head_dim: int) -> dict[str, float]:
     return scales
 
 
-def scale_doubt(spec: AttentionSpec, lengths: Iterable[int] | None) -> str:
+def fixed_scale_reason(spec: AttentionSpec, lengths: Iterable[int] | None) -> str:
     """Explain why a constant scale may be valid for one length only; "" if there is no reason.
 
     1, 1/sqrt(d_k) and 1/d_k follow known rules and never raise a doubt.
@@ -54,13 +54,13 @@ def scale_doubt(spec: AttentionSpec, lengths: Iterable[int] | None) -> str:
         >>> scale_doubt(spec, None)
         'scale 0.0625 is not 1/sqrt(d_k) = 0.125; it equals 1/n for a length n = 16 and may be fixed to that length'
     """
-    scale, width = stored(spec.scale_value), spec.head_dim
-    if not 0.0 < scale < math.inf or scale in {stored(rule) for rule in (1.0, width**-0.5, 1 / width)}:
+    scale, width = round_to_float32(spec.scale_value), spec.head_dim
+    if not 0.0 < scale < math.inf or scale in {round_to_float32(rule) for rule in (1.0, width**-0.5, 1 / width)}:
         return ""
     candidates = _integer_lengths(scale) if lengths is None else sorted({size for size in lengths if size > 1})
     for size in candidates:
         for formula, value in size_functions(size, width).items():
-            if stored(value) == scale:
+            if round_to_float32(value) == scale:
                 return (
                     f"scale {scale:.6g} is not 1/sqrt(d_k) = {width**-0.5:.6g}; it equals {formula} for a length "
                     f"n = {size} and may be fixed to that length"

@@ -20,7 +20,7 @@ from sdpa_onnx.core.records.records import Record, TimingRecord
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.core.timing.holm import holm
 
-__all__ = ["TimeQuestion", "paired_questions", "stored_questions", "time_gate"]
+__all__ = ["TimeComparison", "paired_comparisons", "stored_comparisons", "time_gate"]
 
 # A proven difference below this counts as equal. Source: METHOD B.4.
 _LEAST_EFFECT = 0.01
@@ -33,7 +33,7 @@ _NOISY_EVIDENCE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeQuestion:
+class TimeComparison:
     """Whether one arm is slower in HEAD: the data of the test.
 
     Args:
@@ -47,23 +47,23 @@ class TimeQuestion:
     beside: TimingRecord | None = None
 
 
-def paired_questions(timed: Sequence[tuple[TimingRecord, TimingRecord]]) -> Iterator[TimeQuestion]:
+def paired_comparisons(timed: Sequence[tuple[TimingRecord, TimingRecord]]) -> Iterator[TimeComparison]:
     """Yield one question per pair of BASE and HEAD timed interleaved with BASE as the baseline."""
     for before, now in timed:
         failed = before.outcome.is_failure and now.outcome is Outcome.OK
         effect = f"BASE did not run: {before.reason}" if failed else paired_effect(now)
-        yield TimeQuestion(of=now, effect=effect, beside=before)
+        yield TimeComparison(of=now, effect=effect, beside=before)
 
 
-def stored_questions(
+def stored_comparisons(
     base: Sequence[Record], head: Sequence[Record], machines: tuple[Machine, Machine], pinned: str
-) -> Iterator[TimeQuestion]:
+) -> Iterator[TimeComparison]:
     """Yield one question per arm that both runs timed, except the baseline."""
     sides = [[record for record in side if isinstance(record, TimingRecord)] for side in (base, head)]
     for match in match_records(*sides):
         if not match.base or not match.head or match.head[0].arm == match.head[0].baseline:
             continue
-        yield TimeQuestion(of=match.head[0], effect=_stored(match, sides, machines, pinned))
+        yield TimeComparison(of=match.head[0], effect=_stored(match, sides, machines, pinned))
 
 
 def _stored(
@@ -87,7 +87,7 @@ def _pin(record: TimingRecord, side: Sequence[TimingRecord]) -> TimingRecord | N
     return next((one for one in same if one.arm == record.baseline and one.outcome is Outcome.OK), None)
 
 
-def time_gate(questions: Sequence[TimeQuestion], limits: GateLimits) -> list[GateRecord]:
+def time_gate(questions: Sequence[TimeComparison], limits: GateLimits) -> list[GateRecord]:
     """Create a gate record for every question; the false alarm rate holds for all of them together."""
     shifted = [_p_value(one.effect, limits) for one in questions if isinstance(one.effect, Effect)]
     adjusted = iter(holm(shifted))
@@ -108,14 +108,14 @@ def _p_value(effect: Effect, limits: GateLimits) -> float:
     return min(1.0, replace(effect.estimate, log_ratio=away).p_value() * limits.alpha / effect.alpha)
 
 
-def _without(one: TimeQuestion, reason: str) -> GateRecord:
+def _without(one: TimeComparison, reason: str) -> GateRecord:
     """Create the gate record for a comparison without a ratio."""
     if one.beside is None:
         return gate_record(Gate.TIME, GateVerdict.NOT_COMPARABLE, one.of, evidence=f"Not comparable: {reason}")
     return gate_record(Gate.TIME, GateVerdict.UNDECIDED, one.of, evidence=reason)
 
 
-def _answered(one: TimeQuestion, effect: Effect, p_value: float, comparisons: int, limits: GateLimits) -> GateRecord:
+def _answered(one: TimeComparison, effect: Effect, p_value: float, comparisons: int, limits: GateLimits) -> GateRecord:
     low, high = effect.estimate.interval(effect.alpha)
     bar = 1 + limits.margin
     proven = p_value <= limits.alpha

@@ -12,7 +12,7 @@ from sdpa_onnx.core.compare.gate_graph import graph_gate
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gate_memory import memory_gate
 from sdpa_onnx.core.compare.gate_row import with_outcome
-from sdpa_onnx.core.compare.gate_time import TimeQuestion, paired_questions, stored_questions, time_gate
+from sdpa_onnx.core.compare.gate_time import TimeComparison, paired_comparisons, stored_comparisons, time_gate
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord
 from sdpa_onnx.core.records.records import Record, TimingRecord
 
@@ -35,7 +35,7 @@ def compare_stored(base: RunSide, head: RunSide, limits: GateLimits, *, pinned: 
         limits: Allowed changes.
         pinned: Arm or runtime that did not change between the runs.
     """
-    questions = list(stored_questions(base.records, head.records, (base.machine, head.machine), pinned))
+    questions = list(stored_comparisons(base.records, head.records, (base.machine, head.machine), pinned))
     return _gate_records(base.records, head.records, questions, limits)
 
 
@@ -52,11 +52,11 @@ def compare_paired(
         timed: Timings of BASE and HEAD in one interleaved comparison with BASE as the baseline.
         limits: Allowed changes.
     """
-    return _gate_records(base, head, list(paired_questions(timed)), limits)
+    return _gate_records(base, head, list(paired_comparisons(timed)), limits)
 
 
 def _gate_records(
-    base: Sequence[Record], head: Sequence[Record], questions: Sequence[TimeQuestion], limits: GateLimits
+    base: Sequence[Record], head: Sequence[Record], questions: Sequence[TimeComparison], limits: GateLimits
 ) -> list[GateRecord]:
     gates: tuple[tuple[Gate, Iterable[GateRecord]], ...] = (
         (Gate.AGREEMENT, agreement_gate(base, head)),

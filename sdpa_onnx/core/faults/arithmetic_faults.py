@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention import reading_applies as when
+from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, softmax
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout

@@ -15,14 +15,14 @@ from sdpa_onnx.core.attention.inputs import AttentionInputs, numpy_dtype
 from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks
 from sdpa_onnx.core.attention.precision import PRECISIONS, Precision, find_precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
-from sdpa_onnx.core.faults.diagnosis_fit import Blocks, ExplainedOutput, look_at
-from sdpa_onnx.core.faults.diagnosis_places import describe_places
+from sdpa_onnx.core.faults.diagnosis_fit import Blocks, ExplainedOutput, select_queries
 from sdpa_onnx.core.faults.diagnosis_systematic import are_systematic, common_factor
+from sdpa_onnx.core.faults.error_places import describe_places
 from sdpa_onnx.core.faults.reading_blocks import after_change
 from sdpa_onnx.core.faults.reading_inputs import with_spec
 from sdpa_onnx.core.faults.readings import Reading, readings_for
 from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
-from sdpa_onnx.core.judge.nan_places import hold_nan
+from sdpa_onnx.core.judge.nan_places import contains_nan
 from sdpa_onnx.core.records.verdicts import Verdict
 
 __all__ = ["Explanation", "explain"]
@@ -87,7 +87,7 @@ def explain(spec: AttentionSpec, inputs: AttentionInputs, actual: Array, *, prec
         places that fits the elements that no NaN reaches; None if none fits.
     """
     declared = find_precision(precision)
-    subject = look_at(spec, inputs, actual, declared)
+    subject = select_queries(spec, inputs, actual, declared)
     if subject is None:
         return None
     agreement = _judged(subject, inputs, actual, declared)
@@ -111,7 +111,7 @@ def _judged(subject: ExplainedOutput, inputs: AttentionInputs, actual: Array, de
     def blocks(spec: AttentionSpec, inputs: AttentionInputs, **_: object) -> Iterator[HeadBlock]:
         return head_blocks(spec, inputs, rows=subject.rows)
 
-    if hold_nan(inputs):
+    if contains_nan(inputs):
         expectation = expect(subject.spec, inputs, precision=declared)
     else:
         every = actual.shape[2] if subject.spec.layout is Layout.BNSH else actual.shape[1]

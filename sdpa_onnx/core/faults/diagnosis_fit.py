@@ -16,9 +16,9 @@ from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.attention.stages import stages_of
 from sdpa_onnx.core.judge.bounds import bound_block
-from sdpa_onnx.core.judge.nan_places import hold_nan, nan_places, take_nan_out
+from sdpa_onnx.core.judge.nan_places import contains_nan, nan_places, replace_nan
 
-__all__ = ["Blocks", "ExplainedOutput", "ReadingValues", "look_at", "outputs_of"]
+__all__ = ["Blocks", "ExplainedOutput", "ReadingValues", "outputs_of", "select_queries"]
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
@@ -101,7 +101,7 @@ class ExplainedOutput:
         return not bool(np.any(outside & finite & np.isfinite(truth.bound) & ~self.excused))
 
 
-def look_at(
+def select_queries(
     spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision: Precision
 ) -> ExplainedOutput | None:
     """Select the queries to compare readings on; None if the shape is wrong or the output is empty."""
@@ -125,7 +125,7 @@ def _subject(
     spec: AttentionSpec, inputs: AttentionInputs, rows: Rows, actual: Float64, precision: Precision
 ) -> ExplainedOutput:
     weight, excused = np.ones(actual.shape), np.zeros(actual.shape, dtype=bool)
-    if hold_nan(inputs):
+    if contains_nan(inputs):
         excused = _nan_shows(spec, inputs, rows, actual, precision)
         inputs = _without_nan(inputs)
     with np.errstate(all="ignore"):
@@ -144,7 +144,7 @@ def _nan_shows(
     """Find elements where a NaN in the inputs must reach the output, and where it may and does."""
     shows = np.zeros(actual.shape, dtype=bool)
     for block in head_blocks(spec, inputs, rows=rows):
-        clean, sources = take_nan_out(block)
+        clean, sources = replace_nan(block)
         found = nan_places(stages_of(clean), sources, precision)
         place = (block.batch, block.head, np.searchsorted(rows, block.rows))
         shows[place] = found.must | (found.may & np.isnan(actual[place]))

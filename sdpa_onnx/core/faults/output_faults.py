@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention import reading_applies as when
+from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode, attend
 from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind

@@ -9,7 +9,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention import reading_applies as when
+from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.faults.arithmetic_faults import ARITHMETIC_FAULTS

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sdpa_onnx.core.attention import reading_applies as when
+from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.oracle import HeadBlock
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.faults import reading_blocks as rule

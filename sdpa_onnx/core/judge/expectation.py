@@ -18,7 +18,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.attention.stages import Stages, cut_block, stages_of
 from sdpa_onnx.core.judge.bounds import BlockBound, bound_stages, overflow_limit
 from sdpa_onnx.core.judge.directions import BlockDirections, SharedErrors, directions_of
-from sdpa_onnx.core.judge.nan_places import NanPlaces, hold_nan, nan_places, take_nan_out
+from sdpa_onnx.core.judge.nan_places import NanPlaces, contains_nan, nan_places, replace_nan
 from sdpa_onnx.core.judge.shared_errors import SharedErrorsBuilder
 from sdpa_onnx.core.judge.sigma import BlockSigma, sigma_of
 
@@ -86,7 +86,7 @@ def expect(
     rows = _pick_rows(inputs, spec, rows_per_head, seed)
     blocks: list[tuple[int, int, NDArray[np.int64]]] = []
     parts: list[_Part] = []
-    holds_nan = hold_nan(inputs)
+    holds_nan = contains_nan(inputs)
     for block in blocks_of(spec, inputs, rows=rows):
         for small in cut_block(block):
             blocks.append((small.batch, small.head, small.rows))
@@ -133,7 +133,7 @@ def _part(block: HeadBlock, precision: Precision, *, holds_nan: bool) -> tuple[_
     """Compute the expectation of one part of a block; where it must be NaN, the oracle is NaN and sigma 0."""
     sources = None
     if holds_nan:
-        block, sources = take_nan_out(block)
+        block, sources = replace_nan(block)
     stages = stages_of(block)
     bound = bound_stages(stages, precision)
     sigma = sigma_of(stages, bound, precision)

@@ -15,7 +15,7 @@ from sdpa_onnx.core.attention.oracle import HeadBlock
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.stages import Stages
 
-__all__ = ["NanPlaces", "NanSources", "hold_nan", "nan_places", "take_nan_out"]
+__all__ = ["NanPlaces", "NanSources", "contains_nan", "nan_places", "replace_nan"]
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -44,13 +44,13 @@ class NanPlaces:
     may: Bool
 
 
-def hold_nan(inputs: AttentionInputs) -> bool:
+def contains_nan(inputs: AttentionInputs) -> bool:
     """Whether any floating-point array contains a NaN."""
     with np.errstate(invalid="ignore"):  # signalling NaN
         return any(array.dtype.kind not in "bui" and bool(np.isnan(array).any()) for array in inputs.named().values())
 
 
-def take_nan_out(block: HeadBlock) -> tuple[HeadBlock, NanSources]:
+def replace_nan(block: HeadBlock) -> tuple[HeadBlock, NanSources]:
     """Replace every NaN of a block by 0 and return where they were."""
     visible = ~np.isneginf(block.bias)
     query, key = np.isnan(block.query).any(1), np.isnan(block.key).any(1)

@@ -17,8 +17,8 @@ from sdpa_onnx.core.records.verdicts import Verdict
 
 __all__ = [
     "NodeAgreement",
+    "NodeExpectation",
     "NodeRule",
-    "NodeTruth",
     "format_of",
     "judge_node_output",
     "product_bound",
@@ -84,7 +84,7 @@ def format_of(dtype: np.dtype[np.generic]) -> FloatFormat | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeTruth:
+class NodeExpectation:
     """The expected output of a node, and the data that limit its rounding error.
 
     Args:
@@ -123,7 +123,7 @@ class NodeAgreement:
     evidence: str
 
 
-def judge_node_output(truth: NodeTruth, actual: Array) -> NodeAgreement:
+def judge_node_output(truth: NodeExpectation, actual: Array) -> NodeAgreement:
     """Compare one output of one node with its expected output and decide the verdict.
 
     A correctly rounded element may be off by nine roundings of itself. For other elements the limit is eight times
@@ -204,7 +204,7 @@ def _smallest(stored: FloatFormat) -> float:
 
 
 def _comparable(
-    truth: NodeTruth, exact: Float64, values: Float64, stored: FloatFormat
+    truth: NodeExpectation, exact: Float64, values: Float64, stored: FloatFormat
 ) -> tuple[NDArray[np.bool_], tuple[int, ...] | None]:
     """Find elements that can be judged by their error, and the first that is not finite without cause.
 
@@ -221,7 +221,9 @@ def _comparable(
     return np.isfinite(exact) & finite, place
 
 
-def _allowed(truth: NodeTruth, exact: Float64, judged: NDArray[np.bool_], unit: float, stored: FloatFormat) -> Float64:
+def _allowed(
+    truth: NodeExpectation, exact: Float64, judged: NDArray[np.bool_], unit: float, stored: FloatFormat
+) -> Float64:
     rounding = unit * np.abs(exact)
     if truth.rule is NodeRule.ROUNDED:
         return (_ALLOWED_TIMES + 1.0) * rounding + _smallest(stored)
@@ -255,7 +257,7 @@ def _row_errors(seen: Float64) -> Float64:
     return larger
 
 
-def _judge_integers(truth: NodeTruth, actual: Array) -> NodeAgreement:
+def _judge_integers(truth: NodeExpectation, actual: Array) -> NodeAgreement:
     step = 1.0 if truth.rule is NodeRule.QUANTISING else 0.0
     different = actual != truth.exact
     if step and actual.dtype.kind in "iu":

@@ -1,7 +1,6 @@
 """Measures the saturation of a softmax, row by row and over independent draws of keys.
 
-The inputs are logits, weights and gradient norms. The expected values are computed in
-`theory`; the comparison with the paper's claims is in `claims`.
+Expected values are in `theory`, the comparison with the paper's claims is in `claims`.
 """
 
 import math
@@ -27,10 +26,10 @@ __all__ = [
     "MeasureMeaning",
     "MeasureName",
     "RowStatistics",
+    "concatenate_rows",
     "critical_spread",
     "deviations",
     "gradient_medians",
-    "joined",
     "measure_rows",
     "summarise",
 ]
@@ -249,7 +248,7 @@ def jacobian_square(weights: Float64) -> Float64:
     return result
 
 
-def joined(blocks: Sequence[RowStatistics]) -> RowStatistics:
+def concatenate_rows(blocks: Sequence[RowStatistics]) -> RowStatistics:
     """Concatenate the rows of several blocks of one draw."""
     return RowStatistics(
         **{name: np.concatenate([getattr(block, name) for block in blocks]) for name in RowStatistics.__slots__}

@@ -13,7 +13,7 @@ from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
-from sdpa_onnx.graph.lower.lower import build_form, free_prefix, put, refusal
+from sdpa_onnx.graph.lower.lower import build_form, free_prefix, insert_form, refusal
 from sdpa_onnx.graph.lower.operands import AttentionLengths
 from sdpa_onnx.graph.nodes import Nodes
 
@@ -68,7 +68,7 @@ def lower_by_length(
     )
     for name, value in zip(wanted, outputs, strict=True):
         value.type = getattr(attention, name).type or ir.TensorType(attention.query.dtype or ir.DataType.FLOAT)
-    return put(
+    return insert_form(
         model, attention, nodes, replace(FormOutputs(output=outputs[0]), **dict(zip(wanted, outputs, strict=True)))
     )
 

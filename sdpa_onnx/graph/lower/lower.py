@@ -21,7 +21,7 @@ from sdpa_onnx.graph.lower.remove import remove_unread
 from sdpa_onnx.graph.nodes import Nodes
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
 
-__all__ = ["build_form", "current", "free_prefix", "lower", "needed_opset", "put", "refusal"]
+__all__ = ["build_form", "free_prefix", "insert_form", "lower", "needed_opset", "refusal", "with_current_values"]
 
 _CONTRIB_VERSION = 1
 # Metadata key of a replaced value, for its replacement: other attentions may still refer to the old value.
@@ -70,13 +70,13 @@ def lower(
     Raises:
         ExportError: If the form cannot express the attention.
     """
-    attention = current(attention)
+    attention = with_current_values(attention)
     opset = model.opset_imports.get("", 0)
     reason = refusal(attention, form, opset=opset, options=options)
     if reason is not None:
         raise ExportError(f"Attention '{attention.name}' cannot be written as '{form}': {reason}")
     nodes = Nodes(free_prefix(model, f"{attention.name}/{form}"))
-    return put(model, attention, nodes, build_form(nodes, attention, form, opset=opset, options=options))
+    return insert_form(model, attention, nodes, build_form(nodes, attention, form, opset=opset, options=options))
 
 
 def build_form(
@@ -87,7 +87,7 @@ def build_form(
     return built
 
 
-def put(model: ir.Model, attention: GraphAttention, nodes: Nodes, built: FormOutputs) -> GraphAttention:
+def insert_form(model: ir.Model, attention: GraphAttention, nodes: Nodes, built: FormOutputs) -> GraphAttention:
     """Insert built nodes in place of an attention, see `lower`.
 
     Args:
@@ -113,7 +113,7 @@ def put(model: ir.Model, attention: GraphAttention, nodes: Nodes, built: FormOut
     return replace(attention, **changed)
 
 
-def current(attention: GraphAttention) -> GraphAttention:
+def with_current_values(attention: GraphAttention) -> GraphAttention:
     """The attention with its current values: an input may be the output of another attention that was replaced."""
     values = {field.name: getattr(attention, field.name) for field in fields(attention)}
     found: dict[str, Any] = {name: _current(value) for name, value in values.items() if isinstance(value, ir.Value)}

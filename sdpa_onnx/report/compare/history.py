@@ -11,7 +11,7 @@ from sdpa_onnx.core.compare.history import History
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.report.compare.history_chart import history_charts
 from sdpa_onnx.report.compare.history_text import history_sentences, history_tables
-from sdpa_onnx.report.text.escape_control import visible
+from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.report.text.markdown_parts import inert, table_block
 from sdpa_onnx.report.text.svg import CHART_FOLDER, to_svg
 from sdpa_onnx.report.text.table import Table
@@ -70,7 +70,7 @@ def history_page(history: History, drawn: Mapping[str, str]) -> str:
     tables = [{"table": table, "rows": _rows(table)} for table in history_tables(history)]
     page: str = pages.from_string(text).render(
         title=_TITLE,
-        sentences=[visible(one) for one in history_sentences(history)],
+        sentences=[escape_control(one) for one in history_sentences(history)],
         charts=list(drawn.values()),
         tables=tables,
     )
@@ -117,4 +117,6 @@ def history_data(history: History) -> list[dict[str, Any]]:
 def _rows(table: Table) -> list[list[str]]:
     """Rows, each with the heading of its section in front if the table has section headings."""
     rows = [(section.heading, row) for section in table.sections for row in section.rows]
-    return [[visible(cell) for cell in ([heading] if table.heading else []) + list(row)] for heading, row in rows]
+    return [
+        [escape_control(cell) for cell in ([heading] if table.heading else []) + list(row)] for heading, row in rows
+    ]

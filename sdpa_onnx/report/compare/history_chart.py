@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sdpa_onnx.core.compare.history import History, HistoryGroup, HistorySeries
 from sdpa_onnx.report.compare.history_text import case_words, group_words, marks
 from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, in_rows
-from sdpa_onnx.report.text.escape_control import visible
+from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.report.text.labels import series_name
 from sdpa_onnx.report.text.ticks import ticks
 
@@ -106,7 +106,7 @@ def _quoted(name: str) -> str:
     """A string literal of Vega's expression language, which is that of JSON."""
     import msgspec
 
-    return msgspec.json.encode(visible(name)).decode()
+    return msgspec.json.encode(escape_control(name)).decode()
 
 
 def _rules(group: HistoryGroup) -> "list[alt.Chart]":

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.report.compare.gate_report import GateReport, place, summary, verdict_label
-from sdpa_onnx.report.text.escape_control import visible
+from sdpa_onnx.report.text.escape_control import escape_control
 
 __all__ = ["render_junit"]
 
@@ -80,4 +80,4 @@ def _counts(report: GateReport, rows: list[GateRecord]) -> dict[str, str]:
 
 
 def _xml(text: str) -> str:
-    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", visible(text))
+    return _NO_XML.sub("\N{REPLACEMENT CHARACTER}", escape_control(text))

@@ -10,18 +10,18 @@ from sdpa_onnx.report.text.labels import join_words
 from sdpa_onnx.report.text.number_text import count, duration, ratio_text
 from sdpa_onnx.report.text.table import Column, Section, Table
 
-__all__ = ["attentions_alike", "form_table", "limits_of_chosen", "told_forms"]
+__all__ = ["attention_names", "form_table", "forms_to_print", "limits_of_chosen"]
 
 # Cell for "does not apply here".
 _NONE = "-"
 
 
-def attentions_alike(names: Sequence[str]) -> str:
+def attention_names(names: Sequence[str]) -> str:
     """One attention by its name, several by their number and the first."""
     return names[0] if len(names) == 1 else f"{len(names)} attentions (first: {names[0]})"
 
 
-def told_forms(records: Sequence[FormRecord]) -> list[FormRecord]:
+def forms_to_print(records: Sequence[FormRecord]) -> list[FormRecord]:
     """The records to print: attentions with the same table once, without warnings (see `limits_of_chosen`)."""
     by_site: dict[str, list[FormRecord]] = {}
     for record in records:
@@ -34,9 +34,7 @@ def told_forms(records: Sequence[FormRecord]) -> list[FormRecord]:
         else:
             same.append(site)
     return [
-        msgspec.structs.replace(row, site=attentions_alike(sites), warnings=())
-        for sites, rows in tables
-        for row in rows
+        msgspec.structs.replace(row, site=attention_names(sites), warnings=()) for sites, rows in tables for row in rows
     ]
 
 

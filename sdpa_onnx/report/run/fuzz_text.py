@@ -8,14 +8,14 @@ from sdpa_onnx.workflows.fuzz.groups import FuzzGroup
 from sdpa_onnx.workflows.fuzz.records import evidence_of, repeat_command
 from sdpa_onnx.workflows.fuzz.run import CaseResult
 
-__all__ = ["FuzzStory", "fuzz_lines", "fuzz_summary"]
+__all__ = ["FuzzReport", "fuzz_lines", "fuzz_summary"]
 
 # The error message of a runtime may contain a whole graph.
 _LONGEST_MESSAGE = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FuzzStory:
+class FuzzReport:
     """The results of a fuzz run that the report prints.
 
     Args:
@@ -45,7 +45,7 @@ class FuzzStory:
         return sum(self.counts.values())
 
 
-def fuzz_lines(story: FuzzStory, width: int) -> Iterator[str]:
+def fuzz_lines(story: FuzzReport, width: int) -> Iterator[str]:
     """Each group with its smallest case and the command that repeats it, then the summary."""
     for group in story.groups:
         for line in _group(group, story, width):
@@ -55,7 +55,7 @@ def fuzz_lines(story: FuzzStory, width: int) -> Iterator[str]:
         yield from paragraph(sentence, width)
 
 
-def fuzz_summary(story: FuzzStory) -> list[str]:
+def fuzz_summary(story: FuzzReport) -> list[str]:
     """The number of cases by result, the rate, and the command that continues the run."""
     rates = [f"{story.done / seconds:,.0f}" if seconds > 0.0 else "?" for seconds in _both(story)]
     shown = [one for one in CaseResult if one is not CaseResult.NOT_JUDGED or story.counts.get(one, 0)]
@@ -72,18 +72,18 @@ def _cases(number: int) -> str:
     return "case" if number == 1 else "cases"
 
 
-def _both(story: FuzzStory) -> tuple[float, float]:
+def _both(story: FuzzReport) -> tuple[float, float]:
     return story.wall_seconds, story.core_seconds
 
 
-def _range(story: FuzzStory) -> str:
+def _range(story: FuzzReport) -> str:
     if not story.done:
         return ""
     stopped = "" if story.is_finished else ", stopped early"
     return f" (numbers {story.start:,} to {story.next_number - 1:,}{stopped})"
 
 
-def _group(group: FuzzGroup, story: FuzzStory, width: int) -> Iterator[str]:
+def _group(group: FuzzGroup, story: FuzzReport, width: int) -> Iterator[str]:
     finding = group.smallest
     yield from bullet(_short(f"{group.count:,} {_cases(group.count)}: {group.title}"), width)
     what = f"{finding.case_id}, {finding.words}, {finding.source}"

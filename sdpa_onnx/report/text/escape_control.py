@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-__all__ = ["visible", "visible_throughout"]
+__all__ = ["escape_control", "escape_control_throughout"]
 
 # Control characters except tab and newline (C0, DEL, C1), those that set the direction of writing, line and paragraph
 # separators; lone surrogates, which cannot be encoded, and U+FFFE and U+FFFF, which XML cannot hold. Sources: Unicode
@@ -13,7 +13,7 @@ _HARMFUL = re.compile(
 )
 
 
-def visible(text: str) -> str:
+def escape_control(text: str) -> str:
     r"""Replace every control character by the replacement character.
 
     Example:
@@ -23,14 +23,14 @@ def visible(text: str) -> str:
     return _HARMFUL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def visible_throughout(value: Any) -> Any:
-    """Apply `visible` to every string in plain dicts and lists, keys included."""
+def escape_control_throughout(value: Any) -> Any:
+    """Apply `escape_control` to every string in plain dicts and lists, keys included."""
     match value:
         case str():
-            return visible(value)
+            return escape_control(value)
         case dict():
-            return {visible_throughout(key): visible_throughout(one) for key, one in value.items()}
+            return {escape_control_throughout(key): escape_control_throughout(one) for key, one in value.items()}
         case list():
-            return [visible_throughout(one) for one in value]
+            return [escape_control_throughout(one) for one in value]
         case _:
             return value

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from sdpa_onnx.report.text.escape_control import visible
+from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.report.text.table import Table
 
 __all__ = ["code_span", "escaped", "fenced", "inert", "table_block", "table_row"]
@@ -45,7 +45,7 @@ def table_row(cells: Sequence[str]) -> str:
 
 def escaped(text: str) -> str:
     """Escape Markdown and HTML."""
-    line = visible(" ".join(text.split()))
+    line = escape_control(" ".join(text.split()))
     for mark, safe in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("`", "\\`")):
         line = line.replace(mark, safe)
     return line
@@ -60,7 +60,7 @@ def inert(text: str) -> str:
 
 def code_span(text: str) -> str:
     """Text in a code span; backticks in the text cannot end it."""
-    line = visible(" ".join(text.split()))
+    line = escape_control(" ".join(text.split()))
     ticks = "`" * (_longest(line) + 1)
     space = " " if line.startswith("`") or line.endswith("`") else ""
     return f"{ticks}{space}{line}{space}{ticks}"
@@ -69,7 +69,7 @@ def code_span(text: str) -> str:
 def fenced(text: str) -> str:
     """A command as a code block; backticks in the command cannot end it."""
     fence = "`" * max(3, _longest(text) + 1)
-    return f"{fence}sh\n{visible(text)}\n{fence}"
+    return f"{fence}sh\n{escape_control(text)}\n{fence}"
 
 
 def _longest(text: str) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
-from sdpa_onnx.report.text.escape_control import visible
+from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.report.text.layout import TextLine, Tone
 
 __all__ = ["print_line", "print_lines"]
@@ -21,7 +21,9 @@ def print_lines(lines: Iterable[TextLine], console: Console) -> None:
 
 def print_line(console: Console, line: TextLine, *, style: str | None = None) -> None:
     """Print one line unchanged: no markup, no highlighting, not cut at the width."""
-    text = Text(_printable(visible(line.text), console.encoding), style=_STYLES[line.tone] if style is None else style)
+    text = Text(
+        _printable(escape_control(line.text), console.encoding), style=_STYLES[line.tone] if style is None else style
+    )
     console.print(text, soft_wrap=True, highlight=False)
 
 

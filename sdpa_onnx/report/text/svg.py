@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.report.text.escape_control import visible_throughout
+from sdpa_onnx.report.text.escape_control import escape_control_throughout
 
 if TYPE_CHECKING:
     import altair as alt
@@ -21,5 +21,5 @@ def to_svg(chart: "alt.HConcatChart | alt.ConcatChart") -> str:
     import vl_convert  # late: loads a JavaScript engine
 
     # A control character in a name would abort the process inside vl_convert, not raise.
-    svg: str = vl_convert.vegalite_to_svg(json.dumps(visible_throughout(json.loads(chart.to_json()))))
+    svg: str = vl_convert.vegalite_to_svg(json.dumps(escape_control_throughout(json.loads(chart.to_json()))))
     return svg + "\n"

@@ -1,4 +1,4 @@
-"""Our own errors on their way to the parent. Used in our own environment only."""
+"""Sends errors of our own classes from a worker to its parent process. Used in our own environment only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["reported_errors"]
 
 @contextlib.contextmanager
 def reported_errors() -> Iterator[None]:
-    """Report our own errors as they are, which are whole sentences; the cause names the node that failed."""
+    """Send the message of our own errors unchanged; the cause names the node that failed."""
     try:
         yield
     except SdpaOnnxError as error:

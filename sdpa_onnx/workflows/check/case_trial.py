@@ -25,7 +25,7 @@ from sdpa_onnx.core.judge.cache_agreement import judge_present
 from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
 from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import CaseError, NoAnswerError, SessionError
-from sdpa_onnx.graph.attention_node import build_attention_model, give_scores, minimum_opset
+from sdpa_onnx.graph.attention_node import add_scores_output, build_attention_model, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported
@@ -304,7 +304,7 @@ def trial_model(trial: CaseTrial, inputs: AttentionInputs | None = None) -> Onnx
     if inputs is not None and inputs.attn_mask is not None:
         _shape_mask(graph, trial.case, inputs.attn_mask)
     if trial.qk_mode is not None:
-        give_scores(graph, spec, trial.qk_mode, name=QK_OUTPUT)
+        add_scores_output(graph, spec, trial.qk_mode, name=QK_OUTPUT)
     return load_model(graph)
 
 

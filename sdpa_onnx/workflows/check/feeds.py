@@ -164,13 +164,13 @@ def runs_at(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]) -> bool:
     """Whether the module runs on these arrays; True if the model has no module."""
     if model.source is None or model.bind is None:
         return True
-    from sdpa_onnx.torch_export.capture import evaluating
+    from sdpa_onnx.torch_export.capture import eval_mode
     from sdpa_onnx.torch_export.quiet import quiet
 
     module = cast("nn.Module", model.source)
     args, kwargs = arguments_of(model, feeds)
     try:
-        with evaluating(module), quiet():
+        with eval_mode(module), quiet():
             module(*args, **kwargs)
     except Exception:  # noqa: BLE001  # a module may raise anything at sizes that do not fit
         return False

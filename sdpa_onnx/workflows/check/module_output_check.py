@@ -153,14 +153,14 @@ def _same(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
 def _run(module: "torch.nn.Module", bind: Bind | None, feeds: Arrays, *, wide: bool) -> list[NDArray[np.generic]]:
     import torch
 
-    from sdpa_onnx.torch_export.capture import evaluating
+    from sdpa_onnx.torch_export.capture import eval_mode
 
     arguments = [torch.from_numpy(np.ascontiguousarray(array)) for array in feeds.values()]
     if wide:
         arguments = [a.double() if a.is_floating_point() else a for a in arguments]
     try:
         # As it is exported: the fused encoder operators of torch.nn return NaN where a row has no visible key.
-        with evaluating(module), torch.inference_mode():
+        with eval_mode(module), torch.inference_mode():
             args, kwargs = bind(arguments) if bind is not None else (tuple(arguments), {})
             result: Any = module(*args, **kwargs)
     except Exception as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import onnx_ir as ir
 
-from sdpa_onnx.core.attention.form_choice import TIE, winner
+from sdpa_onnx.core.attention.form_choice import TIE, fastest_simple_arm
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.records.form_records import FormRecord
@@ -147,7 +147,7 @@ def _rejection(time: RaceTime, race_: FormRace, choice: FormChoice) -> str:
         return time.failure
     if time.is_rough:
         return f"{time.ratio:.2f} x the fastest in its first calls; not measured further."
-    best = winner(race_.raced)
+    best = fastest_simple_arm(race_.raced)
     if time.ratio_low > TIE:
         return f"{time.ratio:.2f} x the fastest."
     return f"As fast as '{best.arm}' within the interval; '{choice.label}' is simpler or better over all sizes."

@@ -18,7 +18,7 @@ from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.core.records.verdicts import Conformity, Verdict
 from sdpa_onnx.errors import SessionError
-from sdpa_onnx.graph.attention_node import build_attention_model, give_scores, mask_kind_of
+from sdpa_onnx.graph.attention_node import add_scores_output, build_attention_model, mask_kind_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.ir_version import lowest_ir_version
 from sdpa_onnx.graph.lower.lower import lower
@@ -202,7 +202,7 @@ def bare_attention(
             if role in named:
                 named[role].shape = _with_axis(named[role], 0, 1)
     mode = problem.scores_mode
-    scores = None if mode is None else give_scores(model, spec, mode, name=QK_OUTPUT)
+    scores = None if mode is None else add_scores_output(model, spec, mode, name=QK_OUTPUT)
     outputs = {value.name: value for value in node.outputs}
     attention = GraphAttention(
         name=name,

@@ -14,7 +14,7 @@ from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import FoundAttention
-from sdpa_onnx.graph.lower.lower import current
+from sdpa_onnx.graph.lower.lower import with_current_values
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite
@@ -147,7 +147,7 @@ def _lowered(
     result = model
     if converted:
         _declare_as(model.ir, graph)
-        sites = tuple(current(one).site for one in kept.values())
+        sites = tuple(with_current_values(one).site for one in kept.values())
         names = {one.name for one in converted}
         assumed = [one.assumes for one in lifted.found if one.attention and one.attention.name in names and one.assumes]
         _note(graph, sites, strategy, assumed, opset=opset)

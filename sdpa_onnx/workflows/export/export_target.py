@@ -16,7 +16,7 @@ from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, FormRecord, Outcome
 from sdpa_onnx.errors import ExportError
-from sdpa_onnx.graph.attention_node import usual_form
+from sdpa_onnx.graph.attention_node import default_form
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
@@ -90,7 +90,7 @@ def export_target(
     if isinstance(target, str) and target in entry_names():
         target = find_entry(target).spec
     if isinstance(target, AttentionSpec):
-        by_torch = form if form in _BY_TORCH else usual_form(target, opset)
+        by_torch = form if form in _BY_TORCH else default_form(target, opset)
         made = export_spec(target, opset=opset, form=_BY_TORCH[by_torch], dtype=dtype or Dtype.FLOAT32)
         if has_one_length(target, form):
             made = _of_one_length(made)

@@ -16,7 +16,7 @@ from sdpa_onnx.catalog import CATALOG, CatalogEntry
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import FolderError, RecordFormatError, SdpaOnnxError
-from sdpa_onnx.graph.attention_node import minimum_opset, usual_form
+from sdpa_onnx.graph.attention_node import default_form, minimum_opset
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.export.export_target import export_target
@@ -94,7 +94,7 @@ def exported(spec: AttentionSpec, opset: int, form: Form | None = None) -> OnnxM
     """
     if form is not None:
         return export_target(spec, opset=opset, form=form, dtype=Dtype.FLOAT32)
-    usual = usual_form(spec, opset)
+    usual = default_form(spec, opset)
     if opset >= _ATTENTION_OPSET and usual == "decomposed":
         return None
     return export_target(spec, opset=opset, form=usual, dtype=Dtype.FLOAT32)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.judge.node_rule import (
     NodeAgreement,
+    NodeExpectation,
     NodeRule,
-    NodeTruth,
     format_of,
     judge_node_output,
 )
@@ -165,20 +165,20 @@ class _Spans:
 
     def _truths(
         self, group: Sequence[ir.Node], feeds: Mapping[str, Array], outputs: Sequence[str]
-    ) -> dict[str, NodeTruth] | NoReference:
+    ) -> dict[str, NodeExpectation] | NoReference:
         wide = {name: widened(array) for name, array in feeds.items()}
         exact = self._chain(group, wide, self._walk.exact)
         own = self._chain(group, feeds, self._walk.reference.own)
         perturbed = self._chain(group, moved(feeds, self._walk.unit), self._walk.exact)
         if isinstance(exact, NoReference):
             return exact
-        truths: dict[str, NodeTruth] = {}
+        truths: dict[str, NodeExpectation] = {}
         for name in outputs:
             dtype = self._walk.values[name].dtype
             is_float = format_of(dtype) is not None
             own_result = None if isinstance(own, NoReference) else own[name]
             changed = None if isinstance(perturbed, NoReference) else perturbed[name]
-            truths[name] = NodeTruth(
+            truths[name] = NodeExpectation(
                 rule=NodeRule.OTHER,
                 exact=exact[name] if is_float or own_result is None else own_result,
                 own=own_result,

@@ -16,7 +16,7 @@ from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
 from sdpa_onnx.core.attention.oracle import attend
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec
-from sdpa_onnx.core.judge.node_rule import NodeRule, NodeTruth, format_of, product_bound, rule_of, working_unit
+from sdpa_onnx.core.judge.node_rule import NodeExpectation, NodeRule, format_of, product_bound, rule_of, working_unit
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.attention_node import spec_of_node
 from sdpa_onnx.graph.model import OnnxModel
@@ -52,7 +52,7 @@ class NodeStep:
 
     node: ir.Node
     reads: dict[str, Array]
-    truths: dict[str, NodeTruth] = field(default_factory=dict)
+    truths: dict[str, NodeExpectation] = field(default_factory=dict)
     attention: tuple[AttentionSpec, AttentionInputs] | None = None
     reason: str = ""
 
@@ -190,13 +190,13 @@ class NodeWalk:
 
     def _truths(
         self, node: ir.Node, reads: Mapping[str, Array], exact: Mapping[str, Array], own: Mapping[str, Array]
-    ) -> dict[str, NodeTruth]:
+    ) -> dict[str, NodeExpectation]:
         rule = rule_of(node.domain, node.op_type)
         perturbed: Mapping[str, Array] = {}
         if rule in (NodeRule.OTHER, NodeRule.PRODUCT) and node.op_type != "Attention":
             found = self.reference.exact(node, moved(reads, self.unit))
             perturbed = {} if isinstance(found, NoReference) else found
-        truths: dict[str, NodeTruth] = {}
+        truths: dict[str, NodeExpectation] = {}
         for value in node.outputs:
             name = value.name or ""
             if name not in exact:
@@ -205,7 +205,7 @@ class NodeWalk:
             dtype = _dtype(value, own.get(name), fallback)
             is_float = format_of(dtype) is not None
             changed = perturbed.get(name)
-            truths[name] = NodeTruth(
+            truths[name] = NodeExpectation(
                 rule=rule,
                 exact=widened(exact[name]) if is_float else own.get(name, exact[name]),
                 own=own.get(name),

@@ -19,9 +19,9 @@ from sdpa_onnx.core.saturation.measures import (
     LEAST_DRAWS,
     LIMIT_Z,
     RowStatistics,
+    concatenate_rows,
     deviations,
     gradient_medians,
-    joined,
     measure_rows,
     summarise,
 )
@@ -291,7 +291,7 @@ def _add_draw(found: _Found, source: WeightSource, draw: KeyDraw, gradients: Seq
                 query_gradient=query_gradient,
             )
         )
-    found.draws.append(joined(parts))
+    found.draws.append(concatenate_rows(parts))
 
 
 def _measured_record(

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention.size_functions import size_functions, stored
+from sdpa_onnx.core.attention.size_functions import round_to_float32, size_functions
 from sdpa_onnx.core.records.records import BakedSetting
 from sdpa_onnx.errors import ExportError, ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
@@ -117,15 +117,19 @@ def _place(position: int, count: int) -> str:
 
 def _was_moved(fixed: float, before: "AttentionCall | None") -> bool:
     """Whether the graph's scale is 1 because the exporter moved the module's own onto the query."""
-    return fixed == 1.0 and before is not None and stored(before.scale) != 1.0
+    return fixed == 1.0 and before is not None and round_to_float32(before.scale) != 1.0
 
 
 def _scale(
     site: str, fixed: float, call: "AttentionCall", first: _Heard | None, other: _Heard, position: int
 ) -> list[BakedSetting]:
-    if stored(fixed) == stored(call.scale):
+    if round_to_float32(fixed) == round_to_float32(call.scale):
         return []
-    traced = first if first is not None and stored(first.calls[position].scale) == stored(fixed) else None
+    traced = (
+        first
+        if first is not None and round_to_float32(first.calls[position].scale) == round_to_float32(fixed)
+        else None
+    )
     formula = _formula(call, other.sizes, fixed, traced)
     at = f" = {formula}" if formula and traced is not None else ""
     at += f", the module's own at {_words(traced.sizes)}" if traced is not None else ""
@@ -140,10 +144,10 @@ def _formula(call: "AttentionCall", sizes: Sizes, fixed: float, traced: _Heard |
     """The simple function of one axis that the module's scale is at both sizes; "" if none is."""
     for axis, size in sizes.items():
         for formula, value in size_functions(size, call.head_dim).items():
-            if stored(value) != stored(call.scale):
+            if round_to_float32(value) != round_to_float32(call.scale):
                 continue
             before = size_functions(traced.sizes[axis], call.head_dim) if traced and axis in traced.sizes else None
-            if before is None or stored(before.get(formula, fixed)) == stored(fixed):
+            if before is None or round_to_float32(before.get(formula, fixed)) == round_to_float32(fixed):
                 return formula.replace("(n", f"({axis}").replace("/n", f"/{axis}")
     return ""
 
@@ -189,7 +193,7 @@ def _by_trial(
 
 
 def _same(one: float, other: float) -> bool:
-    return stored(one) == stored(other)
+    return round_to_float32(one) == round_to_float32(other)
 
 
 def _ran(model: OnnxModel, runtime: Runtime, one: _Heard) -> tuple[_Heard, list[NDArray[np.generic]]] | None:
@@ -223,9 +227,9 @@ def _module_gives(
     outputs: list[NDArray[np.generic]],
 ) -> bool:
     """Whether the module with these scales returns what the graph returned, by the rule for outputs of a module."""
-    from sdpa_onnx.torch_export.attention_calls import WithScales
+    from sdpa_onnx.torch_export.attention_calls import ModuleWithScales
 
-    module = WithScales(copy.deepcopy(cast("nn.Module", model.source)), scales)
+    module = ModuleWithScales(copy.deepcopy(cast("nn.Module", model.source)), scales)
     truth = Float64Module.of(module, model.facts.dtype.value, model.bind)
     try:
         agreements = truth.judge(feeds, outputs)

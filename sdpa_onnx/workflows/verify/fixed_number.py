@@ -15,7 +15,7 @@ from sdpa_onnx.workflows.check.feeds import arguments_of, draw_feeds
 if TYPE_CHECKING:
     from torch import nn
 
-    from sdpa_onnx.torch_export.size_numbers import SizeNumber
+    from sdpa_onnx.torch_export.size_numbers import SizeDependentNumber
 
 __all__ = ["fixed_number"]
 
@@ -41,10 +41,12 @@ def fixed_number(
     return f"{fact}; the module computes one from a size: {own}{f' ({number.where})' if number.where else ''}."
 
 
-def _number(model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int], seed: int) -> "SizeNumber | None":
+def _number(
+    model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int], seed: int
+) -> "SizeDependentNumber | None":
     if model.source is None:
         return None
-    from sdpa_onnx.torch_export.size_numbers import size_number
+    from sdpa_onnx.torch_export.size_numbers import find_size_dependent_number
 
     # A copy: what the module remembers of these calls must not reach the judge.
     module = copy.deepcopy(cast("nn.Module", model.source))
@@ -52,6 +54,6 @@ def _number(model: OnnxModel, right: Mapping[str, int], wrong: Mapping[str, int]
         first, second = (
             arguments_of(model, draw_feeds(model, sizes, spread=1.0, seed=seed)) for sizes in (right, wrong)
         )
-        return size_number(module, first, second)
+        return find_size_dependent_number(module, first, second)
     except (ExportError, ModelError):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.attention.size_functions import scale_doubt
+from sdpa_onnx.core.attention.size_functions import fixed_scale_reason
 from sdpa_onnx.core.records.records import AttentionRecord, Outcome
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.lift.found import FoundAttention
@@ -107,7 +107,7 @@ def _site_doubt(site: AttentionSite, traced: Mapping[str, int] | None) -> str:
         single = list(traced.values())
         # A cache and the new keys make one length of keys.
         lengths = single + [sum(pair) for pair in itertools.combinations(single, 2)]
-    doubt = scale_doubt(site.spec, lengths)
+    doubt = fixed_scale_reason(site.spec, lengths)
     return f"{site.name}: {doubt}; {_PROVE}" if doubt else ""
 
 

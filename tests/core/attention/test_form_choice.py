@@ -2,7 +2,13 @@
 
 import pytest
 
-from sdpa_onnx.core.attention.form_choice import LengthSplit, RacedArm, best_overall, split_by_length, winner
+from sdpa_onnx.core.attention.form_choice import (
+    LengthSplit,
+    RacedArm,
+    best_overall,
+    fastest_simple_arm,
+    split_by_length,
+)
 
 
 def _raced(**ratios: float) -> tuple[RacedArm, ...]:
@@ -12,12 +18,12 @@ def _raced(**ratios: float) -> tuple[RacedArm, ...]:
 @pytest.mark.parametrize(("ratio", "expected"), [(1.029, "attention"), (1.032, "blocked")])
 def test_a_tie_goes_to_the_simpler_form(ratio: float, expected: str) -> None:
     """Just inside two per cent, and just outside."""
-    assert winner(_raced(attention=ratio, blocked=1.0)).arm == expected
+    assert fastest_simple_arm(_raced(attention=ratio, blocked=1.0)).arm == expected
 
 
 def test_the_fastest_wins_whatever_its_interval_is() -> None:
     """One arm is always left."""
-    assert winner([RacedArm(arm="attention", ratio=1.0, ratio_low=1.5)]).arm == "attention"
+    assert fastest_simple_arm([RacedArm(arm="attention", ratio=1.0, ratio_low=1.5)]).arm == "attention"
 
 
 def test_one_form_for_all_lengths_has_the_least_mean() -> None:

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from sdpa_onnx.core.attention.size_functions import scale_doubt, size_functions
+from sdpa_onnx.core.attention.size_functions import fixed_scale_reason, size_functions
 from sdpa_onnx.core.attention.spec import AttentionSpec, ScaleRule
 
 
 def _doubt(scale: float | ScaleRule, lengths: tuple[int, ...] | None, *, head_dim: int = 64) -> str:
-    return scale_doubt(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=head_dim, scale=scale), lengths)
+    return fixed_scale_reason(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=head_dim, scale=scale), lengths)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.precision import PRECISIONS
 from sdpa_onnx.core.judge.node_rule import (
+    NodeExpectation,
     NodeRule,
-    NodeTruth,
     judge_node_output,
     product_bound,
     rule_of,
@@ -20,7 +20,7 @@ U32 = 2.0**-24
 Float64 = NDArray[np.float64]
 
 
-def _truth(exact: object, **changes: object) -> NodeTruth:
+def _truth(exact: object, **changes: object) -> NodeExpectation:
     arguments: dict[str, object] = {
         "rule": NodeRule.OTHER,
         "exact": np.asarray(exact),
@@ -29,7 +29,7 @@ def _truth(exact: object, **changes: object) -> NodeTruth:
         "bound": None,
         "dtype": np.dtype("float32"),
     }
-    return NodeTruth(**(arguments | changes))  # type: ignore[arg-type]
+    return NodeExpectation(**(arguments | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from sdpa_onnx.core.saturation.measures import (
     GradientMedians,
     MeasureName,
     RowStatistics,
+    concatenate_rows,
     critical_spread,
     deviations,
     gradient_medians,
     jacobian_square,
-    joined,
     measure_rows,
     summarise,
 )
@@ -183,7 +183,7 @@ def test_dead_rows_are_told_by_the_scaled_median() -> None:
 
 def test_medians_and_joining() -> None:
     """Blocks of a draw are put end to end; medians go over all rows of all draws."""
-    both = joined([rows_of(np.zeros((2, 3))), rows_of(np.ones((1, 3)), gradient=5.0)])
+    both = concatenate_rows([rows_of(np.zeros((2, 3))), rows_of(np.ones((1, 3)), gradient=5.0)])
     assert both.logit_gradient.tolist() == [1.0, 1.0, 5.0]
     norms = [(np.array([1.0, 2.0]), np.array([3.0, 4.0])), (np.array([9.0]), np.array([9.0]))]
     assert gradient_medians(norms) == GradientMedians(logit=2.0, query=4.0)

@@ -17,7 +17,7 @@ from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, M
 from sdpa_onnx.core.judge.agreement import expect, judge
 from sdpa_onnx.core.judge.cache_agreement import judge_present
 from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
-from sdpa_onnx.graph.attention_node import build_attention_model, give_scores
+from sdpa_onnx.graph.attention_node import add_scores_output, build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.lower import lower
 from sdpa_onnx.graph.model import OnnxModel
@@ -82,7 +82,7 @@ class Bare:
         if self.is_self:
             _name_lengths_alike(model)
         if self.scores_mode is not None:
-            give_scores(model, self.spec, self.scores_mode, name="scores")
+            add_scores_output(model, self.spec, self.scores_mode, name="scores")
         outputs = model.graph.node(0).outputs
         model.graph.opset_imports[""] = self.opset
         given = dict(zip(("output", "present_key", "present_value", "scores"), outputs, strict=False))

@@ -12,7 +12,7 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
-from sdpa_onnx.graph.lower.lower import build_form, current, free_prefix, lower, put
+from sdpa_onnx.graph.lower.lower import build_form, free_prefix, insert_form, lower, with_current_values
 from sdpa_onnx.graph.nodes import Nodes
 from tests.graph.lower.canonical import RAGGED, Bare, Trials, drawn
 from tests.graph.models import SPECS
@@ -190,7 +190,7 @@ def test_attention_whose_input_was_replaced() -> None:
         output=outer.outputs[0],
     )
     first = lower(it.model, it.attention, Form.DECOMPOSED)
-    assert current(second).query is first.output
+    assert with_current_values(second).query is first.output
     lower(it.model, second, Form.DECOMPOSED)
     onnx.checker.check_model(ir.to_proto(it.model), full_check=True)
 
@@ -223,7 +223,7 @@ def test_one_value_for_two_outputs_is_copied() -> None:
     nodes = Nodes(free_prefix(model, "mine"))
     built = build_form(nodes, attention, Form.DECOMPOSED, opset=18)
     same = FormOutputs(output=built.output, present_key=attention.key, present_value=attention.key)
-    put(model, attention, nodes, same)
+    insert_form(model, attention, nodes, same)
     assert [value.name for value in model.graph.outputs] == ["Y", "present_key", "present_value"]
     assert attention.key.name == "K"
     onnx.checker.check_model(ir.to_proto(model))
@@ -235,7 +235,7 @@ def test_output_that_is_not_built_is_an_error() -> None:
     nodes = Nodes("mine")
     built = build_form(nodes, attention, Form.DECOMPOSED, opset=18, options=LowerOptions())
     with pytest.raises(ExportError) as caught:
-        put(model, attention, nodes, FormOutputs(output=built.output))
+        insert_form(model, attention, nodes, FormOutputs(output=built.output))
     assert str(caught.value) == "The form has no output present_key for attention 'attention'."
 
 

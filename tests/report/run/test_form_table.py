@@ -3,7 +3,7 @@
 import msgspec
 
 from sdpa_onnx.core.records.records import FormRecord, Outcome, Sizes
-from sdpa_onnx.report.run.form_table import form_table, limits_of_chosen, told_forms
+from sdpa_onnx.report.run.form_table import form_table, forms_to_print, limits_of_chosen
 from sdpa_onnx.report.run.tables import all_tables
 
 _SIZES = Sizes(batch_size=1, q_seq_len=1, kv_seq_len=1, head_dim=64, q_num_heads=8)
@@ -50,7 +50,7 @@ def test_attentions_alike_are_told_once() -> None:
     rows = [_record("attention", chosen=True, warnings=limits), _record("decomposed", warnings=("other",))]
     three = [msgspec.structs.replace(row, site=site) for site in ("a", "b", "c") for row in rows]
     three[-1] = msgspec.structs.replace(three[-1], reason="Slow.")
-    told = told_forms(three)
+    told = forms_to_print(three)
     assert [(row.site, row.arm, row.warnings) for row in told] == [
         ("2 attentions (first: a)", "attention", ()),
         ("2 attentions (first: a)", "decomposed", ()),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sdpa_onnx.report.run.fuzz_text import FuzzStory, fuzz_summary
+from sdpa_onnx.report.run.fuzz_text import FuzzReport, fuzz_summary
 from sdpa_onnx.workflows.fuzz.run import CaseResult
 
 
@@ -11,7 +11,7 @@ from sdpa_onnx.workflows.fuzz.run import CaseResult
 )
 def test_cases_are_counted(number: int, word: str) -> None:
     """One case is no cases."""
-    story = FuzzStory(
+    story = FuzzReport(
         runtime="ort-cpu",
         version="onnxruntime 1.32.0",
         seed=7,

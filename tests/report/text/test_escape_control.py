@@ -6,7 +6,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from sdpa_onnx.report.text.escape_control import visible
+from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.report.text.layout import TextLine, Tone
 from sdpa_onnx.report.text.markdown_parts import code_span, escaped, fenced, inert
 from sdpa_onnx.report.text.print_lines import print_lines
@@ -18,13 +18,13 @@ _ACTING = [chr(one) for one in (0, 7, 8, 0x1B, 0x7F, 0x9B, 0x61C, 0x200E, 0x200F
 @pytest.mark.parametrize("mark", [*_ACTING, "\ud800"], ids=ascii)
 def test_what_acts_is_replaced(mark: str) -> None:
     """By a mark that shows that something was there."""
-    assert visible(f"a{mark}b") == "a\N{REPLACEMENT CHARACTER}b"
+    assert escape_control(f"a{mark}b") == "a\N{REPLACEMENT CHARACTER}b"
 
 
 def test_what_is_seen_stays() -> None:
     """Umlauts, right-to-left letters, emoji, tab and newline are text."""
     text = "\u00e4 \u05d0\u05d1 \u6ce8\u610f \N{PILE OF POO}\tx\ny"
-    assert visible(text) == text
+    assert escape_control(text) == text
 
 
 @pytest.mark.parametrize("mark", _ACTING, ids=ascii)

@@ -11,7 +11,7 @@ from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.torch_export.size_numbers import size_number
+from sdpa_onnx.torch_export.size_numbers import find_size_dependent_number
 from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
 from tests.workflows.user_modules import ScaledByCount, ScaledByHand, qkv
 
@@ -71,4 +71,4 @@ def test_number_that_follows(module: Callable[[], nn.Module]) -> None:
 
 def test_same_sizes_have_the_same_numbers() -> None:
     """Nothing differs between two runs at one size."""
-    assert size_number(ScaledByHand(), (qkv(), {}), (qkv(), {})) is None
+    assert find_size_dependent_number(ScaledByHand(), (qkv(), {}), (qkv(), {})) is None
