@@ -35,6 +35,8 @@ List = Annotated[bool, typer.Option("--list", help="List the features and run no
 
 # Expected seconds of one row, for the remaining time only.
 _ESTIMATED_SECONDS = 0.3
+# Default of --timeout, for one row.
+_TIMEOUT_SECONDS = 20.0
 
 
 @with_exit_codes
@@ -47,7 +49,7 @@ def conformance(
     dtype: Dtypes = [],
     seed: Seed = 0,
     threads: Threads = 1,
-    timeout: Timeout = 20.0,
+    timeout: Timeout = _TIMEOUT_SECONDS,
     expect: Expect = None,
     write_expected: WriteExpected = None,
     page: Page = None,
@@ -94,6 +96,8 @@ class ConformanceOptions:
         """The command line that runs the same rows again."""
         options = {"--runtime": self.runtimes, "--only": self.only, "--operator": self.operators}
         options |= {"--opset": tuple(map(str, self.opsets)), "--dtype": self.dtypes, "--seed": (str(self.seed),)}
+        if self.timeout_seconds != _TIMEOUT_SECONDS:
+            options["--timeout"] = (f"{self.timeout_seconds:g}",)
         arguments = [part for option, values in options.items() for value in values for part in (option, value)]
         return shlex.join(["sdpa-onnx", "conformance", *arguments])
 

@@ -264,3 +264,11 @@ def test_real_rows(shell: Shell) -> None:
     text = " ".join(ended.stdout.split())
     assert ": 1 right, 1 wrong, 0 refused, 0 crashed of 2 rows" in text
     assert "--runtime ort-cpu --only causal-past-one-query --opset 23 --dtype float32\n" in ended.stdout
+
+
+def test_command_to_repeat_keeps_the_timeout(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an interruption the printed command has the same --timeout; the default is left out."""
+    plant(monkeypatch, WRONG, stops=True)
+    assert "--timeout 3" in shell("conformance", "--only", "causal", "--timeout", "3").stderr
+    plant(monkeypatch, WRONG, stops=True)
+    assert "--timeout" not in shell("conformance", "--only", "causal").stderr

@@ -33,7 +33,7 @@ targets = ["sdpa"]
 is_causal = [false, true]
 """
 
-FULL_DISK_HINT = "Free some space, then go on with --resume."
+FULL_DISK_HINT = "Free some space and repeat the command; `run` continues with --resume."
 
 HEADER = RunHeader(suite="t", started="2026-11-29T00:00:00+00:00", command="sdpa-onnx run t", planned_cells=3)
 

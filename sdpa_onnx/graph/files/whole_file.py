@@ -9,7 +9,7 @@ from sdpa_onnx.errors import FolderError, SdpaOnnxError
 
 __all__ = ["FULL_DISK_HINT", "check_target", "write_whole"]
 
-FULL_DISK_HINT = "Free some space, then go on with --resume."
+FULL_DISK_HINT = "Free some space and repeat the command; `run` continues with --resume."
 
 # Not the name of the target, which may be too long to add anything.
 _PREFIX = ".sdpa-onnx-"
