@@ -126,7 +126,7 @@ class Launch:
         Args:
             blocks: How many.
             watch_others: Whether to note in which blocks nobody else used the machine.
-            on_block: Told the number of blocks done.
+            on_block: Called with the number of finished blocks.
         """
         for arm in self.arms.values():
             arm.visits.clear()

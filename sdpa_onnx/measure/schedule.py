@@ -70,8 +70,8 @@ class Schedule:
         plan: How much is measured.
         pool: Of the workers.
         threads: Threads inside one operator; above 1 blocks in which others used the machine are noted.
-        on_progress: Told where it is.
-        on_note: Told, in the first launch, about how long everything takes at least.
+        on_progress: Called with the current step.
+        on_note: Called in the first launch with an estimate of the shortest total time.
         question: Asked of every arm, with its worker, at the end of the first launch.
         after_launch: Called after each, such as to look for other timings.
         times_survivor: Whether the only arm that did not fail to load is timed.

@@ -32,7 +32,7 @@ class OpenVino:
         return f"openvino {import_openvino().__version__.split('-')[0]}"
 
     def supports(self, model: OnnxModel) -> Supported | Unsupported:
-        """Every model is tried: what OpenVINO has no translation for is told only by its importer, at load."""
+        """Every model is tried: only the importer of OpenVINO reports what it cannot translate, at load."""
         return Supported()
 
     def load(self, model: OnnxModel, options: LoadOptions) -> OpenVinoSession:

@@ -44,7 +44,7 @@ class OrtCuda:
         return f"onnxruntime {import_onnxruntime().__version__}"
 
     def supports(self, model: OnnxModel) -> Supported | Unsupported:
-        """Every model is tried: what CUDA has no kernel for is told by `ran`, or refused at load."""
+        """Every model is tried: operators without a CUDA kernel are reported by `ran`, or refused at load."""
         return Supported()
 
     def load(self, model: OnnxModel, options: LoadOptions) -> OrtSession:

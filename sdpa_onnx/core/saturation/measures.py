@@ -41,7 +41,7 @@ Float64 = NDArray[np.float64]
 SATURATED_WEIGHT = 0.99
 # A row is dead if its gradient is below this share of the median under 1/sqrt(d_k) (METHOD D.3).
 DEAD_BELOW = 0.1
-# Smaller numbers round to zero in float16; its largest number. Source: IEEE 754-2019, table 3.5.
+# Numbers below the first round to zero in float16; the second is its largest. Source: IEEE 754-2019, table 3.5.
 FLOAT16_SMALLEST, FLOAT16_LARGEST = 2.0**-25, 65504.0
 # Rows of one draw share their keys, so standard errors follow from the scatter between draws (METHOD D.7).
 LEAST_DRAWS = 4

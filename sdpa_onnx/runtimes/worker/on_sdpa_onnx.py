@@ -99,8 +99,8 @@ class _Arm:
 
         if self._first is None:
             raise RefusalError("was not run yet")
-        told = getattr(self._first.bound, "outputs", None)
-        return to_bits(told() if told is not None else self._session.run(self._first.feeds))
+        read = getattr(self._first.bound, "outputs", None)
+        return to_bits(read() if read is not None else self._session.run(self._first.feeds))
 
     def kernel_times(self, calls: int) -> tuple[float, float]:
         """Not measured."""
