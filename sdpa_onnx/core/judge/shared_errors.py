@@ -26,7 +26,7 @@ Group = tuple[int, int]
 _ALIKE_STEPS = 2.0
 # Finer formats count as this one, because rows that close to each other share most of their rounding errors too.
 _FINEST_UNIT = 2.0**-20
-# Rows that are nearly equal are neighbours with high probability in a random projection; this many neighbours are compared.
+# Nearly equal rows are most likely neighbours in a random projection; this many neighbours are compared.
 _NEIGHBOURS = 8
 
 
