@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from sdpa_onnx.cli.main import app
@@ -32,7 +32,7 @@ def test_name_and_its_parameters(path: str) -> None:
 def test_options_of_a_command(command: str) -> None:
     """Every option has its name still."""
     group = get_command(app)
-    assert isinstance(group, typer.core.TyperGroup)
+    assert isinstance(group, TyperGroup)
     now = {
         name for parameter in group.commands[command].params for name in (*parameter.opts, *parameter.secondary_opts)
     }
