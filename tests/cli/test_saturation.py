@@ -20,8 +20,9 @@ def run(*options: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_table_and_claims() -> None:
+def test_table_and_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row for each rule, then the conclusions as a list."""
+    monkeypatch.setenv("COLUMNS", "120")  # the width of the terminal, which the environment of a test may set
     code, text = run()
     assert code == 0
     assert text.startswith("Saturation of the softmax\n")
