@@ -137,6 +137,7 @@ def test_unknown_name_offers_the_nearest() -> None:
     assert str(strange.value) == f"There is no catalog entry '0'. Known: {', '.join(entry_names())}."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes", "sizes"),
     [
@@ -161,6 +162,7 @@ def test_a_layer_without_its_feature_is_called_wrong(name: str, changes: dict[st
     assert Outcome.DISAGREES in outcomes(judged(mistaken(spec, **changes), sizes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mistral-7b/self", "gemma-2-9b/local", "gemma-2-27b/local"])
 def test_reduced_window_is_judged(name: str) -> None:
     """With a window of 7 keys at length 31: correct as exported, wrong without a window or off by one."""

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.cli import main as entry
 from sdpa_onnx.cli.error_boundary import escape_unencodable, print_message, with_exit_codes
 from sdpa_onnx.cli.show import print_json
 from sdpa_onnx.core.records.records import RuntimeRecord
@@ -85,35 +83,32 @@ def test_prints_of_a_module_go_to_stderr(shell: Shell) -> None:
     assert "noise\n" not in ended.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_ends_like_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
-) -> None:
+_SIGNALLED = """
+import signal
+from sdpa_onnx.cli import main as entry
+signal.signal(signal.{name}, signal.{before})
+entry.app = lambda **_: signal.raise_signal(signal.{name})
+entry.main()
+"""
+
+
+def _signalled(name: str, before: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, which gets a signal while the options are parsed."""
+    code = _SIGNALLED.format(name=name, before=before)
+    return subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_signal_ends_like_ctrl_c(name: str) -> None:
     """SIGTERM, SIGHUP, and Ctrl-C while the command line is parsed, cause one message and exit code 130."""
-    monkeypatch.setattr(entry, "app", lambda **_: signal.raise_signal(number))
-    # To this thread: sent to the process, it could reach another thread, later, when the handler is gone again.
-    outside = signal.signal(number, signal.SIG_DFL)  # under nohup the tests inherit an ignored SIGHUP
-    try:
-        with pytest.raises(SystemExit) as ended:
-            entry.main()
-        after = signal.getsignal(number)
-    finally:
-        signal.signal(number, outside)
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "sdpa-onnx: Interrupted.\n"
-    assert after is signal.SIG_DFL
+    done = _signalled(name, "SIG_DFL")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "sdpa-onnx: Interrupted.\n")
 
 
-def test_ignored_sighup_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_sighup_stays_ignored() -> None:
     """Under nohup a command continues when its terminal is closed."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    monkeypatch.setattr(entry, "app", lambda **_: signal.raise_signal(signal.SIGHUP))
-    try:
-        with pytest.raises(SystemExit) as ended:
-            entry.main()
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert ended.value.code == 0
+    done = _signalled("SIGHUP", "SIG_IGN")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan"])

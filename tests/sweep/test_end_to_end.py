@@ -19,6 +19,9 @@ from tests.sweep.fakes import Throwing, plant
 from tests.sweep.process import line_count, sdpa_onnx, start, wait_until
 from tests.sweep.suites import TINY, write_suite
 
+# One real run of half a minute serves most of these; `test_run` and `test_runner` test the parts.
+pytestmark = pytest.mark.slow
+
 _ONE_CASE = TINY.replace("is_causal = [false, true]", "is_causal = [true]")
 
 
@@ -123,7 +126,6 @@ def test_json_is_only_json(finished: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 def test_resuming_a_finished_run_does_nothing_more(finished: Path) -> None:
     """Resuming a finished run runs no job, keeps the records and prints the same, here as JSON."""
     records = (finished / "run" / "records.jsonl").read_bytes()
@@ -136,7 +138,6 @@ def test_resuming_a_finished_run_does_nothing_more(finished: Path) -> None:
     assert read_run(finished / "run")[0].is_finished
 
 
-@pytest.mark.slow
 def test_starting_where_a_run_is(finished: Path) -> None:
     """Without --resume a folder with a run is refused in one sentence, and left alone."""
     records = (finished / "run" / "records.jsonl").read_bytes()
@@ -146,7 +147,6 @@ def test_starting_where_a_run_is(finished: Path) -> None:
     assert (finished / "run" / "records.jsonl").read_bytes() == records
 
 
-@pytest.mark.slow
 def test_interrupt_and_go_on(tmp_path: Path) -> None:
     """Ctrl-C in the middle ends with 130 and a report of what there is; the printed command completes the run."""
     write_suite(tmp_path, _ONE_CASE)
@@ -190,7 +190,6 @@ def _kill_and_go_on(folder: Path, moments: list[float]) -> None:
     _assert_complete(folder / "run", folder / "tiny.toml")
 
 
-@pytest.mark.slow
 def test_one_kill(tmp_path: Path) -> None:
     """kill -9 right after a record was written loses no finished job, and the resumed run has each once."""
     write_suite(tmp_path, _ONE_CASE)
@@ -206,7 +205,6 @@ def test_one_kill(tmp_path: Path) -> None:
     _assert_complete(tmp_path / "run", tmp_path / "tiny.toml")
 
 
-@pytest.mark.slow
 def test_five_kills(tmp_path: Path) -> None:
     """kill -9 at five random moments, each run resumed: every planned job is there exactly once at the end."""
     write_suite(tmp_path)
