@@ -57,9 +57,9 @@ def fastest_simple_arm(raced: Sequence[RacedArm]) -> RacedArm:
 
     Example:
         >>> fast = RacedArm(arm="blocked", ratio=1, ratio_low=1)
-        >>> winner([RacedArm(arm="attention", ratio=1.5, ratio_low=1.4), fast]).arm
+        >>> fastest_simple_arm([RacedArm(arm="attention", ratio=1.5, ratio_low=1.4), fast]).arm
         'blocked'
-        >>> winner([RacedArm(arm="attention", ratio=1.03, ratio_low=1.01), fast]).arm
+        >>> fastest_simple_arm([RacedArm(arm="attention", ratio=1.03, ratio_low=1.01), fast]).arm
         'attention'
     """
     fastest = min(arm.ratio for arm in raced)

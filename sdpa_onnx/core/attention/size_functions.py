@@ -51,7 +51,7 @@ def fixed_scale_reason(spec: AttentionSpec, lengths: Iterable[int] | None) -> st
 
     Example:
         >>> spec = AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=64, scale=0.0625)
-        >>> scale_doubt(spec, None)
+        >>> fixed_scale_reason(spec, None)
         'scale 0.0625 is not 1/sqrt(d_k) = 0.125; it equals 1/n for a length n = 16 and may be fixed to that length'
     """
     scale, width = round_to_float32(spec.scale_value), spec.head_dim

@@ -17,7 +17,7 @@ def escape_control(text: str) -> str:
     r"""Replace every control character by the replacement character.
 
     Example:
-        >>> ascii(visible("model" + chr(27) + "[2J"))
+        >>> ascii(escape_control("model" + chr(27) + "[2J"))
         "'model\\ufffd[2J'"
     """
     return _HARMFUL.sub("\N{REPLACEMENT CHARACTER}", text)
