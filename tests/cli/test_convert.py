@@ -191,6 +191,7 @@ def test_identical_attentions_are_printed_once(shell: Shell) -> None:
     )
 
 
+@pytest.mark.slow
 def test_timeout_prints_a_hint(shell: Shell, foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint about --timeout is printed if a record has the outcome timed out, and only then."""
     late = ProbeOutcome(kind=Conformity.CRASHED, message="ort-cpu gave no answer in 0.1 s.", is_timeout=True)

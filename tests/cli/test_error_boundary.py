@@ -62,6 +62,7 @@ def test_no_message_without_stderr(capsys: pytest.CaptureFixture[str], monkeypat
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["1", "2"], ids=["stdout", "stderr"])
 @pytest.mark.parametrize(
     "form", [pytest.param("", id="words", marks=pytest.mark.slow), pytest.param("--json", id="json")]

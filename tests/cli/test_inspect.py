@@ -72,6 +72,7 @@ def test_scale_is_proved_against_its_module(shell: Shell) -> None:
     assert [setting["setting"] for setting in record["settings"]] == ["scale"]
 
 
+@pytest.mark.slow
 def test_export_of_a_branch_on_a_length_is_refused(shell: Shell) -> None:
     """A scale that torch.export silently fixes is found by running the file; nothing is written."""
     ended = shell("export", "mods.py:ScaledInSteps", "-o", "steps.onnx")

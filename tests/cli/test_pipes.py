@@ -24,6 +24,7 @@ def _command(arguments: list[str]) -> list[str]:
     return [sys.executable, "-m", "sdpa_onnx", *arguments]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -110,6 +110,7 @@ def test_swapped_inputs_of_a_decomposed_graph(shell: Shell) -> None:
     assert shell("verify", "wrong.onnx", "--json").code == 1
 
 
+@pytest.mark.slow
 def test_wrong_file_as_text(shell: Shell) -> None:
     """Without --json, the text has the verdict, the evidence and the file."""
     model = onnx.load("bare.onnx")

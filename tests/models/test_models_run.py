@@ -37,6 +37,7 @@ def judged(model: OnnxModel, entry: CatalogEntry) -> list[AgreementRecord]:
 _FIRST = {ROWS[name].entry: name for name in sorted(ROWS, key=lambda name: name.endswith("23"))}.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in _FIRST else pytest.param(name, marks=pytest.mark.slow) for name in ROWS]
 )

@@ -49,6 +49,7 @@ def _worst_error(model: OnnxModel, spec: AttentionSpec) -> float:
     return max(errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "opset", "form"), _ALL)
 def test_exported_spec_agrees_with_the_oracle(name: str, opset: int, form: str) -> None:
     """Every spec, form and opset is correct at sizes other than the sample's, and has the operator's names."""

@@ -185,6 +185,7 @@ def test_one_tensor_given_twice_stays_two_inputs() -> None:
     assert max_abs_error(model, module, other) < LIMIT
 
 
+@pytest.mark.slow
 def test_multihead_attention_of_torch_with_two_batches() -> None:
     """torch's own module exports with separate lengths of queries and keys and a common batch name."""
     module = nn.MultiheadAttention(16, 4, batch_first=True)
@@ -198,6 +199,7 @@ def test_multihead_attention_of_torch_with_two_batches() -> None:
     assert np.abs(run(model, inputs)["output"] - expected.numpy()).max() < LIMIT
 
 
+@pytest.mark.slow
 def test_padding_mask_is_expanded_for_onnxruntime() -> None:
     """A padding mask, (B, 1, 1, T) in torch, is expanded to a row per query for the Attention node."""
     module = PaddedSelfAttention()
@@ -208,6 +210,7 @@ def test_padding_mask_is_expanded_for_onnxruntime() -> None:
     assert tapped[model.sites[0].inputs["attn_mask"]].shape == (3, 4, 4, 4)
 
 
+@pytest.mark.slow
 def test_causal_mask_of_torchs_multihead_attention() -> None:
     """A 2-D mask that torch's module converts to float in place is read under its final name."""
     module = nn.MultiheadAttention(16, 4, batch_first=True)

@@ -178,6 +178,7 @@ def test_dropout_is_left_out() -> None:
     assert max_abs_error(model, Attend(), sample) < LIMIT
 
 
+@pytest.mark.slow
 def test_half_precision_mask() -> None:
     """A float16 mask of finfo.min, as in transformers, gives the causal result at both opsets."""
     sample = tuple(torch.randn(2, 4, size, 8).half() for size in (5, 5, 5))

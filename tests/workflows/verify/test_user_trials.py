@@ -30,6 +30,7 @@ class _Dropped(torch.nn.Module):
         return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "right"), [(1.0, True), (1.5, False)])
 def test_dropout_is_no_yardstick(factor: float, right: bool) -> None:
     """A module in training mode is judged as it is exported, in evaluation mode, and stays in training mode."""
