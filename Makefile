@@ -16,6 +16,8 @@ CONSTRAINTS ?= constraints.txt
 EXTRAS ?= dev
 # Processes that share the tests.
 JOBS ?= 2
+# The files with tests that run alone: to collect all others would take longer than to run these.
+ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 # Compare two of these with `pytest-benchmark compare .benchmarks/A.json .benchmarks/B.json --group-by=fullname`.
 ifndef BENCH
 BENCH := .benchmarks/$(shell date -u +%Y%m%dT%H%M%SZ).json
@@ -37,11 +39,11 @@ report: $(STAMP)
 # module together, which share its fixtures.
 test: $(STAMP)
 	@$(BIN)/python -m pytest -m "not slow and not alone" -n $(JOBS) --dist=loadscope
-	@$(BIN)/python -m pytest -m "alone and not slow"
+	@$(BIN)/python -m pytest -m "alone and not slow" $(ALONE)
 
 test-slow: $(STAMP)
 	@$(BIN)/python -m pytest -m "slow and not alone" -n $(JOBS) --dist=loadscope
-	@$(BIN)/python -m pytest -m "slow and alone"
+	@$(BIN)/python -m pytest -m "slow and alone" $(ALONE)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check
