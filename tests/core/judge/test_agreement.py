@@ -769,6 +769,7 @@ def test_which_scale_errors_are_proven_over_the_whole_range(dtype: Dtype) -> Non
 # --- What judging costs ---
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_judging_costs_at_most_ten_oracles() -> None:
     """8 heads of 512 x 512 x 64: the median ratio of interleaved processor times of expectation and oracle."""
