@@ -35,14 +35,14 @@ STAMP := $(VENV)/.installed
 report: $(STAMP)
 	@$(BIN)/sdpa-onnx run quick
 
-# Two processes share the tests; those that time something run alone afterwards. --dist=loadscope keeps the tests of a
-# module together, which share its fixtures.
+# Two processes share the tests; those that time something run alone afterwards. loadscope keeps the tests of a module
+# together, which share its fixtures; among the slow ones a few modules take most of the time, so worksteal splits them.
 test: $(STAMP)
 	@$(BIN)/python -m pytest -m "not slow and not alone" -n $(JOBS) --dist=loadscope
 	@$(BIN)/python -m pytest -m "alone and not slow" $(ALONE)
 
 test-slow: $(STAMP)
-	@$(BIN)/python -m pytest -m "slow and not alone" -n $(JOBS) --dist=loadscope
+	@$(BIN)/python -m pytest -m "slow and not alone" -n $(JOBS) --dist=worksteal
 	@$(BIN)/python -m pytest -m "slow and alone" $(ALONE)
 
 lint: $(STAMP)
