@@ -1,7 +1,4 @@
-"""Measures the saturation of a softmax, row by row and over independent draws of keys.
-
-Expected values are in `theory`, the comparison with the paper's claims is in `claims`.
-"""
+"""Measures the saturation of a softmax by row and over draws of keys; predictions are in `theory`, not here."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
