@@ -50,8 +50,8 @@ def test_scale_of_one_length(shell: Shell, scale: float, *, is_doubted: bool) ->
     _with_scale(shell, scale)
     ended = shell("inspect", "scaled.onnx", "--no-run")
     doubt = (
-        "  warning: node_scaled_dot_product_attention: scale 0.166667 is not 1/sqrt(d_k) = 0.353553; it is 1/n of a "
-        "length n = 6 and may be fixed to that length; verify --against MODULE proves or clears it.\n"
+        "  warning: node_scaled_dot_product_attention: scale 0.166667 is not 1/sqrt(d_k) = 0.353553; it equals 1/n for "
+        "a length n = 6 and may be fixed to that length; verify --against MODULE proves or clears it.\n"
     )
     assert ended.code == 0
     assert (doubt in ended.stdout) == ("warning" in ended.stdout) == is_doubted
