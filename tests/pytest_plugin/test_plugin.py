@@ -352,7 +352,7 @@ sys.path.insert(0, {str(root)!r})
 import pytest
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.attention_node import build_attention_model
-from sdpa_onnx.workflows import verify_file
+from sdpa_onnx.workflows.verify import verify_file
 from tests.workflows.planted_runtime import Planted, fault
 
 MODEL = build_attention_model(AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8), opset=23, dtype=Dtype.FLOAT32)
