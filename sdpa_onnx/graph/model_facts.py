@@ -3,7 +3,6 @@
 Reads names, element types, shapes and metadata; no number of a tensor and no subgraph.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +10,7 @@ from typing import TypeVar
 import msgspec
 import onnx_ir as ir
 
+from sdpa_onnx.core.attention.axis_limits import AxisLimit, limits_of_axis, read_expression
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import ModelError
@@ -18,12 +18,13 @@ from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["FORM_KEY", "TRACED_KEY", "ModelFacts", "parts_of_axis", "read_facts"]
+__all__ = ["FORM_KEY", "LIMITS_KEY", "TRACED_KEY", "ModelFacts", "read_facts"]
 
-# Metadata: the form that a file was converted into, and the sizes of the sample that it was traced at.
+# Metadata: the form that a file was converted into, the sizes of the sample that it was traced at, and the sizes that
+# the trace allows.
 FORM_KEY = "sdpa_onnx.form"
 TRACED_KEY = "sdpa_onnx.traced_sizes"
-
+LIMITS_KEY = "sdpa_onnx.axis_limits"
 
 _Fact = TypeVar("_Fact")
 
@@ -62,13 +63,14 @@ class ModelFacts:
     _first_axes: frozenset[str]
     _dtype: Dtype | _Fault
     _traced: Mapping[str, int] | _Fault | None
+    _limits: tuple[AxisLimit, ...] | _Fault = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Names of the axes that may change, in order of appearance; sums are left to their parts.
+        """Names of the axes that may change, in order of appearance; of an expression, those in it.
 
         Raises:
-            ModelError: If an axis has no name, or is an expression that is no sum of names.
+            ModelError: If an axis has no name.
         """
         return _known(self._axes)
 
@@ -79,7 +81,7 @@ class ModelFacts:
 
     @property
     def batch_axes(self) -> frozenset[str]:
-        """Names of first axes, and of axes called batch.
+        """Names of first axes, also in an expression of one name, and of axes called batch.
 
         Raises:
             ModelError: As `axes`.
@@ -103,6 +105,15 @@ class ModelFacts:
             ModelError: If the note cannot be read.
         """
         return _known(self._traced)
+
+    @property
+    def limits(self) -> tuple[AxisLimit, ...]:
+        """The sizes that the file allows: what its exporter noted of the trace, and what its axes imply.
+
+        Raises:
+            ModelError: If the note cannot be read.
+        """
+        return _known(self._limits)
 
 
 def read_facts(model: ir.Model, sites: Sequence[AttentionSite]) -> ModelFacts:
@@ -128,20 +139,8 @@ def read_facts(model: ir.Model, sites: Sequence[AttentionSite]) -> ModelFacts:
         _first_axes=_first_axes(graph),
         _dtype=_dtype(graph),
         _traced=_traced(model),
+        _limits=_limits(model),
     )
-
-
-def parts_of_axis(size: ir.SymbolicDim, where: str) -> list[str]:
-    """Names in an axis, which may be a sum of names and numbers.
-
-    Args:
-        size: The axis.
-        where: Name of its input, for the error text.
-
-    Raises:
-        ModelError: If it has no name, or is another expression.
-    """
-    return _known(_parts(size, where))
 
 
 def _known(fact: _Fact | _Fault) -> _Fact:
@@ -192,26 +191,36 @@ def _axes(graph: ir.Graph) -> tuple[str, ...] | _Fault:
     for value in graph.inputs:
         for size in value.shape or ():
             if isinstance(size, ir.SymbolicDim):
-                parts = _parts(size, value.name or "")
-                if isinstance(parts, _Fault):
-                    return parts
-                names |= dict.fromkeys(parts)
+                if size.value is None:
+                    return _Fault(f"Input '{value.name}' has an axis without a name.", "Name its dynamic axes.")
+                names |= dict.fromkeys(read_expression(str(size.value)).names)
     names.pop("total_seq_len", None)  # past + new
     return tuple(names)
 
 
-def _parts(size: ir.SymbolicDim, where: str) -> list[str] | _Fault:
-    if size.value is None:
-        return _Fault(f"Input '{where}' has an axis without a name.", "Name its dynamic axes.")
-    text = str(size.value)
-    if not re.fullmatch(r"\s*[A-Za-z_]\w*(\s*[+-]\s*([A-Za-z_]\w*|\d+))*\s*", text):
-        return _Fault(f"Axis '{text}' of input '{where}' is no name and no sum of names.", "Give it a name.")
-    return re.findall(r"[A-Za-z_]\w*", text)
-
-
 def _first_axes(graph: ir.Graph) -> frozenset[str]:
     shapes = [value.shape for value in graph.inputs if value.shape is not None and len(value.shape) > 1]
-    return frozenset(str(shape[0].value) for shape in shapes if not isinstance(shape[0], int))
+    first = [str(shape[0].value) for shape in shapes if not isinstance(shape[0], int)]
+    # A product such as batch * length is no count of samples.
+    return frozenset(name for text in first if len(names := read_expression(text).names) == 1 for name in names)
+
+
+def _limits(model: ir.Model) -> tuple[AxisLimit, ...] | _Fault:
+    implied: dict[str, AxisLimit] = {}
+    for value in model.graph.inputs:
+        for size in value.shape or ():
+            if isinstance(size, ir.SymbolicDim) and size.value is not None:
+                for limit in limits_of_axis(str(size.value), value.name or ""):
+                    implied.setdefault(limit.size, limit)
+    noted: tuple[AxisLimit, ...] = model.meta.get(LIMITS_KEY, ())
+    text = model.metadata_props.get(LIMITS_KEY)
+    if text is not None:
+        try:
+            noted = msgspec.json.decode(text, type=tuple[AxisLimit, ...])
+        except msgspec.MsgspecError as error:
+            return _Fault(f"The metadata '{LIMITS_KEY}' of the model cannot be read: {error}.")
+    stated = {limit.size for limit in noted}
+    return (*noted, *(limit for size, limit in implied.items() if size not in stated))
 
 
 def _traced(model: ir.Model) -> Mapping[str, int] | _Fault | None:

@@ -7,11 +7,12 @@ import msgspec
 import pytest
 from onnx import TensorProto, helper
 
+from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.graph.model_facts import FORM_KEY, TRACED_KEY, ModelFacts
+from sdpa_onnx.graph.model_facts import FORM_KEY, LIMITS_KEY, TRACED_KEY, ModelFacts
 from tests.graph.models import SPECS, bare, model_of
 
 
@@ -73,6 +74,22 @@ def test_traced_sizes() -> None:
     assert load_model(model.ir).facts.traced == sizes
 
 
+def test_axes_that_are_expressions() -> None:
+    """Their names are the axes, and a difference is never negative."""
+    shapes = {"x": ["4*images", "n"], "past": ["32 - n", "p2o.Dim.0"], "flat": ["images*n", 8]}
+    nodes = [helper.make_node("Identity", [name], [f"{name}_out"]) for name in shapes]
+    facts = load_model(model_of(nodes, shapes, {f"{name}_out": shape for name, shape in shapes.items()})).facts
+    assert (facts.axes, facts.batch_axes) == (("images", "n", "p2o.Dim.0"), {"images", "n"})
+    assert facts.limits == (AxisLimit(size="32 - n", source="an axis of input 'past'"),)
+
+
+def test_limits_that_are_noted() -> None:
+    """Read from the metadata, together with what the axes imply."""
+    limits = (AxisLimit(size="q_seq_len", smallest=2, largest=300, source="model.py:5", tested=(299, 300)),)
+    assert _noted(**{LIMITS_KEY: msgspec.json.encode(limits).decode()}).facts.limits == limits
+    assert _noted().facts.limits == ()
+
+
 @pytest.mark.parametrize(
     ("model", "read", "message"),
     [
@@ -82,9 +99,17 @@ def test_traced_sizes() -> None:
             "The metadata 'sdpa_onnx.traced_sizes' of the model cannot be read: Expected `object`, got `int`.",
         ),
         (
-            lambda: load_model(model_of([helper.make_node("Identity", ["x"], ["y"])], {"x": ["2*n"]}, {"y": ["2*n"]})),
+            lambda: load_model(model_of([helper.make_node("Identity", ["x"], ["y"])], {"x": [None]}, {"y": ["n"]})),
             lambda facts: facts.batch_axes,
-            "Axis '2*n' of input 'x' is no name and no sum of names. Give it a name.",
+            "Input 'x' has an axis without a name. Name its dynamic axes.",
+        ),
+        (
+            lambda: _noted(**{LIMITS_KEY: '[{"size": "q_seq_len", "step": 0}]'}),
+            lambda facts: facts.limits,
+            (
+                "The metadata 'sdpa_onnx.axis_limits' of the model cannot be read: the sizes of 'q_seq_len' cannot be "
+                "0 to None by 0 - at `$[0]`."
+            ),
         ),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.core.attention.spec import AttentionSpec, parse_case_id
 from sdpa_onnx.core.records.baked import BakedAxis, BakedSetting
 from sdpa_onnx.core.records.form_records import FormRecord
@@ -117,6 +118,7 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
 
     Args:
         dynamic_axes: Names of the axes that may change.
+        limits: The sizes that they may have, with the values at the edges that were run.
         baked: Axes that were found fixed.
         settings: Settings of attentions that were found fixed.
         sizes_tried: Number of untraced sizes that were run.
@@ -126,6 +128,7 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     """
 
     dynamic_axes: tuple[str, ...] = ()
+    limits: tuple[AxisLimit, ...] = ()
     baked: tuple[BakedAxis, ...] = ()
     settings: tuple[BakedSetting, ...] = ()
     sizes_tried: int = 0
@@ -142,6 +145,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         dialect: How it is written.
         spec: What it computes, or None if it cannot be read.
         dynamic_axes: Names of the axes of the graph that may change.
+        limits: The sizes that they may have, as in an export.
         baked: Axes of the graph that were found fixed by running it.
         static_axes: Batch and sequence axes that the file declares fixed, each one clause.
         scale_doubt: Why the scale may belong to one length only; "" without doubt.
@@ -153,6 +157,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     dialect: str = ""
     spec: AttentionSpec | None = None
     dynamic_axes: tuple[str, ...] = ()
+    limits: tuple[AxisLimit, ...] = ()
     baked: tuple[BakedAxis, ...] = ()
     static_axes: tuple[str, ...] = ()
     scale_doubt: str = ""

@@ -4,7 +4,6 @@ A check runs them in steps: the ladder of logit spreads, the structural probes, 
 one attention are drawn by `core.attention.inputs` and `core.attention.probes`; here a module's inputs are.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.attention.axis_limits import read_expression
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.oracle import split_heads
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.graph.model_facts import parts_of_axis
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import Session
 from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -214,14 +213,17 @@ def _size(size: int | ir.SymbolicDim, sizes: Sizes, where: str) -> int:
     text = str(size.value)
     if text == "total_seq_len" and text not in sizes:
         return sizes.get("past_seq_len", 0) + sizes.get("kv_seq_len", 0)
-    parts_of_axis(size, where)
-    total = 0
-    for sign, term in re.findall(r"([+-]?)\s*([A-Za-z_]\w*|\d+)", text):
-        if not term.isdigit() and term not in sizes:
-            raise ModelError(f"Axis '{term}' of input '{where}' has no size.", hint=f"Known: {', '.join(sizes)}.")
-        amount = int(term) if term.isdigit() else sizes[term]
-        total += -amount if sign == "-" else amount
-    return total
+    if size.value is None:
+        raise ModelError(f"Input '{where}' has an axis without a name.", hint="Name its dynamic axes.")
+    expression = read_expression(text)
+    missing = next((name for name in expression.names if name not in sizes), None)
+    if missing is not None:
+        raise ModelError(f"Axis '{missing}' of input '{where}' has no size.", hint=f"Known: {', '.join(sizes)}.")
+    found = expression.at(sizes)
+    if found < 0:
+        at = ", ".join(f"{name} {sizes[name]}" for name in expression.names)
+        raise ModelError(f"Axis '{text}' of input '{where}' would have the size {found} at {at}.")
+    return found
 
 
 def _bare_sizes(model: OnnxModel, inputs: Mapping[str, str], sizes: Sizes) -> dict[str, int]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind, ScaleRule
 from sdpa_onnx.core.records.gate_records import Gate, GateVerdict
 from sdpa_onnx.core.records.records import (
@@ -213,6 +214,7 @@ FULL: dict[str, Record] = {
     ),
     "export": ExportRecord(
         dynamic_axes=("batch", "q"),
+        limits=(AxisLimit(size="q", smallest=2, largest=300, step=2, source="m.py:5", tested=(2, 300)),),
         baked=(BakedAxis(axis="q", node="Reshape_1", evidence="shape [8]"),),
         settings=(BakedSetting(setting="scale", site="sdpa", fixed="0.2", own="0.1", evidence="the scale is fixed"),),
         sizes_tried=20,
@@ -225,6 +227,7 @@ FULL: dict[str, Record] = {
         dialect="onnx",
         spec=SPEC,
         dynamic_axes=("batch",),
+        limits=(AxisLimit(size="batch", step=4),),
         baked=(BakedAxis(axis="q", node="Reshape_1", evidence="shape [8]"),),
         static_axes=("the batch axis 0 of 'x' is fixed to 2 in the file",),
         scale_doubt="n: scale 0.0625 may have been fixed",

@@ -1,0 +1,267 @@
+"""Sizes that a traced program or a file allows: expressions of named axes, ranges, multiples, and sizes that obey them.
+
+Pure arithmetic. `graph.model_facts` reads the limits of a file; the exporter and `workflows.verify` find and test them.
+"""
+
+import ast
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+__all__ = ["AxisExpression", "AxisLimit", "broken_limit", "fit_sizes", "limits_of_axis", "read_expression"]
+
+Sizes = Mapping[str, int]
+
+# A longer text is a name: no exporter writes such an expression, and a parser would spend stack on it.
+_LONGEST_TEXT = 200
+# Beyond it no size is searched for.
+_LONGEST_SIZE = 1 << 12
+# As Python writes them, and sympy.
+_FUNCTIONS: Mapping[str, Callable[[Iterable[int]], int]] = {"max": max, "min": min, "Max": max, "Min": min}
+_EXACT: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+_DIVIDING: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisExpression:
+    """The size of an axis as whole-number arithmetic of named axes, such as "4*images" or "32 - x_seq_len".
+
+    Args:
+        text: As the file states it.
+        names: The axes in it, in order of appearance; none for a number.
+    """
+
+    text: str
+    names: tuple[str, ...]
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is one axis by itself."""
+        return self.names == (self.text,)
+
+    def at(self, sizes: Sizes) -> int:
+        """Its value at these sizes; negative where they are not allowed.
+
+        Raises:
+            KeyError: If an axis has no size.
+        """
+        return sizes[self.text] if self.is_name else _value(_parsed(self.text), sizes)
+
+    def solved(self, value: int, sizes: Sizes) -> dict[str, int]:
+        """The size of its one axis that is not in `sizes`, where the expression has this value; empty if there is none.
+
+        Example:
+            >>> read_expression("4*images + 2").solved(14, {})
+            {'images': 3}
+        """
+        unknown = [name for name in self.names if name not in sizes]
+        if len(unknown) != 1:
+            return {}
+        at_zero, at_one = (self.at({**sizes, unknown[0]: size}) for size in (0, 1))
+        slope = at_one - at_zero
+        if not slope or (value - at_zero) % slope:
+            return {}
+        found = {unknown[0]: (value - at_zero) // slope}
+        return found if found[unknown[0]] >= 0 and self.at({**sizes, **found}) == value else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisLimit:
+    """The values that an axis, or an expression of axes, may have: a range, and the multiples of a step in it.
+
+    Args:
+        size: A name, or an expression such as "x_seq_len + past_seq_len".
+        smallest: The smallest value.
+        largest: The largest value; None without one.
+        step, offset: Values are offset, offset + step, ...; a step of 1 allows every value.
+        source: What states it, one clause: the line of the module, or what was run.
+        tested: Values at its edges that were run and are right.
+
+    Raises:
+        ValueError: If the step is below 1, or the range is empty.
+    """
+
+    size: str
+    smallest: int = 0
+    largest: int | None = None
+    step: int = 1
+    offset: int = 0
+    source: str = ""
+    tested: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.step < 1 or (self.largest is not None and self.largest < self.smallest):
+            raise ValueError(f"the sizes of '{self.size}' cannot be {self.smallest} to {self.largest} by {self.step}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The axes that it limits."""
+        return read_expression(self.size).names
+
+    def allows(self, sizes: Sizes) -> bool:
+        """Whether these sizes are inside; a limit of an axis without a size allows every size.
+
+        Example:
+            >>> windows = AxisLimit(size="batch", step=4)
+            >>> [size for size in range(1, 10) if windows.allows({"batch": size})]
+            [4, 8]
+        """
+        if any(name not in sizes for name in self.names):
+            return True
+        value = read_expression(self.size).at(sizes)
+        above = self.largest is not None and value > self.largest
+        return value >= self.smallest and not above and (value - self.offset) % self.step == 0
+
+    def __str__(self) -> str:
+        """The condition, as a reader of a report needs it.
+
+        Example:
+            >>> print(AxisLimit(size="x", largest=300), "|", AxisLimit(size="m", smallest=2, step=16, offset=2))
+            x <= 300 | m >= 2, m = 16*n + 2
+        """
+        parts = []
+        if self.smallest > 0 and self.largest is not None:
+            parts.append(f"{self.smallest} <= {self.size} <= {self.largest}")
+        elif self.largest is not None:
+            parts.append(f"{self.size} <= {self.largest}")
+        elif self.smallest > 0 or self.step == 1:
+            parts.append(f"{self.size} >= {self.smallest}")
+        if self.step > 1:
+            parts.append(f"{self.size} = {self.step}*n{f' + {self.offset}' if self.offset else ''}")
+        return ", ".join(parts)
+
+
+@lru_cache(maxsize=4096)
+def read_expression(text: str) -> AxisExpression:
+    """Read the text of an axis; a text that is no arithmetic of names and whole numbers is one name.
+
+    Example:
+        >>> read_expression("past + 2*new").names, read_expression("p2o.DynamicDimension.0").names
+        (('past', 'new'), ('p2o.DynamicDimension.0',))
+    """
+    tree = _parsed(text)
+    if tree is None:
+        return AxisExpression(text=text, names=(text,))
+    functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions]
+    names.sort(key=lambda node: (node.lineno, node.col_offset))
+    return AxisExpression(text=text, names=tuple(dict.fromkeys(node.id for node in names)))
+
+
+def limits_of_axis(text: str, where: str) -> tuple[AxisLimit, ...]:
+    """What the text of an axis implies: a size is not negative.
+
+    Args:
+        text: The axis.
+        where: Name of its input.
+    """
+    expression = read_expression(text)
+    tree = _parsed(text)
+    if tree is None or not any(isinstance(node, ast.Sub | ast.USub) for node in ast.walk(tree)):
+        return ()
+    return (AxisLimit(size=expression.text, source=f"an axis of input '{where}'"),)
+
+
+def broken_limit(limits: Iterable[AxisLimit], sizes: Sizes) -> AxisLimit | None:
+    """The first limit that these sizes do not obey."""
+    return next((limit for limit in limits if not limit.allows(sizes)), None)
+
+
+def fit_sizes(limits: Sequence[AxisLimit], sizes: Sizes, *, keep: Collection[str] = ()) -> dict[str, int]:
+    """Change sizes until they obey the limits; sizes that obey them stay, and others stay different if they can.
+
+    Args:
+        limits: Of the file.
+        sizes: Chosen without them.
+        keep: Axes that must not change.
+
+    Returns:
+        Allowed sizes; where none are found, the nearest.
+
+    Example:
+        >>> fit_sizes([AxisLimit(size="x", largest=40)], {"x": 128, "batch": 3})
+        {'x': 8, 'batch': 3}
+        >>> fit_sizes([AxisLimit(size="m", step=16, offset=2)], {"m": 13})
+        {'m': 2}
+    """
+    found = dict(sizes)
+    free = [axis for axis in sorted(found, key=lambda name: -found[name]) if axis not in keep]
+    # First each axis as if the other ones were short: of x + y <= 32, neither x 64 nor y 64 can be mended alone.
+    for others in (1, _LONGEST_SIZE):
+        for axis in free:
+            own = [limit for limit in limits if axis in limit.names]
+            short = {name: min(size, others) if name in free else size for name, size in found.items()}
+            short[axis] = found[axis]
+            size = None if broken_limit(own, short) is None else _allowed_size(own, axis, short)
+            found[axis] = found[axis] if size is None else size
+    return found
+
+
+def _allowed_size(limits: Sequence[AxisLimit], axis: str, sizes: Sizes) -> int | None:
+    """An allowed size of one axis, folded into the allowed range; a length of 0 only if there is no other."""
+
+    def first(candidates: Iterable[int]) -> int | None:
+        return next((size for size in candidates if broken_limit(limits, {**sizes, axis: size}) is None), None)
+
+    wanted = sizes[axis]
+    top = first(range(min(wanted, _LONGEST_SIZE), 0, -1))
+    if top is None:
+        above = first(range(wanted + 1, _LONGEST_SIZE + 1))
+        return above if above is not None else first([0])
+    folded = 1 + (wanted - 1) % top
+    below = first(range(folded, 0, -1))
+    return below if below is not None else first(range(folded, top + 1))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> ast.expr | None:
+    """The arithmetic of a text; None if it is none."""
+    if len(text) > _LONGEST_TEXT:
+        return None
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    return tree if _is_arithmetic(tree) else None
+
+
+def _is_arithmetic(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return type(value) is int
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_arithmetic(operand)
+        case ast.BinOp(op=op, left=left, right=right):
+            # Of a divisor that is an axis, 0 would have no value.
+            is_positive = isinstance(right, ast.Constant) and type(right.value) is int and right.value > 0
+            is_known = type(op) in _EXACT or (is_positive and type(op) in _DIVIDING)
+            return is_known and _is_arithmetic(left) and _is_arithmetic(right)
+        case ast.Call(func=ast.Name(id=name), args=[_, *_] as values, keywords=[]):
+            return name in _FUNCTIONS and all(map(_is_arithmetic, values))
+        case _:
+            return isinstance(node, ast.Name)
+
+
+def _value(node: ast.expr | None, sizes: Sizes) -> int:
+    match node:
+        case ast.Name(id=name):
+            found = sizes[name]
+        case ast.Constant(value=int(value)):
+            found = value
+        case ast.UnaryOp(operand=operand):
+            found = -_value(operand, sizes)
+        case ast.Call(func=ast.Name(id=name), args=values):
+            found = _FUNCTIONS[name](_value(value, sizes) for value in values)
+        case ast.BinOp(op=op, left=left, right=right):
+            found = {**_EXACT, **_DIVIDING}[type(op)](_value(left, sizes), _value(right, sizes))
+        case _:
+            raise KeyError(str(node))
+    return found
