@@ -1,8 +1,9 @@
 """Cases that together can have every fault and every probe, as data."""
 
+from dataclasses import replace
 from typing import Any
 
-from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec
+from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, MaskKind
 
 
 def case(sizes: str = "2x5x9", past: int = 0, **spec: Any) -> AttentionCase:
@@ -24,10 +25,14 @@ CASES: dict[str, AttentionCase] = {
     "past-chunk": case("2x4x4", 5, is_causal=True, has_past=True, v_head_dim=3),
     "bool": case(mask="bool"),
     "bool-causal": case("2x7x7", mask="bool", is_causal=True),
+    "bool-heads": replace(case(mask="bool"), mask_shape=(2, 4, 5, 9)),
     "float": case(mask="float"),
+    "float-heads": replace(case(mask="float"), mask_shape=(1, 4, 5, 9)),
+    "causal-slopes": replace(case("2x7x7", mask="float", is_causal=True), mask_shape=(4, 1, 7)),
     "float-causal-past": case("2x5x5", 4, mask="float", has_past=True, is_causal=True),
     "lengths": case(mask="lengths"),
     "lengths-causal": case("2x4x9", mask="lengths", is_causal=True),
+    "lengths-heads": replace(case(mask="lengths"), mask_shape=(2, 4, 5, 9), extra_mask=MaskKind.FLOAT),
     "window": case("2x8x8", left_window=2, right_window=1),
     "window-causal": case("2x8x8", left_window=2, is_causal=True),
     "softcap-bool": case(softcap=30.0, mask="bool"),

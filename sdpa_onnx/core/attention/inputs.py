@@ -89,8 +89,9 @@ def draw_inputs(case: AttentionCase, *, spread: float = 1.0, seed: int = 0) -> A
 
     Query and key are N(0, sigma^2) with |scale| sigma^2 sqrt(head_dim) = spread,
     so that the logits of a row have standard deviation `spread`; value is
-    N(0, 1). Boolean masks hide a random quarter of the keys and, if there
-    is more than one query, all keys of the last query of each sample; lengths lie between half and all of the keys.
+    N(0, 1). A mask differs along every axis that it has, so also between samples, heads and queries. Boolean masks
+    hide a random quarter of the keys and, if there is more than one query, all keys of the last query of each sample;
+    lengths lie between half and all of the keys.
 
     Args:
         case: Sizes, type and spec.
@@ -121,9 +122,9 @@ def draw_inputs(case: AttentionCase, *, spread: float = 1.0, seed: int = 0) -> A
 def _draw_mask(
     case: AttentionCase, shape: tuple[int, ...], rng: np.random.Generator, dtype: np.dtype[np.generic]
 ) -> Array:
-    if case.spec.mask is MaskKind.FLOAT:
+    if case.mask_kind is MaskKind.FLOAT:
         return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
     mask = rng.random(shape) < 0.75
-    if shape[-2] > 1:
+    if len(shape) > 1 and shape[-2] > 1:
         mask[..., -1:, :] = False
     return mask

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.spec import AttentionSpec
 
-__all__ = ["attn_bias", "causal_offset"]
+__all__ = ["attn_bias", "causal_offset", "views_by_kv_head", "visible_keys"]
 
 Float64 = NDArray[np.float64]
 Rows = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 
 def causal_offset(inputs: AttentionInputs, *, batch: int, q_seq_len: int) -> int:
@@ -73,6 +74,30 @@ def attn_bias(
     if inputs.attn_mask is not None:
         bias += _mask_rows(inputs.attn_mask, batch, head, rows, total_seq_len)
     return bias
+
+
+def visible_keys(spec: AttentionSpec, inputs: AttentionInputs) -> Bool:
+    """Which keys each query sees: (batch_size, q_num_heads, or 1 if all see the same, q_seq_len, total_seq_len)."""
+    axis, mask = spec.layout.length_axis, inputs.attn_mask
+    q_seq_len, keys = inputs.query.shape[axis], inputs.key.shape[axis]
+    total = keys + (0 if inputs.past_key is None else inputs.past_key.shape[2])
+    heads = spec.q_num_heads if mask is not None and mask.ndim > 2 and mask.shape[-3] > 1 else 1
+    visible = np.zeros((inputs.query.shape[0], heads, q_seq_len, total), dtype=bool)
+    rows = np.arange(q_seq_len)
+    for batch, head in np.ndindex(visible.shape[:2]):
+        bias = attn_bias(spec, inputs, batch=batch, head=head, rows=rows, q_seq_len=q_seq_len, total_seq_len=total)
+        visible[batch, head] = ~np.isneginf(bias)
+    return visible
+
+
+def views_by_kv_head(spec: AttentionSpec, inputs: AttentionInputs) -> Rows:
+    """How many queries, of all heads that share it, see each key: (batch_size, kv_num_heads, total_seq_len)."""
+    visible = visible_keys(spec, inputs)
+    samples, _, queries, total = visible.shape
+    every = np.broadcast_to(visible, (samples, spec.q_num_heads, queries, total))
+    groups = every.reshape(samples, spec.kv_num_heads, spec.heads_per_kv * queries, total)
+    views: Rows = groups.sum(axis=2, dtype=np.int64)
+    return views
 
 
 def _mask_rows(mask: NDArray[np.generic], batch: int, head: int, rows: Rows, total_seq_len: int) -> Float64:

@@ -16,11 +16,9 @@ from sdpa_onnx.core.attention.spec import AttentionCase, Layout, MaskKind
 __all__ = [
     "ProbeDraft",
     "codes",
-    "hidden_from_all",
     "mask_rows",
     "one_hot",
     "random_mask",
-    "visible_keys",
     "with_logits",
 ]
 
@@ -92,28 +90,39 @@ def random_mask(case: AttentionCase, rng: np.random.Generator) -> Array | None:
 
     Each row keeps at least one visible key if its position allows one.
     """
-    if case.spec.mask not in (MaskKind.BOOL, MaskKind.FLOAT):
+    if case.mask_kind is MaskKind.NONE:
         return None
-    shown = rng.random((case.batch_size, 1, case.q_seq_len, case.total_seq_len)) < _SHOWN
-    if case.total_seq_len > 1:
-        hidden = rng.integers(case.total_seq_len, size=case.batch_size)
-        shown[np.arange(case.batch_size), :, :, hidden] = False
+    shape = case.input_shapes()["attn_mask"]
+    shown = rng.random(_four_axes(shape)) < _SHOWN
+    keys = shown.shape[-1]
+    if keys > 1:
+        samples = shown.shape[0]
+        shown[np.arange(samples), :, :, rng.integers(keys, size=samples)] = False
     _show_one(case, shown, rng)
-    return _as_mask(case, shown)
+    return _as_mask(case, shown.reshape(shape))
+
+
+def _four_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (1,) * (4 - len(shape)) + shape
 
 
 def _show_one(case: AttentionCase, shown: Bool, rng: np.random.Generator) -> None:
-    """Make a key visible in every row without one, among the keys that its position allows."""
-    allowed = _by_position(case)
+    """Make a key visible in every row without one, among the keys that its position allows.
+
+    A row that serves all queries shows a key that one of them may see; others may then see none.
+    """
+    allowed = _by_position(case)[:, : shown.shape[-1]]
+    if shown.shape[-2] != allowed.shape[0]:
+        allowed = np.asarray(allowed.any(0), dtype=np.bool_)[None]
     empty = ~(shown & allowed).any(-1)
     for batch, head, row in np.argwhere(empty):
-        keys = np.flatnonzero(allowed[0, 0, row])
+        keys = np.flatnonzero(allowed[row])
         if keys.size:
             shown[batch, head, row, rng.choice(keys)] = True
 
 
 def _by_position(case: AttentionCase) -> Bool:
-    """Visibility by causality and windows, (1, 1, queries, keys); a case with a mask has no lengths."""
+    """Visibility by causality and windows, (queries, keys); lengths are left out."""
     spec = replace(case.spec, mask=MaskKind.NONE, layout=Layout.BNSH)
     empty = np.zeros((1, 1, case.past_seq_len, 1))
     arrays = AttentionInputs(query=empty, key=empty, value=empty, past_key=empty if spec.has_past else None)
@@ -127,11 +136,11 @@ def _by_position(case: AttentionCase) -> Bool:
         total_seq_len=case.total_seq_len,
     )
     visible: Bool = np.asarray(bias > -np.inf, dtype=np.bool_)
-    return visible[None, None]
+    return visible
 
 
 def _as_mask(case: AttentionCase, shown: Bool) -> Array:
-    if case.spec.mask is MaskKind.BOOL:
+    if case.mask_kind is MaskKind.BOOL:
         return shown
     return np.where(shown, 0.0, -np.inf).astype(numpy_dtype(case.dtype))
 
@@ -148,44 +157,27 @@ def _lengths(case: AttentionCase, rng: np.random.Generator) -> Array | None:
 
 
 def mask_rows(case: AttentionCase, draft: ProbeDraft) -> ProbeDraft:
-    """Hide every key from the first, middle and last query, and from the first sample if there are several."""
+    """Hide every key from the first, middle and last query, and from the first sample if there are several.
+
+    If a mask has one row for all queries and samples, it is the first head whose keys are hidden.
+    """
     if draft.nonpad_kv_seqlen is not None:
         lengths = draft.nonpad_kv_seqlen.copy()
         lengths[:1] = 0
         return replace(draft, nonpad_kv_seqlen=lengths)
     if draft.attn_mask is None:
         return draft
-    mask, last = draft.attn_mask.copy(), case.q_seq_len - 1
+    shape = draft.attn_mask.shape
+    mask = draft.attn_mask.reshape(_four_axes(shape)).copy()
     hidden: Array = np.asarray(False if mask.dtype == np.bool_ else -np.inf).astype(mask.dtype)
-    if case.q_seq_len:
-        mask[..., sorted({0, case.q_seq_len // 2, last}), :] = hidden
-    if case.batch_size > 1:
+    samples, _, queries, _ = mask.shape
+    if queries > 1:
+        mask[:, :, sorted({0, queries // 2, queries - 1})] = hidden
+    if samples > 1:
         mask[0] = hidden
-    return replace(draft, attn_mask=mask)
-
-
-def visible_keys(case: AttentionCase, draft: ProbeDraft) -> Bool:
-    """Visibility, (batch_size, q_seq_len, total_seq_len); masks are the same for all heads."""
-    inputs = draft.inputs(case)
-    visible = np.zeros((case.batch_size, case.q_seq_len, case.total_seq_len), dtype=bool)
-    for batch in range(case.batch_size):
-        bias = attn_bias(
-            case.spec,
-            inputs,
-            batch=batch,
-            head=0,
-            rows=np.arange(case.q_seq_len),
-            q_seq_len=case.q_seq_len,
-            total_seq_len=case.total_seq_len,
-        )
-        visible[batch] = ~np.isneginf(bias)
-    return visible
-
-
-def hidden_from_all(case: AttentionCase, draft: ProbeDraft) -> Bool:
-    """Find keys that are hidden from every query of their sample: (batch_size, total_seq_len)."""
-    visible: Bool = np.asarray(visible_keys(case, draft).any(axis=1), dtype=np.bool_)
-    return ~visible
+    elif queries == 1:
+        mask[:, :1] = hidden
+    return replace(draft, attn_mask=mask.reshape(shape))
 
 
 def codes(shape: tuple[int, ...], rng: np.random.Generator) -> Float64:

@@ -14,14 +14,13 @@ import numpy as np
 
 from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs, numpy_dtype
+from sdpa_onnx.core.attention.masks import views_by_kv_head, visible_keys
 from sdpa_onnx.core.attention.probe_parts import (
     Float64,
     ProbeDraft,
     codes,
-    hidden_from_all,
     mask_rows,
     one_hot,
-    visible_keys,
     with_logits,
 )
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
@@ -83,7 +82,7 @@ def _visible_keys(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> Pro
 
 
 def _poison(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
-    hidden = hidden_from_all(case, draft)[:, None, :]
+    hidden = views_by_kv_head(case.spec, draft.inputs(case)) == 0
     draft = with_logits(case, draft, np.where(hidden, _POISON_LOGIT, 0.0), rng)
     value = codes(_value_shape(case), rng)
     return replace(draft, value=np.where(hidden[..., None], _POISON * value, value))
@@ -106,7 +105,7 @@ def _lowest_mask(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> Prob
 
 def _graded_mask(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
     draft = _uniform_codes(case, draft, rng)
-    graded = 2.0 * rng.standard_normal((case.batch_size, 1, case.q_seq_len, case.total_seq_len))
+    graded = 2.0 * rng.standard_normal(case.input_shapes()["attn_mask"])
     return replace(draft, attn_mask=graded.astype(numpy_dtype(case.dtype)))
 
 
@@ -122,11 +121,11 @@ def _sharp(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft
     spec = case.spec
     if not case.total_seq_len or spec.scale_value == 0.0:
         return draft
-    noise = rng.random((case.batch_size, case.q_seq_len, case.total_seq_len))
-    chosen = np.where(visible_keys(case, draft), noise, -1.0).argmax(-1)
+    visible = visible_keys(case.spec, draft.inputs(case))
+    chosen = np.where(visible, rng.random(visible.shape), -1.0).argmax(-1)
     served = np.arange(spec.q_num_heads) // spec.heads_per_kv
     samples = np.arange(case.batch_size)[:, None, None]
-    target: Float64 = draft.key[samples, served[None, :, None], chosen[:, None, :]]
+    target: Float64 = draft.key[samples, served[None, :, None], chosen]
     square = np.maximum((target * target).sum(-1, keepdims=True), np.finfo(np.float16).tiny)
     logit = _SHARP_LOGIT * rng.uniform(0.8, 1.2, square.shape)
     return replace(draft, query=draft.query + logit / spec.scale_value * target / square)
@@ -164,14 +163,13 @@ def _nan_seen(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDr
     A NaN behind a hidden key may or may not reach the output.
     """
     spec = case.spec
-    seen = visible_keys(case, draft).sum(axis=1)
-    samples, keys = np.nonzero((seen > 0) & (seen == seen.max(initial=0)))
+    seen = views_by_kv_head(case.spec, draft.inputs(case))
+    samples, heads, keys = np.nonzero((seen > 0) & (seen == seen.max(initial=0)))
     if not samples.size or not spec.v_head_dim:
         return draft
     chosen = int(rng.integers(samples.size))
     value = draft.value.copy()
-    head, column = int(rng.integers(spec.kv_num_heads)), int(rng.integers(spec.v_head_dim))
-    value[samples[chosen], head, keys[chosen], column] = np.nan
+    value[samples[chosen], heads[chosen], keys[chosen], int(rng.integers(spec.v_head_dim))] = np.nan
     return replace(draft, value=value)
 
 

@@ -174,6 +174,9 @@ class AttentionCase:
         kv_seq_len: New keys per sample (without the past).
         past_seq_len: Keys in the cache; 0 unless spec.has_past.
         dtype: Element type.
+        mask_shape: Shape of a boolean or float mask, which broadcasts to (batch_size, q_num_heads, q_seq_len,
+            total_seq_len); its last axis may be shorter. None = (batch_size, 1, q_seq_len, total_seq_len).
+        extra_mask: Boolean or float mask in addition to lengths, which the spec does not have.
 
     Raises:
         CaseError: If a size is negative, or past_seq_len is set and the spec has no past.
@@ -190,6 +193,8 @@ class AttentionCase:
     kv_seq_len: int = None  # type: ignore[assignment]  # __post_init__ sets q_seq_len
     past_seq_len: int = 0
     dtype: Dtype = Dtype.FLOAT32
+    mask_shape: tuple[int, ...] | None = None
+    extra_mask: MaskKind = MaskKind.NONE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kv_seq_len", _default(self.kv_seq_len, self.q_seq_len))
@@ -205,6 +210,11 @@ class AttentionCase:
     def total_seq_len(self) -> int:
         """Number of keys that the softmax runs over: past and new."""
         return self.past_seq_len + self.kv_seq_len
+
+    @property
+    def mask_kind(self) -> MaskKind:
+        """Kind of the input `attn_mask`: boolean, float or none."""
+        return self.extra_mask if self.spec.mask is MaskKind.LENGTHS else self.spec.mask
 
     @property
     def case_id(self) -> str:
@@ -229,8 +239,9 @@ class AttentionCase:
             "key": self.shape_of(spec.kv_num_heads, self.kv_seq_len, spec.head_dim),
             "value": self.shape_of(spec.kv_num_heads, self.kv_seq_len, spec.v_head_dim),
         }
-        if spec.mask in (MaskKind.BOOL, MaskKind.FLOAT):
-            shapes["attn_mask"] = (self.batch_size, 1, self.q_seq_len, self.total_seq_len)
+        if self.mask_kind is not MaskKind.NONE:
+            usual = (self.batch_size, 1, self.q_seq_len, self.total_seq_len)
+            shapes["attn_mask"] = usual if self.mask_shape is None else self.mask_shape
         if spec.has_past:
             past = (self.batch_size, spec.kv_num_heads, self.past_seq_len)
             shapes |= {"past_key": (*past, spec.head_dim), "past_value": (*past, spec.v_head_dim)}
@@ -304,7 +315,15 @@ def parse_case_id(text: str) -> AttentionCase | None:
             layout=Layout(read.get("layout", Layout.BNSH)),
         )
         dtype = next(one for one in Dtype if one.short == read["dtype"])
-        return AttentionCase(spec=spec, dtype=dtype, **{name: int(read[name]) for name in _CASE_SIZES if name in read})
+        sizes = {name: int(read.get(name, 0)) for name in _CASE_SIZES}
+        return AttentionCase(
+            spec=spec,
+            dtype=dtype,
+            batch_size=sizes["batch_size"],
+            q_seq_len=sizes["q_seq_len"],
+            kv_seq_len=sizes["kv_seq_len"],
+            past_seq_len=sizes["past_seq_len"],
+        )
     except (ValueError, StopIteration):  # a number or a word that no id has; CaseError is a ValueError
         return None
 

@@ -21,9 +21,6 @@ __all__ = ["FAULTS", "Fault", "faults_for", "right_output"]
 
 Array = NDArray[np.generic]
 
-# The inputs of a case never have a mask that differs between heads.
-_NOT_PLANTED = ("mask-first-head",)
-
 
 def faults_for(
     spec: AttentionSpec, *, dtype: Dtype | None = None, outputs: Collection[str] = ("output",)
@@ -61,7 +58,7 @@ def _of_reading(reading: Reading) -> Fault:
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(_of_reading(reading) for reading in READINGS if reading.name not in _NOT_PLANTED),
+    *(_of_reading(reading) for reading in READINGS),
     *ARITHMETIC_FAULTS,
     *OUTPUT_FAULTS,
     *CACHE_FAULTS,

@@ -27,6 +27,7 @@ __all__ = [
     "mask_ignored",
     "mask_times_scale",
     "mix_batch_and_head",
+    "of_next",
     "only_first",
     "reverse_batch",
     "swap_true_and_false",
@@ -176,6 +177,11 @@ def transpose_mask(mask: Array) -> Array:
 def only_first(axis: int) -> Callable[[Array], Array]:
     """Use the first entry of an axis for all."""
     return lambda mask: np.broadcast_to(np.take(mask, [0], axis=axis), mask.shape) if mask.shape[axis] else mask
+
+
+def of_next(axis: int) -> Callable[[Array], Array]:
+    """Use the next entry of an axis for each, and the first for the last."""
+    return lambda mask: np.roll(mask, -1, axis=axis)
 
 
 def mix_batch_and_head(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:

@@ -212,6 +212,9 @@ _MASKS: tuple[Reading, ...] = (
     _mask("mask-first-row", "the mask of the first query is used for all", other.change_mask(other.only_first(2))),
     _mask("mask-first-batch", "the mask of the first sample is used for all", other.change_mask(other.only_first(0))),
     _mask("mask-first-head", "the mask of the first head is used for all", other.change_mask(other.only_first(1))),
+    _mask("mask-next-row", "each query uses the mask of the next one", other.change_mask(other.of_next(2))),
+    _mask("mask-next-batch", "each sample uses the mask of the next one", other.change_mask(other.of_next(0))),
+    _mask("mask-next-head", "each head uses the mask of the next one", other.change_mask(other.of_next(1))),
     _mask(
         "mask-left-open",
         "keys hidden before the first visible key are visible",

@@ -16,7 +16,7 @@ from sdpa_onnx.core.attention.axis_limits import read_expression
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.oracle import split_heads
 from sdpa_onnx.core.attention.probes import probes_for
-from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
+from sdpa_onnx.core.attention.spec import AttentionCase, Dtype, MaskKind
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
@@ -50,8 +50,6 @@ _OWN = "the module's own spread"
 _SPREAD_ROWS = 32
 # Faults of structure show at small sizes: a prime above the usual tile of 64 needs a second, ragged tile.
 _PROBE_LENGTH = 67
-# Sizes of the axes of a bare attention, by the names that our exporter gives them.
-_BARE_AXES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +74,22 @@ def bare_case(model: OnnxModel, sizes: Sizes, dtype: Dtype | None = None) -> Att
     if not model.is_bare_attention:
         return None
     site = model.sites[0]
-    axes = _bare_sizes(model, site.inputs, sizes)
-    return AttentionCase(spec=site.spec, dtype=dtype or model.facts.dtype, **axes)
+    shapes = {field: resolve_shape(model.input_value(name), sizes) for field, name in site.inputs.items()}
+    axis = 2 if len(shapes["query"]) == 4 else 1
+    case = AttentionCase(
+        spec=site.spec,
+        dtype=dtype or model.facts.dtype,
+        batch_size=shapes["query"][0],
+        q_seq_len=shapes["query"][axis],
+        kv_seq_len=shapes["key"][axis],
+        past_seq_len=shapes["past_key"][2] if "past_key" in shapes else 0,
+    )
+    if site.attn_mask is None:
+        return case
+    mask = model.input_value(site.attn_mask)
+    kind = MaskKind.BOOL if mask.dtype is ir.DataType.BOOL else MaskKind.FLOAT
+    extra = kind if site.spec.mask is MaskKind.LENGTHS else MaskKind.NONE
+    return replace(case, mask_shape=shapes["attn_mask"], extra_mask=extra)
 
 
 def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain: float = 1.0) -> Feeds:
@@ -100,15 +112,30 @@ def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain
     """
     case = bare_case(model, sizes)
     if case is not None:
-        return feeds_of(model, draw_inputs(case, spread=spread, seed=seed), sizes)
+        return feeds_of(model, case, draw_inputs(case, spread=spread, seed=seed), sizes)
     rng = np.random.default_rng(seed)
     return {value.name or "": _draw(value, resolve_shape(value, sizes), rng, gain) for value in model.ir.graph.inputs}
 
 
-def feeds_of(model: OnnxModel, inputs: AttentionInputs, sizes: Sizes) -> Feeds:
-    """The inputs of a bare attention by the names of the graph; a mask is cut down to the shape that the graph has."""
-    drawn = inputs.named()
-    return {name: _broadcast_back(model, name, drawn[field], sizes) for field, name in model.sites[0].inputs.items()}
+def feeds_of(model: OnnxModel, case: AttentionCase, inputs: AttentionInputs, sizes: Sizes) -> Feeds:
+    """The inputs of a bare attention by the names of the graph.
+
+    Args:
+        model: The attention.
+        case: From `bare_case`.
+        inputs: Drawn for that case.
+        sizes: Size of every named axis.
+
+    Raises:
+        ModelError: If the graph declares other shapes.
+    """
+    site, drawn = model.sites[0], inputs.named()
+    for field, name in site.inputs.items():
+        if field == "attn_mask":
+            _require_mask(case, name)
+        else:
+            _require_shape(name, resolve_shape(model.input_value(name), sizes), drawn[field].shape)
+    return {name: drawn[field] for field, name in site.inputs.items()}
 
 
 def ladder(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[InputStep]:
@@ -145,7 +172,7 @@ def probe_steps(model: OnnxModel, check: CheckOptions) -> Iterator[InputStep]:
         return
     small = replace(check, sizes=sizes)
     for probe in probes_for(case.spec):
-        feeds = feeds_of(model, probe.draw(case, check.seed), sizes)
+        feeds = feeds_of(model, case, probe.draw(case, check.seed), sizes)
         yield InputStep(word=f"probe {probe.name}", spread=-1.0, check=small, feeds=feeds)
 
 
@@ -226,32 +253,22 @@ def _size(size: int | ir.SymbolicDim, sizes: Sizes, where: str) -> int:
     return found
 
 
-def _bare_sizes(model: OnnxModel, inputs: Mapping[str, str], sizes: Sizes) -> dict[str, int]:
-    """Sizes of the case, read off the shapes of query, key and past."""
-    shapes = {field: resolve_shape(model.input_value(name), sizes) for field, name in inputs.items()}
-    axis = 2 if len(shapes["query"]) == 4 else 1
-    past = shapes["past_key"][2] if "past_key" in shapes else 0
-    found = (shapes["query"][0], shapes["query"][axis], shapes["key"][axis], past)
-    return dict(zip(_BARE_AXES, found, strict=True))
+def _require_mask(case: AttentionCase, name: str) -> None:
+    """Refuse a mask that does not broadcast to the scores; its last axis may be shorter."""
+    shape = case.mask_shape or ()
+    full = (case.batch_size, case.spec.q_num_heads, case.q_seq_len, case.total_seq_len)[4 - min(4, len(shape)) :]
+    pairs = list(zip(shape, full, strict=False))
+    if len(shape) > 4 or any(has not in (1, wanted) for has, wanted in pairs[:-1]) or shape[-1:] > full[-1:]:
+        _require_shape(name, shape, full)
 
 
-def _broadcast_back(model: OnnxModel, name: str, array: NDArray[np.generic], sizes: Sizes) -> NDArray[np.generic]:
-    """Cut a mask down to the shape that the graph declares (it may broadcast)."""
-    shape = resolve_shape(model.input_value(name), sizes)
-    if array.shape == shape:
-        return array
-    while array.ndim > len(shape):
-        array = array[0]
-    pairs = list(zip(array.shape, shape, strict=False))
-    if array.ndim != len(shape) or any(1 != has < wanted for has, wanted in pairs):
+def _require_shape(name: str, declared: tuple[int, ...], described: tuple[int, ...]) -> None:
+    """Refuse a graph whose input does not have the shape that the attention has there."""
+    if declared != described:
         raise ModelError(
-            f"Input '{name}' has shape {shape}, but the attention that is described has {array.shape} there.",
+            f"Input '{name}' has shape {declared}, but the attention that is described has {described} there.",
             hint="The metadata does not belong to this graph; export it again.",
         )
-    picked = tuple(
-        slice(0, wanted) if wanted <= has else slice(None) for wanted, has in zip(shape, array.shape, strict=True)
-    )
-    return np.ascontiguousarray(np.broadcast_to(array[picked], shape))
 
 
 def _draw(value: ir.Value, shape: tuple[int, ...], rng: np.random.Generator, gain: float) -> NDArray[np.generic]:

@@ -145,13 +145,12 @@ def _sized(problem: FormProblem, size: _Size, shape: str, seed: int) -> FormProb
 
 
 def _structural_probes(problem: FormProblem, size: _Size, shape: str, seed: int) -> Iterator[FormProbe]:
-    """The structural probes, their masks sliced to the shape of the model's mask."""
+    """The structural probes, with masks of the shape of the model's mask."""
     case = _case(problem, size)
+    if problem.has_mask:
+        case = replace(case, mask_shape=_mask_sizes(case, shape))
     for probe in probes_for(problem.spec):
-        inputs = probe.draw(case, seed)
-        if inputs.attn_mask is not None:
-            inputs = replace(inputs, attn_mask=_cut(inputs.attn_mask, shape, case))
-        yield _probe(problem, case, inputs, f"probe {probe.name}, {size.label}", shape)
+        yield _probe(problem, case, probe.draw(case, seed), f"probe {probe.name}, {size.label}", shape)
 
 
 def _lengths(problem: FormProblem, shape: str, seed: int) -> Iterator[FormProbe]:
@@ -229,15 +228,6 @@ def _mask_sizes(case: AttentionCase, shape: str) -> tuple[int, ...]:
         "1": 1,
     }
     return tuple(sizes[axis] for axis in shape)
-
-
-def _cut(mask: Array, shape: str, case: AttentionCase) -> Array:
-    """Slice or broadcast a 4-D mask to another shape; the probe still tests what is left of its mask."""
-    sizes = _mask_sizes(case, shape)
-    while mask.ndim > len(sizes):
-        mask = mask[0]
-    cut = mask[tuple(slice(0, size) for size in sizes)]
-    return np.ascontiguousarray(np.broadcast_to(cut, sizes))
 
 
 def _axes_text(shape: str) -> str:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs, numpy_dtype
-from sdpa_onnx.core.attention.masks import attn_bias
+from sdpa_onnx.core.attention.masks import views_by_kv_head
 from sdpa_onnx.core.attention.probes import probes_for
-from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.attention.spec import AttentionCase, Dtype, MaskKind
 from sdpa_onnx.workflows.conformance.feature import Feature, MaskRows, Poison
 
-__all__ = ["DrawnCase", "draw_cases", "hidden_from_all"]
+__all__ = ["DrawnCase", "draw_cases"]
 
 Array = NDArray[np.generic]
 
@@ -55,21 +55,6 @@ def draw_cases(feature: Feature, dtype: Dtype, *, seed: int) -> Iterator[DrawnCa
         case = AttentionCase(spec=feature.specs[0], dtype=dtype, **feature.sizes[0]._asdict())
         for probe in probes_for(case.spec):
             yield DrawnCase(case=case, inputs=probe.draw(case, seed), source=probe.name)
-
-
-def hidden_from_all(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:
-    """(batch_size, kv_num_heads, total_seq_len): True for keys hidden from every query of the group."""
-    axis = spec.layout.length_axis
-    q_seq_len, new = inputs.query.shape[axis], inputs.key.shape[axis]
-    total = new + (0 if inputs.past_key is None else inputs.past_key.shape[2])
-    batch_size = inputs.query.shape[0]
-    hidden = np.ones((batch_size, spec.kv_num_heads, total), dtype=bool)
-    rows = np.arange(q_seq_len)
-    for batch in range(batch_size):
-        for head in range(spec.q_num_heads):
-            bias = attn_bias(spec, inputs, batch=batch, head=head, rows=rows, q_seq_len=q_seq_len, total_seq_len=total)
-            hidden[batch, head // spec.heads_per_kv] &= np.isneginf(bias).all(0)
-    return hidden
 
 
 def _with_mask_and_poison(
@@ -137,7 +122,7 @@ def _poisoned(poison: Poison, case: AttentionCase, inputs: AttentionInputs) -> A
     """Write the poison into the arrays, past and new; the layout is always BNSH here."""
     if poison is Poison.NONE:
         return inputs
-    hidden = hidden_from_all(case.spec, inputs)
+    hidden = views_by_kv_head(case.spec, inputs) == 0
     if poison is Poison.NAN_SEEN:
         hidden = np.zeros_like(hidden)
         hidden[:, :, 0] = True

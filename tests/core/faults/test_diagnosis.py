@@ -18,7 +18,7 @@ from tests.core.kernels import ARITHMETICS, naive, run_kernel
 
 # Readings whose output another, earlier one gives too: with the scale 1/sqrt(d), twice the scale is 1/d.
 _SAME = {"scale-twice": "scale-inverse", "scale-of-value": "scale-ignored"}
-_NAMED = [reading.name for reading in READINGS if reading.name not in ("mask-first-head", *_SAME)]
+_NAMED = [reading.name for reading in READINGS if reading.name not in _SAME]
 
 # Readings that ordinary numbers do not show.
 _ASKED_BY = {"lowest-is-hidden": "lowest-mask", "mask-times-scale": "graded-mask"} | {

@@ -10,7 +10,8 @@ from onnx import TensorProto, helper
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.errors import ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.workflows.check.feeds import bare_case, draw_feeds, resolve_shape
+from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.feeds import bare_case, draw_feeds, probe_steps, resolve_shape
 from sdpa_onnx.workflows.check.given_arrays import read_inputs
 from tests.graph.models import SPECS, bare
 
@@ -172,6 +173,47 @@ def test_mask_that_broadcasts(kind: MaskKind, shape: list[int | str]) -> None:
     assert feeds["attn_mask"].shape == expected
     assert feeds["attn_mask"].dtype.kind == ("b" if kind is MaskKind.BOOL else "f")
     assert feeds["attn_mask"].flags.c_contiguous
+
+
+@pytest.mark.parametrize("kind", [MaskKind.BOOL, MaskKind.FLOAT])
+@pytest.mark.parametrize(
+    ("spec_mask", "shape"),
+    [
+        ("mask", ["batch_size", 2, "q_seq_len", "kv_seq_len"]),
+        ("mask", [1, 2, "q_seq_len", "kv_seq_len"]),
+        ("mask", [2, "q_seq_len", "kv_seq_len"]),
+        ("mask", ["batch_size", 2, 1, "kv_seq_len"]),
+        ("mask", [2, 1, "kv_seq_len"]),
+        ("lengths", ["batch_size", 2, "q_seq_len", "kv_seq_len"]),
+    ],
+    ids=["four", "one-sample", "rank-3", "one-query", "slopes", "with-lengths"],
+)
+def test_mask_differs_along_every_axis(kind: MaskKind, spec_mask: str, shape: list[int | str]) -> None:
+    """In the ladder and in every probe with a random mask, no entry of an axis has the mask of the next one."""
+    lengths = spec_mask == "lengths"
+    spec = AttentionSpec(
+        q_num_heads=2, kv_num_heads=2, head_dim=8, mask=MaskKind.LENGTHS if lengths else kind, is_causal=not lengths
+    )
+    proto = onnx.load_from_string(bare(spec, opset=24).to_bytes())
+    element = TensorProto.BOOL if kind is MaskKind.BOOL else TensorProto.FLOAT
+    mask = helper.make_tensor_value_info("attn_mask", element, shape)
+    if lengths:
+        proto.graph.input.append(mask)
+        proto.graph.node[0].input[3] = "attn_mask"
+    else:
+        proto.graph.input[3].CopyFrom(mask)
+    del proto.metadata_props[:]
+    model = load_model(proto)
+    sizes = {"batch_size": 2, "q_seq_len": 5, "kv_seq_len": 31}
+    drawn = {"ladder": draw_feeds(model, sizes, spread=1.0, seed=0)}
+    drawn |= {step.word: step.feeds for step in probe_steps(model, CheckOptions(sizes=sizes))}
+    skipped = {"probe masked-rows", "probe lowest-mask"}  # these hide whole rows
+    for word, feeds in drawn.items():
+        array = feeds["attn_mask"]
+        for axis, size in enumerate(array.shape[:-1]):
+            rows = np.moveaxis(array, axis, 0).reshape(size, -1)
+            if word not in skipped:
+                assert size == 1 or len(np.unique(rows, axis=0)) == size, (word, axis)
 
 
 def test_bare_inputs_have_the_spread_asked_for() -> None:

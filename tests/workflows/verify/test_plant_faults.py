@@ -1,5 +1,8 @@
 """Every planted fault is caught by the inputs of a check, through the real way of an output."""
 
+from dataclasses import replace
+
+import onnx
 import pytest
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
@@ -115,3 +118,31 @@ def test_other_models_are_refused() -> None:
     assert str(refused.value) == (
         "Faults can be planted only in a model that is one attention and nothing around it. Export the attention alone."
     )
+
+
+@pytest.mark.parametrize("mask", ["mask-float", "mask-bool", "rank-3", "one-sample"])
+def test_masks_of_heads_samples_and_queries_are_told_apart(mask: str) -> None:
+    """The mask of head 0, or of the next head, sample or query, used for all, is found by a check without options."""
+    shape: list[int | str] = {
+        "rank-3": [4, "q_seq_len", "kv_seq_len"],
+        "one-sample": [1, 4, "q_seq_len", "kv_seq_len"],
+    }.get(mask, ["batch_size", 4, "q_seq_len", "kv_seq_len"])
+    kind = MaskKind.BOOL if mask == "mask-bool" else MaskKind.FLOAT
+    proto = onnx.load_from_string(
+        load_model(
+            build_attention_model(replace(_MASKED, has_past=False, mask=kind), opset=23, dtype=Dtype.FLOAT32)
+        ).to_bytes()
+    )
+    element = onnx.TensorProto.BOOL if kind is MaskKind.BOOL else onnx.TensorProto.FLOAT
+    proto.graph.input[3].CopyFrom(onnx.helper.make_tensor_value_info("attn_mask", element, shape))
+    faults = [find_fault(f"mask-{which}-{axis}") for which in ("first", "next") for axis in ("head", "batch", "row")]
+    found = prove(load_model(proto), get_runtime("ort-cpu"), CheckOptions(sizes=_SIZES), faults=faults)
+    caught = _names(found, caught=True)
+    assert caught >= {"mask-first-head", "mask-next-head"}
+    assert not _names(found, caught=False)
+    assert {name for name in caught if name.endswith(("batch", "row"))} == {
+        f"mask-{which}-{axis}"
+        for which in ("first", "next")
+        for axis, at in (("batch", -4), ("row", -2))
+        if len(shape) >= -at and shape[at] != 1
+    }
