@@ -171,6 +171,48 @@ def test_full_disk_takes_back_what_was_written(tmp_path: Path, monkeypatch: pyte
     assert read_run(folder)[1] == [*_A, *_C]
 
 
+def test_a_job_is_on_the_disk_before_append_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job is written, then forced to the disk, and only then the next one is written: a power cut loses none."""
+    events: list[tuple[str, int]] = []
+    write, fsync = os.write, os.fsync
+
+    def written(handle: int, data: bytes) -> int:
+        done = write(handle, bytes(data)[:300])
+        events.append(("written", os.fstat(handle).st_size))
+        return done
+
+    def forced(handle: int) -> None:
+        fsync(handle)
+        events.append(("forced", os.fstat(handle).st_size))
+
+    folder = tmp_path / "run"
+    with Store.create(folder, HEADER) as store:
+        monkeypatch.setattr(os, "write", written)
+        monkeypatch.setattr(os, "fsync", forced)
+        for number, records in enumerate((_A, _B, _C), 1):
+            store.append(records)
+            size = (folder / "records.jsonl").stat().st_size
+            assert events[-2:] == [("written", size), ("forced", size)]
+            assert [event for event, _ in events].count("forced") == number
+
+
+def test_a_disk_that_fails_takes_the_job_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that could not be forced to the disk are reported as not written, and the file ends before them."""
+    folder = tmp_path / "run"
+
+    def broken(handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with Store.create(folder, HEADER) as store:
+        store.append(_A)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", broken)
+            with pytest.raises(FolderError) as caught:
+                store.append(_C)
+        assert str(caught.value) == f"Cannot write {folder}: Input/output error."
+        assert (folder / "records.jsonl").read_bytes() == _bytes(_A)
+
+
 def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system that accepts a few bytes at a time still gets the whole job."""
     monkeypatch.setattr(os, "write", _full_after(1_000_000))

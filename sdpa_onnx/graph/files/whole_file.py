@@ -42,7 +42,7 @@ def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> P
 def write_whole(
     path: Path, data: bytes, *, failure: type[SdpaOnnxError] = FolderError, hint: str | None = None
 ) -> Path:
-    """Write a file in one step: readers see the old one or the new one.
+    """Write a file in one step: readers see the old one or the new one, also after a power cut.
 
     Args:
         path: Where; a link is followed. Its folder must exist.
@@ -62,6 +62,8 @@ def write_whole(
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=_PREFIX, delete=False) as file:
             temporary = file.name
             file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut can leave the new name without its content
         Path(temporary).chmod(0o666 & ~_umask())
         Path(temporary).replace(target)
     except BaseException as error:

@@ -15,7 +15,7 @@ from sdpa_onnx.core.attention import oracle
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode, attend, head_blocks, softmax, split_heads
 from sdpa_onnx.core.attention.precision import find_precision
-from sdpa_onnx.core.attention.spec import AttentionSpec, Layout, MaskKind
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.core.judge.agreement import expect, judge
 from sdpa_onnx.errors import CaseError
 from tests.core.loops import attend_by_loops
@@ -50,6 +50,25 @@ def test_a_quarter_and_three_quarters_of_two_columns() -> None:
     spec = replace(ONE_HEAD, v_head_dim=2)
     inputs = AttentionInputs(query=tensor([1.0]), key=tensor([0.0], [np.log(3)]), value=tensor([2.0, 0.0], [0.0, 4.0]))
     np.testing.assert_allclose(attend(spec, inputs).output, [[[[0.5, 3.0]]]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT32, Dtype.FLOAT16, Dtype.BFLOAT16])
+@pytest.mark.parametrize("name", ["gqa", "bsh-gqa-causal-past", "float-mask", "softcap"])
+def test_inputs_of_few_bits_are_computed_in_float64(name: str, dtype: Dtype) -> None:
+    """Inputs of a short format yield, to the last bit, what the same numbers yield as float64."""
+    spec, inputs = BY_NAME[name].case(dtype).spec, BY_NAME[name].inputs(dtype=dtype)
+    wide = AttentionInputs(
+        **{
+            field: array if array.dtype.kind in "bi" else array.astype(np.float64)
+            for field, array in inputs.named().items()
+        }
+    )
+    mode = QkOutputMode.SCORES
+    actual, expected = attend(spec, inputs, qk_mode=mode), attend(spec, wide, qk_mode=mode)
+    for field in ("output", "present_key", "present_value", "qk"):
+        found = getattr(actual, field)
+        assert found.dtype == np.float64
+        np.testing.assert_array_equal(found, getattr(expected, field))
 
 
 def test_key_is_transposed() -> None:

@@ -1,5 +1,6 @@
 """Files are written whole, through links, and only over a regular file."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -80,3 +81,40 @@ def test_mode_is_that_of_any_new_file(tmp_path: Path) -> None:
     usual = tmp_path / "usual"
     usual.touch()
     assert write_whole(tmp_path / "ours", b"x").stat().st_mode == usual.stat().st_mode
+
+
+def test_content_is_on_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the content is forced to the disk first, then the file gets its name: a power cut leaves no empty file."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    events: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def force(handle: int) -> None:
+        events.append(f"{os.fstat(handle).st_size} bytes forced")
+        fsync(handle)
+
+    def rename(self: Path, target: Path) -> Path:
+        events.append(f"{self.stat().st_size} bytes renamed over {target.read_bytes().decode()}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", force)
+    monkeypatch.setattr(Path, "replace", rename)
+    write_whole(path, b"new content")
+    assert events == ["11 bytes forced", "11 bytes renamed over old"]
+    assert path.read_bytes() == b"new content"
+
+
+def test_content_that_cannot_be_forced_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old file stays, and no temporary one."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def broken(handle: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(FolderError) as caught:
+        write_whole(path, b"new")
+    assert str(caught.value) == f"Cannot write {path}: Input/output error."
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("file", b"old")]
