@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs, draw_inputs, numpy_dtype
 from sdpa_onnx.core.attention.oracle import QkOutputMode, attend
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
@@ -86,9 +87,9 @@ RIVALS = (
 def right_outputs(case: AttentionCase, inputs: AttentionInputs) -> Outputs:
     """The float64 outputs, each rounded once to the case's type."""
     result = attend(case.spec, inputs, qk_mode=QkOutputMode.SCORES)
-    found = {"output": result.output}
+    found = {OutputRole.OUTPUT: result.output}
     if case.spec.has_past:
-        found |= {"present_key": result.present_key, "present_value": result.present_value}
+        found |= {OutputRole.PRESENT_KEY: result.present_key, OutputRole.PRESENT_VALUE: result.present_value}
     return {name: array.astype(numpy_dtype(case.dtype)) for name, array in found.items()}
 
 
@@ -115,7 +116,7 @@ def ours_catches(case: AttentionCase, fault: Fault, seed: int) -> bool:
     for inputs in drawn:
         right = right_outputs(case, inputs)
         planted = fault.plant(case.spec, inputs, right, np.random.default_rng(seed))
-        verdict = judge(expect(case.spec, inputs, precision=precision), planted["output"]).verdict
+        verdict = judge(expect(case.spec, inputs, precision=precision), planted[OutputRole.OUTPUT]).verdict
         cache = any(not np.array_equal(planted[name], right[name]) for name in right if name.startswith("present"))
         if cache or verdict in (Verdict.WRONG, Verdict.SUSPICIOUS):
             return True
@@ -135,7 +136,11 @@ def rival_catches(rival: Rival, case: AttentionCase, fault: Fault, seed: int) ->
     exact = attend(case.spec, inputs)
     right = right_outputs(case, inputs)
     planted = fault.plant(case.spec, inputs, right, np.random.default_rng(seed))
-    truth = {"output": exact.output, "present_key": exact.present_key, "present_value": exact.present_value}
+    truth = {
+        OutputRole.OUTPUT: exact.output,
+        OutputRole.PRESENT_KEY: exact.present_key,
+        OutputRole.PRESENT_VALUE: exact.present_value,
+    }
     with np.errstate(all="ignore"):
         flagged = any(not rival.passes(planted[name].astype(np.float64), truth[name]) for name in right)
         alarm = any(not rival.passes(right[name].astype(np.float64), truth[name]) for name in right)

@@ -94,7 +94,7 @@ def cut_site(model: OnnxModel, site: AttentionSite) -> OnnxModel | None:
         ModelError: If a value of the site does not exist or has no known type.
     """
     try:
-        part = cut_out(model, inputs=list(site.inputs.values()), outputs=[site.output])
+        part = cut_out(model, inputs=list(site.inputs.values()), outputs=list(site.outputs.values()))
     except _NotClosedError:
         return None
     graph = part.ir.graph

@@ -25,6 +25,7 @@ from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.graph.files.wire import WireError, without_bulk
 from sdpa_onnx.graph.model_facts import ModelFacts, read_facts
 from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site_outputs import locate_outputs
 from sdpa_onnx.graph.structure import read_message
 
 __all__ = ["SITES_KEY", "SPEC_KEY", "OnnxModel", "load_model"]
@@ -54,7 +55,7 @@ class OnnxModel:
 
     Args:
         ir: The graph. Treat as read-only; changes go through a copy.
-        sites: Every attention, in graph order.
+        sites: Every attention, in graph order; their optional outputs are named here, from the graph.
         source: The torch module that it was exported from, if this process
             exported it; the baseline runtime runs it.
         bind: Makes the arguments of a call of `source` from tensors in the order of
@@ -72,6 +73,7 @@ class OnnxModel:
     facts: ModelFacts = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "sites", locate_outputs(self.ir, self.sites))
         object.__setattr__(self, "facts", read_facts(self.ir, self.sites))
 
     @property
@@ -152,7 +154,7 @@ class OnnxModel:
             ModelError: If a site names a value that is not in the graph.
         """
         if names is None:
-            names = [name for site in self.sites for name in (*site.inputs.values(), site.output)]
+            names = [name for site in self.sites for name in (*site.inputs.values(), *site.outputs.values())]
         present = {*self.input_names, *self.output_names, *self.ir.graph.initializers}
         missing = [name for name in dict.fromkeys(names) if name not in present]
         if not missing:

@@ -1,10 +1,27 @@
 """Locate an attention in a graph by the names of its input and output values. Holds no graph."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.mask_rule import MaskRule
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec
 
 __all__ = ["AttentionSite"]
+
+_FIELDS = {
+    OutputRole.OUTPUT: "output",
+    OutputRole.PRESENT_KEY: "present_key",
+    OutputRole.PRESENT_VALUE: "present_value",
+    OutputRole.PRESENT: "present",
+    OutputRole.QK: "scores",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +29,8 @@ class AttentionSite:
     """One attention of a model, by the names of its graph values.
 
     Written into the metadata of every exported model, so that a verification
-    can read the inputs and the output of each attention, in any form.
+    can read the inputs and the outputs of each attention, in any form. A model
+    names the optional outputs anew from the places on its nodes (`site_outputs`), whatever the metadata says.
 
     Args:
         name: Unique in the model: module path or node name.
@@ -25,6 +43,12 @@ class AttentionSite:
         past_key: Value name, or None.
         past_value: Value name, or None.
         nonpad_kv_seqlen: Value name, or None.
+        present_key: Value name, or None; the past, if there is one, followed by the new keys.
+        present_value: The same for values.
+        present: Both caches in one value, keys first, or None.
+        scores: The scores (qk_matmul_output), or None.
+        scores_mode: Stage of the scores.
+        mask_rule: What a mask means whose last axis is 1.
     """
 
     name: str
@@ -37,6 +61,12 @@ class AttentionSite:
     past_key: str | None = None
     past_value: str | None = None
     nonpad_kv_seqlen: str | None = None
+    present_key: str | None = None
+    present_value: str | None = None
+    present: str | None = None
+    scores: str | None = None
+    scores_mode: QkOutputMode = QkOutputMode.SCORES
+    mask_rule: MaskRule = MaskRule.PADDED
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -44,3 +74,22 @@ class AttentionSite:
         fields = ("query", "key", "value", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
         names = {field: getattr(self, field) for field in fields}
         return {field: name for field, name in names.items() if name is not None}
+
+    @property
+    def outputs(self) -> dict[OutputRole, str]:
+        """Value name by what the output is, without absent outputs; the attention output is the first."""
+        names = {role: getattr(self, field) for role, field in _FIELDS.items()}
+        return {role: name for role, name in names.items() if name is not None}
+
+    def with_outputs(self, names: Mapping[OutputRole, str]) -> "AttentionSite":
+        """The site with these outputs and no other optional ones."""
+        fields: dict[str, Any] = {field: names.get(role) for role, field in _FIELDS.items() if field != "output"}
+        return replace(self, **fields)
+
+    def arrays_in(self, arrays: Mapping[str, NDArray[np.generic]]) -> AttentionInputs:
+        """The inputs of the attention among the arrays of a run."""
+        return AttentionInputs(**{field: arrays[name] for field, name in self.inputs.items()})
+
+    def outputs_in(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[OutputRole, NDArray[np.generic]]:
+        """The outputs of the attention among the arrays of a run, those that are there."""
+        return {role: arrays[name] for role, name in self.outputs.items() if name in arrays}

@@ -5,7 +5,7 @@ Writes no files (`OnnxModel.save` does) and verifies nothing.
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import onnx_ir as ir
@@ -242,5 +242,5 @@ def _rename_like_operator(model: ir.Model, spec: AttentionSpec, dtype: Dtype) ->
 
 def _spec_site(spec: AttentionSpec) -> AttentionSite:
     case = AttentionCase(spec=spec, q_seq_len=1)
-    names = {field: ONNX_INPUT_NAMES[field] for field in case.input_shapes()}
+    names: dict[str, Any] = {field: ONNX_INPUT_NAMES[field] for field in case.input_shapes()}
     return AttentionSite(name="sdpa", spec=spec, output="Y", **names)

@@ -5,6 +5,7 @@ Does not trace and does not choose dynamic axes; the caller has traced already.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import onnx_ir as ir
@@ -100,7 +101,7 @@ def _name_outputs(model: ir.Model) -> None:
 def _site(
     attention: TracedAttention, taps: Taps, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
 ) -> AttentionSite:
-    names = {}
+    names: dict[str, Any] = {}
     for field, node in attention.nodes.items():
         known = node.name in taps.inputs
         value = inputs[taps.inputs[node.name]] if known else outputs[taps.outputs[node.name]]

@@ -8,17 +8,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.faults.planted_faults import FAULTS, Fault
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
-from sdpa_onnx.workflows.check.case_trial import output_names
 
 Arrays = Mapping[str, NDArray[np.generic]]
-
-
-# Output name of the operator -> name in `core.faults.planted_faults`.
-_FAULT_NAMES = {"Y": "output", "qk_matmul_output": "qk"}
 
 
 def fault(name: str) -> Fault:
@@ -46,11 +40,9 @@ class PlantedSession:
         for site in self.model.sites:
             if site.output not in outputs or not self.fault.applies(site.spec):
                 continue
-            given = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
-            values = {_FAULT_NAMES.get(name, name): value for name, value in output_names(self.model, site).items()}
-            right = {name: outputs[value] for name, value in values.items() if value in outputs}
-            wrong = self.fault.plant(site.spec, given, right, np.random.default_rng(0))
-            outputs |= {values[name]: array for name, array in wrong.items() if values.get(name) in outputs}
+            right = site.outputs_in(outputs)
+            wrong = self.fault.plant(site.spec, site.arrays_in(arrays), right, np.random.default_rng(0))
+            outputs |= {site.outputs[role]: array for role, array in wrong.items()}
         return outputs
 
     def bind(self, inputs: Arrays) -> Callable[[], None]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, softmax
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.faults.fault_kind import Fault, Outputs, on_blocks
 
@@ -72,7 +73,7 @@ def _half_sums(block: HeadBlock) -> Float64:
 
 def _without_maximum(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, rng: np.random.Generator) -> Outputs:
     """Compute exp of the logits without subtracting the maximum, in the output's type (bfloat16: in float32)."""
-    working: np.dtype[np.generic] = right["output"].dtype
+    working: np.dtype[np.generic] = right[OutputRole.OUTPUT].dtype
     if working.name == Dtype.BFLOAT16:
         working = np.dtype(np.float32)
 
@@ -90,7 +91,7 @@ def _without_maximum(spec: AttentionSpec, inputs: AttentionInputs, right: Output
 
 def _over_queries(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: np.random.Generator) -> Outputs:
     """Normalise the weights of each key over the queries."""
-    output = np.zeros((*_heads_of(spec, right["output"]), spec.v_head_dim))
+    output = np.zeros((*_heads_of(spec, right[OutputRole.OUTPUT]), spec.v_head_dim))
     logits: dict[tuple[int, int], list[Float64]] = {}
     values: dict[tuple[int, int], Float64] = {}
     for block in head_blocks(spec, inputs):
@@ -101,7 +102,10 @@ def _over_queries(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, 
         output[batch, head] = softmax(np.concatenate(parts).T).T @ values[batch, head]
     if spec.layout is Layout.BSH:
         output = output.transpose(0, 2, 1, 3)
-    return {**right, "output": output.reshape(right["output"].shape).astype(right["output"].dtype)}
+    return {
+        **right,
+        OutputRole.OUTPUT: output.reshape(right[OutputRole.OUTPUT].shape).astype(right[OutputRole.OUTPUT].dtype),
+    }
 
 
 def _heads_of(spec: AttentionSpec, output: Array) -> tuple[int, int, int]:

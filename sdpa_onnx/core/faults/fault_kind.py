@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, softmax
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 
 __all__ = ["Fault", "Outputs", "on_blocks", "on_output", "plain_head"]
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
-Outputs = dict[str, Array]
+Outputs = dict[OutputRole, Array]
 Generator = np.random.Generator
 Head = Callable[[HeadBlock], Float64]
 Plant = Callable[[AttentionSpec, AttentionInputs, Outputs, Generator], Outputs]
@@ -33,11 +34,10 @@ class Fault:
         name: Stable slug, such as `scale-missing`.
         says: Description, one clause without a full stop: "the scale is left out".
         applies: Whether an attention of this spec can have it (ignoring the window requires a window).
-        plant: (spec, inputs, correct outputs, rng) -> outputs with the fault. Keys of both:
-            "output" and, if the attention has them, "present_key", "present_value", "qk"; shapes and
-            dtypes stay the same. Does not modify its arguments.
+        plant: (spec, inputs, correct outputs, rng) -> outputs with the fault. Keys of both: the outputs that
+            the attention has, OUTPUT always; shapes and dtypes stay the same. Does not modify its arguments.
         dtypes: Element types in which it is a fault (undeclared float16 is none in float16).
-        output: The output that it changes: "output", "present_key", "present_value" or "qk".
+        output: The output that it changes.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Fault:
     applies: Callable[[AttentionSpec], bool]
     plant: Plant
     dtypes: frozenset[Dtype] = _ALL_DTYPES
-    output: str = "output"
+    output: OutputRole = OutputRole.OUTPUT
 
 
 def plain_head(block: HeadBlock) -> Float64:
@@ -63,14 +63,14 @@ def on_blocks(blocks: Callable[..., Iterator[HeadBlock]] = head_blocks, head: He
     """
 
     def plant(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: Generator) -> Outputs:
-        shape, dtype = right["output"].shape, right["output"].dtype
+        shape, dtype = right[OutputRole.OUTPUT].shape, right[OutputRole.OUTPUT].dtype
         output = _to_bnsh(spec, np.zeros(shape)).copy()
         # A faulty computation may overflow or divide 0 by 0; that is part of the fault.
         with np.errstate(all="ignore"):
             for block in blocks(spec, inputs):
                 output[block.batch, block.head, block.rows] = head(block)
             joined = output.transpose(0, 2, 1, 3).reshape(shape) if spec.layout is Layout.BSH else output
-            return {**right, "output": joined.astype(dtype)}
+            return {**right, OutputRole.OUTPUT: joined.astype(dtype)}
 
     return plant
 
@@ -83,10 +83,10 @@ def on_output(change: Callable[[AttentionSpec, Array, Generator], Array]) -> Pla
     """
 
     def plant(spec: AttentionSpec, _inputs: AttentionInputs, right: Outputs, rng: Generator) -> Outputs:
-        output = right["output"]
+        output = right[OutputRole.OUTPUT]
         changed = change(spec, _to_bnsh(spec, output).copy(), rng)
         joined = changed.transpose(0, 2, 1, 3).reshape(output.shape) if spec.layout is Layout.BSH else changed
-        return {**right, "output": np.ascontiguousarray(joined)}
+        return {**right, OutputRole.OUTPUT: np.ascontiguousarray(joined)}
 
     return plant
 

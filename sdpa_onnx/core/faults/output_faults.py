@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode, attend
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind
 from sdpa_onnx.core.faults.fault_kind import Fault, Outputs, on_blocks, on_output
 
@@ -89,7 +90,7 @@ def _stale(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, rng: Ge
     return on_blocks()(spec, AttentionInputs(**others), right, rng)
 
 
-def _cached(name: str, change: Callable[[Array, int], Array]) -> Callable[..., Outputs]:
+def _cached(name: OutputRole, change: Callable[[Array, int], Array]) -> Callable[..., Outputs]:
     """Create a fault that changes one present output, if it exists: (array, past length) -> array."""
 
     def plant(_spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: Generator) -> Outputs:
@@ -117,9 +118,9 @@ def _restaged(other: dict[QkOutputMode, QkOutputMode]) -> Callable[..., Outputs]
     """Create a fault that returns another stage of the scores; the requested stage is inferred from the numbers."""
 
     def plant(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: Generator) -> Outputs:
-        if "qk" not in right:
+        if OutputRole.QK not in right:
             return dict(right)
-        requested = np.nan_to_num(right["qk"].astype(np.float64), neginf=-1e30)
+        requested = np.nan_to_num(right[OutputRole.QK].astype(np.float64), neginf=-1e30)
         distances = {}
         for mode in QkOutputMode:
             stage = np.nan_to_num(_stage(spec, inputs, mode), neginf=-1e30)
@@ -127,7 +128,7 @@ def _restaged(other: dict[QkOutputMode, QkOutputMode]) -> Callable[..., Outputs]
         nearest = min(distances, key=lambda mode: distances[mode])
         returned = _stage(spec, inputs, other.get(nearest, nearest))
         with np.errstate(over="ignore"):
-            return {**right, "qk": returned.astype(right["qk"].dtype)}
+            return {**right, OutputRole.QK: returned.astype(right[OutputRole.QK].dtype)}
 
     return plant
 
@@ -166,7 +167,7 @@ CACHE_FAULTS: tuple[Fault, ...] = tuple(
         plant=_cached(name, change),
         output=name,
     )
-    for name in ("present_key", "present_value")
+    for name in (OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE)
     for slug, says, change in (
         ("past-after-new", "contains the new entries before the past", _past_after_new),
         ("last-missing", "lacks the newest entry", _last_missing),
@@ -187,7 +188,7 @@ QK_FAULTS: tuple[Fault, ...] = (
                 QkOutputMode.SCORES: QkOutputMode.AFTER_MASK,
             }
         ),
-        output="qk",
+        output=OutputRole.QK,
     ),
     Fault(
         name="qk-scores-and-weights-swapped",
@@ -201,6 +202,6 @@ QK_FAULTS: tuple[Fault, ...] = (
                 QkOutputMode.WEIGHTS: QkOutputMode.SCORES,
             }
         ),
-        output="qk",
+        output=OutputRole.QK,
     ),
 )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention import spec_conditions as when
 from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.faults.arithmetic_faults import ARITHMETIC_FAULTS
 from sdpa_onnx.core.faults.fault_kind import Fault, on_blocks
@@ -23,14 +24,14 @@ Array = NDArray[np.generic]
 
 
 def faults_for(
-    spec: AttentionSpec, *, dtype: Dtype | None = None, outputs: Collection[str] = ("output",)
+    spec: AttentionSpec, *, dtype: Dtype | None = None, outputs: Collection[OutputRole] = (OutputRole.OUTPUT,)
 ) -> tuple[Fault, ...]:
     """Return the faults that an attention can have.
 
     Args:
         spec: The attention.
         dtype: Element type; None = faults of every type.
-        outputs: Outputs of the attention: "output", "present_key", "present_value", "qk".
+        outputs: Outputs of the attention.
     """
     return tuple(
         fault
@@ -43,7 +44,7 @@ def right_output(spec: AttentionSpec, inputs: AttentionInputs) -> Array:
     """Compute the oracle's output, rounded to the type of the query."""
     width = spec.v_head_dim * (1 if spec.layout is Layout.BNSH else spec.q_num_heads)
     empty: Array = np.zeros((*inputs.query.shape[:-1], width), dtype=inputs.query.dtype)
-    return on_blocks()(spec, inputs, {"output": empty}, np.random.default_rng(0))["output"]
+    return on_blocks()(spec, inputs, {OutputRole.OUTPUT: empty}, np.random.default_rng(0))[OutputRole.OUTPUT]
 
 
 def _of_reading(reading: Reading) -> Fault:

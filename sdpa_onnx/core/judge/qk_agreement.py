@@ -1,7 +1,8 @@
 """Compares Attention's fourth output, the scores at one of four stages, with the oracle and a proven error bound.
 
 The bound has the same error terms as that of the output. If the stage hides a key, its score must be
--inf; a query without a visible key has weights of zero. Uses no statistical test.
+-inf; a query without a visible key has weights of zero. A NaN in the inputs must reach the scores computed from it.
+Uses no statistical test.
 """
 
 import math
@@ -17,12 +18,14 @@ from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.attention.stages import Stages, stages_of
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.judge.bounds import gamma, lifted, logit_error
+from sdpa_onnx.core.judge.nan_places import NanSources, contains_nan, replace_nan
 from sdpa_onnx.core.records.verdicts import Verdict
 
 __all__ = ["QkExpectation", "expect_qk", "judge_qk"]
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 # The ratio of an error where the bound is 0, because JSON has no infinity.
 _LARGEST_RATIO = 1e300
@@ -36,11 +39,15 @@ class QkExpectation:
         expected: (batch_size, q_num_heads, q_seq_len, total_seq_len), -inf where the stage hides a key.
         bound: Largest |actual - expected| that is possible in the declared precision, same shape.
         largest: Largest finite number of the format that a score is stored in.
+        must_be_nan: Scores that a NaN in the inputs must reach, same shape.
+        may_be_nan: Scores that it may reach, those included.
     """
 
     expected: Float64
     bound: Float64
     largest: float
+    must_be_nan: Bool
+    may_be_nan: Bool
 
 
 def expect_qk(
@@ -60,12 +67,36 @@ def expect_qk(
     query, key, _ = split_heads(spec, inputs)
     expected = np.zeros((*query.shape[:3], key.shape[2]))
     bound = np.zeros_like(expected)
-    for block in head_blocks(spec, inputs):
-        place = (block.batch, block.head, block.rows)
+    must, may = np.zeros(expected.shape, bool), np.zeros(expected.shape, bool)
+    holds_nan = contains_nan(inputs)
+    for given in head_blocks(spec, inputs):
+        place = (given.batch, given.head, given.rows)
+        block = given
+        if holds_nan:
+            block, sources = replace_nan(given)
+            must[place], may[place] = _nan_scores(given, sources, mode)
         expected[place], bound[place] = _stage(block, mode, precision)
     return QkExpectation(
-        expected=expected, bound=bound, largest=min(precision.scores.largest, precision.output.largest)
+        expected=expected,
+        bound=bound,
+        largest=min(precision.scores.largest, precision.output.largest),
+        must_be_nan=must,
+        may_be_nan=may,
     )
+
+
+def _nan_scores(block: HeadBlock, sources: NanSources, mode: QkOutputMode) -> tuple[Bool, Bool]:
+    """The scores of a block that must be NaN and that may be: (rows, keys)."""
+    query, key = np.isnan(block.query).any(1, keepdims=True), np.isnan(block.key).any(1, keepdims=True)
+    products: Bool = np.asarray(query) | np.asarray(key).T
+    if mode in (QkOutputMode.SCORES, QkOutputMode.AFTER_SOFTCAP):
+        return products, products
+    visible = ~np.isneginf(block.bias)
+    if mode is QkOutputMode.AFTER_MASK:
+        logits: Bool = products | np.isnan(block.bias)
+        return logits & visible, logits  # NaN - inf is NaN, a runtime that selects returns -inf
+    lost = np.broadcast_to(sources.lost[:, None], visible.shape)
+    return lost & visible, lost | sources.doubtful[:, None]
 
 
 def judge_qk(expectation: QkExpectation, actual: Array) -> Agreement:
@@ -76,29 +107,37 @@ def judge_qk(expectation: QkExpectation, actual: Array) -> Agreement:
             verdict=Verdict.WRONG,
             diagnosis=f"The scores have shape {actual.shape}, expected {expected.shape}.",
         )
-    values = actual.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        values = actual.astype(np.float64)
+    is_nan = np.isnan(values)
+    swallowed = expectation.must_be_nan & ~is_nan
     hidden = np.isneginf(expected)
     known = np.isfinite(expected)
     # A score that overflows its format may be infinite, and values computed from it may be NaN.
     too_large = known & (np.abs(np.where(known, expected, 0.0)) + expectation.bound > expectation.largest)
-    excused = (~known & ~hidden) | (too_large & ~np.isfinite(values))
+    excused = (~known & ~hidden) | (too_large & ~np.isfinite(values)) | (expectation.may_be_nan & is_nan) | swallowed
     both = known & np.isfinite(values)
     error = np.abs(np.where(both, values, 0.0) - np.where(both, expected, 0.0))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where((error > 0.0) & ~excused, np.minimum(error / expectation.bound, _LARGEST_RATIO), 0.0)
     wrong_kind = ((known & ~np.isfinite(values)) | (hidden & ~np.isneginf(values))) & ~excused
     mismatched, not_finite = int(np.count_nonzero(ratio > 1.0)), int(np.count_nonzero(wrong_kind))
-    worst = _place(int((wrong_kind if not_finite else ratio).argmax()), expected.shape) if expected.size else None
+    lost = int(np.count_nonzero(swallowed))
+    first = wrong_kind if not_finite else swallowed if lost else ratio
+    worst = _place(int(first.argmax()), expected.shape) if expected.size else None
     return Agreement(
-        verdict=Verdict.WRONG if mismatched or not_finite else Verdict.OK,
-        diagnosis=_diagnosis(expectation, values, mismatched, not_finite, float(ratio.max(initial=0.0)), worst),
+        verdict=Verdict.WRONG if mismatched or not_finite or lost else Verdict.OK,
+        diagnosis=_lost_nan(lost, worst)
+        if lost and not not_finite
+        else _diagnosis(expectation, values, mismatched, not_finite, float(ratio.max(initial=0.0)), worst),
         max_abs_error=float(error.max(initial=0.0)),
         max_bound_ratio=float(ratio.max(initial=0.0)),
         worst=worst,
         mismatched=mismatched,
         not_finite=not_finite,
+        swallowed=lost,
         total=expected.size,
-        judged=int(np.count_nonzero(~excused)),
+        judged=int(np.count_nonzero(~excused | expectation.must_be_nan)),
         judged_rows=math.prod(expected.shape[:3]),
         total_rows=math.prod(expected.shape[:3]),
     )
@@ -142,6 +181,11 @@ def _weights_bound(stages: Stages, error: Float64, precision: Precision) -> Floa
     underflow = 4.0 * precision.weights.tiny + 2.0 * precision.output.tiny + 2.0**-126
     total: Float64 = np.where(np.isneginf(stages.logits), 0.0, moved + relative * computed + underflow)
     return total
+
+
+def _lost_nan(lost: int, first: tuple[int, int, int, int] | None) -> str:
+    scores = "1 score computed from it is a number" if lost == 1 else f"{lost} scores computed from it are numbers"
+    return f"A NaN in the inputs was lost: {scores}, first at (batch, head, query, key) {first}."
 
 
 def _place(position: int, shape: tuple[int, ...]) -> tuple[int, int, int, int]:

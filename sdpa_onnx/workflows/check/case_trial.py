@@ -16,18 +16,18 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.mask_rule import MaskRule, mask_rule_of
 from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.probes import PROBES
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec
-from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
-from sdpa_onnx.core.judge.cache_agreement import judge_present
-from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.judge.agreement import Agreement, expect
+from sdpa_onnx.core.judge.attention_outputs import judge_attention_outputs
 from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import CaseError, NoAnswerError, SessionError
 from sdpa_onnx.graph.attention_node import add_scores_output, build_attention_model, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, Unsupported
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 
@@ -40,10 +40,7 @@ __all__ = [
     "TrialResult",
     "failure_of",
     "judge_attention",
-    "judge_present",
     "not_taken",
-    "output_names",
-    "qk_mode_of",
     "run_case",
     "trial_model",
 ]
@@ -52,7 +49,7 @@ Array = NDArray[np.generic]
 Form = Literal["attention", "decomposed"]
 
 # Name of the operator's fourth output.
-QK_OUTPUT = "qk_matmul_output"
+QK_OUTPUT = OutputRole.QK.value
 # Sessions kept open: a fuzzer repeats few graphs, and each session is small.
 _KEPT_SESSIONS = 32
 # Axes of a mask that has another shape than the exporter's (batch_size, 1, q_seq_len, total_seq_len).
@@ -96,7 +93,7 @@ class CaseTrial:
     def least_opset(self) -> int:
         """Lowest opset whose operator accepts the spec and these arrays.
 
-        Source: ONNX Attention, opset 24, from which a mask may be shorter than the keys.
+        Source: ONNX Attention, opset 24, from which a mask may be shorter than the keys, and 1 means so.
         """
         mask = None if self.inputs is None else self.inputs.attn_mask
         is_short = mask is not None and mask.ndim > 0 and mask.shape[-1] < self.case.total_seq_len
@@ -109,12 +106,18 @@ class CaseTrial:
         arrays = inputs.named()
         return {name: arrays[field] for field, name in self.graph.sites[0].inputs.items()}
 
-    def renamed(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The outputs of the graph, by the output names of the operator."""
+    def by_role(self, outputs: Mapping[str, Array]) -> dict[OutputRole, Array]:
+        """The outputs of the graph, by what they are."""
         if self.graph is None:
-            return dict(outputs)
-        names = output_names(self.graph, self.graph.sites[0])
-        return {name: outputs[own] for name, own in names.items() if own in outputs}
+            return {role: outputs[role] for role in OutputRole if role in outputs}
+        return self.graph.sites[0].outputs_in(outputs)
+
+    @property
+    def mask_rule(self) -> MaskRule:
+        """What a mask means in this trial whose last axis is 1."""
+        if self.graph is not None:
+            return self.graph.sites[0].mask_rule
+        return mask_rule_of(self.used_opset) if self.form == "attention" else MaskRule.BROADCAST
 
     def draw(self) -> AttentionInputs:
         """The arrays that the runtime gets.
@@ -144,7 +147,7 @@ class TrialResult:
         agreement: The judgement of that output, or of Y where all are right; None if nothing ran.
         precision: The declared arithmetic; "" if nothing ran.
         inputs: The arrays it ran on.
-        outputs: The outputs of the runtime, by ONNX output name.
+        outputs: The outputs of the runtime, by what they are.
     """
 
     kind: Conformity
@@ -153,7 +156,7 @@ class TrialResult:
     agreement: Agreement | None = None
     precision: str = ""
     inputs: AttentionInputs
-    outputs: Mapping[str, Array] = field(default_factory=dict)
+    outputs: Mapping[OutputRole, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,10 +282,11 @@ def run_case(trial: CaseTrial, sessions: Sessions) -> TrialResult:
     return judge_attention(
         trial.case.spec,
         inputs,
-        trial.renamed(outputs),
+        trial.by_role(outputs),
         precision=precision,
         seed=trial.seed,
         qk_mode=trial.qk_mode,
+        mask_rule=trial.mask_rule,
     )
 
 
@@ -333,58 +337,43 @@ def _mask_pattern(case: AttentionCase, mask: Array | None) -> tuple[bool, ...] |
 def judge_attention(
     spec: AttentionSpec,
     inputs: AttentionInputs,
-    outputs: Mapping[str, Array],
+    outputs: Mapping[OutputRole, Array],
     *,
     precision: str,
     seed: int = 0,
     qk_mode: QkOutputMode | None = None,
+    mask_rule: MaskRule = MaskRule.PADDED,
 ) -> TrialResult:
     """Judge every output of an attention.
 
     Args:
         spec: What is computed.
         inputs: The arrays it ran on.
-        outputs: Its outputs, by the names of the operator.
+        outputs: Its outputs, by what they are.
         precision: The declared arithmetic.
         seed: Which queries of a big case are judged.
-        qk_mode: Stage of the scores in the fourth output; None = it is not judged.
+        qk_mode: Stage of the scores in the fourth output; None = they are the scores themselves.
+        mask_rule: What a mask means whose last axis is 1.
     """
-    expectation = expect(spec, inputs, precision=find_precision(precision), seed=seed)
-    agreements = {"Y": judge(expectation, outputs["Y"]), **judge_present(spec, inputs, outputs)}
-    if qk_mode is not None and QK_OUTPUT in outputs:
-        scores = expect_qk(spec, inputs, mode=qk_mode, precision=find_precision(precision))
-        agreements[QK_OUTPUT] = judge_qk(scores, outputs[QK_OUTPUT])
+    arithmetic = find_precision(precision)
+    agreements = judge_attention_outputs(
+        spec,
+        inputs,
+        outputs,
+        precision=arithmetic,
+        qk_mode=qk_mode or QkOutputMode.SCORES,
+        mask_rule=mask_rule,
+        expectation_of=lambda reading: expect(spec, reading.inputs, precision=arithmetic, seed=seed),
+    )
     bad = (Verdict.WRONG, Verdict.SUSPICIOUS)
-    wrong = next((name for name, agreement in agreements.items() if agreement.verdict in bad), "")
-    agreement = agreements[wrong or "Y"]
+    wrong = next((role for role, agreement in agreements.items() if agreement.verdict in bad), None)
+    agreement = agreements[wrong or OutputRole.OUTPUT]
     return TrialResult(
         kind=Conformity.WRONG if wrong else Conformity.RIGHT,
         message=agreement.diagnosis,
-        output=wrong,
+        output=wrong.value if wrong else "",
         agreement=agreement,
         precision=precision,
         inputs=inputs,
         outputs=outputs,
     )
-
-
-def output_names(model: OnnxModel, site: AttentionSite) -> dict[str, str]:
-    """Output name of the operator -> name in the graph: Y, and the others that a node has."""
-    names = {"Y": site.output}
-    for node in model.ir.graph:
-        made = [value.name or "" for value in node.outputs]
-        if node.op_type == "Attention" and made and made[0] == site.output:
-            names |= dict(zip(("present_key", "present_value", QK_OUTPUT), made[1:4], strict=False))
-    if site.past_key is not None:  # our exporter's own names, in every form
-        own = [name for name in ("present_key", "present_value") if name in model.output_names]
-        names |= {name: name for name in own if name not in names}
-    return {name: own for name, own in names.items() if own}
-
-
-def qk_mode_of(model: OnnxModel, site: AttentionSite) -> QkOutputMode | None:
-    """Stage of the scores that an Attention node returns as its fourth output; None if it has none."""
-    for node in model.ir.graph:
-        if node.op_type == "Attention" and node.outputs[0].name == site.output and len(node.outputs) > 3:
-            mode = node.attributes.get("qk_matmul_output_mode")
-            return QkOutputMode(mode.as_int() if mode else 0) if node.outputs[3].name else None
-    return None

@@ -216,10 +216,7 @@ def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:
 
 def _measured_spread(model: OnnxModel, arrays: Mapping[str, NDArray[np.generic]]) -> float:
     """Median over the attentions of the standard deviation of a row of logits; 0 without any."""
-    spreads = [
-        logit_spread(site, AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()}))
-        for site in model.sites
-    ]
+    spreads = [logit_spread(site, site.arrays_in(arrays)) for site in model.sites]
     return float(np.median(spreads)) if spreads else 0.0
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.core.records.verdicts import Conformity, Verdict
 from sdpa_onnx.errors import SessionError
@@ -322,7 +323,8 @@ class FormSessions:
     def _judge(self, inputs: AttentionInputs, outputs: Mapping[str, Array], precision: str) -> ProbeOutcome:
         """Only proven errors count; suspicious outputs are left to the verification of the written file."""
         mode = self.problem.scores_mode
-        result = judge_attention(self.problem.spec, inputs, outputs, precision=precision, qk_mode=mode)
+        named = {role: outputs[role] for role in OutputRole if role in outputs}
+        result = judge_attention(self.problem.spec, inputs, named, precision=precision, qk_mode=mode)
         if result.agreement is None or result.agreement.verdict is not Verdict.WRONG:
             return ProbeOutcome(kind=Conformity.RIGHT)
         ratio = result.agreement.max_bound_ratio

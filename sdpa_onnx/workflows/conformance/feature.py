@@ -12,7 +12,7 @@ from sdpa_onnx.core.attention.inputs import LADDER
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 
-__all__ = ["NAN_POISONS", "CaseSize", "DisputedPoint", "Feature", "FeatureCheck", "MaskRows", "Operator", "Poison"]
+__all__ = ["CaseSize", "DisputedPoint", "Feature", "FeatureCheck", "MaskRows", "Operator", "Poison"]
 
 
 class Operator(StrEnum):
@@ -62,9 +62,6 @@ class Poison(StrEnum):
     NAN_VALUE = "NaN value of a hidden key"
     NAN_KEY = "NaN hidden key"
     NAN_SEEN = "NaN value of a visible key"
-
-
-NAN_POISONS = frozenset({Poison.NAN_VALUE, Poison.NAN_KEY, Poison.NAN_SEEN})
 
 
 class FeatureCheck(StrEnum):

@@ -1,7 +1,7 @@
 """Judge the outputs of a runtime for one conformance case: attention output, caches and scores.
 
-The attention output is judged by its proven bound, the caches bit by bit, the scores by a bound of their
-own. Does not run the case.
+Names the arithmetic that the operator permits, and hands the outputs to `core.judge.attention_outputs`. Does not run
+the case.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.masks import attn_bias
-from sdpa_onnx.core.attention.oracle import attend, split_heads
+from sdpa_onnx.core.attention.oracle import QkOutputMode, split_heads
 from sdpa_onnx.core.attention.precision import FloatFormat, Precision, find_precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
-from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect, judge
-from sdpa_onnx.core.judge.cache_agreement import judge_copy, present_of
-from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect
+from sdpa_onnx.core.judge.attention_outputs import judge_attention_outputs
 from sdpa_onnx.core.records.verdicts import Verdict
-from sdpa_onnx.workflows.conformance.feature import NAN_POISONS, Feature, Operator
+from sdpa_onnx.workflows.conformance.feature import Feature, Operator
 from sdpa_onnx.workflows.conformance.operators import OperatorCase
 
 __all__ = ["OutputFinding", "allowed_precision", "judge_case", "visible_pairs"]
@@ -42,7 +41,7 @@ class OutputFinding:
     """The judgement of one output of one case.
 
     Args:
-        role: Which output.
+        role: Which output (`OutputRole`), or the name of a check of the session.
         agreement: Verdict and figures.
     """
 
@@ -85,16 +84,19 @@ def judge_case(
     feature: Feature, operator_case: OperatorCase, outputs: Mapping[str, Array], precision: Precision
 ) -> Iterator[OutputFinding]:
     """Judge every output of one run."""
-    by_role = {role: outputs[name] for role, name in operator_case.roles.items()}
-    if feature.poison in NAN_POISONS:
-        yield OutputFinding(role="output", agreement=_judge_with_nan(operator_case, by_role["output"], precision))
-    else:
-        expectation = _expectation(_Problem(spec=operator_case.spec, inputs=operator_case.inputs, precision=precision))
-        yield OutputFinding(role="output", agreement=judge(expectation, by_role["output"]))
-    yield from _caches(operator_case, by_role)
-    if "qk" in by_role and feature.qk_mode is not None:
-        expected = expect_qk(operator_case.spec, operator_case.inputs, mode=feature.qk_mode, precision=precision)
-        yield OutputFinding(role="qk", agreement=judge_qk(expected, by_role["qk"]))
+    judged = judge_attention_outputs(
+        operator_case.spec,
+        operator_case.inputs,
+        {role: outputs[name] for role, name in operator_case.roles.items()},
+        precision=precision,
+        qk_mode=feature.qk_mode or QkOutputMode.SCORES,
+        mask_rule=operator_case.mask_rule,
+        expectation_of=lambda reading: _expectation(
+            _Problem(spec=operator_case.spec, inputs=reading.inputs, precision=precision)
+        ),
+    )
+    for role, agreement in judged.items():
+        yield OutputFinding(role=role, agreement=agreement)
 
 
 def visible_pairs(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:
@@ -140,67 +142,3 @@ def _expectation(problem: _Problem) -> Expectation:
 
 def _coarser_format(one: FloatFormat, other: FloatFormat) -> FloatFormat:
     return max(one, other, key=lambda format_: format_.unit_roundoff)
-
-
-def _caches(operator_case: OperatorCase, by_role: Mapping[str, Array]) -> Iterator[OutputFinding]:
-    """Judge the returned caches: past and new ones concatenated, equal bit by bit."""
-    presents = present_of(operator_case.spec, operator_case.inputs)
-    if "present" in by_role:  # both in one array, key first
-        presents["present"] = np.stack(list(presents.values()))
-    for role, expected in presents.items():
-        if role in by_role:
-            yield OutputFinding(role=role, agreement=judge_copy(role, by_role[role], expected))
-
-
-def _judge_with_nan(operator_case: OperatorCase, actual: Array, precision: Precision) -> Agreement:
-    """Require NaN where a query attends to one, permit NaN where it is hidden, and judge all other elements.
-
-    The NaN is in the first column: a NaN value affects that column of the output only, a NaN key every column.
-    """
-    clean = _without_nan(operator_case.inputs)
-    expectation = expect(operator_case.spec, clean, precision=precision)
-    if actual.shape != expectation.shape:
-        return judge(expectation, actual)
-    oracle = attend(operator_case.spec, clean).output
-    required, permitted = _nan_elements(operator_case)
-    values = actual.astype(np.float64)
-    missing = int(np.count_nonzero(required & ~np.isnan(values)))
-    if missing:
-        return Agreement(
-            verdict=Verdict.WRONG,
-            diagnosis=_missing_nan_text(missing, int(np.count_nonzero(required))),
-            mismatched=missing,
-            total=values.size,
-        )
-    patched = np.where((required | permitted) & np.isnan(values), oracle, values)
-    return judge(expectation, patched.astype(actual.dtype) if patched.dtype != actual.dtype else patched)
-
-
-def _missing_nan_text(missing: int, total: int) -> str:
-    if total == 1:
-        return "The one element whose query attends to a NaN is not NaN."
-    return f"{missing} of {total} elements whose query attends to a NaN {'is' if missing == 1 else 'are'} not NaN."
-
-
-def _nan_elements(operator_case: OperatorCase) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Elements of the output that must be NaN and those that may be; both have the shape of a BNSH output."""
-    _, key, value = split_heads(operator_case.spec, operator_case.inputs)
-    visible = visible_pairs(operator_case.spec, operator_case.inputs)
-    group = operator_case.spec.heads_per_kv
-    nan_value = np.repeat(np.isnan(value), group, axis=1)
-    nan_key = np.repeat(np.logical_or.reduce(np.isnan(key), axis=-1), group, axis=1)
-    seen_key = np.logical_or.reduce(visible & np.expand_dims(nan_key, 2), axis=-1, keepdims=True)
-    any_key = np.logical_or.reduce(nan_key, axis=-1, keepdims=True)
-    reaches = visible @ nan_value  # (B, H, S, v_head_dim): True if a visible key has NaN in this column
-    present = np.logical_or.reduce(nan_value, axis=2, keepdims=True)
-    required = reaches | seen_key
-    permitted = np.broadcast_to(present | np.expand_dims(any_key, 2), reaches.shape)
-    return required, permitted
-
-
-def _without_nan(inputs: AttentionInputs) -> AttentionInputs:
-    clean = {
-        name: np.nan_to_num(array) if array.dtype.kind == "f" and name != "attn_mask" else array
-        for name, array in inputs.named().items()
-    }
-    return AttentionInputs(**clean)

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from onnx import inliner
 
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
+from sdpa_onnx.core.attention.mask_rule import MaskRule, mask_rule_of
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
@@ -25,6 +27,9 @@ from sdpa_onnx.workflows.conformance.feature import Feature, Operator
 __all__ = ["CONTRIB_OPSET", "OperatorCase", "build_case"]
 
 Array = NDArray[np.generic]
+
+_PRESENTS = {OutputRole.PRESENT_KEY: "present_key", OutputRole.PRESENT_VALUE: "present_value"}
+_FORMAL_OUTPUTS = (OutputRole.OUTPUT, OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE, OutputRole.QK)
 
 # Opset of the default domain in models with com.microsoft operators, and of the decomposed form.
 CONTRIB_OPSET = 18
@@ -38,14 +43,16 @@ class OperatorCase:
         spec, inputs: The case for the oracle.
         model: Builds the model; True = static shapes, False = dynamic shapes.
         feeds: Arrays by graph input name.
-        roles: Graph output names by role: output, present_key, present_value, present (packed), qk.
+        roles: Graph output names by what they are.
+        mask_rule: What a mask means whose last axis is 1.
     """
 
     spec: AttentionSpec
     inputs: AttentionInputs
     model: Callable[[bool], OnnxModel]
     feeds: Mapping[str, Array]
-    roles: Mapping[str, str]
+    roles: Mapping[OutputRole, str]
+    mask_rule: MaskRule = MaskRule.PADDED
 
 
 def build_case(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
@@ -70,7 +77,7 @@ def _one_node_case(
     node: OneNode,
     feeds: Mapping[str, Array],
     drawn: DrawnCase,
-    roles: Mapping[str, str],
+    roles: Mapping[OutputRole, str],
     constants: Mapping[str, Array] | None = None,
 ) -> OperatorCase:
     def model(fixed: bool) -> OnnxModel:  # noqa: FBT001  # bound below, one flag
@@ -83,13 +90,13 @@ def _attention(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
     spec, inputs = drawn.case.spec, drawn.inputs
     feeds = inputs.onnx_feeds()
     attributes: dict[str, int | float] = {**feature.attributes, **attributes_of(spec)}
-    roles = {"output": "Y"}
+    roles = {OutputRole.OUTPUT: "Y"}
     if spec.has_past:
-        roles |= {"present_key": "present_key", "present_value": "present_value"}
+        roles |= _PRESENTS
     if feature.qk_mode is not None:
-        roles["qk"] = "qk_matmul_output"
+        roles[OutputRole.QK] = "qk_matmul_output"
         attributes["qk_matmul_output_mode"] = int(feature.qk_mode)
-    outputs = [roles.get(role, "") for role in ("output", "present_key", "present_value", "qk")]
+    outputs = [roles.get(role, "") for role in _FORMAL_OUTPUTS]
     while not outputs[-1]:
         outputs.pop()
     node = OneNode(
@@ -98,7 +105,7 @@ def _attention(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
         inputs=tuple(name if name in feeds else "" for name in ONNX_INPUT_NAMES.values()),
         outputs=tuple(outputs),
     )
-    return _one_node_case(node, feeds, drawn, roles)
+    return replace(_one_node_case(node, feeds, drawn, roles), mask_rule=mask_rule_of(opset))
 
 
 def _inlined(model: OnnxModel) -> OnnxModel:
@@ -108,9 +115,9 @@ def _inlined(model: OnnxModel) -> OnnxModel:
 
 
 def _decomposed(drawn: DrawnCase, opset: int) -> OperatorCase:
-    roles = {"output": "Y"}
+    roles = {OutputRole.OUTPUT: "Y"}
     if drawn.case.spec.has_past:
-        roles |= {"present_key": "present_key", "present_value": "present_value"}
+        roles |= _PRESENTS
     return OperatorCase(
         spec=drawn.case.spec,
         inputs=drawn.inputs,
@@ -135,11 +142,11 @@ def _multi_head(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
         index = 5 if feature.form == "bias" else 4
         input_names[index] = ("key_padding_mask", "attention_bias")[index - 4]
         feeds[input_names[index]] = _contrib_mask(feature.form, inputs.attn_mask)
-    roles = {"output": "output"}
+    roles = {OutputRole.OUTPUT: "output"}
     if inputs.past_key is not None and inputs.past_value is not None:
         feeds |= {"past_key": inputs.past_key, "past_value": inputs.past_value}
         input_names[6:8] = ["past_key", "past_value"]
-        roles |= {"present_key": "present_key", "present_value": "present_value"}
+        roles |= _PRESENTS
     node = OneNode(
         op_type="MultiHeadAttention",
         domain=CONTRIB_DOMAIN,
@@ -173,7 +180,7 @@ def _group_query(drawn: DrawnCase, opset: int) -> OperatorCase:
     if spec.left_window >= 0:
         # The operator's window includes the query's own key.
         attributes["local_window_size"] = spec.left_window + 1
-    roles = {"output": "output", "present_key": "present_key", "present_value": "present_value"}
+    roles = {OutputRole.OUTPUT: "output", **_PRESENTS}
     node = OneNode(
         op_type="GroupQueryAttention",
         domain=CONTRIB_DOMAIN,
@@ -200,11 +207,11 @@ def _packed(feature: Feature, drawn: DrawnCase, opset: int) -> OperatorCase:
         index = 5 if feature.form == "bias" else 3
         input_names[index] = "attention_bias" if index == 5 else "mask_index"
         feeds[input_names[index]] = _contrib_mask(feature.form, inputs.attn_mask)
-    roles = {"output": "output"}
+    roles = {OutputRole.OUTPUT: "output"}
     if inputs.past_key is not None and inputs.past_value is not None:
         feeds["past"] = np.stack([inputs.past_key, inputs.past_value])
         input_names[4] = "past"
-        roles["present"] = "present"
+        roles[OutputRole.PRESENT] = "present"
     attributes = {"num_heads": spec.q_num_heads, **_contrib_attributes(spec)}
     node = OneNode(
         op_type="Attention",

@@ -3,9 +3,11 @@
 Does not judge outputs: `trials` and `judging` do.
 """
 
-from sdpa_onnx.core.faults.diagnosis import Explanation, explain
-from sdpa_onnx.core.faults.qk_diagnosis import explain_qk
-from sdpa_onnx.core.judge.qk_agreement import expect_qk
+from sdpa_onnx.core.attention.mask_rule import full_mask
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
+from sdpa_onnx.core.faults.diagnosis import Explanation
+from sdpa_onnx.core.faults.output_diagnosis import explain_output
 from sdpa_onnx.core.records.records import ConformanceRecord, Conformity, Outcome
 from sdpa_onnx.runtimes.base import RanReport, Runtime
 from sdpa_onnx.workflows.conformance.feature import Feature, Operator
@@ -25,6 +27,8 @@ _OUTCOMES = {
 _SUSPICIOUS_LIMIT = 2
 # Explaining a fault costs many judgements; if the first cases are not explained, the others seldom are.
 _EXPLAINED_CASES = 3
+# How records call an output that is not called so by every operator.
+_ROLES = {OutputRole.OUTPUT.value: "output", OutputRole.QK.value: "qk"}
 # Characters; a reason must fit one line of a table.
 _REASON_LENGTH = 280
 
@@ -125,7 +129,8 @@ def _diagnosis(trials: RowTrials, explanation: Explanation | None) -> str:
     if not trials.wrong:
         return f"Suspicious {len(trials.suspicious)} times: {trials.suspicious[0]}" if trials.suspicious else ""
     worst = _worst(trials)
-    parts = [f"{worst.finding.role} of {worst.case_id} ({worst.source}): {worst.finding.agreement.diagnosis}"]
+    role = _ROLES.get(worst.finding.role, worst.finding.role)
+    parts = [f"{role} of {worst.case_id} ({worst.source}): {worst.finding.agreement.diagnosis}"]
     if explanation is not None:
         parts.append(f"It looks as if {explanation.says.removesuffix('.')}.")
     if trials.refused:
@@ -148,22 +153,25 @@ def _worst(trials: RowTrials) -> WrongCase:
 
 def _explanation(row: FeatureRow, trials: RowTrials) -> Explanation | None:
     """The fault that explains one of the first wrong outputs, else of the first scores; caches need no explanation."""
-    for role in ("output", "qk"):
+    for role in (OutputRole.OUTPUT, OutputRole.QK):
         for each in [each for each in trials.wrong if each.finding.role == role][:_EXPLAINED_CASES]:
-            found = _explained(row, each)
+            found = _explained(row, each, role)
             if found is not None:
                 return found
     return None
 
 
-def _explained(row: FeatureRow, wrong: WrongCase) -> Explanation | None:
-    spec, inputs = wrong.operator_case.spec, wrong.operator_case.inputs
-    if wrong.finding.role == "output":
-        return explain(spec, inputs, wrong.actual, precision=wrong.declared)
-    if row.feature.qk_mode is None:
-        return None
-    precision = allowed_precision(wrong.declared, row.feature, row.dtype)
-    return explain_qk(expect_qk(spec, inputs, mode=row.feature.qk_mode, precision=precision), wrong.actual)
+def _explained(row: FeatureRow, wrong: WrongCase, role: OutputRole) -> Explanation | None:
+    case = wrong.operator_case
+    return explain_output(
+        role,
+        case.spec,
+        full_mask(case.inputs, case.mask_rule, layout=case.spec.layout),
+        wrong.actual,
+        precision=wrong.declared,
+        allowed=allowed_precision(wrong.declared, row.feature, row.dtype),
+        qk_mode=row.feature.qk_mode or QkOutputMode.SCORES,
+    )
 
 
 def _reading(explanation: Explanation | None) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
@@ -19,7 +20,7 @@ from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported
 from sdpa_onnx.workflows.conformance.drawing import DrawnCase, draw_cases
-from sdpa_onnx.workflows.conformance.feature import DisputedPoint, Feature, FeatureCheck, Operator
+from sdpa_onnx.workflows.conformance.feature import Feature, FeatureCheck, Operator
 from sdpa_onnx.workflows.conformance.judging import OutputFinding, allowed_precision, judge_case
 from sdpa_onnx.workflows.conformance.observing import aligned_inputs, masked_spec, observe
 from sdpa_onnx.workflows.conformance.operators import OperatorCase, build_case
@@ -181,9 +182,9 @@ def _run_one(
     trials.warnings += [warning for warning in ran.warnings if warning not in trials.warnings]
     precision = allowed_precision(ran.precision, feature, drawn.case.dtype)
     findings = [*judge_case(feature, operator_case, outputs, precision), *checks]
-    actual = outputs[operator_case.roles["output"]]
+    actual = outputs[operator_case.roles[OutputRole.OUTPUT]]
     findings = [_with_permitted_outcomes(feature, operator_case, actual, precision, finding) for finding in findings]
-    is_right = not any(finding.is_wrong for finding in findings if finding.role == "output")
+    is_right = not any(finding.is_wrong for finding in findings if finding.role == OutputRole.OUTPUT)
     if len(trials.observed) < _OBSERVED_CASES:
         trials.observed.append(observe(feature, operator_case, actual, precision, is_right=is_right))
     _update_maxima(trials, findings)
@@ -196,7 +197,7 @@ def _run_one(
             source=source,
             finding=each,
             operator_case=operator_case,
-            actual=outputs[operator_case.roles.get(each.role, operator_case.roles["output"])],
+            actual=outputs[_name_of(operator_case, each.role)],
             declared=ran.precision,
         )
         for each in wrong
@@ -204,6 +205,12 @@ def _run_one(
     trials.suspicious += [
         f"{drawn.case.case_id}: {each.agreement.diagnosis}" for each in findings if each.is_suspicious
     ]
+
+
+def _name_of(operator_case: OperatorCase, role: str) -> str:
+    """The graph output of a role; that of the attention output for a check of the session."""
+    names = {str(one): name for one, name in operator_case.roles.items()}
+    return names.get(role, operator_case.roles[OutputRole.OUTPUT])
 
 
 def _update_maxima(trials: RowTrials, findings: list[OutputFinding]) -> None:
@@ -218,20 +225,14 @@ def _with_permitted_outcomes(
     feature: Feature, operator_case: OperatorCase, actual: Array, precision: Precision, finding: OutputFinding
 ) -> OutputFinding:
     """Replace a wrong finding if the operator specification permits another outcome and the output matches it."""
-    if (
-        feature.point is DisputedPoint.NEGATIVE_SCALE
-        and finding.role == "output"
-        and np.isnan(actual.astype(np.float64)).all()
-    ):
-        return OutputFinding(role="output", agreement=Agreement(verdict=Verdict.OK, diagnosis="Every element is NaN."))
-    if not feature.alignments or finding.role != "output" or not finding.is_wrong:
+    if not feature.alignments or finding.role != OutputRole.OUTPUT or not finding.is_wrong:
         return finding
     spec = masked_spec(operator_case)
     for name, inputs in aligned_inputs(operator_case.spec, operator_case.inputs).items():
         if name in feature.alignments:
             agreement = judge(expect(spec, inputs, precision=precision), actual)
             if agreement.verdict is not Verdict.WRONG:
-                return OutputFinding(role="output", agreement=agreement)
+                return OutputFinding(role=OutputRole.OUTPUT, agreement=agreement)
     return finding
 
 

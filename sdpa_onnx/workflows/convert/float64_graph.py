@@ -11,8 +11,9 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.mask_rule import full_mask
 from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.judge.cache_agreement import present_of
 from sdpa_onnx.core.judge.node_rule import format_of
 from sdpa_onnx.errors import CaseError
@@ -249,14 +250,16 @@ class _Run:
         site = next((self._sites[name] for name in made if name in self._sites), None)
         if site is None or any(name not in self._values for name in site.inputs.values()):
             return why
-        inputs = AttentionInputs(**{field: self._values[name] for field, name in site.inputs.items()})
+        inputs = full_mask(site.arrays_in(self._values), site.mask_rule, layout=site.spec.layout)
         try:
-            result: dict[str, Array] = {site.output: attend(site.spec, inputs).output}
+            truth = attend(site.spec, inputs, qk_mode=site.scores_mode if site.scores else None)
         except (CaseError, ValueError, IndexError) as error:
             return NoReference(f"the oracle cannot compute it: {error}")
         self._by_oracle.append(site.name)
-        others = [value.name or "" for value in node.outputs if value.name and value.name != site.output]
-        return result | dict(zip(others, present_of(site.spec, inputs).values(), strict=False))
+        known: dict[OutputRole, Array] = {OutputRole.OUTPUT: truth.output, **present_of(site.spec, inputs)}
+        if truth.qk is not None:
+            known[OutputRole.QK] = truth.qk
+        return {name: known[role] for role, name in site.outputs.items() if role in known}
 
     def _forget(self, node: ir.Node, made: Mapping[str, Array]) -> None:
         for name in read_names(node):

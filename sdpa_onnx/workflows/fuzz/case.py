@@ -9,20 +9,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.attention.mask_rule import full_mask, mask_rule_of
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import Precision, find_precision
 from sdpa_onnx.core.attention.random_cases import RandomCase, RandomGraph
-from sdpa_onnx.core.faults.diagnosis import Explanation, explain
-from sdpa_onnx.core.faults.qk_diagnosis import explain_qk
-from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
-from sdpa_onnx.core.judge.cache_agreement import judge_present
-from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.faults.diagnosis import Explanation
+from sdpa_onnx.core.faults.output_diagnosis import explain_output
+from sdpa_onnx.core.judge.agreement import Agreement
+from sdpa_onnx.core.judge.attention_outputs import judge_attention_outputs
 from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.runtimes.base import RanReport, Session
 from sdpa_onnx.workflows.check.case_trial import LoadFailure, Sessions, failure_of
 from sdpa_onnx.workflows.conformance.feature import Feature
 from sdpa_onnx.workflows.conformance.judging import allowed_precision
-from sdpa_onnx.workflows.fuzz.model import QK_OUTPUT, SOFTMAX_ELEMENTS, fuzz_model
+from sdpa_onnx.workflows.fuzz.model import SOFTMAX_ELEMENTS, fuzz_model
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 
 __all__ = ["CaseOutcome", "FuzzFinding", "run_random"]
@@ -119,14 +121,17 @@ def run_random(case: RandomCase, sessions: Sessions) -> CaseOutcome:
     return CaseOutcome(verdict=max(verdicts, key=list(Verdict).index), findings=tuple(findings))
 
 
-def _judged(case: RandomCase, outputs: Mapping[str, Array], ran: RanReport) -> Iterator[tuple[str, Agreement]]:
-    """Y by bound and statistics, the caches to the last bit, the scores by their own bound."""
-    spec, inputs, precision = case.case.spec, case.inputs, _precision(case.graph, ran)
-    yield "Y", judge(expect(spec, inputs, precision=precision), outputs["Y"])
-    yield from judge_present(spec, inputs, outputs).items()
-    if case.graph.qk_mode is not None:
-        expected = expect_qk(spec, inputs, mode=case.graph.qk_mode, precision=precision)
-        yield QK_OUTPUT, judge_qk(expected, outputs[QK_OUTPUT])
+def _judged(case: RandomCase, outputs: Mapping[str, Array], ran: RanReport) -> Iterator[tuple[OutputRole, Agreement]]:
+    """Every output by the one judge."""
+    judged = judge_attention_outputs(
+        case.case.spec,
+        case.inputs,
+        {role: outputs[role] for role in OutputRole if role in outputs},
+        precision=_precision(case.graph, ran),
+        qk_mode=case.graph.qk_mode or QkOutputMode.SCORES,
+        mask_rule=mask_rule_of(case.graph.opset),
+    )
+    yield from judged.items()
 
 
 def _precision(graph: RandomGraph, ran: RanReport) -> Precision:
@@ -138,30 +143,29 @@ def _precision(graph: RandomGraph, ran: RanReport) -> Precision:
     return allowed_precision(ran.precision, asked, graph.dtype)
 
 
-def _wrong(case: RandomCase, name: str, agreement: Agreement, actual: Array, ran: RanReport) -> FuzzFinding:
+def _wrong(case: RandomCase, role: OutputRole, agreement: Agreement, actual: Array, ran: RanReport) -> FuzzFinding:
     return _finding(
         case,
         Conformity.WRONG,
         agreement.diagnosis,
-        output=name,
+        output=role.value,
         agreement=agreement,
-        explanation=_explained(case, name, actual, ran) if agreement.total else None,
+        explanation=_explained(case, role, actual, ran) if agreement.total else None,
         precision=ran.precision,
         ran=ran,
     )
 
 
-def _explained(case: RandomCase, name: str, actual: Array, ran: RanReport) -> Explanation | None:
-    match name:
-        case "Y":
-            return explain(case.case.spec, case.inputs, actual, precision=ran.precision)
-        case "qk_matmul_output" if case.graph.qk_mode is not None:
-            precision = _precision(case.graph, ran)
-            return explain_qk(
-                expect_qk(case.case.spec, case.inputs, mode=case.graph.qk_mode, precision=precision), actual
-            )
-        case _:
-            return None
+def _explained(case: RandomCase, role: OutputRole, actual: Array, ran: RanReport) -> Explanation | None:
+    return explain_output(
+        role,
+        case.case.spec,
+        full_mask(case.inputs, mask_rule_of(case.graph.opset), layout=case.case.spec.layout),
+        actual,
+        precision=ran.precision,
+        allowed=_precision(case.graph, ran),
+        qk_mode=case.graph.qk_mode or QkOutputMode.SCORES,
+    )
 
 
 def _not_run(case: RandomCase, stopped: LoadFailure, ran: RanReport | None) -> CaseOutcome:

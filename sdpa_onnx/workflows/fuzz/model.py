@@ -4,15 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, numpy_dtype
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.random_cases import RandomGraph
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
 from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.one_node import OneNode, build_one_node_model
 
-__all__ = ["QK_OUTPUT", "SOFTMAX_ELEMENTS", "fuzz_model"]
-
-QK_OUTPUT = "qk_matmul_output"
+__all__ = ["SOFTMAX_ELEMENTS", "fuzz_model"]
 
 # Values of softmax_precision. Source: TensorProto.DataType.
 SOFTMAX_ELEMENTS = {Dtype.FLOAT32: 1, Dtype.FLOAT16: 10, Dtype.FLOAT64: 11, Dtype.BFLOAT16: 16}
@@ -26,7 +25,7 @@ def fuzz_model(graph: RandomGraph) -> OnnxModel:
     spec = graph.spec
     outputs = ["Y", "present_key", "present_value"] if spec.has_past else ["Y"]
     if graph.qk_mode is not None:
-        outputs = [*outputs, *[""] * (3 - len(outputs)), QK_OUTPUT]
+        outputs = [*outputs, *[""] * (3 - len(outputs)), OutputRole.QK.value]
     feeds = _typical_feeds(graph)
     node = OneNode(
         opset=graph.opset,

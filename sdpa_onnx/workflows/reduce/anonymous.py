@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, run_case
@@ -64,7 +63,7 @@ def _anonymous_draw(reduced: ReducedCase, runtime: Runtime, seed: int, threads: 
     if reduced.trial is None:
         return _judge_graph(plain, runtime, threads)
     site = model.sites[0]
-    inputs = AttentionInputs(**{field: feeds[name] for field, name in site.inputs.items()})
+    inputs = site.arrays_in(feeds)
     trial = replace(reduced.trial, graph=model, inputs=inputs)
     return _judge_attention(plain, trial, runtime, reduced.failure)
 

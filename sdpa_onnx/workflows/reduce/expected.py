@@ -10,6 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.mask_rule import full_mask
 from sdpa_onnx.core.attention.oracle import attend
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
@@ -17,7 +18,7 @@ from sdpa_onnx.core.judge.agreement import expect
 from sdpa_onnx.core.judge.qk_agreement import expect_qk
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.workflows.check.case_trial import QK_OUTPUT, CaseTrial, TrialResult, output_names, trial_model
+from sdpa_onnx.workflows.check.case_trial import QK_OUTPUT, CaseTrial, TrialResult, trial_model
 from sdpa_onnx.workflows.reduce.trials import OutOfTimeError, ReductionTrials
 
 __all__ = ["BoundedOutput", "expected_outputs", "static_model"]
@@ -44,7 +45,8 @@ def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, Bounded
 
     If nothing ran, the bound assumes arithmetic in the element type.
     """
-    spec, inputs = trial.case.spec, result.inputs
+    spec = trial.case.spec
+    inputs = full_mask(result.inputs, trial.mask_rule, layout=spec.layout)
     truth = attend(spec, inputs, qk_mode=trial.qk_mode)
     precision = result.precision or trial.case.dtype.value
     outputs = {"Y": BoundedOutput(oracle=truth.output, bound=_output_bound(spec, inputs, precision))}
@@ -56,8 +58,8 @@ def expected_outputs(trial: CaseTrial, result: TrialResult) -> dict[str, Bounded
         outputs[QK_OUTPUT] = BoundedOutput(oracle=truth.qk, bound=scores.bound)
     if trial.graph is None:
         return outputs
-    names = output_names(trial.graph, trial.graph.sites[0])
-    return {own: outputs[name] for name, own in names.items() if name in outputs and own in trial.graph.output_names}
+    names = trial.graph.sites[0].outputs
+    return {own: outputs[role] for role, own in names.items() if role in outputs and own in trial.graph.output_names}
 
 
 def _output_bound(spec: AttentionSpec, inputs: AttentionInputs, precision: str) -> Float64:

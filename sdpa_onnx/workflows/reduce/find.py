@@ -28,8 +28,6 @@ from sdpa_onnx.workflows.check.case_trial import (
     Sessions,
     judge_attention,
     not_taken,
-    output_names,
-    qk_mode_of,
     run_case,
 )
 from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -154,12 +152,16 @@ class FailureSearch:
 
     def _wrong_attention(self, step: InputStep, arrays: Feeds, precision: str) -> FoundFailure | None:
         for site in self.model.sites:
-            inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
-            names = output_names(self.model, site)
-            outputs = {name: arrays[own] for name, own in names.items() if own in arrays}
-            mode = qk_mode_of(self.model, site)
-            seed = self.check.seed
-            result = judge_attention(site.spec, inputs, outputs, precision=precision, seed=seed, qk_mode=mode)
+            inputs = site.arrays_in(arrays)
+            result = judge_attention(
+                site.spec,
+                inputs,
+                site.outputs_in(arrays),
+                precision=precision,
+                seed=self.check.seed,
+                qk_mode=site.scores_mode,
+                mask_rule=site.mask_rule,
+            )
             failure = failure_of(result)
             if failure is not None:
                 return FoundFailure(
@@ -181,7 +183,7 @@ class FailureSearch:
                 part = cut_or_none(self.model, site)
                 if part is None:
                     continue
-                inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
+                inputs = site.arrays_in(arrays)
                 for trial in _probe_trials(part, site.spec, inputs, check):
                     if self.is_out_of_time():
                         return None

@@ -11,14 +11,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
-from sdpa_onnx.core.faults.diagnosis import explain
+from sdpa_onnx.core.attention.mask_rule import full_mask
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
+from sdpa_onnx.core.faults.output_diagnosis import explain_output
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import ModelError, SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, TrialResult, qk_mode_of, run_case
+from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, TrialResult, run_case
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, draw_feeds
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
@@ -295,7 +298,7 @@ def _attention_trials(model: OnnxModel, found: FoundFailure, check: CheckOptions
                 continue
             inputs = AttentionInputs(**arrays)
         case = case_of(site.spec, inputs)
-        mode = qk_mode_of(model, site)
+        mode = None if site.scores is None else site.scores_mode
         trial = CaseTrial(case=case, inputs=inputs, seed=check.seed, threads=check.threads, qk_mode=mode)
         is_node = model.facts.form == "attention"
         opset = min(model.opset, 25)
@@ -386,9 +389,17 @@ def _found_in(found: FoundFailure) -> str:
 
 def explained(trial: CaseTrial, result: TrialResult) -> str:
     """The evidence, with the known fault that explains it, if one does."""
-    if result.output != "Y":
+    if not result.output:
         return result.message
-    explanation = explain(trial.case.spec, result.inputs, result.outputs["Y"], precision=result.precision)
+    role = OutputRole(result.output)
+    explanation = explain_output(
+        role,
+        trial.case.spec,
+        full_mask(result.inputs, trial.mask_rule, layout=trial.case.spec.layout),
+        result.outputs[role],
+        precision=result.precision,
+        qk_mode=trial.qk_mode or QkOutputMode.SCORES,
+    )
     if explanation is None:
         return result.message
     dated = f" ({explanation.dated})" if explanation.dated else ""

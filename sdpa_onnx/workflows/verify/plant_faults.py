@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.faults.fault_kind import Fault, Outputs
 from sdpa_onnx.core.faults.planted_faults import faults_for, right_output
 from sdpa_onnx.core.records.records import Outcome, PlantedRecord
@@ -30,7 +29,6 @@ __all__ = ["PlantedFault", "plant_in", "prove", "prove_sites"]
 
 Array = NDArray[np.generic]
 
-_PRESENT = ("present_key", "present_value")
 _NOTICED = (Verdict.WRONG, Verdict.SUSPICIOUS)
 
 
@@ -107,8 +105,7 @@ def prove(
         )
     site = model.sites[0]
     if faults is None:
-        roles = {"output", *(name for name in ("present_key", "present_value") if name in model.output_names)}
-        faults = faults_for(site.spec, dtype=model.facts.dtype, outputs=roles)
+        faults = faults_for(site.spec, dtype=model.facts.dtype, outputs=set(site.outputs))
     trials = [_Trial(fault=fault) for fault in faults]
     with runtime.load(model, LoadOptions(threads=check.threads)) as session:
         for step in _steps(model, session, check):
@@ -133,7 +130,7 @@ def _try_step(trials: Sequence[_Trial], checked: RunContext, step: InputStep, ou
     """Plant each fault on one set of inputs, in the oracle's output where the runtime's own is not right."""
     expectations = ExpectationCache()
     site = checked.model.sites[0]
-    inputs = AttentionInputs(**{name: step.feeds[value] for name, value in site.inputs.items()})
+    inputs = site.arrays_in(step.feeds)
     exact = {**outputs, site.output: right_output(site.spec, inputs)}
     if _noticed(checked, step, outputs, expectations):
         outputs = exact
@@ -192,8 +189,7 @@ def plant_in(
         outputs: Right outputs by graph name; not changed.
         seed: Seed of the faults that draw.
     """
-    inputs = AttentionInputs(**{name: feeds[value] for name, value in site.inputs.items()})
-    names = {"output": site.output, **{name: name for name in _PRESENT if name in outputs}}
-    right: Outputs = {role: outputs[name] for role, name in names.items()}
+    inputs = site.arrays_in(feeds)
+    right: Outputs = site.outputs_in(outputs)
     planted = fault.plant(site.spec, inputs, right, np.random.default_rng(seed))
-    return {**outputs, **{name: planted[role] for role, name in names.items()}}
+    return {**outputs, **{name: planted[role] for role, name in site.outputs.items() if role in right}}

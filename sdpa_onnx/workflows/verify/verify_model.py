@@ -5,7 +5,7 @@ where it is made. `bench` measures time, `dynamic_axes` tries other sizes.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -13,14 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.mask_rule import full_mask
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.spec import AttentionSpec
-from sdpa_onnx.core.faults.diagnosis import explain
-from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect, judge
-from sdpa_onnx.core.judge.cache_agreement import judge_present
+from sdpa_onnx.core.faults.output_diagnosis import explain_output
+from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect
+from sdpa_onnx.core.judge.attention_outputs import PermittedReading, judge_attention_outputs
 from sdpa_onnx.core.records.records import AgreementRecord, Subject, Verdict
 from sdpa_onnx.errors import ExportError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, ladder, logit_spread, probe_steps, resolve_shape
@@ -175,34 +178,67 @@ def judge_sites(
         spread: Standard deviation of the logits that was requested, or -1.
         expectations: Oracles that other runtimes share.
     """
-    check, precision = checked.check, checked.ran.precision
     for site in checked.model.sites:
-        inputs = AttentionInputs(**{name: arrays[value] for name, value in site.inputs.items()})
-        make = partial(expect, site.spec, inputs, precision=find_precision(precision), seed=check.seed)
-        shared = checked.model.is_bare_attention and check.inputs is None
-        key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), checked.step, check.seed, precision)
-        agreement = judge(expectations.get(key, make) if shared else make(), arrays[site.output])
-        agreement = _explained(agreement, site.spec, inputs, arrays[site.output], precision)
-        agreement = replace(agreement, warnings=(*agreement.warnings, *_never_reached(site.spec, inputs)))
+        inputs, outputs = site.arrays_in(arrays), site.outputs_in(arrays)
+        shared = checked.model.is_bare_attention and checked.check.inputs is None
         measured = spread if shared and spread >= 0.0 else logit_spread(site, inputs)
-        yield checked.record(
-            agreement,
-            spread=measured,
-            site=site.name,
-            sizes=site_sizes(site, inputs),
-            is_empty=not arrays[site.output].size,
-        )
-        for name, cache in judge_present(site.spec, inputs, arrays).items():
-            yield checked.record(cache, spread=measured, site=name, sizes=site_sizes(site, inputs))
+        for role, agreement in _judge_site(checked, site, inputs, outputs, expectations).items():
+            yield checked.record(
+                agreement,
+                spread=measured,
+                site=site.name if role is OutputRole.OUTPUT else _name_of(checked.model, site, role),
+                sizes=site_sizes(site, inputs),
+                is_empty=role is OutputRole.OUTPUT and not outputs[role].size,
+            )
+
+
+def _name_of(model: OnnxModel, site: AttentionSite, role: OutputRole) -> str:
+    """An optional output in records: what it is, and of which attention where there are several."""
+    return role.value if len(model.sites) == 1 else f"{site.name}: {role.value}"
+
+
+def _judge_site(
+    checked: RunContext,
+    site: AttentionSite,
+    inputs: AttentionInputs,
+    outputs: Mapping[OutputRole, Array],
+    expectations: ExpectationCache,
+) -> dict[OutputRole, Agreement]:
+    """Judge every output of one attention, with the named fault that a wrong one looks like."""
+    check, declared = checked.check, checked.ran.precision
+    precision = find_precision(declared)
+    shared = checked.model.is_bare_attention and check.inputs is None
+    key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), checked.step, check.seed, declared)
+
+    def expectation_of(reading: PermittedReading) -> Expectation:
+        make = partial(expect, site.spec, reading.inputs, precision=precision, seed=check.seed)
+        return expectations.get((*key, site.mask_rule, reading.name), make) if shared else make()
+
+    judged = judge_attention_outputs(
+        site.spec,
+        inputs,
+        outputs,
+        precision=precision,
+        qk_mode=site.scores_mode,
+        mask_rule=site.mask_rule,
+        expectation_of=expectation_of,
+    )
+    full = full_mask(inputs, site.mask_rule, layout=site.spec.layout)
+    found = {
+        role: _explained(agreement, site, role, full, outputs[role], declared) for role, agreement in judged.items()
+    }
+    end = found[OutputRole.OUTPUT]
+    unseen = (*end.warnings, *_never_reached(site.spec, inputs))
+    return {**found, OutputRole.OUTPUT: replace(end, warnings=unseen)}
 
 
 def _explained(
-    agreement: Agreement, spec: AttentionSpec, inputs: AttentionInputs, actual: Array, precision: str
+    agreement: Agreement, site: AttentionSite, role: OutputRole, inputs: AttentionInputs, actual: Array, precision: str
 ) -> Agreement:
     """Add the named fault that a disagreement looks like, if one fits."""
-    if agreement.verdict.is_right:
+    if agreement.verdict.is_right or not agreement.total:
         return agreement
-    found = explain(spec, inputs, actual, precision=precision)
+    found = explain_output(role, site.spec, inputs, actual, precision=precision, qk_mode=site.scores_mode)
     if found is None:
         return agreement
     dated = f" ({found.dated})" if found.dated else ""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs, numpy_dtype
 from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype
 from sdpa_onnx.core.faults.diagnosis import Explanation, explain
 from sdpa_onnx.core.faults.planted_faults import right_output
@@ -29,8 +30,8 @@ Array = NDArray[np.generic]
 
 
 def _planted(asked: AttentionCase, inputs: AttentionInputs, fault: str) -> Array:
-    right = {"output": right_output(asked.spec, inputs)}
-    return find_fault(fault).plant(asked.spec, inputs, right, np.random.default_rng(3))["output"]
+    right = {OutputRole.OUTPUT: right_output(asked.spec, inputs)}
+    return find_fault(fault).plant(asked.spec, inputs, right, np.random.default_rng(3))[OutputRole.OUTPUT]
 
 
 def _explained(asked: AttentionCase, inputs: AttentionInputs, actual: Array) -> Explanation | None:

@@ -8,6 +8,7 @@ import pytest
 
 from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode, attend
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype, MaskKind
@@ -56,13 +57,13 @@ def _caught_faults(
 ) -> dict[str, bool | None]:
     """Whether the judge notices each fault of the output; None if the fault gives the right output on these inputs."""
     expectation = expect(asked.spec, inputs, precision=find_precision(asked.dtype))
-    right = {"output": right_output(asked.spec, inputs)}
+    right = {OutputRole.OUTPUT: right_output(asked.spec, inputs)}
     caught: dict[str, bool | None] = {}
     for fault in faults:
-        if fault.output != "output":
+        if fault.output != OutputRole.OUTPUT:
             continue
-        planted = fault.plant(asked.spec, inputs, right, np.random.default_rng(seed))["output"]
-        if planted.tobytes() == right["output"].tobytes():
+        planted = fault.plant(asked.spec, inputs, right, np.random.default_rng(seed))[OutputRole.OUTPUT]
+        if planted.tobytes() == right[OutputRole.OUTPUT].tobytes():
             caught[fault.name] = None
         else:
             caught[fault.name] = judge(expectation, planted).verdict in (Verdict.WRONG, Verdict.SUSPICIOUS)
@@ -108,7 +109,7 @@ def _without_axis(asked: AttentionCase) -> set[str]:
 def test_every_kind_is_planted_somewhere() -> None:
     """The matrix leaves no fault of the output out."""
     planted = {fault.name for asked in CASES.values() for fault in faults_for(asked.spec)}
-    assert planted == {fault.name for fault in FAULTS if fault.output == "output"}
+    assert planted == {fault.name for fault in FAULTS if fault.output == OutputRole.OUTPUT}
     assert len(FAULTS) >= 80
 
 
@@ -118,7 +119,7 @@ def test_fault_is_pure(name: str) -> None:
     asked = replace(CASES[name], dtype=Dtype.FLOAT16)
     inputs = draw_inputs(asked, seed=2)
     truth = attend(asked.spec, inputs, qk_mode=QkOutputMode.SCORES)
-    right = {"output": right_output(asked.spec, inputs)}
+    right = {OutputRole.OUTPUT: right_output(asked.spec, inputs)}
     right |= {name: getattr(truth, name).astype(np.float16) for name in ("present_key", "present_value", "qk")}
     before = {name: array.tobytes() for name, array in (inputs.named() | right).items()}
     for fault in faults_for(asked.spec, outputs=right):
@@ -135,10 +136,10 @@ def test_fault_is_none_where_nothing_is() -> None:
     for sizes in ("0x3x4", "2x0x4", "2x3x0"):
         asked = case(sizes, mask="bool", is_causal=True)
         inputs = draw_inputs(asked)
-        right = {"output": right_output(asked.spec, inputs)}
+        right = {OutputRole.OUTPUT: right_output(asked.spec, inputs)}
         for fault in faults_for(asked.spec):
             planted = fault.plant(asked.spec, inputs, right, np.random.default_rng(0))
-            assert planted["output"].shape == right["output"].shape
+            assert planted[OutputRole.OUTPUT].shape == right[OutputRole.OUTPUT].shape
 
 
 @pytest.mark.parametrize("role", ["present_key", "present_value"])
@@ -147,7 +148,7 @@ def test_cache_faults(role: str) -> None:
     asked = CASES["past-chunk"]
     inputs = draw_inputs(asked)
     truth = attend(asked.spec, inputs)
-    right = {"output": truth.output, "present_key": truth.present_key, "present_value": truth.present_value}
+    right = {OutputRole.OUTPUT: truth.output, "present_key": truth.present_key, "present_value": truth.present_value}
     slug = role.replace("_", "-")
     given = {
         kind: find_fault(f"{slug}-{kind}").plant(asked.spec, inputs, right, np.random.default_rng(0))[role]
@@ -173,22 +174,25 @@ def test_qk_faults(fault: str, asked: QkOutputMode, given: QkOutputMode) -> None
     """Another stage of the scores is returned than the requested one."""
     spec, inputs = CASES["softcap-bool"].spec, draw_inputs(CASES["softcap-bool"], spread=4.0)
     stages = {mode: attend(spec, inputs, qk_mode=mode).qk for mode in QkOutputMode}
-    right = {"output": right_output(spec, inputs), "qk": stages[asked]}
-    planted = find_fault(fault).plant(spec, inputs, right, np.random.default_rng(0))["qk"]  # type: ignore[arg-type]
+    right = {OutputRole.OUTPUT: right_output(spec, inputs), OutputRole.QK: stages[asked]}
+    planted = find_fault(fault).plant(spec, inputs, right, np.random.default_rng(0))[OutputRole.QK]  # type: ignore[arg-type]
     np.testing.assert_array_equal(planted, stages[given])  # type: ignore[arg-type]
 
 
 def test_nan_swallowed() -> None:
     """A NaN in the values is read as zero; without one the output is right."""
     spec, inputs = CASES["plain"].spec, draw_inputs(CASES["plain"])
-    right = {"output": right_output(spec, inputs)}
+    right = {OutputRole.OUTPUT: right_output(spec, inputs)}
     fault = find_fault("nan-swallowed")
-    assert fault.plant(spec, inputs, right, np.random.default_rng(0))["output"].tobytes() == right["output"].tobytes()
+    assert (
+        fault.plant(spec, inputs, right, np.random.default_rng(0))[OutputRole.OUTPUT].tobytes()
+        == right[OutputRole.OUTPUT].tobytes()
+    )
     value = inputs.value.copy()
     value[0, 0, 0, 0] = np.nan
     holed = replace(inputs, value=value)
     assert np.isnan(attend(spec, holed).output[0, :2, :, 0]).all()
-    planted = fault.plant(spec, holed, right, np.random.default_rng(0))["output"]
+    planted = fault.plant(spec, holed, right, np.random.default_rng(0))[OutputRole.OUTPUT]
     value[0, 0, 0, 0] = 0.0
     np.testing.assert_array_equal(planted, right_output(spec, replace(inputs, value=value)))
 
@@ -199,11 +203,11 @@ def test_maximum_not_subtracted_needs_large_logits() -> None:
     for probe in (probe for probe in probes_for(asked.spec) if probe.name != "nan-seen"):
         inputs = probe.draw(asked, 1)
         planted = fault.plant(
-            asked.spec, inputs, {"output": right_output(asked.spec, inputs)}, np.random.default_rng(0)
+            asked.spec, inputs, {OutputRole.OUTPUT: right_output(asked.spec, inputs)}, np.random.default_rng(0)
         )
         expectation = expect(asked.spec, inputs, precision=find_precision("float32"))
-        wrong = judge(expectation, planted["output"]).verdict is Verdict.WRONG
-        assert wrong == (probe.name == "large-logits") == np.isnan(planted["output"]).any()
+        wrong = judge(expectation, planted[OutputRole.OUTPUT]).verdict is Verdict.WRONG
+        assert wrong == (probe.name == "large-logits") == np.isnan(planted[OutputRole.OUTPUT]).any()
 
 
 def test_unknown_fault() -> None:

@@ -1,5 +1,7 @@
 """Wrong scores are named by how a hidden key is written in them, or by NaN; others by nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,7 @@ def test_lowest_number_is_named(expectation: QkExpectation, dtype: type[np.float
     for number in (lowest, 0.75 * lowest):
         # The other scores are the oracle's own up to the format, so the bound must be that of the format.
         actual = np.where(hidden, number, expectation.expected).astype(dtype)
-        known = QkExpectation(expected=expectation.expected, bound=expectation.bound + 0.01, largest=1e30)
+        known = replace(expectation, bound=expectation.bound + 0.01, largest=1e30)
         assert explain_qk(known, actual) == _LOWEST
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.oracle import attend, head_blocks
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
@@ -26,8 +27,8 @@ _LEFT = [{"left_window": width, "is_causal": True} for width in (0, 1)]
 
 
 def _read(reading: Reading, spec: AttentionSpec, inputs: AttentionInputs) -> np.ndarray:  # type: ignore[type-arg]
-    right = {"output": attend(spec, inputs).output}
-    return on_blocks(reading.blocks)(spec, inputs, right, np.random.default_rng(0))["output"]
+    right = {OutputRole.OUTPUT: attend(spec, inputs).output}
+    return on_blocks(reading.blocks)(spec, inputs, right, np.random.default_rng(0))[OutputRole.OUTPUT]
 
 
 def _seen(

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
-from sdpa_onnx.core.judge.agreement import expect, judge
-from sdpa_onnx.core.judge.cache_agreement import judge_present
-from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.judge.attention_outputs import judge_attention_outputs
 from sdpa_onnx.graph.attention_node import add_scores_output, build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.lower import lower
@@ -136,12 +135,16 @@ class Trials:
         return self.wrong
 
     def _judged(self, inputs: AttentionInputs, outputs: Mapping[str, Array], precision: str) -> list[str]:
-        spec, arithmetic = self.bare.spec, find_precision(precision)
-        found = {"Y": judge(expect(spec, inputs, precision=arithmetic), outputs["Y"])}
-        found |= judge_present(spec, inputs, outputs)
+        named = {role: outputs[role] for role in OutputRole if role in outputs}
         if self.bare.scores_mode is not None:
-            wanted = expect_qk(spec, inputs, mode=self.bare.scores_mode, precision=arithmetic)
-            found["scores"] = judge_qk(wanted, outputs["scores"])
+            named[OutputRole.QK] = outputs["scores"]
+        found = judge_attention_outputs(
+            self.bare.spec,
+            inputs,
+            named,
+            precision=find_precision(precision),
+            qk_mode=self.bare.scores_mode or QkOutputMode.SCORES,
+        )
         return [f"{name}: {one.diagnosis}" for name, one in found.items() if not one.verdict.is_right]
 
 

@@ -9,14 +9,16 @@ import onnx_ir as ir
 import pytest
 
 from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
 from sdpa_onnx.core.faults.planted_faults import Fault
+from sdpa_onnx.core.judge.cache_agreement import judge_copy, present_of
 from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import CaseError, ExportError
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, judge_present, run_case, trial_model
+from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, run_case, trial_model
 from sdpa_onnx.workflows.isolate.isolated_runtime import guarded_runtime
 from tests.sweep.fakes import Refusing
 from tests.workflows.dying_child import KILLING_QUERIES, START, kill, start_dying
@@ -91,7 +93,7 @@ def _zero_scores() -> Fault:
         name="zero-scores",
         says="the scores are zero",
         applies=lambda _: True,
-        plant=lambda _spec, _inputs, right, _rng: {**right, "qk": np.zeros_like(right["qk"])},
+        plant=lambda _spec, _inputs, right, _rng: {**right, OutputRole.QK: np.zeros_like(right[OutputRole.QK])},
     )
 
 
@@ -219,7 +221,9 @@ def test_present_must_be_equal_to_the_last_bit() -> None:
         (right[:, :, :-1], "is float32 (2, 2, 9, 8), expected float32 (2, 2, 10, 8)."),
         (right.astype(np.float64), "is float64 (2, 2, 10, 8), expected float32 (2, 2, 10, 8)."),
     ):
-        judged = judge_present(trial.case.spec, inputs, {"present_key": present})["present_key"]
+        judged = judge_copy(
+            OutputRole.PRESENT_KEY, present, present_of(trial.case.spec, inputs)[OutputRole.PRESENT_KEY]
+        )
         assert judged.diagnosis == f"present_key {says}"
 
 

@@ -207,7 +207,7 @@ def test_a_swallowed_nan_is_wrong() -> None:
 
     record = run_row(row("poison-nan-seen", 23), Faulty(clean))
     assert record.verdict is Conformity.WRONG
-    assert "elements whose query attends to a NaN are not NaN." in record.diagnosis
+    assert "A NaN in the inputs was lost: 24 elements whose query attends to it are numbers" in record.diagnosis
     assert record.reading == "nan-swallowed"
     assert run_row(row("poison-nan-value"), OracleRuntime()).observed == "propagates"
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.outputs import OutputRole
+from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
-from sdpa_onnx.core.judge.cache_agreement import judge_present
+from sdpa_onnx.core.judge.attention_outputs import judge_attention_outputs
 from sdpa_onnx.core.records.records import Verdict
 from sdpa_onnx.torch_export.exporter import export_spec
 from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -39,9 +41,10 @@ def test_wrong_cache_is_called_wrong(fault: str) -> None:
         "last": np.concatenate([right[:, :, :-1], right[:, :, -2:-1]], axis=2),
         "rounded": right.astype(np.float16).astype(np.float32),
     }[fault]
-    found = judge_present(spec, inputs, {"present_key": wrong, "present_value": right})
-    assert found["present_key"].verdict is Verdict.WRONG
+    outputs = {OutputRole.PRESENT_KEY: wrong, OutputRole.PRESENT_VALUE: right}
+    found = judge_attention_outputs(spec, inputs, outputs, precision=find_precision("float32"))
+    assert found[OutputRole.PRESENT_KEY].verdict is Verdict.WRONG
     different = {"order": 64, "last": 8, "rounded": 64}[fault]
     says = f"present_key is not the past followed by the new entries: {different} of 64 elements differ."
-    assert found["present_key"].diagnosis == says
-    assert found["present_value"].verdict is Verdict.OK
+    assert found[OutputRole.PRESENT_KEY].diagnosis == says
+    assert found[OutputRole.PRESENT_VALUE].verdict is Verdict.OK

@@ -1,0 +1,144 @@
+"""The one judge of an attention: every output that a runtime returns, by what it is, against the oracle.
+
+The attention output by its proven bound and its sigma, the caches as copies, the scores by their own bound. Where the
+operator's text leaves a choice, each reading is right, and the diagnosis names the one that fits. Every command judges
+with it: `verify`, `fuzz`, `conformance`, `reduce`, `convert` and `bench`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.mask_rule import MaskRule, full_mask
+from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.outputs import OutputRole
+from sdpa_onnx.core.attention.precision import Precision
+from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.judge.cache_agreement import judge_copy, present_of
+from sdpa_onnx.core.judge.expectation import Expectation
+from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
+from sdpa_onnx.core.records.verdicts import Verdict
+
+__all__ = ["PermittedReading", "judge_attention_outputs", "permitted_readings"]
+
+Array = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermittedReading:
+    """One way to read the operator's text that the text permits.
+
+    Args:
+        name: Stable name; "" for the reading of the oracle.
+        says: What an output is that fits it, one sentence; "" where the text leaves no choice.
+        inputs: The inputs with which the oracle computes this reading.
+    """
+
+    name: str
+    says: str
+    inputs: AttentionInputs
+
+
+def permitted_readings(spec: AttentionSpec, inputs: AttentionInputs, mask_rule: MaskRule) -> list[PermittedReading]:
+    """Every reading that the operator's text permits, that of the oracle first.
+
+    A negative scale leaves a choice: it is the "Scaling factor applied to Q*K^T", but the pattern of the text
+    multiplies Q and K by sqrt(scale) each, which is NaN.
+
+    Args:
+        spec: The attention.
+        inputs: The arrays as the runtime receives them.
+        mask_rule: What a mask means whose last axis is 1.
+
+    Source: ONNX Attention, opset 23 to 25, attribute scale.
+    """
+    inputs = full_mask(inputs, mask_rule, layout=spec.layout)
+    if spec.scale_value >= 0.0:
+        return [PermittedReading(name="", says="", inputs=inputs)]
+    lost = replace(inputs, query=np.full_like(inputs.query, np.nan))
+    return [
+        PermittedReading(name="", says="The negative scale is applied to the scores.", inputs=inputs),
+        PermittedReading(
+            name="square-root-of-scale",
+            says="The scores are NaN: sqrt(scale) of a negative scale, which the operator's text permits.",
+            inputs=lost,
+        ),
+    ]
+
+
+def judge_attention_outputs(
+    spec: AttentionSpec,
+    inputs: AttentionInputs,
+    outputs: Mapping[OutputRole, Array],
+    *,
+    precision: Precision,
+    qk_mode: QkOutputMode = QkOutputMode.SCORES,
+    mask_rule: MaskRule = MaskRule.PADDED,
+    expectation_of: Callable[[PermittedReading], Expectation] | None = None,
+) -> dict[OutputRole, Agreement]:
+    """Judge every output of an attention.
+
+    Args:
+        spec: The attention.
+        inputs: The arrays exactly as the runtime received them.
+        outputs: What it returned; an output that is not there is not judged.
+        precision: The declared arithmetic.
+        qk_mode: Stage of the scores in `OutputRole.QK`.
+        mask_rule: What a mask means whose last axis is 1; see `mask_rule_of`.
+        expectation_of: Computes the expectation of a reading, for callers that keep it or choose its rows; None =
+            `expect` with its defaults.
+
+    Returns:
+        One agreement for each output, in the order of `OutputRole`. All are by the same reading of the text.
+    """
+
+    def computed(reading: PermittedReading) -> Expectation:
+        return expect(spec, reading.inputs, precision=precision)
+
+    copies = _judge_copies(spec, inputs, outputs, precision)
+    first: dict[OutputRole, Agreement] = {}
+    for reading in permitted_readings(spec, inputs, mask_rule):
+        found = dict(copies)
+        if OutputRole.OUTPUT in outputs:
+            expectation = (expectation_of or computed)(reading)
+            found[OutputRole.OUTPUT] = judge(expectation, outputs[OutputRole.OUTPUT])
+        if OutputRole.QK in outputs:
+            scores = expect_qk(spec, reading.inputs, mode=qk_mode, precision=precision)
+            found[OutputRole.QK] = judge_qk(scores, outputs[OutputRole.QK])
+        ordered = {role: found[role] for role in OutputRole if role in found}
+        first = first or ordered
+        if all(agreement.verdict.is_right for role, agreement in ordered.items() if role not in copies):
+            return {
+                role: agreement if role in copies else _by_reading(reading, agreement)
+                for role, agreement in ordered.items()
+            }
+    return first
+
+
+def _judge_copies(
+    spec: AttentionSpec, inputs: AttentionInputs, outputs: Mapping[OutputRole, Array], precision: Precision
+) -> dict[OutputRole, Agreement]:
+    """The caches: they hold the new keys and values of the inputs, whatever the reading of the scores is."""
+    roles = (OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE, OutputRole.PRESENT)
+    if not any(role in outputs for role in roles):
+        return {}
+    expected = present_of(spec, inputs)
+    return {
+        role: judge_copy(role, outputs[role], expected[role], precision.output)
+        if role in expected
+        else Agreement(verdict=Verdict.WRONG, diagnosis=f"{role} cannot hold keys and values of different widths.")
+        for role in roles
+        if role in outputs
+    }
+
+
+def _by_reading(reading: PermittedReading, agreement: Agreement) -> Agreement:
+    if not reading.says:
+        return agreement
+    # NaN that is required is judged, although the oracle has no number there.
+    judged = agreement.judged if not reading.name else agreement.total
+    return replace(agreement, judged=judged, diagnosis=f"{agreement.diagnosis} {reading.says}")
