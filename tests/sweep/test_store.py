@@ -91,6 +91,16 @@ def test_failed_job_done_again_replaces(tmp_path: Path) -> None:
     assert read_run(tmp_path / "run")[1] == records
 
 
+def test_of_attempts_in_a_row_the_last_counts(tmp_path: Path) -> None:
+    """A job that was done three times with nothing in between: not its first attempt, nor the last, which is cut."""
+    folder = tmp_path / "run"
+    with Store.create(folder, HEADER) as store:
+        for reason in ("first", "second"):
+            store.append(job_records("a", parts=2, outcome=Outcome.FAILED, reason=reason))
+        store.append(_A[:1])
+    assert [record.reason for record in read_run(folder)[1]] == ["second", "second"]
+
+
 def test_run_that_exists_is_not_started_again(tmp_path: Path) -> None:
     """A folder with a run is left alone without --resume."""
     folder = _filled(tmp_path / "run")

@@ -185,6 +185,28 @@ def test_a_drift_that_all_launches_share_is_told() -> None:
     assert not moved([pair(0.0, drift=0.05)] * 2)
 
 
+@pytest.mark.parametrize(("apart", "has_moved"), [(0.00865, True), (0.0088, False)])
+def test_a_drift_must_be_larger_than_chance(apart: float, has_moved: bool) -> None:
+    """Three launches with 5 % on the average: Student's 9.925 standard errors, two degrees of freedom, at 1 %."""
+    assert 9.925 * 0.00872 / math.sqrt(3) == pytest.approx(0.05, rel=1e-3)
+    for sign in (1, -1):
+        assert moved([pair(0.0, drift=sign * (0.05 + move)) for move in (-apart, 0.0, apart)]) is has_moved
+
+
+@pytest.mark.parametrize(("drift", "has_moved"), [(0.0199, True), (0.0197, False)])
+def test_a_drift_must_be_larger_than_the_margin(drift: float, has_moved: bool) -> None:
+    """2 % is 0.0198 as a logarithm, and three launches are enough."""
+    assert moved([pair(0.0, drift=drift)] * 3) is has_moved
+    assert moved([pair(0.0, drift=-drift)] * 3) is has_moved
+
+
+def test_the_looks_spend_one_percent() -> None:
+    """METHOD B.4: three looks, whose shares of alpha add up to 1 %."""
+    assert [look.launches for look in LOOKS] == [4, 6, 8]
+    assert [look.alpha for look in LOOKS] == [0.002, 0.003, 0.005]
+    assert sum(look.alpha for look in LOOKS) == pytest.approx(0.01)
+
+
 # --- Words ---
 
 
