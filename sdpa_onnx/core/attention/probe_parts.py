@@ -156,7 +156,7 @@ def _lengths(case: AttentionCase, rng: np.random.Generator) -> Array | None:
     return lengths.astype(np.int64)
 
 
-def mask_rows(case: AttentionCase, draft: ProbeDraft) -> ProbeDraft:
+def mask_rows(draft: ProbeDraft) -> ProbeDraft:
     """Hide every key from the first, middle and last query, and from the first sample if there are several.
 
     If a mask has one row for all queries and samples, it is the first head whose keys are hidden.

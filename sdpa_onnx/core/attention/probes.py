@@ -89,7 +89,7 @@ def _poison(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraf
 
 
 def _masked_rows(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:
-    return mask_rows(case, replace(draft, value=rng.uniform(1.0, 2.0, _value_shape(case))))
+    return mask_rows(replace(draft, value=rng.uniform(1.0, 2.0, _value_shape(case))))
 
 
 def _lowest_mask(case: AttentionCase, draft: ProbeDraft, rng: Generator) -> ProbeDraft:

@@ -115,6 +115,7 @@ class SizeTrial:
         sizes: Size by axis name.
         inputs: Shape of each graph input.
         is_unknown: Whether the contents of a value must count as unknown even if they can be computed.
+        contents: Numbers of graph inputs that are known.
     """
 
     def __init__(
@@ -122,12 +123,14 @@ class SizeTrial:
         evaluators: NodeEvaluators,
         sizes: Mapping[str, int],
         inputs: Mapping[ir.Value, tuple[int, ...]],
-        is_unknown: Callable[[ir.Value], bool],
+        is_unknown: Callable[[ir.Value], bool] = lambda _: False,
+        contents: "Mapping[ir.Value, Array] | None" = None,
     ) -> None:
         self._is_unknown = is_unknown
         self._evaluators = evaluators
         self._sizes = sizes
         self._inputs = inputs
+        self._given = contents or {}
         self._types: dict[ir.Value, _Type | None] = {}
         self._contents: dict[_Query, Span | None] = {}
 
@@ -296,6 +299,8 @@ class SizeTrial:
         return Span.exactly(np.asarray(known[1][part], np.int64))
 
     def _constant(self, value: ir.Value, node: ir.Node | None) -> Span | None:
+        if value in self._given:
+            return Span.exactly(self._given[value])
         tensor = value.const_value if node is None and value not in self._inputs else None
         if tensor is not None:
             return Span.exactly(tensor.numpy()) if math.prod(tensor.shape.numpy()) <= _MOST_ELEMENTS else None

@@ -22,6 +22,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import Session
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.integer_draws import draw_integers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -98,7 +99,7 @@ def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain
     A bare attention gets the requested logit spread. A module gets N(0, gain^2)
     on its floating-point inputs: its weights decide the spread, and the
     caller chooses the gain. Boolean inputs are True three times out of four and
-    always at position 0 of the last axis, integers are 0 or 1.
+    always at position 0 of the last axis; integers are drawn by what they mean, see `integer_draws`.
 
     Args:
         model: The graph.
@@ -108,13 +109,20 @@ def draw_feeds(model: OnnxModel, sizes: Sizes, *, spread: float, seed: int, gain
         gain: Standard deviation of a module's inputs.
 
     Raises:
+        IllegalSizesError: If no integers are legal at these sizes.
         ModelError: If an axis has no size, or an input is of a type that cannot be drawn.
     """
     case = bare_case(model, sizes)
     if case is not None:
         return feeds_of(model, case, draw_inputs(case, spread=spread, seed=seed), sizes)
     rng = np.random.default_rng(seed)
-    return {value.name or "": _draw(value, resolve_shape(value, sizes), rng, gain) for value in model.ir.graph.inputs}
+    shapes = {value.name or "": resolve_shape(value, sizes) for value in model.ir.graph.inputs}
+    # Lengths differ from step to step of a ladder, so that several are tried.
+    integers = draw_integers(model.ir, shapes, sizes, np.random.default_rng((seed, int(1000 * spread))))
+    return {
+        name: integers[name] if name in integers else _draw(model.input_value(name), shape, rng, gain)
+        for name, shape in shapes.items()
+    }
 
 
 def feeds_of(model: OnnxModel, case: AttentionCase, inputs: AttentionInputs, sizes: Sizes) -> Feeds:
@@ -279,6 +287,4 @@ def _draw(value: ir.Value, shape: tuple[int, ...], rng: np.random.Generator, gai
         return mask
     if value.dtype.is_floating_point():
         return (gain * rng.standard_normal(shape, dtype=np.float32)).astype(kind)
-    if value.dtype.is_integer():
-        return rng.integers(0, 2, shape).astype(kind)
     raise ModelError(f"Input '{value.name}' is of type {value.dtype}, for which no inputs can be drawn.")

@@ -13,7 +13,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
 from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, named_axes
+from sdpa_onnx.workflows.check.file_feeds import named_axes
 from sdpa_onnx.workflows.check.lifted_model import lift
 
 __all__ = ["attention_sizes", "sizes_by_name"]
@@ -87,7 +87,7 @@ def attention_sizes(
         SessionError: If the runtime refuses the model or fails.
     """
     tapped = named_axes(model.tapped(list(dict.fromkeys(name for site in sites for name in _names(site)))))
-    feeds = legal(draw_feeds(tapped, sizes, spread=1.0, seed=seed), index_limits(tapped.ir), seed)
+    feeds = draw_feeds(tapped, sizes, spread=1.0, seed=seed)
     with runtime.load(tapped, LoadOptions()) as session:
         arrays = {**tapped.constants(), **feeds, **session.run(feeds)}
     return {site.name: _sizes(site, arrays) for site in sites}

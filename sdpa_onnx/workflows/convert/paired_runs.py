@@ -22,7 +22,7 @@ from sdpa_onnx.graph.nodes_apart import nodes_apart
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, draw_feeds, ladder
-from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, with_hidden_rows
+from sdpa_onnx.workflows.check.file_feeds import with_hidden_rows
 from sdpa_onnx.workflows.check.mask_inputs import drawn_as_masks, mask_only_axes
 from sdpa_onnx.workflows.convert.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
@@ -151,11 +151,10 @@ class PairedModels:
         """Every step with the values of the source; the session is closed, so that no two hold a large model."""
         with contextlib.ExitStack() as stack:
             at_source, session = self._open_source(stack, given)
-            limits = index_limits(self.source.ir)
             chosen = self._sizes(at_source, session)
             runs: list[_SourceRun] = []
             for number, sizes in enumerate(chosen):
-                for step in self._steps(session, sizes, limits, is_last=number == len(chosen) - 1):
+                for step in self._steps(session, sizes, is_last=number == len(chosen) - 1):
                     runs.append(_SourceRun(step=step, outputs=session.run(step.feeds), ran=session.ran()))  # noqa: PERF401
             return at_source, runs
 
@@ -244,18 +243,15 @@ class PairedModels:
             return False
         return True
 
-    def _steps(
-        self, session: Session, sizes: dict[str, int], limits: Mapping[str, int], *, is_last: bool
-    ) -> Iterator[InputStep]:
+    def _steps(self, session: Session, sizes: dict[str, int], *, is_last: bool) -> Iterator[InputStep]:
         check = CheckOptions(
             sizes=sizes, spreads=self.effort.spreads if is_last else (1.0,), seed=self.seed, threads=self.threads
         )
         step: InputStep | None = None
-        for plain in ladder(self.source, session, check):
-            step = replace(plain, feeds=legal(plain.feeds, limits, self.seed))
+        for step in ladder(self.source, session, check):
             yield step
         if is_last and step is not None and not self.source.is_bare_attention:
-            hidden = with_hidden_rows(self.source, step.feeds, limits, keep_first=not self.effort.rows_may_be_empty)
+            hidden = with_hidden_rows(self.source, step.feeds, keep_first=not self.effort.rows_may_be_empty)
             if hidden is not None:
                 yield replace(step, word=HIDDEN_ROWS, feeds=hidden)
             keep_first = not self.effort.rows_may_be_empty
