@@ -24,11 +24,11 @@ from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.nodes_apart import nodes_apart
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, get_runtime
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift
+from sdpa_onnx.workflows.check.output_check import OutputRun, judge_output, relative_yardstick
 from sdpa_onnx.workflows.choose_form.form_strategy import FixedForm
 from sdpa_onnx.workflows.choose_form.runtime_strategies import RuntimeForm
 from sdpa_onnx.workflows.convert.convert_model import convert_model
-from sdpa_onnx.workflows.convert.float64_graph import Float64Graph
-from sdpa_onnx.workflows.convert.output_check import OutputRun, judge_output, relative_yardstick
+from sdpa_onnx.workflows.locate.float64_graph import Float64Graph
 
 Array = NDArray[np.generic]
 Arrays = Mapping[str, Array]

@@ -82,6 +82,8 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         expanded: Operators that the runtime replaced by their body, with the number of nodes of each.
         fused: Operators that ran and are not in the model, with their node counts.
         providers: Nodes per execution provider.
+        sequence: Sizes of the model's axes in each run of the session, if it is wrong only after other runs; the last
+            run is judged. () = it does not depend on other runs.
     """
 
     spec: AttentionSpec | None = None
@@ -111,6 +113,7 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     expanded: dict[str, int] = msgspec.field(default_factory=dict)
     fused: dict[str, int] = msgspec.field(default_factory=dict)
     providers: dict[str, int] = msgspec.field(default_factory=dict)
+    sequence: tuple[dict[str, int], ...] = ()
 
 
 class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="export"):

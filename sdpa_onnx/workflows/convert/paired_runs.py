@@ -24,8 +24,8 @@ from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, draw_feeds, ladder
 from sdpa_onnx.workflows.check.file_feeds import with_hidden_rows
 from sdpa_onnx.workflows.check.mask_inputs import drawn_as_masks, mask_only_axes
-from sdpa_onnx.workflows.convert.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
+from sdpa_onnx.workflows.locate.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, rounded
 from sdpa_onnx.workflows.verify.axis_links import axis_links, follow, size_sets
 from sdpa_onnx.workflows.verify.baked_settings import likely_sizes

@@ -22,14 +22,14 @@ from sdpa_onnx.runtimes.base import Runtime, Unsupported
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.check.file_feeds import named_axes
-from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, failed_record, unsupported_record
-from sdpa_onnx.workflows.convert.output_check import (
+from sdpa_onnx.workflows.check.output_check import (
     OutputRun,
     has_number,
     judge_output,
     relative_yardstick,
     source_agreement,
 )
+from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, failed_record, unsupported_record
 from sdpa_onnx.workflows.convert.paired_runs import HIDDEN_ROWS, PairedModels, PairRun, RunEffort
 from sdpa_onnx.workflows.convert.reading_check import judge_reading, judge_source
 from sdpa_onnx.workflows.verify.site_probes import sites_alone

@@ -19,6 +19,7 @@ from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes
 from sdpa_onnx.workflows.verify.inspect_file import scale_doubts
 from sdpa_onnx.workflows.verify.plant_faults import prove_sites
+from sdpa_onnx.workflows.verify.session_state import check_state, state_behind
 from sdpa_onnx.workflows.verify.site_probes import probe_sites, sites_alone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
@@ -113,6 +114,8 @@ def verify_file(
         with extras.opened(name) as runtime:
             try:
                 yield from _judged(model, runtime, whole, target, expectations, extras)
+                if check.inputs is None:
+                    yield from check_state(model, runtime, whole, target=target, fixed=check.sizes)
             except SessionError as error:
                 if check.inputs is not None and not isinstance(error, ProcessDiedError):
                     raise  # the arrays of the caller may be wrong; they do not make a process die
@@ -132,14 +135,20 @@ def _judged(
     expectations: ExpectationCache,
     extras: VerifyExtras,
 ) -> Iterator[Record]:
-    """Run the ladder and the probes; find the first bad node of a disagreement; plant faults if requested."""
+    """Run the ladder and the probes; find the run or the node behind a disagreement; plant faults if requested."""
     recorder = StepRecorder(also=extras.keep)
     found = check_model(model, runtime, check, target=target, expectations=expectations, keep=recorder)
     yield from found
     bad = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
-    located = bad and locate(model, runtime, bad, recorder.steps[bad.inputs], threads=check.threads)
-    if located is not None:
-        yield located
+    if bad is not None:
+        steps = [recorder.steps[word] for word in [*recorder.steps][: [*recorder.steps].index(bad.inputs) + 1]]
+        state = state_behind(model, runtime, check, steps, target=target)
+        if state is not None:
+            yield from state.as_records()
+            return
+        located = locate(model, runtime, bad, recorder.steps[bad.inputs], threads=check.threads)
+        if located is not None:
+            yield located
     if check.inputs is not None and not extras.prove:
         return
     shapes = {name: array.shape for name, array in next(iter(recorder.steps.values()), {}).items()}

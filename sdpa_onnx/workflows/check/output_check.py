@@ -1,7 +1,8 @@
-"""Judge each output of a converted graph against a float64 run of its source graph.
+"""Judge each output of a graph against a float64 run: of a converted graph, or of the same graph in another session.
 
-The nodes after an attention have no error bound of ours, so the source's own error in the same type is the limit.
-Does not judge single attentions: the oracle does that elsewhere.
+The nodes after an attention have no error bound of ours, so the source's own error in the same type is the limit: that
+of the graph before its conversion, or of the session that is known to be right. Does not judge single attentions: the
+oracle does that elsewhere.
 """
 
 from collections.abc import Sequence
@@ -32,12 +33,14 @@ class OutputRun:
         source: Output of the source in its own type on the runtime.
         actual: Output of the converted graph there.
         is_source_right: Whether every attention of the source is right on the runtime at these inputs.
+        source_name: What the source is, for the diagnosis.
     """
 
     truth: Array
     source: Array
     actual: Array
     is_source_right: bool = True
+    source_name: str = "the source"
 
 
 def relative_yardstick(runs: Sequence[OutputRun]) -> float:
@@ -81,12 +84,14 @@ def judge_output(run: OutputRun, yardstick: float) -> Agreement:
     """
     if run.actual.shape != run.source.shape or run.actual.dtype != run.source.dtype:
         got, wanted = (f"{array.dtype.name} {array.shape}" for array in (run.actual, run.source))
-        return Agreement(verdict=Verdict.WRONG, diagnosis=f"The output is {got}, that of the source is {wanted}.")
+        return Agreement(
+            verdict=Verdict.WRONG, diagnosis=f"The output is {got}, that of {run.source_name} is {wanted}."
+        )
     if format_of(run.source.dtype) is None:
         different = int(np.count_nonzero(run.actual != run.source))
         return Agreement(
             verdict=Verdict.WRONG if different else Verdict.OK,
-            diagnosis=f"{different} of {run.source.size} elements differ from the source."
+            diagnosis=f"{different} of {run.source.size} elements differ from {run.source_name}."
             if different
             else "The outputs are equal.",
             mismatched=different,
@@ -97,12 +102,16 @@ def judge_output(run: OutputRun, yardstick: float) -> Agreement:
     if lost:
         return Agreement(
             verdict=Verdict.WRONG,
-            diagnosis=f"{lost} of {exact.size} elements are NaN or infinite where the source is finite.",
+            diagnosis=f"{lost} of {exact.size} elements are NaN or infinite where {run.source_name} is finite.",
             not_finite=lost,
             total=exact.size,
         )
     if not usable.any():
-        return Agreement(verdict=Verdict.OK, diagnosis="The source returns no finite number here.", total=exact.size)
+        return Agreement(
+            verdict=Verdict.OK,
+            diagnosis=f"{run.source_name.capitalize()} returns no finite number here.",
+            total=exact.size,
+        )
     return _compared(run, yardstick)
 
 
@@ -115,7 +124,7 @@ def _compared(run: OutputRun, yardstick: float) -> Agreement:
     errors = np.where(usable, np.abs(np.where(usable, actual, 0.0) - np.where(usable, exact, 0.0)), 0.0)
     error = float(errors.max())
     place = tuple(int(index) for index in np.unravel_index(int(errors.argmax()), errors.shape))
-    limit = f"the source's own in the same type is {max(own, yardstick * largest):.3g}, allowed {allowed:.3g}"
+    limit = f"{run.source_name}'s own in the same type is {max(own, yardstick * largest):.3g}, allowed {allowed:.3g}"
     odd = int(np.count_nonzero(~usable & np.isfinite(actual)))
     return Agreement(
         verdict=Verdict.OK if error <= allowed else Verdict.SUSPICIOUS,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.core.records.verdicts import Verdict
-from sdpa_onnx.workflows.convert.output_check import (
+from sdpa_onnx.workflows.check.output_check import (
     OutputRun,
     has_number,
     judge_output,

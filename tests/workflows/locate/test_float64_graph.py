@@ -13,7 +13,7 @@ from sdpa_onnx.core.attention.oracle import attend
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.site import AttentionSite
-from sdpa_onnx.workflows.convert.float64_graph import Float64Graph
+from sdpa_onnx.workflows.locate.float64_graph import Float64Graph
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, widened
 
 _X = np.random.default_rng(0).standard_normal((2, 5)).astype(np.float32)
@@ -121,7 +121,7 @@ def test_weight_is_widened_once_for_all_runs(monkeypatch: pytest.MonkeyPatch) ->
         seen.append(array.shape)
         return widened(array)
 
-    monkeypatch.setattr("sdpa_onnx.workflows.convert.float64_graph.widened", counted)
+    monkeypatch.setattr("sdpa_onnx.workflows.locate.float64_graph.widened", counted)
     together = Float64Graph(model).run_all([({"x": x}, {}) for x in inputs], ["y"])
     assert seen.count((2, 2)) == 1
     for one, other, x in zip(alone, together, inputs, strict=True):
