@@ -9,7 +9,7 @@ from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.judge.agreement import Agreement
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes, Subject
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes, Subject, Verdict
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
@@ -103,6 +103,12 @@ class RunContext:
         )
         record = with_ran(with_figures(plain, agreement), self.ran)
         return msgspec.structs.replace(record, verdict=None) if blind else record
+
+    def skipped(self, reason: str, *, spread: float, subject: Subject, site: str, sizes: Sizes) -> AgreementRecord:
+        """Write down what ran and cannot be judged, and why; it is no finding."""
+        nothing = Agreement(verdict=Verdict.OK, diagnosis="")
+        record = self.record(nothing, spread=spread, subject=subject, site=site, sizes=sizes)
+        return msgspec.structs.replace(record, outcome=Outcome.SKIPPED, verdict=None, reason=reason)
 
 
 def _untapped(model: OnnxModel) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Verify a model: run it on a runtime, judge every attention inside and the outputs of the module.
 
-Each attention is judged on its own tapped inputs, so that an error is reported
-where it is made. `bench` measures time, `dynamic_axes` tries other sizes.
+Each attention is judged on its own tapped inputs, so that an error is reported where it is made; the outputs are those
+of the model without taps. `bench` measures time, `dynamic_axes` tries other sizes.
 """
 
 import itertools
@@ -29,6 +29,7 @@ from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, ladder, logit_spread, probe_steps, resolve_shape
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
 from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, site_sizes, unsupported_record
+from sdpa_onnx.workflows.verify.untapped import TappedRun, UntappedCheck
 
 __all__ = ["ExpectationCache", "check_model", "judge_outputs", "judge_sites", "verify"]
 
@@ -105,16 +106,29 @@ def check_model(
     if isinstance(support, Unsupported):
         return [unsupported_record(model, runtime.name, check, target=target, reason=support.reason)]
     tapped = model.tapped()
+    runs: list[TappedRun] = []
+    found: list[AgreementRecord] = []
     with runtime.load(tapped, LoadOptions(threads=check.threads)) as session:
-        found: list[AgreementRecord] = []
         for step, outputs, ran in _runs(model, session, check):
             if keep is not None:
                 keep(runtime.name, step.word, {**step.feeds, **outputs})
             checked = RunContext(
                 model=model, runtime=runtime.name, ran=ran, check=step.check, step=step.word, target=target
             )
-            found += judge_outputs(checked, step, outputs, expectations)
-        return found
+            if tapped is model:
+                found += judge_outputs(checked, step, outputs, expectations)
+            else:
+                inside = tuple(_judge_inside(checked, step, outputs, expectations))
+                own = {name: outputs[name] for name in model.output_names}
+                runs.append(TappedRun(checked=checked, step=step, outputs=own, records=inside))
+    untapped = UntappedCheck(
+        model=model,
+        runtime=runtime,
+        judge_sites=lambda checked, step, outputs: list(_judge_inside(checked, step, outputs, expectations)),
+        judge_own=lambda checked, step, outputs: list(_judge_own(checked, step, outputs, expectations)),
+        has_module=expectations.truth(model) is not None,
+    )
+    return [*found, *untapped.records(runs)]
 
 
 def _runs(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[tuple[InputStep, Feeds, RanReport]]:
@@ -138,9 +152,23 @@ def judge_outputs(
         outputs: Its outputs, tapped values included, by name.
         expectations: Oracles that other runtimes share.
     """
-    yield from _judge_shapes(checked, outputs)
+    yield from _judge_inside(checked, step, outputs, expectations)
+    yield from _judge_own(checked, step, outputs, expectations)
+
+
+def _judge_inside(
+    checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache
+) -> Iterator[AgreementRecord]:
+    """Judge every attention of one run of the tapped model."""
     arrays = {**checked.model.constants(), **step.feeds, **outputs}
     yield from judge_sites(checked, arrays, step.spread, expectations)
+
+
+def _judge_own(
+    checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache
+) -> Iterator[AgreementRecord]:
+    """Judge the outputs that the model itself has: their shapes, and their numbers if there is a module."""
+    yield from _judge_shapes(checked, outputs)
     truth = expectations.truth(checked.model)
     if truth is not None:
         for name, agreement in _judge_end(truth, checked.model, step.feeds, outputs):
