@@ -23,6 +23,7 @@ __all__ = [
     "judge_node_output",
     "product_bound",
     "rule_of",
+    "sum_bound",
     "working_unit",
 ]
 
@@ -41,9 +42,9 @@ _ROUNDED = frozenset(
     | {"ReverseSequence", "Round", "Sign", "Slice", "SpaceToDepth", "Split", "Sqrt", "Squeeze", "Sub"}
     | {"ThresholdedRelu", "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where"}
 )
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "ReduceSum", "ReduceMean", "Sum", "CumSum"})
 # The quotient is rounded before it is rounded to an integer, so the integer may be off by one.
-_QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
+_QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv"})
 
 _FORMATS = {
     "float64": FloatFormat.FLOAT64,
@@ -56,7 +57,7 @@ _FORMATS = {
 class NodeRule(StrEnum):
     """How the rounding error of an operator is limited.
 
-    ROUNDED: at most one rounding per element. PRODUCT: a matrix product, with a proven
+    ROUNDED: at most one rounding per element. PRODUCT: a sum of products or of elements, with a proven
     error bound. QUANTISING: integers that may be off by one. OTHER: nothing is proven,
     so the error is compared with that of the reference in the same type.
     """
@@ -93,7 +94,7 @@ class NodeExpectation:
             integer or boolean output, the result of the reference.
         own: The reference's result in the model's type, or None if it has none.
         moved: The float64 result on inputs that were each changed by one rounding of the working
-            format, randomly up or down; None if the output is not floating-point.
+            format, randomly up or down; of an integer output the integers on such inputs; None if not computed.
         bound: Proven bound of the error before the output is rounded, or None.
         dtype: Type of the output in the model.
     """
@@ -101,7 +102,7 @@ class NodeExpectation:
     rule: NodeRule
     exact: Array
     own: Array | None
-    moved: Float64 | None
+    moved: Array | None
     bound: Float64 | None
     dtype: np.dtype[np.generic]
 
@@ -115,21 +116,25 @@ class NodeAgreement:
         error: |actual - exact| of the element with the largest error relative to its limit; 0.0 if unknown.
         allowed: The limit of that element.
         evidence: One sentence.
+        is_finding: Whether the node may be reported as faulty by itself: the verdict is WRONG, or the error is not
+            proven but more than half of the digits are lost.
     """
 
     verdict: Verdict
     error: float
     allowed: float
     evidence: str
+    is_finding: bool = False
 
 
 def judge_node_output(truth: NodeExpectation, actual: Array) -> NodeAgreement:
     """Compare one output of one node with its expected output and decide the verdict.
 
-    A correctly rounded element may be off by nine roundings of itself. For other elements the limit is eight times
+    A correctly rounded element may be off by nine roundings of itself, a sum of products by its proven bound. Other
+    operators have no bound. Their limit, beyond which an element is only suspicious, is eight times
     the larger of the reference's own error in the same type (in a 16-bit type without its output rounding) and the
     change caused by one rounding of the inputs, plus one rounding of the output; both are the maximum over a row of
-    the output, see `_row_errors`. A matrix product must also satisfy its proven error bound.
+    the output, see `_row_errors`.
 
     Args:
         truth: The expected output.
@@ -154,14 +159,14 @@ def judge_node_output(truth: NodeExpectation, actual: Array) -> NodeAgreement:
         return NodeAgreement(verdict=Verdict.OK, error=0.0, allowed=0.0, evidence="Nothing in it can be judged.")
     exact, values = np.where(judged, exact, 0.0), np.where(judged, values, 0.0)
     error = np.abs(values - exact)
-    allowed = _allowed(truth, exact, judged, unit, stored)
-    beyond = error > allowed
-    proven = truth.rule is NodeRule.ROUNDED and bool(beyond.any())
+    proven = truth.bound is not None or truth.rule is NodeRule.ROUNDED
     if truth.bound is not None:
-        limit = truth.bound + unit * (1.0 + unit) * (np.abs(exact) + truth.bound) + _smallest(stored)
-        proven = bool((error > limit).any())
-        allowed = np.fmin(allowed, limit)
-    return _conclude(error, allowed, exact, values, proven=proven)
+        rule = "the proven bound"
+        allowed = truth.bound + unit * (1.0 + unit) * (np.abs(exact) + truth.bound) + _smallest(stored)
+    else:
+        rule = "nine roundings" if proven else "eight times the error of the reference, which is no proof"
+        allowed = _allowed(truth, exact, judged, unit, stored)
+    return _conclude(error, allowed, exact, values, unit=unit, rule=rule, proven=proven)
 
 
 def product_bound(left: Array, right: Array, added: Float64 | None, precision: Precision) -> Float64:
@@ -177,13 +182,27 @@ def product_bound(left: Array, right: Array, added: Float64 | None, precision: P
         rounding of both operands, and three more for a bias and factors.
     """
     magnitudes: Float64 = np.abs(left.astype(np.float64)) @ np.abs(right.astype(np.float64))
-    terms, roundings = left.shape[-1], 0.0
+    terms, roundings = left.shape[-1], 0
     if added is not None:
         magnitudes = magnitudes + np.abs(added)
-        terms, roundings = terms + 1, 3.0 * precision.output_sum.unit_roundoff
+        terms, roundings = terms + 1, 3
+    return sum_bound(magnitudes, terms, precision, roundings=roundings)
+
+
+def sum_bound(magnitudes: Float64, terms: int, precision: Precision, *, roundings: int = 0) -> Float64:
+    """Compute the proven bound of the error of sums of products, before the output is rounded.
+
+    Args:
+        magnitudes: The same sums over the absolute values of all operands.
+        terms: Number of terms of each sum.
+        precision: The declared precision.
+        roundings: Further roundings of a term or of the sum, such as a factor or a division by their number.
+
+    Source: as `product_bound`.
+    """
     operand = 0.0 if precision.operand is None else precision.operand.unit_roundoff
     sums = float(gamma(terms, max(precision.output_sum.unit_roundoff, precision.score_sum.unit_roundoff)))
-    return magnitudes * math.expm1(sums + 2.0 * operand + roundings)
+    return magnitudes * math.expm1(sums + 2.0 * operand + roundings * precision.output_sum.unit_roundoff)
 
 
 def working_unit(precision: Precision) -> float:
@@ -233,7 +252,7 @@ def _allowed(
         once = rounding if stored in (FloatFormat.FLOAT16, FloatFormat.BFLOAT16) else 0.0
         seen = np.maximum(seen, _distance(truth.own.astype(np.float64), exact, judged) - once)
     if truth.moved is not None:
-        seen = np.maximum(seen, _distance(truth.moved, exact, judged))
+        seen = np.maximum(seen, _distance(truth.moved.astype(np.float64), exact, judged))
     # (1 + unit): a value is rounded in the working format and then again in the output's.
     return _ALLOWED_TIMES * _row_errors(seen) + (1.0 + unit) * rounding + _smallest(stored)
 
@@ -265,14 +284,23 @@ def _judge_integers(truth: NodeExpectation, actual: Array) -> NodeAgreement:
     count = int(np.count_nonzero(different))
     if not count:
         return NodeAgreement(verdict=Verdict.OK, error=0.0, allowed=step, evidence="It is equal.")
+    # An integer that a rounding before it changes (a rounded position, the larger of two nearly equal scores).
+    firm = different & (True if truth.moved is None else np.asarray(truth.moved == truth.exact))
+    verdict = Verdict.WRONG if firm.any() else Verdict.SUSPICIOUS
+    different = firm if firm.any() else different
     place = tuple(int(one) for one in np.unravel_index(int(np.argmax(different)), different.shape))
     seen = f"got {actual[place]}, expected {truth.exact[place]}"
     text = f"{count} of {actual.size} elements differ, first at {place}: {seen}."
     error = abs(float(actual[place]) - float(truth.exact[place])) if actual.dtype.kind in "iub" else 0.0
-    return NodeAgreement(verdict=Verdict.WRONG, error=error, allowed=step, evidence=text)
+    if verdict is Verdict.SUSPICIOUS:
+        text += " One rounding of the inputs changes them too, so this is no proof."
+    is_finding = verdict is Verdict.WRONG
+    return NodeAgreement(verdict=verdict, error=error, allowed=step, evidence=text, is_finding=is_finding)
 
 
-def _conclude(error: Float64, allowed: Float64, exact: Float64, values: Float64, *, proven: bool) -> NodeAgreement:
+def _conclude(
+    error: Float64, allowed: Float64, exact: Float64, values: Float64, *, unit: float, rule: str, proven: bool
+) -> NodeAgreement:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(error > 0.0, error / allowed, 0.0)
     place = tuple(int(one) for one in np.unravel_index(int(ratio.argmax()), ratio.shape))
@@ -282,13 +310,18 @@ def _conclude(error: Float64, allowed: Float64, exact: Float64, values: Float64,
         text = f"All {error.size} elements are within the limit, the worst is off by {found:.2g}, limit {limit:.2g}."
         return NodeAgreement(verdict=Verdict.OK, error=found, allowed=limit, evidence=text)
     text = (
-        f"{count} of {error.size} elements exceed the limit, the worst is off by {found:.3g}, limit {limit:.3g}, at "
-        f"{place}: got {values[place]:.6g}, expected {exact[place]:.6g}."
+        f"{count} of {error.size} elements exceed the limit ({rule}), the worst is off by {found:.3g}, limit "
+        f"{limit:.3g}, at {place}: got {values[place]:.6g}, expected {exact[place]:.6g}."
     )
+    digits_lost = (error > allowed) & (error > math.sqrt(unit) * _row_errors(np.abs(exact)))
     return NodeAgreement(
-        verdict=Verdict.WRONG if proven else Verdict.SUSPICIOUS, error=found, allowed=limit, evidence=text
+        verdict=Verdict.WRONG if proven else Verdict.SUSPICIOUS,
+        error=found,
+        allowed=limit,
+        evidence=text,
+        is_finding=proven or bool(digits_lost.any()),
     )
 
 
 def _wrong(text: str) -> NodeAgreement:
-    return NodeAgreement(verdict=Verdict.WRONG, error=0.0, allowed=0.0, evidence=text)
+    return NodeAgreement(verdict=Verdict.WRONG, error=0.0, allowed=0.0, evidence=text, is_finding=True)

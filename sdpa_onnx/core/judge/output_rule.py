@@ -183,8 +183,7 @@ def _odd(exact: Float64, narrow: Float64, values: Float64) -> int:
 
 
 def _rows(flags: Flags) -> Flags:
-    rows: Flags = flags.any(-1, keepdims=True) if flags.ndim else flags
-    return rows
+    return np.asarray(flags.any(-1, keepdims=True)) if flags.ndim else flags
 
 
 def _count(rows: Flags) -> str:
@@ -200,7 +199,7 @@ def _judge_exact(runs: OutputRuns, actual: Array) -> Agreement:
         return Agreement(verdict=Verdict.OK, diagnosis="The outputs are equal.", total=own.size)
     firm: Flags = np.ones(own.shape, dtype=bool)
     for other in (*(() if runs.exact is None else (runs.exact,)), *runs.nudged()):
-        np.logical_and(firm, other == own, out=firm)
+        firm &= np.asarray(other == own)
     count = int(np.count_nonzero(different & firm))
     if count:
         return Agreement(verdict=Verdict.WRONG, diagnosis="The outputs differ.", mismatched=count, total=own.size)

@@ -5,7 +5,7 @@ nodes run in one session as disconnected subgraphs, so that the runtime cannot f
 for groups of nodes that are wrong only together: `fused_span` does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.precision import Precision, find_precision
 from sdpa_onnx.core.judge.agreement import expect, judge
 from sdpa_onnx.core.judge.node_rule import NodeAgreement, judge_node_output
-from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes_apart import has_subgraph, nodes_apart
@@ -40,6 +39,7 @@ def first_bad_node(
     *,
     threads: int = 1,
     search_fusions: bool = True,
+    findings_only: bool = False,
 ) -> BadNode:
     """Find the first node, in topological order, whose own error exceeds what its arithmetic allows.
 
@@ -54,6 +54,8 @@ def first_bad_node(
         threads: Threads inside one operator.
         search_fusions: If every node is right by itself, judge the model's outputs, and
             find the smallest group of nodes that is wrong.
+        findings_only: Leave out what only exceeds a limit that is no proof, unless half of the digits are lost: for
+            models that nothing else has found wrong.
 
     Raises:
         RuntimeUnavailableError: If the runtime is not available.
@@ -62,7 +64,8 @@ def first_bad_node(
     options = LoadOptions(threads=threads)
     report = _ran_report(flat, runtime, options)
     precision = find_precision(report.precision)
-    search = _Search(flat=flat, runtime=runtime, options=options, precision=precision)
+    is_bad = _is_finding if findings_only else _is_bad
+    search = _Search(flat=flat, runtime=runtime, options=options, precision=precision, is_bad=is_bad)
     found = search.walk(feeds)
     if found is not None:
         return found
@@ -75,7 +78,7 @@ def first_bad_node(
     if not search_fusions:
         return right
     walk = NodeWalk(flat, feeds, precision, search.stand_in)
-    span = find_fused_span(flat, runtime, options, walk)
+    span = find_fused_span(flat, runtime, options, walk, is_bad=is_bad)
     if span is None:
         return right
     if isinstance(span, NoReference):
@@ -121,6 +124,7 @@ class _Search:
     runtime: Runtime
     options: LoadOptions
     precision: Precision
+    is_bad: Callable[[NodeAgreement], bool]
     judged: int = 0
     not_judged: list[NotJudged] = field(default_factory=list)
 
@@ -168,7 +172,7 @@ class _Search:
                 continue
             self.judged += 1
             judgements = ((name, self._judge(step, name, result[name])) for name in step.truths)
-            worst = [(name, one) for name, one in judgements if one.verdict in (Verdict.WRONG, Verdict.SUSPICIOUS)]
+            worst = [(name, one) for name, one in judgements if self.is_bad(one)]
             bad += [(step.node, name, agreement) for name, agreement in worst[:1]]
         return bad
 
@@ -207,7 +211,16 @@ class _Search:
             error=agreement.max_abs_error,
             allowed=agreement.max_abs_error / ratio if ratio else 0.0,
             evidence=agreement.diagnosis,
+            is_finding=not agreement.verdict.is_right,
         )
+
+
+def _is_bad(agreement: NodeAgreement) -> bool:
+    return not agreement.verdict.is_right
+
+
+def _is_finding(agreement: NodeAgreement) -> bool:
+    return agreement.is_finding
 
 
 def _operator(node: ir.Node) -> str:

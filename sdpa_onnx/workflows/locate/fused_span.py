@@ -18,7 +18,6 @@ from sdpa_onnx.core.judge.node_rule import (
     format_of,
     judge_node_output,
 )
-from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.cut import cut_out
 from sdpa_onnx.graph.model import OnnxModel
@@ -63,7 +62,7 @@ class _Finding:
 
 
 def find_fused_span(
-    model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: NodeWalk
+    model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: NodeWalk, *, is_bad: Callable[[NodeAgreement], bool]
 ) -> FusedSpan | NoReference | None:
     """Judge the whole model, then shrink the wrong span from its end and from its start.
 
@@ -76,6 +75,7 @@ def find_fused_span(
         runtime: The runtime to judge.
         options: Load options, with graph optimisation.
         walk: A new walk through the model.
+        is_bad: Which judgements to report.
 
     Returns:
         None if the model's outputs are right; NoReference if they cannot be judged.
@@ -83,7 +83,7 @@ def find_fused_span(
     for step in walk.steps(keep=True):
         if step.reason:
             return NoReference(f"'{node_label(step.node)}' has no reference: {step.reason}")
-    spans = _Spans(model=model, runtime=runtime, options=options, walk=walk)
+    spans = _Spans(model=model, runtime=runtime, options=options, walk=walk, is_bad=is_bad)
     nodes = spans.nodes
     found = spans.judge(0, len(nodes))
     if found is None or isinstance(found, NoReference):
@@ -119,7 +119,15 @@ def _smallest(low: int, high: int, is_bad: Callable[[int], bool]) -> int:
 class _Spans:
     """Spans of nodes of one model, each judged with the reference's values as inputs."""
 
-    def __init__(self, model: OnnxModel, runtime: Runtime, options: LoadOptions, walk: NodeWalk) -> None:
+    def __init__(
+        self,
+        model: OnnxModel,
+        runtime: Runtime,
+        options: LoadOptions,
+        walk: NodeWalk,
+        is_bad: Callable[[NodeAgreement], bool],
+    ) -> None:
+        self._is_bad = is_bad
         self._model = model
         self._runtime = runtime
         self._options = options
@@ -145,7 +153,7 @@ class _Spans:
             with self._runtime.load(part, options or self._options) as session:
                 actual = session.run(feeds)
                 judged = {name: judge_node_output(truth, actual[name]) for name, truth in truths.items()}
-                bad = [name for name, one in judged.items() if one.verdict in (Verdict.WRONG, Verdict.SUSPICIOUS)]
+                bad = [name for name, one in judged.items() if self._is_bad(one)]
                 return _Finding(bad[0], judged[bad[0]], dict(session.ran().fused)) if bad else None
         except (SessionError, ModelError) as error:
             return NoReference(str(error).rstrip("."))
@@ -182,7 +190,7 @@ class _Spans:
                 rule=NodeRule.OTHER,
                 exact=exact[name] if is_float or own_result is None else own_result,
                 own=own_result,
-                moved=changed.astype(np.float64) if is_float and changed is not None else None,
+                moved=None if changed is None else changed.astype(np.float64) if is_float else changed,
                 bound=None,
                 dtype=dtype,
             )

@@ -4,7 +4,8 @@ Each node reads the float64 results of the nodes before it, rounded to the model
 error of a runtime on one step is the error of that node. Does not run the runtime under test.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,15 @@ from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
 from sdpa_onnx.core.attention.oracle import attend
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec
-from sdpa_onnx.core.judge.node_rule import NodeExpectation, NodeRule, format_of, product_bound, rule_of, working_unit
+from sdpa_onnx.core.judge.node_rule import (
+    NodeExpectation,
+    NodeRule,
+    format_of,
+    product_bound,
+    rule_of,
+    sum_bound,
+    working_unit,
+)
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.attention_node import spec_of_node
 from sdpa_onnx.graph.model import OnnxModel
@@ -193,7 +202,8 @@ class NodeWalk:
     ) -> dict[str, NodeExpectation]:
         rule = rule_of(node.domain, node.op_type)
         perturbed: Mapping[str, Array] = {}
-        if rule in (NodeRule.OTHER, NodeRule.PRODUCT) and node.op_type != "Attention":
+        bound = self._bound(node, reads) if rule is NodeRule.PRODUCT else None
+        if rule in (NodeRule.OTHER, NodeRule.PRODUCT) and bound is None and node.op_type != "Attention":
             found = self.reference.exact(node, moved(reads, self.unit))
             perturbed = {} if isinstance(found, NoReference) else found
         truths: dict[str, NodeExpectation] = {}
@@ -209,11 +219,59 @@ class NodeWalk:
                 rule=rule,
                 exact=widened(exact[name]) if is_float else own.get(name, exact[name]),
                 own=own.get(name),
-                moved=changed.astype(np.float64) if is_float and changed is not None else None,
-                bound=_bound(node, reads, self._precision) if is_float and rule is NodeRule.PRODUCT else None,
+                moved=None if changed is None else changed.astype(np.float64) if is_float else changed,
+                bound=bound if is_float else None,
                 dtype=dtype,
             )
         return truths
+
+    def _bound(self, node: ir.Node, reads: Mapping[str, Array]) -> Float64 | None:
+        """The proven bound of a sum of products or of elements; None if there is none."""
+        if node.op_type in ("MatMul", "Gemm"):
+            return _product_bound(node, reads, self._precision)
+        magnitudes = self.reference.exact(node, {name: _magnitude(array) for name, array in reads.items()})
+        counted = _terms(node, [reads[value.name or ""] for value in node.inputs if value is not None], magnitudes)
+        if isinstance(magnitudes, NoReference) or counted is None:
+            return None
+        terms, roundings = counted
+        (sums,) = magnitudes.values()
+        return sum_bound(sums.astype(np.float64), terms, self._precision, roundings=roundings)
+
+
+def _magnitude(array: Array) -> Array:
+    return array if format_of(array.dtype) is None else np.abs(widened(array))
+
+
+def _terms(node: ir.Node, arrays: Sequence[Array], result: Mapping[str, Array] | NoReference) -> tuple[int, int] | None:
+    """Terms of each sum of a node, and roundings besides; None if unknown."""
+    if isinstance(result, NoReference) or not arrays:
+        return None
+    (total,) = result.values()
+    match node.op_type:
+        case "Sum":
+            return len(arrays), 0
+        case "CumSum":
+            return max(arrays[0].shape, default=1), 0
+        case "ReduceSum" | "ReduceMean":
+            return -(-arrays[0].size // max(total.size, 1)), 1
+        case "Einsum":
+            sizes = _letters(node, arrays)
+            return None if sizes is None else (math.prod(sizes.values()) // max(total.size, 1), len(arrays))
+        case _:
+            return None
+
+
+def _letters(node: ir.Node, arrays: Sequence[Array]) -> dict[str, int] | None:
+    """Size of each letter of an Einsum's equation; None with an ellipsis."""
+    equation = node.attributes["equation"].as_string().replace(" ", "")
+    operands = equation.partition("->")[0].split(",")
+    if "." in equation or [len(one) for one in operands] != [array.ndim for array in arrays]:
+        return None
+    sizes: dict[str, int] = {}
+    for letters, array in zip(operands, arrays, strict=True):
+        for letter, size in zip(letters, array.shape, strict=True):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    return sizes
 
 
 def _dtype(value: ir.Value, own: Array | None, fallback: Array) -> np.dtype[np.generic]:
@@ -223,7 +281,7 @@ def _dtype(value: ir.Value, own: Array | None, fallback: Array) -> np.dtype[np.g
     return fallback.dtype if own is None else own.dtype
 
 
-def _bound(node: ir.Node, reads: Mapping[str, Array], precision: Precision) -> Float64 | None:
+def _product_bound(node: ir.Node, reads: Mapping[str, Array], precision: Precision) -> Float64 | None:
     arrays = [None if value is None else widened(reads[value.name or ""]) for value in node.inputs]
     left, right = arrays[0], arrays[1]
     if left is None or right is None or not left.ndim or not right.ndim:

@@ -65,7 +65,7 @@ def cut_bad_node(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: i
         feeds: Inputs of the whole model.
         threads: Threads inside one operator.
     """
-    bad = first_bad_node(model, runtime, feeds, threads=threads)
+    bad = first_bad_node(model, runtime, feeds, threads=threads, findings_only=True)
     if bad.kind is BadNodeKind.NOT_FOUND:
         return None
     return cut_found(model, runtime, feeds, bad, threads=threads)

@@ -249,7 +249,9 @@ def _reduce_bad_node(search: FailureSearch, bad: BadNode, inputs: SurveyInputs, 
         trials.count += 1
         is_fused = bad.kind is BadNodeKind.FUSED
         try:
-            now = first_bad_node(model, runtime, feeds, threads=check.threads, search_fusions=is_fused)
+            now = first_bad_node(
+                model, runtime, feeds, threads=check.threads, search_fusions=is_fused, findings_only=True
+            )
         except SdpaOnnxError:
             return False
         same = (now.kind, now.node) == (bad.kind, bad.node) and trials.failure.is_same(bad_failure(now))

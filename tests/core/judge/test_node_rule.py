@@ -112,10 +112,28 @@ def test_proven_bound_of_a_product(share: float, verdict: Verdict) -> None:
     assert judge_node_output(_truth(exact, rule=NodeRule.PRODUCT, bound=bound, moved=moved), actual).verdict is verdict
 
 
-def test_product_beyond_the_yardstick_only() -> None:
-    """A product inside its bound and beyond the yardstick is suspicious."""
+def test_product_inside_its_bound_is_right() -> None:
+    """The error of the reference is no limit where a bound is proven: another order of summation is as right."""
     truth = _truth(np.zeros((1, 4)), rule=NodeRule.PRODUCT, bound=np.ones((1, 4)), moved=np.full((1, 4), 1e-6))
-    assert judge_node_output(truth, np.full((1, 4), 1e-3, np.float32)).verdict is Verdict.SUSPICIOUS
+    assert judge_node_output(truth, np.full((1, 4), 1e-3, np.float32)).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(("error", "is_finding"), [(1e-5, False), (1e-3, True)])
+def test_limit_without_a_proof_is_named_and_makes_no_finding(error: float, *, is_finding: bool) -> None:
+    """Beyond eight times the reference's error a node is suspicious; a finding only if half of the digits are lost."""
+    truth = _truth(np.ones((1, 4)), own=np.full((1, 4), 1.0 + U32, np.float32))
+    found = judge_node_output(truth, np.full((1, 4), 1.0 + error, np.float32))
+    assert (found.verdict, found.is_finding) == (Verdict.SUSPICIOUS, is_finding)
+    assert " exceed the limit (eight times the error of the reference, which is no proof), " in found.evidence
+
+
+def test_integer_that_one_rounding_changes_is_no_proof() -> None:
+    """A position that a rounding before it moves is suspicious, another one that differs is wrong."""
+    truth = _truth(np.array([3, 4]), moved=np.array([3, 5]), dtype=np.dtype(np.int64))
+    found = judge_node_output(truth, np.array([3, 5]))
+    assert (found.verdict, found.is_finding) == (Verdict.SUSPICIOUS, False)
+    assert found.evidence.endswith(" One rounding of the inputs changes them too, so this is no proof.")
+    assert judge_node_output(truth, np.array([2, 5])).verdict is Verdict.WRONG
 
 
 @pytest.mark.parametrize("name", ["float32", "tf32", "float16-accumulation"])
@@ -208,5 +226,6 @@ def test_evidence() -> None:
     actual = np.array([0.0, 1.0, 0.0], np.float32)
     found = judge_node_output(_truth([0.0, 0.5, 0.0], rule=NodeRule.ROUNDED), actual)
     assert found.evidence == (
-        "1 of 3 elements exceed the limit, the worst is off by 0.5, limit 2.68e-07, at (1,): got 1, expected 0.5."
+        "1 of 3 elements exceed the limit (nine roundings), the worst is off by 0.5, limit 2.68e-07, at (1,): got 1, "
+        "expected 0.5."
     )
