@@ -35,7 +35,7 @@ def _node(op_type: str, count: int, **attributes: object) -> onnx.NodeProto:
         if op_type == "CumSum"
         else names
     )
-    return helper.make_node(op_type, inputs, ["y"], **attributes)
+    return helper.make_node(op_type, names + more.get(op_type, []), ["y"], **attributes)
 
 
 def _expectation(node: onnx.NodeProto, arrays: dict[str, F32]) -> NodeExpectation:
