@@ -14,6 +14,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.judge.directions import SizedMistake, find_directions
 from sdpa_onnx.core.judge.evidence import LARGEST_RATIO, Evidence, gather
 from sdpa_onnx.core.judge.expectation import ROWS_PER_HEAD, Expectation, expect
+from sdpa_onnx.core.judge.scale_refit import refitted
 from sdpa_onnx.core.records.verdicts import Verdict
 
 __all__ = ["ROWS_PER_HEAD", "Agreement", "Expectation", "SizedMistake", "expect", "judge"]
@@ -109,6 +110,7 @@ def judge(expectation: Expectation, actual: Array) -> Agreement:
     findings = find_directions(evidence.rows, evidence.square_sum, expectation.precision, None)
     if findings:  # shared errors only widen the standard error and cost as much as sigma: compute them only if needed
         findings = find_directions(evidence.rows, evidence.square_sum, expectation.precision, expectation.shared())
+        findings = tuple(refitted(finding, expectation, evidence, output) for finding in findings)
     verdict = _verdict(evidence, findings)
     product = math.sqrt(evidence.actual_square * evidence.oracle_square)
     return Agreement(
@@ -206,7 +208,9 @@ def _doubt(evidence: Evidence) -> str:
 
 
 def _explains(finding: SizedMistake) -> bool:
-    return finding.share >= _NAMED_SHARE and (abs(finding.estimate) <= _FIRST_ORDER or finding.name.endswith("missing"))
+    return finding.share >= _NAMED_SHARE and (
+        finding.is_refitted or abs(finding.estimate) <= _FIRST_ORDER or finding.name.endswith("missing")
+    )
 
 
 def _proof(evidence: Evidence) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "SizedMistake",
     "clipped",
     "directions_of",
+    "estimate_of",
     "find_directions",
     "rounded_scale",
     "score_rows",
@@ -69,18 +70,22 @@ class SizedMistake:
         estimate: Relative error of the scale; share of the key that is missing; share of the weight that leaks.
         standard_error: One sixth of the limit for correct results, see `find_directions`.
         share: Share of the squared error, in units of sigma, that the mistake explains, 0 to 1.
+        is_refitted: Whether the estimate was repeated around the scale found; else it holds to first order.
     """
 
     name: str
     estimate: float
     standard_error: float
     share: float
+    is_refitted: bool = False
 
     @property
     def says(self) -> str:
         """The finding as a sentence."""
         match Direction(self.name):
             case Direction.SCALE:
+                if not self.is_refitted:
+                    return f"The errors resemble a scale that is off by roughly {100.0 * self.estimate:.1g} %."
                 return f"The scale is off by {_percent(self.estimate, self.standard_error)}."
             case Direction.LAST_KEY:
                 return f"The last visible key of each query is missing ({_with_error(self)} of its weight)."
@@ -219,6 +224,15 @@ def find_directions(
         if _is_significant(direction, finding, precision):
             found.append(finding)
     return tuple(sorted(found, key=lambda finding: -finding.share))
+
+
+def estimate_of(direction: Direction, scores: Sequence[RowScores], square_sum: float) -> tuple[float, float] | None:
+    """Estimate one mistake and its standard error, significant or not; None with too few rows."""
+    estimate = _estimate(direction, scores, square_sum)
+    if estimate is None:
+        return None
+    error = _standard_error(estimate, estimate.rows)
+    return None if error is None else (estimate.estimate, error)
 
 
 def rounded_scale(scores: Sequence[RowScores], square_sum: float, precision: Precision) -> float:

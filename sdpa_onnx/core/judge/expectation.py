@@ -45,6 +45,7 @@ class Expectation:
         directions: Score-test directions of each part.
         shared: Computes the errors that rows have in common, at the first call.
         nans: Per part: where NaN must and may appear; empty if no input is NaN.
+        rescaled: The same for the scale times a factor; None if the scale is 0.
         may_overflow: Whether an output outside the judged queries may be infinite or NaN, because a score may
             overflow the declared format or an input is NaN.
     """
@@ -58,6 +59,7 @@ class Expectation:
     sigmas: tuple[BlockSigma, ...]
     directions: tuple[BlockDirections, ...]
     shared: Callable[[], SharedErrors]
+    rescaled: "Callable[[float], Expectation] | None" = None
     nans: tuple[NanPlaces, ...] = ()
     may_overflow: bool = False
 
@@ -103,9 +105,25 @@ def expect(
         shared=functools.cache(
             lambda: _shared_errors(blocks_of(spec, inputs, rows=rows), spec, precision, holds_nan=holds_nan)
         ),
+        rescaled=_rescaled(spec, inputs, precision, rows_per_head, seed, blocks_of) if spec.scale_value else None,
         nans=tuple(part.nans for part in parts if part.nans is not None),
         may_overflow=rows is not None and (holds_nan or _may_overflow(spec, inputs, precision)),
     )
+
+
+def _rescaled(
+    spec: AttentionSpec,
+    inputs: AttentionInputs,
+    precision: Precision,
+    rows_per_head: int | None,
+    seed: int,
+    blocks_of: Callable[..., Iterator[HeadBlock]],
+) -> Callable[[float], Expectation]:
+    def rescaled(factor: float) -> Expectation:
+        other = replace(spec, scale=factor * spec.scale_value)
+        return expect(other, inputs, precision=precision, rows_per_head=rows_per_head, seed=seed, blocks_of=blocks_of)
+
+    return rescaled
 
 
 @np.errstate(over="ignore", divide="ignore", invalid="ignore")

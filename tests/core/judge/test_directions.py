@@ -183,4 +183,7 @@ def test_a_gross_fault_is_not_laid_to_a_direction() -> None:
 )
 def test_the_sentence_of_each_finding(name: str, estimate: float, standard_error: float, sentence: str) -> None:
     """The sentence names the mistake, its size and its standard error."""
-    assert SizedMistake(name=name, estimate=estimate, standard_error=standard_error, share=0.5).says == sentence
+    found = SizedMistake(
+        name=name, estimate=estimate, standard_error=standard_error, share=0.5, is_refitted=name == "scale"
+    )
+    assert found.says == sentence
