@@ -44,7 +44,7 @@ _TESTS: dict[str, tuple[str, ...]] = {
     "core.judge.bounds": ("core/judge/test_bounds_formula.py", "core/judge/test_bounds.py"),
     "core.judge.sigma": ("core/judge/test_sigma_formula.py", "core/judge/test_sigma.py"),
     "core.judge.agreement": ("core/judge/test_agreement.py", "core/judge/test_directions.py"),
-    "core.judge.evidence": ("core/judge/test_directions.py", "core/judge/test_agreement.py"),
+    "core.judge.evidence": ("core/judge/test_evidence.py", "core/judge/test_agreement.py"),
     "core.judge.directions": ("core/judge/test_directions_formula.py", "core/judge/test_directions.py"),
     "core.timing.paired": ("core/timing/test_paired.py",),
     "sweep.store": ("sweep/test_store.py",),
