@@ -16,7 +16,8 @@ from sdpa_onnx.core.attention.inputs import LADDER, AttentionInputs, draw_inputs
 from sdpa_onnx.core.attention.oracle import attend
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
-from sdpa_onnx.core.judge.agreement import ROWS_PER_HEAD, Agreement, Expectation, expect, judge
+from sdpa_onnx.core.judge import agreement
+from sdpa_onnx.core.judge.agreement import ROWS_PER_HEAD, Agreement, Expectation, SizedMistake, expect, judge
 from sdpa_onnx.core.records.records import AgreementRecord, Verdict, decode_record, encode_record
 from sdpa_onnx.errors import CaseError
 from tests.core.kernels import ARITHMETICS, KERNELS, Kernel, naive, run_kernel, softcap_after_mask
@@ -438,6 +439,38 @@ def test_the_sentence_of_a_wrong_output() -> None:
         "1 of 1 elements exceed the proven bound, at worst 2.89e+05 times at (batch, head, query, column) "
         "(0, 0, 0, 0): got 5, expected 4 +- 3.5e-06."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "estimate", "share", "is_named"),
+    [
+        ("uniform leak", 0.29, 0.26, True),
+        ("uniform leak", 0.29, 0.24, False),
+        ("uniform leak", 0.31, 0.26, False),
+        ("uniform leak", -0.31, 0.26, False),
+        ("scale", -0.29, 0.26, True),
+        ("last key missing", 1.0, 0.26, True),
+        ("last key missing", 1.0, 0.24, False),
+        ("first key missing", 1.0, 0.26, True),
+    ],
+)
+def test_a_proof_names_only_a_mistake_that_explains_a_quarter(
+    limits: tuple[Expectation, Array, Array],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    estimate: float,
+    share: float,
+    is_named: bool,
+) -> None:
+    """And, for scale and leak, one of at most 0.3: directions are valid to first order."""
+    finding = SizedMistake(name=name, estimate=estimate, standard_error=0.01, share=share)
+    monkeypatch.setattr(agreement, "find_directions", lambda *_: (finding,))
+    monkeypatch.setattr(agreement, "refitted", lambda found, *_: found, raising=False)
+    expectation, output, bound = limits
+    found = judge(expectation, output + 2.0 * bound)
+    assert found.verdict is Verdict.WRONG
+    assert found.diagnosis.startswith("96 of 96 elements exceed the proven bound")
+    assert found.diagnosis.endswith(finding.says) == is_named
 
 
 def test_the_sentence_of_an_output_that_is_not_finite() -> None:
