@@ -4,9 +4,12 @@ Neither finds the attention (`graph.lift`) nor writes it (`graph.lower`).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
+from sdpa_onnx.core.attention.mask_rule import MaskRule
+from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.graph.site import AttentionSite
 
@@ -31,7 +34,7 @@ class GraphAttention:
         output: (batch, q heads, q length, v_head_dim), or 3-D.
         attn_mask: Boolean (True = may attend) or float (added), broadcast to
             (batch, q heads, q length, total length). If the last axis is
-            shorter, the keys beyond it are hidden.
+            shorter, the keys beyond it are hidden; an axis of 1 is read by `mask_rule`.
         past_key: (batch, kv heads, past length, head_dim), or None.
         past_value: (batch, kv heads, past length, v_head_dim), or None.
         nonpad_kv_seqlen: (batch,) int64: number of keys of each sample that are not padding.
@@ -39,6 +42,8 @@ class GraphAttention:
         present_value: Past and new values as an output; None if nothing reads them.
         scores: The operator's fourth output, or None. A form that cannot compute it refuses the attention.
         scores_mode: The stage of the scores: the operator's attribute `qk_matmul_output_mode`.
+        mask_rule: What a mask means whose last axis is 1.
+        cache_lengths, cache_magnitudes, cache_terms: What the operator defines of its present outputs, see `CacheRule`.
 
     Source: ONNX Attention, opset 25.
     """
@@ -58,12 +63,17 @@ class GraphAttention:
     present_value: ir.Value | None = None
     scores: ir.Value | None = None
     scores_mode: int = 0
+    mask_rule: MaskRule = MaskRule.PADDED
+    cache_lengths: ir.Value | None = None
+    cache_magnitudes: ir.Value | None = None
+    cache_terms: int = 0
 
     @property
     def site(self) -> AttentionSite:
         """The names of its values, by which a verification reads them as extra outputs."""
-        optional = ("attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
-        named = {field: value.name for field in optional if (value := getattr(self, field)) is not None}
+        inputs = ("attn_mask", "past_key", "past_value", "nonpad_kv_seqlen", "cache_lengths", "cache_magnitudes")
+        optional = (*inputs, "present_key", "present_value", "scores")
+        named: dict[str, Any] = {field: value.name for field in optional if (value := getattr(self, field)) is not None}
         return AttentionSite(
             name=self.name,
             spec=self.spec,
@@ -71,5 +81,8 @@ class GraphAttention:
             key=self.key.name or "",
             value=self.value.name or "",
             output=self.output.name or "",
+            scores_mode=QkOutputMode(self.scores_mode),
+            mask_rule=self.mask_rule,
+            cache_terms=self.cache_terms,
             **named,
         )

@@ -154,7 +154,7 @@ class OnnxModel:
             ModelError: If a site names a value that is not in the graph.
         """
         if names is None:
-            names = [name for site in self.sites for name in (*site.inputs.values(), *site.outputs.values())]
+            names = [name for site in self.sites for name in site.taps]
         present = {*self.input_names, *self.output_names, *self.ir.graph.initializers}
         missing = [name for name in dict.fromkeys(names) if name not in present]
         if not missing:

@@ -17,6 +17,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site_outputs import unjudged_outputs
 
 __all__ = ["FORM_KEY", "LIMITS_KEY", "TRACED_KEY", "ModelFacts", "read_facts"]
 
@@ -50,6 +51,7 @@ class ModelFacts:
         is_bare_attention: Whether the graph is one attention whose inputs and output are the graph's own.
         attention_dtype: Element type of the first attention's query, else of the first input of
             such a type, else float32.
+        unjudged: Used outputs of attention nodes that no site names, with one sentence each.
     """
 
     form: Form
@@ -59,6 +61,7 @@ class ModelFacts:
     node_counts: Mapping[str, int]
     is_bare_attention: bool
     attention_dtype: Dtype
+    unjudged: Mapping[str, str]
     _axes: tuple[str, ...] | _Fault
     _first_axes: frozenset[str]
     _dtype: Dtype | _Fault
@@ -135,6 +138,7 @@ def read_facts(model: ir.Model, sites: Sequence[AttentionSite]) -> ModelFacts:
         node_counts=counts,
         is_bare_attention=_is_bare(sites, input_names, output_names),
         attention_dtype=_attention_dtype(graph, sites),
+        unjudged=unjudged_outputs(model, sites),
         _axes=_axes(graph),
         _first_axes=_first_axes(graph),
         _dtype=_dtype(graph),

@@ -12,6 +12,7 @@ from sdpa_onnx.core.attention.mask_rule import MaskRule
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.judge.cache_agreement import CacheRule
 
 __all__ = ["AttentionSite"]
 
@@ -49,6 +50,8 @@ class AttentionSite:
         scores: The scores (qk_matmul_output), or None.
         scores_mode: Stage of the scores.
         mask_rule: What a mask means whose last axis is 1.
+        cache_lengths, cache_magnitudes: Value names, or None; see `CacheRule`.
+        cache_terms: See `CacheRule`.
     """
 
     name: str
@@ -67,6 +70,9 @@ class AttentionSite:
     scores: str | None = None
     scores_mode: QkOutputMode = QkOutputMode.SCORES
     mask_rule: MaskRule = MaskRule.PADDED
+    cache_lengths: str | None = None
+    cache_magnitudes: str | None = None
+    cache_terms: int = 0
 
     @property
     def inputs(self) -> dict[str, str]:
@@ -81,6 +87,12 @@ class AttentionSite:
         names = {role: getattr(self, field) for role, field in _FIELDS.items()}
         return {role: name for role, name in names.items() if name is not None}
 
+    @property
+    def taps(self) -> list[str]:
+        """Names of all values that the judge reads."""
+        optional = (self.cache_lengths, self.cache_magnitudes)
+        return [*self.inputs.values(), *self.outputs.values(), *(name for name in optional if name is not None)]
+
     def with_outputs(self, names: Mapping[OutputRole, str]) -> "AttentionSite":
         """The site with these outputs and no other optional ones."""
         fields: dict[str, Any] = {field: names.get(role) for role, field in _FIELDS.items() if field != "output"}
@@ -93,3 +105,12 @@ class AttentionSite:
     def outputs_in(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[OutputRole, NDArray[np.generic]]:
         """The outputs of the attention among the arrays of a run, those that are there."""
         return {role: arrays[name] for role, name in self.outputs.items() if name in arrays}
+
+    def cache_rule_in(self, arrays: Mapping[str, NDArray[np.generic]]) -> CacheRule:
+        """What the operator defines of its present outputs, among the arrays of a run."""
+        lengths = arrays.get(self.cache_lengths or "")
+        return CacheRule(
+            lengths=None if lengths is None else lengths.reshape(-1),
+            terms=self.cache_terms,
+            magnitudes=arrays.get(self.cache_magnitudes or ""),
+        )

@@ -15,7 +15,7 @@ from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["FORMAL_OUTPUTS", "locate_outputs", "used_outputs"]
+__all__ = ["FORMAL_OUTPUTS", "locate_outputs", "unjudged_outputs", "used_outputs"]
 
 # What the outputs of each operator that we read are, in the operator's order.
 # Source: ONNX Attention, opset 23 to 25; onnxruntime docs/ContribOperators.md, version 1 of com.microsoft.
@@ -39,6 +39,10 @@ _STANDARD = ("", "Attention")
 # Nodes between new keys and the Concat of a decomposed graph: they move elements and change none.
 _MOVES = frozenset({"Identity", "Reshape", "Transpose"})
 _STEPS = 8
+# GroupQueryAttention's qk_output.
+_AFTER_SOFTMAX = 2
+_NOT_DEFINED = "nothing in this part of the model says which of its entries are defined"
+_NOT_NAMED = "the operator's specification does not name its stage of the scores"
 
 
 def locate_outputs(model: ir.Model, sites: Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:
@@ -62,6 +66,22 @@ def used_outputs(node: ir.Node) -> Iterator[tuple[OutputRole, ir.Value]]:
             yield role, value
 
 
+def unjudged_outputs(model: ir.Model, sites: Sequence[AttentionSite]) -> dict[str, str]:
+    """The used outputs of attention nodes that no site names, so that nothing judges them: a sentence by name."""
+    named = {name for site in sites for name in site.outputs.values()}
+    ends = {site.output: site for site in sites}
+    found: dict[str, str] = {}
+    for node in model.graph:
+        site = ends.get(node.outputs[0].name or "") if node.outputs else None
+        if site is None or (node.domain, node.op_type) not in FORMAL_OUTPUTS:
+            continue
+        for role, value in used_outputs(node):
+            if value.name and value.name not in named:
+                why = _NOT_NAMED if role is OutputRole.QK else _NOT_DEFINED
+                found[value.name] = f"Output '{value.name}' ({role}) of attention '{site.name}' is not judged: {why}."
+    return found
+
+
 def _located(site: AttentionSite, values: Mapping[str | None, ir.Value], opset: int) -> AttentionSite:
     output = values.get(site.output)
     node = None if output is None else output.producer()
@@ -70,17 +90,38 @@ def _located(site: AttentionSite, values: Mapping[str | None, ir.Value], opset: 
     operator = (node.domain, node.op_type)
     rule = mask_rule_of(opset) if operator == _STANDARD else MaskRule.BROADCAST
     if operator not in FORMAL_OUTPUTS or node.outputs[0] is not output:
-        return replace(site.with_outputs(_joined(site, values)), mask_rule=rule)
+        noted = {role: name for role, name in site.outputs.items() if name in values}  # as convert wrote them
+        return replace(site.with_outputs({**noted, **_joined(site, values)}), mask_rule=rule)
     names = {role: value.name or "" for role, value in used_outputs(node)}
-    if operator != _STANDARD:
-        names.pop(OutputRole.QK, None)  # the specification of the operator does not name its stage
-    mode = node.attributes.get("qk_matmul_output_mode") if operator == _STANDARD else None
-    stage = mode.as_int() if mode is not None and mode.type is ir.AttributeType.INT else 0
-    known = stage in set(QkOutputMode)
-    if not known:
+    stage = _stage(node)
+    if stage is None:
         names.pop(OutputRole.QK, None)
-    located = site.with_outputs(names)
-    return replace(located, scores_mode=QkOutputMode(stage if known else 0), mask_rule=rule)
+    if any(name is not None and name not in values for name in (site.cache_lengths, site.cache_magnitudes)):
+        # In a part of a model nothing says which entries of the cache the operator defines.
+        names = {role: name for role, name in names.items() if role in (OutputRole.OUTPUT, OutputRole.QK)}
+        site = replace(site, cache_lengths=None, cache_magnitudes=None)
+    return replace(site.with_outputs(names), scores_mode=stage or QkOutputMode.SCORES, mask_rule=rule)
+
+
+def _stage(node: ir.Node) -> QkOutputMode | None:
+    """The stage of the scores that a node returns, if its operator's specification names it.
+
+    Source: qk_matmul_output_mode of ONNX Attention; GroupQueryAttention, qk_output: "after (2) softmax normalization",
+        while "before (1)" leaves open whether softcap and mask are included; MultiHeadAttention has no such attribute.
+    """
+    match (node.domain, node.op_type):
+        case ("", "Attention"):
+            mode = _integer(node, "qk_matmul_output_mode")
+            return QkOutputMode(mode) if mode in set(QkOutputMode) else None
+        case (_, "GroupQueryAttention") if _integer(node, "qk_output") == _AFTER_SOFTMAX:
+            return QkOutputMode.WEIGHTS
+        case _:
+            return None
+
+
+def _integer(node: ir.Node, name: str) -> int:
+    attribute = node.attributes.get(name)
+    return attribute.as_int() if attribute is not None and attribute.type is ir.AttributeType.INT else 0
 
 
 def _joined(site: AttentionSite, values: Mapping[str | None, ir.Value]) -> dict[OutputRole, str]:

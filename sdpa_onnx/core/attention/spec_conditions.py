@@ -26,6 +26,7 @@ __all__ = [
     "right_windowed",
     "scaled_otherwise",
     "several_heads",
+    "several_kv_heads",
     "three_dimensional",
     "window_beyond_causal",
 ]
@@ -116,6 +117,11 @@ def three_dimensional(spec: AttentionSpec) -> bool:
 def several_heads(spec: AttentionSpec) -> bool:
     """There is more than one query head."""
     return spec.q_num_heads > 1
+
+
+def several_kv_heads(spec: AttentionSpec) -> bool:
+    """Whether there are several key and value heads."""
+    return spec.kv_num_heads > 1
 
 
 def grouped(spec: AttentionSpec) -> bool:

@@ -90,28 +90,63 @@ def _stale(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, rng: Ge
     return on_blocks()(spec, AttentionInputs(**others), right, rng)
 
 
-def _cached(name: OutputRole, change: Callable[[Array, int], Array]) -> Callable[..., Outputs]:
-    """Create a fault that changes one present output, if it exists: (array, past length) -> array."""
+def _changed(role: OutputRole, change: Callable[[Array, int], Array]) -> Callable[..., Outputs]:
+    """Create a fault that changes one output, if it exists: (array, past length) -> array."""
 
     def plant(_spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, _rng: Generator) -> Outputs:
         past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
-        return {**right, name: change(right[name].copy(), past)} if name in right else dict(right)
+        return {**right, role: change(right[role].copy(), past)} if role in right else dict(right)
 
     return plant
 
 
 def _past_after_new(present: Array, past: int) -> Array:
-    return np.roll(present, -past, axis=2)
+    return np.roll(present, -past, axis=-2)
 
 
 def _last_missing(present: Array, _past: int) -> Array:
-    present[:, :, -1:] = 0
+    present[..., -1:, :] = 0
     return present
 
 
 def _not_updated(present: Array, past: int) -> Array:
-    present[:, :, past:] = 0
+    present[..., past:, :] = 0
     return present
+
+
+def _stale_past(present: Array, past: int) -> Array:
+    """The past is one step old: each entry is the one before it."""
+    present[..., 1:past, :] = present[..., : max(0, past - 1), :].copy()
+    return present
+
+
+def _past_of_first(present: Array, past: int) -> Array:
+    """Axis -4 is the batch, also of a packed cache."""
+    present[..., :past, :] = np.take(present, [0], axis=-4)[..., :past, :] if present.shape[-4] else 0
+    return present
+
+
+def _heads_reversed(present: Array, _past: int) -> Array:
+    return np.ascontiguousarray(np.flip(present, axis=-3))
+
+
+def _zero(array: Array, _past: int) -> Array:
+    return np.zeros_like(array)
+
+
+def _nan(array: Array, _past: int) -> Array:
+    return np.full_like(array, np.nan)
+
+
+def _copied_from(role: OutputRole, other: OutputRole) -> Callable[..., Outputs]:
+    """Create a fault that returns keys for values, or values for keys, if their widths are equal."""
+
+    def plant(_spec: AttentionSpec, _inputs: AttentionInputs, right: Outputs, _rng: Generator) -> Outputs:
+        own, source = right.get(role), right.get(other)
+        fits = own is not None and source is not None and own.shape == source.shape
+        return {**right, role: source} if fits and source is not None else dict(right)
+
+    return plant
 
 
 def _restaged(other: dict[QkOutputMode, QkOutputMode]) -> Callable[..., Outputs]:
@@ -159,23 +194,71 @@ OUTPUT_FAULTS: tuple[Fault, ...] = (
     Fault(name="output-stale", says="the output of an earlier run is returned", applies=when.always, plant=_stale),
 )
 
-CACHE_FAULTS: tuple[Fault, ...] = tuple(
+_CACHES = (OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE, OutputRole.PRESENT)
+
+CACHE_FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(
+            name=f"{role.replace('_', '-')}-{slug}",
+            says=f"{role} {says}",
+            applies=applies,
+            plant=_changed(role, change),
+            output=role,
+        )
+        for role in _CACHES
+        for slug, says, applies, change in (
+            ("zero", "is zero", when.always, _zero),
+            ("nan", "is NaN", when.always, _nan),
+            ("heads-reversed", "holds its heads in reverse order", when.several_kv_heads, _heads_reversed),
+            ("past-after-new", "contains the new entries before the past", when.has_past, _past_after_new),
+            ("last-missing", "lacks the newest entry", when.has_past, _last_missing),
+            ("not-updated", "lacks the new entries", when.has_past, _not_updated),
+            ("past-stale", "holds a past that is one step old", when.has_past, _stale_past),
+            (
+                "past-of-first-sample",
+                "holds the past of the first sample for all",
+                when.has_past,
+                _past_of_first,
+            ),
+        )
+    ),
     Fault(
-        name=f"{name.replace('_', '-')}-{slug}",
-        says=f"{name} {says}",
-        applies=when.has_past,
-        plant=_cached(name, change),
-        output=name,
-    )
-    for name in (OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE)
-    for slug, says, change in (
-        ("past-after-new", "contains the new entries before the past", _past_after_new),
-        ("last-missing", "lacks the newest entry", _last_missing),
-        ("not-updated", "lacks the new entries", _not_updated),
-    )
+        name="present-key-swapped",
+        says="present_key holds the values",
+        applies=when.always,
+        plant=_copied_from(OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE),
+        output=OutputRole.PRESENT_KEY,
+    ),
+    Fault(
+        name="present-value-swapped",
+        says="present_value holds the keys",
+        applies=when.always,
+        plant=_copied_from(OutputRole.PRESENT_VALUE, OutputRole.PRESENT_KEY),
+        output=OutputRole.PRESENT_VALUE,
+    ),
+    Fault(
+        name="present-swapped",
+        says="present holds the values before the keys",
+        applies=when.always,
+        plant=_changed(OutputRole.PRESENT, lambda present, _: np.ascontiguousarray(present[::-1])),
+        output=OutputRole.PRESENT,
+    ),
 )
 
 QK_FAULTS: tuple[Fault, ...] = (
+    *(
+        Fault(name=f"qk-{slug}", says=f"qk_matmul_output {says}", applies=applies, plant=plant, output=OutputRole.QK)
+        for slug, says, applies, plant in (
+            ("zero", "is zero", when.always, _changed(OutputRole.QK, _zero)),
+            ("nan", "is NaN", when.always, _changed(OutputRole.QK, _nan)),
+            (
+                "heads-reversed",
+                "holds its heads in reverse order",
+                when.several_heads,
+                _changed(OutputRole.QK, _heads_reversed),
+            ),
+        )
+    ),
     Fault(
         name="qk-softcap-and-mask-swapped",
         says="qk_matmul_output_mode 1 and 2 are swapped",

@@ -18,14 +18,16 @@ from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
-from sdpa_onnx.core.judge.cache_agreement import judge_copy, present_of
+from sdpa_onnx.core.judge.cache_agreement import CacheRule, judge_cache
 from sdpa_onnx.core.judge.expectation import Expectation
 from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
-from sdpa_onnx.core.records.verdicts import Verdict
 
 __all__ = ["PermittedReading", "judge_attention_outputs", "permitted_readings"]
 
 Array = NDArray[np.generic]
+
+_CACHES = (OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE, OutputRole.PRESENT)
+_ALL_COPIED = CacheRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ def judge_attention_outputs(
     precision: Precision,
     qk_mode: QkOutputMode = QkOutputMode.SCORES,
     mask_rule: MaskRule = MaskRule.PADDED,
+    cache: CacheRule = _ALL_COPIED,
     expectation_of: Callable[[PermittedReading], Expectation] | None = None,
 ) -> dict[OutputRole, Agreement]:
     """Judge every output of an attention.
@@ -89,6 +92,7 @@ def judge_attention_outputs(
         precision: The declared arithmetic.
         qk_mode: Stage of the scores in `OutputRole.QK`.
         mask_rule: What a mask means whose last axis is 1; see `mask_rule_of`.
+        cache: What the operator defines of its present outputs.
         expectation_of: Computes the expectation of a reading, for callers that keep it or choose its rows; None =
             `expect` with its defaults.
 
@@ -99,7 +103,11 @@ def judge_attention_outputs(
     def computed(reading: PermittedReading) -> Expectation:
         return expect(spec, reading.inputs, precision=precision)
 
-    copies = _judge_copies(spec, inputs, outputs, precision)
+    copies = {
+        role: judge_cache(role, spec, inputs, outputs[role], precision=precision, rule=cache)
+        for role in _CACHES
+        if role in outputs
+    }
     first: dict[OutputRole, Agreement] = {}
     for reading in permitted_readings(spec, inputs, mask_rule):
         found = dict(copies)
@@ -117,23 +125,6 @@ def judge_attention_outputs(
                 for role, agreement in ordered.items()
             }
     return first
-
-
-def _judge_copies(
-    spec: AttentionSpec, inputs: AttentionInputs, outputs: Mapping[OutputRole, Array], precision: Precision
-) -> dict[OutputRole, Agreement]:
-    """The caches: they hold the new keys and values of the inputs, whatever the reading of the scores is."""
-    roles = (OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE, OutputRole.PRESENT)
-    if not any(role in outputs for role in roles):
-        return {}
-    expected = present_of(spec, inputs)
-    return {
-        role: judge_copy(role, outputs[role], expected[role], precision.output)
-        if role in expected
-        else Agreement(verdict=Verdict.WRONG, diagnosis=f"{role} cannot hold keys and values of different widths.")
-        for role in roles
-        if role in outputs
-    }
 
 
 def _by_reading(reading: PermittedReading, agreement: Agreement) -> Agreement:

@@ -33,7 +33,7 @@ READERS: tuple[Reader, ...] = (
 )
 
 
-def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True) -> FoundAttentions:
+def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True, keeps_outputs: bool = False) -> FoundAttentions:
     """Find every attention in graph order, including those that cannot be read.
 
     The copy shares the model's tensors; external data files are not read.
@@ -41,8 +41,9 @@ def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True) -> Found
     Args:
         model: The model; not changed.
         rows_may_be_empty: Whether padding may hide every key of a query, see `normalise_attention`.
+        keeps_outputs: Whether to judge the operators' own outputs (see `GraphFacts`), not to rewrite the attentions.
     """
-    search = GraphFacts(model)
+    search = GraphFacts(model, keeps_outputs=keeps_outputs)
     read_ones = [attention for read in READERS for attention in read(search)]
     causal = CausalMasks(search)
     found = [

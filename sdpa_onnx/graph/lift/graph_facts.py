@@ -30,9 +30,12 @@ class GraphFacts:
 
     Args:
         model: The model; not changed.
+        keeps_outputs: Whether the outputs of an operator stay its own; if not, one that the standard operator does
+            not have is replaced by added nodes that compute it.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, *, keeps_outputs: bool = False) -> None:
+        self.keeps_outputs = keeps_outputs
         self.model = model.clone()
         self.graph = self.model.graph
         # Before IR version 4 every initializer had to be an input.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.attention.mask_rule import mask_rule_of
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.attention_node import spec_or_reason
 from sdpa_onnx.graph.graph_attention import GraphAttention
@@ -56,6 +57,7 @@ def _read(one: ContribNode) -> ContribReading:
         present_value=one.output(2),
         scores=one.output(3),
         scores_mode=mode,
+        mask_rule=mask_rule_of(one.search.opset),
     )
     return ContribReading(attention=attention, warnings=_doubts(one, query.dtype))
 

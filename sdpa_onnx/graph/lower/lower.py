@@ -17,6 +17,7 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower import attention as attention_form
 from sdpa_onnx.graph.lower import blocked, decomposed, ort_gqa, ort_mha
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
+from sdpa_onnx.graph.lower.mask_nodes import with_full_mask
 from sdpa_onnx.graph.lower.remove import remove_unread
 from sdpa_onnx.graph.nodes import Nodes
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
@@ -83,6 +84,7 @@ def build_form(
     nodes: Nodes, attention: GraphAttention, form: Form, *, opset: int, options: LowerOptions | None = None
 ) -> FormOutputs:
     """Build a form's nodes without inserting them; the form must be able to express the attention."""
+    attention = with_full_mask(nodes, attention)
     built: FormOutputs = _module(form).build(nodes, attention, opset=opset, options=options or LowerOptions())
     return built
 

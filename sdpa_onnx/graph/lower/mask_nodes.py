@@ -1,12 +1,13 @@
 """Build masks as nodes, from positions, lengths and masks of an attention. Does not apply them to scores."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from sdpa_onnx.core.attention.inputs import numpy_dtype
+from sdpa_onnx.core.attention.mask_rule import MaskRule
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.operands import AttentionLengths, element_type, same_size
@@ -26,6 +27,7 @@ __all__ = [
     "unknown_rank",
     "visible_keys",
     "whole_mask",
+    "with_full_mask",
 ]
 
 _BOOL = ir.DataType.BOOL
@@ -57,6 +59,24 @@ def unknown_rank(attention: GraphAttention) -> str | None:
     """Why an attention's mask cannot be used, or None."""
     mask = attention.attn_mask
     return None if mask is None or mask.shape is not None else f"The rank of the mask '{mask.name}' is unknown."
+
+
+def with_full_mask(nodes: Nodes, attention: GraphAttention) -> GraphAttention:
+    """The attention with a mask that means the same at every opset: one that broadcasts over the keys is expanded.
+
+    Source: ONNX Attention, opset 24, pads a mask whose last axis is 1; opset 23 broadcasts it.
+    """
+    mask, key = attention.attn_mask, attention.key.shape
+    if attention.mask_rule is MaskRule.PADDED or mask is None or not mask.shape or mask.shape[-1] != 1:
+        return attention
+    if attention.past_key is None and key is not None and key[attention.spec.layout.length_axis] == 1:
+        return attention
+    ones = (1,) * (len(mask.shape) - 1)
+    lengths = AttentionLengths(nodes, attention)
+    target = lengths.as_shape(*ones, lengths.keys)
+    shape = ir.Shape([*list(mask.shape)[:-1], None])
+    full = nodes("Expand", mask, target, dtype=mask.dtype, shape=shape)
+    return replace(attention, attn_mask=full, mask_rule=MaskRule.PADDED)
 
 
 def visible_keys(

@@ -18,6 +18,7 @@ from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.model import SITES_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site_outputs import FORMAL_OUTPUTS
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
 
 __all__ = ["LiftedModel", "lift", "require_attention", "with_lifted_sites"]
@@ -29,7 +30,6 @@ _WORDS = {
     Form.ORT_MHA: "onnxruntime MultiHeadAttention",
     Form.ORT_GQA: "onnxruntime GroupQueryAttention",
 }
-_HAVE_CACHE_OUTPUTS = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +50,16 @@ class LiftedModel:
         return tuple(found.attention for found in self.found if found.attention is not None)
 
 
-def lift(model: OnnxModel, *, rows_may_be_empty: bool = True) -> LiftedModel:
+def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: bool = False) -> LiftedModel:
     """Find every attention of a model.
 
     Args:
         model: Is not changed.
         rows_may_be_empty: Whether padding may hide every key of a query; if not, more masks are causal.
+        keeps_outputs: Whether the operators' own outputs are judged; if not, those that the standard operator does
+            not have are replaced by added nodes, so that it can be written.
     """
-    findings = find_attentions(model.ir, rows_may_be_empty=rows_may_be_empty)
+    findings = find_attentions(model.ir, rows_may_be_empty=rows_may_be_empty, keeps_outputs=keeps_outputs)
     findings.model.meta.update(model.ir.meta)  # sizes that it was traced at, which only this process may know
     values = _values(findings.model.graph)
     dialect = _dialect(model)
@@ -78,7 +80,7 @@ def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     is_ours = SITES_KEY in model.ir.metadata_props
     if is_ours and (model.sites or model.source is not None):
         return LiftedModel(model=model, found=())
-    lifted = lift(model)
+    lifted = lift(model, keeps_outputs=True)
     return LiftedModel(model=model, found=lifted.found) if is_ours or not lifted.model.sites else lifted
 
 
@@ -129,6 +131,9 @@ def _by_note(site: AttentionSite, values: Mapping[str, ir.Value], dialect: str) 
         nonpad_kv_seqlen=own.get("nonpad_kv_seqlen"),
         present_key=present_key,
         present_value=present_value,
+        scores=None if site.scores is None else values.get(site.scores),
+        scores_mode=int(site.scores_mode),
+        mask_rule=site.mask_rule,
     )
     return FoundAttention(dialect=dialect, node=producer.name or site.name, attention=attention)
 
@@ -137,25 +142,12 @@ def _cache(
     site: AttentionSite, values: Mapping[str, ir.Value], producer: ir.Node
 ) -> tuple[ir.Value | None, ir.Value | None]:
     """The values that hold past and new keys and values, where something reads them."""
-    if site.past_key is None or site.past_value is None:
-        return None, None
-    if producer.op_type in _HAVE_CACHE_OUTPUTS and len(producer.outputs) > 2:
-        return _if_read(producer.outputs[1]), _if_read(producer.outputs[2])
     # In 3-D the new keys are split into heads first; a Concat of that is not the value of the site.
-    found = (_joined(values[name]) for name in (site.past_key, site.past_value))
-    key, value = found
-    return (key, value) if site.spec.layout is Layout.BNSH else (None, None)
-
-
-def _if_read(value: ir.Value) -> ir.Value | None:
-    return value if value.uses() or value.is_graph_output() else None
-
-
-def _joined(past: ir.Value) -> ir.Value | None:
-    """The Concat of a past and new keys or values, if it is an output of the graph."""
-    joined = [use.node for use in past.uses() if use.node.op_type == "Concat" and use.idx == 0]
-    outputs = [node.outputs[0] for node in joined if len(node.inputs) == 2 and node.outputs[0].is_graph_output()]
-    return outputs[0] if len(outputs) == 1 else None
+    if (producer.domain, producer.op_type) not in FORMAL_OUTPUTS and site.spec.layout is not Layout.BNSH:
+        return None, None
+    names = (site.present_key, site.present_value)
+    key, value = (None if name is None or site.past_key is None else values.get(name) for name in names)
+    return key, value
 
 
 def _region(attention: GraphAttention) -> Iterator[ir.Node]:

@@ -38,6 +38,8 @@ _NOTHING_TAPPED = (
     "No attention was seen in this module, since it does not call scaled_dot_product_attention (for "
     "nn.MultiheadAttention, need_weights=False makes it do so): only the module's end was compared."
 )
+# Outputs that a warning names.
+_NAMED = 5
 # The first opset with an Attention node.
 _ATTENTION_OPSET = 23
 
@@ -90,7 +92,7 @@ class RunContext:
             runtime=self.runtime,
             outcome=outcome,
             reason=agreement.diagnosis if disagrees else reason,
-            warnings=(*self.ran.warnings, *agreement.warnings, *_untapped(self.model)),
+            warnings=(*self.ran.warnings, *agreement.warnings, *_untapped(self.model), *_unjudged(self.model)),
             subject=subject,
             site=site,
             sizes=sizes,
@@ -124,6 +126,21 @@ def _untapped(model: OnnxModel) -> tuple[str, ...]:
     else:
         why = "it has no Attention node"
     return (f"No attention of this file could be read ({why}): only its end was compared.",)
+
+
+def _unjudged(model: OnnxModel) -> tuple[str, ...]:
+    """One sentence for each output of an attention, and one for all outputs of the graph, that nothing judges."""
+    unjudged = model.facts.unjudged
+    if not model.sites or model.source is not None:  # a module judges every output of the graph
+        return tuple(unjudged.values())
+    judged = {name for site in model.sites for name in site.outputs.values()} | set(unjudged)
+    ends = [f"'{name}'" for name in model.output_names if name not in judged]
+    if not ends:
+        return tuple(unjudged.values())
+    more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
+    which = "An output of the graph is" if len(ends) == 1 else f"{len(ends)} outputs of the graph are"
+    why = f"since no attention returns {'it' if len(ends) == 1 else 'them'}"
+    return (*unjudged.values(), f"{which} not judged, {why}: {', '.join(ends[:_NAMED])}{more}.")
 
 
 def with_figures(record: AgreementRecord, agreement: Agreement) -> AgreementRecord:

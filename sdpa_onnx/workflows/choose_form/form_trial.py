@@ -6,7 +6,7 @@ Does not draw the probes (`form_probes`) and does not search for workarounds (`w
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -189,7 +189,7 @@ def bare_attention(
     graph = model.graph
     node = graph.node(0)
     values = {value.name: value for value in graph.inputs}
-    named = {role: values[onnx] for role, onnx in ONNX_INPUT_NAMES.items() if onnx in values}
+    named: dict[str, Any] = {role: values[onnx] for role, onnx in ONNX_INPUT_NAMES.items() if onnx in values}
     new_keys = "q_seq_len" if problem.has_equal_lengths else "kv_seq_len"
     for role in ("key", "value"):
         axis = spec.layout.length_axis

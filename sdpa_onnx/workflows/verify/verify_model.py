@@ -5,7 +5,7 @@ of the model without taps. `bench` measures time, `dynamic_axes` tries other siz
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -210,7 +210,7 @@ def judge_sites(
         inputs, outputs = site.arrays_in(arrays), site.outputs_in(arrays)
         shared = checked.model.is_bare_attention and checked.check.inputs is None
         measured = spread if shared and spread >= 0.0 else logit_spread(site, inputs)
-        for role, agreement in _judge_site(checked, site, inputs, outputs, expectations).items():
+        for role, agreement in _judge_site(checked, site, inputs, arrays, expectations).items():
             yield checked.record(
                 agreement,
                 spread=measured,
@@ -229,11 +229,11 @@ def _judge_site(
     checked: RunContext,
     site: AttentionSite,
     inputs: AttentionInputs,
-    outputs: Mapping[OutputRole, Array],
+    arrays: Feeds,
     expectations: ExpectationCache,
 ) -> dict[OutputRole, Agreement]:
     """Judge every output of one attention, with the named fault that a wrong one looks like."""
-    check, declared = checked.check, checked.ran.precision
+    check, declared, outputs = checked.check, checked.ran.precision, site.outputs_in(arrays)
     precision = find_precision(declared)
     shared = checked.model.is_bare_attention and check.inputs is None
     key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), checked.step, check.seed, declared)
@@ -249,6 +249,7 @@ def _judge_site(
         precision=precision,
         qk_mode=site.scores_mode,
         mask_rule=site.mask_rule,
+        cache=site.cache_rule_in(arrays),
         expectation_of=expectation_of,
     )
     full = full_mask(inputs, site.mask_rule, layout=site.spec.layout)

@@ -51,7 +51,17 @@ def test_cache_faults_are_planted_too() -> None:
     assert {name for name in _names(found, caught=True) if name.startswith("present")} == {
         f"present-{part}-{kind}"
         for part in ("key", "value")
-        for kind in ("past-after-new", "last-missing", "not-updated")
+        for kind in (
+            "zero",
+            "nan",
+            "heads-reversed",
+            "past-after-new",
+            "last-missing",
+            "not-updated",
+            "past-stale",
+            "past-of-first-sample",
+            "swapped",
+        )
     }
 
 
@@ -60,7 +70,7 @@ def test_cache_faults_are_caught_by_the_cache() -> None:
     faults = faults_for(_MASKED, outputs=("present_key", "present_value"))
     check = CheckOptions(sizes={**_SIZES, "past_seq_len": 3}, spreads=(1.0,))
     found = prove(_model(_MASKED), get_runtime("ort-cpu"), check, faults=faults)
-    assert [each.caught_by for each in found] == ["spread 1"] * 6
+    assert [each.caught_by for each in found] == ["spread 1"] * len(faults)
 
 
 def test_flat_inputs_miss_faults() -> None:

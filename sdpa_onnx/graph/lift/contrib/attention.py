@@ -68,6 +68,11 @@ def _read(one: ContribNode) -> ContribReading:
         past_key=past_key,
         past_value=past_value,
     )
+    if one.search.keeps_outputs and one.output(1) is not None:
+        # A product of as many terms as the input has columns, and the bias.
+        terms = one.size(one.need("weights"), 0, "weights") + 1
+        attention = replace(attention, cache_magnitudes=_magnitudes(one), cache_terms=terms)
+        return ContribReading(attention=attention)
     return _with_present(one, attention)
 
 
@@ -112,6 +117,14 @@ def _project(one: ContribNode, widths: Sequence[int]) -> Sequence[ir.Value]:
     if bias is not None:
         joined = nodes("Add", joined, bias, dtype=rows.dtype, shape=shape)
     return split_last(nodes, joined, widths)
+
+
+def _magnitudes(one: ContribNode) -> ir.Value:
+    """The projection of the magnitudes: (batch, length, columns), an upper limit of every sum in it."""
+    nodes, bias = one.nodes, one.get("bias")
+    rows, weights = (nodes("Abs", one.need(name)) for name in ("input", "weights"))
+    sums = nodes("MatMul", rows, weights, dtype=one.need("input").dtype)
+    return sums if bias is None else nodes("Add", sums, nodes("Abs", bias), dtype=sums.dtype)
 
 
 def _split_past(nodes: Nodes, past: ir.Value) -> tuple[ir.Value, ir.Value]:

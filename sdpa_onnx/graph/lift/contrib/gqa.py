@@ -30,6 +30,8 @@ __all__ = ["read"]
 _OPERATOR = (CONTRIB_DOMAIN, "GroupQueryAttention")
 _FORMAL = (*FORMAL_INPUTS[_OPERATOR], "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
 _HIDDEN = float("-inf")
+# A rotated column is the sum of two products: three roundings.
+_ROTATION_TERMS = 3
 _PADDED = (
     "The graph does not prove that every sample fills its cache: added nodes compute the buffer of keys, and a mask "
     "replaces lengths and causality. Rows after the new keys are 0 in its present outputs."
@@ -86,6 +88,8 @@ def _read(one: ContribNode) -> ContribReading:
         present_key=_present(one, 1, parts),
         present_value=_present(one, 2, parts),
     )
+    if one.integer("do_rotary") == 1:
+        attention = replace(attention, cache_terms=_ROTATION_TERMS)
     if lengths is None:
         return ContribReading(attention=_masked(one, attention, None))
     if past_key is None and attention.present_key is None and attention.present_value is None:
@@ -115,7 +119,7 @@ def _refuse(one: ContribNode) -> None:
         )
     if one.integer("sliding_window_cache") == 1:
         raise NotReadError("its cache holds only the last window of keys (sliding_window_cache), which is not read")
-    if one.output(3) is not None:
+    if one.output(3) is not None and not one.search.keeps_outputs:
         raise NotReadError("its output output_qk is used, which the standard operator computes at another stage")
 
 
@@ -233,6 +237,7 @@ def _buffered(one: ContribNode, attention: GraphAttention, lengths: CacheLengths
         past_value=None,
         present_key=None,
         present_value=None,
+        cache_lengths=nodes("Add", lengths.past, lengths.queries) if one.search.keeps_outputs else None,
     )
     pairs = zip(old, (present_key, present_value), strict=True)
     return ContribReading(

@@ -43,7 +43,7 @@ def _read(one: ContribNode) -> ContribReading:
     heads = one.positive("num_heads")
     one.refuse("past_sequence_length", why="that is, one buffer for past and present keys, which is not read")
     one.refuse("cache_indirection", why="for beam search, which is not read")
-    if one.output(3) is not None:
+    if one.output(3) is not None and not one.search.keeps_outputs:
         raise NotReadError(
             "its output qk is used, and the operator's specification does not name its stage of the scores"
         )

@@ -231,7 +231,7 @@ def read_each(
             yield FoundAttention(dialect=dialect, node=name, reason=reason)
             continue
         search.insert_before(node, one.nodes)
-        for old, new in reading.replaced:
+        for old, new in () if search.keeps_outputs else reading.replaced:
             _replace(old, new)
         yield FoundAttention(dialect=dialect, node=name, attention=reading.attention, warnings=reading.warnings)
 
