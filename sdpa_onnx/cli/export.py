@@ -210,6 +210,11 @@ def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bo
     if not exported.is_right:
         print_message(f"{output} was not written: {_failure_reason(exported)}")
         return DISAGREES
+    if exported.record.limits:
+        from sdpa_onnx.report.run.limits_table import limit_in_words
+
+        for limit in exported.record.limits:
+            print_message(f"warning: {output} {limit_in_words(limit)}")
     print_message(f"wrote {output}{_fallback_note(exported) if is_usual else ''}")
     return OK
 

@@ -31,6 +31,7 @@ def inspect(
 ) -> int:
     """List each attention in a file: form, heads, sizes, mask, scale, dynamic or fixed axes, and executed nodes."""
     from sdpa_onnx.graph.model import load_model
+    from sdpa_onnx.report.run.limits_table import limit_in_words
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
     from sdpa_onnx.workflows.verify.inspect_axes import try_axes
@@ -55,6 +56,8 @@ def inspect(
         for warning in read[record.node]:
             print(f"    warning: {warning}")
     print(f"Dynamic axes: {', '.join(records[0].dynamic_axes) or 'none'}")
+    for limit in records[0].limits:
+        print(f"  It {limit_in_words(limit)}")
     for line in _file_warnings(records):
         print(f"  warning: {line}")
     if trial is not None:

@@ -122,17 +122,24 @@ def parse_settings(texts: list[str]) -> tuple[dict[str, str], ...]:
     return tuple(found)
 
 
-def parse_sizes(texts: list[str], *, option: str = "--size") -> dict[str, int]:
+def parse_sizes(texts: list[str], *, option: str = "--size", smallest: int = 1) -> dict[str, int]:
     """Parse AXIS=N options.
 
+    Args:
+        texts: The options; a name may be any text that a runtime accepts.
+        option: Name of the option, for the error text.
+        smallest: The smallest size that has a meaning, 0 for an empty cache.
+
     Raises:
-        PlanError: If one is malformed or has a size below 1, or an axis is named twice.
+        PlanError: If one is malformed or has a smaller size, or an axis is named twice.
     """
     sizes: dict[str, int] = {}
     for text in texts:
-        found = re.fullmatch(r"([A-Za-z_]\w*)=(\d+)", text)
-        if found is None or int(found[2]) < 1:
-            raise PlanError(f"{option} {text} is not of the form AXIS=N with N at least 1.", hint="E.g. q_seq_len=128.")
+        found = re.fullmatch(r"([^=]+)=(\d+)", text)
+        if found is None or int(found[2]) < smallest:
+            raise PlanError(
+                f"{option} {text} is not of the form AXIS=N with N at least {smallest}.", hint="E.g. q_seq_len=128."
+            )
         if found[1] in sizes:
             raise PlanError(f"{option} {text} sets {found[1]} a second time.", hint="Give each axis one size.")
         sizes[found[1]] = int(found[2])

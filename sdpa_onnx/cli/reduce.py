@@ -70,7 +70,7 @@ def reduce(
         raise PlanError("reduce runs on one runtime at a time.", hint="Name the runtime that fails with --runtime.")
     name = pick_runtimes([runtime])[0]
     arrays = read_inputs(inputs, loaded) if inputs is not None else None
-    check = CheckOptions(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
+    check = CheckOptions(sizes=parse_sizes(size, smallest=0), seed=seed, threads=threads, inputs=arrays)
     with guarded_runtime(name) as where, Progress(seconds) as progress:
         progress.at(f"searching for a failure on {name}")
         found = reduce_model(loaded, where, check, seconds=seconds)

@@ -91,7 +91,7 @@ def verify(
         records = _judge_stored(loaded, arrays, outputs, precision, str(model))
     else:
         names = pick_runtimes(runtime)
-        check = CheckOptions(sizes=parse_sizes(size), seed=seed, threads=threads, inputs=arrays)
+        check = CheckOptions(sizes=parse_sizes(size, smallest=0), seed=seed, threads=threads, inputs=arrays)
         extras = VerifyExtras(
             keep=None if keep is None else OutputKeeper(folder=keep), prove=prove, patience_seconds=timeout
         )

@@ -214,7 +214,8 @@ def _limits(model: ir.Model) -> tuple[AxisLimit, ...] | _Fault:
     for value in model.graph.inputs:
         for size in value.shape or ():
             if isinstance(size, ir.SymbolicDim) and size.value is not None:
-                for limit in limits_of_axis(str(size.value), value.name or ""):
+                axis = str(size.value)
+                for limit in limits_of_axis(axis, f"axis '{axis}' of input '{value.name}'"):
                     implied.setdefault(limit.size, limit)
     noted: tuple[AxisLimit, ...] = model.meta.get(LIMITS_KEY, ())
     text = model.metadata_props.get(LIMITS_KEY)

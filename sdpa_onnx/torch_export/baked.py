@@ -1,4 +1,4 @@
-"""Sizes that the traced code turned into constants, with the line that did it.
+"""Sizes that the traced code turned into constants, and conditions on sizes, with the line of each.
 
 torch.export says which axis, but in non-strict mode not where; this listens
 inside it while it traces. It decides nothing.
@@ -14,9 +14,9 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from sdpa_onnx.torch_export.replace_function import replaced
-from sdpa_onnx.torch_export.source_line import SourceLine, innermost_user_line
+from sdpa_onnx.torch_export.source_line import SourceLine, innermost_user_line, is_innermost_user
 
-__all__ = ["BakedSizes", "TracedBakedAxis", "record_baked_sizes"]
+__all__ = ["BakedSizes", "GuardLine", "TracedBakedAxis", "record_baked_sizes"]
 
 _AXIS = re.compile(r"L\['(?P<parameter>\w+)'\](?P<path>(?:\[[^\]]+\])*)\.size\(\)\[(?P<axis>\d+)\]")
 
@@ -42,6 +42,19 @@ class TracedBakedAxis:
         return f"axis {self.axis} of '{self.parameter}' is fixed to {self.size} by {where}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardLine:
+    """The line that asked for a condition on sizes.
+
+    Args:
+        where: The line of the user's code, if it is known.
+        is_branch: Whether that code itself compares a size; else a function of torch that it calls does.
+    """
+
+    where: SourceLine | None
+    is_branch: bool
+
+
 @dataclass(slots=True, kw_only=True)
 class BakedSizes:
     """What was heard in one trace; grows while it runs.
@@ -50,15 +63,21 @@ class BakedSizes:
         lines: The line that first fixed a size, by torch's name of the source.
         numbers: (line, expression) of every number that was computed from a
             dynamic size and then used as a constant.
+        guards: The line of each condition on sizes, by its text.
+        related: The line that first made a size an expression of others, by the text of that expression.
     """
 
     lines: dict[str, SourceLine | None] = field(default_factory=dict)
     numbers: list[tuple[SourceLine | None, str]] = field(default_factory=list)
+    guards: dict[str, GuardLine] = field(default_factory=dict)
+    related: dict[str, SourceLine | None] = field(default_factory=dict)
 
     def clear(self) -> None:
         """Forget what was heard, before another trace."""
         self.lines.clear()
         self.numbers.clear()
+        self.guards.clear()
+        self.related.clear()
 
     def axis(self, source: str, size: int) -> TracedBakedAxis | None:
         """Read torch's name of a size, "L['x'].size()[1]"; None if it is no such name."""
@@ -78,14 +97,15 @@ class BakedSizes:
 def record_baked_sizes() -> Iterator[BakedSizes]:
     """Hear every specialisation that torch.export makes while the context is open.
 
-    Twin to look at when torch changes: `ShapeEnv._set_replacement` (a size became
-    a number) and `SymNode.guard_float` (a number made of sizes became a constant).
+    Twin to look at when torch changes: `ShapeEnv._set_replacement` (a size became a number or an expression),
+    `SymNode.guard_float` (a number made of sizes became a constant) and `ShapeEnv._log_guard` (a condition).
     """
     heard = BakedSizes()
     with contextlib.ExitStack() as stack:
         for owner, name, wrap in (
             (ShapeEnv, "_set_replacement", _hear_sizes),
             (SymNode, "guard_float", _hear_numbers),
+            (ShapeEnv, "_log_guard", _hear_guards),
         ):
             original = getattr(owner, name, None)
             if original is not None:
@@ -99,6 +119,8 @@ def _hear_sizes(original: Callable[..., object], heard: BakedSizes) -> Callable[
             where = innermost_user_line(traceback.extract_stack())
             for source in getattr(env, "var_to_sources", {}).get(symbol, []):
                 heard.lines.setdefault(str(source.name), where)
+        elif not getattr(target, "is_Symbol", True) and str(target) not in heard.related:
+            heard.related[str(target)] = innermost_user_line(traceback.extract_stack())
         return original(env, symbol, target, *rest, **named)
 
     return set_replacement
@@ -111,3 +133,14 @@ def _hear_numbers(original: Callable[..., object], heard: BakedSizes) -> Callabl
         return original(number, *rest, **named)
 
     return guard_float
+
+
+def _hear_guards(original: Callable[..., object], heard: BakedSizes) -> Callable[..., object]:
+    def log_guard(env: ShapeEnv, prefix: str, guard: object, *rest: object, **named: object) -> object:
+        text = str(guard)
+        if text not in heard.guards and getattr(guard, "free_symbols", None):
+            frames = traceback.extract_stack()
+            heard.guards[text] = GuardLine(where=innermost_user_line(frames), is_branch=is_innermost_user(frames))
+        return original(env, prefix, guard, *rest, **named)
+
+    return log_guard

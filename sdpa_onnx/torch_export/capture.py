@@ -10,11 +10,13 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as symbolic_config
 from torch.utils import _pytree as pytree
 
+from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.torch_export.baked import BakedSizes, record_baked_sizes
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs, enlarged
 from sdpa_onnx.torch_export.failures import baked_axes, baked_error, forward_error, number_error, trace_error
 from sdpa_onnx.torch_export.quiet import quiet
 from sdpa_onnx.torch_export.scale_by_size import ScaleBySize, sizes_as_tensors
+from sdpa_onnx.torch_export.traced_limits import traced_limits
 
 __all__ = [
     "Axes",
@@ -84,7 +86,9 @@ def small_sizes_stay_dynamic(inputs: BoundInputs, axes: Axes) -> Iterator[None]:
         yield
 
 
-def capture(module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]]) -> ExportedProgram:
+def capture(
+    module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]]
+) -> tuple[ExportedProgram, tuple[AxisLimit, ...]]:
     """Trace the module, in eval mode, with dynamic axes.
 
     Args:
@@ -92,6 +96,9 @@ def capture(module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozens
         inputs: Its sample inputs.
         axes: Dynamic axes by tensor name.
         guesses: Axes that may become static without an error.
+
+    Returns:
+        The program, and the sizes that its trace allows, in its symbols.
 
     Raises:
         ExportError: If forward branches on tensor values, or specialises an axis.
@@ -112,7 +119,7 @@ def capture(module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozens
             return capture(module, inputs, fewer, frozenset())
     if heard.numbers:
         raise number_error(heard)
-    return program
+    return program, traced_limits(program, heard)
 
 
 def equal_symbols(program: ExportedProgram) -> dict[str, str]:

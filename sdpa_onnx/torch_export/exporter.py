@@ -17,7 +17,7 @@ from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, L
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.attention_node import build_attention_model, default_form, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.graph.model_facts import TRACED_KEY
+from sdpa_onnx.graph.model_facts import LIMITS_KEY, TRACED_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs, axis_roles, bind_inputs, choose_axes
 from sdpa_onnx.torch_export.capture import (
@@ -32,6 +32,7 @@ from sdpa_onnx.torch_export.fx_normalise import DynamicWidthError
 from sdpa_onnx.torch_export.linked_axes import input_dims, linked_axes, named_sizes
 from sdpa_onnx.torch_export.modules import ScaledDotProductAttention
 from sdpa_onnx.torch_export.onnx_tidy import rename_dims, rename_value, symbol_names
+from sdpa_onnx.torch_export.traced_limits import named_limits
 from sdpa_onnx.torch_export.translate import Translation, translate, write_metadata
 
 __all__ = ["HIGHEST_OPSET", "LOWEST_OPSET", "export_module", "export_spec"]
@@ -77,8 +78,12 @@ def export_module(
     translation, traced = _export(module, inputs, axes, guesses, opset)
     model = translation.model
     roles = [(name, axis_roles(name, leaf)) for name, leaf in inputs.leaves().items()]
-    rename_dims(model, symbol_names(model, roles, _aliases(module, traced, translation)))
+    names = symbol_names(model, roles, _aliases(module, traced, translation))
+    rename_dims(model, names)
     write_metadata(model, translation.sites, from_torch=True)
+    limits = named_limits(translation.limits, names)
+    if limits:
+        model.metadata_props[LIMITS_KEY] = msgspec.json.encode(limits).decode()
     model.metadata_props[TRACED_KEY] = msgspec.json.encode(_traced_sizes(model, traced)).decode()
     return OnnxModel(ir=model, sites=translation.sites, source=module, bind=inputs.with_tensors)
 
@@ -169,8 +174,9 @@ def _traced(
     module: nn.Module, inputs: BoundInputs, axes: Axes, guesses: frozenset[tuple[str, int]], opset: int
 ) -> Translation:
     with small_sizes_stay_dynamic(inputs, axes):
-        program = capture(module, inputs, axes, guesses)
-        return translate(program, name=type(module).__name__, opset=opset, input_names=list(inputs.leaves()))
+        program, limits = capture(module, inputs, axes, guesses)
+        names = list(inputs.leaves())
+        return translate(program, name=type(module).__name__, opset=opset, input_names=names, limits=limits)
 
 
 def _is_native_in_torch(spec: AttentionSpec) -> bool:

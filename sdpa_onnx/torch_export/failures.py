@@ -7,13 +7,22 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping
 
+from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.torch_export.baked import BakedSizes, TracedBakedAxis
-from sdpa_onnx.torch_export.source_line import innermost_user_line
+from sdpa_onnx.torch_export.source_line import innermost_user_line, stored_line
 
-__all__ = ["baked_axes", "baked_error", "forward_error", "number_error", "trace_error", "translation_error"]
+__all__ = [
+    "baked_axes",
+    "baked_error",
+    "complex_error",
+    "forward_error",
+    "number_error",
+    "trace_error",
+    "translation_error",
+]
 
 _SPECIALISED = re.compile(r"You marked (\S+) as dynamic but your code specialized it to be a constant \((\d+)\)")
 _INFERRED = re.compile(r"inferred a static shape of (\d+) for dimension inputs\['(\w+)'\](\S*)\.shape\[(\d+)\]")
@@ -87,6 +96,27 @@ def translation_error(error: Exception, name: str, opset: int) -> ExportError:
             hint="Multiply a tensor by it instead, or give dynamic_axes without that axis.",
         )
     return ExportError(f"torch.onnx failed on {name} at opset {opset}: {type(last).__name__}: {_first(last)}.")
+
+
+def complex_error(program: ExportedProgram, error: BaseException, name: str, opset: int) -> ExportError | None:
+    """Error for a module that torch.onnx refuses and that computes with complex numbers, which ONNX has no type for.
+
+    None if it has none, or if the operator that torch.onnx misses does not read or return them.
+    """
+    operator = next((found[1] for cause in _chain(error) if (found := _OPERATOR.search(str(cause)))), "")
+    for node in program.graph.nodes:
+        parts = (node, *node.all_input_nodes)
+        is_complex = any(getattr(part.meta.get("val"), "is_complex", bool)() for part in parts)
+        if node.op != "call_function" or not is_complex or not str(node.target).startswith(operator):
+            continue
+        where = stored_line(str(node.meta.get("stack_trace") or ""))
+        missing = f" of {operator}" if operator else ""
+        return ExportError(
+            f"{name} computes with complex numbers{f' at {where}' if where else ''}, which ONNX has no type for: "
+            f"torch.onnx has no translation{missing} for them at opset {opset}.",
+            hint="Write the same in real numbers: of a rotation, the cosine and the sine on two halves.",
+        )
+    return None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

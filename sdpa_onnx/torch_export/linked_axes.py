@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor, nn
 
+from sdpa_onnx.core.attention.axis_limits import read_expression
 from sdpa_onnx.core.attention.axis_links import find_links
 from sdpa_onnx.torch_export.bound_inputs import BoundInputs
 from sdpa_onnx.torch_export.capture import eval_mode
@@ -29,15 +30,18 @@ def input_dims(model: ir.Model) -> list[tuple[int | str, ...]]:
 
 
 def named_sizes(inputs: BoundInputs, dims: Dims) -> dict[str, int]:
-    """Size of each named axis in the sample; expressions and numbers are left out."""
+    """Size of each named axis in the sample, also of one that occurs only in an expression such as 4*images."""
     shapes = [leaf.shape for leaf in inputs.leaves().values()]
-    pairs = (
-        (dim, size) for axes, shape in zip(dims, shapes, strict=True) for dim, size in zip(axes, shape, strict=True)
-    )
     found: dict[str, int] = {}
-    for dim, size in pairs:
-        if isinstance(dim, str) and dim.isidentifier():
-            found.setdefault(dim, size)
+    pairs = [
+        (read_expression(dim), size)
+        for axes, shape in zip(dims, shapes, strict=True)
+        for dim, size in zip(axes, shape, strict=True)
+        if isinstance(dim, str) and dim
+    ]
+    for expression, size in sorted(pairs, key=lambda pair: not pair[0].is_name):
+        for name, solved in expression.solved(size, found).items():
+            found.setdefault(name, solved)
     return found
 
 
@@ -68,9 +72,10 @@ def linked_axes(module: nn.Module, inputs: BoundInputs, dims: Dims) -> dict[str,
 
 
 def _resized(leaf: Tensor, axes: Sequence[int | str], sizes: Mapping[str, int]) -> Tensor:
-    """Repeat or truncate a tensor along its named axes."""
-    for axis, name in enumerate(axes):
-        if isinstance(name, str) and name in sizes and leaf.shape[axis]:
-            index = torch.arange(sizes[name]) % leaf.shape[axis]
+    """Repeat or truncate a tensor along its axes of these names, or of expressions of them."""
+    for axis, text in enumerate(axes):
+        expression = read_expression(text) if isinstance(text, str) and text else None
+        if expression is not None and {*expression.names} <= {*sizes} and leaf.shape[axis]:
+            index = torch.arange(max(expression.at(sizes), 0)) % leaf.shape[axis]
             leaf = leaf.index_select(axis, index)
     return leaf

@@ -1,6 +1,7 @@
 """Find the source line of the user's code in a stack trace, to name it in an error. Runs nothing."""
 
 import os
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,10 +9,12 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["SourceLine", "exception_line", "innermost_user_line"]
+__all__ = ["SourceLine", "exception_line", "innermost_user_line", "is_innermost_user", "stored_line"]
 
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
+# Where torch answers a comparison of sizes.
+_COMPARES = (str(Path(_TORCH, "fx", "experimental")), str(Path(_TORCH, "__init__.py")), _OURS)
 # Lines in these files are named in errors; other files of torch and of this package are not.
 _NAMED_IN_ERRORS = (str(Path(_TORCH, "nn", "modules")), str(Path(_OURS, "modules.py")))
 
@@ -47,6 +50,23 @@ def innermost_user_line(frames: Sequence[traceback.FrameSummary]) -> SourceLine 
         return None
     frame = known[-1]
     return SourceLine(file=_shown(frame.filename), line=frame.lineno or 0, code=(frame.line or "").strip())
+
+
+def stored_line(trace: str) -> SourceLine | None:
+    """The innermost line of the user's code in the text of a stack trace, as torch keeps it for each node."""
+    found = re.findall(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', trace)
+    frames = [traceback.FrameSummary(file, int(line), "", line=code, lookup_line=False) for file, line, code in found]
+    return innermost_user_line(frames)
+
+
+def is_innermost_user(frames: Sequence[traceback.FrameSummary]) -> bool:
+    """Whether the user's code itself compares a size, and no function of torch that it calls.
+
+    Args:
+        frames: As in `innermost_user_line`.
+    """
+    asking = [frame.filename for frame in frames if not frame.filename.startswith(_COMPARES)]
+    return bool(asking) and not asking[-1].startswith(_TORCH)
 
 
 def exception_line(error: BaseException) -> str:

@@ -12,11 +12,12 @@ import onnx_ir as ir
 import torch
 from torch.export import ExportedProgram
 
+from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.torch_export.capture import equal_symbols
-from sdpa_onnx.torch_export.failures import translation_error
+from sdpa_onnx.torch_export.failures import complex_error, translation_error
 from sdpa_onnx.torch_export.fx_attention import Taps, TracedAttention, equal_lengths, normalise_attentions, tap
 from sdpa_onnx.torch_export.onnx_tidy import detach_tensors, remove_taps, rename_value, strip_metadata
 from sdpa_onnx.torch_export.quiet import quiet
@@ -33,14 +34,23 @@ class Translation:
         model: Inputs and outputs have their final names; axes still have torch's symbols.
         sites: Every attention, in graph order.
         aliases: Symbols that are equal to another symbol.
+        limits: The sizes that the trace allows, in its symbols.
     """
 
     model: ir.Model
     sites: tuple[AttentionSite, ...]
     aliases: dict[str, str]
+    limits: tuple[AxisLimit, ...]
 
 
-def translate(program: ExportedProgram, *, name: str, opset: int, input_names: Sequence[str]) -> Translation:
+def translate(
+    program: ExportedProgram,
+    *,
+    name: str,
+    opset: int,
+    input_names: Sequence[str],
+    limits: tuple[AxisLimit, ...] = (),
+) -> Translation:
     """Translate the traced module to ONNX.
 
     Args:
@@ -48,6 +58,7 @@ def translate(program: ExportedProgram, *, name: str, opset: int, input_names: S
         name: Name of the module, for errors.
         opset: 18 to 25.
         input_names: Names of the graph inputs, in order.
+        limits: The sizes that the trace allows.
 
     Raises:
         ExportError: If torch.onnx cannot translate an operator.
@@ -59,7 +70,7 @@ def translate(program: ExportedProgram, *, name: str, opset: int, input_names: S
         with quiet():
             written = torch.onnx.export(program, (), dynamo=True, opset_version=opset, verbose=False)
     except Exception as error:  # torch.onnx wraps whatever its translation raises
-        raise translation_error(error, name, opset) from error
+        raise complex_error(program, error, name, opset) or translation_error(error, name, opset) from error
     if written is None:
         raise ExportError(f"torch.onnx wrote nothing for {name} at opset {opset}.")
     model: ir.Model = written.model
@@ -72,7 +83,7 @@ def translate(program: ExportedProgram, *, name: str, opset: int, input_names: S
         raise ExportError(f"{name}.forward returns no tensor, so there is nothing to export.")
     _name_outputs(model)
     sites = tuple(_site(attention, taps, list(model.graph.inputs), outputs) for attention in attentions)
-    return Translation(model=model, sites=sites, aliases=aliases)
+    return Translation(model=model, sites=sites, aliases=aliases, limits=limits)
 
 
 def write_metadata(model: ir.Model, sites: Sequence[AttentionSite], *, from_torch: bool) -> None:

@@ -106,11 +106,11 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
     ),
     "size-form": (
         ["verify", "bare.onnx", "--size", "q_seq_len"],
-        "--size q_seq_len is not of the form AXIS=N with N at least 1. E.g. q_seq_len=128.",
+        "--size q_seq_len is not of the form AXIS=N with N at least 0. E.g. q_seq_len=128.",
     ),
     "size-negative": (
         ["verify", "bare.onnx", "--size", "q_seq_len=-3"],
-        "--size q_seq_len=-3 is not of the form AXIS=N with N at least 1. E.g. q_seq_len=128.",
+        "--size q_seq_len=-3 is not of the form AXIS=N with N at least 0. E.g. q_seq_len=128.",
     ),
     "size-zero": (
         ["bench", "bare.onnx", "--size", "q_seq_len=0"],

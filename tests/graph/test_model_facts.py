@@ -80,7 +80,7 @@ def test_axes_that_are_expressions() -> None:
     nodes = [helper.make_node("Identity", [name], [f"{name}_out"]) for name in shapes]
     facts = load_model(model_of(nodes, shapes, {f"{name}_out": shape for name, shape in shapes.items()})).facts
     assert (facts.axes, facts.batch_axes) == (("images", "n", "p2o.Dim.0"), {"images", "n"})
-    assert facts.limits == (AxisLimit(size="32 - n", source="an axis of input 'past'"),)
+    assert facts.limits == (AxisLimit(size="n", largest=32, source="axis '32 - n' of input 'past'"),)
 
 
 def test_limits_that_are_noted() -> None:

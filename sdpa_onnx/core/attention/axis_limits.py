@@ -4,12 +4,21 @@ Pure arithmetic. `graph.model_facts` reads the limits of a file; the exporter an
 """
 
 import ast
+import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["AxisExpression", "AxisLimit", "broken_limit", "fit_sizes", "limits_of_axis", "read_expression"]
+__all__ = [
+    "AxisExpression",
+    "AxisLimit",
+    "broken_limit",
+    "edge_sizes",
+    "fit_sizes",
+    "limits_of_axis",
+    "read_expression",
+]
 
 Sizes = Mapping[str, int]
 
@@ -17,6 +26,9 @@ Sizes = Mapping[str, int]
 _LONGEST_TEXT = 200
 # Beyond it no size is searched for.
 _LONGEST_SIZE = 1 << 12
+# Of two allowed sizes next to each other.
+_WIDEST_STEP = 128
+_LONGEST_COUNTED = 257
 # As Python writes them, and sympy.
 _FUNCTIONS: Mapping[str, Callable[[Iterable[int]], int]] = {"max": max, "min": min, "Max": max, "Min": min}
 _EXACT: Mapping[type[ast.operator], Callable[[int, int], int]] = {
@@ -156,18 +168,28 @@ def read_expression(text: str) -> AxisExpression:
     return AxisExpression(text=text, names=tuple(dict.fromkeys(node.id for node in names)))
 
 
-def limits_of_axis(text: str, where: str) -> tuple[AxisLimit, ...]:
+def limits_of_axis(text: str, source: str) -> tuple[AxisLimit, ...]:
     """What the text of an axis implies: a size is not negative.
 
     Args:
         text: The axis.
-        where: Name of its input.
+        source: What states it.
+
+    Example:
+        >>> print(*limits_of_axis("32 - x", "a file"), *limits_of_axis("y - 2*x", "a file"), sep="; ")
+        x <= 32; y - 2*x >= 0
     """
     expression = read_expression(text)
     tree = _parsed(text)
     if tree is None or not any(isinstance(node, ast.Sub | ast.USub) for node in ast.walk(tree)):
         return ()
-    return (AxisLimit(size=expression.text, source=f"an axis of input '{where}'"),)
+    if len(expression.names) == 1:
+        name = expression.names[0]
+        first, *_, before, last = (expression.at({name: size}) for size in (0, 1, _LONGEST_SIZE - 1, _LONGEST_SIZE))
+        slope = last - before
+        if slope < 0 <= first and last == first + slope * _LONGEST_SIZE:
+            return (AxisLimit(size=name, largest=first // -slope, source=source),)
+    return (AxisLimit(size=text, source=source),)
 
 
 def broken_limit(limits: Iterable[AxisLimit], sizes: Sizes) -> AxisLimit | None:
@@ -190,7 +212,9 @@ def fit_sizes(limits: Sequence[AxisLimit], sizes: Sizes, *, keep: Collection[str
         >>> fit_sizes([AxisLimit(size="x", largest=40)], {"x": 128, "batch": 3})
         {'x': 8, 'batch': 3}
         >>> fit_sizes([AxisLimit(size="m", step=16, offset=2)], {"m": 13})
-        {'m': 2}
+        {'m': 194}
+        >>> fit_sizes([AxisLimit(size="m", step=16, offset=2)], {"m": 97})
+        {'m': 82}
     """
     found = dict(sizes)
     free = [axis for axis in sorted(found, key=lambda name: -found[name]) if axis not in keep]
@@ -205,20 +229,67 @@ def fit_sizes(limits: Sequence[AxisLimit], sizes: Sizes, *, keep: Collection[str
     return found
 
 
-def _allowed_size(limits: Sequence[AxisLimit], axis: str, sizes: Sizes) -> int | None:
-    """An allowed size of one axis, folded into the allowed range; a length of 0 only if there is no other."""
+def edge_sizes(
+    limits: Sequence[AxisLimit], sizes: Sizes, *, longest: int
+) -> list[tuple[AxisLimit, int, dict[str, int]]]:
+    """Sizes at the edges of each limit, and one step inside.
 
-    def first(candidates: Iterable[int]) -> int | None:
-        return next((size for size in candidates if broken_limit(limits, {**sizes, axis: size}) is None), None)
+    Args:
+        limits: Of the file.
+        sizes: Of every axis, for those that a limit leaves free.
+        longest: No larger size is chosen.
+
+    Returns:
+        Each limit with a value of it, and the sizes that give this value.
+
+    Example:
+        >>> [sizes for _, _, sizes in edge_sizes([AxisLimit(size="x", largest=300)], {"x": 5, "b": 2}, longest=1024)]
+        [{'x': 299, 'b': 2}, {'x': 300, 'b': 2}]
+    """
+    found = []
+    base = fit_sizes(limits, sizes)
+    for limit in limits:
+        axis = next((name for name in reversed(limit.names) if name in base), None)
+        for value in _edge_values(limit) if axis is not None else ():
+            others = {name: size for name, size in base.items() if name != axis}
+            solved = read_expression(limit.size).solved(value, others)
+            chosen = fit_sizes(limits, {**base, **solved}, keep=limit.names)
+            if solved and max(solved.values()) <= longest and broken_limit(limits, chosen) is None:
+                found.append((limit, value, chosen))
+    return found
+
+
+def _edge_values(limit: AxisLimit) -> list[int]:
+    """The allowed values at both ends of a limit, and those next to them; an axis by itself is not empty."""
+    is_axis = limit.names == (limit.size,)
+    least = max(limit.smallest, int(is_axis))
+    lowest = least + (limit.offset - least) % limit.step
+    is_bounded_below = limit.smallest > 0 or limit.step > 1 or (limit.largest is None and not is_axis)
+    low = [lowest, lowest + limit.step] if is_bounded_below else []
+    if limit.largest is None:
+        return low
+    highest = limit.largest - (limit.largest - limit.offset) % limit.step
+    return sorted({value for value in (*low, highest - limit.step, highest) if lowest <= value <= highest})
+
+
+def _allowed_size(limits: Sequence[AxisLimit], axis: str, sizes: Sizes) -> int | None:
+    """An allowed size of one axis instead of one that is not: the n-th allowed one for n, or near n if that is long.
+
+    One that is too long is folded; 0 only if there is no other.
+    """
+
+    def allowed(candidates: Iterable[int]) -> Iterator[int]:
+        return (size for size in candidates if broken_limit(limits, {**sizes, axis: size}) is None)
 
     wanted = sizes[axis]
-    top = first(range(min(wanted, _LONGEST_SIZE), 0, -1))
-    if top is None:
-        above = first(range(wanted + 1, _LONGEST_SIZE + 1))
-        return above if above is not None else first([0])
-    folded = 1 + (wanted - 1) % top
-    below = first(range(folded, 0, -1))
-    return below if below is not None else first(range(folded, top + 1))
+    top = next(allowed(range(min(wanted, _LONGEST_SIZE), 0, -1)), None)
+    above = next(allowed(range(wanted + 1, min(2 * wanted + _WIDEST_STEP, _LONGEST_SIZE) + 1)), None)
+    if above is None and top is not None:
+        folded = 1 + (wanted - 1) % top
+        return next(allowed([*range(folded, 0, -1), *range(folded, top + 1)]), None)
+    counted = next(itertools.islice(allowed(range(1, _LONGEST_COUNTED)), max(wanted - 1, 0), None), None)
+    near = (size for size in (counted, top, above) if size is not None)
+    return next(near, None) or next(allowed([*range(wanted + 1, _LONGEST_SIZE + 1), 0]), None)
 
 
 @lru_cache(maxsize=4096)
@@ -240,14 +311,19 @@ def _is_arithmetic(node: ast.expr) -> bool:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return _is_arithmetic(operand)
         case ast.BinOp(op=op, left=left, right=right):
-            # Of a divisor that is an axis, 0 would have no value.
-            is_positive = isinstance(right, ast.Constant) and type(right.value) is int and right.value > 0
-            is_known = type(op) in _EXACT or (is_positive and type(op) in _DIVIDING)
+            is_known = type(op) in _EXACT or (type(op) in _DIVIDING and _is_divisor(right))
             return is_known and _is_arithmetic(left) and _is_arithmetic(right)
+        case ast.Call(func=ast.Name(id="Mod"), args=[left, right], keywords=[]):
+            return _is_divisor(right) and _is_arithmetic(left)
         case ast.Call(func=ast.Name(id=name), args=[_, *_] as values, keywords=[]):
             return name in _FUNCTIONS and all(map(_is_arithmetic, values))
         case _:
             return isinstance(node, ast.Name)
+
+
+def _is_divisor(node: ast.expr) -> bool:
+    """A positive number; of a divisor that is an axis, 0 would have no value."""
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value > 0
 
 
 def _value(node: ast.expr | None, sizes: Sizes) -> int:
@@ -258,6 +334,8 @@ def _value(node: ast.expr | None, sizes: Sizes) -> int:
             found = value
         case ast.UnaryOp(operand=operand):
             found = -_value(operand, sizes)
+        case ast.Call(func=ast.Name(id="Mod"), args=[left, right]):
+            found = _value(left, sizes) % _value(right, sizes)
         case ast.Call(func=ast.Name(id=name), args=values):
             found = _FUNCTIONS[name](_value(value, sizes) for value in values)
         case ast.BinOp(op=op, left=left, right=right):

@@ -4,7 +4,9 @@ The lengths of keys and values are an example. Runs no model itself; the caller 
 """
 
 import itertools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from sdpa_onnx.core.attention.axis_limits import AxisLimit, fit_sizes
 
 __all__ = ["find_links"]
 
@@ -15,7 +17,11 @@ _SMALLEST_BATCH, _SMALLEST_LENGTH = 2, 3
 
 
 def find_links(
-    axes: Mapping[str, int | None], *, batches: Collection[str], runs: Callable[[Sizes], bool]
+    axes: Mapping[str, int | None],
+    *,
+    batches: Collection[str],
+    runs: Callable[[Sizes], bool],
+    limits: Sequence[AxisLimit] = (),
 ) -> dict[str, str]:
     """Find axes that must have the same size as another axis.
 
@@ -23,6 +29,7 @@ def find_links(
         axes: Every axis with its size in a sample that works, or None if the size is unknown.
         batches: The axes that are batch sizes; the others are lengths.
         runs: Returns whether the model runs at these sizes.
+        limits: The sizes that the model allows.
 
     Returns:
         A mapping from each dependent axis to the axis that it must equal. Empty if every axis is
@@ -35,7 +42,7 @@ def find_links(
     """
 
     def works(heads: Mapping[str, str]) -> bool:
-        return runs(_sizes(heads, batches))
+        return runs(_sizes(heads, batches, limits))
 
     if len(axes) < 2 or works({name: name for name in axes}):
         return {}
@@ -54,10 +61,11 @@ def find_links(
     return {name: head for name, head in together.items() if name != head}
 
 
-def _sizes(heads: Mapping[str, str], batches: Collection[str]) -> Sizes:
+def _sizes(heads: Mapping[str, str], batches: Collection[str], limits: Sequence[AxisLimit]) -> Sizes:
     chosen: dict[str, int] = {}
     for name, head in heads.items():
         smallest = _SMALLEST_BATCH if name in batches else _SMALLEST_LENGTH
         taken = sum((other in batches) == (name in batches) for other in chosen)
         chosen.setdefault(head, smallest + taken)
+    chosen = fit_sizes(limits, chosen)
     return {name: chosen[head] for name, head in heads.items()}

@@ -16,6 +16,7 @@ from sdpa_onnx.report.run.check_tables import (
     warning_table,
 )
 from sdpa_onnx.report.run.form_table import form_table
+from sdpa_onnx.report.run.limits_table import limits_table
 from sdpa_onnx.report.saturation.tables import prediction_table, saturation_table
 from sdpa_onnx.report.text.labels import CommonFactors, usual_factors
 from sdpa_onnx.report.text.table import Table
@@ -55,6 +56,7 @@ TABLES: tuple[Callable[[TableInput], Table], ...] = (
     lambda given: agreement_table(given.records, given.usual),
     lambda given: planted_table(given.records),
     lambda given: export_table(given.records),
+    lambda given: limits_table(given.records),
     lambda given: form_table(given.records),
     lambda given: saturation_table(given.saturation),
     lambda given: prediction_table(given.saturation),

@@ -38,6 +38,7 @@ __all__ = [
     "ladder",
     "logit_spread",
     "probe_steps",
+    "refusal_of_module",
     "resolve_shape",
     "runs_at",
 ]
@@ -196,19 +197,26 @@ def arguments_of(
 
 def runs_at(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]) -> bool:
     """Whether the module runs on these arrays; True if the model has no module."""
+    return not refusal_of_module(model, feeds)
+
+
+def refusal_of_module(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]) -> str:
+    """The error that the module itself raises on these arrays; "" if it runs, or if the model has no module."""
     if model.source is None or model.bind is None:
-        return True
+        return ""
     from sdpa_onnx.torch_export.capture import eval_mode
     from sdpa_onnx.torch_export.quiet import quiet
+    from sdpa_onnx.torch_export.source_line import exception_line
 
     module = cast("nn.Module", model.source)
     args, kwargs = arguments_of(model, feeds)
     try:
         with eval_mode(module), quiet():
             module(*args, **kwargs)
-    except Exception:  # noqa: BLE001  # a module may raise anything at sizes that do not fit
-        return False
-    return True
+    except Exception as error:  # noqa: BLE001  # a module may raise anything at sizes that do not fit
+        text = next(iter(str(error).strip().splitlines()), "").rstrip(".")
+        return f"{type(error).__name__}{exception_line(error)}{f': {text}' if text else ''}"
+    return ""
 
 
 def logit_spread(site: AttentionSite, inputs: AttentionInputs) -> float:

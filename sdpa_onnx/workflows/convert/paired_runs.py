@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.attention.axis_limits import broken_limit
 from sdpa_onnx.core.attention.axis_links import find_links
 from sdpa_onnx.core.attention.inputs import LADDER
 from sdpa_onnx.errors import ModelError, RuntimeUnavailableError, SessionError
@@ -199,15 +200,18 @@ class PairedModels:
         if not axes:
             return [{}]
 
+        limits = self.source.facts.limits
+
         def runs(sizes: Mapping[str, int]) -> bool:
-            return self._runs_at(session, sizes)
+            return broken_limit(limits, sizes) is None and self._runs_at(session, sizes)
 
         if at_source.name == _STRICT_RUNTIME:
-            links = find_links({axis: (traced or {}).get(axis) for axis in axes}, batches=batches, runs=runs)
+            known = {axis: (traced or {}).get(axis) for axis in axes}
+            links = find_links(known, batches=batches, runs=runs, limits=limits)
         else:
             links = axis_links(self.source, at_source, traced=traced, seed=self.seed)
         heads = [axis for axis in axes if axis not in links]
-        sets = size_sets(heads, count=_CANDIDATES, batches=batches)
+        sets = size_sets(heads, count=_CANDIDATES, batches=batches, limits=limits)
         # If few sets run, prefer the one of a usual ragged length, then one sample of one query.
         planned = (follow(links, sizes) for sizes in [sets[_RAGGED], *sets[:_RAGGED], *sets[_RAGGED + 1 :]])
         found = list(itertools.islice(filter(runs, planned), self.effort.count))

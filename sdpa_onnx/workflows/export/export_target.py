@@ -9,16 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import onnx_ir as ir
 
 from sdpa_onnx.catalog import entry_names, find_entry
+from sdpa_onnx.core.attention.axis_limits import broken_limit
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, FormRecord, Outcome
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.attention_node import default_form
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.graph.model_facts import FORM_KEY
+from sdpa_onnx.graph.model_facts import FORM_KEY, LIMITS_KEY
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.convert.convert_model import convert_model
@@ -174,6 +176,9 @@ def export_and_prove(
         agreement=(*proof.records, *judged),
         forms=() if written is None else written.records,
     )
+    if proof.limits:
+        # With what was tested: the file must not look free beyond.
+        model.ir.metadata_props[LIMITS_KEY] = msgspec.json.encode(proof.limits).decode()
     if path is not None and exported.is_right:
         model.save(path)
     return exported
@@ -199,7 +204,9 @@ def _ladder(
 ) -> tuple[AgreementRecord, ...]:
     """All logit spreads at one size that differs from the traced one, and at long sizes if the form has blocks."""
     free, batches = [axis for axis in model.facts.axes if axis not in links], model.facts.batch_axes
-    sets = [size_sets(free, count=3, batches=batches)[-1], *_more_sets(model, free, batches)]
+    limits = model.facts.limits
+    usual = size_sets(free, count=3, batches=batches, limits=limits)[-1]
+    sets = [usual, *(sizes for sizes in _more_sets(model, free, batches) if broken_limit(limits, sizes) is None)]
     checks = [CheckOptions(sizes=follow(links, sizes), seed=seed) for sizes in sets]
     shared = ExpectationCache()
     return tuple(
@@ -222,7 +229,9 @@ def _record(model: OnnxModel, target: str, proof: AxesProof, seconds: float, pat
         opset=model.opset,
         outcome=proof.outcome,
         reason=proof.reason,
+        warnings=proof.refusals,
         dynamic_axes=proof.dynamic_axes,
+        limits=proof.limits,
         baked=proof.baked,
         settings=proof.settings,
         sizes_tried=proof.sizes_tried,

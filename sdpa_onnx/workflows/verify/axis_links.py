@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from sdpa_onnx.core.attention.axis_limits import AxisLimit, broken_limit, fit_sizes
 from sdpa_onnx.core.attention.axis_links import find_links
 from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
@@ -18,7 +19,16 @@ from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported, get_runti
 from sdpa_onnx.workflows.check.feeds import draw_feeds, runs_at
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
 
-__all__ = ["SETS", "axis_links", "complete_sizes", "first_that_runs", "follow", "size_sets"]
+__all__ = [
+    "SETS",
+    "axis_links",
+    "complete_sizes",
+    "first_that_runs",
+    "follow",
+    "require_allowed",
+    "running",
+    "size_sets",
+]
 
 # It is always installed and refuses sizes that do not fit together.
 _STRICT_RUNTIME = "ort-cpu"
@@ -64,8 +74,8 @@ def _strict_links(model: OnnxModel, runtime: Runtime, axes: Mapping[str, int | N
 
 def _links(model: OnnxModel, runtime: Runtime, axes: Mapping[str, int | None], seed: int) -> dict[str, str]:
     try:
-        with _running(model, runtime, seed) as runs:
-            return find_links(axes, batches=model.facts.batch_axes, runs=runs)
+        with running(model, runtime, seed) as runs:
+            return find_links(axes, batches=model.facts.batch_axes, runs=runs, limits=model.facts.limits)
     except ProcessDiedError:
         raise
     except SessionError:
@@ -81,7 +91,7 @@ def first_that_runs(
         ProcessDiedError: If the runtime crashed or did not answer.
     """
     try:
-        with _running(model, runtime, seed) as runs:
+        with running(model, runtime, seed) as runs:
             return next(filter(runs, candidates), None)
     except ProcessDiedError:
         raise
@@ -90,8 +100,12 @@ def first_that_runs(
 
 
 @contextlib.contextmanager
-def _running(model: OnnxModel, runtime: Runtime, seed: int) -> Iterator[Callable[[dict[str, int]], bool]]:
-    """Load once; return a function that reports whether graph and module run at some sizes."""
+def running(model: OnnxModel, runtime: Runtime, seed: int) -> Iterator[Callable[[dict[str, int]], bool]]:
+    """Load once; return a function that reports whether graph and module run at some sizes.
+
+    Raises:
+        SessionError: If the runtime does not load it.
+    """
     # As a bare attention its inputs would be drawn with equal lengths.
     plain = replace(model, sites=())
     # A copy: what the module remembers of these calls must not reach the judge.
@@ -135,10 +149,12 @@ def complete_sizes(facts: ModelFacts, links: Mapping[str, str], given: Mapping[s
         given: What the caller fixes.
 
     Raises:
-        PlanError: If given sizes differ where they must be equal.
+        PlanError: If given sizes differ where they must be equal, or are outside the limits of the file.
     """
     free = [axis for axis in facts.axes if axis not in links]
-    sizes = follow(links, size_sets(free, count=3, batches=facts.batch_axes)[-1], given)
+    chosen = size_sets(free, count=3, batches=facts.batch_axes, limits=facts.limits)[-1]
+    sizes = fit_sizes(facts.limits, follow(links, chosen, given), keep=given)
+    require_allowed(facts.limits, sizes, given)
     unequal = next((axis for axis, head in links.items() if sizes[axis] != sizes[head]), None)
     if unequal is not None:
         head = links[unequal]
@@ -150,13 +166,31 @@ def complete_sizes(facts: ModelFacts, links: Mapping[str, str], given: Mapping[s
     return sizes
 
 
-def size_sets(axes: Sequence[str], *, count: int = SETS, batches: Collection[str] = ()) -> list[dict[str, int]]:
+def require_allowed(limits: Sequence[AxisLimit], sizes: Mapping[str, int], given: Mapping[str, int]) -> None:
+    """Refuse sizes that the caller gave and that break a limit.
+
+    Raises:
+        PlanError: If one is outside; names the limit and what states it.
+    """
+    broken = broken_limit([limit for limit in limits if any(name in given for name in limit.names)], sizes)
+    if broken is not None:
+        asked = ", ".join(f"{name} {sizes[name]}" for name in broken.names)
+        raise PlanError(
+            f"{asked} is outside the limits of the file: it holds for {broken} only ({broken.source}).",
+            hint="Choose sizes inside.",
+        )
+
+
+def size_sets(
+    axes: Sequence[str], *, count: int = SETS, batches: Collection[str] = (), limits: Sequence[AxisLimit] = ()
+) -> list[dict[str, int]]:
     """Choose sizes for named axes: 1, 2, primes, larger ones, and no two lengths alike.
 
     Args:
         axes: Their names.
         count: Size sets.
         batches: Axes that count samples, besides those called batch.
+        limits: The sizes that the model allows.
 
     Example:
         >>> size_sets(["batch_size", "q_seq_len", "kv_seq_len"], count=2)
@@ -170,5 +204,5 @@ def size_sets(axes: Sequence[str], *, count: int = SETS, batches: Collection[str
                 sizes[axis] = _BATCHES[number % len(_BATCHES)]
             else:
                 sizes[axis] = _LENGTHS[(number + 3 * (position - 1)) % len(_LENGTHS)]
-        sets.append(sizes)
+        sets.append(fit_sizes(limits, sizes))
     return sets

@@ -12,22 +12,23 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome, Subject, outcome_of_error
-from sdpa_onnx.errors import CaseError, ExportError, SessionError
+from sdpa_onnx.core.attention.axis_limits import AxisLimit, edge_sizes, fit_sizes, read_expression
+from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome, outcome_of_error
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.runtimes.ort_errors import failing_node
-from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.verify.axis_links import SETS, axis_links, first_that_runs, follow, size_sets
 from sdpa_onnx.workflows.verify.baked_settings import baked_settings, likely_sizes
 from sdpa_onnx.workflows.verify.fixed_number import fixed_number
-from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+from sdpa_onnx.workflows.verify.found_limits import LONGEST_EDGE, limits_of_file, limits_of_module
+from sdpa_onnx.workflows.verify.size_walk import SizeFailure, SizeTrial, SizeWalk, is_meaningful, sizes_in_words
 
 __all__ = ["AxesProof", "prove_axes"]
 
 # Size sets to try for a graph that ran at no other, made of the numbers in it.
 _GUESSES = 400
+# The size set that is small in every axis, but no single key.
+_SMALL_SET = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class AxesProof:
 
     Args:
         dynamic_axes: Names of the axes that may change.
+        limits: The sizes that they may have: stated, or found where the module or the file refuses others.
+        refusals: Why the module itself did not run at some sizes, if no limit explains it.
         baked: Axes that do not really change.
         settings: Settings of attentions that do not follow a size as the module's do.
         links: Axes that have to be as long as another one, by that other.
@@ -47,6 +50,8 @@ class AxesProof:
     """
 
     dynamic_axes: tuple[str, ...]
+    limits: tuple[AxisLimit, ...] = ()
+    refusals: tuple[str, ...] = ()
     baked: tuple[BakedAxis, ...] = ()
     settings: tuple[BakedSetting, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
@@ -72,23 +77,6 @@ class AxesProof:
         parts = [f"axis '{axis.axis}' is fixed" + (f" at '{axis.node}'" if axis.node else "") for axis in self.baked]
         wrong = f"{'; '.join(parts)} ({self.baked[0].evidence})" if self.baked else self.failure
         return " ".join(filter(None, (wrong, self.died)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why one size set failed.
-
-    Args:
-        evidence: In one sentence.
-        node: Where, or "".
-        is_number: It ran, the shapes of the outputs are right and the numbers are not.
-        is_refusal: The runtime did not run it.
-    """
-
-    evidence: str
-    node: str
-    is_number: bool = False
-    is_refusal: bool = False
 
 
 def prove_axes(
@@ -120,22 +108,24 @@ def prove_axes(
     except ProcessDiedError as error:
         return AxesProof(dynamic_axes=axes, died=str(error), ended=outcome_of_error(error), sizes_tried=0)
     heads = [axis for axis in axes if axis not in links]
-    trial = _Trial(model=model, runtime=runtime, target=target, seed=seed, links=links, is_enough=is_enough)
-    batches = model.facts.batch_axes
-    walk = _Walk(good=[dict(traced)] if traced else [])
-    walk.go(trial, size_sets(heads, count=count, batches=batches) if axes else [], batches, on_size)
+    trial = SizeTrial(model=model, runtime=runtime, target=target, seed=seed, links=links, is_enough=is_enough)
+    walk = SizeWalk(good=[dict(traced)] if traced else [], batches=model.facts.batch_axes, on_size=on_size)
+    limits = _walked(trial, walk, heads, count) if axes else ()
     proof = AxesProof(
         dynamic_axes=axes,
+        limits=limits,
         links=links,
+        refusals=tuple(_refusal_text(*one) for one in walk.refused[-1:]),
         died=walk.died,
         ended=walk.ended,
         sizes_tried=len(walk.tried),
         records=tuple(walk.records),
     )
     if not walk.failures:
-        return proof
+        nowhere = walk.refused and not walk.tried and not walk.died
+        return replace(proof, failure=f"{_refusal_text(*walk.refused[-1])}, nor elsewhere.") if nowhere else proof
     sizes, first = walk.failures[-1]
-    found = replace(proof, failure=f"It is wrong at {_words(sizes)}: {first.evidence}")
+    found = replace(proof, failure=f"It is wrong at {sizes_in_words(sizes)}: {first.evidence}")
     if walk.died:
         return found
     try:
@@ -144,10 +134,61 @@ def prove_axes(
         return replace(found, died=f"The search for the axis ended: {error}", ended=outcome_of_error(error))
 
 
+def _walked(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str], count: int) -> tuple[AxisLimit, ...]:
+    """Run at usual sizes and at the edges of the limits; return the limits, also those found, with what was tested."""
+    facts = trial.model.facts
+    limits = facts.limits
+    planned = size_sets(heads, count=count, batches=facts.batch_axes, limits=limits)
+    walk.go(trial, planned)
+    found = _found_limits(trial, walk, heads)
+    if found:
+        limits = (*limits, *found)
+        allowed = [sizes for sizes in (fit_sizes(limits, one) for one in planned) if sizes not in walk.tried]
+        walk.go(trial, [sizes for number, sizes in enumerate(allowed) if sizes not in allowed[:number]])
+    if walk.failures or walk.died or not limits:
+        return limits
+    small = size_sets(heads, count=_SMALL_SET, batches=facts.batch_axes, limits=limits)[-1]
+    edges = [edge for edge in edge_sizes(limits, small, longest=LONGEST_EDGE) if edge[2] not in walk.tried]
+    walk.go(trial, [sizes for _, _, sizes in edges])
+    return tuple(_tested(limit, walk.right()) for limit in limits)
+
+
+def _found_limits(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str]) -> tuple[AxisLimit, ...]:
+    """Limits that explain every refusal of the module, or of the file without one; the refusals are then forgotten."""
+    model = trial.model
+    start = next((sizes for sizes in walk.good if {*heads} <= {*sizes}), None)
+    found: tuple[AxisLimit, ...] = ()
+    if walk.died or not heads:
+        return ()
+    if walk.refused and start is not None:
+        begin = {axis: start[axis] for axis in heads}
+        found = limits_of_module(model, begin, walk.refused, links=trial.links, seed=trial.seed)
+        walk.refused = [] if found else walk.refused
+    refusals = [(sizes, failure.evidence) for sizes, failure in walk.failures if failure.is_refusal]
+    if model.source is not None or not refusals or len(refusals) < len(walk.failures) or trial.is_enough():
+        return found
+    start = start or _guessed(trial, heads, [why for _, why in refusals])
+    if start is not None:
+        begin = {axis: start[axis] for axis in heads}
+        found = limits_of_file(model, trial.runtime, begin, refusals, links=trial.links, seed=trial.seed)
+        walk.failures = [] if found else walk.failures
+    return found
+
+
+def _tested(limit: AxisLimit, right: Sequence[Mapping[str, int]]) -> AxisLimit:
+    """The limit with its smallest and largest values that ran and were right."""
+    values = sorted({read_expression(limit.size).at(sizes) for sizes in right if {*limit.names} <= {*sizes}})
+    return replace(limit, tested=tuple(dict.fromkeys((*values[:1], *values[-1:]))))
+
+
+def _refusal_text(sizes: Mapping[str, int], why: str) -> str:
+    return f"The module itself does not run at {sizes_in_words(sizes)}: {why}"
+
+
 def _explained(
     proof: AxesProof,
-    trial: "_Trial",
-    failures: Sequence[tuple[dict[str, int], _Failure]],
+    trial: SizeTrial,
+    failures: Sequence[tuple[dict[str, int], SizeFailure]],
     good: Sequence[Mapping[str, int]],
     tried: Sequence[Mapping[str, int]],
     traced: Mapping[str, int] | None,
@@ -165,7 +206,7 @@ def _explained(
     if working is None:
         refused = all(failure.is_refusal for _, failure in failures)
         what = "It runs at none of the sizes that were tried" if refused else "It is wrong wherever it was tried"
-        return replace(proof, failure=f"{what}, e.g. at {_words(sizes)}: {first.evidence}")
+        return replace(proof, failure=f"{what}, e.g. at {sizes_in_words(sizes)}: {first.evidence}")
     start = {axis: working[axis] for axis in heads}
     fixed = _Isolation(trial=trial, working=start, batches=trial.model.facts.batch_axes).fixed(tried)
     baked = [axis.baked for axis in fixed if not axis.is_number]
@@ -179,10 +220,13 @@ def _explained(
         node = next((failure.node for _, failure in failures if failure.node), "")
         named = tuple(axis if axis.node else msgspec.structs.replace(axis, node=node) for axis in baked)
         return replace(proof, baked=named)
-    return replace(proof, failure=f"It is right at {_words(working)} and wrong at {_words(sizes)}: {first.evidence}")
+    return replace(
+        proof,
+        failure=f"It is right at {sizes_in_words(working)} and wrong at {sizes_in_words(sizes)}: {first.evidence}",
+    )
 
 
-def _guessed(trial: "_Trial", heads: Sequence[str], errors: Sequence[str]) -> dict[str, int] | None:
+def _guessed(trial: SizeTrial, heads: Sequence[str], errors: Sequence[str]) -> dict[str, int] | None:
     """Sizes at which the graph is right, made of the numbers in it; None if none are found.
 
     Numbers in the error messages of a runtime are tried first: a fixed size is often among them.
@@ -200,50 +244,6 @@ def _guessed(trial: "_Trial", heads: Sequence[str], errors: Sequence[str]) -> di
     return found if found is not None and trial.run(found, []) is None else None
 
 
-def _is_meaningful(sizes: Mapping[str, int], batches: Collection[str]) -> bool:
-    """Whether a right result proves anything: with one key the softmax is 1 whatever the scores are."""
-    return all(size > 1 for axis, size in sizes.items() if not axis.startswith("batch") and axis not in batches)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """One model on one runtime, to be run at many sizes; the module's float64 copy is made once."""
-
-    model: OnnxModel
-    runtime: Runtime
-    target: str
-    seed: int
-    links: Mapping[str, str]
-    is_enough: Callable[[], bool]
-    shared: ExpectationCache = field(default_factory=ExpectationCache)
-
-    def run(self, sizes: Mapping[str, int], records: list[AgreementRecord]) -> _Failure | None:
-        """Run one size set and add its records; None if everything is right.
-
-        Raises:
-            ProcessDiedError: If the runtime crashed or did not answer, which is no result about the graph.
-        """
-        check = CheckOptions(sizes=follow(self.links, sizes), spreads=(1.0,), seed=self.seed)
-        try:
-            found = check_model(self.model, self.runtime, check, target=self.target, expectations=self.shared)
-        except ProcessDiedError:
-            raise
-        except SessionError as error:
-            return _Failure(str(error), failing_node(str(error.__cause__ or error)) or "", is_refusal=True)
-        except (ExportError, CaseError) as error:
-            # CaseError: inner values that do not fit together, which only a fault of the runtime can cause.
-            return _Failure(str(error), "")
-        records.extend(found)
-        wrong = next((record for record in found if record.outcome is Outcome.DISAGREES), None)
-        if wrong is None:
-            return None
-        # Some sites are attentions, others outputs of the whole graph, which is no node.
-        is_output = wrong.subject is Subject.OUTPUT
-        # A wrong shape has no error of numbers.
-        is_number = is_output and (wrong.max_bound_ratio > 0.0 or wrong.not_finite > 0)
-        return _Failure(wrong.diagnosis, "" if is_output else wrong.site, is_number)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fixed:
     """An axis with which something is fixed: itself, or only a number in the graph; at what sizes, and why."""
@@ -254,48 +254,11 @@ class _Fixed:
     says: str
 
 
-@dataclass(slots=True, kw_only=True)
-class _Walk:
-    """The results of running one size set after the other; private and short-lived."""
-
-    good: list[dict[str, int]]
-    tried: list[dict[str, int]] = field(default_factory=list)
-    failures: list[tuple[dict[str, int], _Failure]] = field(default_factory=list)
-    records: list[AgreementRecord] = field(default_factory=list)
-    died: str = ""
-    ended: Outcome = Outcome.OK
-
-    def go(
-        self,
-        trial: _Trial,
-        planned: Sequence[dict[str, int]],
-        batches: Collection[str],
-        on_size: Callable[[int, int], None] | None,
-    ) -> None:
-        """Run every planned size set, until it is enough or the runtime dies."""
-        for sizes in planned:
-            if self.tried and trial.is_enough():
-                return
-            try:
-                failure = trial.run(sizes, self.records)
-            except ProcessDiedError as error:
-                self.ended = outcome_of_error(error)
-                self.died = f"At {_words(follow(trial.links, sizes))}: {error}"
-                return
-            self.tried.append(sizes)
-            if failure is not None:
-                self.failures.append((sizes, failure))
-            elif _is_meaningful(sizes, batches):
-                self.good.append(sizes)
-            if on_size is not None:
-                on_size(len(self.tried), len(planned))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Isolation:
     """Sizes that work, from which one axis at a time is changed."""
 
-    trial: _Trial
+    trial: SizeTrial
     working: Mapping[str, int]
     batches: Collection[str]
 
@@ -305,11 +268,11 @@ class _Isolation:
         return tuple(axis for axis in found if axis is not None)
 
     def _fixed(self, axis: str, tried: Sequence[int]) -> _Fixed | None:
-        failures: list[tuple[int, _Failure]] = []
+        failures: list[tuple[int, SizeFailure]] = []
         others = [
             size
             for size in dict.fromkeys(tried)
-            if size != self.working[axis] and _is_meaningful({axis: size}, self.batches)
+            if size != self.working[axis] and is_meaningful({axis: size}, self.batches)
         ]
         for size in others:
             changed = {**self.working, axis: size}
@@ -327,7 +290,3 @@ class _Isolation:
             wrong={**self.working, axis: size},
             says=failure.evidence,
         )
-
-
-def _words(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{axis} {size}" for axis, size in sizes.items())

@@ -78,7 +78,11 @@ def try_axes(
     doubt = (f"On {runtime}: {proof.failure}",) if proof.failure else ()
     changed = [
         msgspec.structs.replace(
-            record, baked=proof.baked, sizes_tried=proof.sizes_tried, warnings=(*record.warnings, *doubt)
+            record,
+            baked=proof.baked,
+            limits=proof.limits,
+            sizes_tried=proof.sizes_tried,
+            warnings=(*record.warnings, *doubt),
         )
         for record in records
     ]

@@ -6,6 +6,7 @@ Reads the graph and its metadata only. `graph.lift` recognises attentions, `conv
 import itertools
 from collections.abc import Mapping
 
+import msgspec
 import onnx_ir as ir
 
 from sdpa_onnx.core.attention.size_functions import fixed_scale_reason
@@ -37,7 +38,8 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
 def attention_records(model: OnnxModel, lifted: LiftedModel, *, target: str) -> list[AttentionRecord]:
     """The same for attentions that were found already; an empty list if there are none."""
     axes, fixed = model.facts.axes if model.facts.has_named_axes else ("unnamed",), static_axes(model)
-    return [_record(model, found, target, axes, fixed) for found in lifted.found]
+    records = (_record(model, found, target, axes, fixed) for found in lifted.found)
+    return [msgspec.structs.replace(record, limits=model.facts.limits) for record in records]
 
 
 def what_runs(model: OnnxModel, runtime: str, *, patience_seconds: float | None = None) -> RanReport | str:

@@ -1,10 +1,11 @@
 """Verify a file: on all runtimes, at a size that was not traced, and its dynamic axes."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sdpa_onnx.core.attention.axis_limits import AxisLimit, fit_sizes
 from sdpa_onnx.core.records.records import ExportRecord, Outcome, Record, outcome_of_error
 from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.model import OnnxModel, load_model
@@ -15,8 +16,9 @@ from sdpa_onnx.workflows.check.lifted_model import LiftedModel, require_attentio
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, failed_record
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
 from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
-from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes
+from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, require_allowed
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes
+from sdpa_onnx.workflows.verify.found_limits import module_refusal
 from sdpa_onnx.workflows.verify.inspect_file import scale_doubts
 from sdpa_onnx.workflows.verify.plant_faults import prove_sites
 from sdpa_onnx.workflows.verify.session_state import check_state, state_behind
@@ -108,10 +110,16 @@ def verify_file(
         require_attention(lifted, target)
         yield from _without_attention(lifted, runtimes, target, check, extras)
         return
-    whole = replace(check, sizes=_sizes(model, check, runtimes, extras), probes=True)
+    sizes = _sizes(model, check, runtimes, extras)
     expectations = ExpectationCache()
     for name in runtimes:
         with extras.opened(name) as runtime:
+            axes: ExportRecord | None = None
+            if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
+                # First, for its limits: at other sizes nothing can be judged.
+                axes = _axes_record(model, runtime, target, check.seed)
+                sizes = _allowed(axes.limits, sizes, check.sizes)
+            whole = replace(check, sizes=sizes, probes=True)
             try:
                 yield from _judged(model, runtime, whole, target, expectations, extras)
                 if check.inputs is None:
@@ -123,8 +131,19 @@ def verify_file(
                 yield failed_record(
                     model, name, whole, target=target, reason=str(error), outcome=outcome_of_error(error)
                 )
-            if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
-                yield _axes_record(model, runtime, target, check.seed)
+            if axes is not None:
+                yield axes
+
+
+def _allowed(limits: Sequence[AxisLimit], sizes: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:
+    """Sizes inside the limits that were found; those that the caller gave must be.
+
+    Raises:
+        PlanError: If they are not.
+    """
+    found = fit_sizes(limits, sizes, keep=given)
+    require_allowed(limits, found, given)
+    return found
 
 
 def _judged(
@@ -187,7 +206,12 @@ def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extra
         # A runtime that dies here is reported when it is judged.
         with contextlib.suppress(ProcessDiedError), extras.opened(able[0]) as runtime:
             links = axis_links(model, runtime, traced=model.facts.traced, seed=check.seed)
-    return complete_sizes(model.facts, links, check.sizes)
+    sizes = complete_sizes(model.facts, links, check.sizes)
+    why = module_refusal(model, sizes, check.seed) if check.sizes else ""
+    if why:
+        at = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
+        raise PlanError(f"The module itself does not run at {at}: {why}.", hint="Choose other sizes with --size.")
+    return sizes
 
 
 def _fixed_axes(
@@ -211,8 +235,9 @@ def _axes_record(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> 
         runtime=runtime.name,
         outcome=proof.outcome,
         reason=proof.reason,
-        warnings=() if model.source is not None else scale_doubts(model),
+        warnings=proof.refusals if model.source is not None else scale_doubts(model),
         dynamic_axes=proof.dynamic_axes,
+        limits=proof.limits,
         baked=proof.baked,
         settings=proof.settings,
         sizes_tried=proof.sizes_tried,

@@ -4,7 +4,14 @@ import itertools
 
 import pytest
 
-from sdpa_onnx.core.attention.axis_limits import AxisLimit, broken_limit, fit_sizes, limits_of_axis, read_expression
+from sdpa_onnx.core.attention.axis_limits import (
+    AxisLimit,
+    broken_limit,
+    edge_sizes,
+    fit_sizes,
+    limits_of_axis,
+    read_expression,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +24,8 @@ from sdpa_onnx.core.attention.axis_limits import AxisLimit, broken_limit, fit_si
         ("-x + 2*(images + x)", ("x", "images"), 13),
         ("(x + 3)//4", ("x",), 2),
         ("x % 4", ("x",), 3),
+        ("Mod(x + 1, 3)", ("x",), 2),
+        ("Mod(x, images)", ("Mod(x, images)",), 9),
         ("Max(x, images)", ("x", "images"), 7),
         ("5", (), 5),
         ("p2o.DynamicDimension.0", ("p2o.DynamicDimension.0",), 9),
@@ -95,7 +104,14 @@ def test_fitted_sizes_stay_different() -> None:
 
 def test_a_difference_limits_its_axes() -> None:
     """A file with an axis of 32 - x allows an x up to 32; a sum or a name limits nothing."""
-    assert [limit.size for limit in limits_of_axis("32 - x", "past")] == ["32 - x"]
+    texts = {
+        "32 - x": "x <= 32",
+        "33 - 2*x": "x <= 16",
+        "-x + 4": "x <= 4",
+        "y - x": "y - x >= 0",
+        "x - 2": "x - 2 >= 0",
+    }
+    assert {text: str(*limits_of_axis(text, "a file")) for text in texts} == texts
     assert not limits_of_axis("past + new", "x")
     assert not limits_of_axis("a-b.c", "x")
 
@@ -105,3 +121,30 @@ def test_limit_that_allows_nothing(wrong: dict[str, int]) -> None:
     """It cannot be made."""
     with pytest.raises(ValueError, match="'x'"):
         AxisLimit(size="x", **wrong)  # type: ignore[arg-type]  # parametrized
+
+
+@pytest.mark.parametrize(
+    ("limit", "values"),
+    [
+        (AxisLimit(size="x", smallest=3, largest=300), [3, 4, 299, 300]),
+        (AxisLimit(size="x", largest=1), [1]),
+        (AxisLimit(size="x", step=4), [4, 8]),
+        (AxisLimit(size="x", step=16, offset=2, largest=100), [2, 18, 82, 98]),
+        (AxisLimit(size="x - y"), [0, 1]),
+        (AxisLimit(size="x + y", largest=32), [31, 32]),
+        (AxisLimit(size="x", largest=5000), []),
+    ],
+)
+def test_edges(limit: AxisLimit, values: list[int]) -> None:
+    """Both ends and the value next to each, up to the longest size that is run."""
+    edges = edge_sizes([limit], {"x": 13, "y": 2}, longest=1024)
+    assert [value for _, value, _ in edges] == values
+    for _, value, sizes in edges:
+        assert read_expression(limit.size).at(sizes) == value
+        assert limit.allows(sizes)
+
+
+def test_edges_obey_the_other_limits() -> None:
+    """A value of one limit that another one excludes is left out."""
+    limits = [AxisLimit(size="x", largest=10), AxisLimit(size="x", step=4)]
+    assert sorted(sizes["x"] for _, _, sizes in edge_sizes(limits, {"x": 5}, longest=64)) == [4, 8]

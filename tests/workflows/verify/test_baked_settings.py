@@ -11,6 +11,7 @@ from torch import nn
 
 from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.model_facts import LIMITS_KEY
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
 from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
@@ -35,6 +36,13 @@ def _proof(model: OnnxModel, module: nn.Module) -> AxesProof:
 
 def _exported(module: nn.Module, opset: int = 23) -> OnnxModel:
     return export_module(module.eval(), qkv(), opset=opset)
+
+
+def _without_limits(model: OnnxModel) -> OnnxModel:
+    """As another exporter writes it."""
+    graph = model.ir.clone()
+    del graph.metadata_props[LIMITS_KEY]
+    return replace(model, ir=graph)
 
 
 @functools.cache
@@ -92,7 +100,7 @@ def test_scale_that_follows(module: Callable[[], nn.Module]) -> None:
 @pytest.mark.slow
 def test_causality_of_a_length() -> None:
     """A flag that the module sets by its number of queries is named with both values."""
-    proof = _proof(_exported(CausalWhenLong()), CausalWhenLong())
+    proof = _proof(_without_limits(_exported(CausalWhenLong())), CausalWhenLong())
     (setting,) = proof.settings
     assert (setting.setting, setting.fixed, setting.own) == ("is_causal", "it is False", "it is True")
     assert setting.evidence.startswith(
@@ -100,9 +108,17 @@ def test_causality_of_a_length() -> None:
     )
 
 
+def test_mask_of_a_length_with_its_limit() -> None:
+    """Where the file states the lengths without a mask, it is right at all of them."""
+    proof = _proof(_exported(MaskedWhenLong()), MaskedWhenLong())
+    assert (proof.settings, proof.reason) == ((), "")
+    (limit,) = proof.limits
+    assert limit.tested[-1] == limit.largest
+
+
 def test_mask_of_a_length() -> None:
     """A mask that the module gives at some lengths only is named."""
-    proof = _proof(_exported(MaskedWhenLong()), MaskedWhenLong())
+    proof = _proof(_without_limits(_exported(MaskedWhenLong())), MaskedWhenLong())
     (setting,) = proof.settings
     assert (setting.setting, setting.fixed, setting.own) == ("attn_mask", "none is given", "a mask is given")
 
