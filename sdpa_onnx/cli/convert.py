@@ -199,12 +199,13 @@ def _opset_lines(done: "Conversion", opset: int | None) -> list[str]:
 def _proof_lines(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     """Describe the result of the proof."""
     from sdpa_onnx.core.records.records import Subject
+    from sdpa_onnx.report.text.tally import bound_ratio
 
     judged = [record for record in proof.records if record.verdict is not None]
     bad = [record for record in proof.records if record.outcome != "ok"]
     runtimes = sorted({record.runtime for record in judged or bad if record.subject is not Subject.READING})
     outputs = [record for record in judged if record.subject is Subject.OUTPUT]
-    worst = max(outputs, key=lambda record: record.max_bound_ratio, default=None)
+    worst = max(outputs, key=bound_ratio, default=None)
     lines = [
         (
             f"Proof on {', '.join(runtimes)}: {len(judged)} judgements at {_size_words(proof)}, "
@@ -237,7 +238,7 @@ def _finding(record: "AgreementRecord") -> str:
 
     where = site_in_words(record) or record.runtime
     figures = {"batch": record.sizes.batch_size, "q": record.sizes.q_seq_len, "kv": record.sizes.kv_seq_len}
-    sizes = ", ".join(f"{word} {size}" for word, size in figures.items() if size >= 0)
+    sizes = ", ".join(f"{word} {size}" for word, size in figures.items() if size is not None)
     at = f" ({', '.join(part for part in (record.inputs, sizes) if part)})" if record.inputs or sizes else ""
     return f"{where}{at}: {record.verdict or record.outcome}. {record.diagnosis or record.reason}"
 

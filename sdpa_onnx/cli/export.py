@@ -243,14 +243,18 @@ def _failure_reason(exported: "ExportResult") -> str:
     return f"{record.reason.rstrip('.')}. {advice}"
 
 
-def _older_opset_hint(opset: int) -> str:
-    return " Try --opset 18, which may be right on this runtime." if opset >= _ATTENTION_OPSET else ""
+def _older_opset_hint(opset: int | None) -> str:
+    return (
+        " Try --opset 18, which may be right on this runtime."
+        if opset is not None and opset >= _ATTENTION_OPSET
+        else ""
+    )
 
 
 def _fallback_note(exported: "ExportResult") -> str:
     """Return a note if the file is decomposed although its opset has the Attention operator."""
     record, sites = exported.record, exported.model.sites
-    if record.form != "decomposed" or record.opset < _ATTENTION_OPSET or not sites:
+    if record.form != "decomposed" or record.opset is None or record.opset < _ATTENTION_OPSET or not sites:
         return ""
     from sdpa_onnx.graph.attention_node import minimum_opset
 

@@ -46,14 +46,14 @@ class ArmLaunch:
         loaded: What loading took.
         steady: Whether it warmed up.
         visits: By block.
-        idle_seconds: Run after idling, -1 where not measured.
+        idle_seconds: Run after idling, None where not measured.
         kernels: Time inside kernels, and of the calls that it was measured in.
     """
 
     loaded: LoadTimes
     steady: bool = True
     visits: list[Visit] = field(default_factory=list)
-    idle_seconds: float = -1.0
+    idle_seconds: float | None = None
     kernels: KernelTimes = field(default_factory=KernelTimes)
 
 

@@ -28,16 +28,16 @@ class ArmSamples:
         wall_seconds: (launches, blocks, calls), wall time of every call; on a GPU the time between its events.
         cpu_seconds: (launches, blocks, calls), CPU time of its process over the same call.
         steady: Whether warm-up reached a steady state in every launch.
-        switches: Involuntary context switches over all visits.
-        faults: Page faults over all visits.
+        switches: Involuntary context switches over all visits; None where the system does not count them.
+        faults: Page faults over all visits; None likewise.
         quiet: (launches, blocks), whether nobody else used the machine; None where that was not asked.
     """
 
     wall_seconds: Float64
     cpu_seconds: Float64
     steady: bool = True
-    switches: int = -1
-    faults: int = -1
+    switches: int | None = None
+    faults: int | None = None
     quiet: NDArray[np.bool_] | None = None
 
     @property

@@ -227,6 +227,6 @@ def _seconds(visits: list[NDArray[np.int64]]) -> NDArray[np.float64]:
     return np.stack(visits).astype(np.float64) * 1e-9
 
 
-def _total(counts: list[int]) -> int:
-    """Their sum, or -1 where the system does not count them."""
-    return -1 if min(counts, default=-1) < 0 else sum(counts)
+def _total(counts: list[int]) -> int | None:
+    """Their sum, or None where the system does not count them, for which a worker reports -1."""
+    return None if min(counts, default=-1) < 0 else sum(counts)

@@ -2,11 +2,11 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, Sizes
 from sdpa_onnx.report.text.labels import site_in_words
 
 if TYPE_CHECKING:
@@ -106,18 +106,34 @@ def _finding(record: Record) -> list[str]:
         return [f"- {record.reason}"]
     if record.verdict is None:
         return [f"- {site_in_words(record) or record.case}: {record.reason}"]
-    sizes = record.sizes
-    shape = f"{sizes.batch_size} x {sizes.q_num_heads} heads x {sizes.q_seq_len} queries, {sizes.kv_seq_len} keys"
-    figures = (
-        f"greatest absolute error {record.max_abs_error:.3g}, relative {record.max_relative_error:.3g}, "
-        f"{record.max_ulp_error:.3g} ulp; error over its bound {record.max_bound_ratio:.3g}; "
-        f"cosine {record.cosine:.6f}; {record.not_finite} not finite"
-    )
-    return [
-        f"- {site_in_words(record)}, {record.inputs} ({record.dtype}, {shape}, seed {record.seed}) {record.verdict}: "
-        + record.reason,
-        f"  {figures}",
-    ]
+    where = ", ".join(part for part in (record.dtype, *_sizes(record.sizes), f"seed {record.seed}") if part)
+    finding = f"- {site_in_words(record)}, {record.inputs} ({where}) {record.verdict}: {record.reason}"
+    figures = "; ".join(_figures(record))
+    return [finding, *([f"  {figures}"] if figures else [])]
+
+
+def _sizes(sizes: Sizes) -> Iterator[str]:
+    """The sizes that are known."""
+    nouns = {"": sizes.batch_size, " heads": sizes.q_num_heads, " queries": sizes.q_seq_len}
+    yield " x ".join(f"{size}{noun}" for noun, size in nouns.items() if size is not None)
+    if sizes.kv_seq_len is not None:
+        yield f"{sizes.kv_seq_len} keys"
+
+
+def _figures(record: AgreementRecord) -> Iterator[str]:
+    """The figures that are known: none if no element could be compared."""
+    if record.max_abs_error is not None:
+        yield f"greatest absolute error {record.max_abs_error:.3g}"
+    if record.max_relative_error is not None:
+        yield f"relative {record.max_relative_error:.3g}"
+    if record.max_ulp_error is not None:
+        yield f"{record.max_ulp_error:.3g} ulp"
+    if record.max_bound_ratio is not None:
+        yield f"error over its bound {record.max_bound_ratio:.3g}"
+    if record.cosine is not None:
+        yield f"cosine {record.cosine:.6f}"
+    if record.not_finite is not None:
+        yield f"{record.not_finite} not finite"
 
 
 def _nothing_judged(records: Sequence[Record], target: str, runtime: str) -> str:

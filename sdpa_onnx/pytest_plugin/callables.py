@@ -159,8 +159,9 @@ def judge_pair(
 
 
 def _plain(name: str, sample: ArmSamples, decision: Decision, warnings: tuple[str, ...]) -> TimingRecord:
-    """One arm by itself: no ratio, no verdict."""
+    """One arm by itself: no verdict, and no ratio but that of the baseline to itself."""
     median = bootstrap_median(sample.per_visit(decision.clock)[0])
+    ratio = 1.0 if name == BASELINE else None
     return TimingRecord(
         arm=name,
         baseline=BASELINE,
@@ -171,10 +172,14 @@ def _plain(name: str, sample: ArmSamples, decision: Decision, warnings: tuple[st
         median_low=median.low,
         median_high=median.high,
         wall_min_seconds=float(sample.wall_seconds.min()),
+        ratio=ratio,
+        ratio_low=ratio,
+        ratio_high=ratio,
         clock=decision.clock,
         disturbed=sample.disturbed,
         blocks=sample.wall_seconds.shape[1],
         steady=sample.steady,
+        launches=sample.launches,
         confidence=1.0 - decision.look.alpha,
     )
 
@@ -216,8 +221,8 @@ def _ratio(samples: Mapping[str, ArmSamples], clock: str, calibration: Calibrati
         return None
 
 
-def _or_unknown(estimate: RatioEstimate | None) -> float:
-    return -1.0 if estimate is None else estimate.ratio
+def _or_unknown(estimate: RatioEstimate | None) -> float | None:
+    return None if estimate is None else estimate.ratio
 
 
 def _warnings(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.verdicts import Outcome, RatioVerdict
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class PairedResult:
 
     Args:
         test: Node id of the test; name: name of the comparison or ""; arms: "candidate / baseline".
-        ratio: Candidate over baseline, below 1 = faster; ratio_low, ratio_high: its interval.
+        ratio: Candidate over baseline, below 1 = faster; ratio_low, ratio_high: its interval; None if undecidable.
         verdict: FASTER, SLOWER, EQUAL, INCONCLUSIVE or NOISY.
         clock: The clock of the ratio: "wall" (least time of a visit) or "cpu" (median of a visit).
         confidence: Confidence of the interval.
@@ -55,15 +56,15 @@ class PairedResult:
         margin: Allowed slowdown, as a share.
         warnings: Reasons to doubt the result, each one sentence.
         undecidable: Whether no verdict is possible on this machine now: the first warning has the reason, and the ratio
-            is not valid.
+            is None.
     """
 
     test: str
     name: str
     arms: str
-    ratio: float
-    ratio_low: float
-    ratio_high: float
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
     verdict: RatioVerdict
     clock: str
     confidence: float
@@ -87,13 +88,13 @@ class PairedResult:
         )
 
     def _ratio_text(self) -> str:
-        return "" if self.undecidable else f"{self.ratio:.3f} [{self.ratio_low:.3f}, {self.ratio_high:.3f}] "
+        return "" if self.ratio is None else f"{self.ratio:.3f} [{self.ratio_low:.3f}, {self.ratio_high:.3f}] "
 
     def _why_open(self) -> str:
         if self.undecidable:
             return ": undecidable on this machine now"
         is_open = self.verdict in (RatioVerdict.INCONCLUSIVE, RatioVerdict.NOISY)
-        is_wide = self.ratio_high > _NO_ANSWER * self.ratio_low
+        is_wide = known(self.ratio_high) > _NO_ANSWER * known(self.ratio_low)
         return ": no answer, too much disturbance" if is_open and is_wide else ""
 
     def assert_not_slower(self, *, strict: bool = False) -> None:
@@ -110,10 +111,11 @@ class PairedResult:
         """
         __tracebackhide__ = True
         limit = 1.0 + self.margin
-        noisy = self.undecidable or self.verdict is RatioVerdict.NOISY
-        if self.ratio_low > limit and not noisy:
+        low, high = self.ratio_low, self.ratio_high
+        has_answer = low is not None and high is not None and self.verdict is not RatioVerdict.NOISY
+        if low is not None and has_answer and low > limit:
             raise AssertionError(f"Slower by more than {self.margin:.3g} of the baseline's time: {self.describe()}.")
-        if strict and (noisy or self.ratio_high >= limit):
+        if strict and (high is None or not has_answer or high >= limit):
             raise AssertionError(
                 f"Not shown to be slower by less than {self.margin:.3g} of the baseline's time: {self.describe()}."
             )
@@ -138,12 +140,12 @@ def paired_result(pair: TimedPair, *, test: str, name: str, margin: float) -> Pa
         ratio_high=record.ratio_high,
         verdict=record.verdict or RatioVerdict.INCONCLUSIVE,
         clock=record.clock,
-        confidence=record.confidence,
-        baseline_seconds=baseline.median_seconds,
-        candidate_seconds=record.median_seconds,
-        blocks=record.blocks,
-        launches=record.launches,
-        disturbed=max(record.disturbed, baseline.disturbed),
+        confidence=known(record.confidence),
+        baseline_seconds=known(baseline.median_seconds),
+        candidate_seconds=known(record.median_seconds),
+        blocks=known(record.blocks),
+        launches=known(record.launches),
+        disturbed=max(known(record.disturbed), known(baseline.disturbed)),
         margin=margin,
         warnings=record.warnings,
         undecidable=record.outcome is Outcome.SKIPPED,

@@ -73,7 +73,7 @@ def failed_record(job: Job, error: Exception) -> Record:
             return skipped_arm(job, "", outcome, reason)
         case SaturationJob():
             return SaturationRecord(
-                target="sdpa", head_dim=job.head_dim or 0, sigma=job.sigma, outcome=outcome, reason=reason
+                target="sdpa", head_dim=job.head_dim, sigma=job.sigma, outcome=outcome, reason=reason
             )
 
 

@@ -252,7 +252,14 @@ def test_unknown(sdpa):
 
 def test_models_inside_pytest(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pair is reported by the names of its arms; a busy machine and a missing runtime skip with the reason."""
-    arms = [TimedArm(record=TimingRecord(arm=name, baseline="base"), rounds=[1.0], iterations=1) for name in "bh"]
+    figures = {
+        **dict.fromkeys(("ratio", "ratio_low", "ratio_high", "median_seconds"), 1.0),
+        **dict.fromkeys(("blocks", "launches"), 1),
+        "disturbed": 0.0,
+        "confidence": 0.99,
+    }
+    records = [TimingRecord(arm=name, baseline="base", **figures) for name in "bh"]
+    arms = [TimedArm(record=record, rounds=[1.0], iterations=1) for record in records]
 
     def timed(base: str, head: str, **_: object) -> TimedPair | str:
         if head == "absent":

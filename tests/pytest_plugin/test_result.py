@@ -21,6 +21,7 @@ def _result(low: float, high: float, verdict: RatioVerdict = RatioVerdict.SLOWER
         clock="cpu",
         median_seconds=1.2e-3,
         blocks=80,
+        launches=1,
         confidence=0.99,
         disturbed=0.25,
     )
@@ -43,17 +44,26 @@ def test_an_interval_that_says_nothing_is_no_answer() -> None:
 def test_undecidable_has_no_ratio() -> None:
     """It passes, and does not where a slow-down must be ruled out."""
     record = TimingRecord(
-        arm="candidate", outcome=Outcome.SKIPPED, reason="why", median_seconds=1.2e-3, clock="wall", blocks=20
+        arm="candidate",
+        outcome=Outcome.SKIPPED,
+        reason="why",
+        median_seconds=1.2e-3,
+        clock="wall",
+        blocks=20,
+        launches=1,
+        confidence=0.99,
+        disturbed=0.0,
     )
     timed = [
         TimedArm(record=one, rounds=[1.0], iterations=1)
-        for one in (TimingRecord(arm="baseline", median_seconds=1e-3), record)
+        for one in (TimingRecord(arm="baseline", median_seconds=1e-3, disturbed=0.0), record)
     ]
     result = paired_result(TimedPair(baseline=timed[0], candidate=timed[1]), test="t", name="", margin=0.05)
     shown = (
         "candidate / baseline INCONCLUSIVE: undecidable on this machine now (medians 1.2 ms and 1 ms, wall, 20 blocks)"
     )
     assert result.describe() == shown
+    assert (result.ratio, result.ratio_low, result.ratio_high) == (None, None, None)
     result.assert_not_slower()
     with pytest.raises(AssertionError) as caught:
         result.assert_not_slower(strict=True)

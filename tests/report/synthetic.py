@@ -118,6 +118,8 @@ def _timing(
         ratio_high=1.0 if is_baseline else ratio * (1 + half),
         clock="cpu",
         disturbed=0.06,
+        launches=1,
+        confidence=0.95,
         calls=800,
         blocks=80,
         useful_flops=4 * pairs * case.spec.head_dim,
@@ -163,7 +165,7 @@ def checks_of(target: str, case: AttentionCase) -> Iterator[AgreementRecord]:
                     site="Y",
                     sizes=Sizes(batch_size=1, q_seq_len=case.q_seq_len, kv_seq_len=case.kv_seq_len),
                     max_bound_ratio=0.5 + 0.1 * luck,
-                    scale_error_proven=-1.0,
+                    scale_error_proven=None,
                 )
 
 

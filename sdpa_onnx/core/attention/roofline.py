@@ -90,19 +90,19 @@ def is_memory_bound(work: AttentionWork, ceilings: Ceilings) -> bool:
     return _memory_seconds(work, ceilings) > _compute_seconds(work, ceilings)
 
 
-def bound_by(work: AttentionWork, ceilings: Ceilings, *, host_seconds: float = -1.0) -> str:
+def bound_by(work: AttentionWork, ceilings: Ceilings, *, host_seconds: float | None = None) -> str:
     """Return the part of one call that takes longest: "products", "exponentials", "memory" or "host".
 
     Args:
         work: Operation counts of the call.
         ceilings: Peak rates of the machine.
-        host_seconds: Time of the call outside kernels, -1 if unknown.
+        host_seconds: Time of the call outside kernels, None if unknown.
     """
     parts = {
         "products": work.useful_flops / ceilings.gemm_flops_per_second,
         "exponentials": work.exps / ceilings.exps_per_second,
         "memory": _memory_seconds(work, ceilings),
-        "host": host_seconds,
+        **({} if host_seconds is None else {"host": host_seconds}),
     }
     return max(parts, key=lambda name: parts[name])
 

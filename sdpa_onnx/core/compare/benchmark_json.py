@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from sdpa_onnx.core.compare.benchmark_stats import round_stats
-from sdpa_onnx.core.records.records import SCHEMA, TimingRecord
+from sdpa_onnx.core.records.records import TimingRecord, in_current_schema
 from sdpa_onnx.core.records.timing_validity import impossible
 from sdpa_onnx.errors import RecordFormatError
 
@@ -187,13 +187,11 @@ def read_benchmark_json(data: bytes, *, where: str) -> BenchmarkJson:
         raise RecordFormatError(
             f"{where}: {error}.", hint="Use a file written by --benchmark-json, --benchmark-autosave or --sdpa-json."
         ) from error
-    found = [(entry.fullname, record) for entry in read.benchmarks for record in entry.extra_info.sdpa_onnx]
-    newer = next((record.schema for _, record in found if record.schema != SCHEMA), None)
-    if newer is not None:
-        raise RecordFormatError(
-            f"{where}: a record has schema {newer}, this version reads {SCHEMA}.",
-            hint="Read it with the version of sdpa_onnx that wrote it.",
-        )
+    found = [
+        (entry.fullname, in_current_schema(record, where=f"{where}: a"))
+        for entry in read.benchmarks
+        for record in entry.extra_info.sdpa_onnx
+    ]
     for place, record in found:
         if fault := impossible(record):
             raise RecordFormatError(f"{where}: in {place}, {fault}.")

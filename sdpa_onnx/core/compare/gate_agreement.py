@@ -25,6 +25,8 @@ _ORDER = (
 )
 _CONFORMITY = {Conformity.RIGHT: "ok", Conformity.WRONG: "wrong", Conformity.REFUSED: "refused"}
 _JUDGED = (AgreementRecord, ExportRecord, ConformanceRecord, SaturationRecord)
+# No output was judged. A refused feature of an operator is not among them: that is its behaviour.
+_NOT_JUDGED = (Outcome.UNSUPPORTED.value, "crashed", Outcome.FAILED.value)
 _RIGHT = (Verdict.OK.value, Verdict.ROUNDING_LEVEL.value)
 
 
@@ -95,17 +97,17 @@ def _compared(match: RecordMatch[RecordT]) -> GateRecord:
     return msgspec.structs.replace(row, amount=_amount(now))
 
 
-def _amount(record: BaseRecord) -> float:
-    """Largest error over its bound; -1 if nothing was judged or the error is not finite."""
-    found = record.max_bound_ratio if isinstance(record, AgreementRecord) else -1.0
-    return found if math.isfinite(found) and found > 0.0 else -1.0
+def _amount(record: BaseRecord) -> float | None:
+    """Largest error over its bound; None if nothing was judged or the error is not finite."""
+    found = record.max_bound_ratio if isinstance(record, AgreementRecord) else None
+    return found if found is not None and math.isfinite(found) and found > 0.0 else None
 
 
 def _verdict(was: str, now: str) -> GateVerdict:
+    if Outcome.SKIPPED.value in (was, now) or was == now in _NOT_JUDGED:
+        return GateVerdict.NOT_COMPARABLE  # two failures are no tie: no output was judged
     if was == now:
         return GateVerdict.SAME
-    if Outcome.SKIPPED.value in (was, now):
-        return GateVerdict.NOT_COMPARABLE
     return GateVerdict.REGRESSION if _rank(now) > _rank(was) else GateVerdict.BETTER
 
 
@@ -114,6 +116,8 @@ def _evidence(verdict: GateVerdict, was: str, now: str, record: BaseRecord) -> s
     match verdict:
         case GateVerdict.SAME:
             return f"{now} before and now." if not why or now in _RIGHT else f"{now} before and now: {why}"
+        case GateVerdict.NOT_COMPARABLE if was == now:
+            return f"Not comparable: {now} in BASE and in HEAD: {why or 'no reason recorded.'}"
         case GateVerdict.NOT_COMPARABLE:
             return f"Skipped in {'HEAD' if now == Outcome.SKIPPED.value else 'BASE'}: {why or 'no reason recorded.'}"
         case _:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import Outcome, RatioVerdict
 from sdpa_onnx.core.timing.paired import LOOKS, RatioEstimate
@@ -49,16 +50,17 @@ def paired_effect(head: TimingRecord) -> Effect | str:
     """Return the ratio of one interleaved comparison with BASE as its baseline, or the reason why there is none."""
     if head.outcome is not Outcome.OK:
         return head.reason or f"It is {head.outcome.value}."
-    if head.log_ratio_se < 0 or min(head.degrees, head.ratio) <= 0:
+    if head.ratio is None or head.log_ratio_se is None or head.degrees is None:
         return "The timing has no standard error."
+    launches = known(head.launches)
     return Effect(
         estimate=RatioEstimate(
             log_ratio=math.log(head.ratio),
             standard_error=head.log_ratio_se,
             degrees=head.degrees,
-            launches=head.launches,
+            launches=launches,
         ),
-        alpha=_alpha_of_look(head.launches),
+        alpha=_alpha_of_look(launches),
         is_noisy=head.verdict is RatioVerdict.NOISY,
     )
 
@@ -122,7 +124,7 @@ def _by_cpu_time(estimate: RatioEstimate, record: TimingRecord) -> RatioEstimate
     For one undisturbed thread both clocks show the same time (METHOD B.2). The difference between the two clocks in
     this record is added to the standard error.
     """
-    by_cpu = math.log(record.ratio_cpu)
+    by_cpu = math.log(known(record.ratio_cpu))
     difference = by_cpu - estimate.log_ratio
     return replace(estimate, log_ratio=by_cpu, standard_error=math.hypot(estimate.standard_error, difference))
 
@@ -151,7 +153,7 @@ def _unlike(
     other = [(name, values) for name, values in facts.items() if len(set(values)) > 1]
     if other:
         return f"{other[0][0]} differs: {other[0][1][0]}, now {other[0][1][1]}."
-    if base.clock != head.clock and min(base.ratio_cpu, head.ratio_cpu) <= 0:
+    if base.clock != head.clock and None in (base.ratio_cpu, head.ratio_cpu):
         return f"clock differs: {base.clock}, now {head.clock}, and a ratio by CPU time is not known for both runs."
     return ""
 

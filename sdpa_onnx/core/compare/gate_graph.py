@@ -27,12 +27,12 @@ _MOST_CHANGES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """Facts about one graph on one runtime; empty or -1 if unknown."""
+    """Facts about one graph on one runtime; empty or None if unknown."""
 
-    opset: int
+    opset: int | None
     version: str
     nodes: Mapping[str, int]
-    model_bytes: int
+    model_bytes: int | None
     ran: Mapping[str, int]
     expanded: Mapping[str, int]
     fused: Mapping[str, int]
@@ -79,7 +79,7 @@ def _facts(record: BaseRecord) -> _Facts:
     nodes = record.nodes if isinstance(record, ExportRecord) else getattr(record, "model_nodes", {})
     version = getattr(record, "runtime_version", "")
     return _Facts(
-        opset=record.opset, version=version, nodes=nodes, model_bytes=getattr(record, "model_bytes", -1), **counts
+        opset=record.opset, version=version, nodes=nodes, model_bytes=getattr(record, "model_bytes", None), **counts
     )
 
 
@@ -102,20 +102,21 @@ def _compared(of: BaseRecord, before: _Facts, now: _Facts, limits: GateLimits) -
         row,
         case="",
         spec=None,
-        past_seq_len=-1,
+        past_seq_len=None,
         sizes=Sizes(),
         inputs="",
         subject=Subject.ATTENTION,
         site="",
-        threads=0,
+        threads=None,
         amount=_amount(before, now),
     )  # the facts are the same for all sizes
 
 
-def _amount(before: _Facts, now: _Facts) -> float:
-    """Larger of the ratios of executed nodes and of file bytes to those before; -1 if neither is known."""
+def _amount(before: _Facts, now: _Facts) -> float | None:
+    """Larger of the ratios of executed nodes and of file bytes to those before; None if neither is known."""
     ran = sum(before.ran.values()), sum(now.ran.values())
-    return max((after / was for was, after in (ran, (before.model_bytes, now.model_bytes)) if was > 0), default=-1.0)
+    pairs = ran, (before.model_bytes, now.model_bytes)
+    return max((after / was for was, after in pairs if was and after is not None), default=None)
 
 
 def _worse(before: _Facts, now: _Facts, limits: GateLimits) -> Iterator[str]:
@@ -132,15 +133,16 @@ def _worse(before: _Facts, now: _Facts, limits: GateLimits) -> Iterator[str]:
     ran_before, ran_now = sum(before.ran.values()), sum(now.ran.values())
     if ran_before and ran_now > ran_before * (1 + limits.more_nodes):
         yield f"{_nodes(ran_now)} run, before {ran_before}: an increase of more than {percent(limits.more_nodes)}."
+    if not before.model_bytes or not now.model_bytes:
+        return
     more = now.model_bytes - before.model_bytes
-    is_known = before.model_bytes > 0 and now.model_bytes > 0
-    if is_known and more > limits.larger_file_bytes and more > limits.larger_file * before.model_bytes:
+    if more > limits.larger_file_bytes and more > limits.larger_file * before.model_bytes:
         yield f"The file has {now.model_bytes} bytes, before {before.model_bytes}."
 
 
 def _change_sentences(before: _Facts, now: _Facts) -> Iterator[str]:
     """Yield one sentence per change; these changes alone do not fail the gate."""
-    if before.opset != now.opset:
+    if before.opset and now.opset and before.opset != now.opset:
         yield f"Opset {before.opset} became {now.opset}."
     if before.version and now.version and before.version != now.version:
         yield f"{before.version} became {now.version}."

@@ -9,9 +9,10 @@ import msgspec
 
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gate_match import match_records
-from sdpa_onnx.core.compare.gate_row import gate_record, percent
+from sdpa_onnx.core.compare.gate_row import gate_record, percent, reason
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import Record, TimingRecord
+from sdpa_onnx.core.records.verdicts import Outcome
 
 __all__ = ["memory_gate"]
 
@@ -19,15 +20,27 @@ _MIB = 2**20
 
 
 def memory_gate(base: Sequence[Record], head: Sequence[Record], limits: GateLimits) -> Iterator[GateRecord]:
-    """Compare peak memory where both sides measured it; one gate record per timed arm."""
+    """Compare peak memory where a side measured it; one gate record per timed arm."""
     timed = ([record for record in side if isinstance(record, TimingRecord)] for side in (base, head))
     for match in match_records(*timed):
-        if match.pair is not None and min(record.peak_memory_bytes for record in match.pair) >= 0:
-            yield _compared(*match.pair, limits)
+        if match.pair is not None:
+            before, now = (record.peak_memory_bytes for record in match.pair)
+            if before is not None and now is not None:
+                yield _compared(match.pair[1], before, now, limits)
+            elif before is not None or now is not None:
+                yield from _not_measured(*match.pair)
 
 
-def _compared(base: TimingRecord, head: TimingRecord, limits: GateLimits) -> GateRecord:
-    before, now = base.peak_memory_bytes, head.peak_memory_bytes
+def _not_measured(base: TimingRecord, head: TimingRecord) -> Iterator[GateRecord]:
+    """The gate record if only one side has a peak because the other did not run."""
+    side, missing = ("BASE", base) if base.peak_memory_bytes is None else ("HEAD", head)
+    if missing.outcome is not Outcome.OK:
+        why = reason(missing) or "no reason was recorded."
+        evidence = f"Not comparable: the memory of {side} was not measured: {why}"
+        yield gate_record(Gate.MEMORY, GateVerdict.NOT_COMPARABLE, head, evidence=evidence)
+
+
+def _compared(head: TimingRecord, before: int, now: int, limits: GateLimits) -> GateRecord:
     verdict = GateVerdict.SAME
     if _is_more(before, now, limits):
         verdict = GateVerdict.REGRESSION

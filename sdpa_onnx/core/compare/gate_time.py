@@ -50,8 +50,8 @@ class TimeComparison:
 def paired_comparisons(timed: Sequence[tuple[TimingRecord, TimingRecord]]) -> Iterator[TimeComparison]:
     """Yield one question per pair of BASE and HEAD timed interleaved with BASE as the baseline."""
     for before, now in timed:
-        failed = before.outcome.is_failure and now.outcome is Outcome.OK
-        effect = f"BASE did not run: {before.reason}" if failed else paired_effect(now)
+        ran = before.outcome is Outcome.OK or now.outcome is not Outcome.OK
+        effect = paired_effect(now) if ran else f"BASE was not timed: {before.reason}"
         yield TimeComparison(of=now, effect=effect, beside=before)
 
 
@@ -109,10 +109,8 @@ def _p_value(effect: Effect, limits: GateLimits) -> float:
 
 
 def _without(one: TimeComparison, reason: str) -> GateRecord:
-    """Create the gate record for a comparison without a ratio."""
-    if one.beside is None:
-        return gate_record(Gate.TIME, GateVerdict.NOT_COMPARABLE, one.of, evidence=f"Not comparable: {reason}")
-    return gate_record(Gate.TIME, GateVerdict.UNDECIDED, one.of, evidence=reason)
+    """Create the gate record for a comparison without a ratio: what was not measured decides nothing."""
+    return gate_record(Gate.TIME, GateVerdict.NOT_COMPARABLE, one.of, evidence=f"Not comparable: {reason}")
 
 
 def _answered(one: TimeComparison, effect: Effect, p_value: float, comparisons: int, limits: GateLimits) -> GateRecord:
@@ -133,8 +131,8 @@ def _answered(one: TimeComparison, effect: Effect, p_value: float, comparisons: 
     row = gate_record(Gate.TIME, verdict, one.of, evidence=f"{_ratio_text(effect.estimate.ratio, low, high)} {text}")
     return msgspec.structs.replace(
         row,
-        base_seconds=one.beside.median_seconds if one.beside is not None else -1.0,
-        head_seconds=one.of.median_seconds if one.beside is not None else -1.0,
+        base_seconds=one.beside.median_seconds if one.beside is not None else None,
+        head_seconds=one.of.median_seconds if one.beside is not None else None,
         ratio=effect.estimate.ratio,
         ratio_low=low,
         ratio_high=high,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from sdpa_onnx.core.compare.change_points import ChangePoint, change_points
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Outcome, Record, TimingRecord
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.core.records.verdicts import RatioVerdict
@@ -135,7 +136,7 @@ def differences(before: RunHeader, after: RunHeader) -> list[str]:
 
 def _has_ratio(record: TimingRecord) -> bool:
     usable = record.outcome is Outcome.OK and record.verdict is not RatioVerdict.NOISY
-    return usable and record.arm != record.baseline and 0 < record.ratio_low <= record.ratio_high
+    return usable and record.arm != record.baseline and record.ratio is not None
 
 
 def _by_group(
@@ -186,14 +187,14 @@ def _series(runs: Sequence[tuple[StoredRun, Sequence[TimingRecord]]]) -> Iterato
 
 
 def _changes(series: HistorySeries, tried: int) -> tuple[ChangePoint, ...]:
-    values = [math.log(point.record.ratio) for point in series.points]
+    values = [math.log(known(point.record.ratio)) for point in series.points]
     errors = [_standard_error(point.record) for point in series.points]
     return tuple(change_points(values, errors, series=max(tried, 1)))
 
 
 def _standard_error(record: TimingRecord) -> float:
     """Standard error of the log ratio; for records of earlier versions it is computed from their interval."""
-    if record.log_ratio_se >= 0:
+    if record.log_ratio_se is not None:
         return record.log_ratio_se
-    quantile = NormalDist().inv_cdf((1.0 + record.confidence) / 2.0)
-    return math.log(record.ratio_high / record.ratio_low) / (2.0 * quantile)
+    quantile = NormalDist().inv_cdf((1.0 + known(record.confidence)) / 2.0)
+    return math.log(known(record.ratio_high) / known(record.ratio_low)) / (2.0 * quantile)

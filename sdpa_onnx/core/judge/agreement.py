@@ -46,7 +46,7 @@ class Agreement:
         verdict: WRONG if an element is outside its proven bound, is not finite without cause, or is finite
             where a NaN in the inputs must reach it; the other verdicts follow from sigma, see METHOD A.7.
         diagnosis: The evidence in one sentence.
-        max_abs_error: Largest |actual - oracle|.
+        max_abs_error: Largest |actual - oracle|; None if no element was compared, like the four below.
         max_bound_ratio: Largest |actual - oracle| / bound; above 1 is a proof.
         worst: (batch, head, query, column) of the largest bound ratio, or None.
         max_relative_error: Largest |actual - oracle| / |oracle|.
@@ -60,8 +60,8 @@ class Agreement:
         judged_rows: Rows judged; total_rows: rows of the output.
         scale_error_proven: Smallest relative error of the scale that these
             inputs and bounds can prove, to first order.
-        kappa: Root mean square of error / sigma over the elements judged statistically, -1 if there are none.
-        max_z: Largest |error| / sigma among them, -1 if there are none.
+        kappa: Root mean square of error / sigma over the elements judged statistically, None if there are none.
+        max_z: Largest |error| / sigma among them, None if there are none.
         statistical_rows: Rows judged statistically.
         findings: Mistakes that the score tests found; the one that explains most comes first.
         warnings: Limits of this result, each one sentence.
@@ -69,12 +69,12 @@ class Agreement:
 
     verdict: Verdict
     diagnosis: str
-    max_abs_error: float = 0.0
-    max_bound_ratio: float = 0.0
+    max_abs_error: float | None = None
+    max_bound_ratio: float | None = None
     worst: tuple[int, int, int, int] | None = None
-    max_relative_error: float = 0.0
-    max_ulp_error: float = 0.0
-    cosine: float = 1.0
+    max_relative_error: float | None = None
+    max_ulp_error: float | None = None
+    cosine: float | None = None
     mismatched: int = 0
     not_finite: int = 0
     swallowed: int = 0
@@ -83,8 +83,8 @@ class Agreement:
     judged_rows: int = 0
     total_rows: int = 0
     scale_error_proven: float = math.inf
-    kappa: float = -1.0
-    max_z: float = -1.0
+    kappa: float | None = None
+    max_z: float | None = None
     statistical_rows: int = 0
     findings: tuple[SizedMistake, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -116,12 +116,12 @@ def judge(expectation: Expectation, actual: Array) -> Agreement:
     return Agreement(
         verdict=verdict,
         diagnosis=_diagnosis(verdict, evidence, findings),
-        max_abs_error=_finite(evidence.max_abs_error),
-        max_bound_ratio=evidence.max_bound_ratio,
+        max_abs_error=_finite(evidence.max_abs_error) if evidence.judged else None,
+        max_bound_ratio=evidence.max_bound_ratio if evidence.judged else None,
         worst=evidence.worst,
-        max_relative_error=_finite(evidence.max_relative_error),
-        max_ulp_error=_finite(evidence.max_ulp_error),
-        cosine=evidence.dot / product if 0.0 < product < math.inf else 1.0,
+        max_relative_error=_finite(evidence.max_relative_error) if evidence.judged else None,
+        max_ulp_error=_finite(evidence.max_ulp_error) if evidence.judged else None,
+        cosine=evidence.dot / product if 0.0 < product < math.inf else None,
         mismatched=evidence.mismatched,
         not_finite=evidence.not_finite,
         swallowed=evidence.swallowed,
@@ -130,8 +130,8 @@ def judge(expectation: Expectation, actual: Array) -> Agreement:
         judged_rows=evidence.judged_rows,
         total_rows=math.prod(output.shape[:3]),
         scale_error_proven=evidence.scale_error_proven,
-        kappa=evidence.kappa,
-        max_z=evidence.max_z if evidence.deviations else -1.0,
+        kappa=evidence.kappa if evidence.deviations else None,
+        max_z=evidence.max_z if evidence.deviations else None,
         statistical_rows=evidence.statistical_rows,
         findings=findings,
         warnings=_warnings(evidence),

@@ -20,14 +20,15 @@ class FormRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="f
         dtype: Element type.
         arm: The form and what varies within it, such as `blocked/decomposed`.
         sizes: Sizes that it was timed at; none if its probes fail.
-        past_seq_len: Keys in the cache at these sizes; -1 without one.
+        past_seq_len: Keys in the cache at these sizes; None without one.
         workarounds: Names of the workarounds that it is written with.
         evidence: What fails without them, one sentence.
         verdict: Verdict of the probes; None if none was run.
-        probes: Number of probes.
+        probes: Number of probes; None if none was run.
         threads: Threads inside one operator.
-        median_seconds: Of one call, at these sizes; 0 if it was not timed.
-        ratio, ratio_low, ratio_high: This arm over the fastest (below 1 = faster), with its 95 % interval.
+        median_seconds: Of one call, at these sizes; None if it was not timed.
+        ratio, ratio_low, ratio_high: This arm over the fastest (below 1 = faster), with its 95 % interval;
+            None if it was not timed.
         chosen: Whether it is written at these sizes.
     """
 
@@ -35,14 +36,14 @@ class FormRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="f
     dtype: str = ""
     arm: str = ""
     sizes: Sizes = Sizes()
-    past_seq_len: int = -1
+    past_seq_len: int | None = None
     workarounds: tuple[str, ...] = ()
     evidence: str = ""
     verdict: Conformity | None = None
-    probes: int = 0
+    probes: int | None = None
     threads: int = 1
-    median_seconds: float = 0.0
-    ratio: float = 0.0
-    ratio_low: float = 0.0
-    ratio_high: float = 0.0
+    median_seconds: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
     chosen: bool = False

@@ -57,16 +57,16 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
         arm: Name of the arm, for timing.
         subject, site: What was judged, and its name; inputs: ladder step or probe; dtype: element type.
         spec, past_seq_len: As in `AgreementRecord`.
-        sizes: Sizes of the case. threads: Threads inside one operator; 0 if unknown.
+        sizes: Sizes of the case. threads: Threads inside one operator; None if unknown.
         base, head: Value of BASE and of HEAD, in a few words.
         evidence: Reason of the verdict, sentences.
-        ratio, ratio_low, ratio_high: Time of HEAD over BASE with the interval that decided; -1 if there is none.
-        confidence: Of that interval. margin: Allowed slow-down, as a share; -1 if none was requested.
-        p_value: Of a ratio of 1 + margin, corrected for all comparisons of the table; -1 if there is none.
-        base_seconds, head_seconds: Median of a call, if both were timed interleaved; else -1.
-        base_bytes, head_bytes: Peak memory above the loaded state; -1 if unknown.
+        ratio, ratio_low, ratio_high: Time of HEAD over BASE with the interval that decided; None if there is none.
+        confidence: Of that interval. margin: Allowed slow-down, as a share; None if none was requested.
+        p_value: Of a ratio of 1 + margin, corrected for all comparisons of the table; None if there is none.
+        base_seconds, head_seconds: Median of a call, if both were timed interleaved; else None.
+        base_bytes, head_bytes: Peak memory above the loaded state; None if unknown.
         amount: Size of the finding, in one number: for agreement the largest error over its limit, for a graph its
-            nodes that run or the bytes of its file over BASE's, whichever is more; -1 if unknown.
+            nodes that run or the bytes of its file over BASE's, whichever is more; None if unknown.
     """
 
     gate: Gate = Gate.AGREEMENT
@@ -77,23 +77,23 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
     inputs: str = ""
     dtype: str = ""
     spec: AttentionSpec | None = None
-    past_seq_len: int = -1
+    past_seq_len: int | None = None
     sizes: Sizes = Sizes()
-    threads: int = 0
+    threads: int | None = None
     base: str = ""
     head: str = ""
     evidence: str = ""
-    ratio: float = -1.0
-    ratio_low: float = -1.0
-    ratio_high: float = -1.0
-    confidence: float = -1.0
-    margin: float = -1.0
-    p_value: float = -1.0
-    base_seconds: float = -1.0
-    head_seconds: float = -1.0
-    base_bytes: int = -1
-    head_bytes: int = -1
-    amount: float = -1.0
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    confidence: float | None = None
+    margin: float | None = None
+    p_value: float | None = None
+    base_seconds: float | None = None
+    head_seconds: float | None = None
+    base_bytes: int | None = None
+    head_bytes: int | None = None
+    amount: float | None = None
 
     @property
     def fails(self) -> bool:

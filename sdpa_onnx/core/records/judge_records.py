@@ -23,12 +23,13 @@ class ConformanceRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind",
         dtype: Element type.
         verdict: See `Conformity`; None if the feature was skipped (see `reason`).
         path: "native" or "expanded"; "" if nothing ran.
-        path_nodes: Nodes that replace the operator, 1 if native, 0 if unknown.
+        path_nodes: Nodes that replace the operator, 1 if native, None if unknown.
         observed: Behaviour on a disputed point: zero, nan, mean-of-values, unmasked,
             upper-left, past, bottom-right, ...; "" if nothing is disputed.
         reading: The dated interpretation of the operator's text that this follows; "" if none is known.
         diagnosis: The evidence in one sentence, with the named fault if one matches.
-        max_abs_error: Largest |actual - oracle| over all outputs and cases of the feature.
+        max_abs_error: Largest |actual - oracle| over all outputs and cases of the feature;
+            None if no verdict was reached, like the next three.
         max_bound_ratio: Largest error over its proven bound.
         cases: Number of cases run; wrong_cases: number of wrong cases.
         repeat: Command that runs this row again.
@@ -41,14 +42,14 @@ class ConformanceRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind",
     dtype: str = ""
     verdict: Conformity | None = None
     path: str = ""
-    path_nodes: int = 0
+    path_nodes: int | None = None
     observed: str = ""
     reading: str = ""
     diagnosis: str = ""
-    max_abs_error: float = 0.0
-    max_bound_ratio: float = 0.0
-    cases: int = 0
-    wrong_cases: int = 0
+    max_abs_error: float | None = None
+    max_bound_ratio: float | None = None
+    cases: int | None = None
+    wrong_cases: int | None = None
     repeat: str = ""
 
 
@@ -86,9 +87,10 @@ class LocatedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
         op_type: Its operator.
         value: The output with the error.
         verdict: WRONG if the error is proven, SUSPICIOUS if it exceeds the rule for single nodes.
-        max_abs_error: Largest error beyond its limit; allowed: that limit.
+        max_abs_error: Largest error beyond its limit; allowed: that limit; None if no node was found.
         group: Nodes that are wrong only together, in graph order.
-        judged, not_judged: Number of nodes that were judged by themselves, and that could not be.
+        judged, not_judged: Number of nodes that were judged by themselves, and that could not be;
+            None if the search failed.
         diagnosis: The finding in words.
     """
 
@@ -100,9 +102,9 @@ class LocatedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
     op_type: str = ""
     value: str = ""
     verdict: Verdict | None = None
-    max_abs_error: float = 0.0
-    allowed: float = 0.0
+    max_abs_error: float | None = None
+    allowed: float | None = None
     group: tuple[str, ...] = ()
-    judged: int = 0
-    not_judged: int = 0
+    judged: int | None = None
+    not_judged: int | None = None
     diagnosis: str = ""

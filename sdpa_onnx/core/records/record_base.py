@@ -1,16 +1,35 @@
-"""The fields that every record has, and the sizes that tables group by. Reads and writes no file."""
+"""The fields that every record has, and the sizes that tables group by. Reads and writes no file.
+
+A figure that is not known is None, in every record; a record that failed has no figures.
+"""
+
+from typing import TypeVar
 
 import msgspec
 
 from sdpa_onnx.core.records.verdicts import Outcome
 
-__all__ = ["SCHEMA", "BaseRecord", "Sizes"]
+__all__ = ["SCHEMA", "BaseRecord", "Sizes", "known"]
 
-SCHEMA = 1
+# Twin: earlier_schema.py, which reads records of schema 1.
+SCHEMA = 2
+
+_Figure = TypeVar("_Figure")
 
 
-class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields that every record has.
+def known(figure: _Figure | None) -> _Figure:
+    """A figure that every record of its outcome has, such as the median of a timing that is OK.
+
+    Raises:
+        ValueError: If it is None.
+    """
+    if figure is None:
+        raise ValueError("A record without figures was read as one that has them.")
+    return figure
+
+
+class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+    """Fields that every record has. Its repr omits what is not known.
 
     Args:
         schema: Version of this format.
@@ -21,7 +40,7 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         case: Case id or target name, for people.
         target: What was exported or read: a use, `sdpa`, a class or a file.
         form: Graph form: decomposed or attention; "" if there is none (torch).
-        opset: Operator-set version; 0 if there is none.
+        opset: Operator-set version; None if there is none.
         runtime: Runtime name; "" if none ran.
         outcome: See `Outcome`.
         reason: Why it is not OK; "" if it is.
@@ -35,7 +54,7 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     case: str = ""
     target: str = ""
     form: str = ""
-    opset: int = 0
+    opset: int | None = None
     runtime: str = ""
     outcome: Outcome = Outcome.OK
     reason: str = ""
@@ -43,10 +62,10 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """The sizes of a case that charts and tables group by; -1 = not applicable."""
+    """The sizes of a case that charts and tables group by; None = not applicable."""
 
-    batch_size: int = -1
-    q_seq_len: int = -1
-    kv_seq_len: int = -1
-    head_dim: int = -1
-    q_num_heads: int = -1
+    batch_size: int | None = None
+    q_seq_len: int | None = None
+    kv_seq_len: int | None = None
+    head_dim: int | None = None
+    q_num_heads: int | None = None

@@ -1,17 +1,18 @@
 """The records of a run, one per line of JSON, each with its schema, kind and outcome.
 
-Names contain the units; an unknown value has a reason and is never NaN. Does not
+Names contain the units; an unknown value is None and has a reason. Does not
 read or write files: the store does.
 """
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.core.attention.spec import AttentionSpec, parse_case_id
 from sdpa_onnx.core.records.baked import BakedAxis, BakedSetting
+from sdpa_onnx.core.records.earlier_schema import EARLIER_SCHEMA, without_placeholders
 from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.core.records.gate_records import GateRecord
 from sdpa_onnx.core.records.judge_records import ConformanceRecord, LocatedRecord, PlantedRecord
@@ -47,6 +48,7 @@ __all__ = [
     "Verdict",
     "decode_record",
     "encode_record",
+    "in_current_schema",
     "outcome_of_error",
     "require_finite",
 ]
@@ -57,27 +59,27 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
 
     Args:
         spec, past_seq_len: What the case computes and the keys in its cache, if it is one attention by itself;
-            None and -1 for a larger model.
+            None for a larger model.
         subject: What is judged; site: its name, "" if the model failed.
         sizes: Sizes it was judged at.
         dtype: Element type.
         precision: The declared arithmetic.
         verdict: The verdict of the judge, or None if nothing was judged.
-        max_abs_error: Largest |actual - oracle|.
+        max_abs_error: Largest |actual - oracle|; None if nothing was judged, like all figures.
         max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a
             fault. For an output of the model it is the error over its limit.
         not_finite: Elements that are NaN or infinite without cause; they have no ratio.
         kappa: Root mean square of error / sigma over the elements judged statistically; at most about 1
-            if the declared arithmetic ran; -1 if none was.
-        max_z: Largest |error| / sigma among them; -1 if none was.
+            if the declared arithmetic ran; None if none was.
+        max_z: Largest |error| / sigma among them; None if none was.
         max_relative_error, max_ulp_error, cosine: Printed for comparison, never decide.
         diagnosis: The evidence, one sentence.
         inputs: Ladder step, probe or sizes of the inputs.
-        spread: Standard deviation of the logits, or -1 if the module's own.
+        spread: Standard deviation of the logits, or None if the module's own.
         seed: Seed of the inputs.
         judged_rows, total_rows: Number of rows (batch, head, query) judged and present.
         scale_error_proven: Smallest relative error of the scale that this
-            judgement proves wrong (METHOD A), or -1 if not computed.
+            judgement proves wrong (METHOD A), or None if not computed.
         ran: Operator types that ran, with their node counts.
         expanded: Operators that the runtime replaced by their body, with the number of nodes of each.
         fused: Operators that ran and are not in the model, with their node counts.
@@ -87,28 +89,28 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     """
 
     spec: AttentionSpec | None = None
-    past_seq_len: int = -1
+    past_seq_len: int | None = None
     subject: Subject = Subject.ATTENTION
     site: str = ""
     sizes: Sizes = Sizes()
     dtype: str = ""
     precision: str = ""
     verdict: Verdict | None = None
-    max_abs_error: float = 0.0
-    max_bound_ratio: float = 0.0
-    not_finite: int = 0
-    max_relative_error: float = 0.0
-    max_ulp_error: float = 0.0
-    cosine: float = 1.0
+    max_abs_error: float | None = None
+    max_bound_ratio: float | None = None
+    not_finite: int | None = None
+    max_relative_error: float | None = None
+    max_ulp_error: float | None = None
+    cosine: float | None = None
     diagnosis: str = ""
     inputs: str = ""
-    spread: float = -1.0
+    spread: float | None = None
     seed: int = 0
-    judged_rows: int = 0
-    total_rows: int = 0
-    scale_error_proven: float = -1.0
-    kappa: float = -1.0
-    max_z: float = -1.0
+    judged_rows: int | None = None
+    total_rows: int | None = None
+    scale_error_proven: float | None = None
+    kappa: float | None = None
+    max_z: float | None = None
     ran: dict[str, int] = msgspec.field(default_factory=dict)
     expanded: dict[str, int] = msgspec.field(default_factory=dict)
     fused: dict[str, int] = msgspec.field(default_factory=dict)
@@ -124,9 +126,9 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
         limits: The sizes that they may have, with the values at the edges that were run.
         baked: Axes that were found fixed.
         settings: Settings of attentions that were found fixed.
-        sizes_tried: Number of untraced sizes that were run.
+        sizes_tried: Number of untraced sizes that were run; None if unknown.
         nodes: Nodes per operator type as saved.
-        seconds: Wall time of the export.
+        seconds: Wall time of the export; None if nothing was exported.
         model: File or content hash.
     """
 
@@ -134,9 +136,9 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     limits: tuple[AxisLimit, ...] = ()
     baked: tuple[BakedAxis, ...] = ()
     settings: tuple[BakedSetting, ...] = ()
-    sizes_tried: int = 0
+    sizes_tried: int | None = None
     nodes: dict[str, int] = msgspec.field(default_factory=dict)
-    seconds: float = 0.0
+    seconds: float | None = None
     model: str = ""
 
 
@@ -152,7 +154,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         baked: Axes of the graph that were found fixed by running it.
         static_axes: Batch and sequence axes that the file declares fixed, each one clause.
         scale_doubt: Why the scale may belong to one length only; "" without doubt.
-        sizes_tried: Size sets that were run; 0 if none was.
+        sizes_tried: Size sets that were run; None if none was.
         converted_to: The form that `convert` wrote; "" if it stays unchanged.
     """
 
@@ -164,7 +166,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     baked: tuple[BakedAxis, ...] = ()
     static_axes: tuple[str, ...] = ()
     scale_doubt: str = ""
-    sizes_tried: int = 0
+    sizes_tried: int | None = None
     converted_to: str = ""
 
 
@@ -196,22 +198,22 @@ class SaturationRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", 
 
     Args:
         scale_rule: "none", "1/sqrt(d_k)" or "1/d_k".
-        head_dim: d_k.
+        head_dim: d_k; None if the cell failed before it was known, like the next.
         kv_seq_len: Keys of a row.
         sigma: Standard deviation of the components of query and key.
         dtype: Element type of the weights measured.
-        rows: Rows measured, over all draws.
-        draws: Independent draws of the keys.
+        rows: Rows measured, over all draws; None if the cell failed.
+        draws: Independent draws of the keys; None if the cell failed.
         measures: Name -> measured and predicted; names are those of `core.saturation.measures`.
     """
 
     scale_rule: str = ""
-    head_dim: int = 0
-    kv_seq_len: int = 0
-    sigma: float = 1.0
+    head_dim: int | None = None
+    kv_seq_len: int | None = None
+    sigma: float | None = None
     dtype: str = ""
-    rows: int = 0
-    draws: int = 0
+    rows: int | None = None
+    draws: int | None = None
     measures: dict[str, MeasuredValue] = msgspec.field(default_factory=dict)
 
 
@@ -228,6 +230,9 @@ Record = (
     | FormRecord
     | GateRecord
 )
+
+
+_AnyRecord = TypeVar("_AnyRecord", bound=BaseRecord)
 
 
 def encode_record(record: Record) -> bytes:
@@ -263,14 +268,25 @@ def decode_record(line: bytes, *, where: str) -> Record:
         raise RecordFormatError(f"{where}: Invalid UTF-8 encoded string.") from error
     except RecursionError as error:
         raise RecordFormatError(f"{where}: it is nested too deeply.") from error
-    if record.schema != SCHEMA:
-        raise RecordFormatError(
-            f"{where}: the record has schema {record.schema}, this version reads {SCHEMA}.",
-            hint="Read it with the version of sdpa_onnx that wrote it.",
-        )
-    record = _completed(record, msgspec.json.decode(line, type=_LaterFields))
+    record = _completed(in_current_schema(record, where=f"{where}: the"), msgspec.json.decode(line, type=_LaterFields))
     if isinstance(record, TimingRecord) and (fault := impossible(record)):
         raise RecordFormatError(f"{where}: {fault}.")
+    return record
+
+
+def in_current_schema(record: _AnyRecord, *, where: str) -> _AnyRecord:
+    """A record as read, in the current schema: earlier ones have numbers where a figure is unknown.
+
+    Raises:
+        RecordFormatError: If its schema is neither current nor earlier; starts with `where`.
+    """
+    if record.schema == EARLIER_SCHEMA:
+        return msgspec.structs.replace(without_placeholders(record), schema=SCHEMA)
+    if record.schema != SCHEMA:
+        raise RecordFormatError(
+            f"{where} record has schema {record.schema}, this version reads {EARLIER_SCHEMA} and {SCHEMA}.",
+            hint="Read it with the version of sdpa_onnx that wrote it.",
+        )
     return record
 
 
@@ -289,7 +305,7 @@ def _completed(record: Record, later: _LaterFields) -> Record:
     if later.spec is msgspec.UNSET and isinstance(record, AgreementRecord | TimingRecord | GateRecord):
         case = parse_case_id(record.case)
         if case is not None:
-            past = case.past_seq_len if case.spec.has_past else -1
+            past = case.past_seq_len if case.spec.has_past else None
             record = msgspec.structs.replace(record, spec=case.spec, past_seq_len=past)
     return record
 

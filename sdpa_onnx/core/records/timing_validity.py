@@ -13,18 +13,19 @@ __all__ = ["impossible"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limits:
-    """Range of a figure: least and most included, or the number that means "unknown"."""
+    """Range of a figure: least and most included; a timed arm may lack it only if it is optional."""
 
     least: float
     most: float
-    unknown: float | None = None
+    is_optional: bool = False
 
-    def fault(self, value: float) -> str:
-        """Why a value is impossible, or ""."""
-        if self.least <= value <= self.most or value == self.unknown:
+    def fault(self, value: float | None) -> str:
+        """Why a value is impossible, as the end of a sentence, or ""."""
+        if value is None:
+            return "" if self.is_optional else "is missing"
+        if self.least <= value <= self.most:
             return ""
-        unknown = "" if self.unknown is None else f" nor {self.unknown:g}"
-        return f"not between {self.least:g} and {self.most:g}{unknown}"
+        return f"{value:g} is not between {self.least:g} and {self.most:g}"
 
 
 # Two arms compute the same attention: a factor above a million is an error in the file.
@@ -41,17 +42,18 @@ _MOST_DEGREES = 1e9
 _MOST_COUNT = 1e12
 
 _RATIO = _Limits(least=_LEAST_RATIO, most=_MOST_RATIO)
-_CLOCK_RATIO = _Limits(least=_LEAST_RATIO, most=_MOST_RATIO, unknown=-1)
+_CLOCK_RATIO = _Limits(least=_LEAST_RATIO, most=_MOST_RATIO, is_optional=True)
 _INTERVAL_LIMIT = _Limits(least=_LEAST_LIMIT, most=_MOST_LIMIT)
-_SECONDS = _Limits(least=_LEAST_SECONDS, most=_MOST_SECONDS, unknown=0)
-_OTHER_SECONDS = _Limits(least=0, most=_MOST_SECONDS, unknown=-1)
+_SECONDS = _Limits(least=_LEAST_SECONDS, most=_MOST_SECONDS)
+_OTHER_SECONDS = _Limits(least=0, most=_MOST_SECONDS, is_optional=True)
 _COUNT = _Limits(least=1, most=_MOST_COUNT)
-_MEASURED = _Limits(least=1, most=_MOST_COUNT, unknown=0)
+_MEASURED = _Limits(least=1, most=_MOST_COUNT, is_optional=True)
 _SHARE = _Limits(least=0, most=1)
-_OTHER_SHARE = _Limits(least=0, most=_MOST_LIMIT, unknown=-1)
+_OTHER_SHARE = _Limits(least=0, most=_MOST_LIMIT, is_optional=True)
 
 _NUMBERS = {
-    **dict.fromkeys(("median_seconds", "median_low", "median_high", "wall_min_seconds"), _SECONDS),
+    **dict.fromkeys(("median_seconds", "median_low", "median_high"), _SECONDS),
+    "wall_min_seconds": _Limits(least=_LEAST_SECONDS, most=_MOST_SECONDS, is_optional=True),
     **dict.fromkeys(("create_seconds", "first_seconds", "new_length_seconds", "idle_seconds"), _OTHER_SECONDS),
     **dict.fromkeys(("kernel_seconds", "host_seconds"), _OTHER_SECONDS),
     "ratio": _RATIO,
@@ -61,30 +63,33 @@ _NUMBERS = {
     **dict.fromkeys(("calls", "blocks"), _MEASURED),
     "disturbed": _SHARE,
     "confidence": _Limits(least=_LEAST_CONFIDENCE, most=_MOST_CONFIDENCE),
-    "log_ratio_se": _Limits(least=_LEAST_LOG_SE, most=_MOST_LOG_SE, unknown=-1),
-    "degrees": _Limits(least=1, most=_MOST_DEGREES, unknown=-1),
-    "between_sd": _Limits(least=0, most=_MOST_LOG_SE, unknown=-1),
+    "log_ratio_se": _Limits(least=_LEAST_LOG_SE, most=_MOST_LOG_SE, is_optional=True),
+    "degrees": _Limits(least=1, most=_MOST_DEGREES, is_optional=True),
+    "between_sd": _Limits(least=0, most=_MOST_LOG_SE, is_optional=True),
     **dict.fromkeys(("detectable", "roof_share"), _OTHER_SHARE),
 }
 _CHOICES = {"clock": ("wall", "cpu"), "cache": ("warm", "cold")}
 
 
 def impossible(record: TimingRecord) -> str:
-    """Why a timing is impossible, with the field; "" if it is possible. A record that is not OK has no figures.
+    """Why a timing is impossible, with the field; "" if it is possible.
+
+    A record that is not OK has no figures. An arm that is OK and was not timed, only loaded, has no median.
 
     Example:
-        >>> impossible(TimingRecord(outcome=Outcome.FAILED, ratio=0.0))
-        ''
+        >>> impossible(TimingRecord(median_seconds=1.0))
+        'the median_low is missing'
     """
     if record.outcome is not Outcome.OK:
         return ""
     for name, limits in _NUMBERS.items():
         value = getattr(record, name)
-        if fault := limits.fault(value):
-            return f"the {name} {value:g} is {fault}"
+        is_needed = record.median_seconds is not None
+        if (value is not None or is_needed) and (fault := limits.fault(value)):
+            return f"the {name} {fault}"
     for name, choices in _CHOICES.items():
         if (value := getattr(record, name)) not in choices:
             return f"the {name} {value[:20]!r} is neither {choices[0]} nor {choices[1]}"
-    if record.ratio_low > record.ratio_high:
+    if record.ratio_low is not None and record.ratio_high is not None and record.ratio_low > record.ratio_high:
         return f"the ratio_low {record.ratio_low:g} is above the ratio_high {record.ratio_high:g}"
     return ""

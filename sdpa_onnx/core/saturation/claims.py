@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sdpa_onnx.core.attention.spec import ScaleRule
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import MeasuredValue, Outcome, SaturationRecord
 from sdpa_onnx.core.saturation.measures import LIMIT_Z, MeasureName
 
@@ -62,7 +63,7 @@ def claims(records: Sequence[SaturationRecord]) -> list[str]:
             f"{len(records) - len(valid)} of {len(records)} cells are incomplete or outside their bound or "
             "prediction, and are not used below."
         )
-    inputs: dict[tuple[str, float, str], list[SaturationRecord]] = {}
+    inputs: dict[tuple[str, float | None, str], list[SaturationRecord]] = {}
     for record in valid:
         inputs.setdefault((record.target, record.sigma, record.dtype), []).append(record)
     for group in inputs.values():
@@ -83,9 +84,10 @@ def _is_valid(record: SaturationRecord) -> bool:
 def _inputs_sentence(group: Sequence[SaturationRecord]) -> str:
     first = group[0]
     what = "Independent components of query and key" if first.target == "sdpa" else f"Query and key of {first.target}"
+    head_dims, lengths = [known(one.head_dim) for one in group], [known(one.kv_seq_len) for one in group]
     return (
-        f"{what}, sigma^2 = {_text(first.sigma**2)}, {first.dtype}: d_k {_span([one.head_dim for one in group])}, "
-        f"length {_span([one.kv_seq_len for one in group])}."
+        f"{what}, sigma^2 = {_text(known(first.sigma) ** 2)}, {first.dtype}: d_k {_span(head_dims)}, "
+        f"length {_span(lengths)}."
     )
 
 
@@ -94,7 +96,7 @@ def _variance(group: Sequence[SaturationRecord]) -> str:
     ratios = [(record, _over(record.measures[MeasureName.PRODUCT_VARIANCE], record)) for record in group]
     off = [record for record, (ratio, error) in ratios if abs(ratio - 1.0) > LIMIT_Z * error]
     values, errors = [one[0] for _, one in ratios], [one[1] for _, one in ratios]
-    is_unit = math.isclose(group[0].sigma, 1.0)
+    is_unit = math.isclose(known(group[0].sigma), 1.0)
     unit = "d_k" if is_unit else "d_k sigma^4"
     measured = (
         f"the mean square of q.k is {_range(values)} times {unit}, with standard errors up to {_text(max(errors))}"
@@ -113,7 +115,7 @@ def _variance(group: Sequence[SaturationRecord]) -> str:
 
 def _over(variance: MeasuredValue, record: SaturationRecord) -> tuple[float, float]:
     """Return the variance over d_k sigma^4, and its standard error."""
-    unit = record.head_dim * record.sigma**4
+    unit = known(record.head_dim) * known(record.sigma) ** 4
     return variance.value / unit, (variance.standard_error or 0.0) / unit
 
 
@@ -160,8 +162,9 @@ def _gradients_median(pairs: Sequence[_Pair]) -> str:
     """Find for each length from which d_k on the median gradient is smaller without the scale."""
     parts = []
     name = MeasureName.QUERY_GRADIENT_MEDIAN
-    for length in sorted({pair.plain.kv_seq_len for pair in pairs}):
-        row = sorted((pair for pair in pairs if pair.plain.kv_seq_len == length), key=lambda pair: pair.plain.head_dim)
+    for length in sorted({known(pair.plain.kv_seq_len) for pair in pairs}):
+        row = [pair for pair in pairs if pair.plain.kv_seq_len == length]
+        row.sort(key=lambda pair: known(pair.plain.head_dim))
         smaller = [pair for pair in row if pair.difference(name) < 0]
         larger = [pair for pair in row if pair.difference(name) > 0]
         ranges = [f"larger up to {_width(larger[-1])} ({_times(larger[-1], name)})"] if larger else []

@@ -11,7 +11,7 @@ from sdpa_onnx.core.compare.gate_row import percent
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, plain, site_in_words, usual_factors
-from sdpa_onnx.report.text.number_text import count, duration, ratio_text
+from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, duration, ratio_text
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.workflows.expected.known_findings import KnownFinding, SortedFindings
 
@@ -106,7 +106,7 @@ class _Group:
 
 def _groups(report: GateReport) -> list[_Group]:
     """Group rows with the same finding, the worst first: all that changed, and unchanged times if they are few."""
-    timed = [row for row in report.rows if row.ratio > 0]
+    timed = [row for row in report.rows if row.ratio is not None]
     shown = {id(row) for row in timed} if len(timed) <= _MOST_TIMES else set()
     found: dict[tuple[object, ...], list[GateRecord]] = {}
     for row in report.rows:
@@ -133,7 +133,7 @@ def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
     """
     runs = row.arm if row.arm not in ("", "HEAD") else row.runtime
     opset = f"opset {row.opset}" if row.opset and not row.arm else ""
-    threads = f"{row.threads} threads" if row.threads > 1 else ""
+    threads = f"{row.threads} threads" if (row.threads or 1) > 1 else ""
     case = case_in_words(_sized(row), usual)
     parts = (runs, row.target, case, row.form if not row.arm else "", opset, site_in_words(row), row.inputs, threads)
     return plain(", ".join(dict.fromkeys(part for part in parts if part)))
@@ -168,7 +168,7 @@ def summary(report: GateReport) -> str:
     """The comparison in one sentence."""
     checks = count(len(report.rows), "check")
     tally = Counter(verdict_label(report, row) for row in report.rows)
-    margin = f" of {percent(max((row.margin for row in report.rows), default=0.0))}"
+    margin = f" of {percent(max((row.margin or 0.0 for row in report.rows), default=0.0))}"
     failing = report.failing
     if failing:
         first = failing[0]
@@ -213,9 +213,14 @@ def verdict_label(report: GateReport, row: GateRecord) -> str:
     """The verdict of a row as it is printed."""
     if row.fails and report.why(row) is not None:
         return "known"
-    within = row.gate is Gate.TIME and row.word is GateVerdict.WORSE and 0 < row.ratio_high <= 1 + row.margin
+    within = row.gate is Gate.TIME and row.word is GateVerdict.WORSE and _is_within(row)
     word = _WITHIN if within else _WORDS.get(row.word, row.word.value)
     return f"{word} (strict)" if row.fails and row.word is not GateVerdict.REGRESSION else word
+
+
+def _is_within(row: GateRecord) -> bool:
+    """Whether the whole interval of the ratio is within the margin."""
+    return row.ratio_high is not None and row.margin is not None and row.ratio_high <= 1 + row.margin
 
 
 def changed_table(report: GateReport, *, most: int) -> Table | None:
@@ -303,11 +308,8 @@ def _evidence(report: GateReport, group: _Group, usual: CommonFactors) -> tuple[
 
 def _before_and_now(row: GateRecord) -> tuple[str, str, str]:
     """The values of BASE and HEAD, and their ratio if there is one."""
-    if row.gate is Gate.MEMORY and row.base_bytes > 0:
+    if row.gate is Gate.MEMORY and row.base_bytes and row.head_bytes is not None:
         return row.base, row.head, f"{row.head_bytes / row.base_bytes:.2f}"
-    if row.ratio < 0:
-        return row.base or "-", row.head or "-", "-"
-    ratio = ratio_text(row.ratio, row.ratio_low, row.ratio_high)
-    if row.base_seconds <= 0 or row.head_seconds <= 0:
-        return "-", "-", ratio
-    return duration(row.base_seconds), duration(row.head_seconds), ratio
+    if row.ratio is None:
+        return row.base or NOT_KNOWN, row.head or NOT_KNOWN, NOT_KNOWN
+    return duration(row.base_seconds), duration(row.head_seconds), ratio_text(row.ratio, row.ratio_low, row.ratio_high)

@@ -6,6 +6,7 @@ Each machine and reference has one chart; the texts come from history_text.py.
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.compare.history import History, HistoryGroup, HistorySeries
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.report.compare.history_text import case_words, group_words, marks
 from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, in_rows
 from sdpa_onnx.report.text.escape_control import escape_control
@@ -81,9 +82,9 @@ def _rows(found: list[HistorySeries]) -> list[dict[str, str | float | bool]]:
         {
             "arm": series_name(series.newest),
             "x": point.run + _SIDE_STEP * (number - middle),
-            "y": point.record.ratio,
-            "low": point.record.ratio_low,
-            "high": point.record.ratio_high,
+            "y": known(point.record.ratio),
+            "low": known(point.record.ratio_low),
+            "high": known(point.record.ratio_high),
             "changed": index in {change.index for change in series.changes},
         }
         for number, series in enumerate(found)

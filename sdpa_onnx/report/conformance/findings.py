@@ -64,9 +64,9 @@ def _readings_sentence(run: ConformanceRun, runtime: str) -> list[str]:
 
 def _expanded(rows: list[ConformanceRecord]) -> list[str]:
     """Operators without a kernel in the runtime: Attention at opset 25 is expanded into 59 nodes in 70 rows."""
-    groups: dict[tuple[str, int], list[int]] = {}
+    groups: dict[tuple[str, int | None], list[int]] = {}
     for record in rows:
-        if record.path == "expanded":
+        if record.path == "expanded" and record.path_nodes is not None:
             groups.setdefault((record.operator, record.opset), []).append(record.path_nodes)
     sentences = []
     for (operator, opset), nodes in groups.items():

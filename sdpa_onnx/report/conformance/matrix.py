@@ -102,7 +102,7 @@ def by_runtime(records: Sequence[ConformanceRecord], runtimes: Sequence[str]) ->
 def _places(records: Sequence[ConformanceRecord]) -> list[tuple[str, ...]]:
     operators = list(dict.fromkeys(record.operator for record in records))
     dtypes = list(dict.fromkeys(record.dtype for record in records))
-    ordered = sorted({(operators.index(one.operator), one.opset, dtypes.index(one.dtype)) for one in records})
+    ordered = sorted({(operators.index(one.operator), one.opset or 0, dtypes.index(one.dtype)) for one in records})
     return [(operators[operator], str(opset or ""), dtypes[dtype]) for operator, opset, dtype in ordered]
 
 

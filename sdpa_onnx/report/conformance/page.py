@@ -15,7 +15,7 @@ from sdpa_onnx.core.records.records import ConformanceRecord
 from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.report.conformance.findings import conformance_findings, refusals
 from sdpa_onnx.report.conformance.matrix import MARK_WORDS, mark_of
-from sdpa_onnx.report.conformance.page_matrix import matrix_context, ran_words
+from sdpa_onnx.report.conformance.page_matrix import matrix_context
 from sdpa_onnx.report.conformance.run import (
     SKIPPED,
     ConformanceFinding,
@@ -25,6 +25,7 @@ from sdpa_onnx.report.conformance.run import (
     known_outcome,
     place,
     places,
+    ran_words,
     verdict_word,
 )
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from sdpa_onnx.core.records.records import ConformanceRecord
 from sdpa_onnx.report.conformance.matrix import Cell, Mark, MatrixRow, by_place_and_runtime, mark_of
-from sdpa_onnx.report.conformance.run import ConformanceRun, evidence, place, verdict_word
+from sdpa_onnx.report.conformance.run import ConformanceRun, evidence, place, ran_words, verdict_word
 
-__all__ = ["matrix_context", "ran_words"]
+__all__ = ["matrix_context"]
 
 Column = tuple[str, ...]
 
@@ -42,11 +42,6 @@ def matrix_context(run: ConformanceRun, targets: Mapping[int, str]) -> dict[str,
             for name, rows in groups
         ],
     }
-
-
-def ran_words(record: ConformanceRecord) -> str:
-    """How the operator ran: native, or expanded into a number of nodes."""
-    return f"{record.path} into {record.path_nodes} nodes" if record.path == "expanded" else record.path
 
 
 def _row(row: MatrixRow, edges: Sequence[bool], targets: Mapping[int, str]) -> dict[str, Any]:

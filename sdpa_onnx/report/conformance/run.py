@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import ConformanceRecord
 from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.report.text.labels import plain
@@ -23,6 +24,7 @@ __all__ = [
     "known_outcome",
     "place",
     "places",
+    "ran_words",
     "verdict_word",
 ]
 
@@ -97,12 +99,17 @@ def findings_of(run: ConformanceRun, verdict: Conformity) -> list[ConformanceFin
 
 def _share(finding: ConformanceFinding) -> float:
     """Share of the cases that are wrong."""
-    cases = sum(row.cases for row in finding.rows)
-    return sum(row.wrong_cases for row in finding.rows) / cases if cases else 0.0
+    cases = sum(row.cases or 0 for row in finding.rows)
+    return sum(row.wrong_cases or 0 for row in finding.rows) / cases if cases else 0.0
 
 
 def _size(finding: ConformanceFinding) -> float:
-    ratio = finding.worst.max_bound_ratio
+    return _bound_ratio(finding.worst)
+
+
+def _bound_ratio(record: ConformanceRecord) -> float:
+    """Largest error over its bound, for sorting; 0 if nothing was judged."""
+    ratio = record.max_bound_ratio or 0.0
     return math.inf if math.isnan(ratio) else ratio
 
 
@@ -121,6 +128,13 @@ def place(record: ConformanceRecord) -> str:
     return " ".join(str(part) for part in (record.operator, record.opset or "", record.dtype) if part)
 
 
+def ran_words(record: ConformanceRecord) -> str:
+    """How the operator ran: native, or expanded into a number of nodes; "" if that is not known."""
+    if record.path != "expanded" or record.path_nodes is None:
+        return record.path
+    return f"{record.path} into {record.path_nodes} nodes"
+
+
 def places(records: Iterable[ConformanceRecord]) -> str:
     """Several places, shortened: Attention 23 float32, float16; Attention 24 float32."""
     found: dict[str, dict[str, None]] = {}
@@ -133,10 +147,10 @@ def places(records: Iterable[ConformanceRecord]) -> str:
 def _figures_text(record: ConformanceRecord) -> str:
     """How many cases of a row are wrong, and by how much; an error within its bound is no evidence and left out."""
     parts = []
-    if record.wrong_cases:
+    if record.wrong_cases and record.cases:
         parts.append(f"{record.wrong_cases} of {count(record.cases, 'case')} wrong")
-    if record.max_bound_ratio > 1:
-        parts.append(f"largest error {figure(record.max_abs_error)}")
+    if record.max_bound_ratio is not None and record.max_bound_ratio > 1:
+        parts.append(f"largest error {figure(known(record.max_abs_error))}")
         parts.append(f"{figure(record.max_bound_ratio)} times the bound")
     return ", ".join(parts)
 
@@ -157,7 +171,7 @@ def _finding(run: ConformanceRun, rows: Sequence[ConformanceRecord]) -> Conforma
     entries = run.known.known if run.known else ()
     entry = next((entry for entry, matched in entries if any(row in matched for row in rows)), None)
     new = run.known.new if run.known else ()
-    worst = max(rows, key=lambda row: row.max_bound_ratio)
+    worst = max(rows, key=_bound_ratio)
     return ConformanceFinding(worst=worst, rows=tuple(rows), known=entry, is_new=any(row in new for row in rows))
 
 

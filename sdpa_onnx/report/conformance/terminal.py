@@ -29,6 +29,7 @@ from sdpa_onnx.report.conformance.run import (
     findings_of,
     known_outcome,
     places,
+    ran_words,
 )
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
 from sdpa_onnx.report.text.print_lines import print_lines
@@ -80,7 +81,7 @@ def _finding(finding: ConformanceFinding, run: ConformanceRun, width: int) -> It
     mark = " (new)" if finding.is_new else ""
     for text in bullet(f"{record.feature}{title}{mark}", width):
         yield TextLine(text=text, tone=Tone.SECTION)
-    ran = f" ({record.path} into {record.path_nodes} nodes)" if record.path == "expanded" else ""
+    ran = f" ({ran_words(record)})" if record.path == "expanded" else ""
     sentences = [f"{runtime}{places(finding.rows)}{ran}. {evidence(record)}"]
     sentences += [f"Observed: {known_outcome(record)}."] if known_outcome(record) else []
     sentences += [f"Reading: {record.reading}"] if record.reading else []

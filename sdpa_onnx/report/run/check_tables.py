@@ -24,14 +24,12 @@ from sdpa_onnx.report.text.labels import (
     series_name,
     site_in_words,
 )
-from sdpa_onnx.report.text.number_text import count, figure, share
+from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, figure, share
 from sdpa_onnx.report.text.table import Column, Section, Table
-from sdpa_onnx.report.text.tally import baked_words, bound_ratio, not_ok, outcome_of, reason_of
+from sdpa_onnx.report.text.tally import baked_words, bound_ratio, has_bound_ratio, not_ok, outcome_of, reason_of
 
 __all__ = ["agreement_table", "export_table", "located_table", "not_ok_table", "planted_table", "warning_table"]
 
-# Cell for "does not apply here"; the reason is printed elsewhere.
-_NONE = "-"
 _MOST_NODE_TYPES = 4
 
 _OUTCOME_HEADS = {
@@ -78,23 +76,30 @@ def _agreement_row(name: str, checks: Sequence[AgreementRecord], verdicts: Seque
     judged = [check for check in checks if outcome_of(check) in (Outcome.OK, Outcome.DISAGREES)]
     counts = Counter(_verdict_of(check) for check in judged)
     right = [check for check in judged if outcome_of(check) is Outcome.OK]
-    proven = [check.scale_error_proven for check in right if check.scale_error_proven >= 0]
+    proven = [check.scale_error_proven for check in right if check.scale_error_proven is not None]
     return (
         name,
         str(len(checks)),
         *(str(counts[verdict]) for verdict in verdicts),
         str(len(checks) - len(judged)),
-        figure(max(bound_ratio(check) for check in judged)) if judged else _NONE,
-        _largest_error(judged) if judged else _NONE,
-        share(min(proven)) if proven else _NONE,
+        _largest_ratio(judged),
+        _largest_error(judged),
+        share(min(proven)) if proven else NOT_KNOWN,
     )
+
+
+def _largest_ratio(judged: Sequence[AgreementRecord]) -> str:
+    """The largest error over its bound; "-" if no check has one, as of an output of a wrong shape."""
+    ratios = [bound_ratio(check) for check in judged if has_bound_ratio(check)]
+    return figure(max(ratios)) if ratios else NOT_KNOWN
 
 
 def _largest_error(judged: Sequence[AgreementRecord]) -> str:
     """The largest absolute error; "not finite" if any element is, because the figure would hide it."""
     if any(check.not_finite for check in judged):
         return "not finite"
-    return f"{max(check.max_abs_error for check in judged):.1e}"
+    errors = [check.max_abs_error for check in judged if check.max_abs_error is not None]
+    return f"{max(errors):.1e}" if errors else NOT_KNOWN
 
 
 def _verdict_of(check: AgreementRecord) -> Verdict:
@@ -128,14 +133,14 @@ def _counted(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
 
 def _export_row(record: ExportRecord) -> tuple[str, ...]:
     if record.outcome not in (Outcome.OK, Outcome.DISAGREES):
-        return (record.form, str(record.opset or _NONE), *[_NONE] * 4, record.outcome.value)
+        return (record.form, str(record.opset or NOT_KNOWN), *[NOT_KNOWN] * 4, record.outcome.value)
     return (
         record.form,
-        str(record.opset or _NONE),
+        str(record.opset or NOT_KNOWN),
         str(sum(record.nodes.values())),
         _nodes_in_words(record.nodes),
         ", ".join(record.dynamic_axes) or "none",
-        str(record.sizes_tried),
+        NOT_KNOWN if record.sizes_tried is None else str(record.sizes_tried),
         baked_words(record).removeprefix("baked: ") or "none",
     )
 
@@ -145,7 +150,7 @@ def _nodes_in_words(nodes: Mapping[str, int]) -> str:
     ordered = sorted(nodes.items(), key=lambda item: (-item[1], item[0]))
     shown = [f"{number} {name}" for name, number in ordered[:_MOST_NODE_TYPES]]
     others = sum(number for _, number in ordered[_MOST_NODE_TYPES:])
-    return ", ".join([*shown, count(others, "other")] if others else shown) or _NONE
+    return ", ".join([*shown, count(others, "other")] if others else shown) or NOT_KNOWN
 
 
 def not_ok_table(records: Sequence[Record], usual: CommonFactors) -> Table:

@@ -30,7 +30,7 @@ from sdpa_onnx.report.text.labels import (
     where_in_words,
 )
 from sdpa_onnx.report.text.number_text import count, figure, share
-from sdpa_onnx.report.text.tally import FailureGroup, bound_ratio, kind_noun, not_ok, outcome_of
+from sdpa_onnx.report.text.tally import FailureGroup, bound_ratio, has_bound_ratio, kind_noun, not_ok, outcome_of
 from sdpa_onnx.report.timing.alarms import is_alarm
 from sdpa_onnx.report.timing.findings import timing_findings
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
@@ -90,6 +90,8 @@ def _agreement_sentence(records: Sequence[Record], usual: CommonFactors) -> str:
     if not proven:
         return f"{agree} with a float64 run of the module."
     worst = max(proven, key=bound_ratio)
+    if not has_bound_ratio(worst):
+        return f"{agree} with the float64 oracle."
     largest = f"{figure(bound_ratio(worst))} of its proven bound ({where_in_words(worst, usual)})"
     return f"{agree} with the float64 oracle; the largest error is {largest}."
 
@@ -124,6 +126,8 @@ def _times_its_bound(worst: AgreementRecord, usual: CommonFactors) -> str:
     if ratio == float("inf"):
         return f"is not finite where the oracle is ({where})"
     limit = "the limit for the output of a module" if is_output_check(worst) else "its proven bound"
+    if not has_bound_ratio(worst):
+        return f"cannot be compared with the oracle ({where})"
     return f"error is {figure(ratio)} times {limit} ({where})"
 
 
@@ -151,7 +155,8 @@ def _worst_lines(records: Sequence[Record]) -> list[str]:
     inputs = f", inputs '{worst.inputs}'" if worst.inputs else ""
     noun = "attention " if worst.subject is Subject.ATTENTION else ""
     site = f", {noun}{site_in_words(worst)}" if worst.site else ""
-    evidence = f"Evidence of the worst: largest error {figure(worst.max_abs_error)}{site}{inputs}, seed {worst.seed}."
+    error = "no error in numbers" if worst.max_abs_error is None else f"largest error {figure(worst.max_abs_error)}"
+    evidence = f"Evidence of the worst: {error}{site}{inputs}, seed {worst.seed}."
     reason = plain(worst.diagnosis or worst.reason, _REASON_LIMIT)
     where = sorted({f"{check.target} on {series_name(check)}" for check in wrong})
     listed = join_words(where) if len(where) <= _MOST_LINES else f"{len(where)} places"
@@ -185,7 +190,7 @@ def _sharpness_lines(records: Sequence[Record]) -> list[str]:
     for check in _judged(records):
         if outcome_of(check) is Outcome.OK and not is_output_check(check):
             place = (check.target, series_name(check))
-            proven = check.scale_error_proven if check.scale_error_proven >= 0 else float("inf")
+            proven = float("inf") if check.scale_error_proven is None else check.scale_error_proven
             sharpest[place] = min(sharpest.get(place, float("inf")), proven)
     weakest = max(sharpest.values(), default=float("inf"))
     if weakest == float("inf"):

@@ -7,13 +7,10 @@ import msgspec
 
 from sdpa_onnx.core.records.records import FormRecord, Outcome, Record
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.number_text import count, duration, ratio_text
+from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, duration, ratio_text
 from sdpa_onnx.report.text.table import Column, Section, Table
 
 __all__ = ["attention_names", "form_table", "forms_to_print", "limits_of_chosen"]
-
-# Cell for "does not apply here".
-_NONE = "-"
 
 
 def attention_names(names: Sequence[str]) -> str:
@@ -80,27 +77,26 @@ def form_table(records: Sequence[Record]) -> Table:
 
 def _heading(record: FormRecord) -> str:
     sizes, words = record.sizes, []
-    if sizes.q_seq_len >= 0:
+    if sizes.q_seq_len is not None and sizes.kv_seq_len is not None:
         words = [
-            f"batch {sizes.batch_size}",
+            *([] if sizes.batch_size is None else [f"batch {sizes.batch_size}"]),
             f"{sizes.q_seq_len} {'query' if sizes.q_seq_len == 1 else 'queries'}",
             count(sizes.kv_seq_len, "key"),
         ]
-    if record.past_seq_len >= 0:
+    if record.past_seq_len is not None:
         words.append(f"{record.past_seq_len} in the cache")
     what = " ".join(word for word in (record.site, f"on {record.runtime}") if word)
     return ", ".join([what, *words])
 
 
 def _row(record: FormRecord) -> tuple[str, ...]:
-    is_timed = record.median_seconds > 0
-    is_paired = record.ratio_low < record.ratio_high
-    plain = f"{record.ratio:.2f}" if is_timed else _NONE
+    is_paired = record.ratio_low != record.ratio_high
+    plain = NOT_KNOWN if record.ratio is None else f"{record.ratio:.2f}"
     return (
         record.arm or record.form,
-        str(record.opset),
-        ", ".join(record.workarounds) or _NONE,
-        duration(record.median_seconds) if is_timed else _NONE,
+        NOT_KNOWN if record.opset is None else str(record.opset),
+        ", ".join(record.workarounds) or NOT_KNOWN,
+        duration(record.median_seconds),
         ratio_text(record.ratio, record.ratio_low, record.ratio_high) if is_paired else plain,
         "yes" if record.chosen else record.reason,
     )

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Outcome, Record, SaturationRecord
 from sdpa_onnx.core.saturation.claims import claims
 from sdpa_onnx.core.saturation.measures import LIMIT_Z, MeasureName, deviations
@@ -81,7 +82,7 @@ def with_deviation(records: Sequence[SaturationRecord], lines: Sequence[str]) ->
 
 def _main_inputs(records: Sequence[SaturationRecord]) -> list[SaturationRecord]:
     """The cells of one kind of input: bare attention before modules, then the most."""
-    groups: dict[tuple[str, float, str], list[SaturationRecord]] = {}
+    groups: dict[tuple[str, float | None, str], list[SaturationRecord]] = {}
     for record in records:
         groups.setdefault((record.target, record.sigma, record.dtype), []).append(record)
     return max(groups.values(), key=lambda group: (group[0].target == _BARE_TARGET, len(group)))
@@ -93,12 +94,12 @@ def _starting(sentences: Sequence[str], starts: Sequence[str]) -> str:
 
 def _module_lines(records: Sequence[SaturationRecord]) -> list[str]:
     """One line per module: its sigma and the spread of its logits under each scale rule."""
-    cells: dict[tuple[str, int, int], list[SaturationRecord]] = {}
+    cells: dict[tuple[str, int | None, int | None], list[SaturationRecord]] = {}
     for record in records:
         if record.target != _BARE_TARGET and MeasureName.BETA in record.measures:
             cells.setdefault((record.target, record.head_dim, record.kv_seq_len), []).append(record)
     return [
-        f"{target} as initialised (sigma^2 {members[0].sigma ** 2:.3g}, d_k {head_dim}, length {length}): "
+        f"{target} as initialised (sigma^2 {known(members[0].sigma) ** 2:.3g}, d_k {head_dim}, length {length}): "
         f"{join_words([_spread(record) for record in members])}."
         for (target, head_dim, length), members in cells.items()
     ]

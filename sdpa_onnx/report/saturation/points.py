@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sdpa_onnx.core.attention.spec import ScaleRule
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import MeasuredValue, Record, SaturationRecord
 from sdpa_onnx.core.saturation.measures import MeasureName
 from sdpa_onnx.report.text.chart_titles import ChartKind, ChartName
@@ -107,7 +108,11 @@ def _lines(cells: Sequence[SaturationRecord], axis: CaseFactor) -> list[list[Sat
 def _rank(line: Sequence[SaturationRecord], axis: CaseFactor) -> tuple[int, int, float]:
     """Sort key: most values, then most cells, then the longest row or the d_k nearest to the usual one."""
     first = line[0]
-    usual = first.kv_seq_len if axis is CaseFactor.HEAD_DIM else -abs(math.log2(first.head_dim / _USUAL_HEAD_DIM))
+    usual = (
+        known(first.kv_seq_len)
+        if axis is CaseFactor.HEAD_DIM
+        else -abs(math.log2(known(first.head_dim) / _USUAL_HEAD_DIM))
+    )
     return len(_values(line, axis)), len(line), usual
 
 
@@ -116,7 +121,7 @@ def _values(line: Sequence[SaturationRecord], axis: CaseFactor) -> set[int]:
 
 
 def _along(cell: SaturationRecord, axis: CaseFactor) -> int:
-    return cell.head_dim if axis is CaseFactor.HEAD_DIM else cell.kv_seq_len
+    return known(cell.head_dim if axis is CaseFactor.HEAD_DIM else cell.kv_seq_len)
 
 
 def _series(kind: ChartKind, line: Sequence[SaturationRecord]) -> SaturationSeries:
@@ -164,6 +169,6 @@ def _drawable(points: Sequence[SaturationPoint], panel: Panel) -> list[Saturatio
 def _fixed(line: Sequence[SaturationRecord], axis: CaseFactor) -> str:
     first = line[0]
     fixed = f"length {first.kv_seq_len}" if axis is CaseFactor.HEAD_DIM else f"d_k {first.head_dim}"
-    amounts = sorted({(cell.rows, cell.draws) for cell in line})
+    amounts = sorted({(known(cell.rows), known(cell.draws)) for cell in line})
     measured = join_words([f"{count(rows, 'row')} from {count(draws, 'draw')}" for rows, draws in amounts])
-    return f"sigma^2 {first.sigma**2:.3g}, {fixed}, {first.dtype}, {measured} of the keys at each point"
+    return f"sigma^2 {known(first.sigma) ** 2:.3g}, {fixed}, {first.dtype}, {measured} of the keys at each point"

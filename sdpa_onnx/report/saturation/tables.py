@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from sdpa_onnx.core.records.records import MeasuredValue, Outcome, SaturationRecord
 from sdpa_onnx.core.saturation.measures import LIMIT_Z, MeasureName, deviations
 from sdpa_onnx.report.text.labels import inputs_in_words
-from sdpa_onnx.report.text.number_text import figure, share
+from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, share
 from sdpa_onnx.report.text.table import Column, Section, Table
 
 __all__ = ["PREDICTION_TITLE", "SATURATION_TITLE", "largest_deviation", "prediction_table", "saturation_table"]
@@ -16,7 +16,6 @@ __all__ = ["PREDICTION_TITLE", "SATURATION_TITLE", "largest_deviation", "predict
 SATURATION_TITLE = "Saturation of the softmax"
 PREDICTION_TITLE = "Saturation, measured and predicted"
 
-_NONE = "-"
 # Marks a z beyond LIMIT_Z and a cell that disagrees.
 _FLAG = "!"
 
@@ -95,6 +94,10 @@ def prediction_table(records: Sequence[SaturationRecord]) -> Table:
     )
 
 
+def _size(size: int | None) -> str:
+    return NOT_KNOWN if size is None else str(size)
+
+
 def largest_deviation(record: SaturationRecord) -> tuple[str, float] | None:
     """The measure furthest from its prediction and its z; None if nothing was compared."""
     found = [(name, one.z) for name, one in record.measures.items() if one.z is not None]
@@ -111,33 +114,33 @@ def _sections(rows: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[Section, ...
 
 def _row(record: SaturationRecord) -> tuple[str, ...]:
     cells = [_cell(record.measures.get(name.value), write) for _, name, write in _COLUMNS]
-    return (str(record.head_dim), str(record.kv_seq_len), *cells, _worst_z(record))
+    return (_size(record.head_dim), _size(record.kv_seq_len), *cells, _worst_z(record))
 
 
 def _cell(measure: MeasuredValue | None, write: Callable[[float], str]) -> str:
-    return _NONE if measure is None else write(measure.value)
+    return NOT_KNOWN if measure is None else write(measure.value)
 
 
 def _worst_z(record: SaturationRecord) -> str:
     """The largest deviation with its flag, or the outcome if nothing was compared."""
     found = largest_deviation(record)
     if found is None:
-        return _NONE if record.outcome is Outcome.OK else record.outcome.value
+        return NOT_KNOWN if record.outcome is Outcome.OK else record.outcome.value
     is_flagged = record.outcome is not Outcome.OK or bool(deviations(record.measures))
     return f"{_signed(found[1])}{_FLAG if is_flagged else ''}"
 
 
 def _predicted_row(record: SaturationRecord) -> tuple[str, ...]:
     triples = [_triple(record.measures.get(name.value), write) for _, name, write in _PREDICTED]
-    return (str(record.head_dim), *(cell for triple in triples for cell in triple))
+    return (_size(record.head_dim), *(cell for triple in triples for cell in triple))
 
 
 def _triple(measure: MeasuredValue | None, write: Callable[[float], str]) -> tuple[str, str, str]:
     """Measured, predicted, z."""
     if measure is None:
-        return (_NONE, _NONE, _NONE)
-    predicted = _NONE if measure.predicted is None else write(measure.predicted)
+        return (NOT_KNOWN, NOT_KNOWN, NOT_KNOWN)
+    predicted = NOT_KNOWN if measure.predicted is None else write(measure.predicted)
     if measure.z is None:
-        return (write(measure.value), predicted, _NONE)
+        return (write(measure.value), predicted, NOT_KNOWN)
     flag = "" if abs(measure.z) <= LIMIT_Z else _FLAG
     return (write(measure.value), predicted, f"{_signed(measure.z)}{flag}")

@@ -65,19 +65,19 @@ class CaseFactor(StrEnum):
 class CommonFactors:
     """Factors that most records share; a case names them only where it differs."""
 
-    q_num_heads: int = -1
+    q_num_heads: int | None = None
     dtype: str = ""
 
     @property
     def words(self) -> str:
         """The shared factors, for a caption."""
-        heads = f"{self.q_num_heads} heads" if self.q_num_heads > 0 else ""
+        heads = f"{self.q_num_heads} heads" if self.q_num_heads else ""
         return ", ".join(word for word in (heads, self.dtype) if word)
 
 
 def usual_factors(records: Sequence[Record]) -> CommonFactors:
     """Find the number of heads and the dtype that most records have."""
-    sized = [record for record in records if isinstance(record, SizedRecord) and record.sizes.q_num_heads > 0]
+    sized = [record for record in records if isinstance(record, SizedRecord) and record.sizes.q_num_heads]
     if not sized:
         return CommonFactors()
     heads = Counter(record.sizes.q_num_heads for record in sized).most_common(1)[0][0]
@@ -97,7 +97,7 @@ def case_options(record: SizedRecord, *, with_heads: bool = True) -> tuple[str, 
     if record.spec is None:
         return ()
     heads = (f"hq{record.spec.q_num_heads}", f"hkv{record.spec.kv_num_heads}") if with_heads else ()
-    return (*heads, *option_tokens(record.spec, record.past_seq_len))
+    return (*heads, *option_tokens(record.spec, record.past_seq_len or 0))
 
 
 def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[CaseFactor] = ()) -> str:
@@ -107,16 +107,18 @@ def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[Cas
         without: Factors to omit.
     """
     if isinstance(record, SaturationRecord):
-        return f"{inputs_in_words(record, with_target=False)}, d_k {record.head_dim}, length {record.kv_seq_len}"
-    if not isinstance(record, SizedRecord) or record.sizes.q_seq_len < 0:
+        head_dim = "" if record.head_dim is None else f"d_k {record.head_dim}"
+        length = "" if record.kv_seq_len is None else f"length {record.kv_seq_len}"
+        return ", ".join(part for part in (inputs_in_words(record, with_target=False), head_dim, length) if part)
+    if not isinstance(record, SizedRecord) or record.sizes.q_seq_len is None:
         return record.case or record.target
     sizes = record.sizes
     is_usual = sizes.q_num_heads == usual.q_num_heads
     parts = {
-        CaseFactor.BATCH: f"batch {sizes.batch_size}",
+        CaseFactor.BATCH: "" if sizes.batch_size is None else f"batch {sizes.batch_size}",
         CaseFactor.LENGTH: _length_words(sizes),
-        CaseFactor.HEAD_DIM: f"d_k {sizes.head_dim}" if sizes.head_dim > 0 else "",
-        CaseFactor.HEADS: "" if is_usual or sizes.q_num_heads < 1 else f"{sizes.q_num_heads} heads",
+        CaseFactor.HEAD_DIM: f"d_k {sizes.head_dim}" if sizes.head_dim else "",
+        CaseFactor.HEADS: "" if is_usual or not sizes.q_num_heads else f"{sizes.q_num_heads} heads",
         CaseFactor.OPTIONS: ", ".join(_option_words(record)),
         CaseFactor.DTYPE: "" if record.dtype == usual.dtype else record.dtype,
     }
@@ -132,7 +134,9 @@ def inputs_in_words(record: SaturationRecord, *, with_target: bool = True) -> st
     """
     module = "" if record.target == "sdpa" else " as initialised"
     target = f"{record.target}{module}, " if with_target and record.target else ""
-    return f"{target}sigma^2 {record.sigma**2:.3g}, {record.dtype}, scale {record.scale_rule}"
+    sigma = "" if record.sigma is None else f"sigma^2 {record.sigma**2:.3g}"
+    scale = f"scale {record.scale_rule}" if record.scale_rule else ""
+    return target + ", ".join(part for part in (sigma, record.dtype, scale) if part)
 
 
 def where_in_words(record: Record, usual: CommonFactors) -> str:
@@ -203,7 +207,7 @@ def plain(text: str, limit: int = 0) -> str:
 
 
 def _length_words(sizes: Sizes) -> str:
-    if sizes.q_seq_len == sizes.kv_seq_len:
+    if sizes.kv_seq_len in (None, sizes.q_seq_len):
         return f"length {sizes.q_seq_len}"
     return f"{sizes.q_seq_len} queries, {sizes.kv_seq_len} keys"
 

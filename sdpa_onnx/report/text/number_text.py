@@ -1,11 +1,12 @@
 """Numbers as text: the only module that scales and rounds seconds and shares.
 
-Numbers have three significant digits unless an interval needs more.
+Numbers have three significant digits unless an interval needs more. A figure that is None is printed as "-".
 """
 
 import math
 
 __all__ = [
+    "NOT_KNOWN",
     "bytes_text",
     "confidence_text",
     "count",
@@ -18,6 +19,9 @@ __all__ = [
     "share",
     "time_unit",
 ]
+
+NOT_KNOWN = "-"
+"""Text of a figure that is not known or does not apply; its reason is printed elsewhere."""
 
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _BYTE_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -50,31 +54,33 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return next(((size, name) for size, name in _TIME_UNITS if rounded >= size), _TIME_UNITS[-1])
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
     """Format a time with its unit.
 
     Example:
         >>> duration(0.004512), duration(0.000134)
         ('4.51 ms', '134 µs')
     """
+    if seconds is None:
+        return NOT_KNOWN
     size, name = time_unit(seconds)
     return f"{figure(seconds / size)} {name}"
 
 
-def median_text(median: float, low: float, high: float) -> str:
+def median_text(median: float | None, low: float | None, high: float | None) -> str:
     """Format a time with its interval in one unit; arguments in seconds.
 
     Example:
         >>> median_text(0.004512, 0.00443, 0.0046)
         '4.51 ms [4.43, 4.60]'
     """
-    if not low <= median <= high:
+    if median is None or low is None or high is None or not low <= median <= high:
         return duration(median)
     size, name = time_unit(median)
     return f"{figure(median / size)} {name} [{figure(low / size)}, {figure(high / size)}]"
 
 
-def ratio_text(value: float, low: float, high: float, *, times: str = "") -> str:
+def ratio_text(value: float | None, low: float | None, high: float | None, *, times: str = "") -> str:
     """Format a ratio with its interval, with as many decimals as the interval needs.
 
     Args:
@@ -84,30 +90,34 @@ def ratio_text(value: float, low: float, high: float, *, times: str = "") -> str
         >>> ratio_text(0.832, 0.801, 0.861, times=" x"), ratio_text(0.997, 0.9931, 0.9994)
         ('0.83 x [0.80, 0.86]', '0.997 [0.993, 0.999]')
     """
+    if value is None or low is None or high is None:
+        return NOT_KNOWN
     decimals = 3 if high - low < _NARROW_RATIO else 2
     ends = [f"{end:.{_decimals_near_one(end, decimals)}f}" for end in (low, high)]
     return f"{value:.{decimals}f}{times} [{ends[0]}, {ends[1]}]"
 
 
-def share(value: float) -> str:
+def share(value: float | None) -> str:
     """Format a share as per cent.
 
     Example:
         >>> share(0.4321), share(0.004)
         ('43 %', '0.4 %')
     """
+    if value is None:
+        return NOT_KNOWN
     percent = 100 * value
     return f"{percent:.0f} %" if percent >= 1 or percent == 0 else f"{float(f'{percent:.0e}'):g} %"
 
 
-def percent(value: float) -> str:
+def percent(value: float | None) -> str:
     """Format a small share as per cent with two significant digits.
 
     Example:
         >>> percent(0.0214), percent(0.004), percent(0.31)
         ('2.1 %', '0.4 %', '31 %')
     """
-    return f"{float(f'{100 * value:.1e}'):g} %"
+    return NOT_KNOWN if value is None else f"{float(f'{100 * value:.1e}'):g} %"
 
 
 def confidence_text(value: float) -> str:
@@ -120,13 +130,15 @@ def confidence_text(value: float) -> str:
     return f"{100 * value:.6g} %"
 
 
-def bytes_text(number: int) -> str:
+def bytes_text(number: int | None) -> str:
     """Format an amount of memory.
 
     Example:
         >>> bytes_text(12_900_000), bytes_text(512)
         ('12.3 MiB', '512 B')
     """
+    if number is None:
+        return NOT_KNOWN
     size, name = next(((size, name) for size, name in _BYTE_UNITS if number >= size), (1, "B"))
     return f"{figure(number / size)} {name}" if size > 1 else f"{number} {name}"
 

@@ -22,7 +22,16 @@ from sdpa_onnx.core.records.records import (
 )
 from sdpa_onnx.report.text.labels import join_words, plain
 
-__all__ = ["FailureGroup", "baked_words", "bound_ratio", "kind_noun", "not_ok", "outcome_of", "reason_of"]
+__all__ = [
+    "FailureGroup",
+    "baked_words",
+    "bound_ratio",
+    "has_bound_ratio",
+    "kind_noun",
+    "not_ok",
+    "outcome_of",
+    "reason_of",
+]
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _SEVERITY = (Outcome.DISAGREES, Outcome.FAILED, Outcome.UNSUPPORTED, Outcome.SKIPPED)
@@ -97,8 +106,14 @@ def baked_words(record: ExportRecord) -> str:
 
 
 def bound_ratio(record: AgreementRecord) -> float:
-    """Largest error over its bound; infinite for an output that is not finite."""
-    return math.inf if record.not_finite or math.isnan(record.max_bound_ratio) else record.max_bound_ratio
+    """Largest error over its bound, for sorting; infinite for an output that is not finite, 0 if nothing was judged."""
+    ratio = record.max_bound_ratio or 0.0
+    return math.inf if record.not_finite or math.isnan(ratio) else ratio
+
+
+def has_bound_ratio(record: AgreementRecord) -> bool:
+    """Whether an error over its bound is known: not if no element could be compared, as of a wrong shape."""
+    return record.max_bound_ratio is not None or bool(record.not_finite)
 
 
 def _badness(record: Record) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, side_by_side
 from sdpa_onnx.report.text.labels import clock_in_words, join_words
@@ -72,7 +73,7 @@ def _subtitle(along: ComparisonLine) -> list[str]:
     fixed = {
         axis: size for axis, size in along.sized[0].sizes.items() if all(one.sizes[axis] == size for one in along.sized)
     }
-    confidence = join_words(sorted({confidence_text(arm.confidence) for arm in arms}))
+    confidence = join_words(sorted({confidence_text(known(arm.confidence)) for arm in arms}))
     clock = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
     threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
     parts = (
@@ -91,12 +92,12 @@ def _rows(along: ComparisonLine) -> list[Row]:
         {
             "series": arm.arm,
             "x": float(along.length(one)),
-            "seconds": arm.median_seconds,
-            "seconds_low": arm.median_low,
-            "seconds_high": arm.median_high,
-            "ratio": arm.ratio,
-            "ratio_low": arm.ratio_low,
-            "ratio_high": arm.ratio_high,
+            "seconds": known(arm.median_seconds),
+            "seconds_low": known(arm.median_low),
+            "seconds_high": known(arm.median_high),
+            "ratio": known(arm.ratio),
+            "ratio_low": known(arm.ratio_low),
+            "ratio_high": known(arm.ratio_high),
             "is_baseline": float(arm.arm == arm.baseline),
         }
         for one in along.sized

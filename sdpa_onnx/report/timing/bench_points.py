@@ -89,8 +89,9 @@ def overtakings(along: ComparisonLine) -> dict[str, tuple[Crossover, ...]]:
 
 
 def _point(arm: TimingRecord, length: int, comparison: RecordedComparison) -> LengthRatio | None:
-    is_known = arm.log_ratio_se > 0 and arm.degrees > 0 and arm.ratio > 0 and length > 0
-    if not is_known or comparison.judged(arm).verdict is RatioVerdict.NOISY:
+    if arm.ratio is None or arm.log_ratio_se is None or arm.degrees is None or length <= 0:
+        return None
+    if comparison.judged(arm).verdict is RatioVerdict.NOISY:
         return None
     return LengthRatio(
         length=length, log_ratio=math.log(arm.ratio), standard_error=arm.log_ratio_se, degrees=arm.degrees

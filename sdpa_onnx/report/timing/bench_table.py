@@ -5,13 +5,23 @@ Lines fit 110 characters; figures that are not printed are in the records.
 
 from collections.abc import Iterator, Sequence
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Outcome, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.crossover import Crossover
 from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.report.text.labels import clock_in_words, join_words, plain
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, table_lines
-from sdpa_onnx.report.text.number_text import bytes_text, confidence_text, count, duration, percent, ratio_text, share
+from sdpa_onnx.report.text.number_text import (
+    NOT_KNOWN,
+    bytes_text,
+    confidence_text,
+    count,
+    duration,
+    percent,
+    ratio_text,
+    share,
+)
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.alarms import is_alarm, timing_alarms
 from sdpa_onnx.report.timing.bench_points import (
@@ -30,7 +40,6 @@ __all__ = ["BENCH_WIDTH", "bench_lines", "crossover_sentences", "ratio_tables"]
 
 # Line width in characters if the width of the terminal is not known.
 BENCH_WIDTH = 110
-_NONE = "-"
 # Number of lengths whose columns fit in BENCH_WIDTH next to the name of an arm.
 _LENGTHS_A_TABLE = 4
 
@@ -57,7 +66,7 @@ def _times_table(along: ComparisonLine) -> Table:
     """A line per arm, one section per set of sizes."""
     arms = [arm for one in along.sized for arm in one.comparison.arms]
     footnotes = tuple(dict.fromkeys(plain(warning) for arm in arms for warning in _doubts(arm)))
-    confidences = join_words(sorted({confidence_text(arm.confidence) for arm in arms}))
+    confidences = join_words(sorted({confidence_text(known(arm.confidence)) for arm in arms}))
     heads = ("first", "new length", "idle", "memory", "roof")
     return Table(
         title="Time of a call",
@@ -89,12 +98,12 @@ def _row(arm: TimingRecord, comparison: RecordedComparison, footnotes: Sequence[
         duration(arm.median_seconds),
         "baseline" if is_baseline else ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high),
         ", ".join([*([] if is_baseline else [verdict_cell(comparison.judged(arm))]), *_wrong(arm)]),
-        _seconds(arm.first_seconds),
-        _seconds(arm.new_length_seconds),
-        _seconds(arm.idle_seconds),
-        bytes_text(arm.peak_memory_bytes) if arm.peak_memory_bytes >= 0 else _NONE,
-        share(arm.roof_share) if arm.roof_share >= 0 else _NONE,
-        arm.bound_by or _NONE,
+        duration(arm.first_seconds),
+        duration(arm.new_length_seconds),
+        duration(arm.idle_seconds),
+        bytes_text(arm.peak_memory_bytes),
+        share(arm.roof_share),
+        arm.bound_by or NOT_KNOWN,
     )
 
 
@@ -107,10 +116,6 @@ def _wrong(arm: TimingRecord) -> list[str]:
     """Wrong numbers, printed with the verdict; a footnote has the evidence. Twin: workflows/bench/arm_agreement.py."""
     words = ("Numbers wrong:", "Numbers suspicious:")
     return [word.rstrip(":").lower() for word in words if any(warning.startswith(word) for warning in arm.warnings)]
-
-
-def _seconds(seconds: float) -> str:
-    return duration(seconds) if seconds >= 0 else _NONE
 
 
 def ratio_tables(along: ComparisonLine) -> list[Table]:
@@ -134,7 +139,7 @@ def _ratio_table(along: ComparisonLine, sized: Sequence[SizedComparison]) -> Tab
 def _ratio_cell(name: str, comparison: RecordedComparison) -> str:
     arm = next((arm for arm in comparison.arms if arm.arm == name), None)
     if arm is None:
-        return _NONE
+        return NOT_KNOWN
     if arm.arm == arm.baseline:
         return f"baseline, {duration(arm.median_seconds)}"
     return f"{ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high)} {comparison.judged(arm).verdict}"
@@ -175,16 +180,18 @@ def _legend(along: ComparisonLine) -> Iterator[str]:
         return
     baseline = join_words(sorted({arm.baseline for arm in arms}))
     clocks = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
-    launches = join_words([count(number, "launch", "launches") for number in sorted({arm.launches for arm in arms})])
+    launches = join_words(
+        [count(number, "launch", "launches") for number in sorted({known(arm.launches) for arm in arms})]
+    )
     threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
     caches = join_words(sorted({arm.cache for arm in arms}))
-    disturbed = max(arm.disturbed for arm in arms)
+    disturbed = max(known(arm.disturbed) for arm in arms)
     yield (
         f"Ratio: time over that of {baseline} in the same interleaved run, below 1 = faster. {clocks}, {threads}, "
         f"{launches} in processes of their own, {caches} cache, up to {percent(disturbed)} of calls disturbed. "
         f"Verdict: {verdict_word(RatioVerdict.EQUAL)}; inconclusive (about how many more launches would decide)."
     )
-    between = max(arm.between_sd for arm in arms)
+    between = max(arm.between_sd or 0.0 for arm in arms)
     if between > 0:
         is_usual = between == Calibration().between_sd
         source = "default; `sdpa-onnx bench --calibrate` measures it on this machine" if is_usual else "calibrated"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, TimingRecord
 from sdpa_onnx.report.text.chart_titles import ChartKind, ChartName
 from sdpa_onnx.report.text.labels import (
@@ -57,7 +58,7 @@ def chart_series(records: Sequence[Record]) -> Iterator[ChartSeries]:
     """Gather the points of every chart that has a line."""
     usual = usual_factors(records)
     timings = [record for record in records if isinstance(record, TimingRecord) and _is_timed(record)]
-    checks = [record for record in records if isinstance(record, AgreementRecord) and record.verdict is not None]
+    checks = [record for record in records if isinstance(record, AgreementRecord) and _is_compared(record)]
     for kind in (ChartKind.TIME_OVER_LENGTH, ChartKind.TIME_OVER_HEAD_DIM):
         yield from (_timing_series(kind, along, usual) for along in slices_along(timings, kind.axis))
     for along in slices_along(checks, CaseFactor.HEAD_DIM):
@@ -75,12 +76,17 @@ def series_names(records: Sequence[Record]) -> list[str]:
 
 
 def _is_timed(record: TimingRecord) -> bool:
-    return record.outcome is Outcome.OK and record.median_seconds > 0
+    return record.outcome is Outcome.OK and record.median_seconds is not None
+
+
+def _is_compared(record: AgreementRecord) -> bool:
+    """Whether an error is known: not of a failure, and not of an output of a wrong shape."""
+    return record.verdict is not None and record.max_bound_ratio is not None
 
 
 def _timing_series(kind: ChartKind, along: Slice[TimingRecord], usual: CommonFactors) -> ChartSeries:
-    longest = max(record.median_seconds for record in along.records)
-    shortest = min(record.median_seconds for record in along.records)
+    longest = max(known(record.median_seconds) for record in along.records)
+    shortest = min(known(record.median_seconds) for record in along.records)
     size, unit = time_unit(math.sqrt(longest * shortest))
     first = along.records[0]
     found = comparisons(along.records)
@@ -98,14 +104,16 @@ def _timing_series(kind: ChartKind, along: Slice[TimingRecord], usual: CommonFac
 
 
 def _time_point(record: TimingRecord, axis: CaseFactor, size: float) -> ChartPoint:
-    ends = _ends(record.median_seconds, record.median_low, record.median_high)
-    y, low, high = (seconds / size for seconds in (record.median_seconds, *ends))
+    median = known(record.median_seconds)
+    ends = _ends(median, known(record.median_low), known(record.median_high))
+    y, low, high = (seconds / size for seconds in (median, *ends))
     return ChartPoint(series=series_name(record), x=axis_value(record, axis), y=y, low=low, high=high)
 
 
 def _ratio_point(record: TimingRecord, axis: CaseFactor) -> ChartPoint:
-    low, high = _ends(record.ratio, record.ratio_low, record.ratio_high)
-    return ChartPoint(series=series_name(record), x=axis_value(record, axis), y=record.ratio, low=low, high=high)
+    ratio = known(record.ratio)
+    low, high = _ends(ratio, known(record.ratio_low), known(record.ratio_high))
+    return ChartPoint(series=series_name(record), x=axis_value(record, axis), y=ratio, low=low, high=high)
 
 
 def _ends(value: float, low: float, high: float) -> tuple[float, float]:
@@ -118,7 +126,7 @@ def _error_series(along: Slice[AgreementRecord], usual: CommonFactors) -> ChartS
     for record in along.records:
         groups.setdefault((series_name(record), axis_value(record, along.axis)), []).append(record)
     relative = [_error_point(key, max(bound_ratio(check) for check in checks)) for key, checks in groups.items()]
-    absolute = [_error_point(key, max(check.max_abs_error for check in checks)) for key, checks in groups.items()]
+    absolute = [_error_point(key, max(one.max_abs_error or 0.0 for one in checks)) for key, checks in groups.items()]
     left_out = sum(not _has_logarithm(point) for point in relative)
     note = f"{count(left_out, 'point')} not drawn (error zero or not finite)" if left_out else ""
     return ChartSeries(

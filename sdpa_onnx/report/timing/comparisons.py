@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sdpa_onnx.core.compare.gate_effects import welch
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Outcome, Record, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.paired import RatioEstimate
@@ -31,15 +32,15 @@ class ArmRatio:
 
     Args:
         value, low, high: The ratio and the ends of its interval.
-        standard_error, degrees: Of the log ratio, as in `TimingRecord`; -1 if not known.
+        standard_error, degrees: Of the log ratio, as in `TimingRecord`; None if not known.
         is_paired: Whether the two arms were paired visit by visit, not each with a third arm.
     """
 
     value: float
     low: float
     high: float
-    standard_error: float = -1.0
-    degrees: float = -1.0
+    standard_error: float | None = None
+    degrees: float | None = None
     is_paired: bool = True
 
     def over(self, other: "ArmRatio") -> "ArmRatio":
@@ -49,12 +50,17 @@ class ArmRatio:
         rather than too narrow: the noise of the baseline is in both ratios and counts twice. Otherwise the ends of the
         intervals are divided: both 95 % intervals cover at once in at least 90 % (Bonferroni).
         """
-        if min(self.standard_error, other.standard_error, self.degrees, other.degrees) > 0:
+        if self.is_estimated and other.is_estimated:
             return self._welch_over(other)
         value = self.value / other.value
         if other.low <= 0:
             return ArmRatio(value=value, low=0.0, high=math.inf)
         return ArmRatio(value=value, low=self.low / other.high, high=self.high / other.low)
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the standard error of its logarithm is known."""
+        return bool(self.standard_error and self.degrees)
 
     def _welch_over(self, other: "ArmRatio") -> "ArmRatio":
         estimate = welch(_estimate(other), _estimate(self))
@@ -120,7 +126,7 @@ class RecordedComparison:
             verdict = RatioVerdict.NOISY
         elif is_contradicted:
             verdict = RatioVerdict.INCONCLUSIVE
-        return JudgedRatio(ratio=ratio, verdict=verdict, launches_needed=arm.launches_needed)
+        return JudgedRatio(ratio=ratio, verdict=verdict, launches_needed=arm.launches_needed or 0)
 
     def between(self, arm: TimingRecord, other: TimingRecord) -> JudgedRatio:
         """The ratio of an arm over any other arm of the comparison, with its verdict."""
@@ -153,16 +159,19 @@ def _alpha_of(ratio: ArmRatio) -> float:
 
 def _estimate(ratio: ArmRatio) -> RatioEstimate:
     return RatioEstimate(
-        log_ratio=math.log(ratio.value), standard_error=ratio.standard_error, degrees=ratio.degrees, launches=1
+        log_ratio=math.log(ratio.value),
+        standard_error=known(ratio.standard_error),
+        degrees=known(ratio.degrees),
+        launches=1,
     )
 
 
 def _ratio_of(arm: TimingRecord) -> ArmRatio:
     """The ratio of an arm over its baseline as recorded."""
     return ArmRatio(
-        value=arm.ratio,
-        low=arm.ratio_low,
-        high=arm.ratio_high,
+        value=known(arm.ratio),
+        low=known(arm.ratio_low),
+        high=known(arm.ratio_high),
         standard_error=arm.log_ratio_se,
         degrees=arm.degrees,
     )
@@ -190,7 +199,7 @@ def _by_threads(group: Sequence[TimingRecord]) -> list[list[TimingRecord]]:
 
 
 def _comparison(group: Sequence[TimingRecord]) -> RecordedComparison:
-    timed = [record for record in group if record.outcome is Outcome.OK and record.median_seconds > 0]
+    timed = [record for record in group if record.outcome is Outcome.OK and record.median_seconds is not None]
     return RecordedComparison(
         arms=tuple(sorted(timed, key=lambda arm: arm.arm != arm.baseline)),
         missing=tuple(record for record in group if record.outcome is not Outcome.OK),
@@ -205,7 +214,7 @@ def central(found: Sequence[RecordedComparison]) -> RecordedComparison:
 
     def neighbours(one: RecordedComparison) -> tuple[int, int]:
         close = sum(_differing_factors(one.first, other.first) <= 1 for other in found)
-        return close, one.first.useful_flops
+        return close, one.first.useful_flops or 0
 
     return max(found, key=neighbours)
 
@@ -232,4 +241,5 @@ def _differing_factors(one: TimingRecord, other: TimingRecord) -> int:
 def _order(record: TimingRecord) -> tuple[object, ...]:
     sizes = record.sizes
     options = case_options(record)
-    return (record.dtype, options, record.threads, sizes.batch_size, sizes.head_dim, sizes.q_seq_len, sizes.kv_seq_len)
+    figures = (sizes.batch_size, sizes.head_dim, sizes.q_seq_len, sizes.kv_seq_len)
+    return (record.dtype, options, record.threads, *(figure or 0 for figure in figures))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.report.text.labels import CommonFactors, series_name
-from sdpa_onnx.report.text.number_text import bytes_text, duration, figure, share
+from sdpa_onnx.report.text.number_text import NOT_KNOWN, bytes_text, duration, figure, share
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.tables import has_launches, section_of_case
@@ -17,8 +17,6 @@ __all__ = ["COST_TITLE", "WORK_TITLE", "circumstances_table", "cost_table", "wor
 COST_TITLE = "What a call costs"
 WORK_TITLE = "Work of a call"
 _CIRCUMSTANCES_TITLE = "What the arms ran on"
-
-_NONE = "-"
 
 
 def cost_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
@@ -32,7 +30,7 @@ def cost_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Tab
         note="Wall time, median over launches. Create: creation of the session. New length: the first run at "
         "other sizes in a warm process. After idling: the first run after a pause. Kernels, host: time of a "
         "profiled call inside and outside operators; profiling adds time. Memory: the peak of the first runs above the "
-        f"loaded state. {_NONE}: not measured, or smaller than its error.",
+        f"loaded state. {NOT_KNOWN}: not measured, or smaller than its error.",
     )
 
 
@@ -63,9 +61,9 @@ def circumstances_table(found: Sequence[RecordedComparison]) -> Table:
     rows = dict.fromkeys(
         (
             series_name(arm),
-            arm.runtime_version or _NONE,
+            arm.runtime_version or NOT_KNOWN,
             arm.python or "this environment",
-            ", ".join(f"{name}={value}" for name, value in sorted(arm.options.items())) or _NONE,
+            ", ".join(f"{name}={value}" for name, value in sorted(arm.options.items())) or NOT_KNOWN,
             str(arm.threads),
         )
         for one in differing
@@ -97,7 +95,7 @@ def _sections(
 
 
 def _has_figures(cells: Iterable[str]) -> bool:
-    return any(cell != _NONE for cell in cells)
+    return any(cell != NOT_KNOWN for cell in cells)
 
 
 def _cost_cells(arm: TimingRecord) -> tuple[str, ...]:
@@ -109,8 +107,7 @@ def _cost_cells(arm: TimingRecord) -> tuple[str, ...]:
         arm.kernel_seconds,
         arm.host_seconds,  # 0 if the profile has more time than a call without profiling
     )
-    memory = bytes_text(arm.peak_memory_bytes) if arm.peak_memory_bytes >= 0 else _NONE
-    return (*(duration(one) if one > 0 else _NONE for one in seconds), memory)
+    return (*(duration(one or None) for one in seconds), bytes_text(arm.peak_memory_bytes))
 
 
 def _work_cells(arm: TimingRecord, ceilings: Mapping[str, float]) -> tuple[str, ...]:
@@ -120,15 +117,15 @@ def _work_cells(arm: TimingRecord, ceilings: Mapping[str, float]) -> tuple[str, 
         _rate(arm.executed_flops, arm.median_seconds, products),
         _rate(arm.exps, arm.median_seconds, ceilings.get("exps_per_second", 0.0)),
         _rate(arm.bytes_moved, arm.median_seconds, ceilings.get("bytes_per_second", 0.0)),
-        arm.bound_by or _NONE,
-        str(sum(arm.ran.values())) if arm.ran else _NONE,
+        arm.bound_by or NOT_KNOWN,
+        str(sum(arm.ran.values())) if arm.ran else NOT_KNOWN,
     )
 
 
-def _rate(amount: int, seconds: float, ceiling: float) -> str:
+def _rate(amount: int | None, seconds: float | None, ceiling: float) -> str:
     """A rate in 10^9 per second, with its share of the ceiling if known."""
-    if not amount:
-        return _NONE
+    if not amount or not seconds:
+        return NOT_KNOWN
     rate = amount / seconds
     return figure(rate / 1e9) + (f" ({share(rate / ceiling)})" if ceiling > 0 else "")
 

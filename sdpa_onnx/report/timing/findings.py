@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Record, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import CaseFactor, CommonFactors, arm_in_words, case_in_words, join_words, series_name
@@ -154,27 +155,27 @@ def _values_in_words(values: Sequence[int]) -> str:
 
 def _roof_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
     middle = central(_main_target(found))
-    arms = [arm for arm in middle.arms if arm.roof_share >= 0]
+    arms = [arm for arm in middle.arms if arm.roof_share is not None and arm.useful_flops is not None]
     if not arms:
         return []
     shares = [
         f"{series_name(arm)} reaches {share(arm.roof_share)} "
-        f"({figures_per_second(arm.useful_flops / arm.median_seconds, 'FLOP/s')})"
+        f"({figures_per_second(known(arm.useful_flops) / known(arm.median_seconds), 'FLOP/s')})"
         for arm in arms
     ]
     where = f"{middle.first.target}, {case_in_words(middle.first, usual)}"
     line = f"Share of the roof measured on this machine in {where}: {join_words(shares)}."
-    over = any(arm.roof_share > 1 for arm in arms)
+    over = any(known(arm.roof_share) > 1 for arm in arms)
     return [f"{line} A share above 100 % means that the measured roof is too low." if over else line]
 
 
 def _noise_lines(found: Sequence[RecordedComparison]) -> list[str]:
     arms = [arm for one in found for arm in one.arms]
-    calls = sum(arm.calls for arm in arms)
-    disturbed = sum(arm.disturbed * (arm.calls / calls if calls else 1 / len(arms)) for arm in arms)
+    calls = sum(arm.calls or 0 for arm in arms)
+    disturbed = sum(known(arm.disturbed) * ((arm.calls or 0) / calls if calls else 1 / len(arms)) for arm in arms)
     verdicts = Counter(one.judged(arm).verdict for one in found for arm in one.contenders)
     undecided = verdicts[RatioVerdict.INCONCLUSIVE]
-    restless = sum(not arm.steady for arm in arms)
+    restless = sum(arm.steady is False for arm in arms)
     lines = []
     if disturbed > _BUSY_SHARE:
         clock = " The times are CPU time, not wall time." if {arm.clock for arm in arms} == {"cpu"} else ""

@@ -29,16 +29,16 @@ class Slice(Generic[R]):
 
 
 def axis_value(record: SizedRecord, axis: CaseFactor) -> int:
-    """The value of a numeric factor; the length is the number of keys."""
+    """The value of a numeric factor, 0 if the record has none; the length is the number of keys."""
     match axis:
         case CaseFactor.BATCH:
-            return record.sizes.batch_size
+            return record.sizes.batch_size or 0
         case CaseFactor.LENGTH:
-            return record.sizes.kv_seq_len
+            return record.sizes.kv_seq_len or 0
         case CaseFactor.HEAD_DIM:
-            return record.sizes.head_dim
+            return record.sizes.head_dim or 0
         case CaseFactor.HEADS:
-            return record.sizes.q_num_heads
+            return record.sizes.q_num_heads or 0
         case CaseFactor.DTYPE | CaseFactor.OPTIONS:
             raise ValueError(f"{axis} is not numeric.")
         case _:

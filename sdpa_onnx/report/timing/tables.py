@@ -5,10 +5,20 @@ Records of earlier versions, which were timed in one process and have no verdict
 
 from collections.abc import Mapping, Sequence
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, clock_in_words, join_words, plain, series_name
-from sdpa_onnx.report.text.number_text import confidence_text, count, figure, median_text, percent, ratio_text, share
+from sdpa_onnx.report.text.number_text import (
+    NOT_KNOWN,
+    confidence_text,
+    count,
+    figure,
+    median_text,
+    percent,
+    ratio_text,
+    share,
+)
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.alarms import is_alarm
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
@@ -18,13 +28,10 @@ __all__ = ["TIMING_TITLE", "has_launches", "section_of_case", "timing_table"]
 
 TIMING_TITLE = "Time of a call"
 
-# Cell for "does not apply here"; the reason is printed elsewhere.
-_NONE = "-"
-
 
 def has_launches(arms: Sequence[TimingRecord]) -> bool:
     """Whether arms were measured in worker processes and judged, not in one process as in earlier versions."""
-    return any(arm.verdict is not None or arm.launches > 1 for arm in arms)
+    return any(arm.verdict is not None or known(arm.launches) > 1 for arm in arms)
 
 
 def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
@@ -47,7 +54,7 @@ def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> T
                 one,
                 usual,
                 [(_marked_name(arm, footnotes), *rows(one, arm, is_mixed)) for arm in one.arms]
-                + [(series_name(arm), arm.outcome.value, *[_NONE] * len(heads[1:])) for arm in one.missing],
+                + [(series_name(arm), arm.outcome.value, *[NOT_KNOWN] * len(heads[1:])) for arm in one.missing],
                 with_clock=len({arm.clock for arm in arms}) > 1,
             )
             for one in found
@@ -62,7 +69,7 @@ def section_of_case(
 ) -> Section:
     """One case: its description, and the number of launches behind its figures."""
     case = ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
-    launches = max(arm.launches for arm in one.arms)
+    launches = max(known(arm.launches) for arm in one.arms)
     words = [
         case,
         count(launches, "launch", "launches") if has_launches(one.arms) else "",
@@ -86,9 +93,9 @@ def _plain_row(_: RecordedComparison, arm: TimingRecord, is_mixed: bool) -> tupl
     return (
         median_text(arm.median_seconds, arm.median_low, arm.median_high),
         _ratio_cell(arm, with_confidence=is_mixed),
-        figure(arm.useful_flops / arm.median_seconds / 1e9) if arm.useful_flops else _NONE,
-        share(arm.roof_share) if arm.roof_share >= 0 else _NONE,
-        str(sum(arm.ran.values())) if arm.ran else _NONE,
+        figure(arm.useful_flops / known(arm.median_seconds) / 1e9) if arm.useful_flops else NOT_KNOWN,
+        share(arm.roof_share),
+        str(sum(arm.ran.values())) if arm.ran else NOT_KNOWN,
     )
 
 
@@ -97,16 +104,16 @@ def _judged_row(one: RecordedComparison, arm: TimingRecord, is_mixed: bool) -> t
     return (
         median_text(arm.median_seconds, arm.median_low, arm.median_high),
         _ratio_cell(arm, with_confidence=is_mixed),
-        _NONE if is_baseline else verdict_cell(one.judged(arm)),
-        _NONE if is_baseline or one.is_noisy or arm.detectable < 0 else percent(arm.detectable),
-        share(arm.roof_share) if arm.roof_share >= 0 else _NONE,
+        NOT_KNOWN if is_baseline else verdict_cell(one.judged(arm)),
+        NOT_KNOWN if is_baseline or one.is_noisy else percent(arm.detectable),
+        share(arm.roof_share),
     )
 
 
 def _ratio_cell(arm: TimingRecord, *, with_confidence: bool) -> str:
     if arm.arm == arm.baseline:
         return "baseline"
-    confidence = f" {confidence_text(arm.confidence)}" if with_confidence else ""
+    confidence = f" {confidence_text(known(arm.confidence))}" if with_confidence else ""
     return ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high) + confidence
 
 
@@ -145,8 +152,8 @@ def _chance(found: Sequence[RecordedComparison]) -> str:
     """The number of intervals that are expected to miss the true value by chance."""
     arms = [arm for one in found for arm in one.contenders]
     by_confidence: Mapping[str, list[TimingRecord]] = {
-        word: [arm for arm in arms if confidence_text(arm.confidence) == word] for word in confidences(found)
+        word: [arm for arm in arms if confidence_text(known(arm.confidence)) == word] for word in confidences(found)
     }
     counted = join_words([f"{count(len(members), 'interval')} of {word}" for word, members in by_confidence.items()])
-    missed = sum(1 - arm.confidence for arm in arms)
+    missed = sum(1 - known(arm.confidence) for arm in arms)
     return f"Of {counted}, {missed:.2g} are expected to miss the true ratio by chance."

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import join_words
@@ -56,4 +57,4 @@ def verdict_counts(ratios: Sequence[JudgedRatio]) -> str:
 def confidences(found: Iterable[RecordedComparison]) -> list[str]:
     """The confidences of the intervals of ratios: 95 %, 99 %; the baseline has no interval."""
     arms: list[TimingRecord] = [arm for one in found for arm in one.contenders or one.arms]
-    return [confidence_text(value) for value in sorted({arm.confidence for arm in arms})]
+    return [confidence_text(value) for value in sorted({known(arm.confidence) for arm in arms})]

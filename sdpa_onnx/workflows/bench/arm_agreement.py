@@ -112,7 +112,7 @@ def _judged(
 
 def _step(model: OnnxModel, check: CheckOptions) -> InputStep:
     if check.inputs is not None:
-        return InputStep(word=GIVEN, spread=-1.0, check=check, feeds=dict(check.inputs))
+        return InputStep(word=GIVEN, spread=None, check=check, feeds=dict(check.inputs))
     spread = check.spreads[0]
     feeds: Feeds = draw_feeds(model, check.sizes, spread=spread, seed=check.seed)
     return InputStep(

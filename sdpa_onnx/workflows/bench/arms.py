@@ -301,7 +301,7 @@ def _refusal(name: str, entry: _Entry) -> TimingRecord:
         target=str(entry.candidate.path),
         case=str(entry.candidate.path),
         form=entry.candidate.model.facts.form.value if form == AS_IS else form,
-        opset=0 if entry.is_module else entry.candidate.model.opset,
+        opset=None if entry.is_module else entry.candidate.model.opset,
         runtime=entry.runtime.name,
         arm=name,
         threads=entry.threads,

@@ -60,13 +60,13 @@ class InputStep:
 
     Args:
         word: Its name in the record: "spread 1", "probe poison", "given".
-        spread: Standard deviation of the logits that was requested, or -1.
+        spread: Standard deviation of the logits that was requested, or None.
         check: The check, with the sizes of this step.
         feeds: Arrays by graph input name.
     """
 
     word: str
-    spread: float
+    spread: float | None
     check: CheckOptions
     feeds: Feeds
 
@@ -150,7 +150,7 @@ def feeds_of(model: OnnxModel, case: AttentionCase, inputs: AttentionInputs, siz
 def ladder(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[InputStep]:
     """Every step of the ladder; the inputs of a module are scaled until its attention has the requested spread."""
     if check.inputs is not None:
-        yield InputStep(word=GIVEN, spread=-1.0, check=check, feeds=dict(check.inputs))
+        yield InputStep(word=GIVEN, spread=None, check=check, feeds=dict(check.inputs))
         return
     if model.is_bare_attention:
         for spread in check.spreads:
@@ -162,11 +162,11 @@ def ladder(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[
         # No spread can be measured: wider inputs at least leave the flat part of the softmax.
         for spread in check.spreads:
             wide = draw_feeds(model, check.sizes, spread=1.0, seed=check.seed, gain=max(1.0, spread))
-            yield InputStep(word=_OWN, spread=-1.0, check=check, feeds=wide)
+            yield InputStep(word=_OWN, spread=None, check=check, feeds=wide)
         return
     own = _measured_spread(model, {**model.constants(), **first, **session.run(first)})
     if not own > 0.0 or not any(array.dtype.kind not in "bui" for array in first.values()):
-        yield InputStep(word=_OWN, spread=-1.0, check=check, feeds=first)
+        yield InputStep(word=_OWN, spread=None, check=check, feeds=first)
         return
     for spread in check.spreads:
         wide = draw_feeds(model, check.sizes, spread=spread, seed=check.seed, gain=(spread / own) ** 0.5)
@@ -182,7 +182,7 @@ def probe_steps(model: OnnxModel, check: CheckOptions) -> Iterator[InputStep]:
     small = replace(check, sizes=sizes)
     for probe in probes_for(case.spec):
         feeds = feeds_of(model, case, probe.draw(case, check.seed), sizes)
-        yield InputStep(word=f"probe {probe.name}", spread=-1.0, check=small, feeds=feeds)
+        yield InputStep(word=f"probe {probe.name}", spread=None, check=small, feeds=feeds)
 
 
 def arguments_of(

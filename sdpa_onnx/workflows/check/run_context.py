@@ -59,7 +59,7 @@ class RunContext:
         self,
         agreement: Agreement,
         *,
-        spread: float,
+        spread: float | None,
         subject: Subject = Subject.ATTENTION,
         site: str,
         sizes: Sizes,
@@ -69,7 +69,7 @@ class RunContext:
 
         Args:
             agreement: What the judge found.
-            spread: Standard deviation of the logits as measured, -1 if unknown.
+            spread: Standard deviation of the logits as measured, None if unknown.
             subject: What is judged.
             site: Its name.
             sizes: Sizes it was judged at.
@@ -88,7 +88,7 @@ class RunContext:
             spec=case.spec,
             past_seq_len=case.past_seq_len,
             form="" if self.runtime == MODULE_RUNTIME else self.model.facts.form.value,
-            opset=0 if self.runtime == MODULE_RUNTIME else self.model.opset,
+            opset=None if self.runtime == MODULE_RUNTIME else self.model.opset,
             runtime=self.runtime,
             outcome=outcome,
             reason=agreement.diagnosis if disagrees else reason,
@@ -103,8 +103,7 @@ class RunContext:
             spread=spread,
             seed=self.check.seed,
         )
-        record = with_ran(with_figures(plain, agreement), self.ran)
-        return msgspec.structs.replace(record, verdict=None) if blind else record
+        return with_ran(plain if blind else with_figures(plain, agreement), self.ran)
 
     def skipped(self, reason: str, *, spread: float, subject: Subject, site: str, sizes: Sizes) -> AgreementRecord:
         """Write down what ran and cannot be judged, and why; it is no finding."""
@@ -145,19 +144,19 @@ def _unjudged(model: OnnxModel) -> tuple[str, ...]:
 
 def with_figures(record: AgreementRecord, agreement: Agreement) -> AgreementRecord:
     """The record with the judge's word and figures; the sentence is the caller's."""
-    proven = agreement.scale_error_proven
+    proven, has_rows = agreement.scale_error_proven, agreement.total_rows > 0
     return msgspec.structs.replace(
         record,
         verdict=agreement.verdict,
         max_abs_error=agreement.max_abs_error,
         max_bound_ratio=agreement.max_bound_ratio,
-        not_finite=agreement.not_finite,
+        not_finite=agreement.not_finite if agreement.total else None,
         max_relative_error=agreement.max_relative_error,
         max_ulp_error=agreement.max_ulp_error,
         cosine=agreement.cosine,
-        judged_rows=agreement.judged_rows,
-        total_rows=agreement.total_rows,
-        scale_error_proven=proven if math.isfinite(proven) else -1.0,
+        judged_rows=agreement.judged_rows if has_rows else None,
+        total_rows=agreement.total_rows if has_rows else None,
+        scale_error_proven=proven if math.isfinite(proven) else None,
         kappa=agreement.kappa,
         max_z=agreement.max_z,
     )
@@ -217,14 +216,14 @@ class NamedCase:
 
     name: str
     spec: AttentionSpec | None = None
-    past_seq_len: int = -1
+    past_seq_len: int | None = None
 
 
 def named_case(model: OnnxModel, check: CheckOptions, target: str) -> NamedCase:
     """Case id of a bare attention, else the target with its sizes."""
     case = bare_case(model, check.sizes) if check.inputs is None else None
     if case is not None:
-        past = case.past_seq_len if case.spec.has_past else -1
+        past = case.past_seq_len if case.spec.has_past else None
         return NamedCase(name=case.case_id, spec=case.spec, past_seq_len=past)
     lengths = [axis for axis in check.sizes if not axis.startswith("batch")]
     short = {axis: "b" for axis in check.sizes if axis.startswith("batch")} | dict(
@@ -248,9 +247,9 @@ def site_sizes(site: AttentionSite, inputs: AttentionInputs) -> Sizes:
 
 def end_sizes(check: CheckOptions) -> Sizes:
     """Sizes of a whole module, as far as its axes are named."""
-    queries = check.sizes.get("q_seq_len", -1)
+    queries = check.sizes.get("q_seq_len")
     return Sizes(
-        batch_size=check.sizes.get("batch_size", -1),
+        batch_size=check.sizes.get("batch_size"),
         q_seq_len=queries,
         kv_seq_len=check.sizes.get("kv_seq_len", queries),
     )

@@ -127,7 +127,7 @@ def timed_rows(
                 msgspec.structs.replace(
                     candidate.record,
                     sizes=_sizes(race_.sizes, spec),
-                    past_seq_len=race_.sizes.get("past_seq_len", -1),
+                    past_seq_len=race_.sizes.get("past_seq_len"),
                     threads=threads,
                     median_seconds=time.seconds,
                     ratio=time.ratio,

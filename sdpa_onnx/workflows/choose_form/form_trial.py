@@ -327,7 +327,7 @@ class FormSessions:
         result = judge_attention(self.problem.spec, inputs, named, precision=precision, qk_mode=mode)
         if result.agreement is None or result.agreement.verdict is not Verdict.WRONG:
             return ProbeOutcome(kind=Conformity.RIGHT)
-        ratio = result.agreement.max_bound_ratio
+        ratio = result.agreement.max_bound_ratio or 0.0
         return ProbeOutcome(kind=Conformity.WRONG, message=result.message, max_bound_ratio=ratio)
 
     def _session(self, mask_shape: str) -> Session | LoadFailure:

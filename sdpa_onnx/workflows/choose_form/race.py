@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sdpa_onnx.core.attention.form_choice import RacedArm
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.core.timing.paired import StoppingLook
 from sdpa_onnx.errors import ModelError
@@ -139,16 +140,16 @@ def _times(
         pool=pool,
     )
     records = comparison.records
-    fastest = min((record.ratio for record in records.values() if record.outcome is Outcome.OK), default=1.0)
+    fastest = min((record.ratio for record in records.values() if record.ratio is not None), default=1.0)
     times = {}
     for name, record in records.items():
         match record.outcome:
             case Outcome.OK:
                 times[name] = RaceTime(
-                    seconds=record.median_seconds,
-                    ratio=record.ratio / fastest,
-                    ratio_low=record.ratio_low / fastest,
-                    ratio_high=record.ratio_high / fastest,
+                    seconds=known(record.median_seconds),
+                    ratio=known(record.ratio) / fastest,
+                    ratio_low=known(record.ratio_low) / fastest,
+                    ratio_high=known(record.ratio_high) / fastest,
                 )
             case Outcome.SKIPPED:  # several threads on a busy machine: only the first calls were measured
                 times[name] = _rough_time(first[name], first[name] / first[best])

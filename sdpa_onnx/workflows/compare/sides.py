@@ -95,9 +95,9 @@ def by_sizes(records: Sequence[Record]) -> list[Record]:
 def _by_sizes(record: Record) -> Record:
     if not isinstance(record, AgreementRecord):
         return msgspec.structs.replace(record, case=record.target)
-    sizes = record.sizes
-    behind = "" if sizes.q_seq_len < 0 else f"_b{sizes.batch_size}_q{sizes.q_seq_len}_kv{sizes.kv_seq_len}"
-    return msgspec.structs.replace(record, case=f"{record.target}{behind}", spec=None, past_seq_len=-1)
+    sizes = {"b": record.sizes.batch_size, "q": record.sizes.q_seq_len, "kv": record.sizes.kv_seq_len}
+    case = "_".join([record.target, *(f"{name}{size}" for name, size in sizes.items() if size is not None)])
+    return msgspec.structs.replace(record, case=case, spec=None, past_seq_len=None)
 
 
 def refused_alike(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
@@ -156,9 +156,12 @@ def graph_facts(model: OnnxModel, runtime: Runtime, target: str, patience_second
         runtime=runtime.name,
         arm=HEAD,
         model_nodes=model.node_counts(),
-        model_bytes=-1 if model.path is None else model.path.stat().st_size,
     )
     if isinstance(ran, str):
         return msgspec.structs.replace(facts, outcome=Outcome.FAILED, reason=ran)
     counts = {"ran": ran.node_counts, "expanded": ran.expanded, "fused": ran.fused, "providers": ran.providers}
-    return msgspec.structs.replace(facts, **{name: dict(found) for name, found in counts.items()})
+    return msgspec.structs.replace(
+        facts,
+        model_bytes=None if model.path is None else model.path.stat().st_size,
+        **{name: dict(found) for name, found in counts.items()},
+    )

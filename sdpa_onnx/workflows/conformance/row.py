@@ -39,7 +39,8 @@ def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 
     verdict = _verdict(trials)
     explanation = _explanation(row, trials)
     diagnosis = _diagnosis(trials, explanation)
-    path, path_nodes = _path(row.feature, trials.ran)
+    is_judged = verdict in (Conformity.RIGHT, Conformity.WRONG)
+    path, path_nodes = _path(row.feature, trials.ran if is_judged else None)
     suspicion = trials.suspicious[:1] if verdict is Conformity.RIGHT else []
     return ConformanceRecord(
         case=_case_name(row),
@@ -61,10 +62,10 @@ def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 
         observed=_observed(trials),
         reading=_reading(explanation),
         diagnosis=diagnosis,
-        max_abs_error=trials.max_abs_error,
-        max_bound_ratio=trials.max_bound_ratio,
-        cases=trials.cases,
-        wrong_cases=trials.wrong_cases,
+        max_abs_error=trials.max_abs_error if is_judged else None,
+        max_bound_ratio=trials.max_bound_ratio if is_judged else None,
+        cases=trials.cases if is_judged else None,
+        wrong_cases=trials.wrong_cases if is_judged else None,
         repeat=repeat_command(row, runtime.name),
     )
 
@@ -180,10 +181,10 @@ def _reading(explanation: Explanation | None) -> str:
     return f"{explanation.reading} ({explanation.dated})" if explanation.dated else explanation.reading
 
 
-def _path(feature: Feature, ran: RanReport | None) -> tuple[str, int]:
+def _path(feature: Feature, ran: RanReport | None) -> tuple[str, int | None]:
     """Whether the operator ran natively or expanded, and in how many nodes."""
     if ran is None:
-        return "", 0
+        return "", None
     operator = feature.operator.value.rpartition(".")[2]
     if feature.operator in (Operator.BODY, Operator.DECOMPOSED):
         return "native", sum(ran.node_counts.values())

@@ -70,7 +70,7 @@ class RowTrials:
         suspicious: Diagnoses of outputs that are statistically suspicious.
         refused: The runtime's reasons for a refusal, in the order found.
         observed: Outcomes on the disputed point, case by case.
-        max_abs_error, max_bound_ratio: Maximum over all outputs.
+        max_abs_error, max_bound_ratio: Maximum over all outputs; None if no element was compared.
         warnings: Warnings of the runtime and the judge.
     """
 
@@ -81,8 +81,8 @@ class RowTrials:
     suspicious: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     observed: list[tuple[str, ...]] = field(default_factory=list)
-    max_abs_error: float = 0.0
-    max_bound_ratio: float = 0.0
+    max_abs_error: float | None = None
+    max_bound_ratio: float | None = None
     warnings: list[str] = field(default_factory=list)
 
 
@@ -216,9 +216,13 @@ def _name_of(operator_case: OperatorCase, role: str) -> str:
 def _update_maxima(trials: RowTrials, findings: list[OutputFinding]) -> None:
     for finding in findings:
         agreement = finding.agreement
-        trials.max_abs_error = max(trials.max_abs_error, agreement.max_abs_error)
-        trials.max_bound_ratio = max(trials.max_bound_ratio, agreement.max_bound_ratio)
+        trials.max_abs_error = _larger(trials.max_abs_error, agreement.max_abs_error)
+        trials.max_bound_ratio = _larger(trials.max_bound_ratio, agreement.max_bound_ratio)
         trials.warnings += [warning for warning in agreement.warnings if warning not in trials.warnings]
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def _with_permitted_outcomes(

@@ -251,7 +251,7 @@ class _Judgements:
     def _output_record(self, run: PairRun, model: OnnxModel, name: str, agreement: Agreement) -> AgreementRecord:
         checked = self._checked(run, model)
         return checked.record(
-            agreement, spread=-1.0, subject=Subject.OUTPUT, site=name, sizes=end_sizes(run.step.check)
+            agreement, spread=None, subject=Subject.OUTPUT, site=name, sizes=end_sizes(run.step.check)
         )
 
     def _alone(self) -> Iterator[AgreementRecord]:

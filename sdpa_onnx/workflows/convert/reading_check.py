@@ -111,7 +111,7 @@ def _record(checked: RunContext, site: AttentionSite, values: Feeds, agreement: 
     try:
         spread = logit_spread(site, inputs)
     except _MISFITS:
-        spread = -1.0
+        spread = None
     return checked.record(
         agreement,
         spread=spread,

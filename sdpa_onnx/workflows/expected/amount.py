@@ -27,7 +27,7 @@ def is_within(record: BaseRecord, at_most: float) -> bool:
     if not isinstance(record, GateRecord):
         return False
     found = record.ratio_low if record.gate is Gate.TIME else _figure(record)
-    return 0.0 < found <= at_most
+    return found is not None and 0.0 < found <= at_most
 
 
 def allowance(record: BaseRecord) -> float | None:
@@ -39,22 +39,25 @@ def allowance(record: BaseRecord) -> float | None:
     if not isinstance(record, GateRecord):
         return None
     allowed = _with_head_room(record)
-    if not (math.isfinite(allowed) and allowed > 0.0):
+    if allowed is None or not (math.isfinite(allowed) and allowed > 0.0):
         return None
     return float(f"{allowed:.{_DIGITS}g}")
 
 
-def _with_head_room(record: GateRecord) -> float:
+def _with_head_room(record: GateRecord) -> float | None:
+    found = record.ratio_high if record.gate is Gate.TIME else _figure(record)
+    if found is None:
+        return None
     match record.gate:
         case Gate.AGREEMENT:
-            return _figure(record) * _ERROR_FACTOR
+            return found * _ERROR_FACTOR
         case Gate.GRAPH:
-            return _figure(record) * (1.0 + _LIMITS.more_nodes)
+            return found * (1.0 + _LIMITS.more_nodes)
         case Gate.MEMORY:
-            return _figure(record) * (1.0 + _LIMITS.more_memory)
+            return found * (1.0 + _LIMITS.more_memory)
         case Gate.TIME:
-            return record.ratio_high * (1.0 + max(record.margin, 0.0))
+            return found * (1.0 + max(record.margin or 0.0, 0.0))
 
 
-def _figure(record: GateRecord) -> float:
-    return float(record.head_bytes) if record.gate is Gate.MEMORY else record.amount
+def _figure(record: GateRecord) -> float | None:
+    return record.head_bytes if record.gate is Gate.MEMORY else record.amount

@@ -30,6 +30,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from sdpa_onnx.core.records.earlier_schema import earlier_number
 from sdpa_onnx.core.records.records import ConformanceRecord, GateRecord, Outcome, Record
 from sdpa_onnx.core.records.subject import Subject, earlier_site
 from sdpa_onnx.errors import PlanError
@@ -91,7 +92,14 @@ class KnownFinding:
         # An entry with outcome "failed" matches a timeout too: earlier versions had no outcome for it.
         if plain["outcome"] == Outcome.TIMED_OUT and self.fields.get("outcome") == Outcome.FAILED:
             plain["outcome"] = Outcome.FAILED.value
-        return all(name in plain and _is_like(self.fields[name], plain[name]) for name in names)
+        return all(name in plain and self._is_field_like(name, plain) for name in names)
+
+    def _is_field_like(self, name: str, plain: Mapping[str, Any]) -> bool:
+        """Whether one field agrees; a number that schema 1 wrote for "unknown" agrees with None."""
+        wanted, value = self.fields[name], plain[name]
+        if value is None and not isinstance(wanted, str):
+            return wanted in earlier_number(plain["kind"], name)
+        return _is_like(wanted, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,13 @@ def write_known(records: Sequence[Record], *, known: KnownFindings) -> str:
         known: Existing entries; a row that one of them matches keeps its `why`.
     """
     bad = [record for record in records if type(record) in _FIELDS and is_bad(record)]
-    ordered = sorted(bad, key=lambda row: [getattr(row, name) for name in _FIELDS[type(row)][0]])
+    ordered = sorted(bad, key=lambda row: [_sortable(getattr(row, name)) for name in _FIELDS[type(row)][0]])
     return "\n".join([_HEAD, *(_entry(record, known) for record in ordered)])
+
+
+def _sortable(value: str | int | None) -> tuple[bool, str | int]:
+    """A key that sorts a field by its value, an unknown one first."""
+    return (False, 0) if value is None else (True, value)
 
 
 def _entry(record: Record, known: KnownFindings) -> str:

@@ -40,7 +40,7 @@ def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecor
         reason=group.title,
         warnings=tuple(_doubts(group, runtime, seed)),
         spec=case.case.spec,
-        past_seq_len=case.case.past_seq_len if case.case.spec.has_past else -1,
+        past_seq_len=case.case.past_seq_len if case.case.spec.has_past else None,
         site=finding.output,
         sizes=Sizes(
             batch_size=case.case.batch_size,
@@ -84,8 +84,8 @@ def _doubts(group: FuzzGroup, runtime: str, seed: int) -> list[str]:
     return [*notes, *([group.note] if group.note else [])]
 
 
-def _spread(source: str) -> float:
-    return float(source.removeprefix("spread ")) if source.startswith("spread ") else -1.0
+def _spread(source: str) -> float | None:
+    return float(source.removeprefix("spread ")) if source.startswith("spread ") else None
 
 
 def _with_figures(record: AgreementRecord, finding: FuzzFinding) -> AgreementRecord:

@@ -205,11 +205,11 @@ class _Search:
             return judge_node_output(step.truths[name], actual)
         spec, inputs = step.attention
         agreement = judge(expect(spec, inputs, precision=self.precision), actual)
-        ratio = agreement.max_bound_ratio
+        error, ratio = agreement.max_abs_error or 0.0, agreement.max_bound_ratio
         return NodeAgreement(
             verdict=agreement.verdict,
-            error=agreement.max_abs_error,
-            allowed=agreement.max_abs_error / ratio if ratio else 0.0,
+            error=error,
+            allowed=error / ratio if ratio else 0.0,
             evidence=agreement.diagnosis,
             is_finding=not agreement.verdict.is_right,
         )

@@ -91,7 +91,7 @@ def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
         reason=reduced.message,
         warnings=() if reduced.is_finished else ("The time limit was reached before the reduction finished.",),
         spec=None if case is None else case.spec,
-        past_seq_len=case.past_seq_len if case is not None and case.spec.has_past else -1,
+        past_seq_len=case.past_seq_len if case is not None and case.spec.has_past else None,
         site=reduced.failure.output,
         sizes=_sizes(reduced),
         dtype="" if reduced.trial is None else reduced.trial.case.dtype.value,

@@ -129,10 +129,10 @@ class JobFolder:
             copies=copies,
         )
 
-    def model_bytes(self, arm: Arm) -> int:
-        """Size of the arm's model, external tensors included; -1 if it was not written."""
+    def model_bytes(self, arm: Arm) -> int | None:
+        """Size of the arm's model, external tensors included; None if it was not written."""
         if id(arm.model) not in self._models:
-            return -1
+            return None
         model, linked, path = self._models[id(arm.model)]
         return path.stat().st_size + (number_bytes(model.ir) if linked.folder is not None else 0)
 

@@ -59,7 +59,7 @@ class RecordContext:
     cache: str
     ran: Mapping[str, RanReport]
     warnings: tuple[str, ...]
-    model_bytes: Mapping[str, int]
+    model_bytes: Mapping[str, int | None]
 
     def device(self, name: str) -> str:
         """Device that an arm ran on, "cpu" or "cuda"."""
@@ -142,6 +142,7 @@ def _with_times(record: TimingRecord, context: RecordContext, name: str) -> Timi
     launches = [launch[name] for launch in context.measured.launches]
     median = median_over_launches(np.median(sample.per_visit(context.decision.clock), axis=1))
     profiled = [launch.kernels for launch in launches if launch.kernels.kernel_seconds >= 0]
+    peak = _middle([launch.loaded.peak_bytes for launch in launches])
     return msgspec.structs.replace(
         record,
         median_seconds=median.estimate,
@@ -162,7 +163,7 @@ def _with_times(record: TimingRecord, context: RecordContext, name: str) -> Timi
         idle_seconds=_middle([launch.idle_seconds for launch in launches]),
         kernel_seconds=_middle([one.kernel_seconds for one in profiled]),
         host_seconds=_middle([one.call_seconds - one.kernel_seconds for one in profiled]),
-        peak_memory_bytes=int(_middle([launch.loaded.peak_bytes for launch in launches])),
+        peak_memory_bytes=None if peak is None else int(peak),
         runtime_version=launches[0].loaded.version,
     )
 
@@ -171,7 +172,7 @@ def _with_ratio(record: TimingRecord, context: RecordContext, name: str) -> Timi
     decision, alpha = context.decision, context.decision.look.alpha
     known = msgspec.structs.replace(record, confidence=1.0 - sum(one.alpha for one in context.plan.looks))
     if name == context.baseline:
-        return known
+        return msgspec.structs.replace(known, ratio=1.0, ratio_low=1.0, ratio_high=1.0)
     estimate, verdict = decision.estimates[name], decision.verdicts[name]
     low, high = estimate.interval(alpha)
     # At least one without a verdict: Holm's step requires more of a table than of a single ratio.
@@ -187,8 +188,8 @@ def _with_ratio(record: TimingRecord, context: RecordContext, name: str) -> Timi
         degrees=estimate.degrees,
         detectable=estimate.detectable(alpha),
         launches_needed=needed,
-        ratio_wall=-1.0 if wall is None else wall.ratio,
-        ratio_cpu=-1.0 if cpu is None else cpu.ratio,
+        ratio_wall=None if wall is None else wall.ratio,
+        ratio_cpu=None if cpu is None else cpu.ratio,
         warnings=(*_clock_warning(wall, cpu, alpha), *_moving_warning(name, decision)),
     )
 
@@ -239,10 +240,10 @@ def _with_work(record: TimingRecord, work: AttentionWork | None, ceilings: Ceili
     )
 
 
-def _middle(seconds: list[float] | list[int]) -> float:
-    """Median of the measured values, -1 if none was measured."""
-    measured = [value for value in seconds if value >= 0]
-    return float(np.median(measured)) if measured else -1.0
+def _middle(values: Sequence[float | None]) -> float | None:
+    """Median of the measured values, None if none was measured; a worker reports -1 for one that was not."""
+    measured = [value for value in values if value is not None and value >= 0]
+    return float(np.median(measured)) if measured else None
 
 
 def _sizes(model: OnnxModel, check: CheckOptions) -> Sizes:

@@ -72,7 +72,7 @@ class SizeTrial:
         # Some sites are attentions, others outputs of the whole graph, which is no node.
         is_output = wrong.subject is Subject.OUTPUT
         # A wrong shape has no error of numbers.
-        is_number = is_output and (wrong.max_bound_ratio > 0.0 or wrong.not_finite > 0)
+        is_number = is_output and bool(wrong.max_bound_ratio or wrong.not_finite)
         return SizeFailure(wrong.diagnosis, "" if is_output else wrong.site, is_number)
 
 

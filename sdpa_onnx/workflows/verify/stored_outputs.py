@@ -96,5 +96,5 @@ def judge_stored(
     check = CheckOptions(sizes={}, inputs=inputs)
     ran = RanReport(providers={}, node_counts={}, precision=declared)
     checked = RunContext(model=model, runtime="", ran=ran, check=check, step=GIVEN, target=target)
-    step = InputStep(word=GIVEN, spread=-1.0, check=check, feeds=inputs)
+    step = InputStep(word=GIVEN, spread=None, check=check, feeds=inputs)
     yield from judge_outputs(checked, step, outputs, ExpectationCache())

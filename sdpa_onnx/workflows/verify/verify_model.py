@@ -192,24 +192,24 @@ def _judge_shapes(checked: RunContext, outputs: Feeds) -> Iterator[AgreementReco
 
 
 def _output_record(checked: RunContext, name: str, agreement: Agreement) -> AgreementRecord:
-    return checked.record(agreement, spread=-1.0, subject=Subject.OUTPUT, site=name, sizes=end_sizes(checked.check))
+    return checked.record(agreement, spread=None, subject=Subject.OUTPUT, site=name, sizes=end_sizes(checked.check))
 
 
 def judge_sites(
-    checked: RunContext, arrays: Feeds, spread: float, expectations: ExpectationCache
+    checked: RunContext, arrays: Feeds, spread: float | None, expectations: ExpectationCache
 ) -> Iterator[AgreementRecord]:
     """Judge each attention on its own tapped inputs.
 
     Args:
         checked: The model, where it ran and how.
         arrays: Constants, inputs and outputs of the run by name, tapped values included.
-        spread: Standard deviation of the logits that was requested, or -1.
+        spread: Standard deviation of the logits that was requested, or None.
         expectations: Oracles that other runtimes share.
     """
     for site in checked.model.sites:
         inputs, outputs = site.arrays_in(arrays), site.outputs_in(arrays)
         shared = checked.model.is_bare_attention and checked.check.inputs is None
-        measured = spread if shared and spread >= 0.0 else logit_spread(site, inputs)
+        measured = spread if shared and spread is not None else logit_spread(site, inputs)
         for role, agreement in _judge_site(checked, site, inputs, arrays, expectations).items():
             yield checked.record(
                 agreement,

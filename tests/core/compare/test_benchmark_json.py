@@ -99,7 +99,7 @@ def _spoilt(change: str) -> bytes:
     [
         (
             _spoilt("ratio"),
-            f"f.json: Expected `float`, got `str` - at `$.benchmarks[0].extra_info.sdpa_onnx[0].ratio`. {_HINT}",
+            f"f.json: Expected `float | null`, got `str` - at `$.benchmarks[0].extra_info.sdpa_onnx[0].ratio`. {_HINT}",
         ),
         (
             _spoilt("kind"),
@@ -108,7 +108,7 @@ def _spoilt(change: str) -> bytes:
         (_spoilt("median"), f"f.json: Object missing required field `median` - at `$.benchmarks[0].stats`. {_HINT}"),
         (
             _spoilt("schema"),
-            f"f.json: a record has schema 99, this version reads 1. {_NEWER}",
+            f"f.json: a record has schema 99, this version reads 1 and 2. {_NEWER}",
         ),
         (_spoilt("benchmarks"), f"f.json: Object missing required field `benchmarks`. {_HINT}"),
         (b"", f"f.json: Input data was truncated. {_HINT}"),

@@ -28,7 +28,7 @@ def test_memory(before: int, now: int, word: GateVerdict) -> None:
 
 def test_memory_that_was_not_measured_is_no_row() -> None:
     """A peak on one side only yields no gate record."""
-    assert stored([timed(peak_memory_bytes=-1)], [timed()], Gate.MEMORY) == []
+    assert stored([timed(peak_memory_bytes=None)], [timed()], Gate.MEMORY) == []
 
 
 def test_memory_evidence() -> None:

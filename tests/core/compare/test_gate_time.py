@@ -91,7 +91,7 @@ def test_an_undecidable_machine_passes_and_is_told() -> None:
     reason = "Undecidable on this machine now: 2 threads, and 1 idle core."
     base, head = beside(1.0, outcome=Outcome.SKIPPED, reason=reason)
     (row,) = paired((base, head))
-    assert (row.word, row.evidence, row.ratio) == (GateVerdict.UNDECIDED, reason, -1.0)
+    assert (row.word, row.evidence, row.ratio) == (GateVerdict.NOT_COMPARABLE, f"Not comparable: {reason}", None)
 
 
 def test_what_it_would_take_is_told() -> None:
@@ -148,7 +148,7 @@ def test_stored_runs_are_compared_by_the_ratio_of_ratios() -> None:
     """Raw seconds do not count: a machine half as fast, and the same ratio, is no change."""
     row = ratio_of_runs(0.9, 0.9, {}, {"median_seconds": 0.010})
     assert (row.word, row.ratio) == (GateVerdict.SAME, pytest.approx(1.0))
-    assert row.base_seconds == -1.0
+    assert row.base_seconds is None
     row = ratio_of_runs(0.9, 0.99)
     assert (row.word, row.ratio) == (GateVerdict.REGRESSION, pytest.approx(1.1))
 
@@ -174,8 +174,8 @@ def test_welch() -> None:
 
 
 _MATCHLESS = (
-    ({"log_ratio_se": -1.0}, {}, "Not comparable: BASE: The timing has no standard error."),
-    ({}, {"degrees": -1.0}, "Not comparable: HEAD: The timing has no standard error."),
+    ({"log_ratio_se": None}, {}, "Not comparable: BASE: The timing has no standard error."),
+    ({}, {"degrees": None}, "Not comparable: HEAD: The timing has no standard error."),
     ({}, {"clock": "cpu"}, "Not comparable: clock differs: wall, now cpu, and a ratio by CPU time is not known "),
     ({"threads": 2}, {}, "Not comparable: the runs have no common pinned baseline (torch), "),
 )

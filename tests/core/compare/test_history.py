@@ -77,7 +77,7 @@ def test_a_group_says_what_its_ratios_refer_to() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoilt", [{"outcome": Outcome.FAILED}, {"verdict": RatioVerdict.NOISY}, {"ratio_low": 0.0}], ids=repr
+    "spoilt", [{"outcome": Outcome.FAILED}, {"verdict": RatioVerdict.NOISY}, {"ratio": None}], ids=repr
 )
 def test_what_was_not_measured_is_left_out(spoilt: dict[str, object]) -> None:
     """A failed arm, a noisy table and an interval without a lower end make no point, and are counted."""

@@ -301,9 +301,9 @@ def test_earlier_records_get_their_spec_from_the_case_id(kind: str) -> None:
     spec = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8, has_past=True)
     assert (old.spec, old.past_seq_len) == (spec, 5)  # type: ignore[union-attr]
     now = decode_record(f'{{"kind":"{kind}","case":"{case}","spec":null}}'.encode(), where="new:1")
-    assert (now.spec, now.past_seq_len) == (None, -1)  # type: ignore[union-attr]
+    assert (now.spec, now.past_seq_len) == (None, None)  # type: ignore[union-attr]
     named = decode_record(f'{{"kind":"{kind}","case":"two.onnx_b1_q13"}}'.encode(), where="old:2")
-    assert (named.spec, named.past_seq_len) == (None, -1)  # type: ignore[union-attr]
+    assert (named.spec, named.past_seq_len) == (None, None)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", FULL)
@@ -317,7 +317,7 @@ def test_a_full_record_leaves_no_field_at_its_default(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", FULL)
 def test_an_empty_record_survives_its_line(kind: str) -> None:
-    """The defaults too, among them None and -1 for "not applicable"."""
+    """The defaults too, among them None for "not known"."""
     empty = type(FULL[kind])()
     assert decode_record(encode_record(empty), where="x:1") == empty
 
@@ -334,7 +334,7 @@ def test_every_record_says_its_schema_and_outcome() -> None:
     for record in FULL.values():
         written = json.loads(encode_record(record))
         assert written.keys() >= {"schema", "kind", "cell", "case", "form", "opset", "runtime", "outcome", "warnings"}
-        assert written["schema"] == 1
+        assert written["schema"] == 2
 
 
 BROKEN = {
@@ -346,7 +346,7 @@ BROKEN = {
     "unknown kind": (b'{"kind":"rumour"}', "run/records.jsonl:7: Invalid value 'rumour' - at `$.kind`."),
     "wrong type": (
         b'{"kind":"timing","blocks":"many"}',
-        "run/records.jsonl:7: Expected `int`, got `str` - at `$.blocks`.",
+        "run/records.jsonl:7: Expected `int | null`, got `str` - at `$.blocks`.",
     ),
     "unknown outcome": (
         b'{"kind":"runtime","outcome":"splendid"}',

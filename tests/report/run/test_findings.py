@@ -299,5 +299,5 @@ def test_roof_above_one() -> None:
 
 def test_roof_unknown() -> None:
     """Without ceilings no share is claimed."""
-    records = [msgspec.structs.replace(one, roof_share=-1.0) for one in comparison()]
+    records = [msgspec.structs.replace(one, roof_share=None) for one in comparison()]
     assert not [line for line in tell([*records]) if "roof" in line]

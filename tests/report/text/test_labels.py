@@ -17,7 +17,7 @@ def _record(past_seq_len: int = 0, **changes: Any) -> AgreementRecord:
     spec = AttentionSpec(**({"q_num_heads": 8, "kv_num_heads": 8, "head_dim": 64} | changes))
     case = AttentionCase(spec=spec, q_seq_len=16, past_seq_len=past_seq_len)
     sizes = Sizes(batch_size=1, q_seq_len=16, kv_seq_len=16, head_dim=64, q_num_heads=8)
-    past = past_seq_len if spec.has_past else -1
+    past = past_seq_len if spec.has_past else None
     return AgreementRecord(case=case.case_id, spec=spec, past_seq_len=past, sizes=sizes, dtype="float32")
 
 

@@ -68,8 +68,8 @@ def test_noisy_table_leads() -> None:
 
 def test_what_was_not_measured() -> None:
     """A dash, never a zero or a minus one."""
-    unknown = {"first_seconds": -1.0, "new_length_seconds": -1.0, "idle_seconds": -1.0, "peak_memory_bytes": -1}
-    arm = timing("ort-cpu", 0.8, roof_share=-1.0, bound_by="", **unknown)
+    unknown = dict.fromkeys(("first_seconds", "new_length_seconds", "idle_seconds", "peak_memory_bytes"))
+    arm = timing("ort-cpu", 0.8, roof_share=None, bound_by="", **unknown)
     assert _row(_printed(benched(timing(BASELINE), arm), width=_WIDE), "ort-cpu")[4:] == ["-"] * 6
 
 

@@ -134,7 +134,7 @@ def test_a_machine_that_cannot_decide_says_so() -> None:
 def test_what_a_call_costs() -> None:
     """Every cost has its column and unit; what was not measured is a stroke."""
     torch, other, fused = judged()
-    bare = {"idle_seconds": -1.0, "kernel_seconds": -1.0, "host_seconds": 0.0, "peak_memory_bytes": -1}
+    bare = {"idle_seconds": None, "kernel_seconds": None, "host_seconds": 0.0, "peak_memory_bytes": None}
     table = table_of([msgspec.structs.replace(torch, **bare), other, fused], "What a call costs")
     (section,) = table.sections
     assert section.rows[0][1:] == ("12.3 ms", "24.0 ms", "10.8 ms", "-", "-", "-", "-")
@@ -188,7 +188,7 @@ def test_the_smallest_slow_down_is_told() -> None:
     torch, other, fused = judged()
     records = [
         torch,
-        msgspec.structs.replace(other, detectable=-1.0),
+        msgspec.structs.replace(other, detectable=None),
         msgspec.structs.replace(fused, detectable=0.0214),
     ]
     assert cells(records, "Time of a call", "slowdown found") == ["-", "-", "2.1 %"]

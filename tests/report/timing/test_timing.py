@@ -145,7 +145,7 @@ def test_welch_is_narrower_than_ends_by_ends() -> None:
             ArmRatio(value=value, low=value * 0.985, high=value * 1.015, standard_error=error, degrees=9.0)
             for value in ratios
         ]
-        for error in (0.0045, -1.0)
+        for error in (0.0045, None)
     )
     assert known[0].over(known[1]).high < 1 <= unknown[0].over(unknown[1]).high
     assert unknown[0].over(unknown[1]).is_paired

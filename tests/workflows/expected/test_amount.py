@@ -31,7 +31,7 @@ _TIME = finding(Gate.TIME, ratio=1.4, ratio_low=1.3, ratio_high=1.5, margin=0.1)
     ("row", "like", "larger"),
     [
         (finding(Gate.AGREEMENT, amount=3.0), {"amount": 5.9}, {"amount": 6.1}),
-        (finding(Gate.AGREEMENT, amount=3.0), {"amount": 0.1}, {"amount": -1.0}),  # failed, or not a number
+        (finding(Gate.AGREEMENT, amount=3.0), {"amount": 0.1}, {"amount": None}),  # failed, or not a number
         (finding(Gate.GRAPH, amount=1.5), {"amount": 1.64}, {"amount": 1.66}),
         (finding(Gate.MEMORY, base_bytes=10, head_bytes=1000), {"head_bytes": 1099}, {"head_bytes": 1101}),
         # Only what is proven to be beyond the upper end and the margin is larger.
