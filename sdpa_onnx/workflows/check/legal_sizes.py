@@ -14,9 +14,7 @@ from sdpa_onnx.workflows.check.integer_draws import IllegalSizesError, draw_inte
 __all__ = ["nearest_legal"]
 
 
-def nearest_legal(
-    model: OnnxModel, sizes: Mapping[str, int], *, keep: Collection[str] = ()
-) -> dict[str, int] | None:
+def nearest_legal(model: OnnxModel, sizes: Mapping[str, int], *, keep: Collection[str] = ()) -> dict[str, int] | None:
     """The sizes, with the longest axes halved until the integer inputs have legal numbers; None if they never have.
 
     Args:

@@ -126,7 +126,7 @@ class SessionJudge:
 
     def _by_oracle(self, run: SessionRun, last: LastRun) -> tuple[AgreementRecord, ...]:
         context = self.context(run, last.ran)
-        step = InputStep(word=context.step, spread=-1.0, check=context.check, feeds=run.feeds)
+        step = InputStep(word=context.step, spread=None, check=context.check, feeds=run.feeds)
         found = judge_outputs(context, step, last.outputs, self.expectations)
         return tuple(record for record in found if record.outcome is Outcome.DISAGREES)
 
@@ -135,7 +135,7 @@ class SessionJudge:
         judged = self._differing.judge(run.feeds, fresh.outputs, used.outputs, name="a fresh session")
         context = self.context(run, used.ran)
         return tuple(
-            context.record(found, spread=-1.0, subject=Subject.OUTPUT, site=name, sizes=end_sizes(context.check))
+            context.record(found, spread=None, subject=Subject.OUTPUT, site=name, sizes=end_sizes(context.check))
             for name, found in judged.items()
             if not isinstance(found, NotJudged) and not found.verdict.is_right
         )
@@ -265,6 +265,6 @@ class _Returned:
         agreement = Agreement(verdict=Verdict.WRONG, diagnosis=diagnosis, total=self._copies[name].size)
         context = judge.context(self._run, ran)
         record = context.record(
-            agreement, spread=-1.0, subject=Subject.OUTPUT, site=name, sizes=end_sizes(context.check)
+            agreement, spread=None, subject=Subject.OUTPUT, site=name, sizes=end_sizes(context.check)
         )
         return StateFault(earlier=(self._run,), run=later, records=(record,), is_shared=True)

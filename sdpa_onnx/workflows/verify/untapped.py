@@ -121,12 +121,12 @@ class UntappedCheck:
             found = judged.get(output, Agreement(verdict=Verdict.OK, diagnosis=f"The bits are those of {name}."))
             if isinstance(found, NotJudged):
                 reason = f"Output '{output}' without taps differs from {name}, and is not judged: {found.reason}."
-                yield checked.skipped(reason, spread=-1.0, subject=Subject.OUTPUT, site=output, sizes=sizes)
+                yield checked.skipped(reason, spread=None, subject=Subject.OUTPUT, site=output, sizes=sizes)
                 continue
             if not found.verdict.is_right:
                 says = f"Output '{output}' is wrong without the taps, that of {name} is right. {found.diagnosis}"
                 found = replace(found, diagnosis=says)
-            yield checked.record(found, spread=-1.0, subject=Subject.OUTPUT, site=output, sizes=sizes)
+            yield checked.record(found, spread=None, subject=Subject.OUTPUT, site=output, sizes=sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
