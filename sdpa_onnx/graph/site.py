@@ -49,6 +49,7 @@ class AttentionSite:
         present: Both caches in one value, keys first, or None.
         scores: The scores (qk_matmul_output), or None.
         scores_mode: Stage of the scores.
+        other_scores_modes: Further stages that they may be of, where the operator's text leaves it open.
         mask_rule: What a mask means whose last axis is 1.
         cache_lengths, cache_magnitudes: Value names, or None; see `CacheRule`.
         cache_terms: See `CacheRule`.
@@ -69,6 +70,7 @@ class AttentionSite:
     present: str | None = None
     scores: str | None = None
     scores_mode: QkOutputMode = QkOutputMode.SCORES
+    other_scores_modes: tuple[QkOutputMode, ...] = ()
     mask_rule: MaskRule = MaskRule.PADDED
     cache_lengths: str | None = None
     cache_magnitudes: str | None = None
@@ -86,6 +88,11 @@ class AttentionSite:
         """Value name by what the output is, without absent outputs; the attention output is the first."""
         names = {role: getattr(self, field) for role, field in _FIELDS.items()}
         return {role: name for role, name in names.items() if name is not None}
+
+    @property
+    def scores_modes(self) -> tuple[QkOutputMode, ...]:
+        """Every stage that the scores may be of."""
+        return (self.scores_mode, *self.other_scores_modes)
 
     @property
     def taps(self) -> list[str]:

@@ -39,10 +39,13 @@ _STANDARD = ("", "Attention")
 # Nodes between new keys and the Concat of a decomposed graph: they move elements and change none.
 _MOVES = frozenset({"Identity", "Reshape", "Transpose"})
 _STEPS = 8
-# GroupQueryAttention's qk_output.
-_AFTER_SOFTMAX = 2
+# By GroupQueryAttention's qk_output.
+_QK_OUTPUT = {
+    1: (QkOutputMode.SCORES, QkOutputMode.AFTER_SOFTCAP, QkOutputMode.AFTER_MASK),
+    2: (QkOutputMode.WEIGHTS,),
+}
 _NOT_DEFINED = "nothing in this part of the model says which of its entries are defined"
-_NOT_NAMED = "the operator's specification does not name its stage of the scores"
+_NOT_NAMED = "its attribute names no stage of the scores"
 
 
 def locate_outputs(model: ir.Model, sites: Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:
@@ -93,30 +96,32 @@ def _located(site: AttentionSite, values: Mapping[str | None, ir.Value], opset: 
         noted = {role: name for role, name in site.outputs.items() if name in values}  # as convert wrote them
         return replace(site.with_outputs({**noted, **_joined(site, values)}), mask_rule=rule)
     names = {role: value.name or "" for role, value in used_outputs(node)}
-    stage = _stage(node)
-    if stage is None:
+    stages = _stages(node)
+    if not stages:
         names.pop(OutputRole.QK, None)
     if any(name is not None and name not in values for name in (site.cache_lengths, site.cache_magnitudes)):
         # In a part of a model nothing says which entries of the cache the operator defines.
         names = {role: name for role, name in names.items() if role in (OutputRole.OUTPUT, OutputRole.QK)}
         site = replace(site, cache_lengths=None, cache_magnitudes=None)
-    return replace(site.with_outputs(names), scores_mode=stage or QkOutputMode.SCORES, mask_rule=rule)
+    first, *others = stages or (QkOutputMode.SCORES,)
+    return replace(site.with_outputs(names), scores_mode=first, other_scores_modes=tuple(others), mask_rule=rule)
 
 
-def _stage(node: ir.Node) -> QkOutputMode | None:
-    """The stage of the scores that a node returns, if its operator's specification names it.
+def _stages(node: ir.Node) -> tuple[QkOutputMode, ...]:
+    """The stages that the scores of a node may be of by its operator's specification; () if its attribute is unknown.
 
-    Source: qk_matmul_output_mode of ONNX Attention; GroupQueryAttention, qk_output: "after (2) softmax normalization",
-        while "before (1)" leaves open whether softcap and mask are included; MultiHeadAttention has no such attribute.
+    Source: qk_matmul_output_mode of ONNX Attention; GroupQueryAttention, qk_output: "before (1) or after (2) softmax
+        normalization", which leaves open whether softcap and mask are included; MultiHeadAttention, qk: "normalized
+        Q * K", which may be scaled or summing to 1.
     """
     match (node.domain, node.op_type):
         case ("", "Attention"):
             mode = _integer(node, "qk_matmul_output_mode")
-            return QkOutputMode(mode) if mode in set(QkOutputMode) else None
-        case (_, "GroupQueryAttention") if _integer(node, "qk_output") == _AFTER_SOFTMAX:
-            return QkOutputMode.WEIGHTS
+            return (QkOutputMode(mode),) if mode in set(QkOutputMode) else ()
+        case (_, "GroupQueryAttention"):
+            return _QK_OUTPUT.get(_integer(node, "qk_output"), ())
         case _:
-            return None
+            return tuple(QkOutputMode)
 
 
 def _integer(node: ir.Node, name: str) -> int:

@@ -35,6 +35,7 @@ class PlantedSession:
         self.session.__exit__(kind, error, trace)
 
     def run(self, inputs: Arrays) -> dict[str, NDArray[np.generic]]:
+        """The fault is in the kernel, so it is there whether or not the values around the attention are outputs."""
         outputs = self.session.run(inputs)
         arrays = {**self.model.constants(), **inputs, **outputs}
         for site in self.model.sites:
@@ -43,7 +44,7 @@ class PlantedSession:
             right = site.outputs_in(outputs)
             wrong = self.fault.plant(site.spec, site.arrays_in(arrays), right, np.random.default_rng(0))
             outputs |= {site.outputs[role]: array for role, array in wrong.items()}
-        return outputs
+        return {name: outputs[name] for name in self.model.output_names}
 
     def bind(self, inputs: Arrays) -> Callable[[], None]:
         return self.session.bind(inputs)
@@ -71,4 +72,4 @@ class Planted:
         return self.real.supports(model)
 
     def load(self, model: OnnxModel, options: LoadOptions) -> Session:
-        return PlantedSession(self.real.load(model, options), model, self.fault)
+        return PlantedSession(self.real.load(model.tapped(), options), model, self.fault)

@@ -5,7 +5,7 @@ operator's text leaves a choice, each reading is right, and the diagnosis names 
 with it: `verify`, `fuzz`, `conformance`, `reduce`, `convert` and `bench`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +28,12 @@ Array = NDArray[np.generic]
 
 _CACHES = (OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE, OutputRole.PRESENT)
 _ALL_COPIED = CacheRule()
+_STAGES = {
+    QkOutputMode.SCORES: "scores before softcap and mask",
+    QkOutputMode.AFTER_SOFTCAP: "scores after the softcap",
+    QkOutputMode.AFTER_MASK: "scores after the mask",
+    QkOutputMode.WEIGHTS: "weights after the softmax",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,7 @@ def judge_attention_outputs(
     outputs: Mapping[OutputRole, Array],
     *,
     precision: Precision,
-    qk_mode: QkOutputMode = QkOutputMode.SCORES,
+    qk_modes: Sequence[QkOutputMode] = (QkOutputMode.SCORES,),
     mask_rule: MaskRule = MaskRule.PADDED,
     cache: CacheRule = _ALL_COPIED,
     expectation_of: Callable[[PermittedReading], Expectation] | None = None,
@@ -90,7 +96,7 @@ def judge_attention_outputs(
         inputs: The arrays exactly as the runtime received them.
         outputs: What it returned; an output that is not there is not judged.
         precision: The declared arithmetic.
-        qk_mode: Stage of the scores in `OutputRole.QK`.
+        qk_modes: Stages of the scores that `OutputRole.QK` may hold; several where the operator's text leaves it open.
         mask_rule: What a mask means whose last axis is 1; see `mask_rule_of`.
         cache: What the operator defines of its present outputs.
         expectation_of: Computes the expectation of a reading, for callers that keep it or choose its rows; None =
@@ -115,8 +121,7 @@ def judge_attention_outputs(
             expectation = (expectation_of or computed)(reading)
             found[OutputRole.OUTPUT] = judge(expectation, outputs[OutputRole.OUTPUT])
         if OutputRole.QK in outputs:
-            scores = expect_qk(spec, reading.inputs, mode=qk_mode, precision=precision)
-            found[OutputRole.QK] = judge_qk(scores, outputs[OutputRole.QK])
+            found[OutputRole.QK] = _judge_scores(spec, reading.inputs, outputs[OutputRole.QK], precision, qk_modes)
         ordered = {role: found[role] for role in OutputRole if role in found}
         first = first or ordered
         if all(agreement.verdict.is_right for role, agreement in ordered.items() if role not in copies):
@@ -125,6 +130,24 @@ def judge_attention_outputs(
                 for role, agreement in ordered.items()
             }
     return first
+
+
+def _judge_scores(
+    spec: AttentionSpec,
+    inputs: AttentionInputs,
+    actual: Array,
+    precision: Precision,
+    modes: Sequence[QkOutputMode],
+) -> Agreement:
+    """Judge the scores at each stage that the text permits; the first that fits, else the first."""
+    found: list[Agreement] = []
+    for mode in modes:
+        agreement = judge_qk(expect_qk(spec, inputs, mode=mode, precision=precision), actual)
+        if agreement.verdict.is_right:
+            named = f" They are the {_STAGES[mode]}, which the operator's text permits." if len(modes) > 1 else ""
+            return replace(agreement, diagnosis=f"{agreement.diagnosis}{named}")
+        found.append(agreement)
+    return found[0]
 
 
 def _by_reading(reading: PermittedReading, agreement: Agreement) -> Agreement:

@@ -5,7 +5,7 @@ outcome as a value. Cases are chosen by `reduce` and by the fuzzer.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -111,6 +111,13 @@ class CaseTrial:
         if self.graph is None:
             return {role: outputs[role] for role in OutputRole if role in outputs}
         return self.graph.sites[0].outputs_in(outputs)
+
+    @property
+    def qk_modes(self) -> tuple[QkOutputMode, ...]:
+        """Stages of the scores that the fourth output may hold."""
+        if self.graph is not None:
+            return self.graph.sites[0].scores_modes
+        return (self.qk_mode or QkOutputMode.SCORES,)
 
     @property
     def mask_rule(self) -> MaskRule:
@@ -285,7 +292,7 @@ def run_case(trial: CaseTrial, sessions: Sessions) -> TrialResult:
         trial.by_role(outputs),
         precision=precision,
         seed=trial.seed,
-        qk_mode=trial.qk_mode,
+        qk_modes=trial.qk_modes,
         mask_rule=trial.mask_rule,
     )
 
@@ -341,7 +348,7 @@ def judge_attention(
     *,
     precision: str,
     seed: int = 0,
-    qk_mode: QkOutputMode | None = None,
+    qk_modes: Sequence[QkOutputMode] = (QkOutputMode.SCORES,),
     mask_rule: MaskRule = MaskRule.PADDED,
 ) -> TrialResult:
     """Judge every output of an attention.
@@ -352,7 +359,7 @@ def judge_attention(
         outputs: Its outputs, by what they are.
         precision: The declared arithmetic.
         seed: Which queries of a big case are judged.
-        qk_mode: Stage of the scores in the fourth output; None = they are the scores themselves.
+        qk_modes: Stages of the scores that the fourth output may hold.
         mask_rule: What a mask means whose last axis is 1.
     """
     arithmetic = find_precision(precision)
@@ -361,7 +368,7 @@ def judge_attention(
         inputs,
         outputs,
         precision=arithmetic,
-        qk_mode=qk_mode or QkOutputMode.SCORES,
+        qk_modes=qk_modes,
         mask_rule=mask_rule,
         expectation_of=lambda reading: expect(spec, reading.inputs, precision=arithmetic, seed=seed),
     )

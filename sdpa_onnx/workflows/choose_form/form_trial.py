@@ -322,9 +322,9 @@ class FormSessions:
 
     def _judge(self, inputs: AttentionInputs, outputs: Mapping[str, Array], precision: str) -> ProbeOutcome:
         """Only proven errors count; suspicious outputs are left to the verification of the written file."""
-        mode = self.problem.scores_mode
+        mode = self.problem.scores_mode or QkOutputMode.SCORES
         named = {role: outputs[role] for role in OutputRole if role in outputs}
-        result = judge_attention(self.problem.spec, inputs, named, precision=precision, qk_mode=mode)
+        result = judge_attention(self.problem.spec, inputs, named, precision=precision, qk_modes=(mode,))
         if result.agreement is None or result.agreement.verdict is not Verdict.WRONG:
             return ProbeOutcome(kind=Conformity.RIGHT)
         ratio = result.agreement.max_bound_ratio or 0.0

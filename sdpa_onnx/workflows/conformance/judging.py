@@ -89,7 +89,7 @@ def judge_case(
         operator_case.inputs,
         {role: outputs[name] for role, name in operator_case.roles.items()},
         precision=precision,
-        qk_mode=feature.qk_mode or QkOutputMode.SCORES,
+        qk_modes=(feature.qk_mode or QkOutputMode.SCORES,),
         mask_rule=operator_case.mask_rule,
         expectation_of=lambda reading: _expectation(
             _Problem(spec=operator_case.spec, inputs=reading.inputs, precision=precision)

@@ -128,7 +128,7 @@ def _judged(case: RandomCase, outputs: Mapping[str, Array], ran: RanReport) -> I
         case.inputs,
         {role: outputs[role] for role in OutputRole if role in outputs},
         precision=_precision(case.graph, ran),
-        qk_mode=case.graph.qk_mode or QkOutputMode.SCORES,
+        qk_modes=(case.graph.qk_mode or QkOutputMode.SCORES,),
         mask_rule=mask_rule_of(case.graph.opset),
     )
     yield from judged.items()

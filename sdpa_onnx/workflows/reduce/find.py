@@ -159,7 +159,7 @@ class FailureSearch:
                 site.outputs_in(arrays),
                 precision=precision,
                 seed=self.check.seed,
-                qk_mode=site.scores_mode,
+                qk_modes=site.scores_modes,
                 mask_rule=site.mask_rule,
             )
             failure = failure_of(result)

@@ -247,7 +247,7 @@ def _judge_site(
         inputs,
         outputs,
         precision=precision,
-        qk_mode=site.scores_mode,
+        qk_modes=site.scores_modes,
         mask_rule=site.mask_rule,
         cache=site.cache_rule_in(arrays),
         expectation_of=expectation_of,

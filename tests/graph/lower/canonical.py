@@ -143,7 +143,7 @@ class Trials:
             inputs,
             named,
             precision=find_precision(precision),
-            qk_mode=self.bare.scores_mode or QkOutputMode.SCORES,
+            qk_modes=(self.bare.scores_mode or QkOutputMode.SCORES,),
         )
         return [f"{name}: {one.diagnosis}" for name, one in found.items() if not one.verdict.is_right]
 
