@@ -143,8 +143,16 @@ CONSTRAINTS = (
     ),
     Constraint(
         operator=_STANDARD,
-        opsets=_ALL,
-        text="If set to `1`, qk_matmul_output is the output after the softcap operation",
+        opsets=(23, 24),
+        absent=(25,),
+        text="If set to `1`, qk_matmul_output is the output after the softcap operation (before mask addition)",
+        holds=_before_the_mask,
+    ),
+    Constraint(
+        operator=_STANDARD,
+        opsets=(25,),
+        absent=(23, 24),
+        text="`1`: after softcap (before bias addition)",
         holds=_before_the_mask,
     ),
     Constraint(
