@@ -15,7 +15,7 @@ from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.site import AttentionSite
 
-__all__ = ["FORMAL_OUTPUTS", "locate_outputs", "unjudged_outputs", "used_outputs"]
+__all__ = ["FORMAL_OUTPUTS", "locate_outputs", "outputs_of", "scores_stages", "unjudged_outputs", "used_outputs"]
 
 # What the outputs of each operator that we read are, in the operator's order.
 # Source: ONNX Attention, opset 23 to 25; onnxruntime docs/ContribOperators.md, version 1 of com.microsoft.
@@ -62,6 +62,12 @@ def locate_outputs(model: ir.Model, sites: Sequence[AttentionSite]) -> tuple[Att
     return tuple(_located(site, values, model.opset_imports.get("", 0)) for site in sites)
 
 
+def outputs_of(node: ir.Node) -> dict[OutputRole, str]:
+    """Names of the outputs of an attention node that have one, by what they are; empty for other nodes."""
+    roles = FORMAL_OUTPUTS.get((node.domain, node.op_type), ())
+    return {role: value.name for role, value in zip(roles, node.outputs, strict=False) if value.name}
+
+
 def used_outputs(node: ir.Node) -> Iterator[tuple[OutputRole, ir.Value]]:
     """The outputs of an attention node that something reads or the graph returns, with what they are."""
     for role, value in zip(FORMAL_OUTPUTS.get((node.domain, node.op_type), ()), node.outputs, strict=False):
@@ -96,7 +102,7 @@ def _located(site: AttentionSite, values: Mapping[str | None, ir.Value], opset: 
         noted = {role: name for role, name in site.outputs.items() if name in values}  # as convert wrote them
         return replace(site.with_outputs({**noted, **_joined(site, values)}), mask_rule=rule)
     names = {role: value.name or "" for role, value in used_outputs(node)}
-    stages = _stages(node)
+    stages = scores_stages(node)
     if not stages:
         names.pop(OutputRole.QK, None)
     if any(name is not None and name not in values for name in (site.cache_lengths, site.cache_magnitudes)):
@@ -107,7 +113,7 @@ def _located(site: AttentionSite, values: Mapping[str | None, ir.Value], opset: 
     return replace(site.with_outputs(names), scores_mode=first, other_scores_modes=tuple(others), mask_rule=rule)
 
 
-def _stages(node: ir.Node) -> tuple[QkOutputMode, ...]:
+def scores_stages(node: ir.Node) -> tuple[QkOutputMode, ...]:
     """The stages that the scores of a node may be of by its operator's specification; () if its attribute is unknown.
 
     Source: qk_matmul_output_mode of ONNX Attention; GroupQueryAttention, qk_output: "before (1) or after (2) softmax

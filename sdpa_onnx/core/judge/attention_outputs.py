@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.mask_rule import MaskRule, full_mask
-from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.oracle import QkOutputMode, attend
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
-from sdpa_onnx.core.judge.cache_agreement import CacheRule, judge_cache
+from sdpa_onnx.core.judge.cache_agreement import CacheRule, judge_cache, present_of
 from sdpa_onnx.core.judge.expectation import Expectation
 from sdpa_onnx.core.judge.qk_agreement import expect_qk, judge_qk
 
-__all__ = ["PermittedReading", "judge_attention_outputs", "permitted_readings"]
+__all__ = ["PermittedReading", "judge_attention_outputs", "oracle_outputs", "permitted_readings"]
 
 Array = NDArray[np.generic]
 
@@ -76,6 +76,24 @@ def permitted_readings(spec: AttentionSpec, inputs: AttentionInputs, mask_rule: 
             inputs=lost,
         ),
     ]
+
+
+def oracle_outputs(
+    spec: AttentionSpec, inputs: AttentionInputs, *, qk_mode: QkOutputMode | None = None
+) -> dict[OutputRole, Array]:
+    """Every output of an attention as it must be: the output and scores in float64, the caches as copies.
+
+    Args:
+        spec: The attention.
+        inputs: The arrays, with a full mask (`full_mask`).
+        qk_mode: Stage of the scores; None = without scores.
+
+    Raises:
+        CaseError: If the arrays do not fit the spec.
+    """
+    truth = attend(spec, inputs, qk_mode=qk_mode)
+    found: dict[OutputRole, Array] = {OutputRole.OUTPUT: truth.output, **present_of(spec, inputs)}
+    return found if truth.qk is None else {**found, OutputRole.QK: truth.qk}
 
 
 def judge_attention_outputs(

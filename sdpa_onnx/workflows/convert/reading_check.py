@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
+from sdpa_onnx.core.attention.mask_rule import full_mask
 from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import find_precision
-from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.judge.agreement import Agreement, expect
+from sdpa_onnx.core.judge.attention_outputs import judge_attention_outputs
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import CaseError
@@ -97,9 +100,18 @@ def _misread(record: AgreementRecord) -> AgreementRecord:
 
 def _agreement(site: AttentionSite, values: Feeds, precision: str) -> Agreement:
     try:
-        inputs = _inputs(site, values)
+        inputs = site.arrays_in(values)
         output = _zero_where_hidden(site, inputs, values[site.output])
-        return judge(expect(site.spec, inputs, precision=find_precision(precision), rows_per_head=_ROWS), output)
+        arithmetic = find_precision(precision)
+        judged = judge_attention_outputs(
+            site.spec,
+            inputs,
+            {OutputRole.OUTPUT: output},
+            precision=arithmetic,
+            mask_rule=site.mask_rule,
+            expectation_of=lambda one: expect(site.spec, one.inputs, precision=arithmetic, rows_per_head=_ROWS),
+        )
+        return judged[OutputRole.OUTPUT]
     except _MISFITS as error:
         return Agreement(
             verdict=Verdict.WRONG, diagnosis=f"The values there do not match the attention that was read: {error}."
@@ -107,7 +119,7 @@ def _agreement(site: AttentionSite, values: Feeds, precision: str) -> Agreement:
 
 
 def _record(checked: RunContext, site: AttentionSite, values: Feeds, agreement: Agreement) -> AgreementRecord:
-    inputs = _inputs(site, values)
+    inputs = site.arrays_in(values)
     try:
         spread = logit_spread(site, inputs)
     except _MISFITS:
@@ -122,15 +134,11 @@ def _record(checked: RunContext, site: AttentionSite, values: Feeds, agreement: 
     )
 
 
-def _inputs(site: AttentionSite, values: Feeds) -> AttentionInputs:
-    return AttentionInputs(**{field: values[name] for field, name in site.inputs.items()})
-
-
 def _zero_where_hidden(site: AttentionSite, inputs: AttentionInputs, output: Array) -> Array:
     """The output with zeros for NaN where a query sees no key: a plain softmax returns NaN there."""
     if _is_number(output):
         return output
-    exact = attend(site.spec, inputs).output
+    exact = attend(site.spec, full_mask(inputs, site.mask_rule, layout=site.spec.layout)).output
     wide = output.astype(np.float64)
     if exact.shape != wide.shape:
         return output

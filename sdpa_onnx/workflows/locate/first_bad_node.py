@@ -12,12 +12,14 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.precision import Precision, find_precision
-from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.judge.attention_outputs import judge_attention_outputs
 from sdpa_onnx.core.judge.node_rule import NodeAgreement, judge_node_output
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes_apart import has_subgraph, nodes_apart
+from sdpa_onnx.graph.site_outputs import outputs_of, scores_stages
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Unsupported
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind, NotJudged
 from sdpa_onnx.workflows.locate.fused_span import FusedSpan, find_fused_span
@@ -201,10 +203,13 @@ class _Search:
             return str(error).rstrip(".")
 
     def _judge(self, step: NodeStep, name: str, actual: Array) -> NodeAgreement:
-        if step.attention is None or name != step.node.outputs[0].name:
+        role = next((role for role, own in outputs_of(step.node).items() if own == name), None)
+        if step.attention is None or role is None:
             return judge_node_output(step.truths[name], actual)
         spec, inputs = step.attention
-        agreement = judge(expect(spec, inputs, precision=self.precision), actual)
+        modes = scores_stages(step.node) or (QkOutputMode.SCORES,)
+        judged = judge_attention_outputs(spec, inputs, {role: actual}, precision=self.precision, qk_modes=modes)
+        agreement = judged[role]
         error, ratio = agreement.max_abs_error or 0.0, agreement.max_bound_ratio
         return NodeAgreement(
             verdict=agreement.verdict,

@@ -12,9 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.mask_rule import full_mask
-from sdpa_onnx.core.attention.oracle import attend
-from sdpa_onnx.core.attention.outputs import OutputRole
-from sdpa_onnx.core.judge.cache_agreement import present_of
+from sdpa_onnx.core.judge.attention_outputs import oracle_outputs
 from sdpa_onnx.core.judge.node_rule import format_of
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.model import OnnxModel
@@ -252,13 +250,10 @@ class _Run:
             return why
         inputs = full_mask(site.arrays_in(self._values), site.mask_rule, layout=site.spec.layout)
         try:
-            truth = attend(site.spec, inputs, qk_mode=site.scores_mode if site.scores else None)
+            known = oracle_outputs(site.spec, inputs, qk_mode=site.scores_mode if site.scores else None)
         except (CaseError, ValueError, IndexError) as error:
             return NoReference(f"the oracle cannot compute it: {error}")
         self._by_oracle.append(site.name)
-        known: dict[OutputRole, Array] = {OutputRole.OUTPUT: truth.output, **present_of(site.spec, inputs)}
-        if truth.qk is not None:
-            known[OutputRole.QK] = truth.qk
         return {name: known[role] for role, name in site.outputs.items() if role in known}
 
     def _forget(self, node: ir.Node, made: Mapping[str, Array]) -> None:

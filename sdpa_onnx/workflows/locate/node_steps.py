@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from onnx_ir.passes.common import InlinePass, ShapeInferencePass
 
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
-from sdpa_onnx.core.attention.oracle import attend
+from sdpa_onnx.core.attention.mask_rule import full_mask, mask_rule_of
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.judge.attention_outputs import oracle_outputs
 from sdpa_onnx.core.judge.node_rule import (
     NodeExpectation,
     NodeRule,
@@ -30,6 +31,7 @@ from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.attention_node import spec_of_node
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.quiet import quiet_ir
+from sdpa_onnx.graph.site_outputs import outputs_of, scores_stages
 from sdpa_onnx.workflows.locate.reference_nodes import (
     NodeReference,
     NoReference,
@@ -55,7 +57,7 @@ class NodeStep:
         node: The node.
         reads: Arrays that it reads, by value name.
         truths: Its expected outputs, by value name; empty if it cannot be judged.
-        attention: Spec and inputs if it is an attention whose first output the oracle judges.
+        attention: Spec and inputs if it is an attention whose outputs the oracle judges.
         reason: Why it cannot be judged; "" otherwise.
     """
 
@@ -100,7 +102,7 @@ class NodeWalk:
     """
 
     def __init__(self, model: OnnxModel, feeds: Mapping[str, Array], precision: Precision, stand_in: StandIn) -> None:
-        self._graph = model.ir.graph
+        self._graph, self._opset = model.ir.graph, model.opset
         self.reference = NodeReference(model.ir)
         self.read_names = {node: read_names(node) for node in self._graph}
         self._precision = precision
@@ -162,8 +164,7 @@ class NodeWalk:
             if not isinstance(stand_in, NoReference):
                 self.values |= stand_in
             return NodeStep(node=node, reads=reads, reason=exact.reason)
-        judged_by_oracle = attention is not None and len(exact) == 1
-        own = NoReference("the oracle judges it") if judged_by_oracle else self.reference.own(node, reads)
+        own = NoReference("the oracle judges it") if attention is not None else self.reference.own(node, reads)
         truths = self._truths(node, reads, exact, {} if isinstance(own, NoReference) else own)
         results = {name: rounded(truth.exact, truth.dtype) for name, truth in truths.items()}
         if names and all(name in self.constants for name in names):
@@ -180,22 +181,20 @@ class NodeWalk:
         spec = spec_of_node(_with_shapes(node, reads))
         if spec is None or not {"query", "key", "value"} <= set(arrays):
             return None
-        return spec, AttentionInputs(**arrays)
+        inputs = AttentionInputs(**arrays)
+        return spec, full_mask(inputs, mask_rule_of(self._opset), layout=spec.layout)
 
     def exact(self, node: ir.Node, reads: Mapping[str, Array]) -> dict[str, Array] | NoReference:
-        """Every output in float64; the oracle computes the output of an attention."""
+        """Every output in float64; the oracle computes those of an attention."""
         attention = self._attention(node, reads)
         if attention is None:
             return self.reference.exact(node, reads)
+        mode, *_ = scores_stages(node) or (None,)
         try:
-            output = attend(*attention).output
+            known = oracle_outputs(*attention, qk_mode=mode)
         except (CaseError, ValueError, IndexError) as error:
             return NoReference(f"the oracle cannot compute it: {error}")
-        first, *others = [value.name or "" for value in node.outputs]
-        if not any(others):
-            return {first: output}
-        found = self.reference.exact(node, reads)
-        return found if isinstance(found, NoReference) else found | {first: output}
+        return {name: known[role] for role, name in outputs_of(node).items() if role in known}
 
     def _truths(
         self, node: ir.Node, reads: Mapping[str, Array], exact: Mapping[str, Array], own: Mapping[str, Array]
