@@ -123,7 +123,7 @@ def _cast(use: IntegerUse) -> Iterator[IntegerMeaning]:
     if not target.is_floating_point():
         return
     waiting = list(use.node.outputs)
-    for value in waiting[:_MOST_STEPS]:
+    for value in waiting:  # grows
         for following in value.uses():
             node = following.node
             if node.op_type in ("Sin", "Cos"):

@@ -131,8 +131,8 @@ def _view(node: ir.Node, opset: int, names: Sequence[str], trial: SizeTrial) -> 
             continue
         try:
             shape = trial.sizes(value)
-            is_integer = value.dtype is not None and value.dtype.is_integer()
-            array = exact(trial, value) if is_integer and shape is not None else None
+            dtype = None if shape is None else trial.dtype(value)
+            array = exact(trial, value) if dtype is not None and dtype.kind in "iu" else None
         except MisfitError:
             continue
         if shape is not None:

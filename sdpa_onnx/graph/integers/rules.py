@@ -72,6 +72,9 @@ def _seqlens(view: NodeView) -> Allowed | None:
     if total is None or total.size != 1 or queries is None or batch is None:
         return None
     last = int(total.reshape(-1)[0]) - 1
+    possible = _total(view)
+    if possible is not None and not possible.holds(total):
+        return Allowed(low=1, high=0)
     return Allowed(low=last if batch == 1 else 0, high=last, is_reached=True)
 
 

@@ -154,7 +154,7 @@ class SizeTrial:
         return None if known is None else known[1]
 
     def dtype(self, value: ir.Value) -> "np.dtype[Any] | None":
-        """Element type of a value whose span was computed before."""
+        """Element type of a value whose span or sizes were computed before."""
         known = self._types[value]
         return None if known is None else ir.DataType(known[0]).numpy()
 

@@ -25,6 +25,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 _VISIBLE = 0.75
 # Positions of an input that nothing limits lie below this multiple of their number.
 _POSITIONS_PER_ENTRY = 2
+_ANY_SIZE = 5
 
 
 class IllegalSizesError(ModelError):
@@ -43,8 +44,10 @@ def draw_integers(model: ir.Model, shapes: Shapes, sizes: Mapping[str, int], rng
     Raises:
         IllegalSizesError: If no numbers are legal.
     """
-    graph = IntegerGraph(model, shapes, sizes)
     drawn: dict[str, Array] = {}
+    if not any(value.dtype is not None and value.dtype.is_integer() for value in model.graph.inputs):
+        return drawn
+    graph = IntegerGraph(model, shapes, sizes)
     for value in graph.in_order:
         name, meaning = value.name or "", graph.meaning(value)
         array = _draw(name, meaning, shapes[name], _samples(shapes), rng)
@@ -61,8 +64,15 @@ def integer_masks(model: ir.Model, shapes: Shapes, sizes: Mapping[str, int]) -> 
     return tuple(name for name, kind in kinds.items() if kind in masks and len(shapes[name]) >= 2)
 
 
-def unknown_integers(model: ir.Model, shapes: Shapes, sizes: Mapping[str, int]) -> tuple[str, ...]:
+def unknown_integers(model: ir.Model) -> tuple[str, ...]:
     """One sentence for each integer input whose meaning is unknown."""
+    # What an input means does not depend on sizes; these are long enough to tell positions from constants.
+    shapes = {
+        value.name or "": tuple(size if isinstance(size, int) else _ANY_SIZE for size in value.shape or ())
+        for value in model.graph.inputs
+    }
+    named = [size for one in model.graph.inputs for size in one.shape or () if not isinstance(size, int)]
+    sizes = {str(size.value): _ANY_SIZE for size in named}
     graph = IntegerGraph(model, shapes, sizes)
     unknown = [value for value in graph.in_order if graph.meaning(value).kind is IntegerKind.UNKNOWN]
     return tuple(f"Input '{value.name}' is drawn as 0 or 1: its meaning is unknown." for value in unknown)

@@ -1,9 +1,10 @@
-"""Sizes at which an operator has room for its integers: a cache that is full, or a table that is too short, is no fault.
+"""Sizes at which an operator has room for its integers: a full cache, or a short table, is no fault.
 
-Finds no relations between axes; runs nothing.
+Runs nothing: the constraints of `graph.integers.rules` decide.
 """
 
-from collections.abc import Collection, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -13,25 +14,47 @@ from sdpa_onnx.workflows.check.integer_draws import IllegalSizesError, draw_inte
 
 __all__ = ["nearest_legal"]
 
+Sizes = dict[str, int]
 
-def nearest_legal(model: OnnxModel, sizes: Mapping[str, int], *, keep: Collection[str] = ()) -> dict[str, int] | None:
-    """The sizes, with the longest axes halved until the integer inputs have legal numbers; None if they never have.
+
+def nearest_legal(
+    model: OnnxModel,
+    sizes: Mapping[str, int],
+    *,
+    keep: Collection[str] = (),
+    complete: Callable[[Sizes], Sizes] = dict,
+) -> Sizes | None:
+    """The sizes, changed where the integer inputs would have no legal numbers; None if no legal sizes are found.
+
+    The longest axes are halved. Then one axis is tried as the sum of two others, as a mask is as long as the cache
+    and the new tokens.
 
     Args:
         model: Whose axes they are.
-        sizes: Size of every named axis.
+        sizes: Sizes of axes.
         keep: Axes that do not change.
+        complete: Sizes of all axes from these.
 
     Raises:
         ModelError: If an axis has no size.
     """
-    found = dict(sizes)
-    while not _is_legal(model, found):
-        longest = max((axis for axis in found if axis not in keep), key=found.__getitem__, default=None)
-        if longest is None or found[longest] < 2:  # noqa: PLR2004  # half of it would be none
-            return None
-        found[longest] //= 2
-    return found
+    return next((one for one in _candidates(dict(sizes), keep) if _is_legal(model, complete(one))), None)
+
+
+def _candidates(sizes: Sizes, keep: Collection[str]) -> Iterator[Sizes]:
+    yield sizes
+    free = [axis for axis in sizes if axis not in keep]
+    halved = dict(sizes)
+    while free and max(halved[axis] for axis in free) > 1:
+        halved[max(free, key=halved.__getitem__)] //= 2
+        yield dict(halved)
+    for axis, pair in itertools.product(free, itertools.combinations(sizes, 2)):
+        if axis not in pair:
+            joined = {**sizes, axis: sum(sizes[one] for one in pair)}
+            yield joined
+            # One sample, or one new token: onnxruntime has no chunks of several samples.
+            yield from ({**joined, one: 1} for one in free if one not in pair and one != axis)
+            yield from ({**joined, one: 1, axis: joined[axis] - sizes[one] + 1} for one in pair if one in free)
 
 
 def _is_legal(model: OnnxModel, sizes: Mapping[str, int]) -> bool:

@@ -105,7 +105,9 @@ class RunContext:
         )
         return with_ran(plain if blind else with_figures(plain, agreement), self.ran)
 
-    def skipped(self, reason: str, *, spread: float | None, subject: Subject, site: str, sizes: Sizes) -> AgreementRecord:
+    def skipped(
+        self, reason: str, *, spread: float | None, subject: Subject, site: str, sizes: Sizes
+    ) -> AgreementRecord:
         """Write down what ran and cannot be judged, and why; it is no finding."""
         nothing = Agreement(verdict=Verdict.OK, diagnosis="")
         record = self.record(nothing, spread=spread, subject=subject, site=site, sizes=sizes)

@@ -165,7 +165,9 @@ def _found_limits(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str]) -> tup
         found = limits_of_module(model, begin, walk.refused, links=trial.links, seed=trial.seed)
         walk.refused = [] if found else walk.refused
     refusals = [(sizes, failure.evidence) for sizes, failure in walk.failures if failure.is_refusal]
-    if model.source is not None or not refusals or len(refusals) < len(walk.failures) or trial.is_enough():
+    is_refused = len(refusals) == len(walk.failures)
+    refusals += walk.illegal
+    if model.source is not None or not refusals or not is_refused or trial.is_enough():
         return found
     start = start or _guessed(trial, heads, [why for _, why in refusals])
     if start is not None:

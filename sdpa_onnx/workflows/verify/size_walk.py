@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, outcome_of_error
 from sdpa_onnx.errors import CaseError, ExportError, SessionError
@@ -12,6 +13,8 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.ort_errors import failing_node
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.integer_draws import IllegalSizesError
+from sdpa_onnx.workflows.check.legal_sizes import nearest_legal
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.verify.axis_links import follow
 from sdpa_onnx.workflows.verify.found_limits import module_refusal
@@ -60,6 +63,8 @@ class SizeTrial:
             found = check_model(self.model, self.runtime, check, target=self.target, expectations=self.shared)
         except ProcessDiedError:
             raise
+        except IllegalSizesError as error:
+            return SizeFailure(str(error), "", is_refusal=True)
         except SessionError as error:
             return SizeFailure(str(error), failing_node(str(error.__cause__ or error)) or "", is_refusal=True)
         except (ExportError, CaseError) as error:
@@ -86,6 +91,7 @@ class SizeWalk:
     tried: list[dict[str, int]] = field(default_factory=list)
     failures: list[tuple[dict[str, int], SizeFailure]] = field(default_factory=list)
     refused: list[tuple[dict[str, int], str]] = field(default_factory=list)
+    illegal: list[tuple[dict[str, int], str]] = field(default_factory=list)
     records: list[AgreementRecord] = field(default_factory=list)
     died: str = ""
     ended: Outcome = Outcome.OK
@@ -96,6 +102,13 @@ class SizeWalk:
         for sizes in planned:
             if self.died or (self.tried and trial.is_enough()):
                 return
+            legal = nearest_legal(trial.model, sizes, complete=partial(follow, trial.links))
+            if legal != sizes:
+                # A full cache is no fault; the search for limits explains it.
+                self.illegal.append((sizes, "an operator has no room for it"))
+            if legal is None or legal in self.tried:
+                continue
+            sizes = legal  # noqa: PLW2901
             found: list[AgreementRecord] = []
             try:
                 failure = trial.run(sizes, found)

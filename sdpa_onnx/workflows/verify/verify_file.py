@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit, fit_sizes
@@ -12,15 +13,18 @@ from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.integer_draws import unknown_integers
+from sdpa_onnx.workflows.check.legal_sizes import nearest_legal
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, require_attention, with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, failed_record
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
 from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
-from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, require_allowed
+from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, require_allowed
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes
 from sdpa_onnx.workflows.verify.found_limits import module_refusal
 from sdpa_onnx.workflows.verify.inspect_file import scale_doubts
 from sdpa_onnx.workflows.verify.plant_faults import prove_sites
+from sdpa_onnx.workflows.verify.plant_inputs import records_of_inputs
 from sdpa_onnx.workflows.verify.session_state import check_state, state_behind
 from sdpa_onnx.workflows.verify.site_probes import probe_sites, sites_alone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
@@ -176,6 +180,7 @@ def _judged(
         yield from probe_sites(alone, runtime, target=target, expectations=expectations)
     if extras.prove:
         yield from prove_sites(model, runtime, check, alone, target=target)
+        yield from records_of_inputs(model, runtime, check, target=target)
 
 
 def _without_attention(
@@ -207,6 +212,11 @@ def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extra
         with contextlib.suppress(ProcessDiedError), extras.opened(able[0]) as runtime:
             links = axis_links(model, runtime, traced=model.facts.traced, seed=check.seed)
     sizes = complete_sizes(model.facts, links, check.sizes)
+    if check.inputs is None:
+        heads = {axis: size for axis, size in sizes.items() if axis not in links}
+        complete = partial(follow, links, given=check.sizes)
+        legal = nearest_legal(model, heads, keep=check.sizes, complete=complete)
+        sizes = sizes if legal is None else complete(legal)
     why = module_refusal(model, sizes, check.seed) if check.sizes else ""
     if why:
         at = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
@@ -235,7 +245,10 @@ def _axes_record(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> 
         runtime=runtime.name,
         outcome=proof.outcome,
         reason=proof.reason,
-        warnings=proof.refusals if model.source is not None else scale_doubts(model),
+        warnings=(
+            *(proof.refusals if model.source is not None else scale_doubts(model)),
+            *unknown_integers(model.ir),
+        ),
         dynamic_axes=proof.dynamic_axes,
         limits=proof.limits,
         baked=proof.baked,

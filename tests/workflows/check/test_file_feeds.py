@@ -3,31 +3,12 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.workflows.check.feeds import draw_feeds
-from sdpa_onnx.workflows.check.file_feeds import index_limits, legal, named_axes, with_hidden_rows
+from sdpa_onnx.workflows.check.file_feeds import named_axes, with_hidden_rows
 from tests.workflows.convert_sources import with_ids
-
-
-def test_index_finds_its_table() -> None:
-    """The shortest table counts, also behind a Cast; a mask indexes nothing."""
-    model = with_ids(rows=11)
-    short = numpy_helper.from_array(np.zeros((5, 2), np.float32), "short")
-    model.graph.initializer.append(short)
-    model.graph.node.append(helper.make_node("Cast", ["ids"], ["cast"], to=TensorProto.INT32))
-    model.graph.node.append(helper.make_node("Gather", ["short", "cast"], ["other"]))
-    assert index_limits(load_model(with_ids(rows=11)).ir) == {"ids": 11}
-    assert index_limits(load_model(model).ir) == {"ids": 5}
-
-
-def test_indices_use_the_whole_table() -> None:
-    """Not only its first two rows, and never beyond its last."""
-    model = load_model(with_ids(rows=11))
-    feeds = draw_feeds(model, {"batch": 4, "seq": 50}, spread=1.0, seed=0)
-    ids = legal(feeds, {"ids": 11}, seed=0)["ids"]
-    assert (ids.min(), ids.max(), ids.dtype) == (0, 10, feeds["ids"].dtype)
 
 
 def _masked(shape: list[str | int]) -> OnnxModel:
@@ -51,7 +32,7 @@ def test_one_row_is_hidden(shape: list[str | int], hidden: tuple[object, ...]) -
     """The last query, or the last sample where the mask has no queries; all other rows stay as they were."""
     model = _masked(shape)
     feeds = {"keep": np.ones(shape, bool)}  # type: ignore[arg-type]
-    found = with_hidden_rows(model, feeds, {})
+    found = with_hidden_rows(model, feeds)
     assert found is not None
     assert not found["keep"][hidden].any()  # type: ignore[index]
     rest = found["keep"].copy()
@@ -64,7 +45,7 @@ def test_nothing_to_hide() -> None:
     """Without a mask there are no such inputs."""
     model = load_model(with_ids())
     feeds = draw_feeds(model, {"batch": 2, "seq": 3}, spread=1.0, seed=0)
-    assert with_hidden_rows(model, feeds, {"ids": 11, "seen": 2}) is None
+    assert with_hidden_rows(model, {**feeds, "seen": feeds["seen"][:, :0]}) is None
 
 
 def test_every_axis_gets_a_name() -> None:
