@@ -3,16 +3,20 @@
 import math
 from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import draw_inputs
-from sdpa_onnx.core.attention.oracle import head_blocks
+from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks
 from sdpa_onnx.core.attention.precision import FloatFormat, Precision, find_precision
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.core.attention.stages import Stages, stages_of
-from sdpa_onnx.core.judge.bounds import bound_stages
+from sdpa_onnx.core.judge.agreement import expect, judge
+from sdpa_onnx.core.judge.bounds import bound_stages, lifted, overflow_limit
+from sdpa_onnx.core.records.verdicts import Verdict
+from tests.core.problems import BY_NAME
 
 Float64 = NDArray[np.float64]
 
@@ -130,3 +134,64 @@ def check(stages: Stages, precision: Precision) -> None:
     )
     np.testing.assert_allclose(found.bound, expected[..., 0], rtol=1e-7)
     np.testing.assert_allclose(found.underflow, expected[..., 1], rtol=1e-12)
+
+
+# --- Errors of logits from next to nothing to far above one, in one row ---
+
+
+def test_weights_that_the_errors_of_their_logits_raise() -> None:
+    """w (e^E - 1) of small and large errors in one row, also of weights that are nearly 0; 50 digits agree."""
+    errors = np.array([[1e-9, 0.5, 0.999, 1.001, 5.0, 60.0, 290.0]])
+    logits = np.array([[0.0, -0.3, 0.2, -1.0, -4.0, -59.0, -280.0]])
+    block = HeadBlock(
+        batch=0, head=0, rows=np.arange(1), query=np.ones((1, 1)), key=logits.T, value=np.ones((7, 1)),
+        bias=np.zeros((1, 7)), scale=1.0, softcap=0.0,
+    )  # fmt: skip
+    with mpmath.workdps(50):
+        weights = [mpmath.exp(float(logit)) for logit in logits[0]]
+        expected = [float(w / sum(weights) * mpmath.expm1(float(e))) for w, e in zip(weights, errors[0], strict=True)]
+    np.testing.assert_allclose(lifted(stages_of(block), errors)[0], expected, rtol=1e-12)
+    small = np.minimum(errors, 0.9)
+    np.testing.assert_allclose(
+        lifted(stages_of(block), small)[0, :2], stages_of(block).weights[0, :2] * np.expm1(small[0, :2]), rtol=1e-12
+    )
+
+
+# --- Overflow ---
+
+
+@pytest.mark.parametrize(
+    ("precision", "limit"),
+    [
+        ("float16", 65504.0 * (1.0 + 2.0**-13)),
+        ("float16-accumulation", 65504.0 * (1.0 - 2.0**-9)),
+        ("float32", 3.4028234663852886e38 * (1.0 - 2.0**-22)),
+    ],
+)
+def test_the_largest_score_that_cannot_overflow(precision: str, limit: float) -> None:
+    """Half a step above the largest number if it is only stored; below it by the error of a sum in that format."""
+    assert overflow_limit(find_precision(precision)) == pytest.approx(limit, rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5, 2.0])
+def test_scores_overflow_before_or_after_the_scale(scale: float) -> None:
+    """Row by row: the larger of the product and the scaled product decides, even if the scale is 0."""
+    limit = overflow_limit(find_precision("float16")) / max(1.0, scale)
+    query = np.array([[0.999], [1.001], [-1.001], [0.5]]) * limit
+    block = HeadBlock(
+        batch=0, head=0, rows=np.arange(4), query=query, key=np.array([[1.0], [0.3]]), value=np.ones((2, 1)),
+        bias=np.zeros((4, 2)), scale=scale, softcap=0.0,
+    )  # fmt: skip
+    found = bound_stages(stages_of(block), find_precision("float16"))
+    assert found.overflows.tolist() == [False, True, True, False]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1.0])
+def test_without_keys_only_zero_is_right(bad: float) -> None:
+    """Nothing overflows where there is nothing to add up."""
+    problem = BY_NAME["no-keys"]
+    expectation = expect(problem.case().spec, problem.inputs(), precision=find_precision("float16"))
+    right = np.zeros(expectation.shape)
+    assert judge(expectation, right).verdict is Verdict.OK
+    right[0, 0, 0, 0] = bad
+    assert judge(expectation, right).verdict is Verdict.WRONG
