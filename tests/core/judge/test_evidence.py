@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention import stages
 from sdpa_onnx.core.attention.inputs import AttentionInputs, draw_inputs
+from sdpa_onnx.core.attention.oracle import attend
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
+from sdpa_onnx.core.judge.directions import rounded_scale
 from sdpa_onnx.core.judge.evidence import LARGEST_RATIO, Evidence, gather
 from sdpa_onnx.core.judge.expectation import Expectation, expect
 
@@ -181,3 +183,39 @@ def test_nothing_is_known_without_parts() -> None:
     """No element: kappa has no value, and no head is the worst."""
     empty = Evidence()
     assert (empty.kappa, empty.head_kappa, empty.deviations) == (-1.0, -1.0, 0)
+
+
+def test_a_legitimately_rounded_scale_is_subtracted_from_every_deviation(inputs: AttentionInputs) -> None:
+    """All but those of elements without a deviation: exact, or not finite."""
+    half = find_precision("float16")
+    scale = SPEC.scale_value * (1.0 + 0.9 * 2.0**-11)
+    # Values that go with the keys: the scale moves every element alike.
+    spec = replace(SPEC, v_head_dim=8)
+    given = replace(inputs, value=inputs.key)
+    expectation = expect(spec, given, precision=half)
+    moved = attend(replace(spec, scale=scale), given).output
+    moved[1, 2, 3, 4] = np.nan
+    evidence = gather(expectation, moved)
+    error = rounded_scale(evidence.rows, evidence.square_sum, half)
+    assert error == pytest.approx(0.9 * 2.0**-11, rel=0.05)
+    total, largest = 0.0, 0.0
+    for place, bound, sigma in zip(expectation.blocks, expectation.bounds, expectation.sigmas, strict=True):
+        known = (sigma.sigma > 0.0) & np.isfinite(moved[place]) & (moved[place] != bound.output)
+        rest = ((moved[place] - bound.output) - error * bound.per_scale)[known] / sigma.sigma[known]
+        total, largest = total + float(rest @ rest), max(largest, float(np.abs(rest).max(initial=0.0)))
+    assert evidence.kappa == pytest.approx(math.sqrt(total / evidence.deviations), rel=1e-9)
+    assert evidence.max_z == pytest.approx(largest, rel=1e-9)
+    assert total < 0.01 * evidence.square_sum
+
+
+def test_the_first_lost_nan_is_named(inputs: AttentionInputs) -> None:
+    """NaN in one value reaches every query of two heads that sees its key; all of them are counted, the first named."""
+    value = inputs.value.copy()
+    value[1, 1, 5, 2] = np.nan
+    given = replace(inputs, value=value, attn_mask=None)
+    spec = replace(SPEC, mask=MaskKind.NONE)
+    right = attend(spec, given).output
+    lost = np.argwhere(np.isnan(right))
+    assert len(lost) == 2 * 7
+    evidence = gather(expect(spec, given, precision=find_precision("float32")), np.nan_to_num(right))
+    assert (evidence.swallowed, evidence.first_swallowed) == (14, tuple(int(index) for index in lost[0]))
