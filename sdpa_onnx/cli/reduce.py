@@ -91,6 +91,11 @@ def _anonymous(found: "ReducedCase", runtime: "Runtime", check: "CheckOptions", 
     from sdpa_onnx.errors import PlanError
     from sdpa_onnx.workflows.reduce.anonymous import anonymise
 
+    if found.before:
+        raise PlanError(
+            "A failure that needs several runs cannot be anonymised.",
+            hint="Leave out --anonymous, and read the bundle.",
+        )
     made = anonymise(found, runtime, seed=check.seed, threads=check.threads)
     if not made.still_fails and not force:
         raise PlanError(

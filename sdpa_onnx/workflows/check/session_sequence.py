@@ -9,16 +9,17 @@ from enum import Enum
 from typing import Self, TypeVar
 
 import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.errors import SessionError
+from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.model_facts import ModelFacts
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime
 from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 
-__all__ = ["LastRun", "SessionRun", "after_words", "planned_sizes", "run_after", "smallest_sequence"]
+__all__ = ["LastRun", "SessionRun", "after_words", "planned_sizes", "run_after", "sizes_of", "smallest_sequence"]
 
 _Run = TypeVar("_Run")
 
@@ -50,14 +51,9 @@ class SessionRun:
     @classmethod
     def of(cls, model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]) -> Self:
         """A run on these inputs, with the sizes that their shapes give to the named axes of the model."""
-        sizes: dict[str, int] = {}
-        for value in model.ir.graph.inputs:
-            shape = feeds[value.name].shape if value.name is not None and value.name in feeds else ()
-            for axis, size in zip(value.shape or (), shape, strict=False):
-                name = "" if isinstance(axis, int) else str(axis.value)
-                if name.isidentifier():
-                    sizes.setdefault(name, size)
-        return cls(sizes=sizes, feeds={name: feeds[name] for name in model.input_names if name in feeds})
+        return cls(
+            sizes=sizes_of(model, feeds), feeds={name: feeds[name] for name in model.input_names if name in feeds}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +62,23 @@ class LastRun:
 
     outputs: Feeds
     ran: RanReport
+
+
+def sizes_of(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]) -> dict[str, int]:
+    """The size of every axis that an input names directly; empty if the axes cannot be read."""
+    try:
+        names = model.facts.axes
+    except ModelError:
+        return {}
+    sizes: dict[str, int] = {}
+    for value in model.ir.graph.inputs:
+        array = feeds.get(value.name or "")
+        if array is None or value.shape is None or len(value.shape) != array.ndim:
+            continue
+        for size, actual in zip(value.shape, array.shape, strict=True):
+            if isinstance(size, ir.SymbolicDim) and str(size.value) in names:
+                sizes.setdefault(str(size.value), actual)
+    return sizes
 
 
 def planned_sizes(

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import onnx_ir as ir
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds, resolve_shape
+from sdpa_onnx.workflows.check.session_sequence import sizes_of
 from sdpa_onnx.workflows.reduce.case import targets
 from sdpa_onnx.workflows.reduce.trials import OutOfTimeError
 
-__all__ = ["ShrunkAxes", "shrink_axes", "sizes_of"]
+__all__ = ["ShrunkAxes", "shrink_axes"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,23 +62,6 @@ def shrink_axes(
     pairs = ((axis, size, best.sizes[axis]) for axis, size in start.items())
     best.dropped = tuple(f"{axis} {old} -> {new}" for axis, old, new in pairs if old != new)
     return best
-
-
-def sizes_of(model: OnnxModel, feeds: Feeds) -> dict[str, int]:
-    """The size of every axis that an input names directly; empty if the axes cannot be read."""
-    try:
-        names = model.facts.axes
-    except ModelError:
-        return {}
-    sizes: dict[str, int] = {}
-    for value in model.ir.graph.inputs:
-        array = feeds.get(value.name or "")
-        if array is None or value.shape is None or len(value.shape) != array.ndim:
-            continue
-        for size, actual in zip(value.shape, array.shape, strict=True):
-            if isinstance(size, ir.SymbolicDim) and str(size.value) in names:
-                sizes.setdefault(str(size.value), actual)
-    return sizes
 
 
 def _shorten(

@@ -47,8 +47,14 @@ def bundle_files(reduced: ReducedCase, *, threads: int = 1) -> dict[str, bytes]:
         "README.txt": _readme(reduced).encode(),
         "expected.npz": _npz(expected),
         "inputs.npz": _npz({name: _storable(array) for name, array in reduced.feeds.items()}),
+        **{
+            f"before_{number}.npz": _npz({name: _storable(array) for name, array in feeds.items()})
+            for number, feeds in enumerate(reduced.before, 1)
+        },
         "model.onnx": reduced.model.to_bytes(),
-        "reproduce.py": script(reduced.runtime, _headline(reduced), threads=threads).encode(),
+        "reproduce.py": script(
+            reduced.runtime, _headline(reduced), threads=threads, earlier=len(reduced.before)
+        ).encode(),
         "versions.json": msgspec.json.format(msgspec.json.encode(_versions(reduced)), indent=2) + b"\n",
     }
 
@@ -100,6 +106,15 @@ def _zip(files: Mapping[str, bytes]) -> bytes:
             member.create_system = 3  # Unix; zipfile would write the value of this system
             archive.writestr(member, files[name], zipfile.ZIP_DEFLATED)
     return memory.getvalue()
+
+
+def _earlier_lines(reduced: ReducedCase) -> list[str]:
+    """The line about the runs before, without which the last one is right."""
+    count = len(reduced.before)
+    if not count:
+        return []
+    names = "before_1.npz" if count == 1 else f"before_1.npz to before_{count}.npz"
+    return [f"{names}   inputs of the runs of the same session before it; in a session of its own the run is right"]
 
 
 def _npz(arrays: Mapping[str, Array]) -> bytes:
@@ -169,6 +184,7 @@ def _readme(reduced: ReducedCase) -> str:
         "",
         "model.onnx     the smallest model that still fails",
         "inputs.npz     its inputs, by name (bfloat16 as float32)",
+        *_earlier_lines(reduced),
         "expected.npz   NAME:oracle, the reference result in float64; NAME:bound, the largest allowed error",
         "versions.json  the versions with which it was found",
     ]

@@ -9,8 +9,8 @@ from sdpa_onnx.errors import PlanError
 __all__ = ["packages_of", "script"]
 
 _ORT = '''\
-def run(path, model, feeds):
-    """Run the model in ONNX Runtime, on one provider only."""
+def load(path, model):
+    """Load the model in ONNX Runtime, on one provider only; return a function that runs it."""
     import ctypes
 
     import onnxruntime as ort
@@ -20,29 +20,33 @@ def run(path, model, feeds):
     options.intra_op_num_threads = @THREADS@
     session = ort.InferenceSession(str(path), options, providers=["@PROVIDER@"])
     session.disable_fallback()
-    values = {}
-    for name, array in feeds.items():
-        if array.dtype.name == "bfloat16":  # numpy has no bfloat16: pass the bits as uint16
-            bits = array.view(np.uint16)
-            values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
-        else:
-            values[name] = ort.OrtValue.ortvalue_from_numpy(array)
-    names = [value.name for value in model.graph.output]
-    outputs = {}
-    for name, value in zip(names, session.run_with_ort_values(names, values)):
-        if value.data_type() == "tensor(bfloat16)":
-            count = int(np.prod(value.shape()))
-            bits = (ctypes.c_uint16 * count).from_address(value.data_ptr())
-            data = np.array(bits, dtype=np.uint16).reshape(value.shape())
-            outputs[name] = (data.astype(np.uint32) << 16).view(np.float32)
-        else:
-            outputs[name] = value.numpy()
-    return outputs
+
+    def run(feeds):
+        values = {}
+        for name, array in feeds.items():
+            if array.dtype.name == "bfloat16":  # numpy has no bfloat16: pass the bits as uint16
+                bits = array.view(np.uint16)
+                values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
+            else:
+                values[name] = ort.OrtValue.ortvalue_from_numpy(array)
+        names = [value.name for value in model.graph.output]
+        outputs = {}
+        for name, value in zip(names, session.run_with_ort_values(names, values)):
+            if value.data_type() == "tensor(bfloat16)":
+                count = int(np.prod(value.shape()))
+                bits = (ctypes.c_uint16 * count).from_address(value.data_ptr())
+                data = np.array(bits, dtype=np.uint16).reshape(value.shape())
+                outputs[name] = (data.astype(np.uint32) << 16).view(np.float32)
+            else:
+                outputs[name] = value.numpy()
+        return outputs
+
+    return run
 '''
 
 _OPENVINO = '''\
-def run(path, model, feeds):
-    """Run the model in OpenVINO on the CPU, in float32 (its default may be bfloat16)."""
+def load(path, model):
+    """Load the model in OpenVINO on the CPU, in float32 (its default may be bfloat16); return a function to run it."""
     import sys
 
     sys.modules["openvino_telemetry"] = None  # so that nothing is sent
@@ -51,44 +55,49 @@ def run(path, model, feeds):
     core = ov.Core()
     hints = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": @THREADS@}
     compiled = core.compile_model(core.read_model(str(path)), "CPU", hints)
-    request = compiled.create_infer_request()
-    order = [value.name for value in model.graph.input]
-    for index, port in enumerate(compiled.inputs):
-        name = next((name for name in port.get_names() if name in feeds), order[index])
-        array = np.ascontiguousarray(feeds[name])
-        bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
-        request.set_input_tensor(index, ov.Tensor(bits, ov.Shape(array.shape), port.get_element_type()))
-    request.infer()
-    outputs = {}
-    for index, value in enumerate(model.graph.output):
-        tensor = request.get_output_tensor(index)
-        data = np.array(tensor.data)
-        if tensor.get_element_type() == ov.Type.bf16:
-            data = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        outputs[value.name] = data
-    return outputs
+
+    def run(feeds):
+        request = compiled.create_infer_request()
+        order = [value.name for value in model.graph.input]
+        for index, port in enumerate(compiled.inputs):
+            name = next((name for name in port.get_names() if name in feeds), order[index])
+            array = np.ascontiguousarray(feeds[name])
+            bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+            request.set_input_tensor(index, ov.Tensor(bits, ov.Shape(array.shape), port.get_element_type()))
+        request.infer()
+        outputs = {}
+        for index, value in enumerate(model.graph.output):
+            tensor = request.get_output_tensor(index)
+            data = np.array(tensor.data)
+            if tensor.get_element_type() == ov.Type.bf16:
+                data = (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            outputs[value.name] = data
+        return outputs
+
+    return run
 '''
 
 _REFERENCE = '''\
-def run(path, model, feeds):
-    """Run the model in ONNX's reference evaluator."""
+def load(path, model):
+    """Load the model in ONNX's reference evaluator; return a function that runs it."""
     from onnx.reference import ReferenceEvaluator
 
     names = [value.name for value in model.graph.output]
-    return dict(zip(names, ReferenceEvaluator(model).run(None, feeds)))
+    evaluator = ReferenceEvaluator(model)
+    return lambda feeds: dict(zip(names, evaluator.run(None, feeds)))
 '''
 
 _OTHER = '''\
-def run(path, model, feeds):
-    """Run the model in @RUNTIME@.
+def load(path, model):
+    """Load the model in @RUNTIME@; return a function that runs it.
 
-    This script has no code for that runtime. Load the file `path` here, run it on the arrays `feeds`
-    (by input name), and return the outputs as numpy arrays by output name.
+    This script has no code for that runtime. Load the file `path` here, and return a function that runs it on
+    arrays (by input name) and returns the outputs as numpy arrays by output name.
     """
-    raise SystemExit("Write the code in run() that loads and runs a model in @RUNTIME@.")
+    raise SystemExit("Write the code in load() that loads and runs a model in @RUNTIME@.")
 '''
 
-# Runtime -> its run() function, its execution provider, and the packages whose versions are recorded.
+# Runtime -> its load() function, its execution provider, and the packages whose versions are recorded.
 _RUNTIMES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "ort-cpu": (_ORT, "CPUExecutionProvider", ("onnxruntime",)),
     "ort-cuda": (_ORT, "CUDAExecutionProvider", ("onnxruntime-gpu", "onnxruntime")),
@@ -100,7 +109,7 @@ _MAIN = '''\
 """@HEADLINE@
 
 Needs only numpy, onnx@PACKAGE@. Run: python reproduce.py
-Prints the difference between each output and the float64 reference. Exit code 1: wrong. 0: right.
+Prints the difference between each output and the @REFERENCE@. Exit code 1: wrong. 0: right.
 """
 
 import pathlib
@@ -114,9 +123,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 @RUN@
 
-def read_feeds(model):
-    """Read the inputs and cast each to the model's element type; bfloat16 is stored as float32, which is exact."""
-    with np.load(HERE / "inputs.npz") as stored:
+def read_feeds(model, name):
+    """Read inputs and cast each to the model's element type; bfloat16 is stored as float32, which is exact."""
+    with np.load(HERE / name) as stored:
         arrays = {name: stored[name] for name in stored.files}
     feeds = {}
     for value in model.graph.input:
@@ -150,37 +159,68 @@ def compare(name, actual, oracle, bound):
     return bool(inside.all())
 
 
+@COMPARE_ALL@
+
 def main():
     """Run the model and compare its outputs; the exit code is 1 if one is wrong."""
     path = HERE / "model.onnx"
     model = onnx.load(str(path))
-    feeds = read_feeds(model)
-    try:
-        outputs = run(path, model, feeds)
-    except Exception as error:
-        print(f"@RUNTIME@ fails: {type(error).__name__}: {error}")
-        return 1
-    with np.load(HERE / "expected.npz") as stored:
-        expected = {name: stored[name] for name in stored.files}
-    names = [value.name for value in model.graph.output if value.name + ":oracle" in expected]
-    checks = [compare(name, outputs[name], expected[name + ":oracle"], expected[name + ":bound"]) for name in names]
-    if not names:
-        print("The model runs. There is no oracle for these operators, so the outputs are not compared.")
-    return 0 if all(checks) else 1
-
+@MAIN@
 
 if __name__ == "__main__":
     sys.exit(main())
 '''
 
 
-def script(runtime: str, headline: str, *, threads: int) -> str:
+_COMPARE_ALL = '''\
+def compare_all(model, outputs):
+    """Compare every output that has an oracle; True if all are right."""
+    with np.load(HERE / "expected.npz") as stored:
+        expected = {name: stored[name] for name in stored.files}
+    names = [value.name for value in model.graph.output if value.name + ":oracle" in expected]
+    checks = [compare(name, outputs[name], expected[name + ":oracle"], expected[name + ":bound"]) for name in names]
+    if not names:
+        print("The model runs. There is no oracle for these operators, so the outputs are not compared.")
+    return all(checks)
+'''
+
+_ONE_RUN = """\
+    feeds = read_feeds(model, "inputs.npz")
+    try:
+        outputs = load(path, model)(feeds)
+    except Exception as error:
+        print(f"@RUNTIME@ fails: {type(error).__name__}: {error}")
+        return 1
+    return 0 if compare_all(model, outputs) else 1
+"""
+
+_SEVERAL_RUNS = """\
+    feeds = read_feeds(model, "inputs.npz")
+    try:
+        print("In a fresh session:")
+        compare_all(model, load(path, model)(feeds))
+        run = load(path, model)
+        for number in range(1, @EARLIER@ + 1):
+            earlier = read_feeds(model, f"before_{number}.npz")
+            sizes = ", ".join(f"{name} {array.shape}" for name, array in earlier.items())
+            print(f"In a session after a run on {sizes}:" if number == @EARLIER@ else f"(after a run on {sizes})")
+            run(earlier)
+        outputs = run(feeds)
+    except Exception as error:
+        print(f"@RUNTIME@ fails: {type(error).__name__}: {error}")
+        return 1
+    return 0 if compare_all(model, outputs) else 1
+"""
+
+
+def script(runtime: str, headline: str, *, threads: int, earlier: int = 0) -> str:
     """Generate the script for one runtime.
 
     Args:
         runtime: Registered name. For a runtime without code here, the script has a place to add it.
         headline: The failure in one sentence; the first line of the script's docstring.
         threads: Threads inside one operator.
+        earlier: Number of runs of the same session before the one that fails.
 
     Raises:
         PlanError: If the sentence would end the docstring or contains a backslash.
@@ -191,6 +231,10 @@ def script(runtime: str, headline: str, *, threads: int) -> str:
     filled = run.replace("@PROVIDER@", provider).replace("@THREADS@", str(threads))
     return (
         _MAIN.replace("@RUN@", filled)
+        .replace("@COMPARE_ALL@", _COMPARE_ALL)
+        .replace("@MAIN@", (_SEVERAL_RUNS if earlier else _ONE_RUN).rstrip("\n"))
+        .replace("@EARLIER@", str(earlier))
+        .replace("@REFERENCE@", "reference" if earlier else "float64 reference")
         .replace("@HEADLINE@", headline)
         .replace("@RUNTIME@", runtime)
         .replace("@PACKAGE@", "".join(f" and {name}" for name in packages[:1]))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.workflows.check.case_trial import CaseTrial
 from sdpa_onnx.workflows.reduce.cut_arrays import cut, cut_groups
 
-__all__ = ["SIZE_PASSES", "Worst", "targets"]
+__all__ = ["MODEL_PASSES", "RUN_PASSES", "SIZE_PASSES", "Worst", "targets"]
 
 Index = NDArray[np.int64]
 # (batch, query head, query, column) of the element with the largest error, or None. Slices are taken around it.
@@ -72,13 +72,18 @@ def _heads(trial: CaseTrial, worst: Worst) -> Iterator[CaseTrial]:
             yield cut_groups(trial, index)
 
 
-SIZE_PASSES: tuple[SizePass, ...] = (
+# Sizes that each run of a session has for itself, in the order of the passes below.
+RUN_PASSES: tuple[SizePass, ...] = (
     _size_pass("batch_size", 1, 0),
-    _heads,
     _size_pass("q_seq_len", 1, 2),
     _size_pass("kv_seq_len", 1, None),
     _size_pass("past_seq_len", 0, None),
+)
+# Sizes that the model fixes.
+MODEL_PASSES: tuple[SizePass, ...] = (
+    _heads,
     _both_widths,
     _size_pass("head_dim", 1, None),
     _size_pass("v_head_dim", 1, 3),
 )
+SIZE_PASSES: tuple[SizePass, ...] = (RUN_PASSES[0], _heads, *RUN_PASSES[1:], *MODEL_PASSES[1:])

@@ -75,6 +75,7 @@ class FailureSearch:
         check: Seed, threads, the user's arrays, and the sizes that the caller fixes.
         tried: The sets of sizes tried so far, as text.
         feeds: Inputs of the first run that succeeded; empty if none did.
+        history: Inputs of the runs that were right, in the order in which one session made them.
         clock: Returns monotonic seconds.
         deadline: Time of that clock after which no new run starts, except the first.
         is_finished: False if the deadline passed before everything was tried.
@@ -85,6 +86,7 @@ class FailureSearch:
     check: CheckOptions
     tried: list[str] = field(default_factory=list)
     feeds: Feeds = field(default_factory=dict)
+    history: list[Feeds] = field(default_factory=list)
     clock: Callable[[], float] = time.monotonic
     deadline: float = math.inf
     is_finished: bool = True
@@ -136,6 +138,7 @@ class FailureSearch:
                 found = self._wrong_attention(one, arrays, session.ran().precision)
                 if found is not None:
                     return found
+                self.history.append(feeds)
         except SessionError as error:
             feeds = feeds or draw_feeds(self.model, check.sizes, spread=1.0, seed=check.seed)
             return FoundFailure(

@@ -6,17 +6,13 @@ returns the model, its inputs and the expected outputs. Does not write files.
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import replace
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.mask_rule import full_mask
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.faults.output_diagnosis import explain_output
-from sdpa_onnx.core.judge.agreement import Agreement
-from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import ModelError, SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
@@ -28,15 +24,18 @@ from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
 from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
 from sdpa_onnx.workflows.reduce.axes import ShrunkAxes, shrink_axes
-from sdpa_onnx.workflows.reduce.expected import BoundedOutput, expected_outputs, static_model
+from sdpa_onnx.workflows.reduce.expected import expected_outputs, static_model
 from sdpa_onnx.workflows.reduce.find import FailureSearch, FoundFailure, case_of, cut_or_none, sizes_text
 from sdpa_onnx.workflows.reduce.graph import record_values, run_failure, shrink_graph
 from sdpa_onnx.workflows.reduce.node import BadPart, attention_trial, bad_failure, cut_found
 from sdpa_onnx.workflows.reduce.node_survey import NodeSurvey, SurveyInputs, survey_nodes, unread_attentions
 from sdpa_onnx.workflows.reduce.options import differences
+from sdpa_onnx.workflows.reduce.reduced_case import NothingFails, ReducedCase
+from sdpa_onnx.workflows.reduce.sequence import SequenceReduction, find_sequence
 from sdpa_onnx.workflows.reduce.shrink import shrink_case
-from sdpa_onnx.workflows.reduce.trials import KeptFailure, ReductionTrials, failure_of
+from sdpa_onnx.workflows.reduce.trials import ReductionTrials, failure_of
 from sdpa_onnx.workflows.verify.inspect_file import inspect_model
+from sdpa_onnx.workflows.verify.session_state import SessionJudge
 
 __all__ = ["SECONDS", "NothingFails", "ReducedCase", "explained", "reduce_model"]
 
@@ -45,98 +44,6 @@ SECONDS = 60.0
 _NOTHING_SMALLER = "No smaller candidate fails in the same way."
 _AXES_STAY = "No shorter axis fails in the same way. Sizes that the graph fixes, such as heads and widths, stay."
 _NO_AXES = "The model has no named axes, so its sizes stay."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NothingFails:
-    """A model in which nothing failed.
-
-    Args:
-        tried: The sizes (or arrays) that were tried.
-        is_read: Whether any attention was read, so that the ladder and the probes judged something.
-        is_given: Whether the arrays are the user's.
-        unread: Number of attentions that could not be read.
-        alone: Sizes at which every node by itself is right, if the nodes were judged.
-        not_judged: What could not be judged even so, as text.
-        is_finished: False if the time limit was reached before everything was tried.
-    """
-
-    tried: tuple[str, ...]
-    is_read: bool = True
-    is_given: bool = False
-    unread: int = 0
-    alone: tuple[str, ...] = ()
-    not_judged: tuple[str, ...] = ()
-    is_finished: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReducedCase:
-    """The smallest case that still fails.
-
-    Args:
-        model: One attention, or the nodes that are refused.
-        feeds: Its inputs, by graph input name.
-        expected: The expected outputs with their bounds, by graph output name; empty if there is no oracle.
-        failure: The failure that stayed the same while the case shrank.
-        agreement: The judgement of the wrong output, or None if nothing ran.
-        message: The evidence or the runtime's error, one sentence.
-        case: Case id of one attention, else "".
-        trial: The attention as a case, or None.
-        found_in: The inputs on which the whole model failed, and the evidence or error of that run.
-        dropped: The sizes and options that changed, such as "q_seq_len 13 -> 1".
-        trials: Number of candidates that were run.
-        seconds: Wall time of the search and the reduction.
-        stopped: The reason why it is not smaller, one sentence.
-        is_finished: False if the time limit was reached before the reduction finished.
-        runtime, runtime_version: The runtime that fails.
-        precision: The declared arithmetic for which the bound holds; "" if nothing ran.
-    """
-
-    model: OnnxModel
-    feeds: Feeds
-    expected: dict[str, BoundedOutput] = field(default_factory=dict)
-    failure: KeptFailure
-    agreement: Agreement | None = None
-    message: str
-    case: str = ""
-    trial: CaseTrial | None = None
-    found_in: str
-    dropped: tuple[str, ...] = ()
-    trials: int
-    seconds: float
-    is_finished: bool
-    stopped: str = ""
-    runtime: str
-    runtime_version: str
-    precision: str = ""
-
-    @property
-    def kind(self) -> Conformity:
-        """WRONG, REFUSED or CRASHED."""
-        return self.failure.kind
-
-    @property
-    def fourth_output(self) -> str:
-        """The mode of the fourth output, which the case id does not contain; "" if there is no such output."""
-        mode = None if self.trial is None else self.trial.qk_mode
-        return "" if mode is None else f", with qk_matmul_output_mode {int(mode)}"
-
-    @property
-    def has_one_limit(self) -> bool:
-        """Whether the wrong output is not an attention's and its limit is known at one element only."""
-        bounds = [bounded.bound for bounded in self.expected.values()]
-        return self.trial is None and any(one.size > 1 and int(np.isfinite(one).sum()) == 1 for one in bounds)
-
-    @property
-    def is_suspicious(self) -> bool:
-        """Whether the failure is not proved."""
-        return self.failure.sign == Verdict.SUSPICIOUS if self.agreement is None else self.verdict is Verdict.SUSPICIOUS
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """The verdict on the wrong output, or None if nothing ran."""
-        return None if self.agreement is None else self.agreement.verdict
 
 
 def reduce_model(
@@ -165,6 +72,11 @@ def reduce_model(
     deadline = start + seconds
     search = FailureSearch(model=model, runtime=runtime, check=check, clock=clock, deadline=deadline)
     found = search.first_failure()
+    fault = find_sequence(search, found)
+    if fault is not None:
+        judge = SessionJudge(model=model, runtime=runtime, check=check)
+        sequence = SequenceReduction(judge=judge, is_late=lambda: clock() >= deadline).reduced(fault)
+        return replace(sequence, seconds=clock() - start)
     with Sessions(runtime) as sessions:
         if found is None:
             survey = _survey(search)

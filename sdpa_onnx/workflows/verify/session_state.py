@@ -9,15 +9,17 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.judge.agreement import Agreement
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Subject, Verdict
 from sdpa_onnx.errors import CaseError, ModelError, SessionError
 from sdpa_onnx.graph.files.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Unsupported
+from sdpa_onnx.workflows.check.case_trial import judge_attention
 from sdpa_onnx.workflows.check.check_options import CheckOptions
-from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, draw_feeds, runs_at
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, RunContext, end_sizes, failed_record
+from sdpa_onnx.workflows.check.feeds import Feeds, draw_feeds, runs_at
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, RunContext, end_sizes, failed_record, site_sizes
 from sdpa_onnx.workflows.check.session_sequence import (
     LastRun,
     SessionRun,
@@ -29,7 +31,6 @@ from sdpa_onnx.workflows.check.session_sequence import (
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.locate.record import Arrays
 from sdpa_onnx.workflows.verify.differing_outputs import DifferingOutputs, NotJudged, same_bits
-from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
 
 __all__ = ["SessionJudge", "StateFault", "check_state", "find_state_fault", "state_behind"]
 
@@ -81,14 +82,12 @@ class SessionJudge:
         runtime: Where it runs.
         check: Seed and threads.
         target: Name for the records.
-        expectations: Oracles that other runs share.
     """
 
     model: OnnxModel
     runtime: Runtime
     check: CheckOptions
     target: str = ""
-    expectations: ExpectationCache = field(default_factory=ExpectationCache)
     _differing: DifferingOutputs | None = field(default=None, init=False)
 
     def drawn(self, sizes: dict[str, int], number: int) -> SessionRun | None:
@@ -125,10 +124,26 @@ class SessionJudge:
         return run_after(self.model, self.runtime, before, run.feeds, threads=self.check.threads)
 
     def _by_oracle(self, run: SessionRun, last: LastRun) -> tuple[AgreementRecord, ...]:
-        context = self.context(run, last.ran)
-        step = InputStep(word=context.step, spread=None, check=context.check, feeds=run.feeds)
-        found = judge_outputs(context, step, last.outputs, self.expectations)
-        return tuple(record for record in found if record.outcome is Outcome.DISAGREES)
+        """The first wrong output of an attention; which fault it resembles is no question here."""
+        site = self.model.sites[0]
+        arrays = {**self.model.constants(), **run.feeds, **last.outputs}
+        inputs = site.arrays_in(arrays)
+        found = judge_attention(
+            site.spec,
+            inputs,
+            site.outputs_in(arrays),
+            precision=last.ran.precision,
+            seed=self.check.seed,
+            qk_mode=site.scores_mode,
+            mask_rule=site.mask_rule,
+        )
+        if found.agreement is None or found.kind is Conformity.RIGHT:
+            return ()
+        name = site.name if found.output == OutputRole.OUTPUT else found.output
+        record = self.context(run, last.ran).record(
+            found.agreement, spread=None, site=name, sizes=site_sizes(site, inputs)
+        )
+        return (record,)
 
     def _by_fresh_session(self, run: SessionRun, used: LastRun, fresh: LastRun) -> tuple[AgreementRecord, ...]:
         self._differing = self._differing or DifferingOutputs(model=self.model)
