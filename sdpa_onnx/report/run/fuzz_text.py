@@ -96,7 +96,8 @@ def _group(group: FuzzGroup, story: FuzzReport, width: int) -> Iterator[str]:
     sentences += [group.note] if group.note else []
     for sentence in sentences:
         yield from paragraph(_short(sentence), width, indent="  ")
-    yield f"  {repeat_command(story.runtime, story.seed, finding.number)}"  # never broken across lines: users copy it
+    again = repeat_command(story.runtime, story.seed, finding.number, after=finding.after)
+    yield f"  {again}"  # never broken across lines: users copy it
 
 
 def _smallest(group: FuzzGroup) -> str:
@@ -106,7 +107,9 @@ def _smallest(group: FuzzGroup) -> str:
     nodes = ", ".join(f"{count} {name}" for name, count in reduced.model.node_counts().items())
     what = reduced.case or nodes
     end = "" if reduced.is_finished else " The time limit was reached: a smaller case may exist."
-    return f"Smallest: {what}, opset {reduced.model.opset}: {reduced.message}{end}"
+    runs = len(reduced.before)
+    after = f", after {runs} other {'run' if runs == 1 else 'runs'} of its session" if runs else ""
+    return f"Smallest: {what}, opset {reduced.model.opset}{after}: {reduced.message}{end}"
 
 
 def _short(text: str) -> str:

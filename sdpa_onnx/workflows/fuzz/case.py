@@ -53,6 +53,7 @@ class FuzzFinding:
         explanation: The known fault that a wrong output looks like, if any.
         precision: The declared arithmetic; "" if nothing ran.
         ran: What really ran, if the runtime can report it.
+        after: Numbers of the cases that ran before in the same session, if it is right in a fresh one.
     """
 
     number: int
@@ -70,6 +71,7 @@ class FuzzFinding:
     explanation: Explanation | None = None
     precision: str = ""
     ran: RanReport | None = None
+    after: tuple[int, ...] = ()
 
     @property
     def verdict(self) -> Verdict | None:

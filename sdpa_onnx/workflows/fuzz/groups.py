@@ -11,6 +11,8 @@ __all__ = ["FuzzGroup", "FuzzGroups", "sign_of", "title_of"]
 
 # How an output is wrong that no known fault explains.
 _NOT_FINITE, _SHAPE = "not finite", "shape"
+# Wrong only after other runs; how depends on these.
+_STATE = "after other runs of its session, right in a fresh one"
 # Worst first.
 _ORDER = (Conformity.CRASHED, Conformity.WRONG, Conformity.REFUSED)
 
@@ -75,7 +77,8 @@ class FuzzGroups:
         kept: dict[tuple[str, ...], FuzzGroup] = {}
         for place, group in enumerate(self.ordered()):
             small = group.reduced
-            apart = str(place) if small is None or not small.case else f"{small.case} {small.model.opset}"
+            case = "" if small is None else small.case
+            apart = f"{case} {small.model.opset} {len(small.before)}" if small and case else str(place)
             key = (group.kind, group.first.output, group.first.path, apart)
             if key in kept:
                 kept[key].take(group)
@@ -98,6 +101,8 @@ def sign_of(finding: FuzzFinding) -> str:
     """Key that separates causes: the fault that explains an output, or the error text without numbers."""
     if finding.kind is not Conformity.WRONG:
         return message_shape(finding.message)
+    if finding.after:
+        return _STATE
     if finding.explanation is not None:
         return finding.explanation.reading
     agreement = finding.agreement
@@ -112,7 +117,7 @@ def title_of(finding: FuzzFinding) -> str:
     if finding.kind is not Conformity.WRONG:
         return f"{finding.kind.value}{where}: {message_shape(finding.message)}"
     how = sign_of(finding)
-    if finding.explanation is not None:
+    if finding.explanation is not None and not finding.after:
         how = f"it looks as if {message_shape(finding.explanation.says)}"
     tail = f": {how}" if how else ""
     return f"{finding.output} {finding.verdict or finding.kind}{where}{tail}."

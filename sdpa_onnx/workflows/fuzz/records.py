@@ -1,6 +1,7 @@
 """One record per group of findings, so that `--json` and lists of known findings handle them like all others."""
 
 import shlex
+from collections.abc import Sequence
 
 from sdpa_onnx.core.attention.random_cases import draw_case
 from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Sizes
@@ -61,6 +62,8 @@ def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecor
 
 def evidence_of(finding: FuzzFinding) -> str:
     """The evidence with the known fault that it looks like, or the error of the runtime."""
+    if finding.after:
+        return f"Wrong after {_cases(finding)} in one session; right in a fresh session. {finding.message}"
     explained = finding.explanation
     if explained is None:
         return finding.message
@@ -68,19 +71,28 @@ def evidence_of(finding: FuzzFinding) -> str:
     return f"{finding.message} It looks as if {explained.says}{dated}."
 
 
-def repeat_command(runtime: str, seed: int, number: int) -> str:
-    """The command that runs one case again."""
-    words = ["sdpa-onnx", "fuzz", "--runtime", runtime, "--seed", str(seed), "--start", str(number), "--cases", "1"]
-    return shlex.join(words)
+def _cases(finding: FuzzFinding) -> str:
+    first, last = finding.after[0], finding.after[-1]
+    return f"case {first}" if first == last else f"cases {first} to {last}"
+
+
+def repeat_command(runtime: str, seed: int, number: int, *, after: Sequence[int] = ()) -> str:
+    """The command that runs one case again, with the cases before it that it needs."""
+    start = after[0] if after else number
+    words = ["sdpa-onnx", "fuzz", "--runtime", runtime, "--seed", str(seed), "--start", str(start)]
+    return shlex.join([*words, "--cases", str(number - start + 1)])
 
 
 def _doubts(group: FuzzGroup, runtime: str, seed: int) -> list[str]:
     """Warnings: the number of findings, the command that repeats one, and the reduced case."""
-    notes = [f"{group.count} of this kind. Again: {repeat_command(runtime, seed, group.smallest.number)}"]
+    again = repeat_command(runtime, seed, group.smallest.number, after=group.smallest.after)
+    notes = [f"{group.count} of this kind. Again: {again}"]
     if group.count > 1 and group.common:
         notes.append(f"In all of them: {', '.join(sorted(group.common))}.")
     if group.reduced is not None and group.reduced.case:
-        notes.append(f"Smallest case: {group.reduced.case}, opset {group.reduced.model.opset}.")
+        runs = len(group.reduced.before)
+        after = f", after {runs} other {'run' if runs == 1 else 'runs'} of its session" if runs else ""
+        notes.append(f"Smallest case: {group.reduced.case}, opset {group.reduced.model.opset}{after}.")
     return [*notes, *([group.note] if group.note else [])]
 
 

@@ -7,12 +7,12 @@ number only. Prints nothing; the caller isolates a runtime that may crash.
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from sdpa_onnx.core.attention.random_cases import RandomCase, draw_case
-from sdpa_onnx.core.records.records import Verdict
+from sdpa_onnx.core.attention.random_cases import CASES_PER_GRAPH, RandomCase, draw_case
+from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import Sessions
@@ -21,7 +21,10 @@ from sdpa_onnx.workflows.fuzz.case import CaseOutcome, run_random
 from sdpa_onnx.workflows.fuzz.groups import FuzzGroup, FuzzGroups
 from sdpa_onnx.workflows.fuzz.model import fuzz_model
 from sdpa_onnx.workflows.reduce.bundle import write_bundle
-from sdpa_onnx.workflows.reduce.search import NothingFails, reduce_model
+from sdpa_onnx.workflows.reduce.reduced_case import NothingFails, ReducedCase
+from sdpa_onnx.workflows.reduce.search import reduce_model
+from sdpa_onnx.workflows.reduce.sequence import SequenceReduction
+from sdpa_onnx.workflows.verify.session_state import SessionJudge, state_behind
 
 __all__ = ["GROUP_SECONDS", "CaseResult", "FuzzRun", "keep_bundles", "reduce_group"]
 
@@ -113,13 +116,32 @@ class FuzzRun:
     def _run(self, case: RandomCase, sessions: Sessions) -> CaseOutcome | None:
         """The result of a case; None if this package itself failed, which must not end a long run."""
         try:
-            return run_random(case, sessions)
+            return self._with_state(case, run_random(case, sessions))
         except _OUR_FAULTS as error:
             self.own_faults.append(
                 f"Case {case.number} of seed {self.seed} ({case.case.case_id}, {case.graph.words}) made sdpa-onnx "
                 f"itself fail: {type(error).__name__}: {error}. Please report it."
             )
             return None
+
+    def _with_state(self, case: RandomCase, outcome: CaseOutcome) -> CaseOutcome:
+        """The result, with the cases before in its session for each output that is right in a fresh one."""
+        first = case.number - case.number % CASES_PER_GRAPH
+        earlier = tuple(range(max(self.start, first), case.number))
+        if not earlier or not any(finding.kind is Conformity.WRONG for finding in outcome.findings):
+            return outcome
+        with Sessions(self.runtime, keep=1, threads=self.threads) as fresh:
+            alone = run_random(case, fresh)
+        if alone.verdict is None:
+            return outcome
+        wrong = {finding.output for finding in alone.findings}
+        findings = (
+            finding
+            if finding.output in wrong or finding.kind is not Conformity.WRONG
+            else replace(finding, after=earlier)
+            for finding in outcome.findings
+        )
+        return replace(outcome, findings=tuple(findings))
 
     def _count(self, outcome: CaseOutcome | None) -> None:
         if outcome is None:
@@ -159,22 +181,43 @@ def reduce_group(
         seconds: Time limit.
     """
     case = draw_case(seed, group.smallest.number)
-    if group.smallest.output not in ("", "Y", "present_key", "present_value"):
-        group.note = "Scores are not made smaller: this is the smallest case that was met."
-        return
     check = CheckOptions(sizes={}, seed=seed, threads=threads, inputs=case.inputs.onnx_feeds())
+    found: ReducedCase | NothingFails | None
     try:
-        found = reduce_model(fuzz_model(case.graph), runtime, check, seconds=seconds)
+        if group.smallest.after:
+            found = _smallest_sequence(group, runtime, check, seconds=seconds)
+        elif group.smallest.output not in ("", "Y", "present_key", "present_value"):
+            group.note = "Scores are not made smaller: this is the smallest case that was met."
+            return
+        else:
+            found = reduce_model(fuzz_model(case.graph), runtime, check, seconds=seconds)
     except ModelError as error:
         group.note = str(error)
         return
     except _OUR_FAULTS as error:  # the findings stay valid and are reported
         group.note = f"The search for a smaller case failed itself, with {type(error).__name__}: {error}."
         return
-    if isinstance(found, NothingFails):
-        group.note = "Run once more by itself, it did not fail."
+    if found is None or isinstance(found, NothingFails):
+        after = " after the cases before it" if found is None else ""
+        group.note = f"Run once more by itself{after}, it did not fail."
     else:
         group.reduced = found
+
+
+def _smallest_sequence(
+    group: FuzzGroup, runtime: Runtime, check: CheckOptions, *, seconds: float
+) -> ReducedCase | None:
+    """The fewest and smallest runs of one session after which the case is wrong; None if it no longer is."""
+    start, finding = time.monotonic(), group.smallest
+    cases = [draw_case(check.seed, number) for number in (*finding.after, finding.number)]
+    model = fuzz_model(cases[-1].graph)
+    plain = replace(check, inputs=None)
+    fault = state_behind(model, runtime, plain, [case.inputs.onnx_feeds() for case in cases], target="fuzz")
+    if fault is None:
+        return None
+    judge = SessionJudge(model=model, runtime=runtime, check=plain, target="fuzz")
+    reduction = SequenceReduction(judge=judge, is_late=lambda: time.monotonic() - start >= seconds)
+    return replace(reduction.reduced(fault), seconds=time.monotonic() - start)
 
 
 def keep_bundles(groups: tuple[FuzzGroup, ...], folder: Path, *, seed: int, threads: int = 1) -> list[Path]:

@@ -10,6 +10,7 @@ import msgspec
 from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Sizes
 from sdpa_onnx.workflows.check.feeds import GIVEN
 from sdpa_onnx.workflows.check.run_context import with_figures
+from sdpa_onnx.workflows.check.session_sequence import sizes_of
 from sdpa_onnx.workflows.reduce.search import NothingFails, ReducedCase
 
 __all__ = ["ONE_LIMIT", "nothing_record", "nothing_sentence", "reduced_record", "sentences"]
@@ -97,6 +98,9 @@ def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
         dtype="" if reduced.trial is None else reduced.trial.case.dtype.value,
         precision=reduced.precision,
         inputs="reduced",
+        sequence=tuple(sizes_of(reduced.model, feeds) for feeds in (*reduced.before, reduced.feeds))
+        if reduced.before
+        else (),
         seed=0 if reduced.trial is None else reduced.trial.seed,
     )
     if agreement is None:
