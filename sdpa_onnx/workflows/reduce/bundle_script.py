@@ -167,6 +167,7 @@ def main():
     model = onnx.load(str(path))
 @MAIN@
 
+
 if __name__ == "__main__":
     sys.exit(main())
 '''

@@ -32,8 +32,10 @@ from sdpa_onnx.workflows.reduce.bundle_script import script
 from sdpa_onnx.workflows.reduce.search import ReducedCase, reduce_model
 from tests.sweep.fakes import Arrays, Faulty, Outputs
 from tests.workflows.planted_runtime import Planted, fault
+from tests.workflows.stateful_runtime import Stateful, first_key_count
 
 _SPEC = AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=16, v_head_dim=8, is_causal=True)
+_PLAIN = AttentionSpec(q_num_heads=2, kv_num_heads=1, head_dim=8)
 _HAS_THE_FAULT = pytest.mark.skipif(version("onnxruntime") != "1.32.0", reason="the fault of onnxruntime 1.32.0")
 
 
@@ -199,7 +201,7 @@ def test_openvino_sends_nothing() -> None:
 def test_unknown_runtime_gets_a_placeholder() -> None:
     """For a runtime of another package the script has a placeholder for the code that runs it."""
     text = script("my-engine", "It is wrong.", threads=1)
-    assert 'raise SystemExit("Write the code in run() that loads and runs a model in my-engine.")' in text
+    assert 'raise SystemExit("Write the code in load() that loads and runs a model in my-engine.")' in text
     compile(text, "reproduce.py", "exec")
 
 
@@ -355,3 +357,33 @@ def test_anonymous_graph_keeps_structure() -> None:
     mask = random_like(np.arange(1000) < 900, rng)
     assert 0.85 < mask.mean() < 0.95
     assert random_like(np.array([3, 3], np.int64), rng).tolist() == [3, 3]
+
+
+def test_a_sequence_is_in_the_bundle(tmp_path: Path) -> None:
+    """A failure after another run: inputs of both, and a script that runs the last one fresh and after the other."""
+    found = reduce_model(_model(_PLAIN), Stateful(first_key_count), CheckOptions(sizes={}))
+    assert isinstance(found, ReducedCase)
+    assert {"before_1.npz", "inputs.npz"} <= set(bundle_files(found))
+    done = _run_alone(found, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")  # the fault is planted: the real runtime is right
+    first, fresh, second, after = done.stdout.splitlines()
+    assert first == "In a fresh session:"
+    assert second == "In a session after a run on Q (1, 1, 1, 1), K (1, 1, 1, 1), V (1, 1, 1, 1):"
+    assert fresh == after
+    assert fresh.startswith("Y: right, 0 of 1 elements outside the bound")
+    members = _members(found)
+    assert b"before_1.npz   inputs of the runs of the same session before it" in members["README.txt"]
+
+
+@pytest.mark.slow
+def test_openvino_after_one_key_is_reproduced(tmp_path: Path) -> None:
+    """OpenVINO 2026.4.1: the bundle alone shows a run that is right in a fresh session and wrong after one key."""
+    runtime = get_runtime("openvino")
+    if isinstance(runtime.available(), Unsupported) or "2026.4.1" not in runtime.version():
+        pytest.skip("the fault of OpenVINO 2026.4.1")
+    found = reduce_model(_model(_PLAIN), runtime, CheckOptions(sizes={}), seconds=300.0)
+    assert isinstance(found, ReducedCase)
+    assert found.message.startswith("Wrong after a run at batch_size 1, q_seq_len 1, kv_seq_len 1; right in a fresh ")
+    done = _run_alone(found, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[1::2]] == ["Y: right", "Y: WRONG"]
