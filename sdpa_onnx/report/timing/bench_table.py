@@ -82,7 +82,13 @@ def _times_table(along: ComparisonLine) -> Table:
         sections=tuple(
             Section(
                 heading=sizes_words(one.sizes),
-                rows=tuple(_row(arm, one.comparison, footnotes) for arm in one.comparison.arms),
+                rows=(
+                    *(_row(arm, one.comparison, footnotes) for arm in one.comparison.arms),
+                    *(
+                        (arm.arm, *[NOT_KNOWN] * 2, arm.outcome.value, *[NOT_KNOWN] * 6)
+                        for arm in one.comparison.missing
+                    ),
+                ),
             )
             for one in along.sized
         ),
@@ -127,7 +133,9 @@ def ratio_tables(along: ComparisonLine) -> list[Table]:
 
 
 def _ratio_table(along: ComparisonLine, sized: Sequence[SizedComparison]) -> Table:
-    rows = tuple((name, *(_ratio_cell(name, one.comparison) for one in sized)) for name in arm_names(along))
+    missing = [arm.arm for one in along.sized for arm in one.comparison.missing]
+    names = dict.fromkeys((*arm_names(along), *missing))
+    rows = tuple((name, *(_ratio_cell(name, one.comparison) for one in sized)) for name in names)
     return Table(
         title=f"Ratio to {along.sized[0].comparison.first.baseline} over {along.axis}",
         heading="",
@@ -137,9 +145,11 @@ def _ratio_table(along: ComparisonLine, sized: Sequence[SizedComparison]) -> Tab
 
 
 def _ratio_cell(name: str, comparison: RecordedComparison) -> str:
-    arm = next((arm for arm in comparison.arms if arm.arm == name), None)
+    arm = next((arm for arm in (*comparison.arms, *comparison.missing) if arm.arm == name), None)
     if arm is None:
         return NOT_KNOWN
+    if arm.outcome is not Outcome.OK:
+        return arm.outcome.value
     if arm.arm == arm.baseline:
         return f"baseline, {duration(arm.median_seconds)}"
     return f"{ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high)} {comparison.judged(arm).verdict}"

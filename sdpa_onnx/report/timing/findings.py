@@ -89,7 +89,20 @@ def _against_lines(found: Sequence[RecordedComparison], usual: CommonFactors) ->
             if other is not None and other in one.contenders and arm.form not in ("", _DECOMPOSED):
                 names = (_name(one, arm), _name(one, other))
                 pairs.setdefault(names, []).append((one, one.between(arm, other)))
-    return [_against_line(names, judged, usual) for names, judged in pairs.items() if len(found) > 1 or len(pairs) > 2]
+    return [
+        f"{_against_line(names, judged, usual)}{_not_timed_words(names[0], found)}"
+        for names, judged in pairs.items()
+        if len(found) > 1 or len(pairs) > 2
+    ]
+
+
+def _not_timed_words(name: str, found: Sequence[RecordedComparison]) -> str:
+    """How often an arm has no time: such cases are not counted, neither as equal nor as faster or slower."""
+    missing = [arm for one in found for arm in one.missing if name in (arm_in_words(arm), series_name(arm))]
+    if not missing:
+        return ""
+    outcomes = join_words(sorted({arm.outcome.counted.value for arm in missing}))
+    return f" It has no time in {count(len(missing), 'more case')} ({outcomes})."
 
 
 def _environment(arm: TimingRecord) -> tuple[object, ...]:
@@ -125,7 +138,15 @@ def _against_line(
 
 def _winner_lines(found: Sequence[RecordedComparison], axis: CaseFactor, usual: CommonFactors) -> list[str]:
     arms = [arm for one in found if len(one.arms) > 1 for arm in one.arms]
-    return [_winner_line(one, usual) for one in slices_along(arms, axis)]
+    return [f"{_winner_line(one, usual)}{_without_time(one, found)}" for one in slices_along(arms, axis)]
+
+
+def _without_time(along: Slice[TimingRecord], found: Sequence[RecordedComparison]) -> str:
+    """The arms that have no time in a case of the line, and are not compared there."""
+    cases = {(record.target, record.group, record.case) for record in along.records}
+    comparisons_along = [one for one in found if (one.first.target, one.first.group, one.first.case) in cases]
+    names = sorted({series_name(arm) for one in comparisons_along for arm in one.missing})
+    return f" Not compared where it has no time: {join_words(names)}." if names else ""
 
 
 def _winner_line(along: Slice[TimingRecord], usual: CommonFactors) -> str:

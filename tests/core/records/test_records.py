@@ -148,6 +148,7 @@ FULL: dict[str, Record] = {
         diagnosis="2 of 3",
         inputs="ladder",
         spread=4.0,
+        sequence=({"q_seq_len": 3}, {"q_seq_len": 1}),
         seed=7,
         judged_rows=1,
         total_rows=9,
