@@ -17,7 +17,7 @@ from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.faults.fault_kind import Fault, Outputs, on_blocks
 
-__all__ = ["ARITHMETIC_FAULTS"]
+__all__ = ["ARITHMETIC_FAULTS", "Rounding", "half_sums", "in_format", "operands_only", "shortened", "stored"]
 
 Array = NDArray[np.generic]
 Float64 = NDArray[np.float64]
@@ -28,18 +28,23 @@ _WIDE = frozenset({Dtype.FLOAT64, Dtype.FLOAT32})
 _HALF = np.dtype(np.float16)
 
 
-def _stored(dtype: np.dtype[np.generic]) -> Rounding:
+def stored(dtype: np.dtype[np.generic]) -> Rounding:
+    """Round to a type and back."""
     return lambda array: array.astype(dtype).astype(np.float64)
 
 
-def _tf32(array: Float64) -> Float64:
-    """Round to 11 bits of significand; the values stay in the exponent range of float32."""
-    significand, exponent = np.frexp(array)
-    rounded: Float64 = np.ldexp(np.round(np.ldexp(significand, _TF32_BITS)), exponent - _TF32_BITS)
-    return rounded
+def shortened(bits: int, mode: Callable[[Float64], Float64] = np.round) -> Rounding:
+    """Keep so many bits of significand, rounded or cut off; the exponent range stays."""
+
+    def rounding(array: Float64) -> Float64:
+        significand, exponent = np.frexp(array)
+        short: Float64 = np.ldexp(mode(np.ldexp(significand, bits)), exponent - bits)
+        return short
+
+    return rounding
 
 
-def _in_format(rounding: Rounding) -> Callable[[HeadBlock], Float64]:
+def in_format(rounding: Rounding) -> Callable[[HeadBlock], Float64]:
     """Round operands, scores, weights and output to a format."""
 
     def head(block: HeadBlock) -> Float64:
@@ -50,14 +55,18 @@ def _in_format(rounding: Rounding) -> Callable[[HeadBlock], Float64]:
     return head
 
 
-def _operands(block: HeadBlock) -> Float64:
+def operands_only(rounding: Rounding) -> Callable[[HeadBlock], Float64]:
     """Round the operands of both matrix products, as tensor cores do."""
-    low = replace(block, query=_tf32(block.query), key=_tf32(block.key))
-    output: Float64 = _tf32(softmax(low.logits(low.capped(low.scores())))) @ _tf32(block.value)
-    return output
+
+    def head(block: HeadBlock) -> Float64:
+        low = replace(block, query=rounding(block.query), key=rounding(block.key))
+        output: Float64 = rounding(softmax(low.logits(low.capped(low.scores())))) @ rounding(block.value)
+        return output
+
+    return head
 
 
-def _half_sums(block: HeadBlock) -> Float64:
+def half_sums(block: HeadBlock) -> Float64:
     """Sum both matrix products term by term in float16."""
     query, key, value = (array.astype(_HALF) for array in (block.query, block.key, block.value))
     product = np.zeros((query.shape[0], key.shape[0]), dtype=_HALF)
@@ -140,35 +149,35 @@ ARITHMETIC_FAULTS: tuple[Fault, ...] = (
         name="float32-in-secret",
         says="float64 is computed in float32",
         applies=when.always,
-        plant=on_blocks(head=_in_format(_stored(np.dtype(np.float32)))),
+        plant=on_blocks(head=in_format(stored(np.dtype(np.float32)))),
         dtypes=frozenset({Dtype.FLOAT64}),
     ),
     Fault(
         name="tf32-in-secret",
         says="the operands of the products are rounded to TF32",
         applies=when.always,
-        plant=on_blocks(head=_operands),
+        plant=on_blocks(head=operands_only(shortened(_TF32_BITS))),
         dtypes=_WIDE,
     ),
     Fault(
         name="float16-in-secret",
         says="operands, scores and weights are rounded to float16",
         applies=when.always,
-        plant=on_blocks(head=_in_format(_stored(_HALF))),
+        plant=on_blocks(head=in_format(stored(_HALF))),
         dtypes=_WIDE,
     ),
     Fault(
         name="bfloat16-in-secret",
         says="operands, scores and weights are rounded to bfloat16",
         applies=when.always,
-        plant=on_blocks(head=_in_format(_stored(np.dtype(ml_dtypes.bfloat16)))),
+        plant=on_blocks(head=in_format(stored(np.dtype(ml_dtypes.bfloat16)))),
         dtypes=_WIDE | {Dtype.FLOAT16},
     ),
     Fault(
         name="float16-accumulation",
         says="the products are summed in float16",
         applies=when.always,
-        plant=on_blocks(head=_half_sums),
+        plant=on_blocks(head=half_sums),
         dtypes=_WIDE | {Dtype.FLOAT16},
     ),
     Fault(

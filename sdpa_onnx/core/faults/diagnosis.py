@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention.inputs import AttentionInputs, numpy_dtype
+from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks
-from sdpa_onnx.core.attention.precision import PRECISIONS, Precision, find_precision
-from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
+from sdpa_onnx.core.attention.precision import Precision, find_precision
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.faults.diagnosis_fit import Blocks, ExplainedOutput, select_queries
-from sdpa_onnx.core.faults.diagnosis_systematic import are_systematic, common_factor
+from sdpa_onnx.core.faults.diagnosis_systematic import common_factor
 from sdpa_onnx.core.faults.error_places import describe_places
+from sdpa_onnx.core.faults.lower_precision import lower_precision
 from sdpa_onnx.core.faults.reading_blocks import after_change
 from sdpa_onnx.core.faults.reading_inputs import with_spec
 from sdpa_onnx.core.faults.readings import Reading, readings_for
@@ -44,17 +45,6 @@ _LARGEST_STEP = 0.5
 _DIFFERENCE = 1e-4
 # A factor nearer to 1 than this is printed in percent.
 _IN_PERCENT = 0.5
-# Low precision affects every element: the median error is at least this share of the root mean square error ...
-_SPREAD_OUT = 0.1
-# ... which is at least this share of the bound of that precision. Otherwise a wide bound would explain any error.
-_USED_SHARE = 0.005
-# Lower precisions that may be used instead of the declared one, the nearest first.
-_LOWER: dict[str, tuple[str, ...]] = {
-    "float64": ("float32", "tf32", "float16", "bfloat16", "float16-accumulation"),
-    "float32": ("tf32", "float16", "bfloat16", "float16-accumulation"),
-    "tf32": ("float16", "bfloat16", "float16-accumulation"),
-    "float16": ("float16-accumulation", "bfloat16"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +88,12 @@ def explain(spec: AttentionSpec, inputs: AttentionInputs, actual: Array, *, prec
     right = subject.outputs(head_blocks)
     error = subject.residual(right)
     found = _by_reading(subject, right, declared) or _by_scale(subject, error, declared)
-    found = found or _by_gain(subject, right, error) or _by_precision(subject, right, precision, actual)
+    found = found or _by_gain(subject, right, error)
     if found is None:
-        places = describe_places(subject, right)
+        name = lower_precision(subject, right, precision, actual)
+        found = None if name is None else Explanation(says=f"it behaves like {name}", reading="lower-precision")
+    if found is None:
+        places = describe_places(subject, right, actual.dtype)
         found = None if places is None else Explanation(says=places[1], reading=places[0])
     return found
 
@@ -202,36 +195,3 @@ def _format_factor(factor: float) -> str:
         return f"{factor:.3g}"
     decimals = 1 - math.floor(math.log10(off))
     return f"{factor:.{decimals}f}".rstrip("0").rstrip(".")
-
-
-def _by_precision(subject: ExplainedOutput, right: Float64, declared: str, actual: Array) -> Explanation | None:
-    """Find the lower precision whose bound and error level fit the output; the errors must look random."""
-    known = ~subject.excused & np.isfinite(right)
-    if not known.any() or not np.isfinite(subject.actual[known]).all():
-        return None
-    size = np.abs(subject.actual - right)[known]
-    level = float(np.sqrt(np.mean(size * size)))
-    if not level > 0.0 or float(np.median(size[size > 0.0])) < _SPREAD_OUT * level:
-        return None
-    if are_systematic(subject, right):
-        return None
-    for name in _lower_than(declared, actual):
-        lower = PRECISIONS[name]
-        if lower.operand is None:
-            # Wider inputs are rounded on the way in.
-            lower = replace(lower, operand=lower.output)
-        truth = subject.truth(head_blocks, lower)
-        used = float(np.sqrt(np.mean(np.square(size / truth.bound[known]))))
-        if used >= _USED_SHARE and subject.agrees(truth):
-            return Explanation(says=f"it behaves like {name}", reading="lower-precision")
-    return None
-
-
-def _lower_than(declared: str, actual: Array) -> list[str]:
-    """List lower precisions; first the short types that can represent every number of the output."""
-    lower = _LOWER.get(declared, ())
-    # The coarsest first, because float16 can represent most bfloat16 numbers.
-    kinds = {name: numpy_dtype(Dtype(name)) for name in reversed(lower) if name in list(Dtype)}
-    with np.errstate(all="ignore"):
-        held = [name for name, kind in kinds.items() if np.array_equal(actual.astype(kind).astype(np.float64), actual)]
-    return [*held, *(name for name in lower if name not in held)]

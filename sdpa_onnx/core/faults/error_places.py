@@ -1,4 +1,4 @@
-"""Finds where an output is wrong if no reading explains it: NaN, zeros, one element, head, sample, query, column.
+"""Finds where an output is wrong if no reading explains it: NaN, zeros, clamped values, one element, head or sample.
 
 Checks only the queries that readings were compared on. Decides no verdict.
 """
@@ -15,15 +15,18 @@ Bool = NDArray[np.bool_]
 
 # Up to this share of the elements counts as few.
 _FEW = 0.02
+# So many elements of one magnitude are no chance.
+_CLAMPED = 2
 _AXES = ("sample", "head", "query", "column")
 
 
-def describe_places(subject: ExplainedOutput, right: Float64) -> tuple[str, str] | None:
+def describe_places(subject: ExplainedOutput, right: Float64, dtype: np.dtype[np.generic]) -> tuple[str, str] | None:
     """Describe where the output is wrong.
 
     Args:
         subject: The output and its queries.
         right: The correct output of the same queries.
+        dtype: Type of the output.
 
     Returns:
         A slug and a clause; None if the errors follow no pattern.
@@ -39,7 +42,9 @@ def describe_places(subject: ExplainedOutput, right: Float64) -> tuple[str, str]
         wrong = (np.abs(actual - right) > subject.weight) & known
     if not wrong.any():
         return None
-    return _describe_output(actual) or _describe_elements(subject, wrong)
+    return (
+        _describe_output(actual) or _describe_range(subject, right, wrong, dtype) or _describe_elements(subject, wrong)
+    )
 
 
 def _describe_output(actual: Float64) -> tuple[str, str] | None:
@@ -47,6 +52,23 @@ def _describe_output(actual: Float64) -> tuple[str, str] | None:
         return "all-zero", "the output is zero everywhere"
     if actual.shape[2] > 1 and np.all(actual == actual[:, :, :1]):
         return "constant-rows", "the output is the same for every query"
+    return None
+
+
+def _describe_range(
+    subject: ExplainedOutput, right: Float64, wrong: Bool, dtype: np.dtype[np.generic]
+) -> tuple[str, str] | None:
+    """Values beyond a limit that all become the limit, or numbers below the normal ones that become zero."""
+    import ml_dtypes
+
+    smallest = float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
+    if not subject.actual[wrong].any() and (np.abs(right[wrong]) < smallest).all():
+        return "flushed", f"{_count(wrong)} elements are zero, all of them subnormal numbers of {dtype.name}: flushed"
+    limit = float(np.abs(subject.actual[~subject.excused]).max(initial=0.0))
+    same_side = np.sign(subject.actual) == np.sign(right)
+    clamped = (np.abs(subject.actual) == limit) & (np.abs(right) > limit) & same_side
+    if wrong.sum() >= _CLAMPED and clamped[wrong].all():
+        return "clamped", f"the output is clamped: {_count(wrong)} elements are {limit:.6g} instead of a larger number"
     return None
 
 

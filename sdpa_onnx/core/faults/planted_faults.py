@@ -22,6 +22,9 @@ __all__ = ["FAULTS", "Fault", "faults_for", "right_output"]
 
 Array = NDArray[np.generic]
 
+# A block of 16 keys stands for longer ones, which need more keys than a check by default has.
+_NOT_PLANTED = tuple(f"{what}-blocks-reversed-{size}" for what in ("cache", "key") for size in (32, 64, 128))
+
 
 def faults_for(
     spec: AttentionSpec, *, dtype: Dtype | None = None, outputs: Collection[OutputRole] = (OutputRole.OUTPUT,)
@@ -59,7 +62,7 @@ def _of_reading(reading: Reading) -> Fault:
 
 
 FAULTS: tuple[Fault, ...] = (
-    *(_of_reading(reading) for reading in READINGS),
+    *(_of_reading(reading) for reading in READINGS if reading.name not in _NOT_PLANTED),
     *ARITHMETIC_FAULTS,
     *OUTPUT_FAULTS,
     *CACHE_FAULTS,

@@ -27,8 +27,11 @@ __all__ = [
     "hide_keys",
     "lowest_is_hidden",
     "masked_rows",
+    "newest_past_empty",
     "past_after_new",
+    "reorder",
     "reposition",
+    "rotated_queries",
     "value_row_zero",
 ]
 
@@ -38,6 +41,8 @@ Blocks = Callable[..., Iterator[HeadBlock]]
 
 # A finite bias for hidden keys, in softcaps below the scores: tanh(-40) is exactly -1 in float64.
 _CAPS_BELOW = 40.0
+# Of nearly all models.
+_ROTARY_BASE = 10000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +161,57 @@ def cache_off_by_one(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows
 
     for block in head_blocks(spec, inputs, rows=rows):
         yield replace(block, key=shifted(block.key), value=shifted(block.value)) if past else block
+
+
+def reorder(order: Callable[[SampleSizes], NDArray[np.int64]], *, keys_only: bool = False) -> Blocks:
+    """Read the keys and values in another order; mask, causality and lengths keep theirs.
+
+    Args:
+        order: Sizes of a sample -> (keys,), the key at each place.
+        keys_only: The values stay in their order.
+    """
+
+    def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+        for block in head_blocks(spec, inputs, rows=rows):
+            places = order(_lengths(inputs, block))
+            value = block.value if keys_only else block.value[places]
+            yield replace(block, key=block.key[places], value=value)
+
+    return blocks
+
+
+def newest_past_empty(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+    """Replace the newest past key and value by 0, as in the cache of the step before."""
+    past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
+    for block in head_blocks(spec, inputs, rows=rows):
+        keep = (np.arange(block.key.shape[0]) != past - 1)[:, None]
+        yield replace(block, key=block.key * keep, value=block.value * keep)
+
+
+def rotated_queries(steps: int, *, is_interleaved: bool) -> Blocks:
+    """Turn the queries by positions of a rotary embedding with base 10000 over the full width of a head.
+
+    Args:
+        steps: Positions, negative = back.
+        is_interleaved: Pairs are neighbours (2i, 2i + 1), else (i, i + head_dim / 2).
+
+    Source: J. Su et al., RoFormer, 2021.
+    """
+
+    def blocks(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:
+        half = spec.head_dim // 2
+        angle = steps * _ROTARY_BASE ** (-np.arange(half) / half)
+        cosine, sine = np.cos(angle), np.sin(angle)
+        first, second = (
+            (slice(0, None, 2), slice(1, None, 2)) if is_interleaved else (slice(0, half), slice(half, None))
+        )
+        for block in head_blocks(spec, inputs, rows=rows):
+            query = np.empty_like(block.query)
+            query[:, first] = block.query[:, first] * cosine - block.query[:, second] * sine
+            query[:, second] = block.query[:, second] * cosine + block.query[:, first] * sine
+            yield replace(block, query=query)
+
+    return blocks
 
 
 def value_row_zero(spec: AttentionSpec, inputs: AttentionInputs, *, rows: Rows = None) -> Iterator[HeadBlock]:

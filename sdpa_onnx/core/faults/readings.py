@@ -6,42 +6,19 @@ implemented in `reading_inputs` and `reading_blocks`.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
 from sdpa_onnx.core.attention import spec_conditions as when
-from sdpa_onnx.core.attention.oracle import HeadBlock
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.faults import reading_blocks as rule
 from sdpa_onnx.core.faults import reading_inputs as other
-from sdpa_onnx.core.faults.reading_blocks import Positions, after_change, hide_keys, reposition
+from sdpa_onnx.core.faults.key_readings import KEY_READINGS
+from sdpa_onnx.core.faults.reading_blocks import Positions, after_change, reposition
+from sdpa_onnx.core.faults.reading_kind import Reading
 
 __all__ = ["READINGS", "Reading", "readings_for"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """The oracle with one rule changed.
-
-    A reading may produce NaN (a plain softmax of a row without a visible key). The
-    judge does not check elements where its oracle is not finite, so whoever compares an output
-    with a reading must also check that the output is NaN there, as `core.faults.diagnosis` does.
-
-    Args:
-        name: Stable slug, such as `causal-upper-left`.
-        says: Description, a clause that follows "It looks as if": "the last key is missing".
-        dated: Version of the specification or of a runtime with this reading; "" if none is known.
-        applies: Whether this reading can differ from the oracle for a spec.
-        blocks: Same signature as `oracle.head_blocks(spec, inputs, rows=...)`, with the rule changed.
-    """
-
-    name: str
-    says: str
-    dated: str = ""
-    applies: Callable[[AttentionSpec], bool]
-    blocks: Callable[..., Iterator[HeadBlock]]
 
 
 def readings_for(spec: AttentionSpec) -> tuple[Reading, ...]:
@@ -319,54 +296,6 @@ _HEADS: tuple[Reading, ...] = (
     _mask("layout-not-transposed", "the 3-D inputs are not transposed", other.untransposed, when.three_dimensional),
 )
 
-_KEYS: tuple[Reading, ...] = (
-    Reading(
-        name="last-key-missing",
-        says="the last key is missing",
-        applies=when.always,
-        blocks=hide_keys(lambda keys, sizes: keys == sizes.nonpad - 1),
-    ),
-    Reading(
-        name="first-key-missing",
-        says="the first key is missing",
-        applies=when.always,
-        blocks=hide_keys(lambda keys, _: keys == 0),
-    ),
-    Reading(
-        name="half-keys-missing",
-        says="the second half of the keys is missing",
-        applies=when.always,
-        blocks=hide_keys(lambda keys, sizes: keys >= sizes.nonpad // 2),
-    ),
-    Reading(
-        name="past-ignored",
-        says="the past is ignored",
-        applies=when.has_past,
-        blocks=hide_keys(lambda keys, sizes: keys < sizes.past),
-    ),
-    Reading(
-        name="half-past-missing",
-        says="the older half of the past is missing",
-        applies=when.has_past,
-        blocks=hide_keys(lambda keys, sizes: keys < (sizes.past + 1) // 2),
-    ),
-    Reading(
-        name="past-after-new",
-        says="the past is concatenated after the new keys",
-        applies=lambda s: s.has_past and (when.positioned(s) or when.has_mask(s)),
-        blocks=rule.past_after_new,
-    ),
-    Reading(
-        name="cache-off-by-one",
-        says="the new keys are written to the cache one position too early",
-        applies=when.has_past,
-        blocks=rule.cache_off_by_one,
-    ),
-    Reading(
-        name="first-value-zero", says="the first value counts as zero", applies=when.always, blocks=rule.value_row_zero
-    ),
-)
-
 # If inputs do not distinguish two readings, the diagnosis names the earlier one.
 READINGS: tuple[Reading, ...] = (
     *_EMPTY_ROWS,
@@ -375,5 +304,5 @@ READINGS: tuple[Reading, ...] = (
     *_MASKS,
     *_LENGTHS,
     *_HEADS,
-    *_KEYS,
+    *KEY_READINGS,
 )

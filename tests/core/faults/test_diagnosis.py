@@ -19,7 +19,8 @@ from tests.core.kernels import ARITHMETICS, naive, run_kernel
 
 # Readings whose output another, earlier one gives too: with the scale 1/sqrt(d), twice the scale is 1/d.
 _SAME = {"scale-twice": "scale-inverse", "scale-of-value": "scale-ignored"}
-_NAMED = [reading.name for reading in READINGS if reading.name not in _SAME]
+# Blocks need more keys than these cases have, see test_key_readings.py.
+_NAMED = [reading.name for reading in READINGS if reading.name not in _SAME and "-blocks-" not in reading.name]
 
 # Readings that ordinary numbers do not show.
 _ASKED_BY = {"lowest-is-hidden": "lowest-mask", "mask-times-scale": "graded-mask"} | {
@@ -149,6 +150,33 @@ def test_places_are_named(change: object, reading: str, says: str) -> None:
     inputs = draw_inputs(asked)
     wrong = change(right_output(asked.spec, inputs).copy())  # type: ignore[operator]
     assert _explained(asked, inputs, wrong) == Explanation(says=says, reading=reading)
+
+
+def test_clamped_values_are_named() -> None:
+    """Values beyond a limit that all become the limit."""
+    asked = CASES["plain"]
+    inputs = draw_inputs(asked)
+    right = right_output(asked.spec, inputs)
+    limit = np.float32(0.8 * np.abs(right).max())
+    found = _explained(asked, inputs, np.clip(right, -limit, limit))
+    assert found is not None
+    assert found.reading == "clamped"
+    assert f" elements are {limit:.6g} instead of a larger number" in found.says
+
+
+def test_flushed_numbers_are_named() -> None:
+    """Subnormal numbers of float16 that become zero are described as that, not as missing elements."""
+    asked = replace(CASES["plain"], dtype=Dtype.FLOAT16)
+    drawn = draw_inputs(asked)
+    inputs = replace(drawn, value=(drawn.value.astype(np.float64) * 2.0**-14).astype(np.float16))
+    right = right_output(asked.spec, inputs)
+    flushed = np.where(np.abs(right) < 2.0**-14, np.float16(0), right)
+    found = _explained(asked, inputs, flushed)
+    assert found is not None
+    assert (found.reading, found.says.partition(" of ")[2][4:]) == (
+        "flushed",
+        "elements are zero, all of them subnormal numbers of float16: flushed",
+    )
 
 
 @pytest.mark.parametrize("dtype", list(Dtype))

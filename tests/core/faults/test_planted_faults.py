@@ -35,6 +35,8 @@ _EQUAL: dict[str, set[str]] = {
     "softcap-causal": _SQUARE,
     "bsh-causal": _SQUARE,
 }
+# One block holds every key of these cases; test_key_readings.py has more.
+_ONE_BLOCK = {"cache-blocks-reversed-16", "key-blocks-reversed-16"}
 # Readings of an axis that a mask does not have.
 _NEEDS_AXIS = {
     0: {"mask-first-batch", "mask-next-batch"},
@@ -94,7 +96,7 @@ def test_every_fault_is_caught(name: str, dtype: Dtype) -> None:
     """In every type, the inputs catch every fault that is one at these sizes, but what is rounding."""
     missed, equal = _left_over(replace(CASES[name], dtype=dtype))
     assert missed <= _WITHIN_ROUNDING.get(dtype, set())
-    assert equal == _EQUAL.get(name, set()) | _without_axis(CASES[name])
+    assert equal - _ONE_BLOCK == _EQUAL.get(name, set()) | _without_axis(CASES[name])
 
 
 def _without_axis(asked: AttentionCase) -> set[str]:

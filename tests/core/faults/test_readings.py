@@ -203,7 +203,7 @@ def test_names_and_clauses() -> None:
     """Slugs are unique and file-name safe, and descriptions are clauses."""
     assert len(set(_NAMES)) == len(_NAMES) >= 50
     for reading in READINGS:
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", reading.name)
+        assert re.fullmatch(r"[a-z]+(-([a-z]+|[0-9]+))*", reading.name)
         assert not reading.says.endswith(".")
         assert not reading.dated.endswith(".")
 

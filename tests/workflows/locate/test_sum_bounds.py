@@ -28,13 +28,7 @@ def _one_by_one(terms: F32) -> F32:
 
 def _node(op_type: str, count: int, **attributes: object) -> onnx.NodeProto:
     names = ["a", "b"][:count]
-    inputs = (
-        [*names, "axes"]
-        if op_type in ("ReduceSum", "ReduceMean")
-        else [*names, "axis"]
-        if op_type == "CumSum"
-        else names
-    )
+    more = {"ReduceSum": ["axes"], "ReduceMean": ["axes"], "CumSum": ["axis"]}
     return helper.make_node(op_type, names + more.get(op_type, []), ["y"], **attributes)
 
 
