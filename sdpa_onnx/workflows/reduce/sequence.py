@@ -166,7 +166,7 @@ class SequenceReduction:
                 diagnosis=small.sentence(),
                 max_abs_error=record.max_abs_error,
                 max_bound_ratio=record.max_bound_ratio,
-                not_finite=record.not_finite,
+                not_finite=record.not_finite or 0,
             ),
             message=small.sentence(),
             case="" if trial is None else trial.case.case_id,
@@ -191,7 +191,11 @@ class SequenceReduction:
             named = expected_outputs(trial, result)
             return {name: bounded for name, bounded in named.items() if name in best.model.output_names}
         fresh = run_after(best.model, self.judge.runtime, (), last.feeds, threads=self.judge.check.threads)
-        limit = record.max_abs_error / record.max_bound_ratio / 2.0 if record.max_bound_ratio else 0.0
+        limit = (
+            record.max_abs_error / record.max_bound_ratio / 2.0
+            if record.max_abs_error and record.max_bound_ratio
+            else 0.0
+        )
         oracle = fresh.outputs[record.site].astype(np.float64)
         return {record.site: BoundedOutput(oracle=oracle, bound=np.full(oracle.shape, limit))}
 

@@ -134,7 +134,7 @@ class SessionJudge:
             site.outputs_in(arrays),
             precision=last.ran.precision,
             seed=self.check.seed,
-            qk_mode=site.scores_mode,
+            qk_modes=site.scores_modes,
             mask_rule=site.mask_rule,
         )
         if found.agreement is None or found.kind is Conformity.RIGHT:

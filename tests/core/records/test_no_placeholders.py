@@ -27,7 +27,7 @@ def test_a_failure_has_no_figures(kind: type[Record], outcome: Outcome) -> None:
     assert figures_of(decode_record(encode_record(record), where="x:1")) == {}
 
 
-@pytest.mark.parametrize("kind", (*_KINDS, Sizes), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*_KINDS, Sizes], ids=lambda kind: kind.__name__)
 def test_a_number_is_none_unless_it_is_given(kind: type[msgspec.Struct]) -> None:
     """A new field cannot bring a placeholder back: each number that is no setting may be None, and is by default."""
     settings = SETTINGS - set(Sizes.__struct_fields__) if kind is Sizes else SETTINGS

@@ -52,4 +52,4 @@ def test_axis_without_a_name() -> None:
     proto.graph.input[0].type.tensor_type.shape.dim[0].Clear()
     trial = _trial(proto)
     assert trial.says.startswith("Axes were not tried: Input 'x' has an axis without a name.")
-    assert trial.records[0].sizes_tried == 0
+    assert trial.records[0].sizes_tried is None
