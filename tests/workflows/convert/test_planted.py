@@ -193,8 +193,8 @@ def test_wrong_reading_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     the source in float64 and the end do not.
     """
 
-    def misread(model: ir.Model, *, rows_may_be_empty: bool) -> FoundAttentions:
-        findings = find_attentions(model, rows_may_be_empty=rows_may_be_empty)
+    def misread(model: ir.Model, *, rows_may_be_empty: bool, keeps_outputs: bool) -> FoundAttentions:
+        findings = find_attentions(model, rows_may_be_empty=rows_may_be_empty, keeps_outputs=keeps_outputs)
         found = [replace(one, attention=_MISREADINGS[name](one.attention)) for one in findings.found if one.attention]
         return replace(findings, found=tuple(found))
 
