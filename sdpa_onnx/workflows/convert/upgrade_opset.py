@@ -7,16 +7,24 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
+from sdpa_onnx.core.attention.mask_rule import mask_rule_of
+from sdpa_onnx.core.attention.spec import Layout
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph import older_opset
 from sdpa_onnx.graph.ir_version import lowest_ir_version
+from sdpa_onnx.graph.lift.contrib.mask import size_of
+from sdpa_onnx.graph.lower.lower import free_prefix
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.nodes import Nodes
 from sdpa_onnx.graph.quiet import quiet_ir
 
 __all__ = ["raise_opset", "stays_below"]
 
 # The range of onnxscript's converter (onnxscript 0.6 and 0.7).
 _MIDDLE, _HIGHEST = 18, 25
+# Positions of inputs of ONNX Attention.
+_MASK, _PAST_KEY = (list(ONNX_INPUT_NAMES).index(field) for field in ("attn_mask", "past_key"))
 
 
 def raise_opset(model: ir.Model, opset: int) -> None:
@@ -46,6 +54,8 @@ def raise_opset(model: ir.Model, opset: int) -> None:
     except Exception as error:
         reason = " ".join(str(error.__cause__ or error).split()).rstrip(".") or type(error).__name__
         raise ModelError(f"{what}: {reason[:200]}.", hint=hint) from error
+    if mask_rule_of(own) is not mask_rule_of(opset):
+        _write_broadcast_masks(model)
     if model.opset_imports.get("") != opset or any((node.version or opset) != opset for node in _standard(model)):
         raise ModelError(f"{what}: a node has no equivalent there.", hint=hint)
     model.ir_version = max(model.ir_version or 0, lowest_ir_version(opset))
@@ -88,6 +98,25 @@ def _raise(model: ir.Model, own: int, opset: int) -> None:
         from onnxscript import version_converter
 
         version_converter.convert_version(model, opset)
+
+
+def _write_broadcast_masks(model: ir.Model) -> None:
+    """Expand masks whose last axis is 1, which opset 23 broadcasts over the keys and opset 24 pads."""
+    for node in _standard(model):
+        mask = node.inputs[_MASK] if node.op_type == "Attention" and len(node.inputs) > _MASK else None
+        key, graph = node.inputs[1] if len(node.inputs) > 1 else None, node.graph
+        if mask is None or not mask.shape or mask.shape[-1] != 1 or key is None or key.shape is None or graph is None:
+            continue
+        nodes = Nodes(free_prefix(model, f"{node.name or node.outputs[0].name}/mask"))
+        keys = size_of(nodes, key, Layout.BNSH.length_axis if len(key.shape) == 4 else Layout.BSH.length_axis)
+        past = node.inputs[_PAST_KEY] if len(node.inputs) > _PAST_KEY else None
+        if past is not None:
+            keys = nodes("Add", keys, size_of(nodes, past, 2))
+        ones = [nodes.integers(*[1] * (len(mask.shape) - 1))] if len(mask.shape) > 1 else []
+        target = nodes("Concat", *ones, keys, axis=0)
+        full = nodes("Expand", mask, target, shape=ir.Shape([*list(mask.shape)[:-1], None]))
+        graph.insert_before(node, nodes.written)
+        node.replace_input_with(_MASK, full)
 
 
 def _standard(model: ir.Model) -> "list[ir.Node]":
