@@ -103,12 +103,13 @@ def _of_guard(guard: sympy.Basic, line: "GuardLine | None") -> Iterator[AxisLimi
             yield from _bounds(guard, source, is_branch=line is not None and line.is_branch)
         case sympy.Eq() if len(guard.free_symbols) == 1 and not guard.rhs.is_Symbol:
             yield from _multiples(str(next(iter(guard.free_symbols))), str(guard.lhs), str(guard.rhs), source)
-        case sympy.Ne() if line is not None and line.is_branch and "Mod(" in str(guard.lhs) and guard.rhs == 0:
-            text = str(guard.lhs).removeprefix("Mod(").removesuffix(")")
-            inner, _, divisor = text.rpartition(", ")
-            if divisor.isdigit():
-                size = f"{inner} % {divisor}" if inner.isidentifier() else f"({inner}) % {divisor}"
-                yield AxisLimit(size=size, smallest=1, source=source)
+        case sympy.Eq() if guard.rhs == 0 and (found := _remainder(guard.lhs)) is not None:
+            yield AxisLimit(size=found[0], step=found[1], source=source)
+        case sympy.Ne() if guard.rhs == 0 and line is not None and line.is_branch:
+            found = _remainder(guard.lhs)
+            if found is not None:
+                size = found[0] if found[0].isidentifier() else f"({found[0]})"
+                yield AxisLimit(size=f"{size} % {found[1]}", smallest=1, source=source)
 
 
 def _bounds(guard: sympy.Basic, source: str, *, is_branch: bool) -> Iterator[AxisLimit]:
@@ -138,6 +139,14 @@ def _bounds(guard: sympy.Basic, source: str, *, is_branch: bool) -> Iterator[Axi
             yield AxisLimit(size=size, smallest=smallest, source=source)
     elif is_branch:
         yield AxisLimit(size=_sum(factors), smallest=-int(constant), source=source)
+
+
+def _remainder(expression: sympy.Basic) -> tuple[str, int] | None:
+    """Both arguments of a remainder of sizes; None of another expression."""
+    found = re.fullmatch(r"Mod\(([^,]+), (\d+)\)", str(expression))
+    if found is None or set(read_expression(found[1]).names) != {str(symbol) for symbol in expression.free_symbols}:
+        return None
+    return found[1], int(found[2])
 
 
 def _sum(factors: Mapping[sympy.Symbol, int]) -> str:

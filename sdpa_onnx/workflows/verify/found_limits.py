@@ -4,10 +4,10 @@
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from sdpa_onnx.core.attention.axis_limits import AxisLimit, broken_limit
+from sdpa_onnx.core.attention.axis_limits import AxisLimit, broken_limit, read_expression
 from sdpa_onnx.core.attention.limit_search import search_limits
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
@@ -99,8 +99,20 @@ def limits_of_file(
     other = get_runtime(next(name for name in _RUNTIMES if name != runtime.name))
     if isinstance(other.supports(model), Unsupported):
         return found
-    plain = [follow(links, one) for one, _ in refused]
-    return found if first_that_runs(model, other, plain, seed=seed) is None else ()
+    outside = [follow(links, one) for one in (*(one for one, _ in refused), *_just_outside(found, start))]
+    return found if first_that_runs(model, other, outside, seed=seed) is None else ()
+
+
+def _just_outside(limits: Sequence[AxisLimit], start: Sizes) -> Iterator[dict[str, int]]:
+    """Sizes that break one limit, next to its edges."""
+    for limit in limits:
+        axis = limit.names[-1]
+        ends = (limit.smallest - limit.step, (limit.largest or 0) + limit.step, start[axis] + 1)
+        for value in ends:
+            solved = read_expression(limit.size).solved(value, {name: start[name] for name in start if name != axis})
+            sizes = {**start, **solved}
+            if all(size > 0 for size in sizes.values()) and not limit.allows(sizes):
+                yield sizes
 
 
 def _words(sizes: Sizes) -> str:
