@@ -7,12 +7,12 @@ size in the module and is fixed in the graph.
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from sdpa_onnx.core.attention.axis_limits import AxisLimit, edge_sizes, fit_sizes, read_expression
+from sdpa_onnx.core.attention.axis_limits import AxisLimit, broken_limit, edge_sizes, fit_sizes, read_expression
 from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome, outcome_of_error
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
@@ -29,6 +29,8 @@ __all__ = ["AxesProof", "prove_axes"]
 _GUESSES = 400
 # The size set that is small in every axis, but no single key.
 _SMALL_SET = 2
+# Parts of the names of axes that may be empty: nothing is cached before the first call.
+_CACHES = ("past", "cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,11 @@ def prove_axes(
     heads = [axis for axis in axes if axis not in links]
     trial = SizeTrial(model=model, runtime=runtime, target=target, seed=seed, links=links, is_enough=is_enough)
     walk = SizeWalk(good=[dict(traced)] if traced else [], batches=model.facts.batch_axes, on_size=on_size)
-    limits = _walked(trial, walk, heads, count) if axes else ()
+    limits = model.facts.limits if axes else ()
+    try:
+        limits = _walked(trial, walk, heads, count) if axes else ()
+    except ProcessDiedError as error:
+        walk.died, walk.ended = f"The search for the limits ended: {error}", outcome_of_error(error)
     proof = AxesProof(
         dynamic_axes=axes,
         limits=limits,
@@ -145,12 +151,32 @@ def _walked(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str], count: int) 
         limits = (*limits, *found)
         allowed = [sizes for sizes in (fit_sizes(limits, one) for one in planned) if sizes not in walk.tried]
         walk.go(trial, [sizes for number, sizes in enumerate(allowed) if sizes not in allowed[:number]])
-    if walk.failures or walk.died or not limits:
-        return limits
     small = size_sets(heads, count=_SMALL_SET, batches=facts.batch_axes, limits=limits)[-1]
+    if walk.failures or walk.died:
+        return limits
+    limits = (*limits, *_empty_caches(trial, walk, small, limits))
     edges = [edge for edge in edge_sizes(limits, small, longest=LONGEST_EDGE) if edge[2] not in walk.tried]
     walk.go(trial, [sizes for _, _, sizes in edges])
     return tuple(_tested(limit, walk.right()) for limit in limits)
+
+
+def _empty_caches(
+    trial: SizeTrial, walk: SizeWalk, small: Mapping[str, int], limits: Sequence[AxisLimit]
+) -> Iterator[AxisLimit]:
+    """Run once without anything in each cache; one that the runtime refuses is a limit.
+
+    A bare attention has its own check of lengths of 0.
+    """
+    for axis in small:
+        sizes = {**small, axis: 0}
+        is_cache = any(name in axis.lower() for name in _CACHES) and not trial.model.is_bare_attention
+        if not is_cache or broken_limit(limits, sizes) is not None or trial.is_enough():
+            continue
+        known = len(walk.failures)
+        walk.go(trial, [sizes])
+        if len(walk.failures) > known and walk.failures[-1][1].is_refusal:
+            _, failure = walk.failures.pop()
+            yield AxisLimit(size=axis, smallest=1, source=f"the file does not run at {axis} 0: {failure.evidence}")
 
 
 def _found_limits(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str]) -> tuple[AxisLimit, ...]:

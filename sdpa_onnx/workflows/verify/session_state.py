@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from sdpa_onnx.core.attention.axis_limits import fit_sizes
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Subject, Verdict
@@ -192,7 +193,8 @@ def check_state(
         )
         return
     judge = SessionJudge(model=model, runtime=runtime, check=check, target=target)
-    sizes = planned_sizes(model.facts, check.sizes, fixed=fixed, with_empty=model.is_bare_attention)
+    plan = planned_sizes(model.facts, check.sizes, fixed=fixed, with_empty=model.is_bare_attention)
+    sizes = [fit_sizes(model.facts.limits, one, keep=fixed) for one in plan]
     drawn = (judge.drawn(one, number) for number, one in enumerate(sizes))
     found = find_state_fault(judge, [run for run in drawn if run is not None])
     if found is not None:

@@ -231,3 +231,40 @@ def test_an_empty_cache() -> None:
     )
     assert any(record.outcome is Outcome.OK for record in records)
     assert not [record.reason for record in records if record.outcome is Outcome.FAILED]
+
+
+class _Cached(nn.Module):
+    """Attention over a cache that may be empty, or that must not be."""
+
+    def __init__(self, *, may_be_empty: bool = True) -> None:
+        super().__init__()
+        self.may_be_empty = may_be_empty
+
+    def forward(self, x: Tensor, cache: Tensor) -> Tensor:
+        if not self.may_be_empty:
+            cache = cache - cache.select(1, 0)[:, None]
+        keys = torch.cat([cache, x], dim=1)
+        return nn.functional.scaled_dot_product_attention(x, keys, keys + 1)
+
+    def sample(self) -> tuple[Tensor, ...]:
+        return (torch.randn(2, 6, 4), torch.randn(2, 10, 4))
+
+
+def test_an_empty_cache_is_run() -> None:
+    """Where the module runs with one, by default."""
+    model = _exported(_Cached)
+    proof = _proof(model, model.facts.traced, count=2)
+    assert (proof.reason, proof.limits, proof.refusals, proof.sizes_tried) == ("", (), (), 3)
+    assert {record.outcome for record in proof.records} == {Outcome.OK}
+
+
+def test_a_cache_that_must_not_be_empty() -> None:
+    """A module that refuses an empty cache is no fault, and the record says what it raises."""
+    module = _Cached(may_be_empty=False).eval()
+    model = export_module(module, module.sample(), opset=18)
+    proof = _proof(model, model.facts.traced, count=2)
+    assert (proof.reason, proof.sizes_tried) == ("", 2)
+    (refusal,) = proof.refusals
+    assert refusal.startswith("The module itself does not run at batch_size 3, x_seq_len 2, cache_seq_len 0: ")
+    alone = _proof(_foreign(model), model.facts.traced, count=2)
+    assert (alone.reason, [str(limit) for limit in alone.limits]) == ("", ["cache_seq_len >= 1"])
