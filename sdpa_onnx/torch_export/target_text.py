@@ -9,11 +9,15 @@ from pathlib import Path
 from sdpa_onnx.catalog import entry_names
 from sdpa_onnx.errors import PlanError
 
-__all__ = ["FOUNDING_USES", "TargetText", "check_target", "parse_target"]
+__all__ = ["FOUNDING_USES", "TARGET_MODULE", "TargetText", "check_target", "parse_target"]
 
 # The three uses of attention in the Transformer, d_model = 512, h = 8, d_k = d_v = 64.
 # Source: Vaswani et al. 2017, sections 3.2.2 and 3.2.3.
 FOUNDING_USES: tuple[str, ...] = ("encoder-self", "decoder-self", "encoder-decoder")
+
+
+# Begin of the name under which the file of a target is imported; no path leads to it.
+TARGET_MODULE = "sdpa_onnx_target_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from sdpa_onnx.errors import ExportError, PlanError, SdpaOnnxError
 from sdpa_onnx.torch_export.bound_inputs import SampleInputs
 from sdpa_onnx.torch_export.modules import founding_use
 from sdpa_onnx.torch_export.source_line import exception_line
-from sdpa_onnx.torch_export.target_text import TargetText, check_target
+from sdpa_onnx.torch_export.target_text import TARGET_MODULE, TargetText, check_target
 
 __all__ = ["ExportTarget", "resolve_target"]
 
@@ -108,7 +108,7 @@ def _imported(parsed: TargetText) -> ModuleType:
 def _file_module(parsed: TargetText) -> ModuleType:
     path = Path(parsed.where)
     # dataclasses and torch.export look the module up by name, so it is registered.
-    name = f"sdpa_onnx_target_{path.stem}"
+    name = f"{TARGET_MODULE}{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
         raise PlanError(f"{parsed.where} is not a Python file.")

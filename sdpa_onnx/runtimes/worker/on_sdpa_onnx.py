@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +22,10 @@ from .own_errors import reported_errors
 from .pipe import RefusalError
 from .timing import TimingService
 
-__all__ = ["RegisteredArms", "open_service"]
+__all__ = ["IMPORTS_SUFFIX", "RegisteredArms", "open_service"]
+
+# Of the file next to a module that says where its classes are imported from.
+IMPORTS_SUFFIX = ".imports.json"
 
 
 class RegisteredArms:
@@ -70,6 +75,7 @@ class _Arm:
         if module.exists():  # what the graph was exported from; `workflows.timing.job_folder` writes it
             import torch
 
+            _import_classes(module.with_suffix(IMPORTS_SUFFIX))
             source, bind = torch.load(module, weights_only=False)
             model = dataclasses.replace(model, source=source, bind=bind)
         self._runtime = get_runtime(job["runtime"])
@@ -115,6 +121,20 @@ class _Arm:
         """Free the session."""
         self._first = None
         self._session.__exit__(None, None, None)
+
+
+def _import_classes(places: Path) -> None:
+    """Import the files that define the classes of a module, by the names under which it was pickled."""
+    read = json.loads(places.read_text(encoding="utf-8"))
+    sys.path += [folder for folder in read["folders"] if folder not in sys.path]
+    for name, file in read["files"].items():
+        if name in sys.modules:
+            continue
+        specification = importlib.util.spec_from_file_location(name, file)
+        if specification is None or specification.loader is None:
+            raise RefusalError(f"cannot import {file}")
+        sys.modules[name] = module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
 
 
 def open_service(runtime: str) -> TimingService:

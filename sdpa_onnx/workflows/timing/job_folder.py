@@ -4,12 +4,14 @@ Starts no process; see `measure.schedule`.
 """
 
 import errno
+import json
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +24,12 @@ from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
 from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob
 from sdpa_onnx.runtimes.array_files import write_arrays
 from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.runtimes.worker.on_sdpa_onnx import IMPORTS_SUFFIX
+from sdpa_onnx.torch_export.target_text import TARGET_MODULE
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Arm", "JobFolder", "longer"]
 
@@ -184,7 +191,29 @@ def _write_module(model: OnnxModel, path: Path) -> None:
     import torch
 
     try:
+        path.with_suffix(IMPORTS_SUFFIX).write_text(json.dumps(_imports_of(model.source)), encoding="utf-8")
         torch.save((model.source, model.bind), path)
     except Exception as error:
         path.unlink(missing_ok=True)  # another arm must not read an incomplete file
         raise ModelError(f"The module of the model cannot be sent to another process: {error}.") from error
+
+
+def _imports_of(module: "torch.nn.Module") -> dict[str, object]:
+    """Where another process finds the classes of a module: files by module name, and folders to import others from.
+
+    A target such as FILE.py:Class is imported under a name that no path leads to, and its file may import others of its
+    folder. Twin: runtimes/worker/on_sdpa_onnx.py, which imports them.
+    """
+    names = sorted({type(part).__module__ for part in module.modules()})
+    found = {name: sys.modules[name].__file__ for name in names if getattr(sys.modules.get(name), "__file__", None)}
+    files = {name: str(Path(file).resolve()) for name, file in found.items() if file is not None}
+    packages = {name: Path(file).parents[_depth(name, Path(file))] for name, file in files.items()}
+    return {
+        "files": {name: file for name, file in files.items() if name.startswith(TARGET_MODULE)},
+        "folders": list(dict.fromkeys(map(str, packages.values()))),
+    }
+
+
+def _depth(name: str, file: Path) -> int:
+    """How many folders the file of a module is below the folder that its package is imported from."""
+    return name.count(".") + (file.name == "__init__.py")
