@@ -320,6 +320,17 @@ def test_refused_resume_frees_the_folder(tmp_path: Path) -> None:
     Store.resume(folder).__exit__(None, None, None)
 
 
+@pytest.mark.skipif(not Path("/dev/fd").is_dir(), reason="open files cannot be counted here")
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    """A sweep opens one run after the other, also ones that a kill cut."""
+    before = len(list(Path("/dev/fd").iterdir()))
+    path = _filled(tmp_path / "run") / "records.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    with Store.resume(path.parent) as store:
+        store.append(_C)
+    assert len(list(Path("/dev/fd").iterdir())) == before
+
+
 def test_samples_and_models_are_kept_whole(tmp_path: Path) -> None:
     """Raw samples are read back exactly; a graph is named by its hash and written once."""
     with Store.create(tmp_path / "run", HEADER) as store:

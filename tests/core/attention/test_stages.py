@@ -81,3 +81,4 @@ def test_a_block_without_pairs(name: str) -> None:
         assert found.below.shape == found.weights.shape == found.visible.shape == block.bias.shape
         assert found.output.shape == (block.rows.size, block.value.shape[1])
         assert not found.output.any()
+        assert [part.rows.size for part in cut_block(block)] == [block.rows.size] * bool(block.rows.size)
