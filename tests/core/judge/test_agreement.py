@@ -492,6 +492,11 @@ def test_the_sentence_of_a_wrong_shape() -> None:
     found = judge(four(), np.zeros((1, 1, 2, 1)))
     assert found.verdict is Verdict.WRONG
     assert found.diagnosis == "The output has shape (1, 1, 2, 1), expected (1, 1, 1, 1)."
+    # Nothing was compared, so there is no figure.
+    assert (found.max_abs_error, found.max_bound_ratio, found.max_relative_error, found.max_ulp_error) == (0, 0, 0, 0)
+    assert (found.mismatched, found.not_finite, found.swallowed, found.total, found.judged) == (0, 0, 0, 0, 0)
+    assert (found.judged_rows, found.total_rows, found.statistical_rows, found.worst) == (0, 0, 0, None)
+    assert (found.scale_error_proven, found.kappa, found.max_z, found.cosine) == (np.inf, -1, -1, 1)
 
 
 def test_the_sentence_of_an_unknown_precision() -> None:
@@ -527,6 +532,15 @@ def test_overflow_is_excused_where_the_product_exceeds_float16() -> None:
     assert (found.verdict, found.not_finite) == (Verdict.OK, 0)
     assert found.warnings == (
         "1 row overflows the declared format: elements of it that are not finite were not judged.",
+    )
+
+
+def test_overflow_of_two_rows_is_one_warning() -> None:
+    """In the plural."""
+    found = judge(overflowing(key=256.0, query=(256.0, 1.0, -300.0)), half(np.nan, 1.0, np.inf))
+    assert (found.verdict, found.not_finite) == (Verdict.OK, 0)
+    assert found.warnings == (
+        "2 rows overflow the declared format: elements of them that are not finite were not judged.",
     )
 
 
