@@ -132,7 +132,9 @@ def _diagnosis(trials: RowTrials, explanation: Explanation | None) -> str:
     worst = _worst(trials)
     role = _ROLES.get(worst.finding.role, worst.finding.role)
     parts = [f"{role} of {worst.case_id} ({worst.source}): {worst.finding.agreement.diagnosis}"]
-    if explanation is not None:
+    if worst.is_right_alone:
+        parts.append("It is right in a fresh session: earlier runs of the session cause it.")
+    elif explanation is not None:
         parts.append(f"It looks as if {explanation.says.removesuffix('.')}.")
     if trials.refused:
         parts.append(f"Other cases are refused: {_shortened(trials.refused[0])}")
@@ -148,7 +150,8 @@ def _observed(trials: RowTrials) -> str:
 
 def _worst(trials: RowTrials) -> WrongCase:
     return max(
-        trials.wrong, key=lambda each: (each.finding.agreement.not_finite > 0, each.finding.agreement.max_bound_ratio)
+        trials.wrong,
+        key=lambda each: (each.finding.agreement.not_finite > 0, each.finding.agreement.max_bound_ratio or 0.0),
     )
 
 

@@ -48,6 +48,7 @@ class WrongCase:
         operator_case: The case as it ran.
         actual: The wrong output; the attention output if the finding is not about one output.
         declared: The arithmetic that the runtime declares.
+        is_right_alone: Whether it is right in a fresh session, so that earlier runs of its session cause it.
     """
 
     case_id: str
@@ -56,6 +57,7 @@ class WrongCase:
     operator_case: OperatorCase
     actual: Array
     declared: str
+    is_right_alone: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,6 +128,15 @@ class _Sessions:
         if key not in self._models:
             self._models[key] = operator_case.model(fixed)
 
+    def run_alone(self, operator_case: OperatorCase, *, fixed: bool) -> Mapping[str, Array]:
+        """The outputs of a prepared case in a session of its own.
+
+        Raises:
+            SessionError: If the runtime fails.
+        """
+        with self._runtime.load(self._models[_key(operator_case, fixed=fixed)], self._options) as session:
+            return session.run(dict(operator_case.feeds))
+
     def get(self, operator_case: OperatorCase, *, fixed: bool) -> tuple[Session, RanReport]:
         """A session that runs a prepared case, and the report of the row's first session.
 
@@ -191,6 +202,7 @@ def _run_one(
     wrong = [finding for finding in findings if finding.is_wrong]
     trials.wrong_cases += bool(wrong)
     source = f"{drawn.source}{', static shapes' if fixed else ''}"
+    right_alone = _right_alone(trials, feature, operator_case, sessions, precision, fixed=fixed) if wrong else set()
     trials.wrong += [
         WrongCase(
             case_id=drawn.case.case_id,
@@ -199,12 +211,33 @@ def _run_one(
             operator_case=operator_case,
             actual=outputs[_name_of(operator_case, each.role)],
             declared=ran.precision,
+            is_right_alone=each.role in right_alone,
         )
         for each in wrong
     ]
     trials.suspicious += [
         f"{drawn.case.case_id}: {each.agreement.diagnosis}" for each in findings if each.is_suspicious
     ]
+
+
+def _right_alone(
+    trials: RowTrials,
+    feature: Feature,
+    operator_case: OperatorCase,
+    sessions: _Sessions,
+    precision: Precision,
+    *,
+    fixed: bool,
+) -> set[str]:
+    """Roles of the outputs that are right in a fresh session; none after the first few wrong cases of a row."""
+    if trials.wrong_cases > _OBSERVED_CASES:
+        return set()
+    try:
+        outputs = sessions.run_alone(operator_case, fixed=fixed)
+    except SessionError:
+        return set()
+    judged = judge_case(feature, operator_case, outputs, precision)
+    return {str(finding.role) for finding in judged if not finding.is_wrong}
 
 
 def _name_of(operator_case: OperatorCase, role: str) -> str:

@@ -14,6 +14,7 @@ from sdpa_onnx.workflows.conformance.feature import Feature, Operator
 from sdpa_onnx.workflows.conformance.row import run_row
 from sdpa_onnx.workflows.conformance.table import FeatureRow, features, find_feature, select
 from tests.sweep.fakes import Faulty, Refusing
+from tests.workflows import stateful_runtime
 from tests.workflows.oracle_runtime import OracleRuntime, OracleSession, following
 
 # One feature of every kind; the rest of the table is marked slow.
@@ -197,6 +198,23 @@ def test_a_session_that_misbehaves_is_wrong(kind: type[OracleSession], slug: str
     record = run_row(row(slug), _opening(kind))
     assert record.verdict is Conformity.WRONG
     assert diagnosis in record.diagnosis
+
+
+@pytest.mark.parametrize(
+    ("fault", "slug"),
+    [
+        (stateful_runtime.first_key_count, "one-key-first"),
+        (stateful_runtime.previous_mask, "masks-in-one-session"),
+        (stateful_runtime.after_empty, "empty-in-one-session"),
+        (stateful_runtime.previous_past, "caches-in-one-session"),
+    ],
+)
+def test_a_fault_of_state_is_wrong(fault: stateful_runtime.Fault, slug: str) -> None:
+    """Each sequence of sizes has a row that finds its fault, and the diagnosis says that the run is right alone."""
+    record = run_row(row(slug), stateful_runtime.Stateful(fault, name="oracle", real=OracleRuntime()))
+    assert record.verdict is Conformity.WRONG
+    assert "It is right in a fresh session: earlier runs of the session cause it." in record.diagnosis
+    assert run_row(row(slug), OracleRuntime()).verdict is Conformity.RIGHT
 
 
 def test_a_swallowed_nan_is_wrong() -> None:

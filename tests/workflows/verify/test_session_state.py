@@ -20,6 +20,7 @@ from sdpa_onnx.workflows.verify.session_state import check_state
 from sdpa_onnx.workflows.verify.verify_file import verify_file
 from tests.graph.models import model_of
 from tests.workflows import stateful_runtime as faults
+from tests.workflows.oracle_runtime import OracleRuntime
 from tests.workflows.stateful_runtime import Fault, Stateful
 
 _SPEC = AttentionSpec(q_num_heads=2, kv_num_heads=1, head_dim=8)
@@ -67,6 +68,7 @@ def _of_state(records: Sequence[Record]) -> Iterator[AgreementRecord]:
         (faults.output_tail, "causal", 2),
         (faults.scale_of_first_rank, "plain", 2),
         (faults.after_large, "plain", 2),
+        (faults.previous_past, "past", 2),
         (faults.shared_output, "plain", 2),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -87,6 +89,13 @@ def test_a_fault_of_state_in_a_larger_model_is_found(fault: Fault) -> None:
     found = list(check_state(_larger(), Stateful(fault), check, target="t"))
     assert [record.outcome for record in found] == [Outcome.DISAGREES]
     assert found[0].site == "y"
+
+
+def test_what_an_empty_run_leaves_is_found() -> None:
+    """Lengths of 0 are among the planned sizes of an attention; this runtime takes them."""
+    runtime = Stateful(faults.after_empty, name="oracle", real=OracleRuntime())
+    (record,) = check_state(_bare(), runtime, CheckOptions(sizes=_SIZES), target="t")
+    assert record.reason.startswith("Wrong after a run at batch_size 2, q_seq_len 0, kv_seq_len 0")
 
 
 def test_the_sequence_is_the_shortest() -> None:
