@@ -30,6 +30,7 @@ __all__ = ["Store", "is_run", "read_run", "utc_timestamp"]
 _HEADER = "run.json"
 _RECORDS = "records.jsonl"
 _SAMPLES = "samples"
+_LOCK = ".lock"
 _MODELS = "models"
 
 
@@ -64,7 +65,11 @@ class Store:
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         store = cls(folder, header)
-        store.write_header(header)
+        try:
+            store.write_header(header)
+        except BaseException:
+            store.close()
+            raise
         return store
 
     @classmethod
@@ -75,6 +80,11 @@ class Store:
             PlanError: If the folder contains no run or another process writes it.
             RecordFormatError: If a complete line cannot be read.
         """
+        if (folder / _LOCK).exists() and not (folder / _HEADER).exists():
+            raise PlanError(
+                f"The run in {folder} stopped before it wrote {_HEADER}, so there is nothing to resume.",
+                hint="Free some space if the disk is full, and run without --resume.",
+            )
         store = cls(folder, read_header(folder))
         try:
             store._repair()
@@ -239,7 +249,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 def _take_lock(folder: Path) -> int:
     """Lock the folder for this process; the system releases the lock when the process ends."""
-    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+    handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         import fcntl
     except ImportError:  # not on Windows, where two runs in one folder are not detected

@@ -12,6 +12,7 @@ import pytest
 
 from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, encode_record
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
+from sdpa_onnx.sweep import store as run_store
 from sdpa_onnx.sweep.store import Store, complete_records, read_run
 from tests.sweep.suites import FULL_DISK_HINT, HEADER, job_records
 
@@ -266,6 +267,29 @@ def test_folder_without_a_run(tmp_path: Path, there: bool) -> None:
             read(folder)
         assert str(caught.value) == f"{folder} contains no run. A run folder has a run.json."
     assert not there or list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_run_that_never_wrote_its_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A full disk leaves a folder without run.json: one sentence on --resume, and the same command runs without it."""
+    folder = tmp_path / "run"
+
+    def full(*_: object, **__: object) -> None:
+        raise FolderError(f"Cannot write {folder}: {os.strerror(number)}.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_store, "write_whole", full)
+        with pytest.raises(FolderError):
+            Store.create(folder, HEADER)
+    with pytest.raises(PlanError) as caught:
+        Store.resume(folder)
+    assert str(caught.value) == (
+        f"The run in {folder} stopped before it wrote run.json, so there is nothing to resume. "
+        "Free some space if the disk is full, and run without --resume."
+    )
+    with Store.create(folder, HEADER):
+        pass
+    assert read_run(folder) == (HEADER, [])
 
 
 def test_run_without_records_yet(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.worker.on_sdpa_onnx import IMPORTS_SUFFIX
 from sdpa_onnx.torch_export.target_text import TARGET_MODULE
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Arm", "JobFolder", "longer"]
 
@@ -198,13 +195,16 @@ def _write_module(model: OnnxModel, path: Path) -> None:
         raise ModelError(f"The module of the model cannot be sent to another process: {error}.") from error
 
 
-def _imports_of(module: "torch.nn.Module") -> dict[str, object]:
+def _imports_of(source: object) -> dict[str, object]:
     """Where another process finds the classes of a module: files by module name, and folders to import others from.
 
     A target such as FILE.py:Class is imported under a name that no path leads to, and its file may import others of its
     folder. Twin: runtimes/worker/on_sdpa_onnx.py, which imports them.
     """
-    names = sorted({type(part).__module__ for part in module.modules()})
+    import torch
+
+    parts = source.modules() if isinstance(source, torch.nn.Module) else (source,)
+    names = sorted({type(part).__module__ for part in parts})
     found = {name: sys.modules[name].__file__ for name in names if getattr(sys.modules.get(name), "__file__", None)}
     files = {name: str(Path(file).resolve()) for name, file in found.items() if file is not None}
     packages = {name: Path(file).parents[_depth(name, Path(file))] for name, file in files.items()}
