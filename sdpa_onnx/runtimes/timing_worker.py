@@ -1,10 +1,10 @@
 """The worker that times one arm: what the timing service of `worker.timing` answers, as types and sentences."""
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from sdpa_onnx.graph.files.held_folder import HeldFolder
 from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.runtimes.worker_process import WorkerService
 from sdpa_onnx.runtimes.workers import FailureKind, Worker, WorkerAnswer, WorkerFailedError, WorkerFailure
@@ -30,7 +30,7 @@ class TimingWorker:
     ) -> None:
         self._adapter = adapter
         self._python = python
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: HeldFolder | None = None
         if python is not None and adapter is Adapter.SDPA_ONNX:
             raise WorkerFailedError(
                 f"{python} cannot be used: only ONNX Runtime and OpenVINO run in another environment.",
@@ -109,7 +109,7 @@ class TimingWorker:
             with_graph: Whether the model is loaded once more, for the graph after optimisation.
         """
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory()
+            self._folder = HeldFolder("ran")
         fields = self._ask("ran", {"folder": self._folder.name, "with_graph": with_graph}).fields
         optimised = fields.get("optimised")
         return RanFacts(

@@ -4,13 +4,13 @@ Runs each arm once as it will be timed (runtime, settings, threads, environment)
 as additional outputs. Times nothing.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sdpa_onnx.core.records.records import AgreementRecord, Verdict
 from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.graph.files.held_folder import HeldFolder
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.pool import WorkerFactory, WorkerPool
 from sdpa_onnx.measure.what_ran import worker_report
@@ -98,12 +98,12 @@ def _judged(
     tapped = model.tapped()
     step = _step(model, check)
     job = folder.job(arm, step.feeds, threads=check.threads, model=tapped)
-    with tempfile.TemporaryDirectory() as name:
+    with HeldFolder("outputs") as outputs_folder:
         with pool.lend(job) as worker:
             worker.visit(1)  # some runtimes have outputs and choose their kernels only after a run
             ran = worker_report(worker, tapped, job.runtime, threads=job.threads)
-            worker.outputs(Path(name))
-        outputs = read_arrays(Path(name))
+            worker.outputs(Path(outputs_folder.name))
+        outputs = read_arrays(Path(outputs_folder.name))
     checked = RunContext(
         model=model, runtime=job.runtime, ran=ran, check=check, step=step.word, target=f"{target}, {arm.name}"
     )

@@ -6,7 +6,6 @@ Starts no process; see `measure.schedule`.
 import errno
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import FolderError, ModelError
+from sdpa_onnx.graph.files.held_folder import HeldFolder, remove_left_over
 from sdpa_onnx.graph.files.large import number_bytes
 from sdpa_onnx.graph.files.saved_files import LinkedFiles
 from sdpa_onnx.graph.model import OnnxModel
@@ -31,7 +31,6 @@ from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 __all__ = ["Arm", "JobFolder", "longer"]
 
 Feeds = Mapping[str, NDArray[np.generic]]
-_PREFIX = "sdpa-onnx-bench-"
 _FULL_HINT = "Free some space, or name another folder in the environment variable TMPDIR."
 
 
@@ -70,12 +69,13 @@ class Arm:
 class JobFolder:
     """A temporary folder of models and inputs; a context manager that removes it."""
 
-    _folder: "tempfile.TemporaryDirectory[str]" = field(init=False)
+    _folder: HeldFolder = field(init=False)
     _models: dict[int, tuple[OnnxModel, LinkedFiles, Path]] = field(default_factory=dict, init=False)
     _inputs: list[tuple[Feeds, Path]] = field(default_factory=list, init=False)
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+        remove_left_over()
+        self._folder = HeldFolder("bench")
         return self
 
     def __exit__(
