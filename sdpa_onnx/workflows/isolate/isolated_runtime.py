@@ -28,6 +28,7 @@ from sdpa_onnx.runtimes.workers import (
     WorkerNotStartedError,
     WorkerSilentError,
 )
+from sdpa_onnx.workflows.isolate.fenced_runtime import FencedRuntime, ProcessDiedError
 
 __all__ = ["GuardedRuntime", "ProcessDiedError", "guarded_runtime", "own_process"]
 
@@ -36,10 +37,6 @@ Answer = TypeVar("Answer")
 
 # Longest wait for one answer, seconds: far longer than any small attention needs, short enough for a user.
 _PATIENCE_SECONDS = 20.0
-
-
-class ProcessDiedError(SessionError):
-    """The runtime crashed its process, or did not answer in time."""
 
 
 class _SilentError(ProcessDiedError, NoAnswerError):
@@ -62,12 +59,12 @@ class GuardedRuntime:
     name: str
     patience_seconds: float = _PATIENCE_SECONDS
     measures_time: bool = False
-    _real: Runtime = field(init=False)
+    _real: FencedRuntime = field(init=False)
     _worker: Worker | None = field(default=None, init=False)
     _workers: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._real = get_runtime(self.name)
+        self._real = FencedRuntime(get_runtime(self.name))
 
     def available(self) -> Supported | Unsupported:
         """The answer of the runtime."""
@@ -246,21 +243,23 @@ def guarded_runtime(name: str, *, patience_seconds: float = _PATIENCE_SECONDS) -
 def own_process(runtime: Runtime, patience_seconds: float | None) -> Iterator[Runtime]:
     """A runtime in a separate process if possible, for the duration of a with block.
 
-    A runtime that a worker cannot find by its name, such as a program's own runtime, stays in this process.
+    A runtime that a worker cannot find by its name, such as a program's own runtime, stays in this process; what its
+    adapter raises unexpectedly is a `ProcessDiedError` there too.
 
     Args:
         runtime: Found by its name or made by the caller.
         patience_seconds: Longest wait for one answer; None = in this process, without a limit.
     """
     if patience_seconds is None or not _is_registered(runtime):
-        yield runtime
+        yield runtime if isinstance(runtime, GuardedRuntime | FencedRuntime) else FencedRuntime(runtime)
         return
     with guarded_runtime(runtime.name, patience_seconds=patience_seconds) as guarded:
         yield guarded
 
 
 def _is_registered(runtime: Runtime) -> bool:
+    real = runtime.real if isinstance(runtime, FencedRuntime) else runtime
     try:
-        return type(get_runtime(runtime.name)) is type(runtime)
+        return type(get_runtime(runtime.name)) is type(real)
     except RuntimeNotFoundError:
         return False

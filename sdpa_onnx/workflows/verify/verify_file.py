@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit, fit_sizes
 from sdpa_onnx.core.records.records import ExportRecord, Outcome, Record, outcome_of_error
-from sdpa_onnx.errors import ModelError, PlanError, SessionError
+from sdpa_onnx.errors import ModelError, PlanError, RuntimeUnavailableError, SdpaOnnxError, SessionError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
@@ -17,6 +17,7 @@ from sdpa_onnx.workflows.check.integer_draws import unknown_integers
 from sdpa_onnx.workflows.check.legal_sizes import nearest_legal
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, require_attention, with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, failed_record
+from sdpa_onnx.workflows.isolate.fenced_runtime import FencedRuntime
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
 from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
 from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, require_allowed
@@ -105,7 +106,7 @@ def verify_file(
     Raises:
         PlanError: If a size names no axis, or sizes that must be equal are not.
         ModelError: If nothing in the model can be judged.
-        SessionError: If a runtime refuses given inputs.
+        SessionError: If every runtime refuses given inputs, or none runs them: the arrays may be wrong.
     """
     extras = extras or VerifyExtras()
     lifted = with_lifted_sites(model)
@@ -116,27 +117,44 @@ def verify_file(
         return
     sizes = _sizes(model, check, runtimes, extras)
     expectations = ExpectationCache()
+    refusals: list[SdpaOnnxError] = []
     for name in runtimes:
-        with extras.opened(name) as runtime:
-            axes: ExportRecord | None = None
-            if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
-                # First, for its limits: at other sizes nothing can be judged.
-                axes = _axes_record(model, runtime, target, check.seed)
-                sizes = _allowed(axes.limits, sizes, check.sizes)
-            whole = replace(check, sizes=sizes, probes=True)
-            try:
-                yield from _judged(model, runtime, whole, target, expectations, extras)
-                if check.inputs is None:
-                    yield from check_state(model, runtime, whole, target=target, fixed=check.sizes)
-            except SessionError as error:
-                if check.inputs is not None and not isinstance(error, ProcessDiedError):
-                    raise  # the arrays of the caller may be wrong; they do not make a process die
-                # The refusal of one runtime is a result; the others still run.
-                yield failed_record(
-                    model, name, whole, target=target, reason=str(error), outcome=outcome_of_error(error)
-                )
-            if axes is not None:
-                yield axes
+        whole = replace(check, sizes=sizes, probes=True)
+        try:
+            with extras.opened(name) as runtime:
+                yield from _on_runtime(model, runtime, whole, check.sizes, target, expectations, extras)
+        except (SessionError, RuntimeUnavailableError) as error:
+            if len(runtimes) == 1 and isinstance(error, RuntimeUnavailableError):
+                raise
+            if check.inputs is not None and not isinstance(error, ProcessDiedError):
+                # The arrays of the caller may be wrong; they do not make a process die.
+                refusals.append(error)
+                if len(refusals) == len(runtimes):
+                    raise refusals[0] from error
+            # The refusal of one runtime is a result; the others still run.
+            yield failed_record(model, name, whole, target=target, reason=str(error), outcome=outcome_of_error(error))
+
+
+def _on_runtime(
+    model: OnnxModel,
+    runtime: Runtime,
+    check: CheckOptions,
+    given: Mapping[str, int],
+    target: str,
+    expectations: ExpectationCache,
+    extras: VerifyExtras,
+) -> Iterator[Record]:
+    """Judge a model on one runtime, at sizes inside the limits that its axes have; the record of the axes is last."""
+    axes: ExportRecord | None = None
+    if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
+        # First, for its limits: at other sizes nothing can be judged.
+        axes = _axes_record(model, runtime, target, check.seed)
+        check = replace(check, sizes=_allowed(axes.limits, check.sizes, given))
+    yield from _judged(model, runtime, check, target, expectations, extras)
+    if check.inputs is None:
+        yield from check_state(model, runtime, check, target=target, fixed=given)
+    if axes is not None:
+        yield axes
 
 
 def _allowed(limits: Sequence[AxisLimit], sizes: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:
@@ -205,12 +223,13 @@ def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extra
     unknown = [axis for axis in check.sizes if axis not in axes]
     if unknown:
         raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
-    able = [name for name in runtimes if not isinstance(get_runtime(name).supports(model), Unsupported)]
+    able = [name for name in runtimes if not isinstance(FencedRuntime(get_runtime(name)).supports(model), Unsupported)]
     links: dict[str, str] = {}
-    if able and check.inputs is None:
-        # A runtime that dies here is reported when it is judged.
-        with contextlib.suppress(ProcessDiedError), extras.opened(able[0]) as runtime:
+    for name in able if check.inputs is None else ():
+        # A runtime that dies here is reported when it is judged; another one may show what belongs together.
+        with contextlib.suppress(ProcessDiedError, RuntimeUnavailableError), extras.opened(name) as runtime:
             links = axis_links(model, runtime, traced=model.facts.traced, seed=check.seed)
+            break
     sizes = complete_sizes(model.facts, links, check.sizes)
     if check.inputs is None:
         heads = {axis: size for axis, size in sizes.items() if axis not in links}
@@ -228,7 +247,7 @@ def _fixed_axes(
     model: OnnxModel, name: str, target: str, check: CheckOptions, extras: VerifyExtras
 ) -> ExportRecord | None:
     """The fixed axes of a file in which nothing can be judged; None if it runs at all sizes."""
-    if check.inputs is not None or isinstance(get_runtime(name).supports(model), Unsupported):
+    if check.inputs is not None or isinstance(FencedRuntime(get_runtime(name)).supports(model), Unsupported):
         return None
     with extras.opened(name) as runtime:
         record = _axes_record(model, runtime, target, check.seed)

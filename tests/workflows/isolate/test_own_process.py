@@ -15,6 +15,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, get_runtime
 from sdpa_onnx.runtimes.worker_process import WorkerProcess, WorkerService
 from sdpa_onnx.workflows.export.export_target import ExportResult, export_and_prove, export_target
+from sdpa_onnx.workflows.isolate.fenced_runtime import FencedRuntime
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes
 from tests.sweep.fakes import Faulty
@@ -37,14 +38,18 @@ def test_registered_runtime_is_apart() -> None:
         assert isinstance(runtime, GuardedRuntime)
         assert (runtime.name, runtime.patience_seconds) == ("ort-cpu", 5.0)
     with own_process(real, None) as runtime:
-        assert runtime is real
+        assert isinstance(runtime, FencedRuntime)
+        assert runtime.real is real
 
 
 @pytest.mark.parametrize("own", [Planted(fault("scale-missing")), Unknown()], ids=["another-of-the-name", "unknown"])
 def test_runtime_that_a_child_would_not_find_stays_here(own: Runtime) -> None:
     """A program's own runtime must not be replaced by the registered one of that name."""
     with own_process(own, 5.0) as runtime:
-        assert runtime is own
+        assert isinstance(runtime, FencedRuntime)
+        assert runtime.real is own
+        with own_process(runtime, 5.0) as again:
+            assert again is runtime
 
 
 @pytest.mark.slow
