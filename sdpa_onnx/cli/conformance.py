@@ -35,7 +35,7 @@ List = Annotated[bool, typer.Option("--list", help="List the features and run no
 
 # Expected seconds of one row, for the remaining time only.
 _ESTIMATED_SECONDS = 0.3
-# Default of --timeout, for one row.
+# Default of --timeout, for one row: `workflows.conformance.row` has the same.
 _TIMEOUT_SECONDS = 20.0
 
 

@@ -11,6 +11,7 @@ OUTCOMES = {
     Conformity.WRONG: Outcome.DISAGREES,
     Conformity.REFUSED: Outcome.UNSUPPORTED,
     Conformity.CRASHED: Outcome.FAILED,
+    Conformity.NO_ANSWER: Outcome.TIMED_OUT,
     None: Outcome.SKIPPED,
 }
 FEATURES = {

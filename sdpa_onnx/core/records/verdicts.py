@@ -66,13 +66,15 @@ class Verdict(StrEnum):
 class Conformity(StrEnum):
     """Behaviour of a runtime on one feature of an operator.
 
-    REFUSED: an error, reported before or while it runs. CRASHED: its process died or did not answer in time.
+    REFUSED: an error, reported before or while it runs. CRASHED: its process died. NO_ANSWER: it did not answer in
+    time, not even when it was repeated with more; records of earlier versions call that CRASHED.
     """
 
     RIGHT = "right"
     WRONG = "wrong"
     REFUSED = "refused"
     CRASHED = "crashed"
+    NO_ANSWER = "no-answer"
 
 
 class RatioVerdict(StrEnum):

@@ -48,7 +48,7 @@ _WITHIN = "slower within the margin"
 # Up to this many findings of one gate and verdict are printed in full. Of more, only the worst: they may share a cause.
 _MOST_ALIKE = 3
 # Verdicts from bad to worst.
-_BAD = ("crashed", "failed", "disagrees", "suspicious", "wrong")
+_BAD = ("crashed", "no-answer", "failed", "disagrees", "suspicious", "wrong")
 # In the evidence of core/compare/gate_time.py.
 _NOISY = "NOISY"
 # Up to this many times are listed even if they did not change.

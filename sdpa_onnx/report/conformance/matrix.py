@@ -29,6 +29,7 @@ class Mark(StrEnum):
     """One character per row; the worst first."""
 
     CRASHED = "C"
+    NO_ANSWER = "T"
     WRONG = "W"
     REFUSED = "r"
     SKIPPED = "s"
@@ -42,6 +43,7 @@ MARK_WORDS = {
     Mark.WRONG: "wrong",
     Mark.REFUSED: "refused",
     Mark.CRASHED: "crashed",
+    Mark.NO_ANSWER: "no answer in time",
     Mark.SKIPPED: "skipped",
 }
 
@@ -77,6 +79,8 @@ def mark_of(record: ConformanceRecord) -> Mark:
             return Mark.REFUSED
         case Conformity.CRASHED:
             return Mark.CRASHED
+        case Conformity.NO_ANSWER:
+            return Mark.NO_ANSWER
 
 
 def by_place(records: Sequence[ConformanceRecord]) -> FeatureMatrix:

@@ -31,7 +31,11 @@ from sdpa_onnx.report.conformance.run import (
 
 __all__ = ["render_page", "without_paths"]
 
-_TITLES = {Conformity.CRASHED: "Crashed", Conformity.WRONG: "Wrong"}
+_TITLES = {
+    Conformity.CRASHED: "Crashed",
+    Conformity.NO_ANSWER: "No answer in time",
+    Conformity.WRONG: "Wrong",
+}
 # An absolute path, a file URL, a Windows path; not the path of a web address, and not a fraction.
 _PATHS = re.compile(
     r"file://\S+|(?<![\w.:/<>-])(?:[A-Za-z]:\\|\\\\|~/|/(?=[^\s/'\"():,;<>|]+/))[^\s'\"():,;<>|]*",

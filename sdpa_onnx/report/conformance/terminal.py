@@ -37,7 +37,11 @@ from sdpa_onnx.report.text.table import Column, Section, Table
 
 __all__ = ["conformance_lines", "print_conformance"]
 
-_TITLES = {Conformity.CRASHED: "Crashed", Conformity.WRONG: "Wrong"}
+_TITLES = {
+    Conformity.CRASHED: "Crashed",
+    Conformity.NO_ANSWER: "No answer in time",
+    Conformity.WRONG: "Wrong",
+}
 _BLANK = TextLine(text="", tone=Tone.ROW)
 # Printed between the marks of two operators or opsets.
 _GAP = " "

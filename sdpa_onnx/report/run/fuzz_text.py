@@ -58,7 +58,8 @@ def fuzz_lines(story: FuzzReport, width: int) -> Iterator[str]:
 def fuzz_summary(story: FuzzReport) -> list[str]:
     """The number of cases by result, the rate, and the command that continues the run."""
     rates = [f"{story.done / seconds:,.0f}" if seconds > 0.0 else "?" for seconds in _both(story)]
-    shown = [one for one in CaseResult if one is not CaseResult.NOT_JUDGED or story.counts.get(one, 0)]
+    rare = (CaseResult.NO_ANSWER, CaseResult.NOT_JUDGED)
+    shown = [one for one in CaseResult if one not in rare or story.counts.get(one, 0)]
     counted = ", ".join(f"{story.counts.get(one, 0):,} {one}" for one in shown)
     first = f"{story.runtime} ({story.version}), seed {story.seed}: {story.done:,} {_cases(story.done)}"
     return [

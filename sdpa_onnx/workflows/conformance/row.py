@@ -15,13 +15,17 @@ from sdpa_onnx.workflows.conformance.judging import allowed_precision
 from sdpa_onnx.workflows.conformance.table import FeatureRow
 from sdpa_onnx.workflows.conformance.trials import RowTrials, WrongCase, run_trials
 
-__all__ = ["crashed_record", "repeat_command", "run_row"]
+# Wall time of a row, seconds.
+DEFAULT_TIMEOUT_SECONDS = 20.0
+
+__all__ = ["DEFAULT_TIMEOUT_SECONDS", "crashed_record", "repeat_command", "run_row"]
 
 _OUTCOMES = {
     Conformity.RIGHT: Outcome.OK,
     Conformity.WRONG: Outcome.DISAGREES,
     Conformity.REFUSED: Outcome.UNSUPPORTED,
     Conformity.CRASHED: Outcome.FAILED,
+    Conformity.NO_ANSWER: Outcome.TIMED_OUT,
 }
 # One output that is only statistically suspicious may be chance; two are not (METHOD A.7).
 _SUSPICIOUS_LIMIT = 2
@@ -71,9 +75,14 @@ def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 
 
 
 def crashed_record(
-    row: FeatureRow, runtime: str, reason: str, *, outcome: Outcome = Outcome.FAILED
+    row: FeatureRow,
+    runtime: str,
+    reason: str,
+    *,
+    outcome: Outcome = Outcome.FAILED,
+    verdict: Conformity = Conformity.CRASHED,
 ) -> ConformanceRecord:
-    """The record of a row whose process crashed, raised an error that is no refusal, or timed out (TIMED_OUT)."""
+    """The record of a row whose process crashed, raised an error that is no refusal, or timed out (NO_ANSWER)."""
     return ConformanceRecord(
         case=_case_name(row),
         target=row.feature.operator.value,
@@ -87,17 +96,18 @@ def crashed_record(
         title=row.feature.title,
         operator=row.feature.operator.value,
         dtype=row.dtype.value,
-        verdict=Conformity.CRASHED,
+        verdict=verdict,
         diagnosis=reason,
         repeat=repeat_command(row, runtime),
     )
 
 
-def repeat_command(row: FeatureRow, runtime: str) -> str:
-    """The command that runs the row again."""
+def repeat_command(row: FeatureRow, runtime: str, *, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> str:
+    """The command that runs the row again, in the same time."""
+    timeout = "" if timeout_seconds == DEFAULT_TIMEOUT_SECONDS else f" --timeout {timeout_seconds:g}"
     return (
         f"sdpa-onnx conformance --runtime {runtime} --only {row.feature.slug} --opset {row.opset} "
-        f"--dtype {row.dtype.value}"
+        f"--dtype {row.dtype.value}{timeout}"
     )
 
 
@@ -119,7 +129,7 @@ def _reason(trials: RowTrials, verdict: Conformity, diagnosis: str) -> str:
     match verdict:
         case Conformity.RIGHT:
             return ""
-        case Conformity.WRONG | Conformity.CRASHED:
+        case Conformity.WRONG | Conformity.CRASHED | Conformity.NO_ANSWER:
             return diagnosis
         case Conformity.REFUSED:
             return _shortened(trials.refused[0])

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from sdpa_onnx.core.records.records import ConformanceRecord, Outcome, decode_record
+from sdpa_onnx.core.records.records import ConformanceRecord, Conformity, Outcome, decode_record
 from sdpa_onnx.errors import RuntimeUnavailableError, SdpaOnnxError
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
 from sdpa_onnx.workflows.conformance.feature import Operator
-from sdpa_onnx.workflows.conformance.row import crashed_record
+from sdpa_onnx.workflows.conformance.row import DEFAULT_TIMEOUT_SECONDS, crashed_record, repeat_command
 from sdpa_onnx.workflows.conformance.row_request import RowFailure, RowRequest, run_request
 from sdpa_onnx.workflows.conformance.table import FeatureRow, select
-from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, IsolatedFunction
+from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, CallResult, IsolatedFunction
 
 __all__ = ["conformance"]
 
@@ -22,6 +22,8 @@ __all__ = ["conformance"]
 _LOADING_SECONDS = 60.0
 # Something else may end the process once, such as a system short of memory. The second time the row is the cause.
 _ATTEMPTS = 2
+# A row without an answer in time is repeated with this many times the time.
+_MORE_TIME = 3.0
 
 
 def conformance(  # noqa: PLR0913  # one argument per option
@@ -33,7 +35,7 @@ def conformance(  # noqa: PLR0913  # one argument per option
     dtypes: Sequence[str] = (),
     seed: int = 0,
     threads: int = 1,
-    timeout_seconds: float = 20.0,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
     isolate: bool = True,
     on_row: Callable[[int, int], None] | None = None,
 ) -> Iterator[ConformanceRecord]:
@@ -44,7 +46,7 @@ def conformance(  # noqa: PLR0913  # one argument per option
         only, operators, opsets, dtypes: See `select`.
         seed: Seed of all inputs.
         threads: Threads inside one operator.
-        timeout_seconds: Wall time of a row; after it the row counts as crashed.
+        timeout_seconds: Wall time of a row; after it the row is repeated once with three times as much.
         isolate: Run in a worker process; False runs in this process, which a crash of the runtime ends.
         on_row: Called with (rows done, rows in total) after each row.
 
@@ -74,28 +76,55 @@ def conformance(  # noqa: PLR0913  # one argument per option
                 threads=threads,
             )
             data = msgspec.json.encode(request)
-            reply = _call(worker, row, data, timeout_seconds) if isolate else run_request(data)
-            yield _record(row, runtime, reply)
+            reply = _answer(worker, row, data, timeout_seconds) if isolate else CallResult(run_request(data))
+            yield _record(row, runtime, reply, timeout_seconds)
             if on_row is not None:
                 on_row(done, len(rows))
 
 
-def _call(worker: IsolatedFunction, row: FeatureRow, data: bytes, timeout_seconds: float) -> bytes | CallFailure:
+def _answer(worker: IsolatedFunction, row: FeatureRow, data: bytes, timeout_seconds: float) -> CallResult | CallFailure:
+    """Run a row; one without an answer in time is repeated once with more time: the machine may have been busy."""
+    reply = _call(worker, row, data, timeout_seconds)
+    if isinstance(reply, CallResult) or not reply.is_timeout:
+        return reply
+    again = _call(worker, row, data, _MORE_TIME * timeout_seconds)
+    if isinstance(again, CallResult):
+        return CallResult(again.data, (reply.reason, *again.repeated))
+    if again.is_timeout:
+        return CallFailure(f"{again.reason.rstrip('.')}, and before that not within {timeout_seconds:g} s.", True)
+    return again
+
+
+def _call(worker: IsolatedFunction, row: FeatureRow, data: bytes, timeout_seconds: float) -> CallResult | CallFailure:
     """Run a row in the worker; the time limit does not include loading a runtime, or torch for an export."""
     loading = timeout_seconds + _LOADING_SECONDS
     patience = loading if row.feature.operator is Operator.DECOMPOSED else timeout_seconds
     return worker.call(data, patience_seconds=patience, first_seconds=loading)
 
 
-def _record(row: FeatureRow, runtime: str, reply: bytes | CallFailure) -> ConformanceRecord:
+def _record(
+    row: FeatureRow, runtime: str, reply: CallResult | CallFailure, timeout_seconds: float
+) -> ConformanceRecord:
+    """The record of a row, with the attempts that returned nothing and the command that repeats it in the same time."""
+    found = _decoded(row, runtime, reply)
+    repeated = () if isinstance(reply, CallFailure) else reply.repeated
+    return msgspec.structs.replace(
+        found,
+        warnings=(*found.warnings, *(f"Repeated once: {text.rstrip('.')}." for text in repeated)),
+        repeat=repeat_command(row, runtime, timeout_seconds=timeout_seconds),
+    )
+
+
+def _decoded(row: FeatureRow, runtime: str, reply: CallResult | CallFailure) -> ConformanceRecord:
     """Decode the reply of the worker."""
     if isinstance(reply, CallFailure):
-        outcome = Outcome.TIMED_OUT if reply.is_timeout else Outcome.FAILED
-        return crashed_record(row, runtime, reply.reason, outcome=outcome)
+        if reply.is_timeout:
+            return crashed_record(row, runtime, reply.reason, outcome=Outcome.TIMED_OUT, verdict=Conformity.NO_ANSWER)
+        return crashed_record(row, runtime, reply.reason)
     try:
-        failure = msgspec.json.decode(reply, type=RowFailure)
+        failure = msgspec.json.decode(reply.data, type=RowFailure)
     except msgspec.MsgspecError:
-        record = decode_record(reply, where="the reply of the worker process")
+        record = decode_record(reply.data, where="the reply of the worker process")
         if isinstance(record, ConformanceRecord):
             return record
         return crashed_record(row, runtime, "The worker process returned a record of another kind.")

@@ -103,7 +103,7 @@ def prove_apart(
         outcome = Outcome.TIMED_OUT if data.is_timeout else Outcome.FAILED
         failed = failed_record(model, runtime, check, target=target, reason=data.reason, outcome=outcome)
         return ConversionProof(records=(failed,))
-    found = msgspec.json.decode(data, type=_ProofReply)
+    found = msgspec.json.decode(data.data, type=_ProofReply)
     if found.refusal:
         raise ModelError(found.refusal)
     return ConversionProof(

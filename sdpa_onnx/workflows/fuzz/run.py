@@ -45,6 +45,7 @@ class CaseResult(StrEnum):
     WRONG = "wrong"
     REFUSED = "refused"
     CRASHED = "crashed"
+    NO_ANSWER = "no answer in time"
     NOT_JUDGED = "not judged"
 
 
@@ -163,7 +164,8 @@ def _result_of(outcome: CaseOutcome) -> CaseResult:
         case Verdict.WRONG:
             return CaseResult.WRONG
         case None:
-            return CaseResult(outcome.findings[0].kind.value)
+            finding = outcome.findings[0]
+            return CaseResult.NO_ANSWER if finding.is_timeout else CaseResult(finding.kind.value)
 
 
 def reduce_group(

@@ -18,7 +18,7 @@ from sdpa_onnx.runtimes.workers import (
     WorkerNotStartedError,
 )
 
-__all__ = ["CallFailure", "IsolatedFunction"]
+__all__ = ["CallFailure", "CallResult", "IsolatedFunction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,19 @@ class CallFailure:
 
     reason: str
     is_timeout: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """What a call returned.
+
+    Args:
+        data: JSON.
+        repeated: Why earlier attempts returned nothing, one sentence each.
+    """
+
+    data: bytes
+    repeated: tuple[str, ...] = ()
 
 
 class IsolatedFunction:
@@ -64,7 +77,7 @@ class IsolatedFunction:
 
     def call(
         self, argument: bytes, *, patience_seconds: float, first_seconds: float | None = None
-    ) -> bytes | CallFailure:
+    ) -> CallResult | CallFailure:
         """Call the function.
 
         Args:
@@ -76,6 +89,7 @@ class IsolatedFunction:
             RuntimeUnavailableError: If no process starts.
         """
         failure = CallFailure("")
+        repeated: list[str] = []
         for _ in range(self._attempts):
             first = patience_seconds if first_seconds is None else first_seconds
             try:
@@ -83,12 +97,13 @@ class IsolatedFunction:
             except WorkerEndedError as error:
                 self._stop()
                 failure = CallFailure(str(error))
+                repeated.append(str(error))
                 continue
             except WorkerFailedError as error:
                 self._stop()
                 return CallFailure(str(error), is_timeout=isinstance(error, NoAnswerError))
             if isinstance(answer, WorkerAnswer):
-                return str(answer.fields["value"]).encode()
+                return CallResult(str(answer.fields["value"]).encode(), tuple(repeated))
             self._stop()
             return CallFailure(f"{self._who} {answer.crash}.")
         return failure

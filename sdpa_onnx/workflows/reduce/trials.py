@@ -50,7 +50,7 @@ def failure_of(result: TrialResult) -> KeptFailure | None:
             return None
         case Conformity.REFUSED:
             return KeptFailure(kind=result.kind, sign=message_shape(result.message))
-        case Conformity.CRASHED:
+        case Conformity.CRASHED | Conformity.NO_ANSWER:
             return KeptFailure(kind=result.kind)
         case Conformity.WRONG:
             return KeptFailure(kind=result.kind, output=result.output, sign=_wrong_sign(result))

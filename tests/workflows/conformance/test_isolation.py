@@ -11,7 +11,7 @@ import pytest
 
 from sdpa_onnx.core.records.records import Conformity, Outcome
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError, RuntimeUnavailableError
-from sdpa_onnx.workflows.conformance import conformance
+from sdpa_onnx.workflows.conformance import conformance, runner
 
 # Only the row at opset 24 misbehaves, as the environment variable says; 23 and 25 behave.
 _MODULE = """
@@ -30,6 +30,11 @@ class Misbehaving(OracleRuntime):
             ctypes.string_at(0)
         if misdeed == "hang":
             time.sleep(600)
+        if misdeed.endswith("-once") and not os.path.exists(os.environ["MARK"]):
+            open(os.environ["MARK"], "w").close()
+            if misdeed == "hang-once":
+                time.sleep(600)
+            os.kill(os.getpid(), 9)
         if misdeed == "exit":
             os._exit(3)
         if misdeed == "raise":
@@ -107,14 +112,36 @@ def test_a_crash_is_one_row(misbehaving: None, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.slow
 def test_a_hang_ends_at_the_timeout(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that exceeds the timeout is ended together with its process."""
+    """A row that exceeds the timeout is ended together with its process, repeated with more time, and counted apart."""
     monkeypatch.setenv("MISDEED", "hang")
+    monkeypatch.setattr(runner, "_LOADING_SECONDS", 15.0)
     before = _children()
     records = list(conformance("misbehaving", only=["value-width"], dtypes=["float32"], timeout_seconds=1.0))
-    assert [record.verdict for record in records] == [Conformity.RIGHT, Conformity.CRASHED, Conformity.RIGHT]
-    assert records[1].reason == "misbehaving gave no answer in 1 s."
+    assert [record.verdict for record in records] == [Conformity.RIGHT, Conformity.NO_ANSWER, Conformity.RIGHT]
+    assert records[1].reason == "misbehaving gave no answer in 18 s, and before that not within 1 s."
+    assert records[1].repeat.endswith(" --opset 24 --dtype float32 --timeout 1")
     assert [record.outcome is Outcome.TIMED_OUT for record in records[:2]] == [False, True]
     assert _children() <= before
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "text"),
+    [
+        pytest.param("hang-once", "misbehaving gave no answer in 2 s", marks=pytest.mark.slow),
+        ("kill-once", "misbehaving was killed (SIGKILL)"),
+    ],
+)
+def test_a_row_that_was_repeated_is_recorded(
+    misbehaving: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, misdeed: str, text: str
+) -> None:
+    """A busy machine, or another program that ended the process, is no finding; the record has what happened."""
+    monkeypatch.setenv("MISDEED", misdeed)
+    monkeypatch.setenv("MARK", str(tmp_path / "mark"))
+    records = list(conformance("misbehaving", only=["value-width"], dtypes=["float32"], timeout_seconds=2.0))
+    assert [record.verdict for record in records] == [Conformity.RIGHT] * 3
+    warnings = [[one for one in record.warnings if one.startswith("Repeated once: ")] for record in records]
+    assert [len(found) for found in warnings] == [0, 1, 0]
+    assert text in warnings[1][0]
 
 
 def test_output_printed_by_a_runtime_is_no_record(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,6 +167,7 @@ def test_a_caller_that_stops_leaves_no_child(misbehaving: None, monkeypatch: pyt
 def test_a_killed_parent_leaves_no_child(misbehaving: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that hangs ends with its parent."""
     monkeypatch.setenv("MISDEED", "hang")
+    monkeypatch.setattr(runner, "_LOADING_SECONDS", 15.0)
     code = (
         "from sdpa_onnx.workflows.conformance import conformance\n"
         "for record in conformance('misbehaving', only=['value-width'], dtypes=['float32'], timeout_seconds=600):\n"

@@ -16,7 +16,7 @@ from sdpa_onnx.runtimes.base import LoadOptions
 from sdpa_onnx.runtimes.worker_process import WorkerProcess, WorkerService
 from sdpa_onnx.workflows.conformance import conformance
 from sdpa_onnx.workflows.export.export_target import export_target
-from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, IsolatedFunction
+from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, CallResult, IsolatedFunction
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, guarded_runtime
 from tests.workflows.dying_child import START, kill, start_command, start_dying
 
@@ -94,7 +94,7 @@ def function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 def test_paths_of_the_parent_are_passed_on(function: Callable[[str], Callable[[bytes], bytes]]) -> None:
     """A module that is only on the parent's path is found, and hides no module of Python."""
     with IsolatedFunction(function("has_name"), who="It", attempts=1) as calls:
-        assert calls.call(b'"\xc3\xa4"', patience_seconds=60.0) == b'1"\xc3\xa4"'
+        assert calls.call(b'"\xc3\xa4"', patience_seconds=60.0) == CallResult(b'1"\xc3\xa4"')
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_prints_of_a_function(
 ) -> None:
     """They are neither in the answer nor in our output."""
     with IsolatedFunction(function("prints"), who="It", attempts=1) as calls:
-        assert calls.call(b"{}", patience_seconds=60.0) == b"{}"
+        assert calls.call(b"{}", patience_seconds=60.0) == CallResult(b"{}")
     assert capfd.readouterr() == ("", "")
 
 
