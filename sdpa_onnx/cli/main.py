@@ -1,6 +1,7 @@
 """The entry point, which registers the commands. It imports nothing heavy, so `--help` is fast."""
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -90,6 +91,10 @@ def main() -> None:
             code = app(standalone_mode=False, prog_name="sdpa-onnx")
         except KeyboardInterrupt:
             code = INTERRUPTED
+        except SystemExit as stop:
+            if stop.code == INTERRUPTED:
+                gc.freeze()  # the last collection over all that torch allocated would take seconds
+            raise
         except Exception as error:
             format_message = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
             if format_message is None:
