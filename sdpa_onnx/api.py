@@ -177,8 +177,8 @@ def bench(
         seconds: Time budget; the first four launches always run, even if they exceed it.
 
     Returns:
-        One record per model; `verdict` classifies its ratio. A model that does not run has an `outcome` that is not ok, the
-        `reason`, and None for the ratio and every other figure.
+        One record per model; `verdict` classifies its ratio. A model that does not run has an `outcome` that is not ok,
+        the `reason`, and None for the ratio and every other figure.
 
     Raises:
         PlanError: If the models cannot be compared.
