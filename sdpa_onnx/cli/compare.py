@@ -57,7 +57,9 @@ Python = Annotated[
     Path | None,
     typer.Option(metavar="P", help="Python of the environment that runs this model.", callback=_absolute),
 ]
-At = Annotated[list[str], typer.Option("--at", metavar="AXIS=N,...", help="Sizes at which to time models; repeatable.")]
+At = Annotated[
+    list[str], typer.Option("--at", metavar="AXIS=N,...", help="Sizes at which to judge and time models; repeatable.")
+]
 Seconds = Annotated[float, typer.Option("--seconds", min=1.0, help="Time budget for each timing of two models.")]
 Margin = Annotated[float, typer.Option("--margin", min=0.1, metavar="PERCENT", help="Allowed slowdown.")]
 MoreNodes = Annotated[

@@ -200,6 +200,7 @@ def _proof_lines(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     """Describe the result of the proof."""
     from sdpa_onnx.core.records.records import Subject
     from sdpa_onnx.report.text.tally import bound_ratio
+    from sdpa_onnx.workflows.check.long_sizes import reach_in_words
 
     judged = [record for record in proof.records if record.verdict is not None]
     bad = [record for record in proof.records if record.outcome != "ok"]
@@ -208,7 +209,7 @@ def _proof_lines(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     worst = max(outputs, key=bound_ratio, default=None)
     lines = [
         (
-            f"Proof on {', '.join(runtimes)}: {len(judged)} judgements at {_size_words(proof)}, "
+            f"Proof on {', '.join(runtimes)}: {len(judged)} judgements at {_sizes_in_words(proof)}, "
             f"{len(bad)} of them failed."
         )
     ]
@@ -218,6 +219,8 @@ def _proof_lines(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
         lines.append(_ONE_SIZE)
     if worst is not None:
         lines.append(f"Worst output ({worst.site}): {worst.diagnosis}")
+    reach = reach_in_words(proof.longest, proof.untested)
+    lines += [reach] if reach else []
     lines += list(proof.notes)
     seen = list(dict.fromkeys(f"  {_finding(record)}" for record in bad))
     lines += seen[:_LISTED]
@@ -226,10 +229,11 @@ def _proof_lines(proof: "ConversionProof", fixed: "Sequence[str]") -> list[str]:
     return lines
 
 
-def _size_words(proof: "ConversionProof") -> str:
+def _sizes_in_words(proof: "ConversionProof") -> str:
     count = f"{proof.sizes_tried} size{'s' if proof.sizes_tried > 1 else ''}"
-    sets = [", ".join(f"{axis} {size}" for axis, size in sizes.items()) for sizes in proof.sizes]
-    named = "; ".join(text for text in sets if text)
+    from sdpa_onnx.workflows.check.long_sizes import sizes_in_words
+
+    named = "; ".join(sizes_in_words(sizes) for sizes in proof.sizes if sizes)
     return f"{count} ({named})" if named else count
 
 

@@ -172,7 +172,7 @@ def test_inspect_of_a_foreign_file(shell: Shell, foreign: Path) -> None:
     lines = ended.stdout.splitlines()
     head = "foreign.onnx: opset 18, 1 attention"
     assert lines[:4] == [head, _LINE, f"    warning: {NAN_ROWS}", "Dynamic axes: batch, seq"]
-    assert "Axes: Every attention is right at 4 sizes on ort-cpu." in lines
+    assert "Axes: Every attention is right at 4 sizes (lengths to 64) on ort-cpu." in lines
 
 
 def test_identical_attentions_are_printed_once(shell: Shell) -> None:

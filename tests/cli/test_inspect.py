@@ -23,14 +23,14 @@ def test_right_file_has_no_warning(shell: Shell) -> None:
     ended = shell("inspect", "bare.onnx")
     assert (ended.code, ended.stderr) == (0, "")
     assert "warning" not in ended.stdout
-    assert "Axes: Every attention is right at 4 sizes on ort-cpu.\n" in ended.stdout
+    assert "Axes: Every attention is right at 4 sizes (lengths to 97) on ort-cpu.\n" in ended.stdout
 
 
 def test_fixed_axis_is_named(shell: Shell) -> None:
     """The text and the JSON have the axis, the node and the evidence."""
     assert (
-        "Axes: Not proved at 4 sizes on ort-cpu: axis 'batch_size' is fixed at 'node_view' (batch_size 2 works, "
-        in (shell("inspect", "fixed.onnx").stdout)
+        "Axes: Not proved at 4 sizes (lengths to 64) on ort-cpu: axis 'batch_size' is fixed at 'node_view' "
+        "(batch_size 2 works, " in (shell("inspect", "fixed.onnx").stdout)
     )
     (record,) = json.loads(shell("inspect", "fixed.onnx", "--json").stdout)
     assert [(axis["axis"], axis["node"]) for axis in record["baked"]] == [("batch_size", "node_view")]

@@ -200,6 +200,6 @@ def test_inspect_prints_the_content_of_a_file(shell: Shell) -> None:
         "causal.onnx: opset 23, 1 attention",
         "  sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553; causal; no mask; BNSH",
         "Dynamic axes: batch_size, q_seq_len, kv_seq_len",
-        "Axes: Every attention is right at 4 sizes on ort-cpu.",
+        "Axes: Every attention is right at 4 sizes (lengths to 97) on ort-cpu.",
         "On ort-cpu: 1 node (1 Attention), float32.",
     ]

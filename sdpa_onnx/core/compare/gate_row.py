@@ -22,6 +22,7 @@ _NAMES = (
     "spec",
     "past_seq_len",
     "sizes",
+    "axes",
     "subject",
     "site",
     "inputs",

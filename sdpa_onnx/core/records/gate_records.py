@@ -5,6 +5,8 @@ Decides no gate: `core.compare` does.
 
 from enum import StrEnum
 
+import msgspec
+
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.subject import Subject
@@ -67,6 +69,10 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
         base_bytes, head_bytes: Peak memory above the loaded state; None if unknown.
         amount: Size of the finding, in one number: for agreement the largest error over its limit, for a graph its
             nodes that run or the bytes of its file over BASE's, whichever is more; None if unknown.
+        axes: Sizes of the named axes of the model where it was judged; empty if unknown.
+        compared_at: For the row that lists them: the sizes at which the outputs of both were compared.
+        longest: The longest length among these; None in other rows.
+        untested: Numbers with which the graphs compare lengths or positions and that no length goes beyond.
     """
 
     gate: Gate = Gate.AGREEMENT
@@ -94,6 +100,10 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
     base_bytes: int | None = None
     head_bytes: int | None = None
     amount: float | None = None
+    axes: dict[str, int] = msgspec.field(default_factory=dict)
+    compared_at: tuple[str, ...] = ()
+    longest: int | None = None
+    untested: tuple[int, ...] = ()
 
     @property
     def fails(self) -> bool:

@@ -62,6 +62,7 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
             None for a larger model.
         subject: What is judged; site: its name, "" if the model failed.
         sizes: Sizes it was judged at.
+        axes: Sizes of the named axes of the model there; empty if unknown.
         dtype: Element type.
         precision: The declared arithmetic.
         verdict: The verdict of the judge, or None if nothing was judged.
@@ -93,6 +94,7 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     subject: Subject = Subject.ATTENTION
     site: str = ""
     sizes: Sizes = Sizes()
+    axes: dict[str, int] = msgspec.field(default_factory=dict)
     dtype: str = ""
     precision: str = ""
     verdict: Verdict | None = None
@@ -127,6 +129,8 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
         baked: Axes that were found fixed.
         settings: Settings of attentions that were found fixed.
         sizes_tried: Number of untraced sizes that were run; None if unknown.
+        longest: The longest length among them; None if unknown, 0 where no length may change.
+        untested: Numbers with which the graph compares lengths or positions and that no length tried goes beyond.
         nodes: Nodes per operator type as saved.
         seconds: Wall time of the export; None if nothing was exported.
         model: File or content hash.
@@ -137,6 +141,8 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     baked: tuple[BakedAxis, ...] = ()
     settings: tuple[BakedSetting, ...] = ()
     sizes_tried: int | None = None
+    longest: int | None = None
+    untested: tuple[int, ...] = ()
     nodes: dict[str, int] = msgspec.field(default_factory=dict)
     seconds: float | None = None
     model: str = ""

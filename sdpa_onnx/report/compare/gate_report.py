@@ -22,6 +22,7 @@ __all__ = [
     "evidence_lines",
     "headline",
     "place",
+    "reached",
     "summary",
     "tally_table",
     "verdict_label",
@@ -202,6 +203,11 @@ def alarms(report: GateReport) -> list[str]:
         verb = "is not counted as a regression" if len(known) == 1 else "are not counted as regressions"
         lines.append(f"{count(len(known), 'known finding')} {verb}.")
     return lines
+
+
+def reached(report: GateReport) -> str:
+    """At which sizes outputs were compared, sentences; "" if none were, or for stored runs."""
+    return " ".join(dict.fromkeys(plain(row.evidence) for row in report.rows if row.longest is not None))
 
 
 def _noisy(report: GateReport) -> int:

@@ -11,6 +11,7 @@ from sdpa_onnx.report.compare.gate_report import (
     changed_table,
     evidence_lines,
     headline,
+    reached,
     summary,
     tally_table,
 )
@@ -41,12 +42,13 @@ def render_gates(report: GateReport) -> str:
 def _rendered(report: GateReport, most_rows: int, evidence: Sequence[tuple[str, str]], most: int) -> str:
     table = changed_table(report, most=most_rows)
     mark = "\N{CROSS MARK}" if report.failing else "\N{WARNING SIGN}\N{VARIATION SELECTOR-16}" if alarms(report) else ""
+    how = f"{report.how} {reached(report)}".rstrip()
     mark = mark or "\N{WHITE HEAVY CHECK MARK}"
     blocks = [
         f"## {mark} Attention: {headline(report)}",
         f"**{inert(summary(report))}**",
         *(f"**{inert(line)}**" for line in alarms(report)),
-        f"BASE {code_span(report.base)}, HEAD {code_span(report.head)}. {inert(report.how)}",
+        f"BASE {code_span(report.base)}, HEAD {code_span(report.head)}. {inert(how)}",
         *([] if table is None else [_table(table)]),
         *_evidence(evidence, most),
         _folded(f"All {len(report.rows)} checks", _table(tally_table(report))),

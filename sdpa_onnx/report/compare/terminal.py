@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from sdpa_onnx.report.compare.gate_report import GateReport, alarms, changed_table, evidence_lines, summary
+from sdpa_onnx.report.compare.gate_report import GateReport, alarms, changed_table, evidence_lines, reached, summary
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
 from sdpa_onnx.report.text.print_lines import print_lines
 
@@ -25,7 +25,7 @@ def gate_lines(report: GateReport, width: int) -> Iterator[TextLine]:
         yield TextLine(text=text, tone=Tone.TITLE)
     for sentence in alarms(report):
         yield from (TextLine(text=text, tone=Tone.TITLE) for text in paragraph(sentence, width))
-    about = f"BASE {report.base}, HEAD {report.head}. {report.how}"
+    about = f"BASE {report.base}, HEAD {report.head}. {report.how} {reached(report)}".rstrip()
     yield from (TextLine(text=text, tone=Tone.NOTE) for text in paragraph(about, width))
     table = changed_table(report, most=_MOST_ROWS)
     if table is None:

@@ -116,13 +116,14 @@ def export_table(records: Sequence[Record]) -> Table:
             gathered.setdefault(record.target, []).append(_export_row(record))
     heads = (("form", False), ("opset", True), ("graphs", True), ("nodes", True), ("operators", False))
     tail = (("dynamic axes", False), ("sizes tried", True), ("baked", False))
+    has_longest = any(isinstance(record, ExportRecord) and bool(record.longest) for record in records)
     return Table(
         title="Exports",
         heading="target",
         columns=tuple(Column(head=head, is_number=is_number) for head, is_number in (*heads, *tail)),
         sections=tuple(Section(heading=target, rows=_counted(rows)) for target, rows in gathered.items()),
-        note="Graphs: number of exports with the same row. Sizes tried: sizes that were not traced, run and judged. "
-        "Baked: axes that should be dynamic and are constant.",
+        note="Graphs: number of exports with the same row. Sizes tried: sizes that were not traced, run and judged"
+        f"{', to the longest length' if has_longest else ''}. Baked: axes that should be dynamic and are constant.",
     )
 
 
@@ -140,9 +141,15 @@ def _export_row(record: ExportRecord) -> tuple[str, ...]:
         str(sum(record.nodes.values())),
         _nodes_in_words(record.nodes),
         ", ".join(record.dynamic_axes) or "none",
-        NOT_KNOWN if record.sizes_tried is None else str(record.sizes_tried),
+        _tried(record),
         baked_words(record).removeprefix("baked: ") or "none",
     )
+
+
+def _tried(record: ExportRecord) -> str:
+    """The number of sizes, and the longest length among them."""
+    number = NOT_KNOWN if record.sizes_tried is None else str(record.sizes_tried)
+    return f"{number}, to {record.longest}" if record.longest else number
 
 
 def _nodes_in_words(nodes: Mapping[str, int]) -> str:

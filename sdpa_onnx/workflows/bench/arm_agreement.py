@@ -23,7 +23,7 @@ from sdpa_onnx.workflows.check.run_context import RunContext
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
 
-__all__ = ["ArmAgreement", "judge_numbers"]
+__all__ = ["ArmAgreement", "judge_numbers", "step_of"]
 
 _NOT_READ = "no attention of it could be read"
 
@@ -36,11 +36,13 @@ class ArmAgreement:
         records: Every judgement.
         warnings: By arm with wrong outputs, the sentence for its record.
         unjudged: By arm that was not judged, the reason as a clause.
+        outputs: By arm that ran, its outputs by name, with the values around its attentions.
     """
 
     records: tuple[AgreementRecord, ...] = ()
     warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unjudged: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, Feeds] = field(default_factory=dict)
 
 
 def judge_numbers(
@@ -50,6 +52,7 @@ def judge_numbers(
     target: str,
     patience_seconds: float,
     start: WorkerFactory = TimingWorker,
+    step: InputStep | None = None,
 ) -> ArmAgreement:
     """Judge the outputs of arms.
 
@@ -61,43 +64,40 @@ def judge_numbers(
         target: Name for the records.
         patience_seconds: Longest wait for one answer of a runtime.
         start: Starts a worker process; a parameter for tests.
+        step: The inputs of all arms; None = drawn for each arm.
     """
     records: list[AgreementRecord] = []
     warnings: dict[str, tuple[str, ...]] = {}
     unjudged: dict[str, str] = {}
+    outputs: dict[str, Feeds] = {}
     expectations = ExpectationCache()
     with WorkerPool(fresh=False, patience_seconds=patience_seconds, start=start) as pool, JobFolder() as folder:
         for arm in arms:
             model = with_lifted_sites(arm.model).model
-            if not model.sites:
+            if not model.sites and step is None:
                 unjudged[arm.name] = _NOT_READ
                 continue
             try:
-                found = _judged(arm, model, check, pool, folder, expectations, target=target)
+                own = step or step_of(model, check)
+                checked, outputs[arm.name] = _ran(arm, model, own, pool, folder, target=target)
+                found = list(judge_outputs(checked, own, outputs[arm.name], expectations)) if model.sites else []
             except (SessionError, ModelError) as error:
                 unjudged[arm.name] = str(error)
                 continue
             records += found
             if bad := _warnings(found):
                 warnings[arm.name] = bad
-            elif (reason := _unjudged_reason(found)) is not None:
+            elif (reason := _unjudged_reason(found) if model.sites else _NOT_READ) is not None:
                 unjudged[arm.name] = reason
-    return ArmAgreement(records=tuple(records), warnings=warnings, unjudged=unjudged)
+    return ArmAgreement(records=tuple(records), warnings=warnings, unjudged=unjudged, outputs=outputs)
 
 
-def _judged(
-    arm: Arm,
-    model: OnnxModel,
-    check: CheckOptions,
-    pool: WorkerPool,
-    folder: JobFolder,
-    expectations: ExpectationCache,
-    *,
-    target: str,
-) -> list[AgreementRecord]:
+def _ran(
+    arm: Arm, model: OnnxModel, step: InputStep, pool: WorkerPool, folder: JobFolder, *, target: str
+) -> tuple[RunContext, Feeds]:
+    """What ran, and the outputs."""
     tapped = model.tapped()
-    step = _step(model, check)
-    job = folder.job(arm, step.feeds, threads=check.threads, model=tapped)
+    job = folder.job(arm, step.feeds, threads=step.check.threads, model=tapped)
     with HeldFolder("outputs") as outputs_folder:
         with pool.lend(job) as worker:
             worker.visit(1)  # some runtimes have outputs and choose their kernels only after a run
@@ -105,12 +105,13 @@ def _judged(
             worker.outputs(Path(outputs_folder.name))
         outputs = read_arrays(Path(outputs_folder.name))
     checked = RunContext(
-        model=model, runtime=job.runtime, ran=ran, check=check, step=step.word, target=f"{target}, {arm.name}"
+        model=model, runtime=job.runtime, ran=ran, check=step.check, step=step.word, target=f"{target}, {arm.name}"
     )
-    return list(judge_outputs(checked, step, outputs, expectations))
+    return checked, outputs
 
 
-def _step(model: OnnxModel, check: CheckOptions) -> InputStep:
+def step_of(model: OnnxModel, check: CheckOptions) -> InputStep:
+    """The given inputs of a check, or inputs drawn for a model."""
     if check.inputs is not None:
         return InputStep(word=GIVEN, spread=None, check=check, feeds=dict(check.inputs))
     spread = check.spreads[0]

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
-import onnx_ir as ir
-from numpy.typing import NDArray
 
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.errors import PlanError
@@ -22,8 +19,9 @@ from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
 from sdpa_onnx.workflows.bench.arms import ArmChoice, ArmSet, find_baseline, make_contest
 from sdpa_onnx.workflows.check.check_options import CheckOptions
-from sdpa_onnx.workflows.check.file_feeds import named_axes
+from sdpa_onnx.workflows.check.file_feeds import named_axes, sizes_of
 from sdpa_onnx.workflows.timing.comparison import bench, require_free_names
+from sdpa_onnx.workflows.verify.axis_links import require_axes
 
 __all__ = ["CEILING_SECONDS", "BenchResult", "BenchTask", "PreparedBench", "prepare", "time_all", "usual_sizes"]
 
@@ -190,7 +188,7 @@ def _require_different(checks: Sequence[CheckOptions]) -> None:
 def _check(model: OnnxModel, task: BenchTask, given: Mapping[str, int]) -> CheckOptions:
     threads = task.choice.threads[0]
     if task.check.inputs is not None:
-        return replace(task.check, sizes=_given_sizes(model, task.check.inputs), spreads=(1.0,), threads=threads)
+        return replace(task.check, sizes=sizes_of(model, task.check.inputs), spreads=(1.0,), threads=threads)
     if task.at and "q_seq_len" in given:
         given = {"kv_seq_len": given["q_seq_len"], **given} if "kv_seq_len" in model.facts.axes else given
     return replace(task.check, sizes=usual_sizes(model, given), spreads=(1.0,), threads=threads)
@@ -202,23 +200,8 @@ def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
     Raises:
         PlanError: If a size names no axis.
     """
-    axes = model.facts.axes
-    unknown = [axis for axis in given if axis not in axes]
-    if unknown:
-        raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
-    return {axis: given.get(axis, _BATCH_SIZE if axis.startswith("batch") else _SEQ_LEN) for axis in axes}
-
-
-def _given_sizes(model: OnnxModel, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, int]:
-    """The sizes of named axes, from the shapes of given arrays."""
-    axes = model.facts.axes
-    found = {
-        str(axis.value): size
-        for value in model.ir.graph.inputs
-        for axis, size in zip(value.shape or (), inputs[value.name or ""].shape, strict=True)
-        if isinstance(axis, ir.SymbolicDim)
-    }
-    return {axis: found[axis] for axis in axes if axis in found}
+    require_axes(model.facts, [given])
+    return {axis: given.get(axis, _BATCH_SIZE if axis.startswith("batch") else _SEQ_LEN) for axis in model.facts.axes}
 
 
 def _check_comparable(models: Mapping[Path, OnnxModel]) -> None:

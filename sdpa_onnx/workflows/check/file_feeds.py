@@ -3,6 +3,7 @@
 `feeds` draws the numbers themselves.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.check.integer_draws import integer_masks
 
-__all__ = ["named_axes", "with_hidden_rows"]
+__all__ = ["named_axes", "sizes_of", "with_hidden_rows"]
 
 Array = NDArray[np.generic]
 
@@ -38,6 +39,17 @@ def _named(size: int | ir.SymbolicDim, value: ir.Value, axis: int) -> int | str:
         return size
     text = str(size.value or "")
     return text if text.isidentifier() else f"{''.join(c if c.isalnum() else '_' for c in value.name or '')}_axis{axis}"
+
+
+def sizes_of(model: OnnxModel, arrays: Mapping[str, Array]) -> dict[str, int]:
+    """The sizes of named axes, from the shapes of given arrays."""
+    found = {
+        str(axis.value): size
+        for value in model.ir.graph.inputs
+        for axis, size in zip(value.shape or (), arrays[value.name or ""].shape, strict=True)
+        if isinstance(axis, ir.SymbolicDim)
+    }
+    return {axis: found[axis] for axis in model.facts.axes if axis in found}
 
 
 def with_hidden_rows(model: OnnxModel, feeds: Feeds, *, keep_first: bool = False) -> Feeds | None:

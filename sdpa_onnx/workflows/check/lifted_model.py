@@ -1,20 +1,22 @@
 """Every attention of a model with its place, from any exporter; one that could not be read has a reason.
 
-The metadata of files that we exported lists their attentions, in any form; in other files they are recognised.
+The metadata of files that we exported lists their attentions, in any form; in other files they are recognised. Where
+the nodes of our own file can be read and contradict its metadata, the nodes count, since they are what runs.
 Nothing is run: a wrong reading is found when the model is judged.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import Dtype, Layout
+from sdpa_onnx.core.attention.spec_contradictions import spec_contradictions
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.find import find_attentions
-from sdpa_onnx.graph.lift.found import FoundAttention
+from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
 from sdpa_onnx.graph.model import SITES_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite
@@ -30,6 +32,13 @@ _WORDS = {
     Form.ORT_MHA: "onnxruntime MultiHeadAttention",
     Form.ORT_GQA: "onnxruntime GroupQueryAttention",
 }
+# The operator that a file of each form has.
+_OPERATORS = {
+    Form.ATTENTION: "Attention",
+    Form.ORT_MHA: "MultiHeadAttention",
+    Form.ORT_GQA: "GroupQueryAttention",
+}
+_OPSET_KEY = "sdpa_onnx.opset"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +48,13 @@ class LiftedModel:
     Args:
         model: Computes what the given model computes; its sites are those of all attentions read.
         found: Every attention, in graph order; values belong to `model`.
+        contradictions: Where metadata and graph contradict each other, a sentence by the name of the attention,
+            "" for the file.
     """
 
     model: OnnxModel
     found: tuple[FoundAttention, ...]
+    contradictions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def read(self) -> tuple[GraphAttention, ...]:
@@ -66,21 +78,31 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
     noted = [one for site in _noted_sites(model) if (one := _by_note(site, values, dialect)) is not None]
     covered = {id(node) for one in noted if one.attention is not None for node in _region(one.attention)}
     rest = [one for one in findings.found if not _is_within(one, findings.model, covered)]
+    checked = [_checked(one, findings) for one in noted]
+    contradictions = {one.attention.name: text for one, text in checked if one.attention is not None and text}
+    noted = [one for one, _ in checked]
+    if text := _file_contradiction(model):
+        contradictions[""] = text
     places = {node.name: place for place, node in enumerate(findings.model.graph.all_nodes())}
     found = sorted([*noted, *rest], key=lambda one: places.get(one.node, len(places)))
     sites = tuple(one.attention.site for one in found if one.attention is not None)
-    return LiftedModel(model=replace(model, ir=findings.model, sites=sites), found=tuple(found))
+    return LiftedModel(
+        model=replace(model, ir=findings.model, sites=sites), found=tuple(found), contradictions=contradictions
+    )
 
 
 def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     """Return a model that can be judged at every attention that was read, and what was found.
 
-    A file that we exported keeps its graph and its sites; it is searched only where nothing in it can be judged.
+    A file that we exported keeps its graph and its sites, except where its nodes contradict its metadata.
     """
     is_ours = SITES_KEY in model.ir.metadata_props
-    if is_ours and (model.sites or model.source is not None):
-        return LiftedModel(model=model, found=())
+    keeps = is_ours and (bool(model.sites) or model.source is not None)
+    if keeps and model.path is None:
+        return LiftedModel(model=model, found=())  # exported in this process, so the metadata is right
     lifted = lift(model, keeps_outputs=True)
+    if keeps:
+        return lifted if any(lifted.contradictions) else replace(lifted, model=model, found=())
     return LiftedModel(model=model, found=lifted.found) if is_ours or not lifted.model.sites else lifted
 
 
@@ -136,6 +158,38 @@ def _by_note(site: AttentionSite, values: Mapping[str, ir.Value], dialect: str) 
         mask_rule=site.mask_rule,
     )
     return FoundAttention(dialect=dialect, node=producer.name or site.name, attention=attention)
+
+
+def _checked(noted: FoundAttention, findings: FoundAttentions) -> tuple[FoundAttention, str]:
+    """An attention of the metadata, and ""; where its nodes contradict it, the attention as read, and a sentence."""
+    attention = noted.attention
+    if attention is None:
+        return noted, ""
+    region = {id(node) for node in _region(attention)}
+    readings = [one for one in findings.found if _is_within(one, findings.model, region)]
+    if len(readings) != 1 or readings[0].attention is None:
+        return noted, ""
+    wrong = "; ".join(spec_contradictions(attention.spec, readings[0].attention.spec))
+    if not wrong:
+        return noted, ""
+    text = f"The metadata contradicts the nodes of '{attention.name}': {wrong}."
+    read = replace(readings[0].attention, name=attention.name)
+    return replace(readings[0], attention=read, warnings=(*readings[0].warnings, text)), text
+
+
+def _file_contradiction(model: OnnxModel) -> str:
+    """Where form or opset in the metadata contradict the file, a sentence; "" if they do not."""
+    notes, types = model.ir.metadata_props, {node.op_type for node in model.ir.graph.all_nodes()}
+    found: list[str] = []
+    operator = _OPERATORS.get(model.facts.form)
+    if FORM_KEY in notes and operator is not None and operator not in types:
+        found.append(f"form {model.facts.form} in the metadata, no {operator} in the nodes")
+    if FORM_KEY in notes and model.facts.form is Form.DECOMPOSED and "Softmax" not in types:
+        found.append(f"form {model.facts.form} in the metadata, no Softmax in the nodes")
+    opset = notes.get(_OPSET_KEY, str(model.opset))
+    if opset != str(model.opset):
+        found.append(f"opset {opset} in the metadata, {model.opset} in the file")
+    return f"The metadata contradicts the file: {'; '.join(found)}." if found else ""
 
 
 def _cache(

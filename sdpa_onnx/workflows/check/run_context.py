@@ -96,6 +96,7 @@ class RunContext:
             subject=subject,
             site=site,
             sizes=sizes,
+            axes=dict(self.check.sizes),
             dtype=self.model.facts.dtype.value,
             precision=self.ran.precision,
             diagnosis=reason if blind else agreement.diagnosis,

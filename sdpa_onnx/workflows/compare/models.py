@@ -42,8 +42,8 @@ class CompareOptions:
 
     Args:
         runtimes: Names of available runtimes.
-        sizes: Size sets to time at; unnamed axes get default sizes; () = one set of default sizes.
-        check: Sizes to judge at, threads, seed and given inputs.
+        sizes: Size sets to judge and time at; unnamed axes get default sizes; () = one set of default sizes.
+        check: Sizes of axes in every size set, threads, seed and given inputs.
         plan: How much to time; its margin is that of the limits.
         limits: Limits of the gates, and which gates are skipped.
         pythons: Interpreters of BASE and of HEAD; None = ours.
@@ -59,6 +59,11 @@ class CompareOptions:
     pythons: tuple[Path | None, Path | None] = (None, None)
     patience_seconds: float | None = PATIENCE_SECONDS
     on_progress: Callable[[str], None] | None = None
+
+    @property
+    def checks(self) -> tuple[CheckOptions, ...]:
+        """What to judge at each size set; with given inputs, there is one."""
+        return tuple(replace(self.check, sizes={**self.check.sizes, **sizes}) for sizes in self.sizes or [{}])
 
     def at(self, step: str) -> None:
         """Report the current step."""
@@ -105,7 +110,7 @@ def compare_models(base: Path, head: Path, options: CompareOptions) -> list[Gate
                 judge_both(
                     models,
                     runtime,
-                    options.check,
+                    options.checks,
                     target=head.name,
                     pythons=options.pythons,
                     patience_seconds=options.patience_seconds,

@@ -11,9 +11,11 @@ import msgspec
 
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, Subject, TimingRecord
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.check.long_sizes import reach_in_words, sizes_in_words
 from sdpa_onnx.workflows.verify.inspect_file import what_runs
 
 __all__ = [
@@ -23,10 +25,13 @@ __all__ = [
     "aligned",
     "aligned_timing",
     "by_sizes",
+    "compared_at",
     "graph_facts",
+    "is_bad",
     "not_compared",
     "refused_alike",
     "require_comparable",
+    "with_sizes",
 ]
 
 # Subject of a judgement, and its name.
@@ -81,6 +86,39 @@ def not_compared(gate: Gate, runtime: str, target: str, reason: str) -> GateReco
         runtime=runtime,
         evidence=reason,
     )
+
+
+def compared_at(
+    runtime: str, target: str, sizes: Sequence[Mapping[str, int]], longest: int, untested: tuple[int, ...]
+) -> GateRecord:
+    """A row that passes, with the sizes at which the outputs of both were compared.
+
+    Args:
+        runtime: Name of the runtime.
+        target: Name of the model.
+        sizes: Size sets.
+        longest: The longest length among them.
+        untested: Compared numbers of both that it does not go beyond.
+    """
+    sets = tuple(sizes_in_words(one) for one in sizes if one)
+    at = f" at {'; '.join(sets)}" if sets else ""
+    text = f"Outputs were compared{at}. {reach_in_words(longest, untested)}".rstrip()
+    row = not_compared(Gate.AGREEMENT, runtime, target, text)
+    return msgspec.structs.replace(row, word=GateVerdict.SAME, compared_at=sets, longest=longest, untested=untested)
+
+
+def with_sizes(record: Record, changes: str = "") -> Record:
+    """The judgement; of an output that differs, with the sizes, and with the difference of the specs as the cause."""
+    if not isinstance(record, AgreementRecord) or not is_bad(record):
+        return record
+    at = f"At {sizes_in_words(record.axes)}:" if record.axes else ""
+    parts = (changes, at, record.diagnosis or record.reason)
+    return msgspec.structs.replace(record, diagnosis=" ".join(filter(None, parts)))
+
+
+def is_bad(record: Record) -> bool:
+    """Whether a judgement is suspicious or wrong."""
+    return isinstance(record, AgreementRecord) and record.verdict in (Verdict.SUSPICIOUS, Verdict.WRONG)
 
 
 def by_sizes(records: Sequence[Record]) -> list[Record]:

@@ -4,8 +4,7 @@ Returns arrays and judges nothing: `proof` does.
 """
 
 import contextlib
-import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,36 +12,28 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.axis_limits import broken_limit
-from sdpa_onnx.core.attention.axis_links import find_links
 from sdpa_onnx.core.attention.inputs import LADDER
 from sdpa_onnx.errors import ModelError, RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.files.large import is_large
-from sdpa_onnx.graph.lower.by_length import branch_lengths
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.nodes_apart import nodes_apart
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
-from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, draw_feeds, ladder
-from sdpa_onnx.workflows.check.file_feeds import with_hidden_rows
-from sdpa_onnx.workflows.check.mask_inputs import drawn_as_masks, mask_only_axes
+from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds, ladder
+from sdpa_onnx.workflows.check.file_feeds import sizes_of, with_hidden_rows
+from sdpa_onnx.workflows.check.mask_inputs import drawn_as_masks
+from sdpa_onnx.workflows.convert.paired_sizes import PairedSizes
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.locate.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.locate.reference_nodes import NoReference, rounded
-from sdpa_onnx.workflows.verify.axis_links import axis_links, follow, size_sets
-from sdpa_onnx.workflows.verify.baked_settings import likely_sizes
 
-__all__ = ["HIDDEN_ROWS", "PairRun", "PairedModels", "RunEffort", "edge_sets", "has_branches", "long_sets"]
+__all__ = ["HIDDEN_ROWS", "PairRun", "PairedModels", "RunEffort"]
 
 Array = NDArray[np.generic]
 
 # Runtimes for a source that its own runtime refuses, in this order.
 _OTHER_RUNTIMES = ("ort-cpu", "onnx-reference")
-# It refuses sizes that do not match each other.
-_STRICT_RUNTIME = "ort-cpu"
 HIDDEN_ROWS = "hidden rows"
-_CANDIDATES, _RAGGED = 8, 2
-# Ragged, longer than the largest block of queries, and above the key length from which blocks are larger.
-_LONG = (331, 577)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +44,19 @@ class RunEffort:
         count: Number of size sets.
         spreads: Logit spreads at the largest size set.
         rows_may_be_empty: Whether a mask is fed that hides every key of a query; else the first key stays visible.
+        requested: Sizes of some axes at which the caller wants a run, one size set each; the other axes are chosen.
+        inputs: Given arrays by input name: the only run.
+        least: A length that is tried in any case if a run can afford it; 0 = none.
+        alone: Whether each kind of attention of the result is also run by itself.
     """
 
     count: int = 4
     spreads: Sequence[float] = LADDER
     rows_may_be_empty: bool = True
+    requested: Sequence[Mapping[str, int]] = ()
+    inputs: Feeds | None = None
+    least: int = 0
+    alone: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +151,7 @@ class PairedModels:
         """Every step with the values of the source; the session is closed, so that no two hold a large model."""
         with contextlib.ExitStack() as stack:
             at_source, session = self._open_source(stack, given)
-            chosen = self._sizes(at_source, session)
+            chosen = [{}] if self.effort.inputs is not None else self._sizes(at_source, session)
             runs: list[_SourceRun] = []
             for number, sizes in enumerate(chosen):
                 for step in self._steps(session, sizes, is_last=number == len(chosen) - 1):
@@ -195,47 +194,15 @@ class PairedModels:
             return error
 
     def _sizes(self, at_source: Runtime, session: Session) -> list[dict[str, int]]:
-        """Size sets at which the source runs: untraced ones first, else the sizes that are fixed in the graph."""
-        axes, batches, traced = self.source.facts.axes, self.source.facts.batch_axes, self.source.facts.traced
-        if not axes:
-            return [{}]
-
         limits = self.source.facts.limits
-
-        def runs(sizes: Mapping[str, int]) -> bool:
-            return broken_limit(limits, sizes) is None and self._runs_at(session, sizes)
-
-        if at_source.name == _STRICT_RUNTIME:
-            known = {axis: (traced or {}).get(axis) for axis in axes}
-            links = find_links(known, batches=batches, runs=runs, limits=limits)
-        else:
-            links = axis_links(self.source, at_source, traced=traced, seed=self.seed)
-        heads = [axis for axis in axes if axis not in links]
-        sets = size_sets(heads, count=_CANDIDATES, batches=batches, limits=limits)
-        # If few sets run, prefer the one of a usual ragged length, then one sample of one query.
-        planned = (follow(links, sizes) for sizes in [sets[_RAGGED], *sets[:_RAGGED], *sets[_RAGGED + 1 :]])
-        found = list(itertools.islice(filter(runs, planned), self.effort.count))
-        if has_branches(self.result):
-            # Only long inputs reach all blocks and branches; a source that rejects such inputs has none.
-            found += filter(runs, (follow(links, long) for long in long_sets(heads, batches)))
-        edges = filter(runs, (follow(links, edge) for edge in edge_sets(self.result, heads, batches)))
-        masks = mask_only_axes(self.source)
-        if masks and not found:  # an axis that broadcasts in a mask has length 1, unlike every other axis
-            ones = ({**follow(links, sizes), **dict.fromkeys(masks, 1)} for sizes in sets)
-            found = list(itertools.islice(filter(runs, ones), self.effort.count))
-        elif masks:
-            found += filter(runs, [{**found[0], axis: 1} for axis in masks])
-        if found:
-            # The last set runs with every spread and with hidden rows, so it must not be small.
-            return [*edges, *sorted(found, key=lambda sizes: sum(sizes.values()))]
-        guesses = ({axis: 2 if axis in batches else number for axis in axes} for number in likely_sizes(self.source))
-        guessed = next(filter(runs, itertools.chain([dict(traced)] if traced else [], guesses)), None)
-        if guessed is None:
-            raise ModelError(
-                f"No sizes were found at which the source runs on {at_source.name}.",
-                hint="Its axes may be fixed: run `inspect` on it.",
-            )
-        return [guessed]
+        choice = PairedSizes(
+            source=self.source,
+            result=self.result,
+            at_source=at_source,
+            runs=lambda sizes: broken_limit(limits, sizes) is None and self._runs_at(session, sizes),
+            seed=self.seed,
+        )
+        return choice.choose(count=self.effort.count, requested=self.effort.requested, least=self.effort.least)
 
     def _runs_at(self, session: Session, sizes: Mapping[str, int]) -> bool:
         # Without its sites: for a bare attention the inputs would be drawn with equal lengths.
@@ -248,6 +215,11 @@ class PairedModels:
         return True
 
     def _steps(self, session: Session, sizes: dict[str, int], *, is_last: bool) -> Iterator[InputStep]:
+        given = self.effort.inputs
+        if given is not None:
+            check = CheckOptions(sizes=sizes_of(self.source, given), seed=self.seed, threads=self.threads, inputs=given)
+            yield InputStep(word=GIVEN, spread=-1.0, check=check, feeds=given)
+            return
         check = CheckOptions(
             sizes=sizes, spreads=self.effort.spreads if is_last else (1.0,), seed=self.seed, threads=self.threads
         )
@@ -294,26 +266,6 @@ class PairedModels:
                 return NoReference(str(error).rstrip("."))
 
         return run_alone
-
-
-def has_branches(model: OnnxModel) -> bool:
-    """Whether a graph has loops or branches that only some lengths reach."""
-    return any(node.op_type in ("Loop", "If", "Scan") for node in model.ir.graph)
-
-
-def long_sets(heads: Sequence[str], batches: Collection[str]) -> list[dict[str, int]]:
-    """Size sets of two samples in which every length axis has each long length once."""
-    lengths = [axis for axis in heads if axis not in batches]
-    return [
-        {axis: 2 if axis in batches else _LONG[(number + lengths.index(axis)) % len(_LONG)] for axis in heads}
-        for number in range(len(_LONG))
-    ]
-
-
-def edge_sets(model: OnnxModel, heads: Sequence[str], batches: Collection[str]) -> list[dict[str, int]]:
-    """One sample at both sides of each branch length: the longest short input, and the shortest long input."""
-    lengths = [at + beyond for at in branch_lengths(model.ir) for beyond in (0, 1) if at]
-    return [{axis: 1 if axis in batches else length for axis in heads} for length in lengths]
 
 
 def _by_size(steps: Sequence[InputStep]) -> list[list[int]]:

@@ -57,6 +57,8 @@ class _ProofReply(msgspec.Struct, frozen=True, kw_only=True):
     sizes_tried: int = 0
     notes: tuple[str, ...] = ()
     sizes: tuple[dict[str, int], ...] = ()
+    longest: int = 0
+    untested: tuple[int, ...] = ()
 
 
 def prove_apart(
@@ -112,6 +114,8 @@ def prove_apart(
         sizes_tried=found.sizes_tried,
         notes=found.notes,
         sizes=found.sizes,
+        longest=found.longest,
+        untested=found.untested,
     )
 
 
@@ -148,6 +152,8 @@ def _answer(request: _ProofRequest) -> _ProofReply:
         sizes_tried=proof.sizes_tried,
         notes=(*proof.notes, *([_few_note(source, proof)] if large else [])),
         sizes=tuple(dict(sizes) for sizes in proof.sizes),
+        longest=proof.longest,
+        untested=proof.untested,
     )
 
 

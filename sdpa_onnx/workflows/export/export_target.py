@@ -24,7 +24,7 @@ from sdpa_onnx.graph.model_facts import FORM_KEY, LIMITS_KEY
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.convert.convert_model import convert_model
-from sdpa_onnx.workflows.convert.paired_runs import edge_sets, has_branches, long_sets
+from sdpa_onnx.workflows.convert.paired_sizes import edge_sets, has_branches, long_sets
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 from sdpa_onnx.workflows.verify.axis_links import follow, size_sets
 from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
@@ -229,12 +229,14 @@ def _record(model: OnnxModel, target: str, proof: AxesProof, seconds: float, pat
         opset=model.opset,
         outcome=proof.outcome,
         reason=proof.reason,
-        warnings=proof.refusals,
+        warnings=(*proof.refusals, *proof.doubts),
         dynamic_axes=proof.dynamic_axes,
         limits=proof.limits,
         baked=proof.baked,
         settings=proof.settings,
         sizes_tried=proof.sizes_tried,
+        longest=proof.longest,
+        untested=proof.untested,
         nodes=model.node_counts(),
         seconds=seconds,
         model=path,

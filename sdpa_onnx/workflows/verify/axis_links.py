@@ -26,6 +26,7 @@ __all__ = [
     "first_that_runs",
     "follow",
     "require_allowed",
+    "require_axes",
     "running",
     "size_sets",
 ]
@@ -164,6 +165,17 @@ def complete_sizes(facts: ModelFacts, links: Mapping[str, str], given: Mapping[s
             hint="Give both the same size, or only one of them.",
         )
     return sizes
+
+
+def require_axes(facts: ModelFacts, requested: Sequence[Mapping[str, int]]) -> None:
+    """Refuse a requested size that names no axis.
+
+    Raises:
+        PlanError: If there is one.
+    """
+    unknown = [axis for sizes in requested for axis in sizes if axis not in facts.axes]
+    if unknown:
+        raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(facts.axes) or 'none'}.")
 
 
 def require_allowed(limits: Sequence[AxisLimit], sizes: Mapping[str, int], given: Mapping[str, int]) -> None:

@@ -16,12 +16,20 @@ from sdpa_onnx.core.attention.axis_limits import AxisLimit, broken_limit, edge_s
 from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, BakedSetting, Outcome, outcome_of_error
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.workflows.check.long_sizes import (
+    known_lengths,
+    long_runs,
+    longest_of,
+    reach_in_words,
+    sizes_in_words,
+    untested,
+)
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.verify.axis_links import SETS, axis_links, first_that_runs, follow, size_sets
 from sdpa_onnx.workflows.verify.baked_settings import baked_settings, likely_sizes
 from sdpa_onnx.workflows.verify.fixed_number import fixed_number
 from sdpa_onnx.workflows.verify.found_limits import LONGEST_EDGE, limits_of_file, limits_of_module
-from sdpa_onnx.workflows.verify.size_walk import SizeFailure, SizeTrial, SizeWalk, is_meaningful, sizes_in_words
+from sdpa_onnx.workflows.verify.size_walk import SizeFailure, SizeTrial, SizeWalk, is_meaningful
 
 __all__ = ["AxesProof", "prove_axes"]
 
@@ -48,6 +56,8 @@ class AxesProof:
         died: Where the runtime crashed or did not answer, which ended the proof; "" if it did not.
         ended: FAILED if it crashed, TIMED_OUT if it did not answer in time; OK otherwise.
         sizes_tried: Size sets that were run.
+        longest: The longest length among them; 0 where no length may change.
+        untested: Windows and compared numbers that no length tried goes beyond.
         records: The judgements at these sizes.
     """
 
@@ -61,6 +71,8 @@ class AxesProof:
     died: str = ""
     ended: Outcome = Outcome.OK
     sizes_tried: int
+    longest: int = 0
+    untested: tuple[int, ...] = ()
     records: tuple[AgreementRecord, ...] = ()
 
     @property
@@ -69,6 +81,11 @@ class AxesProof:
         if self.baked or self.settings or self.failure:
             return Outcome.DISAGREES
         return self.ended
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """What was not reached, one sentence; nothing if every known number was."""
+        return (reach_in_words(self.longest, self.untested),) if self.untested else ()
 
     @property
     def reason(self) -> str:
@@ -117,6 +134,9 @@ def prove_axes(
         limits = _walked(trial, walk, heads, count) if axes else ()
     except ProcessDiedError as error:
         walk.died, walk.ended = f"The search for the limits ended: {error}", outcome_of_error(error)
+    if not walk.failures and not walk.died and not is_enough():
+        _go_beyond(trial, walk, heads, limits)
+    longest = longest_of(walk.tried, model.facts.batch_axes)
     proof = AxesProof(
         dynamic_axes=axes,
         limits=limits,
@@ -125,6 +145,8 @@ def prove_axes(
         died=walk.died,
         ended=walk.ended,
         sizes_tried=len(walk.tried),
+        longest=longest,
+        untested=untested(known_lengths([model]), longest),
         records=tuple(walk.records),
     )
     if not walk.failures:
@@ -177,6 +199,24 @@ def _empty_caches(
         if len(walk.failures) > known and walk.failures[-1][1].is_refusal:
             _, failure = walk.failures.pop()
             yield AxisLimit(size=axis, smallest=1, source=f"the file does not run at {axis} 0: {failure.evidence}")
+
+
+def _go_beyond(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str], limits: Sequence[AxisLimit]) -> None:
+    """Run beyond every window and compared number; a length that graph or module refuse is a limit, no fault."""
+
+    def runs(sizes: dict[str, int]) -> bool:
+        followed = follow(trial.links, sizes)
+        is_allowed = broken_limit(limits, followed) is None
+        return is_allowed and first_that_runs(trial.model, trial.runtime, [followed], seed=trial.seed) is not None
+
+    batches = trial.model.facts.batch_axes
+    try:
+        planned = long_runs([trial.model], heads, batches=batches, tried=walk.tried, runs=runs)
+    except ProcessDiedError as error:
+        walk.ended = outcome_of_error(error)
+        walk.died = f"Beyond {longest_of(walk.tried, batches)}: {error}"
+        return
+    walk.go(trial, planned)
 
 
 def _found_limits(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str]) -> tuple[AxisLimit, ...]:

@@ -75,7 +75,7 @@ def try_axes(
             )
     except ModelError as error:
         return AxesTrial(records=list(records), says=f"Axes were not tried: {error}")
-    doubt = (f"On {runtime}: {proof.failure}",) if proof.failure else ()
+    doubt = (*((f"On {runtime}: {proof.failure}",) if proof.failure else ()), *proof.doubts)
     changed = [
         msgspec.structs.replace(
             record,
@@ -92,7 +92,8 @@ def try_axes(
 def _says(proof: AxesProof, runtime: str, *, is_judged: bool) -> str:
     if not proof.dynamic_axes:
         return "No axis is declared dynamic, so none was tried."
-    where = f"at {proof.sizes_tried} size{'s' if proof.sizes_tried > 1 else ''} on {runtime}"
+    to = f" (lengths to {proof.longest})" if proof.longest else ""
+    where = f"at {proof.sizes_tried} size{'s' if proof.sizes_tried > 1 else ''}{to} on {runtime}"
     if proof.reason:
         return f"Not proved {where}: {proof.reason}"
     verdict = "Every attention is right" if is_judged else "It runs (nothing in it could be judged)"

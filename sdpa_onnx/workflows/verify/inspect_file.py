@@ -32,7 +32,11 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
     """
     lifted = lift(model)
     require_attention(lifted, target)
-    return attention_records(model, lifted, target=target)
+    first, *others = attention_records(model, lifted, target=target)
+    of_file = lifted.contradictions.get("")
+    if of_file is not None:
+        first = msgspec.structs.replace(first, warnings=(*first.warnings, of_file))
+    return [first, *others]
 
 
 def attention_records(model: OnnxModel, lifted: LiftedModel, *, target: str) -> list[AttentionRecord]:

@@ -15,12 +15,13 @@ from sdpa_onnx.runtimes.ort_errors import failing_node
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.integer_draws import IllegalSizesError
 from sdpa_onnx.workflows.check.legal_sizes import nearest_legal
+from sdpa_onnx.workflows.check.long_sizes import sizes_in_words
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.verify.axis_links import follow
 from sdpa_onnx.workflows.verify.found_limits import module_refusal
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
-__all__ = ["SizeFailure", "SizeTrial", "SizeWalk", "is_meaningful", "sizes_in_words"]
+__all__ = ["SizeFailure", "SizeTrial", "SizeWalk", "is_meaningful"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,3 @@ class SizeWalk:
 def is_meaningful(sizes: Mapping[str, int], batches: Collection[str]) -> bool:
     """Whether a right result proves anything: with one key the softmax is 1 whatever the scores are."""
     return all(size > 1 for axis, size in sizes.items() if not axis.startswith("batch") and axis not in batches)
-
-
-def sizes_in_words(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{axis} {size}" for axis, size in sizes.items())

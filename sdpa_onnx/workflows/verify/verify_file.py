@@ -7,7 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit, fit_sizes
-from sdpa_onnx.core.records.records import ExportRecord, Outcome, Record, outcome_of_error
+from sdpa_onnx.core.records.records import (
+    AgreementRecord,
+    ExportRecord,
+    Outcome,
+    Record,
+    Subject,
+    Verdict,
+    outcome_of_error,
+)
 from sdpa_onnx.errors import ModelError, PlanError, RuntimeUnavailableError, SdpaOnnxError, SessionError
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.graph.model_facts import TRACED_KEY
@@ -20,7 +28,7 @@ from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, failed_record
 from sdpa_onnx.workflows.isolate.fenced_runtime import FencedRuntime
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
 from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
-from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, require_allowed
+from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, require_allowed, require_axes
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes
 from sdpa_onnx.workflows.verify.found_limits import module_refusal
 from sdpa_onnx.workflows.verify.inspect_file import scale_doubts
@@ -30,7 +38,7 @@ from sdpa_onnx.workflows.verify.session_state import check_state, state_behind
 from sdpa_onnx.workflows.verify.site_probes import probe_sites, sites_alone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
-__all__ = ["VerifyExtras", "load_against", "verify_file"]
+__all__ = ["VerifyExtras", "contradiction_records", "load_against", "verify_file"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +50,13 @@ class VerifyExtras:
         prove: Also plant every fault, to show that the check would notice.
         patience_seconds: Run each runtime in a process of its own, and stop it after
             this long without an answer; None = in this process, without a limit.
+        axes: Also prove the axes.
     """
 
     keep: Callable[[str, str, Arrays], None] | None = None
     prove: bool = False
     patience_seconds: float | None = None
+    axes: bool = True
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Runtime]:
@@ -111,6 +121,7 @@ def verify_file(
     extras = extras or VerifyExtras()
     lifted = with_lifted_sites(model)
     model = lifted.model
+    yield from contradiction_records(lifted, runtimes[0], target)
     if not model.sites and model.source is None:
         require_attention(lifted, target)
         yield from _without_attention(lifted, runtimes, target, check, extras)
@@ -146,7 +157,7 @@ def _on_runtime(
 ) -> Iterator[Record]:
     """Judge a model on one runtime, at sizes inside the limits that its axes have; the record of the axes is last."""
     axes: ExportRecord | None = None
-    if check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
+    if extras.axes and check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
         # First, for its limits: at other sizes nothing can be judged.
         axes = _axes_record(model, runtime, target, check.seed)
         check = replace(check, sizes=_allowed(axes.limits, check.sizes, given))
@@ -166,6 +177,25 @@ def _allowed(limits: Sequence[AxisLimit], sizes: Mapping[str, int], given: Mappi
     found = fit_sizes(limits, sizes, keep=given)
     require_allowed(limits, found, given)
     return found
+
+
+def contradiction_records(lifted: LiftedModel, runtime: str, target: str) -> Iterator[AgreementRecord]:
+    """A record that fails for each contradiction between the metadata of a file and its nodes."""
+    for site, text in lifted.contradictions.items():
+        yield AgreementRecord(
+            target=target,
+            case=target,
+            form=lifted.model.facts.form.value,
+            opset=lifted.model.opset,
+            runtime=runtime,
+            outcome=Outcome.DISAGREES,
+            reason=text,
+            subject=Subject.READING,
+            site=site or "metadata",
+            dtype=lifted.model.facts.dtype.value,
+            verdict=Verdict.WRONG,
+            diagnosis=text,
+        )
 
 
 def _judged(
@@ -219,10 +249,7 @@ def _without_attention(
 
 def _sizes(model: OnnxModel, check: CheckOptions, runtimes: Sequence[str], extras: VerifyExtras) -> dict[str, int]:
     """The sizes that the caller fixes and a choice for the other axes; linked axes are equally long."""
-    axes = model.facts.axes
-    unknown = [axis for axis in check.sizes if axis not in axes]
-    if unknown:
-        raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(axes) or 'none'}.")
+    require_axes(model.facts, [check.sizes])
     able = [name for name in runtimes if not isinstance(FencedRuntime(get_runtime(name)).supports(model), Unsupported)]
     links: dict[str, str] = {}
     for name in able if check.inputs is None else ():
@@ -266,6 +293,7 @@ def _axes_record(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> 
         reason=proof.reason,
         warnings=(
             *(proof.refusals if model.source is not None else scale_doubts(model)),
+            *proof.doubts,
             *unknown_integers(model.ir),
         ),
         dynamic_axes=proof.dynamic_axes,
@@ -273,6 +301,8 @@ def _axes_record(model: OnnxModel, runtime: Runtime, target: str, seed: int) -> 
         baked=proof.baked,
         settings=proof.settings,
         sizes_tried=proof.sizes_tried,
+        longest=proof.longest,
+        untested=proof.untested,
         nodes=model.node_counts(),
         model=target,
     )

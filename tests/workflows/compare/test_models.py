@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -17,6 +16,7 @@ from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.workflows.compare import judge as compare_judge
 from sdpa_onnx.workflows.compare.models import CompareOptions, compare_models
 from sdpa_onnx.workflows.compare.sides import aligned, aligned_timing, by_sizes, not_compared, refused_alike
+from sdpa_onnx.workflows.convert.proof import ConversionProof
 from tests.graph.models import SPECS, bare
 from tests.runtimes.worker.environments import NUMPY, environment
 
@@ -169,7 +169,7 @@ def test_a_planted_fault_fails(folder: Path) -> None:
 def test_a_changed_scale_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict) -> None:
     """The first sentence for an output that differs; a row that passes if none does."""
     end = AgreementRecord(subject=Subject.OUTPUT, site="Y", verdict=Verdict.OK)
-    proof = SimpleNamespace(
+    proof = ConversionProof(
         source=(end,), records=(msgspec.structs.replace(end, verdict=verdict, diagnosis="The error is 0.1."),)
     )
     monkeypatch.setattr(compare_judge, "verify_file", lambda *_, **__: [])

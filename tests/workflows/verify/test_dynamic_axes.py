@@ -1,5 +1,7 @@
 """Axes are proved by running; one that was baked is named with the evidence."""
 
+import itertools
+
 import onnx
 import pytest
 
@@ -53,7 +55,7 @@ def test_right_model_is_proved_at_eight_sizes(name: str, request: pytest.Fixture
 def test_ends_when_it_is_enough(bare_model: OnnxModel) -> None:
     """The first size set is always run; no other is begun once the caller has enough."""
     assert _proof(bare_model, is_enough=lambda: True).sizes_tried == 1
-    asked = iter([False, True])
+    asked = itertools.chain([False], itertools.repeat(True))
     assert _proof(bare_model, is_enough=lambda: next(asked)).sizes_tried == 2
 
 
