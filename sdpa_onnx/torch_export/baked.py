@@ -98,13 +98,15 @@ def record_baked_sizes() -> Iterator[BakedSizes]:
     """Hear every specialisation that torch.export makes while the context is open.
 
     Twin to look at when torch changes: `ShapeEnv._set_replacement` (a size became a number or an expression),
-    `SymNode.guard_float` (a number made of sizes became a constant) and `ShapeEnv._log_guard` (a condition).
+    `SymNode.guard_float` and `guard_int` (a number made of sizes became a constant), and `ShapeEnv._log_guard` (a
+    condition).
     """
     heard = BakedSizes()
     with contextlib.ExitStack() as stack:
         for owner, name, wrap in (
             (ShapeEnv, "_set_replacement", _hear_sizes),
             (SymNode, "guard_float", _hear_numbers),
+            (SymNode, "guard_int", _hear_integers),
             (ShapeEnv, "_log_guard", _hear_guards),
         ):
             original = getattr(owner, name, None)
@@ -133,6 +135,20 @@ def _hear_numbers(original: Callable[..., object], heard: BakedSizes) -> Callabl
         return original(number, *rest, **named)
 
     return guard_float
+
+
+def _hear_integers(original: Callable[..., object], heard: BakedSizes) -> Callable[..., object]:
+    def guard_int(number: SymNode, *rest: object, **named: object) -> object:
+        # `int(x.shape[0] / 4)` is a constant from here on; its size becomes one only where the constant meets it.
+        symbols = getattr(number.expr, "free_symbols", ())
+        if symbols:
+            where = innermost_user_line(traceback.extract_stack())
+            sources = getattr(number.shape_env, "var_to_sources", {})
+            for source in (source for symbol in symbols for source in sources.get(symbol, [])):
+                heard.lines.setdefault(str(source.name), where)
+        return original(number, *rest, **named)
+
+    return guard_int
 
 
 def _hear_guards(original: Callable[..., object], heard: BakedSizes) -> Callable[..., object]:

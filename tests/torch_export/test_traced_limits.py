@@ -121,6 +121,24 @@ def test_relation_of_two_axes() -> None:
     assert limit.source.endswith("; torch.export states an axis of 32 - x_seq_len")
 
 
+class _IntegerOfSizes(nn.Module):
+    """Puts windows of an image together again; the number of images is computed by a float."""
+
+    def forward(self, image: Tensor) -> Tensor:
+        cut = image.view(-1, 4, 4)
+        images = int(cut.shape[0] / 2)
+        mixed = nn.functional.scaled_dot_product_attention(cut, cut, cut)
+        return mixed.view(images, 8, 4)
+
+
+def test_the_line_that_makes_a_size_a_number() -> None:
+    """It is named, and not a later one where that number meets the size."""
+    with pytest.raises(
+        ExportError, match=r"axis 0 of 'image' is fixed to 3 by .*`images = int\(cut\.shape\[0\] / 2\)`"
+    ):
+        export_module(_IntegerOfSizes().eval(), (torch.randn(3, 8, 4),), opset=18, dynamic_axes={"image": (0,)})
+
+
 class _Complex(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         turned = torch.view_as_complex(x.unflatten(2, (-1, 2)))

@@ -239,13 +239,15 @@ def _found_limits(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str]) -> tup
     if start is not None:
         begin = {axis: start[axis] for axis in heads}
         found = limits_of_file(model, trial.runtime, begin, refusals, links=trial.links, seed=trial.seed)
-        walk.failures = [] if found else walk.failures
+        if found:
+            walk.tried, walk.failures = walk.right(), []
     return found
 
 
 def _tested(limit: AxisLimit, right: Sequence[Mapping[str, int]]) -> AxisLimit:
     """The limit with its smallest and largest values that ran and were right."""
-    values = sorted({read_expression(limit.size).at(sizes) for sizes in right if {*limit.names} <= {*sizes}})
+    inside = (sizes for sizes in right if {*limit.names} <= {*sizes} and limit.allows(sizes))
+    values = sorted({read_expression(limit.size).at(sizes) for sizes in inside})
     return replace(limit, tested=tuple(dict.fromkeys((*values[:1], *values[-1:]))))
 
 

@@ -120,7 +120,9 @@ def _proof(model: OnnxModel, traced: Mapping[str, int] | None = None, **options:
     return prove_axes(model, traced=traced, **chosen)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limit", _MODULES)
+@pytest.mark.parametrize(
+    "limit", [pytest.param(limit, marks=pytest.mark.slow if limit != "x_seq_len <= 32" else ()) for limit in _MODULES]
+)
 def test_stated_limits_are_obeyed_and_tested(limit: str) -> None:
     """Every size that is run is inside, the edges are run, and the export is right."""
     model = _exported(_MODULES[limit])
@@ -131,7 +133,14 @@ def test_stated_limits_are_obeyed_and_tested(limit: str) -> None:
     assert found.tested == _EDGES[limit]
 
 
-@pytest.mark.parametrize("limit", ["batch_size = 4*n", "memory_seq_len = 16*n + 2", "x_seq_len <= 40 by a table"])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param("batch_size = 4*n", marks=pytest.mark.slow),
+        "memory_seq_len = 16*n + 2",
+        pytest.param("x_seq_len <= 40 by a table", marks=pytest.mark.slow),
+    ],
+)
 def test_a_size_that_the_module_refuses_is_no_fault(limit: str) -> None:
     """Of a file without notes, the limits are found by running the module, and its error is their source."""
     model = _exported(_MODULES[limit])
@@ -144,7 +153,14 @@ def test_a_size_that_the_module_refuses_is_no_fault(limit: str) -> None:
     assert found.tested
 
 
-@pytest.mark.parametrize("limit", ["batch_size = 4*n", "memory_seq_len = 16*n + 2", "x_seq_len <= 40 by a table"])
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "batch_size = 4*n",
+        pytest.param("memory_seq_len = 16*n + 2", marks=pytest.mark.slow),
+        pytest.param("x_seq_len <= 40 by a table", marks=pytest.mark.slow),
+    ],
+)
 def test_limits_of_a_file_without_its_module(limit: str) -> None:
     """What every runtime refuses is a limit of the file and no fixed axis."""
     model = _exported(_MODULES[limit])
@@ -258,6 +274,7 @@ def test_an_empty_cache_is_run() -> None:
     assert {record.outcome for record in proof.records} == {Outcome.OK}
 
 
+@pytest.mark.slow
 def test_a_cache_that_must_not_be_empty() -> None:
     """A module that refuses an empty cache is no fault, and the record says what it raises."""
     module = _Cached(may_be_empty=False).eval()
