@@ -182,10 +182,31 @@ class _Judgements:
             for record, reading in zip(own, readings, strict=True)
             if record.outcome is not Outcome.OK and (reading is None or reading.outcome is Outcome.OK)
         ]
+        if wrong and not self.source.is_bare_attention and run.at_source == self.runtime.name:
+            rewritten = self._rewritten(self.source, run)
+            wrong = [record for record in wrong if record.site not in rewritten]
         self.own += wrong
-        self.records += judge_sites(self._checked(run, self.result), tapped, run.step.spread, self.expectations)
+        self.records += self._result_sites(run, tapped)
         self._keep_outputs(run, is_source_right=not wrong)
         self._note(run)
+
+    def _result_sites(self, run: PairRun, tapped: Feeds) -> list[AgreementRecord]:
+        """The judgements of the result's attentions; where the taps change what runs, the outputs alone decide."""
+        found = list(judge_sites(self._checked(run, self.result), tapped, run.step.spread, self.expectations))
+        if self.result.is_bare_attention or all(record.outcome is Outcome.OK for record in found):
+            return found
+        rewritten = self._rewritten(self.result, run)
+        self.notes |= {f"{site}: {reason}": None for site, reason in rewritten.items()}
+        return [record for record in found if record.site not in rewritten]
+
+    def _rewritten(self, model: OnnxModel, run: PairRun) -> dict[str, str]:
+        """Attentions that tapped values accuse in error, because the taps change what runs; why, by name."""
+        check = replace(run.step.check, inputs=run.step.feeds, probes=False)
+        try:
+            found = check_model(model, self.runtime, check, target=self.target, expectations=self.expectations)
+        except SessionError:  # it ran with the taps: the accusation stays
+            return {}
+        return {record.site: record.reason for record in found if record.outcome is Outcome.SKIPPED}
 
     def _checked(self, run: PairRun, model: OnnxModel) -> RunContext:
         is_source = model is self.source

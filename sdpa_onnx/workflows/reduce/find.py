@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype
-from sdpa_onnx.core.records.records import Conformity
+from sdpa_onnx.core.records.records import Conformity, Outcome, Subject
 from sdpa_onnx.errors import ModelError, PlanError, SessionError
 from sdpa_onnx.graph.cut import cut_site
 from sdpa_onnx.graph.model import OnnxModel
@@ -36,6 +36,7 @@ from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.reduce.memory import require_memory
 from sdpa_onnx.workflows.reduce.trials import KeptFailure, failure_of, message_shape
 from sdpa_onnx.workflows.verify.axis_links import size_sets
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
 __all__ = ["FailureSearch", "FoundFailure", "case_of", "sizes_text"]
 
@@ -166,7 +167,7 @@ class FailureSearch:
                 mask_rule=site.mask_rule,
             )
             failure = failure_of(result)
-            if failure is not None:
+            if failure is not None and self._is_confirmed(step):
                 return FoundFailure(
                     failure=failure,
                     message=result.message,
@@ -177,6 +178,14 @@ class FailureSearch:
                     inputs=inputs,
                 )
         return None
+
+    def _is_confirmed(self, step: InputStep) -> bool:
+        """Whether the taps that accuse an attention inside a larger model change nothing that runs."""
+        if self.model.is_bare_attention:
+            return True
+        check = replace(step.check, inputs=step.feeds, probes=False)
+        records = check_model(self.model, self.runtime, check, target="", expectations=ExpectationCache())
+        return any(one.subject is Subject.ATTENTION and one.outcome is Outcome.DISAGREES for one in records)
 
     def _run_probes(self, session: Session, check: CheckOptions, feeds: Feeds) -> FoundFailure | None:
         """Run the probes on every attention that can be cut out of a larger model."""

@@ -19,6 +19,7 @@ from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.convert.paired_runs import RunEffort
 from sdpa_onnx.workflows.convert.proof import ConversionProof, prove_conversion
 from tests.workflows.convert_sources import with_ids, with_projections
+from tests.workflows.quantised_models import MODELS
 
 _CACHED = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True, has_past=True)
 
@@ -98,3 +99,11 @@ def test_both_sides_of_a_branch_are_reached() -> None:
     )
     assert proof.is_right
     assert {700, 701} <= {record.sizes.q_seq_len for record in proof.records}
+
+
+def test_values_that_the_taps_change_accuse_nothing() -> None:
+    """QDQ behind an attention: source and result are right, and the outputs without taps decide, with a note."""
+    proof = _proof(MODELS["the output"]().ir, Form.DECOMPOSED, count=2)
+    assert proof.is_right, [record.reason for record in proof.records if record.outcome is not Outcome.OK]
+    assert {record.site for record in proof.records if record.subject is Subject.OUTPUT} == {"y"}
+    assert any(note.startswith("attend: Not judged by itself: the tap changes what runs") for note in proof.notes)
