@@ -16,7 +16,7 @@ from sdpa_onnx.workflows.check.output_check import OutputRun, judge_output, rela
 from sdpa_onnx.workflows.locate.float64_graph import Float64Graph, Float64Run
 from sdpa_onnx.workflows.locate.reference_nodes import moved
 
-__all__ = ["DifferingOutputs", "NotJudged", "same_bits"]
+__all__ = ["DifferingOutputs", "NoVerdict", "same_bits"]
 
 _QUANTISING = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # A quarter of the step of the largest number in 8 bits, relative to it: inputs that move by it cross steps themselves,
@@ -25,7 +25,7 @@ _STEP_PART = 2.0**-10
 
 
 @dataclass(frozen=True, slots=True)
-class NotJudged:
+class NoVerdict:
     """Why neither of two different outputs can be called right."""
 
     reason: str
@@ -42,7 +42,7 @@ class DifferingOutputs:
     model: OnnxModel
     _graph: Float64Graph | None = field(default=None, init=False)
 
-    def judge(self, feeds: Feeds, reference: Feeds, actual: Feeds, *, name: str) -> dict[str, Agreement | NotJudged]:
+    def judge(self, feeds: Feeds, reference: Feeds, actual: Feeds, *, name: str) -> dict[str, Agreement | NoVerdict]:
         """Judge every output that differs from the reference in a bit.
 
         Its error may be twice the error of the reference, plus one rounding, see `judge_output`. In a quantised graph
@@ -59,12 +59,12 @@ class DifferingOutputs:
         if not different:
             return {}
         exact, stepped = self._float64(feeds, different)
-        found: dict[str, Agreement | NotJudged] = {}
+        found: dict[str, Agreement | NoVerdict] = {}
         for one in different:
             truth = exact.values.get(one)
             if format_of(reference[one].dtype) is None and reference[one].shape == actual[one].shape:
                 if truth is None or not np.array_equal(truth, actual[one]):
-                    found[one] = NotJudged("it is no floating-point number, and one rounding may change it")
+                    found[one] = NoVerdict("it is no floating-point number, and one rounding may change it")
                 continue
             run = OutputRun(
                 truth=reference[one] if truth is None else truth,
@@ -77,7 +77,7 @@ class DifferingOutputs:
                 runs.append(OutputRun(truth=truth, source=stepped.values[one], actual=actual[one]))
             agreement = judge_output(run, relative_yardstick(runs))
             is_proof = agreement.verdict is not Verdict.SUSPICIOUS  # a wrong shape or NaN needs no float64 run
-            found[one] = agreement if truth is not None or is_proof else NotJudged(exact.reason)
+            found[one] = agreement if truth is not None or is_proof else NoVerdict(exact.reason)
         return found
 
     def _float64(self, feeds: Feeds, wanted: list[str]) -> tuple[Float64Run, Float64Run | None]:

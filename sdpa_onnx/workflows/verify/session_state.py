@@ -31,7 +31,7 @@ from sdpa_onnx.workflows.check.session_sequence import (
 )
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.locate.record import Arrays
-from sdpa_onnx.workflows.verify.differing_outputs import DifferingOutputs, NotJudged, same_bits
+from sdpa_onnx.workflows.verify.differing_outputs import DifferingOutputs, NoVerdict, same_bits
 
 __all__ = ["SessionJudge", "StateFault", "check_state", "find_state_fault", "state_behind"]
 
@@ -153,7 +153,7 @@ class SessionJudge:
         return tuple(
             context.record(found, spread=None, subject=Subject.OUTPUT, site=name, sizes=end_sizes(context.check))
             for name, found in judged.items()
-            if not isinstance(found, NotJudged) and not found.verdict.is_right
+            if not isinstance(found, NoVerdict) and not found.verdict.is_right
         )
 
     def context(self, run: SessionRun, ran: RanReport) -> RunContext:

@@ -15,7 +15,7 @@ from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep
 from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
-from sdpa_onnx.workflows.verify.differing_outputs import DifferingOutputs, NotJudged
+from sdpa_onnx.workflows.verify.differing_outputs import DifferingOutputs, NoVerdict
 
 __all__ = ["TappedRun", "UntappedCheck", "changed_kernels"]
 
@@ -119,7 +119,7 @@ class UntappedCheck:
         sizes = end_sizes(checked.check)
         for output in self.model.output_names:
             found = judged.get(output, Agreement(verdict=Verdict.OK, diagnosis=f"The bits are those of {name}."))
-            if isinstance(found, NotJudged):
+            if isinstance(found, NoVerdict):
                 reason = f"Output '{output}' without taps differs from {name}, and is not judged: {found.reason}."
                 yield checked.skipped(reason, spread=None, subject=Subject.OUTPUT, site=output, sizes=sizes)
                 continue
