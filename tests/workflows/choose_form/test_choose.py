@@ -90,7 +90,7 @@ def test_a_form_that_the_graph_cannot_hold_is_neither_probed_nor_timed(monkeypat
     )
     assert choice.label == "decomposed"
     rows = [(row.arm, row.opset, row.outcome, row.probes) for row in choice.records if row.arm == "attention"]
-    assert rows == [("attention", 23, Outcome.UNSUPPORTED, 0)]
+    assert rows == [("attention", 23, Outcome.UNSUPPORTED, None)]
     assert choice.records[0].reason == "The form needs opset 23, and this is a graph of 18, not 23."
 
 

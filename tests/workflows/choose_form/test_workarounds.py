@@ -126,7 +126,7 @@ def test_group_query_attention_refuses_lengths_that_differ(ort_cpu: GuardedRunti
     """No probe runs for an attention that the form cannot express."""
     found = probe_form(ort_cpu, _problem(is_causal=True), Form.ORT_GQA, opset=18)
     assert isinstance(found, RefusedForm)
-    assert (found.record.probes, found.record.outcome) == (0, Outcome.UNSUPPORTED)
+    assert (found.record.probes, found.record.outcome) == (None, Outcome.UNSUPPORTED)
     assert found.reason == (
         "GroupQueryAttention needs as many new keys as queries: the graph has q_seq_len queries and kv_seq_len keys."
     )
