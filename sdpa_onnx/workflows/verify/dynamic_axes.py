@@ -29,7 +29,7 @@ from sdpa_onnx.workflows.verify.axis_links import SETS, axis_links, first_that_r
 from sdpa_onnx.workflows.verify.baked_settings import baked_settings, likely_sizes
 from sdpa_onnx.workflows.verify.fixed_number import fixed_number
 from sdpa_onnx.workflows.verify.found_limits import LONGEST_EDGE, limits_of_file, limits_of_module
-from sdpa_onnx.workflows.verify.size_walk import SizeFailure, SizeTrial, SizeWalk, is_meaningful
+from sdpa_onnx.workflows.verify.size_walk import SizeFailure, SizeSetTrial, SizeWalk, is_meaningful
 
 __all__ = ["AxesProof", "prove_axes"]
 
@@ -127,7 +127,7 @@ def prove_axes(
     except ProcessDiedError as error:
         return AxesProof(dynamic_axes=axes, died=str(error), ended=outcome_of_error(error), sizes_tried=0)
     heads = [axis for axis in axes if axis not in links]
-    trial = SizeTrial(model=model, runtime=runtime, target=target, seed=seed, links=links, is_enough=is_enough)
+    trial = SizeSetTrial(model=model, runtime=runtime, target=target, seed=seed, links=links, is_enough=is_enough)
     walk = SizeWalk(good=[dict(traced)] if traced else [], batches=model.facts.batch_axes, on_size=on_size)
     limits = model.facts.limits if axes else ()
     try:
@@ -162,7 +162,7 @@ def prove_axes(
         return replace(found, died=f"The search for the axis ended: {error}", ended=outcome_of_error(error))
 
 
-def _walked(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str], count: int) -> tuple[AxisLimit, ...]:
+def _walked(trial: SizeSetTrial, walk: SizeWalk, heads: Sequence[str], count: int) -> tuple[AxisLimit, ...]:
     """Run at usual sizes and at the edges of the limits; return the limits, also those found, with what was tested."""
     facts = trial.model.facts
     limits = facts.limits
@@ -183,7 +183,7 @@ def _walked(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str], count: int) 
 
 
 def _empty_caches(
-    trial: SizeTrial, walk: SizeWalk, small: Mapping[str, int], limits: Sequence[AxisLimit]
+    trial: SizeSetTrial, walk: SizeWalk, small: Mapping[str, int], limits: Sequence[AxisLimit]
 ) -> Iterator[AxisLimit]:
     """Run once without anything in each cache; one that the runtime refuses is a limit.
 
@@ -201,7 +201,7 @@ def _empty_caches(
             yield AxisLimit(size=axis, smallest=1, source=f"the file does not run at {axis} 0: {failure.evidence}")
 
 
-def _go_beyond(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str], limits: Sequence[AxisLimit]) -> None:
+def _go_beyond(trial: SizeSetTrial, walk: SizeWalk, heads: Sequence[str], limits: Sequence[AxisLimit]) -> None:
     """Run beyond every window and compared number; a length that graph or module refuse is a limit, no fault."""
 
     def runs(sizes: dict[str, int]) -> bool:
@@ -219,7 +219,7 @@ def _go_beyond(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str], limits: S
     walk.go(trial, planned)
 
 
-def _found_limits(trial: SizeTrial, walk: SizeWalk, heads: Sequence[str]) -> tuple[AxisLimit, ...]:
+def _found_limits(trial: SizeSetTrial, walk: SizeWalk, heads: Sequence[str]) -> tuple[AxisLimit, ...]:
     """Limits that explain every refusal of the module, or of the file without one; the refusals are then forgotten."""
     model = trial.model
     start = next((sizes for sizes in walk.good if {*heads} <= {*sizes}), None)
@@ -257,7 +257,7 @@ def _refusal_text(sizes: Mapping[str, int], why: str) -> str:
 
 def _explained(
     proof: AxesProof,
-    trial: SizeTrial,
+    trial: SizeSetTrial,
     failures: Sequence[tuple[dict[str, int], SizeFailure]],
     good: Sequence[Mapping[str, int]],
     tried: Sequence[Mapping[str, int]],
@@ -296,7 +296,7 @@ def _explained(
     )
 
 
-def _guessed(trial: SizeTrial, heads: Sequence[str], errors: Sequence[str]) -> dict[str, int] | None:
+def _guessed(trial: SizeSetTrial, heads: Sequence[str], errors: Sequence[str]) -> dict[str, int] | None:
     """Sizes at which the graph is right, made of the numbers in it; None if none are found.
 
     Numbers in the error messages of a runtime are tried first: a fixed size is often among them.
@@ -328,7 +328,7 @@ class _Fixed:
 class _Isolation:
     """Sizes that work, from which one axis at a time is changed."""
 
-    trial: SizeTrial
+    trial: SizeSetTrial
     working: Mapping[str, int]
     batches: Collection[str]
 

@@ -21,7 +21,7 @@ from sdpa_onnx.workflows.verify.axis_links import follow
 from sdpa_onnx.workflows.verify.found_limits import module_refusal
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
-__all__ = ["SizeFailure", "SizeTrial", "SizeWalk", "is_meaningful"]
+__all__ = ["SizeFailure", "SizeSetTrial", "SizeWalk", "is_meaningful"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SizeFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeTrial:
+class SizeSetTrial:
     """One model on one runtime, to be run at many sizes; the module's float64 copy is made once."""
 
     model: OnnxModel
@@ -97,7 +97,7 @@ class SizeWalk:
     died: str = ""
     ended: Outcome = Outcome.OK
 
-    def go(self, trial: SizeTrial, planned: Sequence[dict[str, int]]) -> None:
+    def go(self, trial: SizeSetTrial, planned: Sequence[dict[str, int]]) -> None:
         """Run every planned size set, until it is enough or the runtime dies."""
         total = len(self.tried) + len(planned)
         for sizes in planned:
