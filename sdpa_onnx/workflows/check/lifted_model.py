@@ -94,7 +94,8 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
 def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     """Return a model that can be judged at every attention that was read, and what was found.
 
-    A file that we exported keeps its graph and its sites, except where its nodes contradict its metadata.
+    A file that we exported keeps its graph and its sites, except where its nodes contradict its metadata. Where its
+    metadata lists no attention, what is read is judged as in any other file.
     """
     is_ours = SITES_KEY in model.ir.metadata_props
     keeps = is_ours and (bool(model.sites) or model.source is not None)
@@ -103,7 +104,7 @@ def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     lifted = lift(model, keeps_outputs=True)
     if keeps:
         return lifted if any(lifted.contradictions) else replace(lifted, model=model, found=())
-    return LiftedModel(model=model, found=lifted.found) if is_ours or not lifted.model.sites else lifted
+    return lifted if lifted.model.sites else LiftedModel(model=model, found=lifted.found)
 
 
 def require_attention(lifted: LiftedModel, target: str) -> None:

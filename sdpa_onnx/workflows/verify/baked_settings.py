@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sdpa_onnx.torch_export.attention_calls import AttentionCall
 
-__all__ = ["baked_settings", "likely_sizes"]
+__all__ = ["baked_settings", "likely_sizes", "scalar_constants"]
 
 Sizes = Mapping[str, int]
 
@@ -214,7 +214,7 @@ def _candidates(model: OnnxModel, first: _Heard | None, heard: Sequence[_Heard])
     """The module's scales at the sizes that are known, then every number in the graph that may be one."""
     found = [tuple(call.scale for call in one.calls) for one in (first, *heard) if one is not None]
     count = len(heard[0].calls)
-    numbers = [number for number in _scalar_constants(model) if 0.0 < abs(number) < np.inf]
+    numbers = [number for number in scalar_constants(model) if 0.0 < abs(number) < np.inf]
     # Exporters write the scale, its root on query and key each, or what the scores are divided by.
     found += [(abs(power),) * count for number in numbers for power in (number, number**2, 1 / number, number**-2)]
     return list(dict.fromkeys(found))[:_CANDIDATES]
@@ -246,7 +246,7 @@ def _words(sizes: Sizes) -> str:
     return ", ".join(f"{axis} {size}" for axis, size in sizes.items())
 
 
-def _scalar_constants(model: OnnxModel) -> list[float]:
+def scalar_constants(model: OnnxModel) -> list[float]:
     """Every constant that is a single floating-point number, each once."""
     found = (float(array.reshape(-1)[0]) for array in _constants(model) if array.dtype.kind == "f" and array.size == 1)
     return list(dict.fromkeys(found))

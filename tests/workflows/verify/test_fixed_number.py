@@ -44,8 +44,8 @@ def test_line_of_the_module_is_named() -> None:
     assert (proof.outcome, proof.baked, proof.settings) == (Outcome.DISAGREES, (), ())
     says, _, evidence = proof.reason.partition("`). ")
     assert says.startswith(
-        "It is right at t 6 and wrong at t 64: a number in the graph was fixed at the size at export; the module "
-        "computes one from a size: 0.166667 at t 6, 0.015625 at t 64 ("
+        "It is right at t 6 and wrong at t 64: the graph holds, as a constant, a number of the size at export that the "
+        "module computes from a size: 0.166667 at t 6, 0.015625 at t 64 ("
     )
     assert "user_modules.py:" in says
     assert says.endswith("`return (q @ k.transpose(-1, -2) * (1 / k.shape[2])).softmax(-1) @ v")
@@ -53,13 +53,20 @@ def test_line_of_the_module_is_named() -> None:
 
 
 def test_what_to_look_at() -> None:
-    """Where no number of Python shows, the likely one is told."""
+    """Where no number of Python shows, the reason is called a guess."""
     proof = _proof(_FIXED, ScaledByCount)
     assert (proof.outcome, proof.baked, proof.settings) == (Outcome.DISAGREES, (), ())
     assert proof.reason.startswith(
-        "It is right at t 6 and wrong at t 64: a number in the graph was fixed at the size at export (the scale, "
-        "perhaps). Look for one that the module computes from a size in Python. The largest error is "
+        "It is right at t 6 and wrong at t 64. A guess: a number in the graph was fixed at the size at export. None "
+        "was found that the module computes from a size in Python. The largest error is "
     )
+
+
+def test_number_that_the_graph_does_not_hold_is_a_guess() -> None:
+    """A number of the module that is no constant of the graph may have nothing to do with the error."""
+    proof = _proof("divisor = Constant <value_float = 7.5> ()", ScaledByHand)
+    assert "as a constant" not in proof.reason
+    assert proof.outcome is Outcome.DISAGREES
 
 
 @pytest.mark.parametrize("module", [ScaledByHand, ScaledByCount])
