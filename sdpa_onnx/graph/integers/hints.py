@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.integers.allowed import Allowed, IntegerKind, IntegerMeaning
 from sdpa_onnx.graph.integers.uses import IntegerUse
-from sdpa_onnx.graph.lift.size_trial import MisfitError, SizeSetTrial
+from sdpa_onnx.graph.lift.size_trial import MisfitError, SizeTrial
 
 __all__ = ["exact", "hinted", "named"]
 
@@ -33,7 +33,7 @@ _NAMES: tuple[tuple[str, IntegerKind], ...] = (
 )
 
 
-def exact(trial: SizeSetTrial, value: ir.Value) -> Array | None:
+def exact(trial: SizeTrial, value: ir.Value) -> Array | None:
     """The numbers of a value, if they are known in a trial."""
     try:
         span = trial.span(value)
@@ -51,7 +51,7 @@ def named(name: str) -> Iterator[IntegerMeaning]:
             return
 
 
-def hinted(uses: Sequence[IntegerUse], trial: SizeSetTrial, shape: tuple[int, ...]) -> Iterator[IntegerMeaning]:
+def hinted(uses: Sequence[IntegerUse], trial: SizeTrial, shape: tuple[int, ...]) -> Iterator[IntegerMeaning]:
     """What the uses of an input say.
 
     Args:
@@ -77,7 +77,7 @@ def _mask(where: str) -> IntegerMeaning:
     return IntegerMeaning(kind=IntegerKind.MASK, allowed=Allowed(low=0, high=1), where=(where,))
 
 
-def _compared(use: IntegerUse, trial: SizeSetTrial, shape: tuple[int, ...]) -> Iterator[IntegerMeaning]:
+def _compared(use: IntegerUse, trial: SizeTrial, shape: tuple[int, ...]) -> Iterator[IntegerMeaning]:
     """A comparison with positions 0, 1, 2, ..., or of a mask with 0 or 1."""
     node, first = use.node, use.position == 0
     value = node.inputs[1 if first else 0]
@@ -99,7 +99,7 @@ def _compared(use: IntegerUse, trial: SizeSetTrial, shape: tuple[int, ...]) -> I
     yield IntegerMeaning(kind=kind, allowed=allowed, where=(f"{node.op_type} with positions",))
 
 
-def _sliced(use: IntegerUse, trial: SizeSetTrial) -> Iterator[IntegerMeaning]:
+def _sliced(use: IntegerUse, trial: SizeTrial) -> Iterator[IntegerMeaning]:
     data, node = use.node.inputs[0], use.node
     axes_value = node.inputs[3] if len(node.inputs) > 3 else None
     axes = np.zeros(1, np.int64) if axes_value is None else exact(trial, axes_value)

@@ -16,7 +16,7 @@ from sdpa_onnx.graph.integers.allowed import Allowed, IntegerKind, IntegerMeanin
 from sdpa_onnx.graph.integers.hints import exact, hinted, named
 from sdpa_onnx.graph.integers.rules import input_names, rules_for
 from sdpa_onnx.graph.integers.uses import IntegerUse, uses_of
-from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeSetTrial
+from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeTrial
 
 __all__ = ["IntegerGraph"]
 
@@ -79,17 +79,17 @@ class IntegerGraph:
                     if array is not None and allowed is not None and not _holds(rule, allowed, array):
                         yield f"{rule.operator}'s {rule.name} is {array.reshape(-1)[:8].tolist()}: {rule.says}."
 
-    def _trial(self, value: ir.Value | None, number: int) -> SizeSetTrial:
+    def _trial(self, value: ir.Value | None, number: int) -> SizeTrial:
         contents = dict(self._drawn)
         if value is not None and value.dtype is not None:
             contents[value] = np.full(self._inputs[value], number, value.dtype.numpy())
-        return SizeSetTrial(self._evaluators, self._sizes, self._inputs, contents=contents)
+        return SizeTrial(self._evaluators, self._sizes, self._inputs, contents=contents)
 
     def _name(self, use: IntegerUse) -> str:
         names = input_names(use.node, self._opsets.get(use.node.domain, 1))
         return names[use.position] if use.position < len(names) else ""
 
-    def _rules(self, use: IntegerUse, trial: SizeSetTrial) -> Iterator[tuple[IntegerRule, NodeView]]:
+    def _rules(self, use: IntegerUse, trial: SizeTrial) -> Iterator[tuple[IntegerRule, NodeView]]:
         name, opset = self._name(use), self._opsets.get(use.node.domain, 1)
         rules = list(rules_for(use.node, name))
         if rules:
@@ -98,12 +98,12 @@ class IntegerGraph:
             yield from ((rule, view) for rule in rules if rule.covers(view))
 
     def _by_rules(
-        self, uses: Sequence[IntegerUse], trials: Sequence[SizeSetTrial], value: ir.Value
+        self, uses: Sequence[IntegerUse], trials: Sequence[SizeTrial], value: ir.Value
     ) -> list[IntegerMeaning]:
         return [one for use in uses for one in self._by_rule(use, trials, self._inputs[value])]
 
     def _by_rule(
-        self, use: IntegerUse, trials: Sequence[SizeSetTrial], shape: tuple[int, ...]
+        self, use: IntegerUse, trials: Sequence[SizeTrial], shape: tuple[int, ...]
     ) -> Iterator[IntegerMeaning]:
         for rule, view in self._rules(use, trials[0]):
             where = (f"{rule.operator} {rule.name}",)
@@ -123,7 +123,7 @@ def _holds(rule: IntegerRule, allowed: Allowed, array: Array) -> bool:
     return allowed.holds(array)
 
 
-def _view(node: ir.Node, opset: int, names: Sequence[str], trial: SizeSetTrial) -> NodeView:
+def _view(node: ir.Node, opset: int, names: Sequence[str], trial: SizeTrial) -> NodeView:
     shapes: dict[str, tuple[int, ...]] = {}
     arrays: dict[str, Array] = {}
     for name, value in zip(names, node.inputs, strict=False):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.index_paths import IndexPaths
-from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeSetTrial
+from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeTrial
 from sdpa_onnx.graph.lift.spans import Span, hidden_below
 
 __all__ = ["CausalMasks", "Causality"]
@@ -106,7 +106,7 @@ class CausalMasks:
             )
             for is_every in (True, False)
         }
-        self._trials: dict[tuple[bool, tuple[int, ...]], SizeSetTrial] = {}
+        self._trials: dict[tuple[bool, tuple[int, ...]], SizeTrial] = {}
         # Results for a mask that may be shorter than the keys, and for one that has an entry for every key.
         self._known: dict[object, tuple[Causality, Causality]] = {}
 
@@ -214,7 +214,7 @@ class CausalMasks:
             except MisfitError:
                 continue
 
-    def _trials_of(self, length: int, *, is_every: bool) -> Iterator[SizeSetTrial]:
+    def _trials_of(self, length: int, *, is_every: bool) -> Iterator[SizeTrial]:
         """All lengths equal; all different, if small; and with `is_every`, all dynamic axes equal."""
         count, batch = len(self._lengths), _BATCH if length <= _SMALL else 1
         choices = [[length] * count + [batch] * len(self._batches)]
@@ -225,14 +225,14 @@ class CausalMasks:
             choices.append([length] * (count + len(self._batches)))
         return (self._trial(sizes, is_every) for sizes in dict.fromkeys(map(tuple, choices)))
 
-    def _trial(self, sizes: tuple[int, ...], is_every: bool) -> SizeSetTrial:  # noqa: FBT001
+    def _trial(self, sizes: tuple[int, ...], is_every: bool) -> SizeTrial:  # noqa: FBT001
         if (is_every, sizes) not in self._trials:
             chosen = dict(zip((*self._lengths, *self._batches), sizes, strict=True))
             inputs = {
                 value: tuple(size if isinstance(size, int) else chosen[size] for size in shape)
                 for value, shape in self._axes.items()
             }
-            trial = SizeSetTrial(self._evaluators, chosen, inputs, self._paths[is_every].is_unknown)
+            trial = SizeTrial(self._evaluators, chosen, inputs, self._paths[is_every].is_unknown)
             if max(sizes, default=0) > _SMALL:
                 return trial  # too large to keep
             self._trials[is_every, sizes] = trial
@@ -261,7 +261,7 @@ def _length_and_batch_axes(shapes: Iterable[tuple[int | str, ...]]) -> tuple[lis
     return list(lengths), [name for name in first if name not in lengths]
 
 
-def _evaluate(trial: SizeSetTrial, mask: ir.Value) -> _MaskTrial:
+def _evaluate(trial: SizeTrial, mask: ir.Value) -> _MaskTrial:
     span, dtype = trial.span(mask), trial.dtype(mask)
     if span is None or dtype is None or span.low.ndim < 2 or not span.low.size:
         return _NO_TRIAL

@@ -321,7 +321,7 @@ _TAKES_SAMPLES = frozenset(["Identity", "Expand", "Unsqueeze", "Squeeze", "Conca
 _POINTWISE = frozenset(
     [
         *("And", "Or", "Xor", "Not", "Div", "Mod", "Sqrt", "Reciprocal", "Pow", "Floor", "Ceil", "Round", "Exp", "Log"),
-        # CumSum of zeros only, see `SizeSetTrial`.
+        # CumSum of zeros only, see `SizeTrial`.
         "CumSum",
         *("Clip", "Sign", "IsInf", "IsNaN", "BitwiseAnd", "BitwiseOr", "BitwiseNot"),
     ]

@@ -21,7 +21,7 @@ from sdpa_onnx.graph.lift.index_paths import EXTENTS
 from sdpa_onnx.graph.lift.spans import MISFIT, SPAN_OPERATORS, Call, Span, unknown_span
 from sdpa_onnx.graph.nodes_apart import has_subgraph
 
-__all__ = ["MisfitError", "NodeEvaluators", "SizeSetTrial"]
+__all__ = ["MisfitError", "NodeEvaluators", "SizeTrial"]
 
 Array = NDArray[Any]
 
@@ -107,7 +107,7 @@ class NodeEvaluators:
         return np.asarray(array)
 
 
-class SizeSetTrial:
+class SizeTrial:
     """The graph at one choice of sizes.
 
     Args:

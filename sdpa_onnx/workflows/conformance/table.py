@@ -15,12 +15,13 @@ from sdpa_onnx.workflows.conformance.form_features import FORM_FEATURES
 from sdpa_onnx.workflows.conformance.mask_features import MASK_FEATURES
 from sdpa_onnx.workflows.conformance.past_features import PAST_FEATURES
 from sdpa_onnx.workflows.conformance.plain_features import PLAIN_FEATURES
+from sdpa_onnx.workflows.conformance.session_features import SESSION_FEATURES
 
 __all__ = ["OPSETS", "FeatureRow", "features", "find_feature", "select"]
 
 OPSETS = (23, 24, 25)
 
-_FEATURES = (*PLAIN_FEATURES, *MASK_FEATURES, *PAST_FEATURES, *CONTRIB_FEATURES, *FORM_FEATURES)
+_FEATURES = (*PLAIN_FEATURES, *SESSION_FEATURES, *MASK_FEATURES, *PAST_FEATURES, *CONTRIB_FEATURES, *FORM_FEATURES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,6 +149,11 @@ def prove_axes(
         untested=untested(known_lengths([model]), longest),
         records=tuple(walk.records),
     )
+    return _judged_walk(proof, trial, walk, traced)
+
+
+def _judged_walk(proof: AxesProof, trial: SizeSetTrial, walk: SizeWalk, traced: Mapping[str, int] | None) -> AxesProof:
+    """The proof with what failed, and the axis or number that is fixed where one is found."""
     if not walk.failures:
         nowhere = walk.refused and not walk.tried and not walk.died
         return replace(proof, failure=f"{_refusal_text(*walk.refused[-1])}, nor elsewhere.") if nowhere else proof
