@@ -69,7 +69,7 @@ def test_right_file(shell: Shell, name: str) -> None:
     ],
 )
 def test_wrong_attention_node(shell: Shell, spoil: Callable[[onnx.ModelProto], None]) -> None:
-    """A node that no longer matches its metadata is reported as wrong, with numbers as evidence."""
+    """A node that does not match its metadata is wrong: by the contradiction, or by numbers where specs agree."""
     model = onnx.load("bare.onnx")
     spoil(model)
     onnx.save(model, "wrong.onnx")
@@ -80,13 +80,14 @@ def test_wrong_attention_node(shell: Shell, spoil: Callable[[onnx.ModelProto], N
     assert judged
     for record in judged:
         assert record["verdict"] == "wrong"
-        assert float(str(record["max_bound_ratio"])) > 1
+        is_stated = record["subject"] == "reading" and "in the metadata" in str(record["reason"])
+        assert is_stated or float(str(record["max_bound_ratio"])) > 1
         assert record["reason"] == record["diagnosis"] != ""
 
 
 @pytest.mark.slow
 def test_wrong_scale_constant_of_a_decomposed_graph(shell: Shell) -> None:
-    """The scale constant of a decomposed graph, off by 1 %, is reported as wrong at spread 1."""
+    """The scale constant of a decomposed graph, off by 1 %, contradicts the metadata; the nodes count."""
     model = onnx.load("decomposed.onnx")
     (scale,) = [
         tensor for tensor in model.graph.initializer if np.isclose(numpy_helper.to_array(tensor), 8**-0.25).all()
@@ -95,8 +96,9 @@ def test_wrong_scale_constant_of_a_decomposed_graph(shell: Shell) -> None:
     onnx.save(model, "wrong.onnx")
     ended = shell("verify", "wrong.onnx", "--json")
     assert ended.code == 1
-    verdicts = {record["spread"]: record["verdict"] for record in _records(ended) if record["kind"] == "agreement"}
-    assert verdicts[1.0] == "wrong"
+    (wrong,) = (record for record in _records(ended) if record["outcome"] == "disagrees")
+    assert (wrong["subject"], wrong["verdict"]) == ("reading", "wrong")
+    assert "scale 0.353553 in the metadata, 0.35" in str(wrong["reason"])
 
 
 @pytest.mark.slow
@@ -121,7 +123,7 @@ def test_wrong_file_as_text(shell: Shell) -> None:
     assert ended.code == 1
     assert text.startswith("Not ok")
     assert "wrong.onnx" in text
-    assert "bound" in text
+    assert "in the metadata" in text
 
 
 def test_sizes_and_inputs_that_are_given(shell: Shell) -> None:
