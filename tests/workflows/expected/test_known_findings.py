@@ -186,7 +186,7 @@ _FIELDS_WHY = 'kind = "conformance"\nwhy = "seen"\n'
         ),
         (
             f'[[known]]\n{_FIELDS_WHY}verdict = "disagrees"',
-            "known.toml, entry 1: 'verdict' is never 'disagrees'. Allowed: right, wrong, refused, crashed.",
+            "known.toml, entry 1: 'verdict' is never 'disagrees'. Allowed: right, wrong, refused, crashed, no-answer.",
         ),
         (
             f'[[known]]\n{_FIELDS_WHY}opset = "23"',
