@@ -148,7 +148,8 @@ def _joined(site: AttentionSite, values: Mapping[str | None, ir.Value]) -> dict[
             continue
         nodes = [use.node for use in source.uses() if use.node.op_type == "Concat" and use.idx == 0]
         outputs = [one.outputs[0] for one in nodes if len(one.inputs) == 2 and _moved_from(one.inputs[1], new)]
-        returned = [value for value in outputs if value.is_graph_output()]
+        # A branch of an If has outputs too; nothing outside sees them.
+        returned = [value for value in outputs if value.is_graph_output() and values.get(value.name) is value]
         if len(returned) == 1:
             found[role] = returned[0].name or ""
     return found

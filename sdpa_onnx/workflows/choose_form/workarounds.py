@@ -103,7 +103,7 @@ def probe_form(
         return RefusedForm(reason=reason, record=record)
     with own_process(runtime, patience_seconds) as where:
         found = _Search(runtime=where, problem=small, form=form, opset=opset, options=chosen).result()
-    if where is not runtime or isinstance(runtime, GuardedRuntime):  # registered, so the name identifies it
+    if isinstance(where, GuardedRuntime):  # registered, so the name identifies it
         _CACHE[key] = found
     return found
 
