@@ -21,10 +21,12 @@ _PROOFS = {
     ("core/judge/qk_agreement.py", "judge_qk"): "shape; the proven bound of the scores, NaN for a number",
     ("workflows/check/module_output_check.py", "judge"): "number of outputs",
     ("workflows/check/output_check.py", "judge_output"): "shape and type, equality of integers, NaN for a number",
+    ("workflows/compare/judge.py", "_verdict_of"): "the contradictions that verify found",
     ("workflows/conformance/trials.py", "_check_finding"): "equality of bits: two runs, or inputs that were changed",
     ("workflows/convert/reading_check.py", "_agreement"): "shape: the values do not form the attention that was read",
     ("workflows/reduce/sequence.py", "_result"): "the verdict of the record that is reduced, which has its own proof",
     ("workflows/verify/session_state.py", "fault"): "bits of an output that change after it was returned",
+    ("workflows/verify/verify_file.py", "contradiction_records"): "a fact of the node that the metadata denies",
     ("workflows/verify/verify_model.py", "_judge_shapes"): "shape that the graph declares",
 }
 
