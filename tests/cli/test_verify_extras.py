@@ -157,9 +157,8 @@ def test_flat_inputs_miss_faults(shell: Shell) -> None:
     assert "output-zero" not in missed
     shown = shell("verify", "bare.onnx", "--inputs", "i.npz", "--prove")
     assert shown.code == 1
-    text = " ".join(shown.stdout.split())
-    assert "Planted faults" in text
-    assert "maximum-not-subtracted" in text
+    assert "Planted faults" in shown.stdout
+    assert "not caught" in shown.stdout
 
 
 def test_runtime_in_its_own_process(shell: Shell) -> None:
