@@ -57,7 +57,7 @@ def conformance(
     json: Json = False,
     debug: Debug = False,
 ) -> int:
-    """Test runtimes on each feature of the attention operators: right, wrong, refused or crashed."""
+    """Test runtimes on each feature of the attention operators: right, wrong, suspicious, refused or crashed."""
     pin_threads(threads)
     if list_features:
         return _list(as_json=json)

@@ -50,7 +50,10 @@ REFUSED = row(Conformity.REFUSED, feature="gqa", reason="no kernel")
 
 @pytest.mark.parametrize(
     ("verdict", "alone", "with_expect"),
-    [(Conformity.RIGHT, 0, 0), (Conformity.WRONG, 1, 1), (Conformity.REFUSED, 0, 1), (Conformity.CRASHED, 1, 1)],
+    [
+        *((Conformity.RIGHT, 0, 0), (Conformity.WRONG, 1, 1), (Conformity.SUSPICIOUS, 1, 1)),
+        *((Conformity.REFUSED, 0, 1), (Conformity.CRASHED, 1, 1)),
+    ],
 )
 def test_exit_code_of_each_verdict(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, verdict: Conformity, alone: int, with_expect: int

@@ -42,9 +42,9 @@ def plant(monkeypatch: pytest.MonkeyPatch, bad: dict[int, Conformity], *, stops_
             elements=case.elements,
             kind=kind,
             message=f"seen in case {case.number}.",
-            output="Y" if kind is Conformity.WRONG else "",
+            output="Y" if kind.disagrees else "",
         )
-        return CaseOutcome(verdict=Verdict.WRONG if kind is Conformity.WRONG else None, findings=(finding,))
+        return CaseOutcome(verdict=Verdict(kind.value) if kind.disagrees else None, findings=(finding,))
 
     monkeypatch.setattr("sdpa_onnx.workflows.fuzz.run.run_random", run)
     return ran
@@ -52,7 +52,10 @@ def plant(monkeypatch: pytest.MonkeyPatch, bad: dict[int, Conformity], *, stops_
 
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [(None, 0), (Conformity.REFUSED, 0), (Conformity.WRONG, 1), (Conformity.CRASHED, 1)],
+    [
+        *((None, 0), (Conformity.REFUSED, 0), (Conformity.WRONG, 1), (Conformity.SUSPICIOUS, 1)),
+        (Conformity.CRASHED, 1),
+    ],
 )
 def test_exit_codes(shell: Shell, monkeypatch: pytest.MonkeyPatch, kind: Conformity | None, code: int) -> None:
     """Wrong outputs and crashes fail the command; refusals are only reported."""
@@ -61,6 +64,7 @@ def test_exit_codes(shell: Shell, monkeypatch: pytest.MonkeyPatch, kind: Conform
     assert (ended.code, ended.stderr) == (code, "")
     assert "To continue: sdpa-onnx fuzz --runtime ort-cpu --seed 0 --start 4\n" in ended.stdout
     counted = {None: "4 right", Conformity.REFUSED: "1 refused", Conformity.WRONG: "1 wrong"}
+    counted |= {Conformity.SUSPICIOUS: "1 suspicious, 0 wrong"}
     assert counted.get(kind, "1 crashed") in " ".join(ended.stdout.split())
 
 

@@ -6,14 +6,6 @@ from sdpa_onnx.core.records.records import ConformanceRecord, Outcome
 from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.report.conformance.run import ConformanceRun
 
-OUTCOMES = {
-    Conformity.RIGHT: Outcome.OK,
-    Conformity.WRONG: Outcome.DISAGREES,
-    Conformity.REFUSED: Outcome.UNSUPPORTED,
-    Conformity.CRASHED: Outcome.FAILED,
-    Conformity.NO_ANSWER: Outcome.TIMED_OUT,
-    None: Outcome.SKIPPED,
-}
 FEATURES = {
     "plain": ("basic", "Attention with nothing special"),
     "heads-grouped": ("basic", "Grouped heads: each key head serves neighbouring query heads"),
@@ -38,8 +30,10 @@ SHORT_MASK = (
 def row(verdict: Conformity | None = Conformity.RIGHT, **fields: object) -> ConformanceRecord:
     """One row, with fields replaced."""
     usual: dict[str, object] = {"runtime": "ort-cpu", "feature": "plain", "operator": "Attention", "opset": 23}
-    usual |= {"dtype": "float32", "verdict": verdict, "outcome": OUTCOMES[verdict], "cases": 4}
-    usual |= {"path": "native", "path_nodes": 1} if verdict in (Conformity.RIGHT, Conformity.WRONG) else {}
+    usual |= {"dtype": "float32", "verdict": verdict, "cases": 4}
+    usual |= {"outcome": Outcome.SKIPPED if verdict is None else verdict.outcome}
+    is_judged = verdict is not None and (verdict is Conformity.RIGHT or verdict.disagrees)
+    usual |= {"path": "native", "path_nodes": 1} if is_judged else {}
     record = {**usual, **fields}
     group, title = FEATURES.get(str(record["feature"]), ("other", ""))
     again = f"sdpa-onnx conformance --runtime {record['runtime']} --only {record['feature']} --opset {record['opset']}"

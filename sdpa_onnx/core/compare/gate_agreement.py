@@ -23,7 +23,12 @@ _ORDER = (
     *(Verdict.OK.value, Verdict.ROUNDING_LEVEL.value, "refused", Outcome.UNSUPPORTED.value, "crashed"),
     *(Outcome.FAILED.value, Outcome.DISAGREES.value, Verdict.SUSPICIOUS.value, Verdict.WRONG.value),
 )
-_CONFORMITY = {Conformity.RIGHT: "ok", Conformity.WRONG: "wrong", Conformity.REFUSED: "refused"}
+_CONFORMITY = {
+    Conformity.RIGHT: "ok",
+    Conformity.SUSPICIOUS: "suspicious",
+    Conformity.WRONG: "wrong",
+    Conformity.REFUSED: "refused",
+}
 _JUDGED = (AgreementRecord, ExportRecord, ConformanceRecord, SaturationRecord)
 # No output was judged. A refused feature of an operator is not among them: that is its behaviour.
 _NOT_JUDGED = (Outcome.UNSUPPORTED.value, "crashed", Outcome.FAILED.value)

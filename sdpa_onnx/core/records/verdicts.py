@@ -62,19 +62,52 @@ class Verdict(StrEnum):
         """Whether the output passes: ok, or rounding-level."""
         return self in (Verdict.OK, Verdict.ROUNDING_LEVEL)
 
+    @property
+    def conformity(self) -> "Conformity":
+        """The behaviour of a runtime whose worst output has this verdict."""
+        match self:
+            case Verdict.OK | Verdict.ROUNDING_LEVEL:
+                return Conformity.RIGHT
+            case Verdict.SUSPICIOUS:
+                return Conformity.SUSPICIOUS
+            case Verdict.WRONG:
+                return Conformity.WRONG
+
 
 class Conformity(StrEnum):
     """Behaviour of a runtime on one feature of an operator.
 
-    REFUSED: an error, reported before or while it runs. CRASHED: its process died. NO_ANSWER: it did not answer in
-    time, not even when it was repeated with more; records of earlier versions call that CRASHED.
+    WRONG and SUSPICIOUS: as for `Verdict`; records of earlier versions call both WRONG. REFUSED: an error, reported
+    before or while it runs. CRASHED: its process died. NO_ANSWER: it did not answer in time, not even when it was
+    repeated with more; records of earlier versions call that CRASHED.
     """
 
     RIGHT = "right"
     WRONG = "wrong"
+    SUSPICIOUS = "suspicious"
     REFUSED = "refused"
     CRASHED = "crashed"
     NO_ANSWER = "no-answer"
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether it returned an output that does not pass: wrong, or suspicious."""
+        return self in (Conformity.WRONG, Conformity.SUSPICIOUS)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of a cell with this behaviour."""
+        match self:
+            case Conformity.RIGHT:
+                return Outcome.OK
+            case Conformity.WRONG | Conformity.SUSPICIOUS:
+                return Outcome.DISAGREES
+            case Conformity.REFUSED:
+                return Outcome.UNSUPPORTED
+            case Conformity.CRASHED:
+                return Outcome.FAILED
+            case Conformity.NO_ANSWER:
+                return Outcome.TIMED_OUT
 
 
 class RatioVerdict(StrEnum):

@@ -44,7 +44,7 @@ def _runtime_sentence(run: ConformanceRun, runtime: str) -> str:
     if not rows:
         return f"{name}: no row."
     counts = Counter(verdict_word(record) for record in rows)
-    rare = (Conformity.NO_ANSWER, SKIPPED)
+    rare = (Conformity.SUSPICIOUS, Conformity.NO_ANSWER, SKIPPED)
     verdicts = [verdict for verdict in (*Conformity, SKIPPED) if verdict not in rare or counts[verdict]]
     counted = ", ".join(f"{counts[verdict]} {verdict}" for verdict in verdicts)
     first = f"{name}: {counted} of {count(len(rows), 'row')}"

@@ -31,6 +31,7 @@ class Mark(StrEnum):
     CRASHED = "C"
     NO_ANSWER = "T"
     WRONG = "W"
+    SUSPICIOUS = "?"
     REFUSED = "r"
     SKIPPED = "s"
     EXPANDED = ":"
@@ -41,6 +42,7 @@ MARK_WORDS = {
     Mark.RIGHT: "right",
     Mark.EXPANDED: "right, expanded into other nodes",
     Mark.WRONG: "wrong",
+    Mark.SUSPICIOUS: "suspicious",
     Mark.REFUSED: "refused",
     Mark.CRASHED: "crashed",
     Mark.NO_ANSWER: "no answer in time",
@@ -68,19 +70,11 @@ class FeatureMatrix:
 
 def mark_of(record: ConformanceRecord) -> Mark:
     """The mark of one row."""
-    match record.verdict:
-        case None:
-            return Mark.SKIPPED
-        case Conformity.RIGHT:
-            return Mark.EXPANDED if record.path == "expanded" else Mark.RIGHT
-        case Conformity.WRONG:
-            return Mark.WRONG
-        case Conformity.REFUSED:
-            return Mark.REFUSED
-        case Conformity.CRASHED:
-            return Mark.CRASHED
-        case Conformity.NO_ANSWER:
-            return Mark.NO_ANSWER
+    if record.verdict is None:
+        return Mark.SKIPPED
+    if record.verdict is Conformity.RIGHT and record.path == "expanded":
+        return Mark.EXPANDED
+    return Mark[record.verdict.name]
 
 
 def by_place(records: Sequence[ConformanceRecord]) -> FeatureMatrix:

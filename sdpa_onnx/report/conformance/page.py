@@ -17,6 +17,7 @@ from sdpa_onnx.report.conformance.findings import conformance_findings, refusals
 from sdpa_onnx.report.conformance.matrix import MARK_WORDS, mark_of
 from sdpa_onnx.report.conformance.page_matrix import matrix_context
 from sdpa_onnx.report.conformance.run import (
+    SECTION_TITLES,
     SKIPPED,
     ConformanceFinding,
     ConformanceRun,
@@ -31,11 +32,6 @@ from sdpa_onnx.report.conformance.run import (
 
 __all__ = ["render_page", "without_paths"]
 
-_TITLES = {
-    Conformity.CRASHED: "Crashed",
-    Conformity.NO_ANSWER: "No answer in time",
-    Conformity.WRONG: "Wrong",
-}
 # An absolute path, a file URL, a Windows path; not the path of a web address, and not a fraction.
 _PATHS = re.compile(
     r"file://\S+|(?<![\w.:/<>-])(?:[A-Za-z]:\\|\\\\|~/|/(?=[^\s/'\"():,;<>|]+/))[^\s'\"():,;<>|]*",
@@ -112,7 +108,7 @@ def _context(run: ConformanceRun) -> dict[str, Any]:
 
 def _sections(run: ConformanceRun, ids: Mapping[int, str]) -> Iterator[dict[str, Any]]:
     number = 0
-    for verdict, title in _TITLES.items():
+    for verdict, title in SECTION_TITLES.items():
         found = findings_of(run, verdict)
         cards = [_card(run, finding, ids, f"finding-{number + index}") for index, finding in enumerate(found, 1)]
         number += len(cards)

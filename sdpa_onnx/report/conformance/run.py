@@ -16,6 +16,7 @@ from sdpa_onnx.workflows.conformance.observing import OTHER
 from sdpa_onnx.workflows.expected.known_findings import KnownFinding, SortedFindings
 
 __all__ = [
+    "SECTION_TITLES",
     "SKIPPED",
     "ConformanceFinding",
     "ConformanceRun",
@@ -30,6 +31,14 @@ __all__ = [
 
 SKIPPED = "skipped"
 """The verdict that is printed for a row that was not judged."""
+
+SECTION_TITLES = {
+    Conformity.CRASHED: "Crashed",
+    Conformity.NO_ANSWER: "No answer in time",
+    Conformity.WRONG: "Wrong",
+    Conformity.SUSPICIOUS: "Suspicious",
+}
+"""The title of the findings of each verdict, in the order in which reports list them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

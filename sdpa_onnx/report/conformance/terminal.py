@@ -10,7 +10,6 @@ from dataclasses import replace
 from rich.console import Console
 
 from sdpa_onnx.core.records.records import ConformanceRecord
-from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.report.conformance.findings import conformance_findings, refusals
 from sdpa_onnx.report.conformance.matrix import (
     MARK_WORDS,
@@ -23,6 +22,7 @@ from sdpa_onnx.report.conformance.matrix import (
     mark_of,
 )
 from sdpa_onnx.report.conformance.run import (
+    SECTION_TITLES,
     ConformanceFinding,
     ConformanceRun,
     evidence,
@@ -37,11 +37,6 @@ from sdpa_onnx.report.text.table import Column, Section, Table
 
 __all__ = ["conformance_lines", "print_conformance"]
 
-_TITLES = {
-    Conformity.CRASHED: "Crashed",
-    Conformity.NO_ANSWER: "No answer in time",
-    Conformity.WRONG: "Wrong",
-}
 _BLANK = TextLine(text="", tone=Tone.ROW)
 # Printed between the marks of two operators or opsets.
 _GAP = " "
@@ -61,7 +56,7 @@ def conformance_lines(run: ConformanceRun, width: int) -> list[TextLine]:
     for sentence in others:
         tone = Tone.TITLE if len(run.runtimes) > 1 else Tone.ROW
         lines += [TextLine(text=text, tone=tone) for text in paragraph(sentence, width)]
-    for verdict, title in _TITLES.items():
+    for verdict, title in SECTION_TITLES.items():
         found = findings_of(run, verdict)
         lines += [_BLANK, TextLine(text=title, tone=Tone.TITLE)] if found else []
         for finding in found:

@@ -148,9 +148,10 @@ class TrialResult:
     """The result of a trial.
 
     Args:
-        kind: RIGHT, WRONG (wrong or suspicious), REFUSED or CRASHED.
+        kind: RIGHT, WRONG, SUSPICIOUS, REFUSED or CRASHED.
         message: The evidence, or the runtime's error, one sentence.
-        output: The output that is wrong: Y, present_key, present_value or qk_matmul_output; "" if none is.
+        output: The first output with the worst verdict, wrong or suspicious: Y, present_key, present_value or
+            qk_matmul_output; "" if all are right.
         agreement: The judgement of that output, or of Y where all are right; None if nothing ran.
         precision: The declared arithmetic; "" if nothing ran.
         inputs: The arrays it ran on.
@@ -372,13 +373,13 @@ def judge_attention(
         mask_rule=mask_rule,
         expectation_of=lambda reading: expect(spec, reading.inputs, precision=arithmetic, seed=seed),
     )
-    bad = (Verdict.WRONG, Verdict.SUSPICIOUS)
-    wrong = next((role for role, agreement in agreements.items() if agreement.verdict in bad), None)
-    agreement = agreements[wrong or OutputRole.OUTPUT]
+    worst = max(agreements, key=lambda role: list(Verdict).index(agreements[role].verdict))  # the first of equals
+    is_right = agreements[worst].verdict.is_right
+    agreement = agreements[OutputRole.OUTPUT if is_right else worst]
     return TrialResult(
-        kind=Conformity.WRONG if wrong else Conformity.RIGHT,
+        kind=agreement.verdict.conformity,
         message=agreement.diagnosis,
-        output=wrong.value if wrong else "",
+        output="" if is_right else worst.value,
         agreement=agreement,
         precision=precision,
         inputs=inputs,

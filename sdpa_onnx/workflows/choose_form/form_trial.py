@@ -17,7 +17,7 @@ from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
-from sdpa_onnx.core.records.verdicts import Conformity, Verdict
+from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.attention_node import add_scores_output, build_attention_model, mask_kind_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
@@ -325,7 +325,7 @@ class FormSessions:
         mode = self.problem.scores_mode or QkOutputMode.SCORES
         named = {role: outputs[role] for role in OutputRole if role in outputs}
         result = judge_attention(self.problem.spec, inputs, named, precision=precision, qk_modes=(mode,))
-        if result.agreement is None or result.agreement.verdict is not Verdict.WRONG:
+        if result.agreement is None or result.kind is not Conformity.WRONG:
             return ProbeOutcome(kind=Conformity.RIGHT)
         ratio = result.agreement.max_bound_ratio or 0.0
         return ProbeOutcome(kind=Conformity.WRONG, message=result.message, max_bound_ratio=ratio)

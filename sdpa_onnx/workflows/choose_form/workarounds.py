@@ -25,12 +25,6 @@ __all__ = ["PATIENCE_SECONDS", "RefusedForm", "WorkableForm", "probe_form"]
 # Longest wait for the result of one probe, seconds.
 PATIENCE_SECONDS = 20.0
 
-_OUTCOMES = {
-    Conformity.RIGHT: Outcome.OK,
-    Conformity.WRONG: Outcome.DISAGREES,
-    Conformity.REFUSED: Outcome.UNSUPPORTED,
-    Conformity.CRASHED: Outcome.FAILED,
-}
 # Workarounds that change what a form writes. The other workarounds have no effect on it.
 _ALL = frozenset(Workaround)
 _EFFECTIVE: dict[Form, frozenset[Workaround]] = {
@@ -241,7 +235,7 @@ class _Search:
         worst = self._worst() or without_any
         kind = Conformity.WRONG if worst is None else worst.outcome.kind
         reason = f"On {self.runtime.name} form '{self.form}' {worst.description if worst else 'is wrong'}"
-        record = msgspec.structs.replace(self._record(), verdict=kind, outcome=_OUTCOMES[kind], reason=reason)
+        record = msgspec.structs.replace(self._record(), verdict=kind, outcome=kind.outcome, reason=reason)
         if worst is not None and worst.outcome.is_timeout:
             record = msgspec.structs.replace(record, outcome=Outcome.TIMED_OUT)
             reason = f"{worst.outcome.message.rstrip('.')}: this form could not be probed."

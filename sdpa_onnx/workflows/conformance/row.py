@@ -20,13 +20,6 @@ DEFAULT_TIMEOUT_SECONDS = 20.0
 
 __all__ = ["DEFAULT_TIMEOUT_SECONDS", "crashed_record", "repeat_command", "run_row"]
 
-_OUTCOMES = {
-    Conformity.RIGHT: Outcome.OK,
-    Conformity.WRONG: Outcome.DISAGREES,
-    Conformity.REFUSED: Outcome.UNSUPPORTED,
-    Conformity.CRASHED: Outcome.FAILED,
-    Conformity.NO_ANSWER: Outcome.TIMED_OUT,
-}
 # One output that is only statistically suspicious may be chance; two are not (METHOD A.7).
 _SUSPICIOUS_LIMIT = 2
 # Explaining a fault costs many judgements; if the first cases are not explained, the others seldom are.
@@ -43,7 +36,7 @@ def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 
     verdict = _verdict(trials)
     explanation = _explanation(row, trials)
     diagnosis = _diagnosis(trials, explanation)
-    is_judged = verdict in (Conformity.RIGHT, Conformity.WRONG)
+    is_judged = verdict is Conformity.RIGHT or verdict.disagrees
     path, path_nodes = _path(row.feature, trials.ran if is_judged else None)
     suspicion = trials.suspicious[:1] if verdict is Conformity.RIGHT else []
     return ConformanceRecord(
@@ -52,7 +45,7 @@ def run_row(row: FeatureRow, runtime: Runtime, *, seed: int = 0, threads: int = 
         form=_form(row),
         opset=row.opset,
         runtime=runtime.name,
-        outcome=_OUTCOMES[verdict],
+        outcome=verdict.outcome,
         reason=_reason(trials, verdict, diagnosis),
         warnings=(*trials.warnings, *(f"Suspicious once: {text}" for text in suspicion)),
         feature=row.feature.slug,
@@ -120,8 +113,10 @@ def _case_name(row: FeatureRow) -> str:
 
 
 def _verdict(trials: RowTrials) -> Conformity:
-    if trials.wrong or len(trials.suspicious) >= _SUSPICIOUS_LIMIT:
+    if trials.wrong:
         return Conformity.WRONG
+    if len(trials.suspicious) >= _SUSPICIOUS_LIMIT:
+        return Conformity.SUSPICIOUS
     return Conformity.REFUSED if trials.refused else Conformity.RIGHT
 
 
@@ -129,7 +124,7 @@ def _reason(trials: RowTrials, verdict: Conformity, diagnosis: str) -> str:
     match verdict:
         case Conformity.RIGHT:
             return ""
-        case Conformity.WRONG | Conformity.CRASHED | Conformity.NO_ANSWER:
+        case Conformity.WRONG | Conformity.SUSPICIOUS | Conformity.CRASHED | Conformity.NO_ANSWER:
             return diagnosis
         case Conformity.REFUSED:
             return _shortened(trials.refused[0])
@@ -138,7 +133,8 @@ def _reason(trials: RowTrials, verdict: Conformity, diagnosis: str) -> str:
 def _diagnosis(trials: RowTrials, explanation: Explanation | None) -> str:
     """The largest error in one sentence, the fault that explains it, and the refusal of other cases."""
     if not trials.wrong:
-        return f"Suspicious {len(trials.suspicious)} times: {trials.suspicious[0]}" if trials.suspicious else ""
+        times = "once" if len(trials.suspicious) == 1 else f"{len(trials.suspicious)} times"
+        return f"Suspicious {times}: {trials.suspicious[0]}" if trials.suspicious else ""
     worst = _worst(trials)
     role = _ROLES.get(worst.finding.role, worst.finding.role)
     parts = [f"{role} of {worst.case_id} ({worst.source}): {worst.finding.agreement.diagnosis}"]

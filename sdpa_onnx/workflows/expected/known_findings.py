@@ -33,6 +33,7 @@ import msgspec
 from sdpa_onnx.core.records.earlier_schema import earlier_number
 from sdpa_onnx.core.records.records import ConformanceRecord, GateRecord, Outcome, Record
 from sdpa_onnx.core.records.subject import Subject, earlier_site
+from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.workflows.expected.amount import is_within
 
@@ -92,6 +93,9 @@ class KnownFinding:
         # An entry with outcome "failed" matches a timeout too: earlier versions had no outcome for it.
         if plain["outcome"] == Outcome.TIMED_OUT and self.fields.get("outcome") == Outcome.FAILED:
             plain["outcome"] = Outcome.FAILED.value
+        # An entry with verdict "wrong" matches a suspicious feature too: earlier versions had no verdict for it.
+        if isinstance(record, ConformanceRecord) and self.fields.get("verdict") == Conformity.WRONG:
+            plain["verdict"] = Conformity.WRONG.value if plain["verdict"] == Conformity.SUSPICIOUS else plain["verdict"]
         return all(name in plain and self._is_field_like(name, plain) for name in names)
 
     def _is_field_like(self, name: str, plain: Mapping[str, Any]) -> bool:

@@ -31,12 +31,10 @@ __all__ = ["CaseOutcome", "FuzzFinding", "run_random"]
 
 Array = NDArray[np.generic]
 
-_BAD = (Verdict.WRONG, Verdict.SUSPICIOUS)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuzzFinding:
-    """One failure of one case: a wrong output, a refusal or a crash.
+    """One failure of one case: a wrong or suspicious output, a refusal or a crash.
 
     Args:
         number: Of the case.
@@ -45,10 +43,10 @@ class FuzzFinding:
         elements: Number of input elements.
         features: Special properties of the case.
         is_empty: Whether a size of it is 0.
-        kind: WRONG, REFUSED or CRASHED.
+        kind: WRONG, SUSPICIOUS, REFUSED or CRASHED.
         message: The evidence, or the error of the runtime; one sentence.
         is_timeout: Whether it crashed in so far as it gave no answer in time.
-        output: The wrong output: Y, present_key, present_value or qk_matmul_output; "" if nothing ran.
+        output: The wrong or suspicious output: Y, present_key, present_value or qk_matmul_output; "" if nothing ran.
         agreement: The judgement of that output.
         explanation: The known fault that a wrong output looks like, if any.
         precision: The declared arithmetic; "" if nothing ran.
@@ -92,7 +90,7 @@ class CaseOutcome:
 
     Args:
         verdict: The worst verdict on its outputs, or None if it did not finish.
-        findings: One for each wrong output, or one for a refusal or crash.
+        findings: One for each wrong or suspicious output, or one for a refusal or crash.
     """
 
     verdict: Verdict | None
@@ -118,8 +116,8 @@ def run_random(case: RandomCase, sessions: Sessions) -> CaseOutcome:
     findings: list[FuzzFinding] = []
     for name, agreement in _judged(case, outputs, ran):
         verdicts.append(agreement.verdict)
-        if agreement.verdict in _BAD:
-            findings.append(_wrong(case, name, agreement, outputs[name], ran))
+        if not agreement.verdict.is_right:
+            findings.append(_disagreeing(case, name, agreement, outputs[name], ran))
     return CaseOutcome(verdict=max(verdicts, key=list(Verdict).index), findings=tuple(findings))
 
 
@@ -145,10 +143,12 @@ def _precision(graph: RandomGraph, ran: RanReport) -> Precision:
     return allowed_precision(ran.precision, asked, graph.dtype)
 
 
-def _wrong(case: RandomCase, role: OutputRole, agreement: Agreement, actual: Array, ran: RanReport) -> FuzzFinding:
+def _disagreeing(
+    case: RandomCase, role: OutputRole, agreement: Agreement, actual: Array, ran: RanReport
+) -> FuzzFinding:
     return _finding(
         case,
-        Conformity.WRONG,
+        agreement.verdict.conformity,
         agreement.diagnosis,
         output=role.value,
         agreement=agreement,

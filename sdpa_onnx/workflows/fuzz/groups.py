@@ -14,7 +14,7 @@ _NOT_FINITE, _SHAPE = "not finite", "shape"
 # Wrong only after other runs; how depends on these.
 _STATE = "after other runs of its session, right in a fresh one"
 # Worst first.
-_ORDER = (Conformity.CRASHED, Conformity.WRONG, Conformity.REFUSED)
+_ORDER = (Conformity.CRASHED, Conformity.WRONG, Conformity.SUSPICIOUS, Conformity.REFUSED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,13 +41,15 @@ class FuzzGroup:
 
     @property
     def kind(self) -> Conformity:
-        """WRONG, REFUSED or CRASHED."""
+        """WRONG, SUSPICIOUS, REFUSED or CRASHED."""
         return self.first.kind
 
     def take(self, other: "FuzzGroup") -> None:
-        """Add the findings of another group with the same cause; title and reduced case stay."""
+        """Add the findings of another group with the same cause; title and reduced case stay, and so does its kind."""
         self.count += other.count
         self.common &= other.common
+        if other.kind is not self.kind:  # a suspicious finding never represents a group that is proved wrong
+            return
         self.first = min(self.first, other.first, key=lambda finding: finding.number)
         self.smallest = min(self.smallest, other.smallest, key=_size_of)
 
@@ -79,7 +81,8 @@ class FuzzGroups:
             small = group.reduced
             case = "" if small is None else small.case
             apart = f"{case} {small.model.opset} {len(small.before)}" if small and case else str(place)
-            key = (group.kind, group.first.output, group.first.path, apart)
+            kind = "disagrees" if group.kind.disagrees else group.kind
+            key = (kind, group.first.output, group.first.path, apart)
             if key in kept:
                 kept[key].take(group)
             else:
@@ -87,7 +90,7 @@ class FuzzGroups:
         self._found = kept
 
     def ordered(self) -> tuple[FuzzGroup, ...]:
-        """Crashes, then wrong outputs, then refusals; within each the most frequent first."""
+        """Crashes, then wrong outputs, suspicious ones, and refusals; within each the most frequent first."""
         found = self._found.values()
         return tuple(sorted(found, key=lambda group: (_ORDER.index(group.kind), -group.count, group.first.number)))
 
@@ -99,7 +102,7 @@ def _size_of(finding: FuzzFinding) -> tuple[bool, int]:
 
 def sign_of(finding: FuzzFinding) -> str:
     """Key that separates causes: the fault that explains an output, or the error text without numbers."""
-    if finding.kind is not Conformity.WRONG:
+    if not finding.kind.disagrees:
         return message_shape(finding.message)
     if finding.after:
         return _STATE
@@ -114,7 +117,7 @@ def sign_of(finding: FuzzFinding) -> str:
 def title_of(finding: FuzzFinding) -> str:
     """A sentence without numbers, so that a list of known findings can name it."""
     where = f" ({finding.path})" if finding.path else ""
-    if finding.kind is not Conformity.WRONG:
+    if not finding.kind.disagrees:
         return f"{finding.kind.value}{where}: {message_shape(finding.message)}"
     how = sign_of(finding)
     if finding.explanation is not None and not finding.after:

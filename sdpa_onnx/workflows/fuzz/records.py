@@ -4,19 +4,12 @@ import shlex
 from collections.abc import Sequence
 
 from sdpa_onnx.core.attention.random_cases import draw_case
-from sdpa_onnx.core.records.records import AgreementRecord, Conformity, Outcome, Sizes
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes
 from sdpa_onnx.workflows.check.run_context import with_figures, with_ran
 from sdpa_onnx.workflows.fuzz.case import FuzzFinding
 from sdpa_onnx.workflows.fuzz.groups import FuzzGroup
 
 __all__ = ["evidence_of", "group_record", "repeat_command"]
-
-_OUTCOMES = {
-    Conformity.RIGHT: Outcome.OK,
-    Conformity.WRONG: Outcome.DISAGREES,
-    Conformity.REFUSED: Outcome.UNSUPPORTED,
-    Conformity.CRASHED: Outcome.FAILED,
-}
 
 
 def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecord:
@@ -37,7 +30,7 @@ def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecor
         form="attention",
         opset=case.graph.opset,
         runtime=runtime,
-        outcome=Outcome.TIMED_OUT if finding.is_timeout else _OUTCOMES[finding.kind],
+        outcome=Outcome.TIMED_OUT if finding.is_timeout else finding.kind.outcome,
         reason=group.title,
         warnings=tuple(_doubts(group, runtime, seed)),
         spec=case.case.spec,
@@ -63,7 +56,8 @@ def group_record(group: FuzzGroup, *, runtime: str, seed: int) -> AgreementRecor
 def evidence_of(finding: FuzzFinding) -> str:
     """The evidence with the known fault that it looks like, or the error of the runtime."""
     if finding.after:
-        return f"Wrong after {_cases(finding)} in one session; right in a fresh session. {finding.message}"
+        verdict = finding.kind.value.capitalize()
+        return f"{verdict} after {_cases(finding)} in one session; right in a fresh session. {finding.message}"
     explained = finding.explanation
     if explained is None:
         return finding.message

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sdpa_onnx.core.attention.random_cases import CASES_PER_GRAPH, RandomCase, draw_case
-from sdpa_onnx.core.records.records import Conformity, Verdict
+from sdpa_onnx.core.records.records import Verdict
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import Sessions
@@ -129,7 +129,7 @@ class FuzzRun:
         """The result, with the cases before in its session for each output that is right in a fresh one."""
         first = case.number - case.number % CASES_PER_GRAPH
         earlier = tuple(range(max(self.start, first), case.number))
-        if not earlier or not any(finding.kind is Conformity.WRONG for finding in outcome.findings):
+        if not earlier or not any(finding.kind.disagrees for finding in outcome.findings):
             return outcome
         with Sessions(self.runtime, keep=1, threads=self.threads) as fresh:
             alone = run_random(case, fresh)
@@ -137,9 +137,7 @@ class FuzzRun:
             return outcome
         wrong = {finding.output for finding in alone.findings}
         findings = (
-            finding
-            if finding.output in wrong or finding.kind is not Conformity.WRONG
-            else replace(finding, after=earlier)
+            finding if finding.output in wrong or not finding.kind.disagrees else replace(finding, after=earlier)
             for finding in outcome.findings
         )
         return replace(outcome, findings=tuple(findings))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, run_case
 from sdpa_onnx.workflows.reduce.anonymous_graph import generic_model, random_like
@@ -71,21 +70,22 @@ def _anonymous_draw(reduced: ReducedCase, runtime: Runtime, seed: int, threads: 
 def _judge_attention(plain: ReducedCase, trial: CaseTrial, runtime: Runtime, failure: KeptFailure) -> AnonymousCase:
     with Sessions(runtime) as sessions:
         result = run_case(trial, sessions)
-    still = failure.is_same(failure_of(result))
+    now = failure_of(result)
     judged = replace(
         plain,
         expected=expected_outputs(trial, result),
+        failure=now or failure,
         message=explained(trial, result),
         agreement=result.agreement,
         precision=result.precision,
         case=trial.case.case_id,
         trial=trial,
     )
-    return AnonymousCase(reduced=judged, still_fails=still)
+    return AnonymousCase(reduced=judged, still_fails=failure.is_same(now))
 
 
 def _judge_graph(plain: ReducedCase, runtime: Runtime, threads: int) -> AnonymousCase:
-    if plain.kind is Conformity.WRONG:
+    if plain.kind.disagrees:
         return _judge_nodes(plain, runtime, threads)
     stop = run_failure(plain.model, runtime, plain.feeds, threads=threads)
     if stop is None:

@@ -31,6 +31,12 @@ Array = NDArray[np.generic]
 _DATE = (1980, 1, 1, 0, 0, 0)
 _PERMISSIONS = 0o644 << 16
 _LONGEST_MESSAGE = 2000
+_VERBS = {
+    Conformity.WRONG: "is wrong",
+    Conformity.SUSPICIOUS: "is suspicious",
+    Conformity.REFUSED: "refuses the model",
+    Conformity.CRASHED: "crashes",
+}
 
 
 def bundle_files(reduced: ReducedCase, *, threads: int = 1) -> dict[str, bytes]:
@@ -152,9 +158,7 @@ def _versions(reduced: ReducedCase) -> dict[str, object]:
 
 def _headline(reduced: ReducedCase) -> str:
     """The failure in one sentence that is safe inside the docstring of the script."""
-    verbs = {Conformity.WRONG: "is wrong", Conformity.REFUSED: "refuses the model", Conformity.CRASHED: "crashes"}
-    verb = "is suspicious" if reduced.is_suspicious else verbs.get(reduced.kind, "fails")
-    headline = f"{reduced.runtime_version} {verb}: {_message(reduced)}"
+    headline = f"{reduced.runtime_version} {_VERBS.get(reduced.kind, 'fails')}: {_message(reduced)}"
     return headline.replace("\\", "/").replace('"', "'")
 
 

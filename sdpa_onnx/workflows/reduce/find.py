@@ -155,6 +155,8 @@ class FailureSearch:
             yield from probe_steps(self.model, check)
 
     def _wrong_attention(self, step: InputStep, arrays: Feeds, precision: str) -> FoundFailure | None:
+        """The first wrong attention, else the first suspicious one."""
+        found: FoundFailure | None = None
         for site in self.model.sites:
             inputs = site.arrays_in(arrays)
             result = judge_attention(
@@ -167,17 +169,20 @@ class FailureSearch:
                 mask_rule=site.mask_rule,
             )
             failure = failure_of(result)
-            if failure is not None and self._is_confirmed(step):
-                return FoundFailure(
-                    failure=failure,
-                    message=result.message,
-                    step=step.word,
-                    sizes=step.check.sizes,
-                    feeds=step.feeds,
-                    site=site,
-                    inputs=inputs,
-                )
-        return None
+            if failure is None or (found is not None and failure.kind is found.failure.kind):
+                continue
+            found = FoundFailure(
+                failure=failure,
+                message=result.message,
+                step=step.word,
+                sizes=step.check.sizes,
+                feeds=step.feeds,
+                site=site,
+                inputs=inputs,
+            )
+            if failure.kind is Conformity.WRONG:
+                break
+        return found if found is not None and self._is_confirmed(step) else None
 
     def _is_confirmed(self, step: InputStep) -> bool:
         """Whether the taps that accuse an attention inside a larger model change nothing that runs."""

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.precision import find_precision
-from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.cut import cut_out
 from sdpa_onnx.graph.model import OnnxModel
@@ -37,7 +36,7 @@ class BadPart:
     Args:
         model: The part; the whole flattened model if no part can be cut out.
         feeds: Its inputs: the values of the reference.
-        failure: WRONG, with the output and the verdict.
+        failure: WRONG or SUSPICIOUS, with the output.
         expected: The reference of the wrong output; its bound is finite only at the element with the largest error.
         message: The failure in one sentence or more.
         precision: The declared arithmetic.
@@ -53,7 +52,7 @@ class BadPart:
 
 def bad_failure(bad: BadNode) -> KeptFailure:
     """The failure of a bad node, which must stay the same while the case shrinks."""
-    return KeptFailure(kind=Conformity.WRONG, output=bad.value, sign=bad.verdict.value)
+    return KeptFailure(kind=bad.verdict.conformity, output=bad.value)
 
 
 def cut_bad_node(model: OnnxModel, runtime: Runtime, feeds: Feeds, *, threads: int) -> BadPart | None:

@@ -86,7 +86,7 @@ class ReducedCase:
 
     @property
     def kind(self) -> Conformity:
-        """WRONG, REFUSED or CRASHED."""
+        """WRONG, SUSPICIOUS, REFUSED or CRASHED."""
         return self.failure.kind
 
     @property
@@ -100,11 +100,6 @@ class ReducedCase:
         """Whether the wrong output is not an attention's and its limit is known at one element only."""
         bounds = [bounded.bound for bounded in self.expected.values()]
         return self.trial is None and any(one.size > 1 and int(np.isfinite(one).sum()) == 1 for one in bounds)
-
-    @property
-    def is_suspicious(self) -> bool:
-        """Whether the failure is not proved."""
-        return self.failure.sign == Verdict.SUSPICIOUS if self.agreement is None else self.verdict is Verdict.SUSPICIOUS
 
     @property
     def verdict(self) -> Verdict | None:

@@ -39,7 +39,7 @@ def find_sequence(search: FailureSearch, found: FoundFailure | None) -> StateFau
     """
     model, runtime, check = search.model, search.runtime, search.check
     if found is not None:
-        if found.site is None or found.failure.kind is not Conformity.WRONG:
+        if found.site is None or not found.failure.kind.disagrees:
             return None
         return state_behind(model, runtime, check, [*search.history, found.feeds], target="")
     if check.inputs is not None or not model.sites:
@@ -154,15 +154,16 @@ class SequenceReduction:
 
     def _result(self, best: "_Sequence", fault: StateFault, *, is_finished: bool) -> ReducedCase:
         runtime, record = self.judge.runtime, best.records[0]
+        verdict = record.verdict or Verdict.WRONG
         small = StateFault(earlier=best.runs[:-1], run=best.runs[-1], records=best.records)
         trial = best.trials[-1] if best.trials else None
         return ReducedCase(
             model=best.model,
             feeds=dict(small.run.feeds),
             expected=self._expected(best, trial),
-            failure=KeptFailure(kind=Conformity.WRONG, output=record.site),
+            failure=KeptFailure(kind=verdict.conformity, output=record.site),
             agreement=Agreement(
-                verdict=record.verdict or Verdict.WRONG,
+                verdict=verdict,
                 diagnosis=small.sentence(),
                 max_abs_error=record.max_abs_error,
                 max_bound_ratio=record.max_bound_ratio,

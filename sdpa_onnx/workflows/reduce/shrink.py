@@ -6,7 +6,6 @@ Does not propose candidates or run them: `case`, `options` and `inputs` propose,
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, TrialResult
 from sdpa_onnx.workflows.reduce.case import SIZE_PASSES
 from sdpa_onnx.workflows.reduce.inputs import elements_to_simplify, simpler_arrays, simpler_element
@@ -84,7 +83,7 @@ def _smaller(best: ShrunkCase, trials: ReductionTrials, *, may_redraw: bool) -> 
 def _simpler(best: ShrunkCase, trials: ReductionTrials) -> bool:
     """Simplify the numbers: whole arrays, then element by element; True if anything changed."""
     changed = False
-    depends_on_numbers = best.result.kind is Conformity.WRONG
+    depends_on_numbers = best.result.kind.disagrees
     while best.update(trials.first_failing(simpler_arrays(best.trial, only_rounded=not depends_on_numbers))):
         changed = True
     if not depends_on_numbers:
@@ -100,7 +99,7 @@ def _with_redraws(candidates: Iterable[CaseTrial], best: ShrunkCase, *, may_redr
     for trial in _allowed(candidates, best.trial):
         seen[trial.case] = trial
         yield trial
-    if not may_redraw or best.result.kind is not Conformity.WRONG:
+    if not may_redraw or not best.result.kind.disagrees:
         return
     for trial in seen.values():
         mask = trial.draw().attn_mask

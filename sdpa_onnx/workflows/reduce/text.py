@@ -24,6 +24,7 @@ ONE_LIMIT = (
 _VERBS = {
     Conformity.RIGHT: "is right",
     Conformity.WRONG: "is wrong",
+    Conformity.SUSPICIOUS: "is suspicious",
     Conformity.REFUSED: "refuses it",
     Conformity.CRASHED: "crashes",
 }
@@ -31,8 +32,7 @@ _VERBS = {
 
 def sentences(reduced: ReducedCase) -> Iterator[str]:
     """The failure, the smallest case, where it was found and what was reduced; one line each."""
-    verb = "is suspicious" if reduced.is_suspicious else _VERBS[reduced.kind]
-    yield f"{reduced.runtime_version} {verb}: {reduced.message}"
+    yield f"{reduced.runtime_version} {_VERBS[reduced.kind]}: {reduced.message}"
     if reduced.case:
         form = f"{reduced.model.facts.form} form, opset {reduced.model.opset}"
         yield f"Smallest case: {reduced.case}, {form}{reduced.fourth_output}."
@@ -88,7 +88,7 @@ def reduced_record(reduced: ReducedCase, *, target: str) -> AgreementRecord:
         form=reduced.model.facts.form.value,
         opset=reduced.model.opset,
         runtime=reduced.runtime,
-        outcome=Outcome.DISAGREES if reduced.kind is Conformity.WRONG else Outcome.FAILED,
+        outcome=Outcome.DISAGREES if reduced.kind.disagrees else Outcome.FAILED,
         reason=reduced.message,
         warnings=() if reduced.is_finished else ("The time limit was reached before the reduction finished.",),
         spec=None if case is None else case.spec,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from sdpa_onnx.core.attention.spec import AttentionCase
-from sdpa_onnx.core.records.records import Conformity, Verdict
+from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import CaseError, ExportError
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, TrialResult, run_case
 
@@ -26,10 +26,9 @@ class KeptFailure:
     """The failure that must stay the same while a case shrinks.
 
     Args:
-        kind: WRONG, REFUSED or CRASHED.
-        output: The wrong output, or "".
-        sign: For a wrong output the verdict, "not finite" or "shape"; for a refusal the error text without
-            numbers and names.
+        kind: WRONG, SUSPICIOUS, REFUSED or CRASHED.
+        output: The wrong or suspicious output, or "".
+        sign: For an output "not finite", "shape" or ""; for a refusal the error text without numbers and names.
     """
 
     kind: Conformity
@@ -38,9 +37,9 @@ class KeptFailure:
 
     def is_same(self, other: "KeptFailure | None") -> bool:
         """Whether another failure is the same; WRONG may replace SUSPICIOUS, never the reverse."""
-        if other is None or (self.kind, self.output) != (other.kind, other.output):
+        if other is None or (self.output, self.sign) != (other.output, other.sign):
             return False
-        return self.sign == other.sign or (self.sign, other.sign) == (Verdict.SUSPICIOUS, Verdict.WRONG)
+        return self.kind is other.kind or (self.kind, other.kind) == (Conformity.SUSPICIOUS, Conformity.WRONG)
 
 
 def failure_of(result: TrialResult) -> KeptFailure | None:
@@ -52,15 +51,15 @@ def failure_of(result: TrialResult) -> KeptFailure | None:
             return KeptFailure(kind=result.kind, sign=message_shape(result.message))
         case Conformity.CRASHED | Conformity.NO_ANSWER:
             return KeptFailure(kind=result.kind)
-        case Conformity.WRONG:
-            return KeptFailure(kind=result.kind, output=result.output, sign=_wrong_sign(result))
+        case Conformity.WRONG | Conformity.SUSPICIOUS:
+            return KeptFailure(kind=result.kind, output=result.output, sign=_output_sign(result))
 
 
-def _wrong_sign(result: TrialResult) -> str:
+def _output_sign(result: TrialResult) -> str:
     agreement = result.agreement
     if agreement is None or agreement.total == 0:
         return "shape"
-    return "not finite" if agreement.not_finite else agreement.verdict.value
+    return "not finite" if agreement.not_finite else ""
 
 
 def message_shape(text: str) -> str:
@@ -115,7 +114,9 @@ class ReductionTrials:
         except (CaseError, ExportError):  # the candidate is not a valid case
             self._rejected.add(key)
             return None
-        if self.failure.is_same(failure_of(result)):
+        failure = failure_of(result)
+        if failure is not None and self.failure.is_same(failure):
+            self.failure = failure  # once proved wrong, a case that is only suspicious no longer replaces it
             return result
         self._rejected.add(key)
         return None

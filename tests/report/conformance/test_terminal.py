@@ -10,7 +10,7 @@ from rich.console import Console
 from sdpa_onnx.core.records.records import ConformanceRecord, Outcome
 from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.report.conformance.findings import conformance_findings
-from sdpa_onnx.report.conformance.matrix import by_place, mark_of
+from sdpa_onnx.report.conformance.matrix import MARK_WORDS, by_place, mark_of
 from sdpa_onnx.report.conformance.run import ConformanceRun, evidence, findings_of, places
 from sdpa_onnx.report.conformance.terminal import print_conformance
 from sdpa_onnx.workflows.expected.known_findings import KnownFinding, KnownFindings
@@ -100,6 +100,10 @@ def test_nothing_wraps_but_commands_and_the_matrix() -> None:
             ],
         ),
         (
+            [row(Conformity.WRONG), row(Conformity.SUSPICIOUS, opset=24), row(Conformity.SUSPICIOUS, opset=25)],
+            ["ort-cpu (onnxruntime 1.32.0): 0 right, 1 wrong, 2 suspicious, 0 refused, 0 crashed of 3 rows."],
+        ),
+        (
             [row(path="expanded", path_nodes=1), row(opset=25, path="expanded", path_nodes=59)],
             [
                 (
@@ -119,11 +123,30 @@ def test_nothing_wraps_but_commands_and_the_matrix() -> None:
             ],
         ),
     ],
-    ids=["none", "one", "skipped", "readings", "expanded", "unknown-version"],
+    ids=["none", "one", "skipped", "readings", "suspicious", "expanded", "unknown-version"],
 )
 def test_first_lines(records: list[ConformanceRecord], sentences: list[str]) -> None:
     """Counts, and what is expanded, as text."""
     assert conformance_findings(run_of(*records)) == sentences
+
+
+def test_suspicious_rows_have_their_own_section() -> None:
+    """They follow the wrong ones, have their own mark, and are never called wrong."""
+    text = "Suspicious 2 times: b1: 9 sigma."
+    suspicious = row(Conformity.SUSPICIOUS, feature="softcap-before-mask", opset=24, diagnosis=text, wrong_cases=0)
+    lines = printed(run_of(row(Conformity.WRONG, diagnosis="Off by one."), suspicious)).splitlines()
+    assert lines.index("Wrong") < lines.index("Suspicious")
+    assert f"  Attention 24 float32. {text}" in lines
+    assert "W wrong; ? suspicious; blank: not tested." in lines
+    cells = [line.split(maxsplit=1)[1] for line in lines if line.startswith(("plain ", "softcap-before-mask "))]
+    assert cells == ["W", "?"]
+    assert "wrong" not in printed(run_of(suspicious)).partition("Suspicious")[2]
+
+
+@pytest.mark.parametrize("verdict", Conformity)
+def test_each_verdict_has_a_mark(verdict: Conformity) -> None:
+    """A row of any verdict is drawn, and the legend explains its mark."""
+    assert MARK_WORDS[mark_of(row(verdict))] == verdict.value.replace("no-answer", "no answer in time")
 
 
 def test_a_run_that_was_stopped_says_so_first() -> None:

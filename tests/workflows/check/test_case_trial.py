@@ -18,7 +18,7 @@ from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import CaseError, ExportError
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.runtimes.base import get_runtime
-from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, run_case, trial_model
+from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, judge_attention, run_case, trial_model
 from sdpa_onnx.workflows.isolate.isolated_runtime import guarded_runtime
 from tests.sweep.fakes import Refusing
 from tests.workflows.dying_child import KILLING_QUERIES, START, kill, start_dying
@@ -72,6 +72,32 @@ def test_planted_fault_is_wrong(name: str, output: str) -> None:
     with Sessions(Planted(fault(name))) as sessions:
         result = run_case(CaseTrial(case=_case(_SPECS["past"])), sessions)
     assert (result.kind, result.output) == (Conformity.WRONG, output)
+
+
+@pytest.mark.parametrize(
+    ("factor", "has_bad_cache", "kind", "output"),
+    [
+        (0.0, False, Conformity.RIGHT, ""),
+        (1e-6, False, Conformity.SUSPICIOUS, "Y"),
+        (1e-6, True, Conformity.WRONG, "present_key"),
+        (1e-3, True, Conformity.WRONG, "Y"),
+        (1e-3, False, Conformity.WRONG, "Y"),
+    ],
+)
+def test_a_wrong_output_outranks_a_suspicious_one(
+    factor: float, has_bad_cache: bool, kind: Conformity, output: str
+) -> None:
+    """The first output with the worst verdict is reported, wherever it is."""
+    trial = CaseTrial(case=_case(_SPECS["past"]))
+    inputs = trial.draw()
+    with Sessions(get_runtime("ort-cpu")) as sessions:
+        right = run_case(trial, sessions)
+    outputs = {role: array.copy() for role, array in right.outputs.items()}
+    outputs[OutputRole.OUTPUT] = (outputs[OutputRole.OUTPUT] * (1.0 + factor)).astype(np.float32)
+    if has_bad_cache:
+        outputs[OutputRole.PRESENT_KEY][..., -1] += 1.0
+    result = judge_attention(trial.case.spec, inputs, outputs, precision=right.precision)
+    assert (result.kind, result.output) == (kind, output)
 
 
 @pytest.mark.parametrize("mode", [QkOutputMode.SCORES, QkOutputMode.AFTER_SOFTCAP, QkOutputMode.WEIGHTS])

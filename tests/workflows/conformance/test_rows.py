@@ -222,6 +222,31 @@ def test_a_fault_of_state_is_wrong(fault: stateful_runtime.Fault, slug: str) -> 
     assert run_row(row(slug), OracleRuntime()).verdict is Conformity.RIGHT
 
 
+@pytest.mark.parametrize(
+    ("factor", "verdict", "wrong_cases", "sentence"),
+    [
+        (6e-7, Conformity.RIGHT, 0, "Suspicious once: "),
+        (1e-6, Conformity.SUSPICIOUS, 0, "Suspicious 2 times: "),
+        (2e-6, Conformity.WRONG, 1, "output of b2_"),
+    ],
+    ids=["one-suspicious", "two-suspicious", "one-wrong-one-suspicious"],
+)
+def test_a_suspicious_row_is_not_wrong(factor: float, verdict: Conformity, wrong_cases: int, sentence: str) -> None:
+    """One suspicious output may be chance; two make a row suspicious; one proved output makes it wrong."""
+
+    def off(_: object, outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {
+            name: (array * (1.0 + factor)).astype(array.dtype) if array.shape[-1] == 12 else array
+            for name, array in outputs.items()
+        }
+
+    record = run_row(row("layout-3d-gqa"), Faulty(off))
+    assert (record.verdict, record.outcome, record.wrong_cases) == (verdict, verdict.outcome, wrong_cases)
+    assert record.diagnosis.startswith(sentence)
+    assert record.reason == ("" if verdict is Conformity.RIGHT else record.diagnosis)
+    assert (record.outcome is Outcome.DISAGREES) is verdict.disagrees
+
+
 def test_a_swallowed_nan_is_wrong() -> None:
     """A visible NaN must propagate; a hidden one may, and the record names the outcome."""
 

@@ -22,19 +22,12 @@ from sdpa_onnx.errors import PlanError
 from sdpa_onnx.workflows.expected.known_findings import KnownFindings, SortedFindings, is_bad, read_expected
 from sdpa_onnx.workflows.expected.write_file import write_known
 
-_OUTCOMES = {
-    Conformity.RIGHT: Outcome.OK,
-    Conformity.WRONG: Outcome.DISAGREES,
-    Conformity.REFUSED: Outcome.UNSUPPORTED,
-    Conformity.CRASHED: Outcome.FAILED,
-    None: Outcome.SKIPPED,
-}
-
 
 def row(verdict: Conformity | None = Conformity.WRONG, **fields: object) -> ConformanceRecord:
     """A row of one feature, with fields replaced."""
     usual: dict[str, object] = {"runtime": "ort-cpu", "feature": "causal-past-one-query", "operator": "Attention"}
-    usual |= {"opset": 23, "dtype": "float32", "verdict": verdict, "outcome": _OUTCOMES[verdict]}
+    usual |= {"opset": 23, "dtype": "float32", "verdict": verdict}
+    usual |= {"outcome": Outcome.SKIPPED if verdict is None else verdict.outcome}
     return ConformanceRecord(**(usual | fields))  # type: ignore[arg-type]
 
 
@@ -81,7 +74,10 @@ def test_all_given_fields_must_be_equal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("verdict", "bad"),
-    [(Conformity.RIGHT, False), (Conformity.WRONG, True), (Conformity.REFUSED, True), (Conformity.CRASHED, True)],
+    [
+        *((Conformity.RIGHT, False), (Conformity.WRONG, True), (Conformity.SUSPICIOUS, True)),
+        *((Conformity.REFUSED, True), (Conformity.CRASHED, True)),
+    ],
 )
 def test_what_needs_an_entry(verdict: Conformity, bad: bool) -> None:
     """A refused feature of an operator is bad when known findings are used."""
@@ -114,6 +110,24 @@ def test_what_has_vanished(tmp_path: Path, rows: list[Conformity | None], sorts:
     records = [row(verdict, opset=23 + number) for number, verdict in enumerate(rows)]
     other = row(Conformity.RIGHT, feature="softcap")
     assert counts(known(tmp_path, 'feature = "causal-*"\nverdict = "wrong"').sort([*records, other])) == sorts
+
+
+@pytest.mark.parametrize(
+    ("entry", "verdict", "sorts"),
+    [
+        ("wrong", Conformity.SUSPICIOUS, {"known": 1}),
+        ("wrong", Conformity.WRONG, {"known": 1}),
+        ("wrong", Conformity.RIGHT, {"vanished": 1}),
+        ("suspicious", Conformity.SUSPICIOUS, {"known": 1}),
+        ("suspicious", Conformity.WRONG, {"new": 1, "changed": 1}),
+        ("crashed", Conformity.SUSPICIOUS, {"new": 1, "changed": 1}),
+    ],
+)
+def test_wrong_entries_of_earlier_versions_cover_suspicious_features(
+    tmp_path: Path, entry: str, verdict: Conformity, sorts: dict[str, int]
+) -> None:
+    """Earlier versions called a suspicious feature wrong; an entry "suspicious" never excuses a proved fault."""
+    assert counts(known(tmp_path, f'feature = "causal-*"\nverdict = "{entry}"').sort([row(verdict)])) == sorts
 
 
 def test_two_entries_of_one_finding(tmp_path: Path) -> None:
@@ -186,7 +200,10 @@ _FIELDS_WHY = 'kind = "conformance"\nwhy = "seen"\n'
         ),
         (
             f'[[known]]\n{_FIELDS_WHY}verdict = "disagrees"',
-            "known.toml, entry 1: 'verdict' is never 'disagrees'. Allowed: right, wrong, refused, crashed, no-answer.",
+            (
+                "known.toml, entry 1: 'verdict' is never 'disagrees'. Allowed: right, wrong, suspicious, "
+                "refused, crashed, no-answer."
+            ),
         ),
         (
             f'[[known]]\n{_FIELDS_WHY}opset = "23"',

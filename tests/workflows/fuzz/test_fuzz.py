@@ -145,6 +145,47 @@ def test_each_wrong_output_is_a_finding() -> None:
 
 
 @pytest.mark.parametrize(
+    ("numbers", "kinds"),
+    [
+        ((40,), [(Conformity.SUSPICIOUS, 1)]),
+        ((40, 104), [(Conformity.SUSPICIOUS, 2)]),
+        ((40, 16), [(Conformity.WRONG, 1), (Conformity.SUSPICIOUS, 1)]),
+    ],
+    ids=["one", "two", "with-a-wrong-one"],
+)
+def test_suspicious_outputs_are_no_wrong_ones(numbers: tuple[int, ...], kinds: list[tuple[Conformity, int]]) -> None:
+    """An error inside the bound has a group and a count of its own, behind the proved ones; it still disagrees."""
+
+    def off(outputs: Arrays) -> Arrays:
+        return {**outputs, "Y": (outputs["Y"] * (1.0 + 1e-6)).astype(outputs["Y"].dtype)}
+
+    runs = [_run(ChangedRuntime(change=off), 1, start=number) for number in numbers]
+    groups = FuzzGroups()
+    for run in runs:
+        for group in run.groups.ordered():
+            groups.add(group.first)
+    found = groups.ordered()
+    assert [(group.kind, group.count) for group in found] == kinds
+    assert sum(run.counts[CaseResult.SUSPICIOUS] for run in runs) == dict(kinds)[Conformity.SUSPICIOUS]
+    assert found[-1].title.startswith("Y suspicious (native)")
+    record = group_record(found[-1], runtime="ort-cpu", seed=5)
+    assert (record.outcome, record.verdict) == (Outcome.DISAGREES, "suspicious")
+
+
+def test_a_suspicious_group_never_represents_a_wrong_one() -> None:
+    """Groups with one smallest case are one; the wrong finding stays first and smallest, though it is larger."""
+    groups = FuzzGroups()
+    groups.add(_finding(1, kind=Conformity.SUSPICIOUS, output="Y", elements=2))
+    groups.add(_finding(2, kind=Conformity.WRONG, output="Y"))
+    model = fuzz_model(draw_graph(5, 0))
+    for group in groups.ordered():
+        group.reduced = _reduced_to(model, "x")
+    groups.merge()
+    (group,) = groups.ordered()
+    assert (group.kind, group.count, group.first.number, group.smallest.number) == (Conformity.WRONG, 2, 2, 2)
+
+
+@pytest.mark.parametrize(
     ("change", "reading"),
     [
         (lambda scores: np.maximum(scores, np.finfo(scores.dtype).min), "hidden-score-lowest"),
@@ -336,6 +377,22 @@ def test_grouping() -> None:
     assert title_of(_finding(1)) == "refused: cannot load: axis # of '_'."
 
 
+def _reduced_to(model: OnnxModel, case: str) -> ReducedCase:
+    return ReducedCase(
+        model=model,
+        feeds={},
+        failure=KeptFailure(kind=Conformity.WRONG),
+        message="",
+        case=case,
+        found_in="",
+        trials=0,
+        seconds=0.0,
+        is_finished=True,
+        runtime="",
+        runtime_version="",
+    )
+
+
 def test_same_smallest_case_is_the_same_group() -> None:
     """Two looks of one cause become one group, the more frequent look first; others stay apart."""
     groups = FuzzGroups()
@@ -345,19 +402,7 @@ def test_same_smallest_case_is_the_same_group() -> None:
         groups.add(_finding(number, kind=Conformity.WRONG, output="Y", explanation=look, features=features))
     model = fuzz_model(draw_graph(5, 0))
     for group, case in zip(groups.ordered(), ("x", "x", "y"), strict=True):
-        group.reduced = ReducedCase(
-            model=model,
-            feeds={},
-            failure=KeptFailure(kind=Conformity.WRONG),
-            message="",
-            case=case,
-            found_in="",
-            trials=0,
-            seconds=0.0,
-            is_finished=True,
-            runtime="",
-            runtime_version="",
-        )
+        group.reduced = _reduced_to(model, case)
     groups.merge()
     found = [(group.count, group.first.number, group.title, sorted(group.common)) for group in groups.ordered()]
     assert found == [

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.random_cases import draw_case
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind
-from sdpa_onnx.core.records.records import Conformity, Verdict
+from sdpa_onnx.core.records.records import Conformity, Outcome, Verdict
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.attention_node import build_attention_model, minimum_opset
 from sdpa_onnx.graph.model import OnnxModel, load_model
@@ -236,6 +236,40 @@ def test_wrong_node_that_is_no_attention(module_model: OnnxModel) -> None:
     assert np.isfinite(limit).sum() == 1
 
 
+@pytest.mark.parametrize(
+    ("factors", "kind", "output", "verb"),
+    [
+        ({"Y1": 3e-6}, Conformity.SUSPICIOUS, "Y1", "is suspicious"),
+        ({"Y1": 3e-6, "Y2": 3e-6}, Conformity.SUSPICIOUS, "Y1", "is suspicious"),
+        ({"Y1": 3e-6, "Y2": 1e-2}, Conformity.WRONG, "Y2", "is wrong"),
+        ({"Y1": 1e-2, "Y2": 3e-6}, Conformity.WRONG, "Y1", "is wrong"),
+    ],
+    ids=["one-suspicious", "two-suspicious", "wrong-after-suspicious", "wrong-before-suspicious"],
+)
+def test_only_a_proved_error_is_called_wrong(
+    factors: dict[str, float], kind: Conformity, output: str, verb: str
+) -> None:
+    """A wrong attention is reduced before a suspicious one; a suspicious one is called so, and disagrees."""
+    nodes = [helper.make_node("Attention", [f"{one}{n}" for one in "QKV"], [f"Y{n}"], f"a{n}") for n in (1, 2)]
+    lengths = {"Q": 40, "K": 64, "V": 64, "Y": 40}
+    values = {
+        name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2, length, 16])
+        for name, length in ((f"{one}{n}", length) for n in (1, 2) for one, length in lengths.items())
+    }
+    outputs = [values.pop(name) for name in ("Y1", "Y2")]
+    graph = helper.make_graph(nodes, "graph", list(values.values()), outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+
+    def off(_: Feeds, right: Outputs) -> Outputs:
+        return {name: (array * (1.0 + factors.get(name, 0.0))).astype(array.dtype) for name, array in right.items()}
+
+    found = _reduced(reduce_model(load_model(model), Faulty(off), CheckOptions(sizes={}), seconds=0.0))
+    assert (found.kind, found.model.output_names) == (kind, (output,))
+    assert next(sentences(found)).startswith(f"fake 1.0 {verb}: ")
+    record = reduced_record(found, target="m.onnx")
+    assert (record.outcome, record.verdict) == (Outcome.DISAGREES, kind.value)
+
+
 def test_refused_operator_is_cut_out() -> None:
     """A model with one unsupported operator is reduced to that operator."""
     nodes = [
@@ -340,13 +374,14 @@ def test_cut_lengths_count_the_keys_that_are_left() -> None:
 
 def test_same_failure() -> None:
     """WRONG may replace SUSPICIOUS; another output, kind or error text is another failure."""
-    wrong, suspicious = (KeptFailure(kind=Conformity.WRONG, output="Y", sign=sign) for sign in ("wrong", "suspicious"))
+    wrong, suspicious = (KeptFailure(kind=kind, output="Y") for kind in (Conformity.WRONG, Conformity.SUSPICIOUS))
     refused = KeptFailure(kind=Conformity.REFUSED, sign=message_shape("bad size 3 at node 'a'."))
     assert wrong.is_same(wrong)
     assert suspicious.is_same(wrong)
     assert not wrong.is_same(suspicious)
     assert not wrong.is_same(replace(wrong, output="present_key"))
     assert not wrong.is_same(None)
+    assert not suspicious.is_same(replace(wrong, sign="not finite"))
     assert refused.is_same(KeptFailure(kind=Conformity.REFUSED, sign=message_shape("bad size 17 at node 'b'.")))
     assert not refused.is_same(KeptFailure(kind=Conformity.REFUSED, sign=message_shape("bad rank 3 at node 'a'.")))
 
