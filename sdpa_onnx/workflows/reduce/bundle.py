@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.records.records import Conformity, Verdict
+from sdpa_onnx.core.records.records import Conformity
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.workflows.reduce.bundle_script import packages_of, script
 from sdpa_onnx.workflows.reduce.search import ReducedCase
@@ -196,7 +196,9 @@ def _readme(reduced: ReducedCase) -> str:
         lines += ["", ONE_LIMIT]
     elif reduced.precision:
         lines += ["", f"The bound holds for any order of evaluation in {reduced.precision} arithmetic."]
-    if reduced.verdict is Verdict.SUSPICIOUS:
+    if reduced.kind is Conformity.SUSPICIOUS and reduced.trial is None:
+        lines += ["", "This case is suspicious, not proved wrong: the limit of this output is a rule, not a proof."]
+    elif reduced.kind is Conformity.SUSPICIOUS:
         lines += [
             "",
             "This case is suspicious, not proved wrong: every element is inside its bound, but rounding does not",

@@ -80,6 +80,9 @@ def test_if_with_attention_gets_shorter_axes() -> None:
     readme = bundle_files(found)["README.txt"].decode()
     assert "\nThe case: 1 If, opset 23.\n" in readme
     assert f"\n{ONE_LIMIT}\n" in readme
+    assert readme.endswith(
+        "\nThis case is suspicious, not proved wrong: the limit of this output is a rule, not a proof.\n"
+    )
     stored = np.load(io.BytesIO(bundle_files(found)["expected.npz"]))
     assert np.isfinite(stored[f"{found.failure.output}:bound"]).sum() == 1
 
