@@ -71,7 +71,8 @@ class StateFault:
         if self.is_shared:
             return self.records[0].diagnosis
         after = after_words([one.sizes for one in self.earlier])
-        return f"Wrong {after}; {_RIGHT_ALONE}. {self.records[0].diagnosis}"
+        verdict = (self.records[0].verdict or Verdict.WRONG).value.capitalize()
+        return f"{verdict} {after}; {_RIGHT_ALONE}. {self.records[0].diagnosis}"
 
 
 @dataclass(slots=True, kw_only=True)

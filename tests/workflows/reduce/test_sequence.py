@@ -61,6 +61,7 @@ def test_a_larger_model() -> None:
     """Its outputs are compared with a fresh session; all axes of one size become shorter together."""
     found = _reduced(MODELS["normalised"](), Stateful(faults.output_tail))
     assert (found.kind, len(found.before), found.trial) == (Conformity.SUSPICIOUS, 1, None)  # no bound is known
+    assert next(iter(sentences(found))).startswith("stateful 1.0 is suspicious: Suspicious after a run at ")
     (bounded,) = found.expected.values()
     used = run_after(found.model, Stateful(faults.output_tail), found.before, found.feeds).outputs["y"]
     assert (np.abs(used - bounded.oracle) > bounded.bound).any()
