@@ -1,30 +1,34 @@
 """Judge the outputs of every timed arm at the timed sizes against the float64 oracle.
 
-Runs each arm once as it will be timed (runtime, settings, threads, environment), with the values around its attentions
-as additional outputs. Times nothing.
+Runs each arm as it will be timed (runtime, settings, threads, environment), with the values around its attentions as
+additional outputs and without them, see `workflows.verify.untapped`. Times nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sdpa_onnx.core.records.records import AgreementRecord, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.files.held_folder import HeldFolder
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.pool import WorkerFactory, WorkerPool
 from sdpa_onnx.measure.what_ran import worker_report
 from sdpa_onnx.runtimes.array_files import read_arrays
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds
 from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import RunContext
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
-from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs
+from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs, tapped_run, untapped_check
 
 __all__ = ["ArmAgreement", "judge_numbers", "step_of"]
 
+# Settings by registered runtime that turn off its graph optimisation, as `LoadOptions.optimise` does.
+_UNOPTIMISED = {name: {"graph_optimization_level": "ORT_DISABLE_ALL"} for name in ("ort-cpu", "ort-cuda")}
 _NOT_READ = "no attention of it could be read"
 
 
@@ -79,8 +83,8 @@ def judge_numbers(
                 continue
             try:
                 own = step or step_of(model, check)
-                checked, outputs[arm.name] = _ran(arm, model, own, pool, folder, target=target)
-                found = list(judge_outputs(checked, own, outputs[arm.name], expectations)) if model.sites else []
+                place = _ArmPlace(arm=arm, pool=pool, folder=folder)
+                found, outputs[arm.name] = _judged(place, model, own, expectations, target=target)
             except (SessionError, ModelError) as error:
                 unjudged[arm.name] = str(error)
                 continue
@@ -92,22 +96,70 @@ def judge_numbers(
     return ArmAgreement(records=tuple(records), warnings=warnings, unjudged=unjudged, outputs=outputs)
 
 
-def _ran(
-    arm: Arm, model: OnnxModel, step: InputStep, pool: WorkerPool, folder: JobFolder, *, target: str
-) -> tuple[RunContext, Feeds]:
-    """What ran, and the outputs."""
-    tapped = model.tapped()
-    job = folder.job(arm, step.feeds, threads=step.check.threads, model=tapped)
-    with HeldFolder("outputs") as outputs_folder:
-        with pool.lend(job) as worker:
-            worker.visit(1)  # some runtimes have outputs and choose their kernels only after a run
-            ran = worker_report(worker, tapped, job.runtime, threads=job.threads)
-            worker.outputs(Path(outputs_folder.name))
-        outputs = read_arrays(Path(outputs_folder.name))
+def _judged(
+    place: "_ArmPlace", model: OnnxModel, step: InputStep, expectations: ExpectationCache, *, target: str
+) -> tuple[list[AgreementRecord], Feeds]:
+    """The judgements of an arm, and the outputs of its tapped model.
+
+    Raises:
+        SessionError: If it fails, with the taps or without.
+    """
+    tapped, arm = model.tapped(), place.arm
+    with place.load(tapped, LoadOptions(threads=step.check.threads)) as loaded:
+        outputs, ran = loaded.run(step.feeds), loaded.ran()
     checked = RunContext(
-        model=model, runtime=job.runtime, ran=ran, check=step.check, step=step.word, target=f"{target}, {arm.name}"
+        model=model, runtime=arm.runtime.name, ran=ran, check=step.check, step=step.word, target=f"{target}, {arm.name}"
     )
-    return checked, outputs
+    if not model.sites:
+        return [], outputs
+    if tapped is model:
+        return list(judge_outputs(checked, step, outputs, expectations)), outputs
+    run = tapped_run(checked, step, outputs, expectations)
+    return list(untapped_check(model, place.load, expectations).records([run])), outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ArmPlace:
+    """Where the models of an arm run: worker processes with its settings."""
+
+    arm: Arm
+    pool: WorkerPool
+    folder: JobFolder
+
+    @contextmanager
+    def load(self, model: OnnxModel, options: LoadOptions) -> Iterator["_ArmModel"]:
+        """A model to run as this arm; without optimisation where its runtime has a setting for it."""
+        changed = {} if options.optimise else _UNOPTIMISED.get(self.arm.runtime.name, {})
+        arm = replace(self.arm, options={**self.arm.options, **changed})
+        yield _ArmModel(place=replace(self, arm=arm), model=model, threads=options.threads)
+
+
+@dataclass(slots=True, kw_only=True)
+class _ArmModel:
+    """One model of an arm; a worker holds it during a run only."""
+
+    place: _ArmPlace
+    model: OnnxModel
+    threads: int
+    _ran: list[RanReport] = field(default_factory=list, init=False)
+
+    def run(self, inputs: Feeds) -> Feeds:
+        """Arrays by output name.
+
+        Raises:
+            SessionError: If the worker fails.
+        """
+        job = self.place.folder.job(self.place.arm, inputs, threads=self.threads, model=self.model)
+        with HeldFolder("outputs") as outputs_folder:
+            with self.place.pool.lend(job) as worker:
+                worker.visit(1)  # some runtimes have outputs and choose their kernels only after a run
+                self._ran.append(worker_report(worker, self.model, job.runtime, threads=job.threads))
+                worker.outputs(Path(outputs_folder.name))
+            return read_arrays(Path(outputs_folder.name))
+
+    def ran(self) -> RanReport:
+        """What ran in the last run."""
+        return self._ran[-1]
 
 
 def step_of(model: OnnxModel, check: CheckOptions) -> InputStep:
@@ -122,8 +174,14 @@ def step_of(model: OnnxModel, check: CheckOptions) -> InputStep:
 
 
 def _unjudged_reason(found: Sequence[AgreementRecord]) -> str | None:
-    """Why a part of an arm was not judged, or None if all parts were."""
-    return next((record.reason for record in found if record.verdict is None), None)
+    """Why a part of an arm was not judged, or None if all parts were; outputs decide where an attention is skipped."""
+    by_outputs = any(record.subject is Subject.OUTPUT for record in found)
+    missing = (record for record in found if record.verdict is None)
+    return next((one.reason for one in missing if not (by_outputs and _is_inside(one))), None)
+
+
+def _is_inside(record: AgreementRecord) -> bool:
+    return record.subject is Subject.ATTENTION and record.outcome is Outcome.SKIPPED
 
 
 def _warnings(found: Sequence[AgreementRecord]) -> tuple[str, ...]:

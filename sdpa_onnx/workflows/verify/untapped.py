@@ -5,23 +5,32 @@ model without taps are judged instead, against float64.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from sdpa_onnx.core.judge.agreement import Agreement
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Verdict
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep
 from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.verify.differing_outputs import DifferingOutputs, NoVerdict
 
-__all__ = ["TappedRun", "UntappedCheck", "changed_kernels"]
+__all__ = ["LoadedModel", "TappedRun", "UntappedCheck", "changed_kernels"]
 
 # Kinds of kernels that are named when their number changes.
 _MOST_KERNELS = 4
 _TAPPED, _PLAIN = "the tapped run", "the run without optimisation"
+
+
+class LoadedModel(Protocol):
+    """What is asked of a loaded model; see `runtimes.base.Session`."""
+
+    def run(self, inputs: Feeds, /) -> Feeds: ...
+    def ran(self) -> RanReport: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +56,14 @@ class UntappedCheck:
 
     Args:
         model: The model, without taps.
-        runtime: Where it runs.
+        load: Loads a model where it runs, as `Runtime.load` does.
         judge_sites: Judges the attentions of a run of the tapped model.
         judge_own: Judges the model's own outputs by its module.
         has_module: Whether `judge_own` can judge numbers; if not, an output that the taps change is judged here.
     """
 
     model: OnnxModel
-    runtime: Runtime
+    load: Callable[[OnnxModel, LoadOptions], AbstractContextManager[LoadedModel]]
     judge_sites: Callable[[RunContext, InputStep, Feeds], Sequence[AgreementRecord]]
     judge_own: Callable[[RunContext, InputStep, Feeds], Sequence[AgreementRecord]]
     has_module: bool
@@ -76,7 +85,7 @@ class UntappedCheck:
         if not runs:
             return
         options = LoadOptions(threads=runs[0].checked.check.threads)
-        with self.runtime.load(self.model, options) as session:
+        with self.load(self.model, options) as session:
             outputs = [session.run(run.step.feeds) for run in runs]
             ran = session.ran()
         for run, own in zip(runs, outputs, strict=True):
@@ -99,7 +108,7 @@ class UntappedCheck:
         """The tapped model where the runtime runs each node as the file states it; None if it does not run so."""
         options = LoadOptions(threads=run.checked.check.threads, optimise=False)
         try:
-            with self.runtime.load(self.model.tapped(), options) as session:
+            with self.load(self.model.tapped(), options) as session:
                 outputs = session.run(run.step.feeds)
                 checked = replace(run.checked, ran=session.ran())
         except ProcessDiedError:

@@ -6,6 +6,7 @@ of the model without taps. `bench` measures time, `dynamic_axes` tries other siz
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -29,9 +30,17 @@ from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, ladder, logit_spread, probe_steps, resolve_shape
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
 from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, site_sizes, unsupported_record
-from sdpa_onnx.workflows.verify.untapped import TappedRun, UntappedCheck
+from sdpa_onnx.workflows.verify.untapped import LoadedModel, TappedRun, UntappedCheck
 
-__all__ = ["ExpectationCache", "check_model", "judge_outputs", "judge_sites", "verify"]
+__all__ = [
+    "ExpectationCache",
+    "check_model",
+    "judge_outputs",
+    "judge_sites",
+    "tapped_run",
+    "untapped_check",
+    "verify",
+]
 
 Array = NDArray[np.generic]
 
@@ -118,17 +127,8 @@ def check_model(
             if tapped is model:
                 found += judge_outputs(checked, step, outputs, expectations)
             else:
-                inside = tuple(_judge_inside(checked, step, outputs, expectations))
-                own = {name: outputs[name] for name in model.output_names}
-                runs.append(TappedRun(checked=checked, step=step, outputs=own, records=inside))
-    untapped = UntappedCheck(
-        model=model,
-        runtime=runtime,
-        judge_sites=lambda checked, step, outputs: list(_judge_inside(checked, step, outputs, expectations)),
-        judge_own=lambda checked, step, outputs: list(_judge_own(checked, step, outputs, expectations)),
-        has_module=expectations.truth(model) is not None,
-    )
-    return [*found, *untapped.records(runs)]
+                runs.append(tapped_run(checked, step, outputs, expectations))
+    return [*found, *untapped_check(model, runtime.load, expectations).records(runs)]
 
 
 def _runs(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[tuple[InputStep, Feeds, RanReport]]:
@@ -154,6 +154,34 @@ def judge_outputs(
     """
     yield from _judge_inside(checked, step, outputs, expectations)
     yield from _judge_own(checked, step, outputs, expectations)
+
+
+def tapped_run(checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache) -> TappedRun:
+    """One run of a tapped model with the judgements of its attentions; for the arguments see `judge_outputs`."""
+    inside = tuple(_judge_inside(checked, step, outputs, expectations))
+    own = {name: outputs[name] for name in checked.model.output_names}
+    return TappedRun(checked=checked, step=step, outputs=own, records=inside)
+
+
+def untapped_check(
+    model: OnnxModel,
+    load: Callable[[OnnxModel, LoadOptions], AbstractContextManager[LoadedModel]],
+    expectations: ExpectationCache,
+) -> UntappedCheck:
+    """Judge tapped runs together with runs without the taps.
+
+    Args:
+        model: The model, without taps.
+        load: Loads a model where it runs, as `Runtime.load` does.
+        expectations: Oracles that other runtimes share.
+    """
+    return UntappedCheck(
+        model=model,
+        load=load,
+        judge_sites=lambda checked, step, outputs: list(_judge_inside(checked, step, outputs, expectations)),
+        judge_own=lambda checked, step, outputs: list(_judge_own(checked, step, outputs, expectations)),
+        has_module=expectations.truth(model) is not None,
+    )
 
 
 def _judge_inside(
