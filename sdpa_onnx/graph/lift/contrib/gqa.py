@@ -91,7 +91,7 @@ def _read(one: ContribNode) -> ContribReading:
     if one.integer("do_rotary") == 1:
         attention = replace(attention, cache_terms=_ROTATION_TERMS)
     if lengths is None:
-        return ContribReading(attention=_masked(one, attention, None))
+        return ContribReading(attention=_masked(one, attention, None), warnings=one.past_warnings())
     if past_key is None and attention.present_key is None and attention.present_value is None:
         seen = valid_keys(one.nodes, lengths, size_of(one.nodes, parts.key, 1))
         return ContribReading(attention=_masked(one, attention, seen))
@@ -242,6 +242,6 @@ def _buffered(one: ContribNode, attention: GraphAttention, lengths: CacheLengths
     pairs = zip(old, (present_key, present_value), strict=True)
     return ContribReading(
         attention=_masked(one, plain, seen),
-        warnings=(_PADDED,),
+        warnings=(_PADDED, *one.past_warnings()),
         replaced=tuple((value, new) for value, new in pairs if value is not None),
     )

@@ -27,10 +27,6 @@ _ALIGNMENT = (
     "Its numbers of queries and keys may differ. It is read as the operator's specification says: query i sees the "
     "keys up to i. In onnxruntime's CPU kernel the last query sees every key instead."
 )
-_NO_PRESENT = (
-    "It has a past but no present outputs. Without them onnxruntime's CPU kernel ignores the past and reads beyond "
-    "its keys. It is read as the operator's specification says."
-)
 _STARTS = "Its key_padding_mask may hold starts (3 x samples + 2 numbers); it is read as that of padded samples."
 
 
@@ -62,8 +58,6 @@ def _read(one: ContribNode) -> ContribReading:
     is_causal = one.integer("unidirectional") == 1
     if is_causal and not operands.equally_long:
         warnings = (*warnings, _ALIGNMENT)
-    if past_key is not None and not _has_presents(one):
-        warnings = (*warnings, _NO_PRESENT)
     spec = AttentionSpec(
         q_num_heads=heads,
         kv_num_heads=heads,
@@ -89,11 +83,7 @@ def _read(one: ContribNode) -> ContribReading:
         present_key=_present(one, 1, element, heads, operands.head_dim),
         present_value=_present(one, 2, element, heads, operands.v_head_dim),
     )
-    return ContribReading(attention=attention, warnings=warnings)
-
-
-def _has_presents(one: ContribNode) -> bool:
-    return len(one.node.outputs) > 2 and all(value.name for value in one.node.outputs[1:3])
+    return ContribReading(attention=attention, warnings=(*warnings, *one.past_warnings()))
 
 
 def _present(one: ContribNode, position: int, element: ir.DataType, heads: int, width: int) -> ir.Value | None:

@@ -25,6 +25,12 @@ _KEEP_WIDTH = frozenset(
 # A chain of such operators before a projection is short.
 _STEPS = 8
 
+# Seen in onnxruntime 1.32.0 for MultiHeadAttention and GroupQueryAttention.
+_NO_PRESENT = (
+    "It has a past but no present outputs. Without them onnxruntime's CPU kernel ignores the past and reads beyond "
+    "its keys. It is read as the operator's specification says."
+)
+
 # From this opset on, Split and Unsqueeze have sizes and axes as inputs, which the added nodes use.
 _NODES_OPSET = 13
 
@@ -90,6 +96,12 @@ class ContribNode:
         if (key is None) != (value is None):
             raise NotReadError("it has only one of past_key and past_value")
         return key, value
+
+    def past_warnings(self) -> tuple[str, ...]:
+        """A warning if there is a past and the outputs 1 and 2, the present keys and values, are not both there."""
+        presents = self.node.outputs[1:3]
+        is_complete = len(presents) == 2 and all(value.name for value in presents)
+        return () if is_complete or self.get("past_key") is None else (_NO_PRESENT,)
 
     def output(self, position: int) -> ir.Value | None:
         """An output, or None if nothing reads it."""

@@ -20,6 +20,10 @@ _PADDED = (
     "The graph does not prove that every sample fills its cache: added nodes compute the buffer of keys, and a mask "
     "replaces lengths and causality. Rows after the new keys are 0 in its present outputs."
 )
+_NO_PRESENT = (
+    "It has a past but no present outputs. Without them onnxruntime's CPU kernel ignores the past and reads beyond "
+    "its keys. It is read as the operator's specification says."
+)
 
 
 def _operands(batch: int, length: int) -> dict[str, Array]:
@@ -300,3 +304,33 @@ def test_the_fourth_output_is_refused() -> None:
     )
     reason = "its output output_qk is used, which the standard operator computes at another stage."
     assert reason_found == f"GroupQueryAttention 'groupqueryattention': {reason}"
+
+
+@pytest.mark.parametrize(
+    ("feeds", "outputs", "warnings"),
+    [
+        (_RAGGED, _PRESENT, (_PADDED,)),
+        (_RAGGED, ("output",), (_PADDED, _NO_PRESENT)),
+        (_SHARED, ("output",), (_PADDED, _NO_PRESENT)),
+        (_SEVERAL, ("output", "present_key"), (_PADDED, _NO_PRESENT)),
+        (_PROMPT, ("output",), ()),
+    ],
+)
+def test_a_past_without_presents_is_a_warning(
+    feeds: dict[str, Array], outputs: tuple[str, ...], warnings: tuple[str, ...]
+) -> None:
+    """onnxruntime's kernel reads the past only from the present outputs, into which it copies it."""
+    figures = {"num_heads": _HEADS, "kv_num_heads": _KV_HEADS}
+    node = contrib_node("GroupQueryAttention", feeds, outputs, figures)
+    found, _ = read_one(contrib_gqa.read, build_one_node_model(node, feeds).ir)
+    assert found.attention is not None, found.reason
+    assert found.warnings == warnings
+
+
+def test_a_past_without_presents_warns_where_caches_are_full() -> None:
+    """The warning does not need added nodes."""
+    lengths = {name: _TOKEN[name] for name in ("seqlens_k", "total_sequence_length")}
+    fed = {name: array for name, array in _TOKEN.items() if name not in lengths}
+    node = contrib_node("GroupQueryAttention", _TOKEN, ("output",), {"num_heads": _HEADS, "kv_num_heads": _KV_HEADS})
+    found, _ = read_one(contrib_gqa.read, build_one_node_model(node, fed, constants=lengths).ir)
+    assert found.warnings == (_NO_PRESENT,)
