@@ -11,7 +11,7 @@ import typer
 from sdpa_onnx.cli.error_boundary import INTERRUPTED, OK, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code, print_known_findings, read_known_findings
 from sdpa_onnx.cli.options import Debug, DtypeName, Expect, Json, Runtimes, Seed, Threads, Timeout
-from sdpa_onnx.errors import PlanError
+from sdpa_onnx.errors import PlanError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.records.records import ConformanceRecord
@@ -166,29 +166,39 @@ def _check_files(page: Path | None, write_expected: Path | None, *, as_json: boo
 
 
 def _run_rows(options: ConformanceOptions) -> "tuple[list[ConformanceRecord], bool]":
-    """Run the rows; return them and whether all have run. Finished rows are kept when the user interrupts."""
+    """Run the rows; return them and whether all have run. Finished rows are kept when the user interrupts.
+
+    Raises:
+        RuntimeUnavailableError: If the only runtime is gone; with several, its rows are records with the reason.
+    """
     from sdpa_onnx.cli.progress import Progress
     from sdpa_onnx.workflows.conformance import conformance as run_conformance
-    from sdpa_onnx.workflows.conformance import select
+    from sdpa_onnx.workflows.conformance import not_run, select
 
     records: list[ConformanceRecord] = []
     rows = select(only=options.only, operators=options.operators, opsets=options.opsets, dtypes=options.dtypes)
     with Progress(_ESTIMATED_SECONDS * len(rows) * len(options.runtimes)) as progress:
         try:
             for runtime in options.runtimes:
-                for record in run_conformance(
-                    runtime,
-                    only=options.only,
-                    operators=options.operators,
-                    opsets=options.opsets,
-                    dtypes=options.dtypes,
-                    seed=options.seed,
-                    threads=options.threads,
-                    timeout_seconds=options.timeout_seconds,
-                ):
-                    records.append(record)
-                    progress.advance(_ESTIMATED_SECONDS)
-                    progress.at(f"{runtime}: {record.feature} {record.operator} {record.opset} {record.dtype}")
+                before = len(records)
+                try:
+                    for record in run_conformance(
+                        runtime,
+                        only=options.only,
+                        operators=options.operators,
+                        opsets=options.opsets,
+                        dtypes=options.dtypes,
+                        seed=options.seed,
+                        threads=options.threads,
+                        timeout_seconds=options.timeout_seconds,
+                    ):
+                        records.append(record)
+                        progress.advance(_ESTIMATED_SECONDS)
+                        progress.at(f"{runtime}: {record.feature} {record.operator} {record.opset} {record.dtype}")
+                except RuntimeUnavailableError as error:
+                    if len(options.runtimes) == 1:
+                        raise
+                    records += not_run(rows[len(records) - before :], runtime, str(error))
         except KeyboardInterrupt:
             return records, False
     return records, True
@@ -205,12 +215,11 @@ def _as_run(
     import datetime as dt
 
     from sdpa_onnx.report.conformance.run import ConformanceRun
-    from sdpa_onnx.runtimes.base import get_runtime
     from sdpa_onnx.workflows.conformance import features
 
     return ConformanceRun(
         records=tuple(records),
-        versions={name: get_runtime(name).version() for name in options.runtimes},
+        versions={name: _version(name) for name in options.runtimes},
         sources={feature.slug: feature.source for feature in features()},
         facts=_facts(options),
         command=options.command,
@@ -218,6 +227,16 @@ def _as_run(
         is_finished=is_finished,
         made=dt.datetime.now(dt.UTC).date().isoformat(),
     )
+
+
+def _version(runtime: str) -> str:
+    """The version of a runtime; "unknown" if it is gone."""
+    from sdpa_onnx.runtimes.base import get_runtime
+
+    try:
+        return get_runtime(runtime).version()
+    except Exception:  # noqa: BLE001  # foreign code; its rows have the reason
+        return "unknown"
 
 
 def _sort_known(

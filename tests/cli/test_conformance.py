@@ -11,6 +11,7 @@ import pytest
 
 from sdpa_onnx.core.records.records import ConformanceRecord
 from sdpa_onnx.core.records.verdicts import Conformity
+from sdpa_onnx.errors import RuntimeUnavailableError
 from tests.cli.invoke import Shell
 from tests.report.synthetic_conformance import row
 
@@ -63,6 +64,29 @@ def test_exit_code_of_each_verdict(
     Path("k.toml").write_text('[[known]]\nkind = "conformance"\nfeature = "mqa"\nwhy = "seen"\n')
     assert shell("conformance").code == alone
     assert shell("conformance", "--expect", "k.toml").code == with_expect
+
+
+@pytest.mark.parametrize("done", [0, 1])
+def test_the_other_runtime_runs(shell: Shell, monkeypatch: pytest.MonkeyPatch, done: int) -> None:
+    """A runtime that is gone is recorded in the rows that it still had; alone it is an error."""
+
+    def rows(runtime: str, **_: object) -> Iterator[ConformanceRecord]:
+        if runtime == "onnx-reference":
+            yield from [row(runtime=runtime)] * done
+            raise RuntimeUnavailableError("onnx-reference lost its device.")
+        yield row(runtime=runtime)
+
+    monkeypatch.setattr("sdpa_onnx.workflows.conformance.conformance", rows)
+    choice = ("conformance", "--only", "softcap-mask", "--dtype", "float32", "--json")
+    both = shell(*choice, "--runtime", "onnx-reference", "--runtime", "ort-cpu")
+    records = json.loads(both.stdout)
+    gone = [one for one in records if one["verdict"] == "crashed"]
+    assert [one["verdict"] for one in records if one["runtime"] == "ort-cpu"] == ["right"]
+    assert {one["reason"] for one in gone} == {"onnx-reference lost its device."}
+    assert [one["opset"] for one in gone] == [23, 24, 25][done:]
+    assert both.code == 1
+    alone = shell(*choice, "--runtime", "onnx-reference")
+    assert (alone.code, alone.stderr) == (2, "sdpa-onnx: onnx-reference lost its device.\n")
 
 
 def test_only_new_findings_fail(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,10 @@ def survey_runtimes() -> Iterator[RuntimeRecord]:
         except RuntimeUnavailableError as error:
             yield RuntimeRecord(runtime=name, outcome=Outcome.SKIPPED, reason=str(error))
             continue
+        except Exception as error:  # noqa: BLE001  # foreign code: the others are surveyed all the same
+            reason = " ".join(f"it raised {type(error).__name__}: {error}".split()).rstrip(".")
+            yield RuntimeRecord(runtime=name, outcome=Outcome.SKIPPED, reason=reason)
+            continue
         if isinstance(available, Unsupported):
             yield RuntimeRecord(
                 runtime=name,

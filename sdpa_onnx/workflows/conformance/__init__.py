@@ -4,7 +4,7 @@ The features are data (`table`). A child process draws, runs and judges the case
 """
 
 from sdpa_onnx.workflows.conformance.feature import Feature
-from sdpa_onnx.workflows.conformance.runner import conformance
+from sdpa_onnx.workflows.conformance.runner import conformance, not_run
 from sdpa_onnx.workflows.conformance.table import FeatureRow, features, select
 
-__all__ = ["Feature", "FeatureRow", "conformance", "features", "select"]
+__all__ = ["Feature", "FeatureRow", "conformance", "features", "not_run", "select"]

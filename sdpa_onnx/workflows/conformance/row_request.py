@@ -7,7 +7,7 @@ import msgspec
 
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.core.records.records import encode_record
-from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.errors import RuntimeUnavailableError, SdpaOnnxError
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.conformance.row import run_row
 from sdpa_onnx.workflows.conformance.table import FeatureRow, find_feature
@@ -53,7 +53,7 @@ def run_request(data: bytes) -> bytes:
         row = FeatureRow(feature=find_feature(request.feature), opset=request.opset, dtype=Dtype(request.dtype))
         runtime = get_runtime(request.runtime)
         return encode_record(run_row(row, runtime, seed=request.seed, threads=request.threads))
-    except BrokenRuntimeError as error:
+    except (BrokenRuntimeError, RuntimeUnavailableError) as error:
         return msgspec.json.encode(RowFailure(error=str(error), is_ours=False))
     except SdpaOnnxError as error:
         return msgspec.json.encode(RowFailure(error=str(error), is_ours=True))

@@ -16,7 +16,7 @@ from sdpa_onnx.workflows.conformance.row_request import RowFailure, RowRequest, 
 from sdpa_onnx.workflows.conformance.table import FeatureRow, select
 from sdpa_onnx.workflows.isolate.isolated_function import CallFailure, CallResult, IsolatedFunction
 
-__all__ = ["conformance"]
+__all__ = ["conformance", "not_run"]
 
 # Enough to import torch on a busy machine.
 _LOADING_SECONDS = 60.0
@@ -60,11 +60,7 @@ def conformance(  # noqa: PLR0913  # one argument per option
         SdpaOnnxError: If a row ends in an error that the runtime did not raise.
     """
     rows = select(only=only, operators=operators, opsets=opsets, dtypes=dtypes)
-    match get_runtime(runtime).available():
-        case Unsupported(reason):
-            raise RuntimeUnavailableError(f"Runtime '{runtime}' is not available: {reason}.")
-        case Supported():
-            pass
+    _require_available(runtime)
     with IsolatedFunction(run_request, who=runtime, threads=threads, attempts=_ATTEMPTS) as worker:
         for done, row in enumerate(rows, 1):
             request = RowRequest(
@@ -80,6 +76,27 @@ def conformance(  # noqa: PLR0913  # one argument per option
             yield _record(row, runtime, reply, timeout_seconds)
             if on_row is not None:
                 on_row(done, len(rows))
+
+
+def not_run(rows: Sequence[FeatureRow], runtime: str, reason: str) -> Iterator[ConformanceRecord]:
+    """The records of rows that cannot run because their runtime is gone; it must not end a run with others."""
+    for row in rows:
+        yield crashed_record(row, runtime, reason)
+
+
+def _require_available(runtime: str) -> None:
+    try:
+        available = get_runtime(runtime).available()
+    except SdpaOnnxError:
+        raise
+    except Exception as error:  # foreign code
+        text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
+        raise RuntimeUnavailableError(f"Runtime '{runtime}' is not available: it raised {text}.") from error
+    match available:
+        case Unsupported(reason):
+            raise RuntimeUnavailableError(f"Runtime '{runtime}' is not available: {reason}.")
+        case Supported():
+            pass
 
 
 def _answer(worker: IsolatedFunction, row: FeatureRow, data: bytes, timeout_seconds: float) -> CallResult | CallFailure:

@@ -187,8 +187,7 @@ def _run_one(
         trials.refused.append(" ".join(str(error).split()))
         return
     except Exception as error:
-        text = " ".join(str(error).split()).rstrip(".")
-        raise BrokenRuntimeError(f"{type(error).__name__}: {text}" if text else type(error).__name__) from error
+        raise _broken(error) from error
     trials.ran = trials.ran or ran
     trials.warnings += [warning for warning in ran.warnings if warning not in trials.warnings]
     precision = allowed_precision(ran.precision, feature, drawn.case.dtype)
@@ -236,8 +235,15 @@ def _right_alone(
         outputs = sessions.run_alone(operator_case, fixed=fixed)
     except SessionError:
         return set()
+    except Exception as error:
+        raise _broken(error) from error
     judged = judge_case(feature, operator_case, outputs, precision)
     return {str(finding.role) for finding in judged if not finding.is_wrong}
+
+
+def _broken(error: Exception) -> BrokenRuntimeError:
+    text = " ".join(str(error).split()).rstrip(".")
+    return BrokenRuntimeError(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 def _name_of(operator_case: OperatorCase, role: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from sdpa_onnx.core.records.records import Conformity, Outcome
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError, RuntimeUnavailableError
+from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes, survey_runtimes
 from sdpa_onnx.workflows.conformance import conformance, runner
 
 # Only the row at opset 24 misbehaves, as the environment variable says; 23 and 25 behave.
@@ -39,6 +40,9 @@ class Misbehaving(OracleRuntime):
             os._exit(3)
         if misdeed == "raise":
             raise ZeroDivisionError("boom")
+        if misdeed == "gone":
+            from sdpa_onnx.errors import RuntimeUnavailableError
+            raise RuntimeUnavailableError("the device is lost")
         if misdeed == "print":
             print('{"kind": "conformance"}', flush=True)
             os.write(1, b"noise without a newline")
@@ -50,6 +54,11 @@ class Absent(Misbehaving):
         from sdpa_onnx.runtimes.base import Unsupported
 
         return Unsupported("misbehaving is missing: pip install it")
+
+
+class Raising(Misbehaving):
+    def available(self):
+        raise OSError("no driver.")
 """
 
 
@@ -62,6 +71,7 @@ def misbehaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: misbehaving\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[sdpa_onnx.runtimes]\nmisbehaving = misbehaving:Misbehaving\nabsent-runtime = misbehaving:Absent\n"
+        "raising-runtime = misbehaving:Raising\n"
     )
     root = Path(__file__).parents[3]
     monkeypatch.syspath_prepend(tmp_path)
@@ -81,6 +91,11 @@ def _children() -> set[psutil.Process]:
         pytest.param(
             "raise",
             "The runtime raised an error that is not a refusal: ZeroDivisionError: boom.",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "gone",
+            "The runtime raised an error that is not a refusal: RuntimeUnavailableError: the device is lost.",
             marks=pytest.mark.slow,
         ),
     ],
@@ -200,8 +215,20 @@ def test_an_unavailable_runtime_is_an_error_before_any_row(misbehaving: None) ->
     with pytest.raises(RuntimeUnavailableError) as caught:
         next(conformance("absent-runtime"))
     assert str(caught.value) == ("Runtime 'absent-runtime' is not available: misbehaving is missing: pip install it.")
+    with pytest.raises(RuntimeUnavailableError) as caught:
+        next(conformance("raising-runtime"))
+    assert str(caught.value) == "Runtime 'raising-runtime' is not available: it raised OSError: no driver."
     with pytest.raises(RuntimeNotFoundError):
         next(conformance("nowhere"))
+
+
+def test_a_runtime_that_raises_is_surveyed_as_unavailable(misbehaving: None) -> None:
+    """`--runtime all` takes the others."""
+    found = {record.runtime: record for record in survey_runtimes()}
+    assert found["raising-runtime"].outcome is Outcome.SKIPPED
+    assert found["raising-runtime"].reason == "it raised OSError: no driver"
+    assert "raising-runtime" not in pick_runtimes(["all"])
+    assert "misbehaving" in pick_runtimes(["all"])
 
 
 @pytest.mark.parametrize(
