@@ -19,6 +19,10 @@ from sdpa_onnx.workflows.bench.arm_agreement import judge_numbers
 from sdpa_onnx.workflows.bench.arms import ArmChoice
 from sdpa_onnx.workflows.bench.bench_files import BenchTask, prepare, time_all
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.choose_form.choose import RaceBudget
+from sdpa_onnx.workflows.convert import convert_file
+from sdpa_onnx.workflows.convert.convert_file import ProofOptions
+from sdpa_onnx.workflows.convert.convert_for_runtime import ConversionTask, convert_fastest
 from sdpa_onnx.workflows.timing.comparison import TimedComparison
 from sdpa_onnx.workflows.timing.job_folder import Arm
 from sdpa_onnx.workflows.verify.verify_file import verify_file
@@ -103,3 +107,19 @@ def _timed(arms: Sequence[Arm], check: CheckOptions, *, baseline: str, **_: obje
     """A comparison that times nothing."""
     records = {arm.name: TimingRecord(arm=arm.name, baseline=baseline, case="case", threads=1) for arm in arms}
     return TimedComparison(records=records)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "is_found"), [(LENGTH, True), (LENGTH + 1, False)])
+def test_convert_at(
+    monkeypatch: pytest.MonkeyPatch, module_model: OnnxModel, tmp_path: Path, at: int, *, is_found: bool
+) -> None:
+    """`convert --form auto --at`: the result is judged where it is timed."""
+    path = module_model.save(tmp_path / "a.onnx")
+    monkeypatch.setattr(convert_file, "get_runtime", lambda _: WrongAtLength(inside=False))
+    (axis,) = (name for name in module_model.facts.axes if name not in module_model.facts.batch_axes)
+    task = ConversionTask(path=path, output=tmp_path / "b.onnx", opset=None, proof=ProofOptions())
+    done, _ = convert_fastest(task, RaceBudget(seconds=0.5), at=[{axis: at}], on_step=lambda _: None)
+    assert done.proof is not None
+    assert (done.path is None) is is_found
+    assert done.proof.longest >= at

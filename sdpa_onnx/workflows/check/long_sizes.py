@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from sdpa_onnx.graph.compared_lengths import compared_lengths
 from sdpa_onnx.graph.model import OnnxModel
 
-__all__ = ["known_lengths", "long_runs", "longest_of", "reach_in_words", "sizes_in_words", "untested"]
+__all__ = ["is_affordable", "known_lengths", "long_runs", "longest_of", "reach_in_words", "sizes_in_words", "untested"]
 
 Sizes = Mapping[str, int]
 
@@ -66,7 +66,7 @@ def long_runs(
     found: list[dict[str, int]] = []
     for number in beyond if lengths else ():
         affordable = (
-            sizes for sizes in _candidates(number, heads, batches) if _is_affordable(models[0], sizes, batches)
+            sizes for sizes in _candidates(number, heads, batches) if is_affordable(models[0], sizes, batches)
         )
         first = next(filter(runs, affordable), None)
         found += [] if first is None else [first]
@@ -115,7 +115,7 @@ def _candidates(number: int, heads: Sequence[str], batches: Collection[str]) -> 
         yield {axis: 1 if axis in batches else length if axis in longs else _BEYOND for axis in heads}
 
 
-def _is_affordable(model: OnnxModel, sizes: Sizes, batches: Collection[str]) -> bool:
+def is_affordable(model: OnnxModel, sizes: Sizes, batches: Collection[str]) -> bool:
     """Whether a run stays below the limits; every length may be that of queries, and all may be that of keys."""
     lengths = [size for axis, size in sizes.items() if axis not in batches]
     scores = max(lengths) * sum(lengths)

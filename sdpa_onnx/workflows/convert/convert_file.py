@@ -157,6 +157,7 @@ def _prove_draft(
             threads=options.threads,
             patience_seconds=options.patience_seconds,
             rows_may_be_empty=converted.rows_may_be_empty,
+            requested=() if options.effort is None else options.effort.requested,
         )
     return _prove_here(converted, load_model(draft), target, options)
 

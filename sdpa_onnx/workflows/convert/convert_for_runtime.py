@@ -11,11 +11,13 @@ from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.workflows.check.long_sizes import is_affordable
 from sdpa_onnx.workflows.choose_form.attention_sizes import sizes_by_name
 from sdpa_onnx.workflows.choose_form.choose import RaceBudget
 from sdpa_onnx.workflows.choose_form.form_strategy import FormStrategy
 from sdpa_onnx.workflows.choose_form.runtime_strategies import FastestForm, RuntimeForm
 from sdpa_onnx.workflows.convert.convert_file import Conversion, ProofOptions, convert_and_prove
+from sdpa_onnx.workflows.convert.paired_runs import RunEffort
 from sdpa_onnx.workflows.convert.upgrade_opset import stays_below
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 
@@ -75,7 +77,7 @@ def convert_fastest(
     Args:
         task: The file.
         budget: What is timed, and how long.
-        at: Sizes of the file's own axes to time at; () = those of the budget.
+        at: Sizes of the file's own axes to time and to judge at; () = those of the budget.
         on_step: Called with the name of each step, for progress.
 
     Returns:
@@ -91,5 +93,9 @@ def convert_fastest(
         cannot_hold=stays_below(model, task.opset),
         on_step=on_step,
     )
-    conversion = task.convert(strategy, again=True)
+    # What is timed is judged there too, up to the length that a float64 run can afford; the proof states the longest.
+    requested = [one for one in at if is_affordable(model, one, model.facts.batch_axes)]
+    effort = replace(task.proof.effort or RunEffort(), requested=requested)
+    proved = replace(task, proof=replace(task.proof, effort=effort))
+    conversion = proved.convert(strategy, again=True)
     return conversion, strategy.records

@@ -3,6 +3,7 @@
 The process that converts never holds the weights of the model. Judges nothing itself: `proof` does.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class _ProofRequest(msgspec.Struct, frozen=True, kw_only=True):
         seed: Seed of the inputs.
         threads: Threads inside one operator.
         rows_may_be_empty: How to read the source, see `convert_model`.
+        requested: Sizes of some axes at which the result is judged too, one size set each.
     """
 
     source: str
@@ -46,6 +48,7 @@ class _ProofRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     threads: int
     rows_may_be_empty: bool
+    requested: tuple[dict[str, int], ...] = ()
 
 
 class _ProofReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +64,7 @@ class _ProofReply(msgspec.Struct, frozen=True, kw_only=True):
     untested: tuple[int, ...] = ()
 
 
-def prove_apart(
+def prove_apart(  # noqa: PLR0913  # one argument per field of the request
     source: Path,
     result: Path,
     *,
@@ -71,6 +74,7 @@ def prove_apart(
     threads: int,
     patience_seconds: float,
     rows_may_be_empty: bool = True,
+    requested: Sequence[Mapping[str, int]] = (),
 ) -> ConversionProof:
     """Prove a result in a new process; a crash of the runtime is a failed record.
 
@@ -83,6 +87,7 @@ def prove_apart(
         threads: Threads inside one operator.
         patience_seconds: Longest wait for the proof.
         rows_may_be_empty: How to read the source, see `convert_model`.
+        requested: Sizes of some axes at which the result is judged too, one size set each.
 
     Raises:
         ModelError: If the source runs on no runtime, or no inputs can be drawn for it.
@@ -96,6 +101,7 @@ def prove_apart(
         seed=seed,
         threads=threads,
         rows_may_be_empty=rows_may_be_empty,
+        requested=tuple(dict(sizes) for sizes in requested),
     )
     with IsolatedFunction(answer, who=runtime, attempts=1) as worker:
         data = worker.call(msgspec.json.encode(request), patience_seconds=patience_seconds)
@@ -142,7 +148,11 @@ def _answer(request: _ProofRequest) -> _ProofReply:
             target=request.target,
             seed=request.seed,
             threads=request.threads,
-            effort=replace(_FEW if large else RunEffort(), rows_may_be_empty=request.rows_may_be_empty),
+            effort=replace(
+                _FEW if large else RunEffort(),
+                rows_may_be_empty=request.rows_may_be_empty,
+                requested=request.requested,
+            ),
         )
     except SdpaOnnxError as error:
         return _ProofReply(refusal=str(error))
