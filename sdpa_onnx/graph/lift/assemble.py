@@ -13,7 +13,7 @@ from sdpa_onnx.graph.attention_node import mask_kind_of
 from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.batch_heads import find_head_count, merge_heads, split_heads
-from sdpa_onnx.graph.lift.factors import scale_of
+from sdpa_onnx.graph.lift.factors import scale_of, scaled_query
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.masks_read import as_one_mask
 from sdpa_onnx.graph.lift.operands import as_dtype, transposed
@@ -103,6 +103,13 @@ def _operands(search: GraphFacts, nodes: Nodes, parts: AttentionParts) -> _Opera
     if query is None or key is None:
         kinds = [value.dtype.name if value.dtype else "unknown" for value in (parts.scores.query, parts.scores.key)]
         return UnreadReason(f"query and key are {' and '.join(kinds)}, the output is {dtype.name}: node {name}")
+    scales, rank = parts.chain.head_scales, parts.scores.rank
+    unread = next((scale for scale in scales if scale.rank < rank), None)
+    if unread is not None:
+        return UnreadReason(
+            f"the scale of one value a head follows a Reshape to rank {unread.rank}: node {search.name_of(unread.node)}"
+        )
+    query = scaled_query(nodes, query, [scale for scale in scales if scale.rank == rank])
     operands = _Operands(query=query, key=key, value=value, dtype=dtype, heads=None)
     ranks = {parts.scores.rank, parts.chain.rank, parts.weights_rank}
     if ranks == {2}:
@@ -110,9 +117,15 @@ def _operands(search: GraphFacts, nodes: Nodes, parts: AttentionParts) -> _Opera
         return replace(operands, query=query, key=key, value=value)
     heads = None if ranks == {4} else _heads(search, parts, operands)
     if heads is None:
-        return operands
-    if parts.scores.rank == 3:
+        after = next((scale for scale in scales if scale.rank > rank), None)
+        if after is None:
+            return operands
+        return UnreadReason(
+            f"the number of heads is not static, and the scale has one value a head: node {search.name_of(after.node)}"
+        )
+    if rank == 3:
         query, key = split_heads(search, nodes, query, heads), split_heads(search, nodes, key, heads)
+        query = scaled_query(nodes, query, [scale for scale in scales if scale.rank == 4])
     if parts.weights_rank == 3:
         value = split_heads(search, nodes, value, heads)
     return _Operands(query=query, key=key, value=value, dtype=dtype, heads=heads)

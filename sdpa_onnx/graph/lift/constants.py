@@ -4,6 +4,7 @@ Exporters compute scales, axes and target shapes by short chains of nodes, such 
 in attention exported through TorchScript. Does not change the graph, and does not read large tensors.
 """
 
+import functools
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -86,7 +87,10 @@ class Constants:
 
     def _inputs(self, node: ir.Node, steps: int) -> list[Array] | None:
         found: list[Array] = []
+        absent = node.op_type == "Clip"  # each of its limits may be absent
         for value in node.inputs:
+            if value is None and absent:
+                continue
             array = None if value is None else self._evaluate(value, steps)
             if array is None:
                 return None
@@ -216,6 +220,44 @@ def _equal(one: Array, other: Array) -> Array:
     return np.asarray(one == other).astype(bool)
 
 
+def _clip(node: ir.Node, inputs: list[Array]) -> Array:
+    """The limits of Clip are attributes up to opset 10, and inputs since."""
+    found, *limits = inputs
+    if found.dtype == object:  # symbolic sizes
+        raise ValueError("unknown")
+    given = [value is not None for value in node.inputs[1:3]]
+    for position, (name, limit) in enumerate((("min", np.maximum), ("max", np.minimum))):
+        attribute = node.attributes.get(name)
+        if position < len(given) and given[position]:
+            found = limit(found, limits.pop(0))
+        elif attribute is not None:
+            found = limit(found, found.dtype.type(attribute.as_float()))
+    return np.asarray(found)
+
+
+def _transpose(node: ir.Node, inputs: list[Array]) -> Array:
+    perm = node.attributes.get("perm")
+    return np.transpose(inputs[0], perm.as_ints() if perm else None)
+
+
+def _expand(data: Array, shape: Array) -> Array:
+    sizes = np.broadcast_shapes(data.shape, tuple(int(size) for size in shape))
+    if math.prod(sizes) > _MOST_ELEMENTS:
+        raise ValueError("too large")
+    return np.broadcast_to(data, sizes)
+
+
+def _numbers_only(function: Callable[..., Any]) -> Callable[..., Array]:
+    """The function for numbers; symbolic sizes are unknown to it."""
+
+    def apply(*arrays: Array) -> Array:
+        if any(array.dtype == object for array in arrays):
+            raise ValueError("unknown")
+        return np.asarray(function(*arrays))
+
+    return apply
+
+
 def _full(node: ir.Node, inputs: list[Array]) -> Array:
     shape = [int(size) for size in inputs[0]]
     if math.prod(shape) > _MOST_ELEMENTS:
@@ -233,6 +275,8 @@ _BY_NODE: Mapping[str, Callable[[ir.Node, list[Array]], Array]] = {
     "Squeeze": _squeeze,
     "Concat": _concat,
     "ConstantOfShape": _full,
+    "Clip": _clip,
+    "Transpose": _transpose,
 }
 _BY_INPUTS: Mapping[str, Callable[..., Any]] = {
     "Size": _size,
@@ -251,6 +295,15 @@ _BY_INPUTS: Mapping[str, Callable[..., Any]] = {
     "Pow": _power,
     "Equal": _equal,
     "Where": np.where,
+    "Expand": _expand,
+    "Abs": _numbers_only(np.abs),
+    "Exp": _numbers_only(np.exp),
+    "Log": _numbers_only(np.log),
+    "Tanh": _numbers_only(np.tanh),
+    "Sigmoid": _numbers_only(lambda one: 1 / (1 + np.exp(-one))),
+    "Softplus": _numbers_only(lambda one: np.logaddexp(one, np.zeros_like(one))),
+    "Max": _numbers_only(lambda *all_: functools.reduce(np.maximum, all_)),
+    "Min": _numbers_only(lambda *all_: functools.reduce(np.minimum, all_)),
 }
-_BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Equal", "Where"))
+_BROADCAST = frozenset(("Add", "Sub", "Mul", "Div", "Mod", "Pow", "Equal", "Where", "Max", "Min"))
 _KNOWN = frozenset(_BY_NODE) | frozenset(_BY_INPUTS)

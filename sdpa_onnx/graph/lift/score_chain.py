@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.element_types import DTYPES
-from sdpa_onnx.graph.lift.factors import Factor, factor_of
+from sdpa_onnx.graph.lift.factors import Factor, HeadScale, factor_of, head_scale_of
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
 from sdpa_onnx.graph.lift.refused import UnreadReason
@@ -51,6 +51,7 @@ class ScoreChain:
         rank: Rank of the scores after the nodes read so far.
         factor: Scale on QK^T so far.
         softcap: 0.0 = none.
+        head_scales: Constants of one value a head, in the order in which they are applied.
         masks: In the order in which they are applied.
         heads: Head count from a Reshape, where the product has batch and heads in one axis.
         warnings: Warnings for the user.
@@ -59,6 +60,7 @@ class ScoreChain:
     rank: int
     factor: Factor = field(default_factory=Factor)
     softcap: float = 0.0
+    head_scales: list[HeadScale] = field(default_factory=list)
     masks: list[MaskTerm] = field(default_factory=list)
     heads: int | None = None
     warnings: list[str] = field(default_factory=list)
@@ -122,12 +124,23 @@ def _scaled(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
     if step.node.op_type == "Div" and step.position == 1:
         return UnreadReason(f"a value is divided by the scores: node {name}")
     if factor is None:
-        return UnreadReason(f"the scale is not constant: node {name}")
+        return _scaled_by_head(search, chain, step)
     if chain.masks and factor.number <= 0:
         return UnreadReason(f"masked scores are multiplied by {factor.number:g}: node {name}")
     chain.factor *= factor
     chain.softcap *= abs(factor.number)
     chain.masks = [_times(term, factor.number) for term in chain.masks]
+    return None
+
+
+def _scaled_by_head(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
+    scale = head_scale_of(search, step.node, step.position, chain.rank)
+    if isinstance(scale, UnreadReason):
+        return scale
+    if chain.masks or chain.softcap:
+        scores = "masked scores" if chain.masks else "softcapped scores"
+        return UnreadReason(f"{scores} are multiplied by one value a head: node {search.name_of(step.node)}")
+    chain.head_scales.append(scale)
     return None
 
 
