@@ -103,31 +103,24 @@ def _operands(search: GraphFacts, nodes: Nodes, parts: AttentionParts) -> _Opera
     if query is None or key is None:
         kinds = [value.dtype.name if value.dtype else "unknown" for value in (parts.scores.query, parts.scores.key)]
         return UnreadReason(f"query and key are {' and '.join(kinds)}, the output is {dtype.name}: node {name}")
-    scales, rank = parts.chain.head_scales, parts.scores.rank
-    unread = next((scale for scale in scales if scale.rank < rank), None)
-    if unread is not None:
-        return UnreadReason(
-            f"the scale of one value a head follows a Reshape to rank {unread.rank}: node {search.name_of(unread.node)}"
-        )
-    query = scaled_query(nodes, query, [scale for scale in scales if scale.rank == rank])
     operands = _Operands(query=query, key=key, value=value, dtype=dtype, heads=None)
-    ranks = {parts.scores.rank, parts.chain.rank, parts.weights_rank}
+    ranks, scales = {parts.scores.rank, parts.chain.rank, parts.weights_rank}, parts.chain.head_scales
+    heads = None if ranks in ({2}, {4}) else _heads(search, parts, operands)
+    split = [scale for scale in scales if scale.rank == 4] if parts.scores.rank == 3 and heads is not None else []
+    joint = [scale for scale in scales if scale not in split]
+    misplaced = next((search.name_of(scale.node) for scale in joint if scale.rank != parts.scores.rank), None)
+    if misplaced is not None:
+        return UnreadReason(f"the scale of one value a head follows a Reshape that is not read: node {misplaced}")
+    query = scaled_query(nodes, query, joint)
     if ranks == {2}:
         query, key, value = (nodes("Unsqueeze", operand, nodes.integers(0)) for operand in (query, key, value))
-        return replace(operands, query=query, key=key, value=value)
-    heads = None if ranks == {4} else _heads(search, parts, operands)
     if heads is None:
-        after = next((scale for scale in scales if scale.rank > rank), None)
-        if after is None:
-            return operands
-        return UnreadReason(
-            f"the number of heads is not static, and the scale has one value a head: node {search.name_of(after.node)}"
-        )
-    if rank == 3:
+        return replace(operands, query=query, key=key, value=value)
+    if parts.scores.rank == 3:
         query, key = split_heads(search, nodes, query, heads), split_heads(search, nodes, key, heads)
-        query = scaled_query(nodes, query, [scale for scale in scales if scale.rank == 4])
     if parts.weights_rank == 3:
         value = split_heads(search, nodes, value, heads)
+    query = scaled_query(nodes, query, split)
     return _Operands(query=query, key=key, value=value, dtype=dtype, heads=heads)
 
 

@@ -87,10 +87,11 @@ def scaled_query(nodes: Nodes, query: ir.Value, scales: Sequence[HeadScale]) -> 
         scales: In order.
     """
     for scale in scales:
-        wide = scale.value.dtype
-        other = query if wide == query.dtype else nodes("Cast", query, dtype=wide, to=wide or ir.DataType.FLOAT)
+        own = query.dtype or ir.DataType.FLOAT
+        wide = scale.value.dtype or own
+        other = query if wide == own else nodes("Cast", query, dtype=wide, to=wide)
         product = nodes(scale.node.op_type, other, scale.value)
-        query = product if wide == query.dtype else nodes("Cast", product, dtype=query.dtype, to=query.dtype or wide)
+        query = product if wide == own else nodes("Cast", product, dtype=own, to=own)
     return query
 
 

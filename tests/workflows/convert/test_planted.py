@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -208,3 +209,43 @@ def test_wrong_reading_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     diagnoses = [record.diagnosis for record in done.proof.records if record.subject is Subject.READING]
     misread = "It was misread: the source in float64 differs from the attention that was read."
     assert any(text.startswith(misread) for text in diagnoses)
+
+
+_COSINE = """
+<ir_version: 10, opset_import: ["" : 23]>
+cosine (float[b,4,q,8] x, float[b,4,kv,8] k, float[b,4,kv,8] v) => (float[b,4,q,8] y)
+<float[4,1,1] logs = {0.7, 2.3, 4.1, 6.0}, float cap = {4.6}>
+{
+  qn = LpNormalization (x)  kn = LpNormalization (k)  kt = Transpose <perm = [0, 1, 3, 2]> (kn)  s = MatMul (qn, kt)
+  c = Clip (logs, , cap)  t = Exp (c)  w = Mul (s, t)  p = Softmax (w)  y = MatMul (p, v)
+}
+"""
+_CAPPED = np.exp(np.minimum(np.array([0.7, 2.3, 4.1, 6.0], np.float32), np.float32(4.6))).reshape(4, 1, 1)
+_TEMPERATURES = {
+    "right": _CAPPED,
+    "another-head": np.roll(_CAPPED, 1, axis=0),
+    "mean": np.full_like(_CAPPED, _CAPPED.mean()),
+    "no-cap": np.exp(np.array([0.7, 2.3, 4.1, 6.0], np.float32)).reshape(4, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", _TEMPERATURES)
+def test_wrong_temperature_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A reading whose query is multiplied by another temperature than that of its head is refused."""
+
+    def misread(model: ir.Model, *, rows_may_be_empty: bool, keeps_outputs: bool) -> FoundAttentions:
+        findings = find_attentions(model, rows_may_be_empty=rows_may_be_empty, keeps_outputs=keeps_outputs)
+        (one,) = findings.found
+        product = one.attention.query.producer() if one.attention is not None else None
+        assert product is not None
+        if product.op_type == "Mul":  # the form is read back without it
+            temperature = ir.Value(name="planted", const_value=ir.tensor(_TEMPERATURES[name], name="planted"))
+            findings.model.graph.initializers.add(temperature)
+            product.replace_input_with(1, temperature)
+        return findings
+
+    monkeypatch.setattr("sdpa_onnx.workflows.check.lifted_model.find_attentions", misread)
+    done = _converted(tmp_path, onnx.parser.parse_model(_COSINE))
+    assert done.is_right is (name == "right")
+    wrong = {Subject.READING, Subject.OUTPUT} if name != "right" else set()
+    assert {subject for subject, _ in _sites_against(done)} == wrong
