@@ -246,6 +246,7 @@ def test_missing_package(shell: Shell, package: str, arguments: list[str], sente
     assert not Path("x.onnx").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "name", "other"), [("onnxruntime", "ort-cpu", "torch"), ("torch", "torch", "ort-cpu")]
 )

@@ -76,6 +76,7 @@ def test_closed_stream(shell: Shell, stream: str, form: str) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_prints_of_a_module_go_to_stderr(shell: Shell) -> None:
     """The prints of a user's file go to stderr, so that stdout has only JSON."""
     Path("chatty.py").write_text(_CHATTY)

@@ -43,6 +43,7 @@ def test_closed_pipe(shell: Shell, arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", [pytest.param([], id="words", marks=pytest.mark.slow), pytest.param(["--json"], id="json")]
 )

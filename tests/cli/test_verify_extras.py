@@ -131,6 +131,7 @@ def test_nothing_to_judge(shell: Shell, batch_size: int, filled: float, reason: 
     assert (record["reason"], record["diagnosis"]) == (reason, reason)
 
 
+@pytest.mark.slow
 def test_planted_faults_are_all_caught(shell: Shell) -> None:
     """The default inputs detect every kind of fault that the attention can have."""
     ended = shell("verify", "bare.onnx", "--prove", "--json")

@@ -206,6 +206,7 @@ def _fuzzed(seed: int, count: int) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_damaged_files() -> None:
     """150 damaged files are read or refused in our words, through loading, finding, inspecting and converting."""
     counts = dict(part.split() for part in _fuzzed(0, 150).split(", "))

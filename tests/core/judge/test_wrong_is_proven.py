@@ -25,6 +25,7 @@ _PROOFS = {
     ("workflows/conformance/trials.py", "_check_finding"): "equality of bits: two runs, or inputs that were changed",
     ("workflows/convert/reading_check.py", "_agreement"): "shape: the values do not form the attention that was read",
     ("workflows/reduce/sequence.py", "_result"): "the verdict of the record that is reduced, which has its own proof",
+    ("workflows/verify/session_state.py", "sentence"): "the verdict of the record that it describes",
     ("workflows/verify/session_state.py", "fault"): "bits of an output that change after it was returned",
     ("workflows/verify/verify_file.py", "contradiction_records"): "a fact of the node that the metadata denies",
     ("workflows/verify/verify_model.py", "_judge_shapes"): "shape that the graph declares",

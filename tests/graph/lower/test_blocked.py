@@ -81,6 +81,7 @@ def test_loop_around_the_attention_operator(name: str) -> None:
     assert _judged(bare, LowerOptions(inner=Form.ATTENTION)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("runtime", "name"), [("openvino", "causal"), ("onnx-reference", "causal"), ("onnx-reference", "much")]
 )

@@ -67,6 +67,7 @@ def test_a_larger_model() -> None:
     assert (np.abs(used - bounded.oracle) > bounded.bound).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["the output", "all, and the output"])
 def test_rewritten_values_accuse_nothing(name: str) -> None:
     """Where the taps change what runs, an attention that is right without optimisation is not reduced."""
@@ -74,6 +75,7 @@ def test_rewritten_values_accuse_nothing(name: str) -> None:
     assert isinstance(found, NothingFails)
 
 
+@pytest.mark.slow
 def test_a_right_runtime_has_no_sequence() -> None:
     """Nothing fails, with the planned sequence of sizes among what was tried."""
     assert isinstance(reduce_model(_model(), get_runtime("ort-cpu"), CheckOptions(sizes={})), NothingFails)

@@ -133,6 +133,7 @@ def test_stated_limits_are_obeyed_and_tested(limit: str) -> None:
     assert found.tested == _EDGES[limit]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limit",
     [
@@ -153,6 +154,7 @@ def test_a_size_that_the_module_refuses_is_no_fault(limit: str) -> None:
     assert found.tested
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limit",
     [

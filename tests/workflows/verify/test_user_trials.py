@@ -83,6 +83,7 @@ class _Random(torch.nn.Module):
         return torch.nn.functional.dropout(attended, 0.5, training=True)
 
 
+@pytest.mark.slow
 def test_random_module_is_not_called_right() -> None:
     """A module that gives another output each time has no truth to be compared with, and is not written."""
     exported = export_and_prove(lambda: export_module(_Random(), (torch.randn(2, 4, 5, 8),)), target="random")
