@@ -107,7 +107,15 @@ def _stated(models: tuple[OnnxModel, OnnxModel], runtime: str, target: str) -> t
     if not any(wrong):
         return [], []
     agrees = AgreementRecord(
-        target=target, case=target, runtime=runtime, subject=Subject.READING, site="metadata", verdict=Verdict.OK
+        target=target,
+        case=target,
+        # Both under the names of HEAD, as `aligned` gives them to BASE.
+        form=models[1].facts.form.value,
+        opset=models[1].opset,
+        runtime=runtime,
+        subject=Subject.READING,
+        site="metadata",
+        verdict=Verdict.OK,
     )
     base, head = ([msgspec.structs.replace(agrees, **_verdict_of(found))] for found in wrong)
     return list(base), list(head)
