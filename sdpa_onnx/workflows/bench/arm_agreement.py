@@ -23,6 +23,7 @@ from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds
 from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import RunContext
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
+from sdpa_onnx.workflows.verify.verify_file import contradiction_records
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs, tapped_run, untapped_check
 
 __all__ = ["ArmAgreement", "judge_numbers", "step_of"]
@@ -77,7 +78,8 @@ def judge_numbers(
     expectations = ExpectationCache()
     with WorkerPool(fresh=False, patience_seconds=patience_seconds, start=start) as pool, JobFolder() as folder:
         for arm in arms:
-            model = with_lifted_sites(arm.model).model
+            lifted = with_lifted_sites(arm.model)
+            model = lifted.model
             if not model.sites and step is None:
                 unjudged[arm.name] = _NOT_READ
                 continue
@@ -88,6 +90,7 @@ def judge_numbers(
             except (SessionError, ModelError) as error:
                 unjudged[arm.name] = str(error)
                 continue
+            found = [*contradiction_records(lifted, arm.runtime.name, f"{target}, {arm.name}"), *found]
             records += found
             if bad := _warnings(found):
                 warnings[arm.name] = bad
