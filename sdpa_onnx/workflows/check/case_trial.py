@@ -24,6 +24,7 @@ from sdpa_onnx.core.attention.probes import PROBES
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec
 from sdpa_onnx.core.judge.agreement import Agreement, expect
 from sdpa_onnx.core.judge.attention_outputs import judge_attention_outputs
+from sdpa_onnx.core.judge.cache_agreement import CacheRule
 from sdpa_onnx.core.records.records import Conformity, Verdict
 from sdpa_onnx.errors import CaseError, NoAnswerError, SessionError
 from sdpa_onnx.graph.attention_node import add_scores_output, build_attention_model, minimum_opset
@@ -50,6 +51,7 @@ Form = Literal["attention", "decomposed"]
 
 # Name of the operator's fourth output.
 QK_OUTPUT = OutputRole.QK.value
+_ALL_COPIED = CacheRule()
 # Sessions kept open: a fuzzer repeats few graphs, and each session is small.
 _KEPT_SESSIONS = 32
 # Axes of a mask that has another shape than the exporter's (batch_size, 1, q_seq_len, total_seq_len).
@@ -351,6 +353,7 @@ def judge_attention(
     seed: int = 0,
     qk_modes: Sequence[QkOutputMode] = (QkOutputMode.SCORES,),
     mask_rule: MaskRule = MaskRule.PADDED,
+    cache: CacheRule = _ALL_COPIED,
 ) -> TrialResult:
     """Judge every output of an attention.
 
@@ -362,6 +365,7 @@ def judge_attention(
         seed: Which queries of a big case are judged.
         qk_modes: Stages of the scores that the fourth output may hold.
         mask_rule: What a mask means whose last axis is 1.
+        cache: What the operator defines of its present outputs.
     """
     arithmetic = find_precision(precision)
     agreements = judge_attention_outputs(
@@ -371,6 +375,7 @@ def judge_attention(
         precision=arithmetic,
         qk_modes=qk_modes,
         mask_rule=mask_rule,
+        cache=cache,
         expectation_of=lambda reading: expect(spec, reading.inputs, precision=arithmetic, seed=seed),
     )
     worst = max(agreements, key=lambda role: list(Verdict).index(agreements[role].verdict))  # the first of equals

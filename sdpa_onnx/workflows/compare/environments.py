@@ -121,7 +121,7 @@ def _outputs(
             for model in (base, head)
         )
         first, second = (
-            context.record(one, spread=-1.0, subject=Subject.OUTPUT, site=name, sizes=end_sizes(step.check))
+            context.record(one, spread=None, subject=Subject.OUTPUT, site=name, sizes=end_sizes(step.check))
             for context, one in zip(contexts, found, strict=True)
         )
         yield first, second

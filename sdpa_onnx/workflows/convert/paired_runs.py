@@ -218,7 +218,7 @@ class PairedModels:
         given = self.effort.inputs
         if given is not None:
             check = CheckOptions(sizes=sizes_of(self.source, given), seed=self.seed, threads=self.threads, inputs=given)
-            yield InputStep(word=GIVEN, spread=-1.0, check=check, feeds=given)
+            yield InputStep(word=GIVEN, spread=None, check=check, feeds=given)
             return
         check = CheckOptions(
             sizes=sizes, spreads=self.effort.spreads if is_last else (1.0,), seed=self.seed, threads=self.threads

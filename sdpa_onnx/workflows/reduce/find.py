@@ -167,6 +167,7 @@ class FailureSearch:
                 seed=self.check.seed,
                 qk_modes=site.scores_modes,
                 mask_rule=site.mask_rule,
+                cache=site.cache_rule_in(arrays),
             )
             failure = failure_of(result)
             if failure is None or (found is not None and failure.kind is found.failure.kind):

@@ -138,6 +138,7 @@ class SessionJudge:
             seed=self.check.seed,
             qk_modes=site.scores_modes,
             mask_rule=site.mask_rule,
+            cache=site.cache_rule_in(arrays),
         )
         if found.agreement is None or found.kind is Conformity.RIGHT:
             return ()
