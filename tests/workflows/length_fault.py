@@ -1,15 +1,14 @@
 """onnxruntime's CPU provider with a fault at one length only: found only by a run at that very length."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Session, Supported, Unsupported, get_runtime
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, get_runtime
+from tests.workflows.wrapped_runtime import WrappedRuntime, WrappedSession
 
 __all__ = ["LENGTH", "WrongAtLength", "spoiled"]
 
@@ -27,7 +26,7 @@ def spoiled(outputs: Mapping[str, Array], names: list[str]) -> dict[str, Array]:
 
 
 @dataclass
-class WrongAtLength:
+class WrongAtLength(WrappedRuntime):
     """See the module; wrong are the attention outputs and the outputs of the graph, or only the latter.
 
     Args:
@@ -37,42 +36,19 @@ class WrongAtLength:
     inside: bool = True
     name: str = "ort-cpu"
     measures_time: bool = True
-
-    def available(self) -> Supported | Unsupported:
-        return Supported()
-
-    def version(self) -> str:
-        return "wrong at one length 1.0"
-
-    def supports(self, model: OnnxModel) -> Supported | Unsupported:
-        return get_runtime("ort-cpu").supports(model)
+    real: Runtime = field(default_factory=lambda: get_runtime("ort-cpu"))
 
     def load(self, model: OnnxModel, options: LoadOptions) -> Session:
         inside = [site.output for site in model.sites] if self.inside else []
         own = [name for name in model.output_names if "present" not in name]
         ends = own if model.is_bare_attention or not self.inside else []
-        return _WrongSession(get_runtime("ort-cpu").load(model, options), [*inside, *ends])
+        return _WrongSession(self.real.load(model, options), [*inside, *ends])
 
 
 @dataclass
-class _WrongSession:
+class _WrongSession(WrappedSession):
     session: Session
     names: list[str]
 
-    def __enter__(self) -> Self:
-        self.session.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.session.__exit__(kind, error, trace)
-
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return spoiled(self.session.run(inputs), self.names)
-
-    def bind(self, inputs: Mapping[str, Array]) -> Callable[[], None]:
-        return self.session.bind(inputs)
-
-    def ran(self) -> RanReport:
-        return self.session.ran()

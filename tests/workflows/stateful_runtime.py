@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Supported, Unsupported, get_runtime
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Session, get_runtime
+from tests.workflows.wrapped_runtime import WrappedRuntime, WrappedSession
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Outputs = dict[str, NDArray[np.generic]]
@@ -19,47 +18,23 @@ Fault = Callable[[Run, Arrays, dict[str, object]], Outputs]
 
 
 @dataclass
-class StatefulSession:
+class StatefulSession(WrappedSession):
     session: Session
     fault: Fault
     memory: dict[str, object] = field(default_factory=dict)
 
-    def __enter__(self) -> Self:
-        self.session.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.session.__exit__(kind, error, trace)
-
     def run(self, inputs: Arrays) -> Outputs:
         return self.fault(self.session.run, inputs, self.memory)
 
-    def bind(self, inputs: Arrays) -> Callable[[], None]:
-        return self.session.bind(inputs)
-
-    def ran(self) -> RanReport:
-        return self.session.ran()
-
 
 @dataclass
-class Stateful:
+class Stateful(WrappedRuntime):
     """onnxruntime's CPU provider with a fault of state."""
 
     fault: Fault
     name: str = "ort-cpu"
     measures_time: bool = True
     real: Runtime = field(default_factory=lambda: get_runtime("ort-cpu"))
-
-    def available(self) -> Supported | Unsupported:
-        return Supported()
-
-    def version(self) -> str:
-        return "stateful 1.0"
-
-    def supports(self, model: OnnxModel) -> Supported | Unsupported:
-        return self.real.supports(model)
 
     def load(self, model: OnnxModel, options: LoadOptions) -> Session:
         return StatefulSession(self.real.load(model, options), self.fault)

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from sdpa_onnx.runtimes.base import (
     RanReport,
     Runtime,
     Session,
-    Supported,
     Unsupported,
     get_runtime,
 )
@@ -26,6 +23,7 @@ from sdpa_onnx.workflows.verify.untapped import changed_kernels
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 from tests.workflows.planted_runtime import Planted, fault
 from tests.workflows.quantised_models import MODELS
+from tests.workflows.wrapped_runtime import WrappedRuntime, WrappedSession
 
 Arrays = Mapping[str, NDArray[np.generic]]
 Outputs = dict[str, NDArray[np.generic]]
@@ -72,33 +70,18 @@ def test_a_wrong_attention_stays_wrong(name: str) -> None:
 
 
 @dataclass
-class _Changed:
+class _Changed(WrappedSession):
     """A session whose outputs are changed."""
 
     session: Session
     change: Callable[[Outputs], Outputs]
 
-    def __enter__(self) -> Self:
-        self.session.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.session.__exit__(kind, error, trace)
-
     def run(self, inputs: Arrays) -> Outputs:
         return self.change(self.session.run(inputs))
 
-    def bind(self, inputs: Arrays) -> Callable[[], None]:
-        return self.session.bind(inputs)
-
-    def ran(self) -> RanReport:
-        return self.session.ran()
-
 
 @dataclass
-class _OwnOptions:
+class _OwnOptions(WrappedRuntime):
     """onnxruntime's CPU provider, with a fault where `applies` says so."""
 
     applies: Callable[[OnnxModel, LoadOptions], bool]
@@ -106,15 +89,6 @@ class _OwnOptions:
     name: str = "ort-cpu"
     measures_time: bool = True
     real: Runtime = field(default_factory=lambda: get_runtime("ort-cpu"))
-
-    def available(self) -> Supported | Unsupported:
-        return Supported()
-
-    def version(self) -> str:
-        return "changed 1.0"
-
-    def supports(self, model: OnnxModel) -> Supported | Unsupported:
-        return self.real.supports(model)
 
     def load(self, model: OnnxModel, options: LoadOptions) -> Session:
         session = self.real.load(model, options)
