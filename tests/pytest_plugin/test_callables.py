@@ -31,8 +31,10 @@ _WORK = bytes(1 << 20)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
-    """A clock of ours, and a calibration that is not this machine's."""
+    """A clock of ours; calibration, load and threads that are not this machine's, which may have no idle core now."""
     monkeypatch.setattr(callables, "load_calibration", lambda: _CALIBRATION)
+    used = ThreadsUsed(beyond=0.0, cores=1.0)
+    monkeypatch.setattr(callables, "ThreadsWatch", lambda: SimpleNamespace(used=lambda: used))
     monkeypatch.setattr(callables, "announced", lambda: nullcontext(SimpleNamespace(warnings=lambda: ())))
     return FakeClock()
 
