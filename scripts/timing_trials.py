@@ -2,7 +2,7 @@
 
     python -m scripts.timing_trials record FOLDER --setting quiet-512 --sessions 10
     python -m scripts.timing_trials table FOLDER
-    python -m scripts.timing_trials plot FOLDER -o docs/timing-power.svg
+    python -m scripts.timing_trials plot FOLDER -o docs/concepts/timing-power.svg
 
 A session is one comparison from fresh processes, as in `bench`, but always up to the last look: the
 decomposed attention, two more processes of it, and three copies with extra work (without those: `--equal-only`).

@@ -51,7 +51,7 @@ def test_github_has_least_rights_and_pinned_actions() -> None:
     assert with_token == ["Comment", "Fetch"]
 
 
-@pytest.mark.parametrize("page", ["docs/ci.md", "docs/ci/attention.sh", "docs/ci/github.yml"])
+@pytest.mark.parametrize("page", ["docs/howto/ci.md", "docs/ci/attention.sh", "docs/ci/github.yml"])
 def test_options_exist(page: str) -> None:
     """Every option of ours that the kit and its page name is one that the command has."""
     text = (ROOT / page).read_text(encoding="utf-8").replace("\\\n", " ")
@@ -73,7 +73,7 @@ def _options(command: str) -> set[str]:
 
 def test_page_has_every_variable() -> None:
     """What a user sets in the workflow files is explained."""
-    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "howto" / "ci.md").read_text(encoding="utf-8")
     settings = {"TARGET", "SIZES", "MARGIN", "INSTALL", "SETUP", "EXPORT", "COMPARE"}
     assert {name for name in settings if f"`{name}`" in page} == settings
     assert set(load("github.yml")["env"]) - {"PIP_EXTRA_INDEX_URL"} <= settings

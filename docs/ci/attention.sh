@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Attention in CI: the gate of a pull request, and the history of the main branch. docs/ci.md explains it.
+# Attention in CI: the gate of a pull request, and the history of the main branch. docs/howto/ci.md explains it.
 # Copy it next to your workflow as ci/attention.sh; github.yml and gitlab.yml call it and set these variables:
 #
 #   TARGET    target of the export: mymodel.py:Block, package.module:Class, encoder-self, ...

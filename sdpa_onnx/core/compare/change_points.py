@@ -16,7 +16,7 @@ __all__ = ["HISTORY_ALPHA", "RUN_SPREAD", "ChangePoint", "RunSpread", "change_po
 
 Float64 = NDArray[np.float64]
 
-# False alarm rate of a history without any change, over all its series. Twin: docs/ci.md.
+# False alarm rate of a history without any change, over all its series. Twin: docs/howto/ci.md.
 HISTORY_ALPHA = 0.01
 
 # Median of a squared standard normal number: the square of the 75 % quantile.

@@ -1,7 +1,7 @@
 """Write attention as a Loop over blocks of queries that computes only the keys visible to each block.
 
 Keys hidden by causality, windows or lengths are not computed, and only the scores of one block are in memory. Few
-queries are computed in one piece instead. Does not choose block sizes by measurement: see docs/blocked.md.
+queries are computed in one piece instead. Does not choose block sizes by measurement: see docs/concepts/blocked.md.
 """
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ __all__ = ["BlockPlan", "Blocking", "make_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocking:
-    """Block sizes; any values are correct, those measured in docs/blocked.md are fast.
+    """Block sizes; any values are correct, those measured in docs/concepts/blocked.md are fast.
 
     Args:
         rows: Queries per block.
