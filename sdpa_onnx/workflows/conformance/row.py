@@ -8,6 +8,7 @@ from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.faults.diagnosis import Explanation
 from sdpa_onnx.core.faults.output_diagnosis import explain_output
+from sdpa_onnx.core.records.cause_text import looks_like
 from sdpa_onnx.core.records.records import ConformanceRecord, Conformity, Outcome
 from sdpa_onnx.runtimes.base import RanReport, Runtime
 from sdpa_onnx.workflows.conformance.feature import Feature, Operator
@@ -141,7 +142,7 @@ def _diagnosis(trials: RowTrials, explanation: Explanation | None) -> str:
     if worst.is_right_alone:
         parts.append("It is right in a fresh session: earlier runs of the session cause it.")
     elif explanation is not None:
-        parts.append(f"It looks as if {explanation.says.removesuffix('.')}.")
+        parts.append(looks_like(explanation.says))
     if trials.refused:
         parts.append(f"Other cases are refused: {_shortened(trials.refused[0])}")
     return " ".join(parts)

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from sdpa_onnx.core.attention.random_cases import draw_case
+from sdpa_onnx.core.records.cause_text import looks_like
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes
 from sdpa_onnx.workflows.check.run_context import with_figures, with_ran
 from sdpa_onnx.workflows.fuzz.case import FuzzFinding
@@ -61,8 +62,7 @@ def evidence_of(finding: FuzzFinding) -> str:
     explained = finding.explanation
     if explained is None:
         return finding.message
-    dated = f" ({explained.dated})" if explained.dated else ""
-    return f"{finding.message} It looks as if {explained.says}{dated}."
+    return f"{finding.message} {looks_like(explained.says, explained.dated)}"
 
 
 def _cases(finding: FuzzFinding) -> str:

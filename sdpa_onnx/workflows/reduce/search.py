@@ -13,6 +13,7 @@ from sdpa_onnx.core.attention.mask_rule import full_mask
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.faults.output_diagnosis import explain_output
+from sdpa_onnx.core.records.cause_text import looks_like
 from sdpa_onnx.errors import ModelError, SdpaOnnxError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
@@ -316,5 +317,4 @@ def explained(trial: CaseTrial, result: TrialResult) -> str:
     )
     if explanation is None:
         return result.message
-    dated = f" ({explanation.dated})" if explanation.dated else ""
-    return f"{result.message} It looks as if {explanation.says}{dated}."
+    return f"{result.message} {looks_like(explanation.says, explanation.dated)}"

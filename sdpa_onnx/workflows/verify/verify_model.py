@@ -21,6 +21,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.faults.output_diagnosis import explain_output
 from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect
 from sdpa_onnx.core.judge.attention_outputs import PermittedReading, judge_attention_outputs
+from sdpa_onnx.core.records.cause_text import looks_like
 from sdpa_onnx.core.records.records import AgreementRecord, Subject, Verdict
 from sdpa_onnx.errors import ExportError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
@@ -298,8 +299,7 @@ def _explained(
     found = explain_output(role, site.spec, inputs, actual, precision=precision, qk_mode=site.scores_mode)
     if found is None:
         return agreement
-    dated = f" ({found.dated})" if found.dated else ""
-    return replace(agreement, diagnosis=f"{agreement.diagnosis} It looks as if {found.says}{dated}.")
+    return replace(agreement, diagnosis=f"{agreement.diagnosis} {looks_like(found.says, found.dated)}")
 
 
 def _never_reached(spec: AttentionSpec, inputs: AttentionInputs) -> Iterator[str]:
