@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
+import msgspec
 import pytest
+
+from sdpa_onnx.core.records.record_base import BaseRecord
 
 # No deadline: a shared machine stalls at any time. On CI the same examples every time, so that a red run can be
 # repeated; at a desk new ones.
@@ -50,6 +53,17 @@ def check_golden(folder: Path, name: str, text: str) -> None:
     shown = diff[:_DIFF_LINES] or ["(the lines are equal; the line ends differ)"]
     more = [f"... {len(diff) - _DIFF_LINES} more lines"] if len(diff) > _DIFF_LINES else []
     pytest.fail("\n".join([f"{golden_path.name} differs; all of it is in {got_path}", *shown, *more]), pytrace=False)
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Fields in which two records of one kind differ: their reprs show only the main figures."""
+    if op != "==" or not isinstance(left, BaseRecord) or type(left) is not type(right):
+        return None
+    one, other = msgspec.structs.asdict(left), msgspec.structs.asdict(right)
+    return [
+        f"{left!r} == {right!r}",
+        *(f"{name}: {one[name]!r} != {other[name]!r}" for name in one if one[name] != other[name]),
+    ]
 
 
 @pytest.fixture

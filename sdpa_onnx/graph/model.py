@@ -19,6 +19,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.attention_node import find_sites
 from sdpa_onnx.graph.files.data_file import DataFile
 from sdpa_onnx.graph.files.external_data import FileTensor, attach_files, tensors_of
+from sdpa_onnx.graph.files.large import number_bytes
 from sdpa_onnx.graph.files.message import content_hash, serialised, to_message
 from sdpa_onnx.graph.files.saved_files import LinkedFiles, fits_one_message, linked, staged
 from sdpa_onnx.graph.files.whole_file import write_whole
@@ -49,7 +50,7 @@ _UNREADABLE = (
 _MAPPED_FILE_BYTES = 2**28
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OnnxModel:
     """A graph, the attentions found in it, and where it came from.
 
@@ -75,6 +76,11 @@ class OnnxModel:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sites", locate_outputs(self.ir, self.sites))
         object.__setattr__(self, "facts", read_facts(self.ir, self.sites))
+
+    def __repr__(self) -> str:
+        sites, nodes = len(self.sites), sum(self.facts.node_counts.values())
+        counts = f"{sites} attention{'' if sites == 1 else 's'}, {nodes} node{'' if nodes == 1 else 's'}"
+        return f"OnnxModel(opset {self.opset}, {counts}, {_size_text(number_bytes(self.ir))})"
 
     @property
     def opset(self) -> int:
@@ -184,6 +190,12 @@ class OnnxModel:
             return write_whole(Path(path), self.to_bytes(), failure=ModelError)
         with staged(self.ir, Path(path)) as draft:
             return draft.commit()
+
+
+def _size_text(size_bytes: int) -> str:
+    """Bytes of the tensors of a model, in the unit in which they are at least 1."""
+    units = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+    return next((f"{size_bytes / size:.3g} {unit}" for size, unit in units if size_bytes >= size), f"{size_bytes} B")
 
 
 def load_model(

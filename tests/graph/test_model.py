@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from sdpa_onnx.errors import ModelError
@@ -174,3 +176,12 @@ def test_content_hash_is_the_same_in_another_process() -> None:
         [sys.executable, "-c", program], cwd=root, env=environment, capture_output=True, text=True, check=True
     )
     assert found.stdout == bare().content_hash() + "\n"
+
+
+def test_repr_is_one_line() -> None:
+    """A console shows figures and not the graph."""
+    assert repr(bare()) == "OnnxModel(opset 23, 1 attention, 1 node, 0 B)"
+    graph = bare().ir.clone()
+    weights = ir.tensor(np.zeros(300_000, np.float32), name="w")
+    graph.graph.initializers["w"] = ir.Value(name="w", const_value=weights)
+    assert repr(load_model(graph)) == "OnnxModel(opset 23, 1 attention, 1 node, 1.2 MB)"

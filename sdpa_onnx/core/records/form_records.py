@@ -47,3 +47,8 @@ class FormRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="f
     ratio_low: float | None = None
     ratio_high: float | None = None
     chosen: bool = False
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        median = "" if self.median_seconds is None else f"{self.median_seconds:.3g} s"
+        return (self.site, self.arm, median, "chosen" if self.chosen else "")

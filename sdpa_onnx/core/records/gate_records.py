@@ -8,6 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.records.one_line import ratio_part
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.subject import Subject
 from sdpa_onnx.core.records.verdicts import Outcome
@@ -104,6 +105,15 @@ class GateRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="g
     compared_at: tuple[str, ...] = ()
     longest: int | None = None
     untested: tuple[int, ...] = ()
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        ratio = ratio_part(self.ratio, self.ratio_low, self.ratio_high, "BASE")
+        return (self.gate, self.case or self.target, self.arm, ratio, self.evidence)
+
+    @property
+    def _result(self) -> str:
+        return self.word.value
 
     @property
     def fails(self) -> bool:

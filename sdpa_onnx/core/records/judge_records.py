@@ -52,6 +52,11 @@ class ConformanceRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind",
     wrong_cases: int | None = None
     repeat: str = ""
 
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        opset = f" {self.opset}" if self.opset else ""
+        return (self.feature, f"{self.operator}{opset}", self.dtype, self.observed)
+
 
 class PlantedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="planted"):
     """One kind of fault, planted in the outputs of a check to test whether the check detects it.
@@ -72,6 +77,10 @@ class PlantedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
     fault: str = ""
     says: str = ""
     caught_by: str = ""
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        return (self.site, self.fault, f"caught by {self.caught_by}" if self.caught_by else "")
 
 
 class LocatedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="located"):
@@ -108,3 +117,7 @@ class LocatedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
     judged: int | None = None
     not_judged: int | None = None
     diagnosis: str = ""
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        return (self.target, self.node, self.op_type, self.diagnosis)

@@ -1,4 +1,4 @@
-"""The fields that every record has, and the sizes that tables group by. Reads and writes no file.
+"""The fields that every record has, its `repr`, and the sizes that tables group by. Reads and writes no file.
 
 A figure that is not known is None, in every record; a record that failed has no figures.
 """
@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from sdpa_onnx.core.records.verdicts import Outcome
+from sdpa_onnx.core.records.one_line import one_line
+from sdpa_onnx.core.records.verdicts import Conformity, Outcome, Verdict
 
 __all__ = ["SCHEMA", "BaseRecord", "Sizes", "known"]
 
@@ -29,7 +30,7 @@ def known(figure: _Figure | None) -> _Figure:
 
 
 class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
-    """Fields that every record has. Its repr omits what is not known.
+    """Fields that every record has. Its repr is one line; `rich.print` and `msgspec.structs.asdict` show every field.
 
     Args:
         schema: Version of this format.
@@ -59,6 +60,21 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     outcome: Outcome = Outcome.OK
     reason: str = ""
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        reason = "" if self.outcome is Outcome.OK else self.reason
+        return one_line(type(self).__name__, (self._result, self.runtime, *self._in_short, reason))
+
+    @property
+    def _result(self) -> str:
+        """The verdict where the kind has one, else the outcome."""
+        verdict = getattr(self, "verdict", None)
+        return str(verdict) if isinstance(verdict, Verdict | Conformity) else self.outcome.value
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        """What the repr shows after result and runtime: what the record is about, and its main figures."""
+        return (self.case or self.target,)
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):

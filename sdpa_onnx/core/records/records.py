@@ -119,6 +119,12 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     providers: dict[str, int] = msgspec.field(default_factory=dict)
     sequence: tuple[dict[str, int], ...] = ()
 
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        limit = "limit" if self.subject is Subject.OUTPUT else "bound"
+        share = "" if self.max_bound_ratio is None else f"{self.max_bound_ratio:.3g} of {limit}"
+        return (self.case or self.target, self.site, self.inputs, share)
+
 
 class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="export"):
     """One export, with the proof of its dynamic axes.
@@ -146,6 +152,12 @@ class ExportRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     nodes: dict[str, int] = msgspec.field(default_factory=dict)
     seconds: float | None = None
     model: str = ""
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        axes = f"dynamic {' '.join(self.dynamic_axes)}" if self.dynamic_axes else ""
+        sizes = "" if self.sizes_tried is None else f"{self.sizes_tried} sizes tried"
+        return (self.case or self.target, self.form, f"opset {self.opset}" if self.opset else "", axes, sizes)
 
 
 class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="attention"):
@@ -175,12 +187,22 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     sizes_tried: int | None = None
     converted_to: str = ""
 
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        spec = self.spec
+        heads = () if spec is None else (f"{spec.q_num_heads} heads", f"d_k {spec.head_dim}")
+        return (self.node, self.dialect, *heads, "causal" if spec is not None and spec.is_causal else "")
+
 
 class RuntimeRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="runtime"):
     """One runtime on this machine."""
 
     version: str = ""
     measures_time: bool = True
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        return (self.version,)
 
 
 class MeasuredValue(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +243,11 @@ class SaturationRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", 
     rows: int | None = None
     draws: int | None = None
     measures: dict[str, MeasuredValue] = msgspec.field(default_factory=dict)
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        widths = (f"d_k {self.head_dim}", f"{self.kv_seq_len} keys") if self.head_dim is not None else ()
+        return (self.target, f"scale {self.scale_rule}" if self.scale_rule else "", *widths)
 
 
 Record = (

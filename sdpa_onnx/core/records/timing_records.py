@@ -6,6 +6,7 @@ Does not check that its figures are possible: timing_validity.py does.
 import msgspec
 
 from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.records.one_line import ratio_part
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 
@@ -116,3 +117,10 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     expanded: dict[str, int] = msgspec.field(default_factory=dict)
     fused: dict[str, int] = msgspec.field(default_factory=dict)
     providers: dict[str, int] = msgspec.field(default_factory=dict)
+
+    @property
+    def _in_short(self) -> tuple[object, ...]:
+        median = "" if self.median_seconds is None else f"{self.median_seconds:.3g} s"
+        own = None if self.arm == self.baseline else self.ratio
+        ratio = ratio_part(own, self.ratio_low, self.ratio_high, self.baseline)
+        return (self.case or self.target, self.arm, median, ratio, self.verdict)
