@@ -3,7 +3,20 @@
 Imports nothing heavy: torch, onnx and onnxruntime are imported when they are needed.
 """
 
-from sdpa_onnx.api import bench, convert, export, find_attention, load, verify
+from sdpa_onnx.api import (
+    RecordList,
+    bench,
+    conformance,
+    convert,
+    export,
+    find_attention,
+    inspect,
+    load,
+    saturation,
+    to_csv,
+    to_table,
+    verify,
+)
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.version import __version__
 
@@ -13,12 +26,18 @@ __all__ = [
     "Dtype",
     "Layout",
     "MaskKind",
+    "RecordList",
     "ScaleRule",
     "__version__",
     "bench",
+    "conformance",
     "convert",
     "export",
     "find_attention",
+    "inspect",
     "load",
+    "saturation",
+    "to_csv",
+    "to_table",
     "verify",
 ]

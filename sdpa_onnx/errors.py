@@ -7,6 +7,7 @@ __all__ = [
     "CaseError",
     "ExportError",
     "FolderError",
+    "MissingPackageError",
     "ModelError",
     "NoAnswerError",
     "PlanError",
@@ -41,6 +42,10 @@ class CaseError(SdpaOnnxError, ValueError):
 
 class FolderError(SdpaOnnxError):
     """A run folder that cannot be created or written (read-only, disk full)."""
+
+
+class MissingPackageError(SdpaOnnxError, ModuleNotFoundError):
+    """An optional package that is not installed; the message has the command that installs it."""
 
 
 class ModelError(SdpaOnnxError):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -29,7 +30,7 @@ from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.site_outputs import locate_outputs
 from sdpa_onnx.graph.structure import read_message
 
-__all__ = ["SITES_KEY", "SPEC_KEY", "OnnxModel", "load_model"]
+__all__ = ["SITES_KEY", "SPEC_KEY", "ModelSource", "OnnxModel", "load_model"]
 
 SITES_KEY = "sdpa_onnx.attentions"
 SPEC_KEY = "sdpa_onnx.spec"
@@ -192,15 +193,17 @@ class OnnxModel:
             return draft.commit()
 
 
+# What is accepted as a model: a path, or a model in memory.
+ModelSource: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | ir.Model | OnnxModel
+
+
 def _size_text(size_bytes: int) -> str:
     """Bytes of the tensors of a model, in the unit in which they are at least 1."""
     units = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
     return next((f"{size_bytes / size:.3g} {unit}" for size, unit in units if size_bytes >= size), f"{size_bytes} B")
 
 
-def load_model(
-    source: "str | os.PathLike[str] | onnx.ModelProto | ir.Model | OnnxModel", *, folder: Path | None = None
-) -> OnnxModel:
+def load_model(source: ModelSource, *, folder: Path | None = None) -> OnnxModel:
     """Read a model from a file or take one from memory.
 
     Tensors in files beside the model stay there until they are used, and so do

@@ -1,4 +1,4 @@
-"""Read the arrays of an .npz file and compare them with what the graph declares."""
+"""Read the arrays of an .npz file, or take given ones, and compare them with what the graph declares."""
 
 import lzma
 import struct
@@ -15,7 +15,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.feeds import shape_words, type_word
 from sdpa_onnx.workflows.check.feeds import Feeds
 
-__all__ = ["check_type", "read_arrays", "read_inputs"]
+__all__ = ["check_type", "checked_inputs", "read_arrays", "read_inputs"]
 
 # What damaged bytes make numpy and zipfile raise; RuntimeError: a member with a password.
 _UNREADABLE = (
@@ -30,21 +30,34 @@ def read_inputs(path: Path, model: OnnxModel) -> Feeds:
     Raises:
         PlanError: If it cannot be read, lacks an input, or one is of another type, rank or fixed size than the graph's.
     """
-    arrays = read_arrays(path)
+    return checked_inputs(read_arrays(path), model, source=str(path))
+
+
+def checked_inputs(arrays: Feeds, model: OnnxModel, *, source: str) -> Feeds:
+    """The arrays that are inputs of a model.
+
+    Args:
+        arrays: By input name; others are ignored.
+        model: The model.
+        source: Where they come from, for the error text.
+
+    Raises:
+        PlanError: If an input is missing, or one is of another type, rank or fixed size than the graph's.
+    """
     missing = [name for name in model.input_names if name not in arrays]
     if missing:
         has = ", ".join(arrays) or "nothing"
-        raise PlanError(f"{path} lacks the input '{missing[0]}'; it has {has}.", hint="Name arrays as the inputs.")
+        raise PlanError(f"{source} lacks the input '{missing[0]}'; it has {has}.", hint="Name arrays as the inputs.")
     for value in model.ir.graph.inputs:
         array = arrays[value.name or ""]
-        check_type(path, value, array)
+        check_type(source, value, array)
         takes = shape_words(value, array.shape)
         if takes:
-            raise PlanError(f"{path}: '{value.name}' has shape {array.shape}, the model expects {takes}.")
+            raise PlanError(f"{source}: '{value.name}' has shape {array.shape}, the model expects {takes}.")
     return {name: arrays[name] for name in model.input_names}
 
 
-def check_type(path: Path, value: ir.Value, array: NDArray[np.generic]) -> None:
+def check_type(source: str | Path, value: ir.Value, array: NDArray[np.generic]) -> None:
     """Refuse an array that is of another element type than a value of the graph, or of no type of numbers.
 
     Raises:
@@ -53,10 +66,10 @@ def check_type(path: Path, value: ir.Value, array: NDArray[np.generic]) -> None:
     has, takes = array.dtype.name, type_word(value)
     is_number = array.dtype.kind in "biuf" or has == "bfloat16"
     if takes is None and not is_number:
-        raise PlanError(f"{path}: '{value.name}' is {has}, which is not a type of real numbers.")
+        raise PlanError(f"{source}: '{value.name}' is {has}, which is not a type of real numbers.")
     if takes is not None and has != takes:
         verb = "expects" if value.is_graph_input() else "returns"
-        raise PlanError(f"{path}: '{value.name}' is {has}, the model {verb} {takes}.")
+        raise PlanError(f"{source}: '{value.name}' is {has}, the model {verb} {takes}.")
 
 
 def read_arrays(path: Path) -> Feeds:

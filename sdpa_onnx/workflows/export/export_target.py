@@ -33,7 +33,7 @@ from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_mode
 if TYPE_CHECKING:
     from sdpa_onnx.workflows.export.export_for_runtime import WrittenExport
 
-__all__ = ["ExportResult", "export_and_prove", "export_target", "has_one_length"]
+__all__ = ["ExportResult", "export_and_prove", "export_target", "has_one_length", "lowered"]
 
 # The forms that torch.onnx, or one node of ours, writes directly for a bare attention.
 _BY_TORCH: dict[str | None, Literal["attention", "decomposed"]] = {"attention": "attention", "decomposed": "decomposed"}
@@ -96,12 +96,12 @@ def export_target(
         made = export_spec(target, opset=opset, form=_BY_TORCH[by_torch], dtype=dtype or Dtype.FLOAT32)
         if has_one_length(target, form):
             made = _of_one_length(made)
-        return made if form in (None, by_torch) else _lowered(made, Form(form))
+        return made if form in (None, by_torch) else lowered(made, Form(form))
     found = resolve_target(target, shapes=shapes)
     if dtype is not None:
         found = found.converted(dtype.value)
     made = export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
-    return made if form in (None, made.facts.form) else _lowered(made, Form(form))
+    return made if form in (None, made.facts.form) else lowered(made, Form(form))
 
 
 def has_one_length(target: str | AttentionSpec, form: str | None) -> bool:
@@ -124,8 +124,12 @@ def _of_one_length(model: OnnxModel) -> OnnxModel:
     return replace(model, ir=graph)
 
 
-def _lowered(model: OnnxModel, form: Form) -> OnnxModel:
-    """Every attention of an export in another form, at its own opset."""
+def lowered(model: OnnxModel, form: Form) -> OnnxModel:
+    """Every attention of an export in another form, at its own opset.
+
+    Raises:
+        ExportError: If the form cannot express one.
+    """
     converted = convert_model(model, form, opset=model.opset)
     if converted.refused:
         node, reason = next(iter(converted.refused.items()))

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit, fit_sizes
 from sdpa_onnx.core.records.records import (
@@ -17,7 +16,7 @@ from sdpa_onnx.core.records.records import (
     outcome_of_error,
 )
 from sdpa_onnx.errors import ModelError, PlanError, RuntimeUnavailableError, SdpaOnnxError, SessionError
-from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.graph.model import ModelSource, OnnxModel, load_model
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -66,14 +65,14 @@ class VerifyExtras:
             yield runtime
 
 
-def load_against(path: Path, against: str | None) -> OnnxModel:
-    """Load a file, with the module that its outputs are compared with.
+def load_against(source: ModelSource, against: str | None) -> OnnxModel:
+    """Load a model, with the module that its outputs are compared with.
 
     Raises:
         ModelError: If there is no such file.
         PlanError: If the target does not exist.
     """
-    model = load_model(path)
+    model = load_model(source)
     if against is None:
         return model
     from sdpa_onnx.torch_export.bound_inputs import bind_inputs
@@ -83,8 +82,9 @@ def load_against(path: Path, against: str | None) -> OnnxModel:
     target = resolve_target(against)
     bound = bind_inputs(target.module, target.sample_inputs)
     if len(bound.leaves()) != len(model.input_names):
+        name = model.path or "the model"
         raise PlanError(
-            f"{against} takes {len(bound.leaves())} tensors, {path} has {len(model.input_names)} inputs.",
+            f"{against} takes {len(bound.leaves())} tensors, {name} has {len(model.input_names)} inputs.",
             hint="Compare a file with the module that it came from.",
         )
     # Beside the graph, not in it: where a search for a fixed axis or setting starts.
