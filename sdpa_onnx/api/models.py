@@ -1,6 +1,7 @@
 """Make and read models: `load`, `export`, `convert`, and `find_attention` and `inspect`, which list what is inside."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from sdpa_onnx.api.record_list import RecordList
@@ -8,16 +9,16 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import ExportError, PlanError
 
 if TYPE_CHECKING:
+    from sdpa_onnx.core.attention.forms import LowerOptions
     from sdpa_onnx.core.records.records import AttentionRecord
     from sdpa_onnx.graph.model import ModelSource, OnnxModel
+    from sdpa_onnx.workflows.choose_form.choose import RaceBudget
 
 __all__ = ["FormName", "convert", "export", "find_attention", "inspect", "load"]
 
 FormName = Literal["decomposed", "attention", "blocked", "ort-mha", "ort-gqa", "auto"]
 
 _ATTENTION_OPSET = 23
-# Twin: cli/options.py, AUTO_SECONDS.
-_AUTO_SECONDS = 20.0
 
 
 def load(source: "ModelSource") -> "OnnxModel":
@@ -77,27 +78,19 @@ def export(
     """
     _require_timed(form, runtime, at, seconds)
     number, written = _ATTENTION_OPSET if opset is None else opset, None if form == "auto" else form
-
-    def make() -> "OnnxModel":
-        if isinstance(target, AttentionSpec | str):
-            return _export_named(target, number, written, dtype, shapes, dynamic_axes)
-        return _export_module(target, sample_inputs, number, written, dtype, dynamic_axes)
-
+    if isinstance(target, AttentionSpec | str):
+        make = partial(_export_named, target, number, written, dtype, shapes, dynamic_axes)
+    else:
+        make = partial(_export_module, target, sample_inputs, number, written, dtype, dynamic_axes)
     if runtime is None:
         return make()
-    from sdpa_onnx.workflows.choose_form.choose import RaceBudget
     from sdpa_onnx.workflows.export.export_in_memory import MemoryProof, export_for_runtime
 
     proof = MemoryProof(
-        runtime=runtime,
-        seed=seed,
-        patience_seconds=timeout,
-        is_fastest=form == "auto",
-        budget=RaceBudget(seconds=_AUTO_SECONDS if seconds is None else seconds),
-        at=at,
-        opset=opset,
+        runtime=runtime, seed=seed, patience_seconds=timeout, fastest=_budget(seconds) if form == "auto" else None
     )
-    return export_for_runtime(make, proof, target=target if isinstance(target, str) else type(target).__name__)
+    name = target if isinstance(target, str) else type(target).__name__
+    return export_for_runtime(make, proof, target=name, at=at, opset=opset)
 
 
 def find_attention(model: "ModelSource") -> "RecordList[AttentionRecord]":
@@ -187,16 +180,10 @@ def convert(
         ModelError: If no attention can be converted, or the result does not compute the same as the model.
         RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is unknown or not installed.
     """
-    from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement
-    from sdpa_onnx.workflows.choose_form.choose import RaceBudget
     from sdpa_onnx.workflows.convert.convert_file import ProofOptions
     from sdpa_onnx.workflows.convert.convert_in_memory import MemoryConversion, convert_in_memory
 
     _require_timed(form, runtime, at, seconds)
-    if inner is not None and form != "blocked":
-        raise PlanError("inner requires form='blocked'.", hint="Leave out inner.")
-    if scale_placement is not None and form not in ("decomposed", "blocked"):
-        raise PlanError("scale_placement requires form='decomposed' or 'blocked'.", hint="Leave out scale_placement.")
     proof = None
     if runtime is not None:
         proof = ProofOptions(runtime=runtime, seed=seed, threads=threads, patience_seconds=timeout)
@@ -205,13 +192,33 @@ def convert(
         opset=opset,
         proof=proof,
         rows_may_be_empty=rows_may_be_empty,
-        options=LowerOptions(
-            scale_placement=ScalePlacement(scale_placement or "query"), inner=None if inner is None else Form(inner)
-        ),
-        budget=RaceBudget(seconds=_AUTO_SECONDS if seconds is None else seconds),
+        options=_options(form, scale_placement, inner),
+        budget=_budget(seconds),
         at=at,
     )
     return convert_in_memory(load(model), task)
+
+
+def _options(form: str, scale_placement: str | None, inner: str | None) -> "LowerOptions":
+    """Options of a form.
+
+    Raises:
+        PlanError: If the form has no such option.
+    """
+    from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement
+
+    if inner is not None and form != "blocked":
+        raise PlanError("inner requires form='blocked'.", hint="Leave out inner.")
+    if scale_placement is not None and form not in ("decomposed", "blocked"):
+        raise PlanError("scale_placement requires form='decomposed' or 'blocked'.", hint="Leave out scale_placement.")
+    placement = ScalePlacement(scale_placement or ScalePlacement.QUERY)
+    return LowerOptions(scale_placement=placement, inner=None if inner is None else Form(inner))
+
+
+def _budget(seconds: float | None) -> "RaceBudget":
+    from sdpa_onnx.workflows.choose_form.choose import RaceBudget
+
+    return RaceBudget() if seconds is None else RaceBudget(seconds=seconds)
 
 
 def _require_timed(

@@ -13,7 +13,7 @@ from tests.packaging.project import parsed, pins, pyproject, requirements
 def test_lowest_pins_are_the_lower_bounds() -> None:
     """constraints-lowest.txt has one line for each direct requirement of the package and its tests, at its bound."""
     lower_bounds = {}
-    for name, requirement in requirements("openvino", "test").items():
+    for name, requirement in requirements("openvino", "pandas", "polars", "test").items():
         bounds = [clause.version for clause in requirement.specifier if clause.operator == ">="]
         assert len(bounds) == 1, f"{requirement} has no single lower bound"
         lower_bounds[name] = bounds[0]
@@ -22,14 +22,14 @@ def test_lowest_pins_are_the_lower_bounds() -> None:
 
 def test_every_direct_requirement_has_a_tested_pin() -> None:
     """constraints.txt pins all that pyproject.toml names, the tools of development too."""
-    assert set(requirements("openvino", "test", "dev")) <= set(pins("constraints.txt"))
+    assert set(requirements("openvino", "pandas", "polars", "test", "dev")) <= set(pins("constraints.txt"))
 
 
 @pytest.mark.parametrize("file_name", ["constraints.txt", "constraints-lowest.txt"])
 def test_pins_are_in_the_ranges(file_name: str) -> None:
     """A pin outside the range of pyproject.toml could never be installed."""
     pinned = pins(file_name)
-    wanted = requirements("openvino", "test", "dev")
+    wanted = requirements("openvino", "pandas", "polars", "test", "dev")
     outside = {
         name: str(wanted[name])
         for name in set(wanted) & set(pinned)
@@ -46,7 +46,7 @@ def test_pins_name_no_index_and_no_local_build() -> None:
 def test_every_import_is_a_requirement() -> None:
     """What the package imports is named in pyproject.toml, not merely brought along by something else."""
     distributions = packages_distributions()
-    declared = set(requirements("openvino"))
+    declared = set(requirements("openvino", "pandas", "polars"))
     # Loaded by pytest alone, and asks pytest-benchmark only where that is loaded too.
     plugin = declared | {"pytest", "pytest-benchmark"}
     missing = {

@@ -4,7 +4,7 @@ Writes no file.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.errors import ExportError
@@ -26,42 +26,50 @@ class MemoryProof:
         runtime: Name of the runtime.
         seed: Seed of the inputs.
         patience_seconds: Run it in a separate process, and stop it after this long without an answer; None = here.
-        is_fastest: Write the fastest form on the runtime, at the opset that it needs; False = only workarounds.
-        budget: How long to time the forms of one attention.
-        at: Sizes of the model's own axes to time at; () = several lengths.
-        opset: Required opset of the fastest form; None = it may be raised.
+        fastest: Write the fastest form on the runtime, with this time to find it; None = only workarounds.
     """
 
     runtime: str
     seed: int = 0
     patience_seconds: float | None = None
-    is_fastest: bool = False
-    budget: RaceBudget = field(default_factory=RaceBudget)
-    at: Sequence[Mapping[str, int]] = ()
-    opset: int | None = None
-
-    def write(self, model: OnnxModel, runtime: Runtime) -> WrittenExport:
-        """Rewrite the export for the runtime before it is verified."""
-        if not self.is_fastest:
-            return with_workarounds(model, runtime)
-        return with_fastest_form(model, get_runtime(self.runtime), self.budget, at=self.at, opset=self.opset)
+    fastest: RaceBudget | None = None
 
 
-def export_for_runtime(make: Callable[[], OnnxModel], proof: MemoryProof, *, target: str) -> OnnxModel:
+def export_for_runtime(
+    make: Callable[[], OnnxModel],
+    proof: MemoryProof,
+    *,
+    target: str,
+    at: Sequence[Mapping[str, int]] = (),
+    opset: int | None = None,
+) -> OnnxModel:
     """Export, write for the runtime, and verify there; see `export_and_prove`.
+
+    Args:
+        make: Does the export.
+        proof: The runtime.
+        target: Name for the error text.
+        at: Sizes of the model's own axes to time the forms at; () = several lengths.
+        opset: Required opset of the fastest form; None = it may be raised.
 
     Raises:
         ExportError: If the result is wrong or could not be verified.
         RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is not available.
     """
     pick_runtimes([proof.runtime])
+
+    def write(model: OnnxModel, runtime: Runtime) -> WrittenExport:
+        if proof.fastest is None:
+            return with_workarounds(model, runtime)
+        return with_fastest_form(model, get_runtime(proof.runtime), proof.fastest, at=at, opset=opset)
+
     exported = export_and_prove(
         make,
         target=target,
         runtime=proof.runtime,
         seed=proof.seed,
         patience_seconds=proof.patience_seconds,
-        write=proof.write,
+        write=write,
     )
     if not exported.is_right:
         raise ExportError(f"The export of {target} was not proved on {proof.runtime}: {_why(exported)}")
