@@ -6,6 +6,7 @@ Imports nothing heavy: torch, onnx and onnxruntime are imported when they are ne
 from sdpa_onnx.api import (
     RecordList,
     bench,
+    compare,
     conformance,
     convert,
     export,
@@ -30,6 +31,7 @@ __all__ = [
     "ScaleRule",
     "__version__",
     "bench",
+    "compare",
     "conformance",
     "convert",
     "export",

@@ -7,6 +7,7 @@ same workflows, but not this module. `tests/api/test_options.py` lists the param
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.api.checks import conformance, saturation, verify
+from sdpa_onnx.api.comparing import compare
 from sdpa_onnx.api.models import convert, export, find_attention, inspect, load
 from sdpa_onnx.api.record_list import RecordList
 from sdpa_onnx.api.tables import TableLibrary, to_csv, to_table
@@ -19,6 +20,7 @@ __all__ = [
     "RecordList",
     "TableLibrary",
     "bench",
+    "compare",
     "conformance",
     "convert",
     "export",

@@ -9,14 +9,12 @@ import typer
 
 from sdpa_onnx.cli.compare_files import (
     STDOUT,
-    ComparisonKind,
     check_outputs,
-    compare_stored_files,
-    kind_of,
+    method_sentence,
     write_known_file,
     write_results,
 )
-from sdpa_onnx.cli.error_boundary import OK, pin_threads, with_exit_codes
+from sdpa_onnx.cli.error_boundary import OK, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code, print_known_findings, read_known_findings
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
@@ -36,6 +34,7 @@ from sdpa_onnx.cli.output_checks import require_distinct_paths
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_gates
 from sdpa_onnx.errors import PlanError
+from sdpa_onnx.sweep.comparison_kind import ComparisonKind, kind_of
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.compare.gate_limits import GateLimits
@@ -129,6 +128,7 @@ def compare(
     require_distinct_paths(_outputs(markdown, junit, write_expected), [base, head, inputs, expect])
     check_outputs(markdown, junit, write_expected, as_json=json)
     from sdpa_onnx.report.compare.gate_report import GateReport
+    from sdpa_onnx.sweep.stored_comparison import compare_stored_files, require_common
 
     expected = read_known_findings(expect)
     limits = _limits((margin, more_nodes, larger_file, more_memory), allow, skip, strict=strict)
@@ -139,11 +139,10 @@ def compare(
         rows = _models(base, head, options)
     else:
         _refuse_options(kind, base_python=base_python, head_python=head_python, at=at, size=size, inputs=inputs)
-        rows = compare_stored_files(kind, base, head, limits, pinned)
-    _require_common(base, head, rows)
+        rows = compare_stored_files(kind, base, head, limits, pinned, on_note=print_message)
+    require_common(base, head, rows)
     known = expected.sort(rows) if expected is not None else None
-    names = [_label(base, base_python), _label(head, head_python)]
-    how = kind.sentence(limits.skipped)
+    names, how = _names((base, base_python), (head, head_python)), method_sentence(kind, limits.skipped)
     report = GateReport(rows=rows, base=names[0], head=names[1], how=how, command=_command(), known=known)
     if markdown != STDOUT:
         show_gates(report, as_json=json)
@@ -165,20 +164,9 @@ def _outputs(markdown: Path | None, junit: Path | None, write_expected: Path | N
     }
 
 
-def _require_common(base: Path, head: Path, rows: "list[GateRecord]") -> None:
-    """Reject a comparison in which nothing was compared, because it is no pass.
-
-    Raises:
-        PlanError: If BASE and HEAD have nothing in common.
-    """
-    from sdpa_onnx.core.records.gate_records import GateVerdict
-
-    if all(row.word in (GateVerdict.APPEARED, GateVerdict.DISAPPEARED) for row in rows):
-        raise PlanError(f"{base} and {head} have nothing in common to compare.", hint="Check both paths.")
-
-
-def _label(path: Path, python: Path | None) -> str:
-    return f"{path} with {python}" if python else str(path)
+def _names(*sides: tuple[Path, Path | None]) -> list[str]:
+    """What is compared, for people: a path, and the Python that runs it."""
+    return [f"{path} with {python}" if python else str(path) for path, python in sides]
 
 
 def _command() -> str:

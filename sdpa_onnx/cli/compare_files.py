@@ -1,27 +1,23 @@
-"""The files of `compare`: find the kind of BASE and HEAD, read stored results and write the comparison."""
+"""The files of `compare`: check them before the work starts, and write the comparison."""
 
 import importlib
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.cli.error_boundary import print_message, results
 from sdpa_onnx.errors import PlanError
+from sdpa_onnx.sweep.comparison_kind import ComparisonKind
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.compare.gate_limits import GateLimits
-    from sdpa_onnx.core.compare.gates import RunSide
     from sdpa_onnx.core.records.gate_records import Gate, GateRecord
     from sdpa_onnx.report.compare.gate_report import GateReport
     from sdpa_onnx.workflows.expected.known_findings import KnownFindings
 
 __all__ = [
     "STDOUT",
-    "ComparisonKind",
     "check_outputs",
-    "compare_stored_files",
-    "kind_of",
+    "method_sentence",
     "write_known_file",
     "write_results",
 ]
@@ -39,51 +35,20 @@ _MODELS_SENTENCES = {
 }
 
 
-class ComparisonKind(Enum):
-    """What is compared."""
+def method_sentence(kind: ComparisonKind, skipped: "frozenset[Gate]") -> str:
+    """Describe the comparison in one sentence.
 
-    RUNS = "run folders"
-    MODELS = "models"
-    BENCHMARKS = "benchmark files"
-
-    def sentence(self, skipped: "frozenset[Gate]") -> str:
-        """Describe the comparison in one sentence.
-
-        Args:
-            skipped: Gates that are not compared.
-        """
-        from sdpa_onnx.core.records.gate_records import Gate
-
-        if self is ComparisonKind.MODELS:
-            return _MODELS_SENTENCES[Gate.AGREEMENT not in skipped, not {Gate.TIME, Gate.MEMORY} <= skipped]
-        if Gate.TIME in skipped:
-            return "Stored results."
-        return "Stored results; times are compared by their ratios to the common pinned baseline."
-
-
-def kind_of(base: Path, head: Path) -> ComparisonKind:
-    """Return the kind of BASE and HEAD.
-
-    Raises:
-        PlanError: If one does not exist, or their kinds differ.
+    Args:
+        kind: What is compared.
+        skipped: Gates that are not compared.
     """
-    kinds = []
-    for path in (base, head):
-        if not path.exists():
-            raise PlanError(f"{path} does not exist.", hint="Give run folders, .onnx files or benchmark .json files.")
-        kinds.append(
-            ComparisonKind.RUNS
-            if path.is_dir()
-            else ComparisonKind.BENCHMARKS
-            if path.suffix == ".json"
-            else ComparisonKind.MODELS
-        )
-    if kinds[0] is not kinds[1]:
-        raise PlanError(
-            f"{base} and {head} cannot be compared: {kinds[0].value} and {kinds[1].value} differ in kind.",
-            hint="Give two of the same kind.",
-        )
-    return kinds[0]
+    from sdpa_onnx.core.records.gate_records import Gate
+
+    if kind is ComparisonKind.MODELS:
+        return _MODELS_SENTENCES[Gate.AGREEMENT not in skipped, not {Gate.TIME, Gate.MEMORY} <= skipped]
+    if Gate.TIME in skipped:
+        return "Stored results."
+    return "Stored results; times are compared by their ratios to the common pinned baseline."
 
 
 def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Path | None, *, as_json: bool) -> None:
@@ -111,35 +76,6 @@ def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Pat
         )
     if not as_json:
         importlib.import_module("rich")
-
-
-def compare_stored_files(
-    kind: ComparisonKind, base: Path, head: Path, limits: "GateLimits", pinned: str | None
-) -> "list[GateRecord]":
-    """Compare stored results; nothing runs.
-
-    Raises:
-        PlanError: If a folder contains no run.
-        RecordFormatError: If a file in it cannot be read.
-    """
-    from sdpa_onnx.core.compare.gate_effects import PINNED
-    from sdpa_onnx.core.compare.gates import compare_stored
-    from sdpa_onnx.workflows.compare.benchmarks import compare_benchmarks
-
-    if kind is ComparisonKind.BENCHMARKS:
-        return compare_benchmarks(base, head, limits, pinned=pinned or PINNED)
-    return compare_stored(_side(base), _side(head), limits, pinned=pinned or PINNED)
-
-
-def _side(folder: Path) -> "RunSide":
-    from sdpa_onnx.core.compare.gate_effects import Machine
-    from sdpa_onnx.core.compare.gates import RunSide
-    from sdpa_onnx.sweep.store import read_run
-
-    header, records = read_run(folder)
-    if not header.is_finished:
-        print_message(f"{folder} is unfinished: {header.done_cells} of {header.planned_cells} cells are done.")
-    return RunSide(records=records, machine=Machine(environment=header.environment, versions=header.versions))
 
 
 def write_results(report: "GateReport", markdown: Path | None, junit: Path | None) -> None:

@@ -19,7 +19,7 @@ _SPEC = so.AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4, is_causal=Tr
 
 
 def _model() -> OnnxModel:
-    return build_attention_model(_SPEC, opset=23, dtype=so.Dtype.FLOAT32)
+    return so.load(build_attention_model(_SPEC, opset=23, dtype=so.Dtype.FLOAT32))
 
 
 def test_inspect_tries_the_axes() -> None:

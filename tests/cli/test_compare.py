@@ -7,13 +7,14 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from sdpa_onnx.cli.compare_files import ComparisonKind
+from sdpa_onnx.cli.compare_files import method_sentence
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord
 from sdpa_onnx.core.records.records import Record
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.core.records.verdicts import Outcome, Verdict
 from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.measure import calibration
+from sdpa_onnx.sweep.comparison_kind import ComparisonKind
 from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.workflows.compare import models as compare_models
 from sdpa_onnx.workflows.compare.models import CompareOptions
@@ -216,7 +217,7 @@ def test_nothing_is_overwritten_twice(runs: Shell, arguments: list[str], sentenc
 )
 def test_how_two_models_were_compared(skipped: list[str], sentence: str) -> None:
     """The sentence has only what was done. Memory is measured while timing."""
-    assert ComparisonKind.MODELS.sentence(frozenset(map(Gate, skipped))) == sentence
+    assert method_sentence(ComparisonKind.MODELS, frozenset(map(Gate, skipped))) == sentence
 
 
 def test_skipped_times_are_not_mentioned(runs: Shell) -> None:

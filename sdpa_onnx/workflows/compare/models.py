@@ -13,7 +13,7 @@ from sdpa_onnx.core.compare.gate_row import with_outcome
 from sdpa_onnx.core.compare.gates import compare_paired
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord
 from sdpa_onnx.core.records.records import Record, TimingRecord
-from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.graph.model import ModelSource, OnnxModel, load_model
 from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool
 from sdpa_onnx.measure.timing_plan import TimingPlan
@@ -86,11 +86,11 @@ class _Found:
         self.notes += sides.notes
 
 
-def compare_models(base: Path, head: Path, options: CompareOptions) -> list[GateRecord]:
+def compare_models(base: ModelSource, head: ModelSource, options: CompareOptions) -> list[GateRecord]:
     """Judge, inspect and time BASE and HEAD, and apply the gates.
 
     Args:
-        base, head: Files with the same inputs and outputs; the same file where only the environments differ.
+        base, head: Models with the same inputs and outputs; the same file where only the environments differ.
         options: See `CompareOptions`.
 
     Raises:
@@ -99,7 +99,8 @@ def compare_models(base: Path, head: Path, options: CompareOptions) -> list[Gate
             cannot run them.
     """
     models = load_model(base), load_model(head)
-    require_comparable((base, head), models, options.pythons)
+    paths = models[0].path or Path(BASE), models[1].path or Path(HEAD)
+    require_comparable(paths, models, options.pythons)
     require_environments(options.runtimes, dict(zip(("--base-python", "--head-python"), options.pythons, strict=True)))
     found = _Found()
     for name in options.runtimes:
@@ -111,12 +112,12 @@ def compare_models(base: Path, head: Path, options: CompareOptions) -> list[Gate
                     models,
                     runtime,
                     options.checks,
-                    target=head.name,
+                    target=paths[1].name,
                     pythons=options.pythons,
                     patience_seconds=options.patience_seconds,
                 )
             )
-        _inspect_and_time(models, runtime, head.name, options, found)
+        _inspect_and_time(models, runtime, paths[1].name, options, found)
     notes = [with_outcome(note, options.limits) for note in found.notes]
     return [*compare_paired(found.base, found.head, found.timed, options.limits), *notes]
 
