@@ -40,14 +40,14 @@ def bench(
     from sdpa_onnx.measure.calibration import load_calibration
     from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.runtimes.base import get_runtime
-    from sdpa_onnx.workflows.bench.bench_files import usual_sizes
     from sdpa_onnx.workflows.check.check_options import CheckOptions
+    from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
     from sdpa_onnx.workflows.timing.comparison import Arm
     from sdpa_onnx.workflows.timing.comparison import bench as time_arms
 
     loaded = {name: load(model) for name, model in models.items()}
     arms = [Arm(name=name, model=model, runtime=get_runtime(runtime)) for name, model in loaded.items()]
-    check = CheckOptions(sizes=usual_sizes(arms[0].model, sizes or {}), threads=threads, spreads=(1.0,))
+    check = CheckOptions(sizes=timed_sizes(arms[0].model, sizes or {}), threads=threads, spreads=(1.0,))
     plan = TimingPlan(budget_seconds=seconds, calibration=load_calibration())
     comparison = time_arms(arms, check, target="models", baseline=arms[0].name, plan=plan)
     return RecordList(comparison.records.values())

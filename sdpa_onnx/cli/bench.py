@@ -3,16 +3,18 @@
 import contextlib
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from sdpa_onnx.cli.bench_calibrate import refuse_other_options, run_calibration
-from sdpa_onnx.cli.error_boundary import DISAGREES, INTERRUPTED, pin_threads, print_message, with_exit_codes
+from sdpa_onnx.cli.error_boundary import DISAGREES, INTERRUPTED, OK, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
+    Budget,
     Debug,
     Inputs,
     Json,
@@ -26,6 +28,7 @@ from sdpa_onnx.cli.options import (
 )
 from sdpa_onnx.cli.output_checks import check_output, require_distinct_paths
 from sdpa_onnx.cli.progress import Progress
+from sdpa_onnx.cli.time_limit import command_deadline, interrupted_at
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.errors import FolderError, PlanError, SdpaOnnxError
 
@@ -70,7 +73,14 @@ Baseline = Annotated[
     str | None,
     typer.Option("--baseline", help="Arm, or a word of its name, to divide by. Default: torch, else the first."),
 ]
-Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Time budget of one comparison.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=0.1, help="Aim for the timing of one comparison.")]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against", metavar="TARGET", help="Time this PyTorch module too, in eager mode and with torch.compile."
+    ),
+]
+Nodes = Annotated[bool, typer.Option("--nodes", help="Also print which nodes take the time of a call.")]
 Blocks = Annotated[int, typer.Option("--blocks", min=12, help="Maximum number of measurement blocks per launch.")]
 Cache = Annotated[CacheName, typer.Option("--cache", help="Whether inputs are in the CPU caches when a call starts.")]
 Margin = Annotated[
@@ -103,8 +113,11 @@ def bench(
     at: AtSizes = [],
     size: SizeOptions = [],
     inputs: Inputs = None,
+    against: Against = None,
     baseline: Baseline = None,
     seconds: Seconds = 30.0,
+    budget: Budget = None,
+    nodes: Nodes = False,
     blocks: Blocks = _BLOCKS,
     cache: Cache = "auto",
     margin: Margin = None,
@@ -117,25 +130,14 @@ def bench(
     debug: Debug = False,
 ) -> int:
     """Time models, forms, runtimes, settings and versions against each other, interleaved."""
+    deadline = command_deadline(budget)
     counts = tuple(dict.fromkeys(threads)) or (1,)
     pin_threads(max(counts))
     if calibrate:
-        refuse_other_options(
-            models,
-            form=form,
-            runtime=runtime,
-            option=option,
-            python=python,
-            at=at,
-            size=size,
-            inputs=inputs,
-            baseline=baseline,
-            margin=margin,
-            out=out,
-            chart=chart,
-            blocks=blocks != _BLOCKS,
-            cache=cache != "auto",
-        )
+        arms = {"form": form, "runtime": runtime, "option": option, "python": python, "at": at, "size": size}
+        more = {"inputs": inputs, "against": against, "baseline": baseline, "budget": budget, "nodes": nodes}
+        other = {"margin": margin, "out": out, "chart": chart, "blocks": blocks != _BLOCKS, "cache": cache != "auto"}
+        refuse_other_options(models, {**arms, **more, **other})
         return run_calibration(counts[0], seconds, timeout, seed, as_json=json)
     _check_files(models, inputs, [*at, *size], out, chart)
     fixed, options = parse_sizes(size), parse_settings(option)
@@ -146,10 +148,10 @@ def bench(
         choice=_choice(form, runtime, options, counts, python, timeout),
         check=_check(inputs, models, seed),
         sizes=tuple({**fixed, **one} for one in parse_size_sets(at)) or (fixed,),
-        at=bool(at),
         baseline=baseline,
-        plan=_plan(seconds, blocks, margin, cache, seed),
+        plan=replace(_plan(seconds, blocks, margin, cache, seed), deadline=deadline, nodes=nodes),
         patience_seconds=timeout,
+        against=against or "",
     )
     return _run_bench(task, out, chart, as_json=json)
 
@@ -219,14 +221,29 @@ def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, s
 
 def _run_bench(task: "BenchTask", out: Path | None, chart: Path | None, *, as_json: bool) -> int:
     """Time, write and show; what has ended when the user stops, or something breaks, is kept."""
-    from sdpa_onnx.workflows.bench.bench_files import prepare
+    from sdpa_onnx.workflows.bench.bench_files import prepare, skipped_result
 
-    seconds = task.plan.budget_seconds
-    with Progress(seconds * len(task.sizes)) as progress, contextlib.ExitStack() as stack:
-        prepared = prepare(task, on_step=progress.at)
-        run = None if out is None else stack.enter_context(_open_run(out, prepared))
-        results: list[BenchResult] = []
-        stopped = _time(prepared, run, results, progress)
+    seconds, deadline = task.plan.budget_seconds, task.plan.deadline
+    results: list[BenchResult] = []
+    prepared, stopped, run = None, None, None
+    with (
+        interrupted_at(deadline),
+        Progress(min(seconds * len(task.sizes), deadline.seconds_left)) as progress,
+        contextlib.ExitStack() as stack,
+    ):
+        try:
+            prepared = prepare(task, on_step=progress.at)
+        except KeyboardInterrupt:
+            if not deadline.is_past:  # by the time limit, see `interrupted_at`
+                raise
+        else:
+            run = None if out is None else stack.enter_context(_open_run(out, prepared))
+            stopped = _time(prepared, run, results, progress)
+    if prepared is None:
+        return _nothing_in_time(as_json=as_json)
+    if isinstance(stopped, KeyboardInterrupt) and deadline.is_past:
+        results += [skipped_result(prepared, check) for check in prepared.checks[len(results) :]]
+        stopped = None
     if results or not isinstance(stopped, Exception):
         _show(prepared, results, as_json=as_json)
     if isinstance(stopped, Exception):
@@ -239,7 +256,7 @@ def _run_bench(task: "BenchTask", out: Path | None, chart: Path | None, *, as_js
     if stopped is not None:
         print_message(f"interrupted after {len(results)} of {len(prepared.checks)} comparisons")
         return INTERRUPTED
-    if not _any_timed(results):
+    if not _any_timed(results) and not _is_beyond_budget(results):
         print_message("nothing was timed; see the reason of each arm")
         return DISAGREES
     return exit_code(_records(prepared, results), None)
@@ -249,6 +266,22 @@ def _any_timed(results: "Sequence[BenchResult]") -> bool:
     from sdpa_onnx.core.records.records import Outcome
 
     return any(record.outcome is Outcome.OK for one in results for record in one.records)
+
+
+def _is_beyond_budget(results: "Sequence[BenchResult]") -> bool:
+    from sdpa_onnx.core.records.records import is_beyond_budget
+
+    return any(is_beyond_budget(record) for one in results for record in one.records)
+
+
+def _nothing_in_time(*, as_json: bool) -> int:
+    """End a command whose time was over before its arms were known."""
+    from sdpa_onnx.cli.show import show_records
+
+    print_message("skipped: the time limit was reached before anything was timed; use a larger --budget")
+    if as_json:
+        show_records([], as_json=True)
+    return OK
 
 
 @contextlib.contextmanager
@@ -304,7 +337,9 @@ def _records(prepared: "PreparedBench", results: "Sequence[BenchResult]") -> "li
 def _show(prepared: "PreparedBench", results: "Sequence[BenchResult]", *, as_json: bool) -> None:
     from sdpa_onnx.cli.show import show_bench
 
-    show_bench(results, prepared.contest.refused, _records(prepared, results), as_json=as_json)
+    show_bench(
+        results, prepared.contest.refused, _records(prepared, results), as_json=as_json, against=prepared.task.against
+    )
 
 
 def _draw(results: "Sequence[BenchResult]", chart: Path) -> None:

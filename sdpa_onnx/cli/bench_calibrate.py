@@ -1,5 +1,6 @@
 """`sdpa-onnx bench --calibrate`: measure how much two processes of one model differ on this machine."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ __all__ = ["refuse_other_options", "run_calibration"]
 _LENGTH_COUNT = 2
 
 
-def refuse_other_options(models: list[Path], **options: object) -> None:
+def refuse_other_options(models: list[Path], options: Mapping[str, object]) -> None:
     """Reject options that have no meaning with --calibrate.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from sdpa_onnx.cli.error_boundary import OK, pin_threads, print_message, with_ex
 from sdpa_onnx.cli.expect import exit_code, print_known_findings, read_known_findings
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
+    Budget,
     Debug,
     Expect,
     Inputs,
@@ -33,6 +35,7 @@ from sdpa_onnx.cli.options import (
 from sdpa_onnx.cli.output_checks import require_distinct_paths
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_gates
+from sdpa_onnx.cli.time_limit import command_deadline, interrupted_at
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.sweep.comparison_kind import ComparisonKind, kind_of
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from sdpa_onnx.core.compare.gate_limits import GateLimits
     from sdpa_onnx.core.records.gate_records import Gate, GateRecord
     from sdpa_onnx.workflows.compare.models import CompareOptions
+    from sdpa_onnx.workflows.expected.known_findings import KnownFindings, SortedFindings
 
 __all__ = ["compare"]
 
@@ -59,7 +63,7 @@ Python = Annotated[
 At = Annotated[
     list[str], typer.Option("--at", metavar="AXIS=N,...", help="Sizes at which to judge and time models; repeatable.")
 ]
-Seconds = Annotated[float, typer.Option("--seconds", min=1.0, help="Time budget for each timing of two models.")]
+Seconds = Annotated[float, typer.Option("--seconds", min=1.0, help="Aim for each timing of two models.")]
 Margin = Annotated[float, typer.Option("--margin", min=0.1, metavar="PERCENT", help="Allowed slowdown.")]
 MoreNodes = Annotated[
     float, typer.Option("--more-nodes", min=0.0, metavar="PERCENT", help="Allowed increase in executed nodes.")
@@ -104,6 +108,7 @@ def compare(
     at: At = [],
     inputs: Inputs = None,
     seconds: Seconds = 30.0,
+    budget: Budget = None,
     timeout: Timeout = PATIENCE_SECONDS,
     margin: Margin = 5.0,
     more_nodes: MoreNodes = 10.0,
@@ -123,6 +128,7 @@ def compare(
     debug: Debug = False,
 ) -> int:
     """Compare two runs, models or environments, and fail on regressions."""
+    deadline = command_deadline(budget)
     pin_threads(threads)
     kind = kind_of(base, head)
     require_distinct_paths(_outputs(markdown, junit, write_expected), [base, head, inputs, expect])
@@ -136,9 +142,10 @@ def compare(
         _refuse_options(kind, pinned=pinned)
         options = _compare_options(limits, runtime, (base_python, head_python), timeout)
         options = _with_sizes(options, base, size, at, inputs, seconds, threads=threads, seed=seed)
-        rows = _models(base, head, options)
+        rows = _models(base, head, replace(options, plan=replace(options.plan, deadline=deadline)))
     else:
         _refuse_options(kind, base_python=base_python, head_python=head_python, at=at, size=size, inputs=inputs)
+        _refuse_options(kind, budget=budget)
         rows = compare_stored_files(kind, base, head, limits, pinned, on_note=print_message)
     require_common(base, head, rows)
     known = expected.sort(rows) if expected is not None else None
@@ -147,6 +154,16 @@ def compare(
     if markdown != STDOUT:
         show_gates(report, as_json=json)
     write_results(report, markdown, junit)
+    return _conclude(rows, known, write_expected, expected)
+
+
+def _conclude(
+    rows: "list[GateRecord]",
+    known: "SortedFindings | None",
+    write_expected: Path | None,
+    expected: "KnownFindings | None",
+) -> int:
+    """Print how the rows differ from the known findings, write them if requested, and return the exit code."""
     if known is not None:
         print_known_findings(known)
     if write_expected is not None:
@@ -244,8 +261,6 @@ def _with_sizes(
     threads: int,
     seed: int,
 ) -> "CompareOptions":
-    from dataclasses import replace
-
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.measure.calibration import load_calibration
     from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -263,13 +278,11 @@ def _with_sizes(
 
 
 def _models(base: Path, head: Path, options: "CompareOptions") -> "list[GateRecord]":
-    from dataclasses import replace
-
     from sdpa_onnx.workflows.compare.models import compare_models
 
     parts = len(options.runtimes) * (1 + max(1, len(options.sizes)))
     left = iter([0.0, *([1.0] * parts)])  # judging takes about as long as one timing
-    with Progress(parts) as progress:
+    with Progress(parts) as progress, interrupted_at(options.plan.deadline):
 
         def show_step(text: str) -> None:
             progress.advance(next(left, 0.0))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_message, with_exit_codes
+from sdpa_onnx.cli.expect import exit_code
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,
@@ -28,10 +29,11 @@ from sdpa_onnx.cli.options import (
 from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_records
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+    from sdpa_onnx.cli.bench_export import TimedExport
     from sdpa_onnx.graph.model import OnnxModel
     from sdpa_onnx.runtimes.base import Runtime
     from sdpa_onnx.workflows.export.export_for_runtime import WrittenExport
@@ -62,6 +64,7 @@ ElementType = Annotated[
     DtypeName | None,
     typer.Option("--dtype", help="Element type. Default: float32, or the type that a class has.", show_default=False),
 ]
+Bench = Annotated[bool, typer.Option("--bench", help="Then time the file against the module, if it is right.")]
 DynamicAxes = Annotated[
     list[str], typer.Option("--dynamic", metavar="NAME=0,1", help="Dynamic axes of an input, if not the default ones.")
 ]
@@ -133,14 +136,13 @@ def export(
     at: AutoSizes = [],
     seconds: AutoSeconds = None,
     timeout: Timeout = PATIENCE_SECONDS,
+    bench: Bench = False,
     seed: Seed = 0,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Export a target, verify its axes and outputs, and write it only if they are right."""
     pin_threads(1)
-    from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
-
     what = _named_target(target) or AttentionSpec(
         q_num_heads=q_num_heads,
         kv_num_heads=q_num_heads if kv_num_heads is None else kv_num_heads,
@@ -159,15 +161,15 @@ def export(
         what=what,
         opset=_ATTENTION_OPSET if opset is None else opset,
         form=_form(what, form, _ATTENTION_OPSET if opset is None else opset),
-        dtype=None if dtype is None else Dtype(dtype),
+        dtype=Dtype(dtype) if dtype else None,
         shapes=parse_shapes(shape),
         dynamic_axes=parse_axes(dynamic),
         at=parse_size_sets(at),
         seconds=seconds,
         opset_is_given=opset is not None,
     )
-    exported = _export(request, target, output, runtime, seed=seed, patience_seconds=timeout)
-    return _show(exported, output, as_json=json, is_usual=form is None)
+    exported, timed = _export(request, target, output, runtime, seed=seed, patience_seconds=timeout, bench=bench)
+    return _show(exported, output, as_json=json, is_usual=form is None, timed=timed)
 
 
 def _named_target(target: str) -> "AttentionSpec | str | None":
@@ -193,12 +195,30 @@ def _print_shared_length(request: ExportRequest) -> None:
         print_message("query and key share one length, because GroupQueryAttention requires it")
 
 
-def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bool) -> int:
+def _timed(exported: "ExportResult", output: Path, runtime: str, seed: int, patience_seconds: float) -> "TimedExport":
+    """Time a file that was written against its module."""
+    from sdpa_onnx.cli.bench_export import time_export
+
+    with Progress(30.0) as progress:
+        return time_export(
+            exported.model,
+            output,
+            runtime=runtime,
+            seed=seed,
+            patience_seconds=patience_seconds,
+            on_step=progress.at,
+        )
+
+
+def _show(
+    exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bool, timed: "TimedExport | None" = None
+) -> int:
     from sdpa_onnx.report.run.form_table import forms_to_print, limits_of_chosen
 
     is_timed = any(form.median_seconds for form in exported.forms)
     forms = exported.forms if as_json else forms_to_print(exported.forms) if is_timed else ()
-    show_records([exported.record, *exported.agreement, *forms], as_json=as_json)
+    more = timed.records if as_json and timed is not None else []
+    show_records([exported.record, *exported.agreement, *forms, *more], as_json=as_json)
     if is_timed and not as_json:
         for line in limits_of_chosen(exported.forms):
             print_message(f"warning: {line}")
@@ -216,7 +236,11 @@ def _show(exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bo
         for limit in exported.record.limits:
             print_message(f"warning: {output} {limit_in_words(limit)}")
     print_message(f"wrote {output}{_fallback_note(exported) if is_usual else ''}")
-    return OK
+    if timed is None:
+        return OK
+    if not as_json:
+        timed.show()
+    return exit_code(timed.records, None)
 
 
 def _failure_reason(exported: "ExportResult") -> str:
@@ -262,8 +286,8 @@ def _fallback_note(exported: "ExportResult") -> str:
 
 
 def _export(
-    request: ExportRequest, target: str, output: Path, runtime: str, *, seed: int, patience_seconds: float
-) -> "ExportResult":
+    request: ExportRequest, target: str, output: Path, runtime: str, *, seed: int, patience_seconds: float, bench: bool
+) -> "tuple[ExportResult, TimedExport | None]":
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.export.export_target import export_and_prove
 
@@ -284,7 +308,8 @@ def _export(
             write=lambda model, where: request.write(model, where, progress.at),
         )
     _print_shared_length(request)
-    return exported
+    is_timed = bench and exported.is_right
+    return exported, _timed(exported, output, runtime, seed, patience_seconds) if is_timed else None
 
 
 def _check_options(request: ExportRequest, target: str) -> None:

@@ -11,6 +11,7 @@ from sdpa_onnx.errors import PlanError
 
 __all__ = [
     "PATIENCE_SECONDS",
+    "Budget",
     "Debug",
     "Expect",
     "Inputs",
@@ -32,6 +33,16 @@ Threads = Annotated[int, typer.Option("--threads", min=1, help="Intra-op threads
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed of weights and inputs.")]
 Timeout = Annotated[
     float, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds to wait for each answer of a runtime.")
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        min=0.1,
+        metavar="S",
+        help="Time limit of the command in seconds; what it does not reach is skipped.",
+        show_default=False,
+    ),
 ]
 # Default of --timeout: much longer than the load of any model, so that only a runtime that hangs exceeds it.
 PATIENCE_SECONDS = 600.0

@@ -81,7 +81,12 @@ def show_history(history: "History", page: Path, *, as_json: bool) -> None:
 
 
 def show_bench(
-    results: "Sequence[BenchResult]", refused: "Sequence[TimingRecord]", records: Sequence[Record], *, as_json: bool
+    results: "Sequence[BenchResult]",
+    refused: "Sequence[TimingRecord]",
+    records: Sequence[Record],
+    *,
+    as_json: bool,
+    against: str = "",
 ) -> None:
     """Print the comparisons of `bench`, as JSON or as tables."""
     with _ignore_closed_pipe():
@@ -93,7 +98,7 @@ def show_bench(
 
         console = _console()
         width = console.width if console.is_terminal else BENCH_WIDTH
-        print_lines(bench_lines(results, refused, width=width), console)
+        print_lines(bench_lines(results, refused, width=width, against=against), console)
 
 
 def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:

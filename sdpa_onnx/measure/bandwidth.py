@@ -55,11 +55,14 @@ def _measured_once(bits: int, threads: int) -> float:
 
 def _readers(size_bytes: int, threads: int) -> Iterator[Callable[[], object]]:
     rows = max(1, size_bytes // (_FLOAT32_BYTES * _ROW))
-    yield one_node_call("MatMul", {"x": (rows, _ROW), "z": (_ROW, 1)}, (rows, 1), threads)
-    yield one_node_call("MatMul", {"x": (1, rows), "z": (rows, _ROW)}, (1, _ROW), threads)
-    yield one_node_call("ReduceMax", {"x": (rows * _ROW,)}, (1,), threads)
+    # One array for all readers: twice a large cache takes seconds to fill. Ones, because zeros would all be one page.
+    memory = np.ones(rows * _ROW, dtype=np.float32)
+    matrix, column, row = memory.reshape(rows, _ROW), np.ones((_ROW, 1), np.float32), np.ones((1, rows), np.float32)
+    yield one_node_call("MatMul", {"x": matrix, "z": column}, (rows, 1), threads)
+    yield one_node_call("MatMul", {"x": row, "z": matrix}, (1, _ROW), threads)
+    yield one_node_call("ReduceMax", {"x": memory}, (1,), threads)
     if threads == 1:
-        halves = [np.ones(rows * _ROW // 2, dtype=np.float32) for _ in range(2)]
+        halves = np.split(memory, 2)
         yield lambda: np.dot(*halves)  # its library's own threads are pinned by the caller, as everywhere
 
 

@@ -5,8 +5,10 @@ On the CPU by ONNX Runtime, with the threads of the comparison.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.roofline import Ceilings
 from sdpa_onnx.measure.bandwidth import measure_bandwidth
@@ -22,7 +24,7 @@ _GEMM_SHAPES = ((512, 64, 512), (512, 512, 64), (384, 384, 384))
 _SOFTMAX_SHAPE = (512, 512)
 
 
-def measure_ceilings(*, threads: int, seconds: float = 0.5) -> Ceilings:
+def measure_ceilings(*, threads: int, seconds: float = 0.5, memory: bool = True) -> Ceilings:
     """Measure how fast this machine multiplies matrices, takes softmaxes and reads memory beyond its caches.
 
     The tenth percentile of the CPU time on one thread, the smallest wall time
@@ -31,18 +33,25 @@ def measure_ceilings(*, threads: int, seconds: float = 0.5) -> Ceilings:
     Args:
         threads: Threads inside one operator.
         seconds: Time spent on each of the eight measurements.
+        memory: Whether memory is measured, twice the size of the last-level cache. A comparison measures it only for a
+            case that may be bound by it.
     """
     best = 0.0
     for rows, inner, columns in _GEMM_SHAPES:
-        call = one_node_call("MatMul", {"x": (rows, inner), "z": (inner, columns)}, (rows, columns), threads)
+        inputs = {"x": _drawn(rows, inner), "z": _drawn(inner, columns)}
+        call = one_node_call("MatMul", inputs, (rows, columns), threads)
         best = max(best, 2.0 * rows * inner * columns / _fastest(call, threads, seconds))
-    softmax = one_node_call("Softmax", {"x": _SOFTMAX_SHAPE}, _SOFTMAX_SHAPE, threads)
+    softmax = one_node_call("Softmax", {"x": _drawn(*_SOFTMAX_SHAPE)}, _SOFTMAX_SHAPE, threads)
     elements = _SOFTMAX_SHAPE[0] * _SOFTMAX_SHAPE[1]
-    return Ceilings(
-        gemm_flops_per_second=best,
-        exps_per_second=elements / _fastest(softmax, threads, seconds),
-        bytes_per_second=measure_bandwidth(size_bytes=2 * last_level_bytes(), threads=threads, seconds=seconds),
-    )
+    compute = Ceilings(gemm_flops_per_second=best, exps_per_second=elements / _fastest(softmax, threads, seconds))
+    if not memory:
+        return compute
+    bandwidth = measure_bandwidth(size_bytes=2 * last_level_bytes(), threads=threads, seconds=seconds)
+    return replace(compute, bytes_per_second=bandwidth)
+
+
+def _drawn(*shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 def _fastest(call: Callable[[], object], threads: int, seconds: float) -> float:

@@ -43,6 +43,15 @@ class Deadline:
         """Whether no time is left."""
         return self.seconds_left <= 0.0
 
+    def share(self, of: float) -> "Deadline":
+        """The deadline of a part of what is left, on the same clock.
+
+        Args:
+            of: Share, from 0 to 1.
+        """
+        left = self.seconds_left
+        return Deadline(budget_seconds=None if math.isinf(left) else of * left, now=self.now)
+
     def allows(self, seconds: float) -> bool:
         """Whether something that takes so many seconds would end in time."""
         return seconds <= self.seconds_left

@@ -120,24 +120,30 @@ class Launch:
             for name, arm in self.arms.items()
         )
 
-    def visit(self, blocks: int, *, watch_others: bool, on_block: Callable[[int], None]) -> None:
+    def visit(self, blocks: int, *, watch_others: bool, on_block: Callable[[int], None]) -> int:
         """Visit every arm once in each block, in random order.
 
         Args:
             blocks: How many.
             watch_others: Whether to note in which blocks nobody else used the machine.
             on_block: Called with the number of finished blocks.
+
+        Returns:
+            Finished blocks: fewer where the deadline of the plan has come.
         """
         for arm in self.arms.values():
             arm.visits.clear()
         load = OthersLoad(ours=lambda: time.process_time() + self.pool.cpu_seconds()) if watch_others else None
         for block in range(blocks):
+            if self.plan.deadline.is_past:
+                return block
             self._each(self._visit)
             if load is not None and (block + 1 == blocks or load.seconds >= _WINDOW_SECONDS):
                 share = load.share()
                 is_quiet = share is not None and share < _OTHERS_LIMIT
                 self.quiet += [is_quiet] * (block + 1 - len(self.quiet))
             on_block(block + 1)
+        return blocks
 
     def extras(self) -> None:
         """Measure the run after idling and the time inside kernels."""
@@ -165,7 +171,10 @@ class Launch:
                 medians,
                 calls=done,
                 seconds=self.now() - start,
-                limit_seconds=max(self.plan.warm_up_seconds, _LEAST_WARM_CALLS * best),
+                limit_seconds=min(
+                    max(self.plan.warm_up_seconds, _LEAST_WARM_CALLS * best),
+                    self.now() - start + self.plan.deadline.seconds_left,
+                ),
             )
         arm.steady = state is WarmUp.STEADY
         self.calls.setdefault(model, calls_of_a_visit(best, self.plan.visit_seconds))

@@ -4,17 +4,27 @@ Starts, keeps and stops them; asks them nothing.
 """
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
 from sdpa_onnx.runtimes.workers import WorkerFailedError
 
-__all__ = ["PATIENCE_SECONDS", "TimedWorker", "WorkerFactory", "WorkerKey", "WorkerPool", "worker_keys"]
+__all__ = [
+    "PATIENCE_SECONDS",
+    "TimedWorker",
+    "WorkerFactory",
+    "WorkerKey",
+    "WorkerPool",
+    "worker_keys",
+    "workers_until",
+]
 
 # Longest wait for one answer: above one call of the slowest attention that anybody times.
 PATIENCE_SECONDS = 600.0
@@ -42,6 +52,11 @@ class WorkerFactory(Protocol):
     def __call__(
         self, adapter: Adapter, *, python: Path | None, threads: int, patience_seconds: float, runtime: str
     ) -> TimedWorker: ...
+
+
+def workers_until(deadline: Deadline) -> WorkerFactory:
+    """Starts processes whose answers are waited for until a deadline at most."""
+    return functools.partial(TimingWorker, seconds_left=lambda: deadline.seconds_left)
 
 
 class WorkerKey(NamedTuple):
@@ -136,8 +151,8 @@ class WorkerPool:
         self._idle[key] = worker
 
     @contextlib.contextmanager
-    def lend(self, job: ArmJob) -> Iterator[TimedWorker]:
-        """Give a process with a job loaded, for as long as a with block lasts.
+    def lend(self, job: ArmJob) -> Iterator[tuple[TimedWorker, LoadTimes]]:
+        """Give a process with a job loaded, and what loading took, for as long as a with block lasts.
 
         Raises:
             WorkerFailedError: As every question to it; the process is ended then.
@@ -146,8 +161,7 @@ class WorkerPool:
         failed = True
         try:
             worker = self.take(key)
-            worker.load(job)
-            yield worker
+            yield worker, worker.load(job)
             failed = False
         finally:
             self.give_back(key, failed=failed)

@@ -5,13 +5,14 @@ The looks are fixed beforehand, each with its share of alpha: nothing here goes 
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.paired import StoppingLook
-from sdpa_onnx.measure.launch import ArmLaunch, Launch
+from sdpa_onnx.measure.launch import ArmLaunch, BaselineFailedError, Launch
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
 from sdpa_onnx.measure.samples import CLONE, ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan, blocks_of_launch
@@ -19,7 +20,15 @@ from sdpa_onnx.measure.verdict_rule import Decision, decide, quiet_blocks
 from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.workers import WorkerFailedError
 
-__all__ = ["LoneArmError", "Schedule", "ScheduleResult"]
+__all__ = ["BudgetSpentError", "LoneArmError", "Schedule", "ScheduleResult"]
+
+# Below so many launches or blocks the test rejects too many equal arms, so a budget that ends earlier gives ratios and
+# no verdicts. Source: METHOD B.3 (40 blocks x 3 pairs).
+_LEAST_LAUNCHES, _LEAST_BLOCKS = 3, 40
+
+
+class BudgetSpentError(WorkerFailedError):
+    """The deadline came before anything was measured."""
 
 
 class LoneArmError(WorkerFailedError):
@@ -103,38 +112,81 @@ class Schedule:
 
         Raises:
             BaselineFailedError: If the baseline fails in any launch.
-            AloneError: If the others fail to load and the baseline is not to be timed alone.
+            LoneArmError: If the others fail to load and the baseline is not to be timed alone.
+            BudgetSpentError: If the deadline of the plan comes before one launch has measured anything.
         """
         self._rng = np.random.default_rng(self.plan.seed)
         begin, decision = self.now(), None
         for look in self.plan.looks:
             if self._launches and not self._fits(look, self.now() - begin):
                 break
-            while len(self._launches) < look.launches:
-                self._launch(look, begin)
-            decision = self._decide(look)
-            if decision is None or decision.can_stop:
+            while len(self._launches) < look.launches and self._allows_launch():
+                if not self._launch(look, begin):
+                    break
+            if not self._launches:
+                raise BudgetSpentError("The time limit was reached before anything was timed.")
+            is_complete = len(self._launches) >= look.launches
+            decision = self._decide(look) if is_complete else self._cut(look)
+            if decision is None or decision.can_stop or not is_complete:
                 break
         return self._measured(decision)
 
-    def _launch(self, look: StoppingLook, begin: float) -> None:
+    def _allows_launch(self) -> bool:
+        """Whether another launch would end before the deadline, if it takes as long as the longest before."""
+        return self.plan.deadline.allows(max(self._seconds, default=0.0))
+
+    def _cut(self, look: StoppingLook) -> Decision | None:
+        """The result of the launches that the deadline left; of too few there are ratios and no verdicts."""
+        decision = self._decide(replace(look, launches=len(self._launches)))
+        if decision is None or (len(self._launches) >= _LEAST_LAUNCHES and self._blocks >= _LEAST_BLOCKS):
+            return decision
+        kept = {
+            name: verdict if verdict is RatioVerdict.NOISY else RatioVerdict.INCONCLUSIVE
+            for name, verdict in decision.verdicts.items()
+        }
+        return replace(decision, verdicts=kept)
+
+    def _launch(self, look: StoppingLook, begin: float) -> bool:
+        """Carry out one launch; False if the deadline came in it and it does not count."""
         number, start = len(self._launches), self.now()
         self.on_progress(f"launch {number + 1} of at most {self.plan.looks[-1].launches}: starting {len(self._left())}")
         with self._new_launch(number) as launch:
-            launch.start()
-            if number == 0:
-                self._check_company(launch)
-                self._choose_blocks(launch.seconds_of_block(), spent=self.now() - begin, setting_up=self.now() - start)
-            launch.visit(self._blocks, watch_others=self.threads > 1, on_block=lambda block: self._told(number, block))
-            if self.plan.extras and look is self.plan.looks[0]:
+            try:
+                launch.start()
+                if number == 0:
+                    self._check_company(launch)
+                    self._choose_blocks(
+                        launch.seconds_of_block(), spent=self.now() - begin, setting_up=self.now() - start
+                    )
+                blocks = launch.visit(
+                    self._blocks, watch_others=self.threads > 1, on_block=lambda block: self._told(number, block)
+                )
+            except BaselineFailedError:
+                if self.plan.deadline.is_past:
+                    return False
+                raise
+            if blocks < self._blocks or (number and self.plan.deadline.is_past and launch.failures):
+                if number or not blocks:
+                    return False
+                self._blocks = blocks
+            if self.plan.extras and self._has_extras(look, number) and self._allows(start):
                 launch.extras()
-            if number == 0:
+            if number == 0 and self._allows(start):
                 launch.ask(self.question)
         self._failures |= {name: why for name, why in launch.failures.items() if name != CLONE}
         self._doubts = launch.doubts | self._doubts
         self._launches.append(launch)
         self._seconds.append(self.now() - start)
         self.after_launch()
+        return True
+
+    def _has_extras(self, look: StoppingLook, number: int) -> bool:
+        """Extras are measured in every launch of the first look, of an arm alone in the first launch."""
+        return look is self.plan.looks[0] and (number == 0 or len(self.jobs) > 1)
+
+    def _allows(self, start: float) -> bool:
+        """Whether extra measurements fit: loading a model again takes no longer than the launch has taken so far."""
+        return self.plan.deadline.allows(self.now() - start)
 
     def _check_company(self, launch: Launch) -> None:
         """Stop where failures have left one arm, unless that is to be timed alone."""

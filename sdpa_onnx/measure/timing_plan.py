@@ -1,11 +1,13 @@
 """How much a comparison in worker processes measures, and when it stops."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from sdpa_onnx.core.timing.paired import LOOKS, Calibration, StoppingLook
+from sdpa_onnx.measure.deadline import Deadline
 
-__all__ = ["Cache", "TimingPlan", "blocks_of_launch", "calls_of_a_visit"]
+__all__ = ["Cache", "TimingPlan", "blocks_of_launch", "calls_of_a_visit", "lone_plan"]
 
 _LEAST_CALLS = 2
 # A call above this is a visit of its own. It finds the caches as another arm left them, as the first call of any visit
@@ -36,6 +38,8 @@ class TimingPlan:
         margin: A gate's question, as a share: looks go on while the interval holds 1 + margin. None = no gate.
         clone: Whether a second process of the baseline is timed as an arm that must come out equal.
         extras: Whether to measure the run after idling and the time inside kernels too.
+        nodes: Whether the time of each node is kept, which the extra measurements find.
+        deadline: When the command must end: launches and blocks that would end later are left out.
         cache: Whether calls find their inputs in the processor's caches.
         calibration: Difference between processes on this class of machine.
         seed: Of the order of visits and of the bootstrap.
@@ -52,9 +56,28 @@ class TimingPlan:
     margin: float | None = None
     clone: bool = True
     extras: bool = True
+    nodes: bool = False
+    deadline: Deadline = field(default_factory=Deadline)
     cache: Cache = Cache.AUTO
     calibration: Calibration = field(default_factory=Calibration)
     seed: int = 0
+
+
+# Processes and blocks of an arm that is timed alone: nothing is compared, so the rules for verdicts do not apply. Three
+# medians have an interval, and a percentile needs calls, not blocks.
+_LONE_LAUNCHES, _LONE_BLOCKS, _LONE_LEAST_BLOCKS = 3, 40, 12
+
+
+def lone_plan(plan: TimingPlan) -> TimingPlan:
+    """The plan for one arm without a comparison: fewer launches and blocks, and no clone."""
+    looks = (replace(plan.looks[0], launches=min(plan.looks[0].launches, _LONE_LAUNCHES)),)
+    return replace(
+        plan,
+        looks=looks,
+        blocks=min(plan.blocks, _LONE_BLOCKS),
+        least_blocks=min(plan.least_blocks, _LONE_LEAST_BLOCKS),
+        clone=False,
+    )
 
 
 def blocks_of_launch(plan: TimingPlan, *, block_seconds: float, spent: float, setting_up: float) -> int:
@@ -66,12 +89,16 @@ def blocks_of_launch(plan: TimingPlan, *, block_seconds: float, spent: float, se
         spent: Seconds of the comparison so far, in the middle of its first launch.
         setting_up: Seconds of a launch before its first block.
     """
+    block_seconds = max(block_seconds, 1e-9)
+    ending = plan.deadline.seconds_left
+    most = plan.blocks if math.isinf(ending) else min(plan.blocks, max(int(ending / block_seconds), 1))
+    budget = min(plan.budget_seconds, spent + ending)
     for look in reversed(plan.looks):
-        left = plan.budget_seconds - spent - (look.launches - 1) * setting_up
-        blocks = int(left / (look.launches * max(block_seconds, 1e-9)))
+        left = budget - spent - (look.launches - 1) * setting_up
+        blocks = int(left / (look.launches * block_seconds))
         if blocks >= plan.least_blocks:
-            return min(blocks, plan.blocks)
-    return min(plan.least_blocks, plan.blocks)
+            return min(blocks, most)
+    return min(plan.least_blocks, most)
 
 
 def calls_of_a_visit(seconds: float, visit_seconds: float) -> int:

@@ -48,15 +48,15 @@ def time_models(
     from sdpa_onnx.measure.calibration import load_calibration
     from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.runtimes.base import get_runtime
-    from sdpa_onnx.workflows.bench.bench_files import usual_sizes
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.check.check_options import CheckOptions
+    from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
     from sdpa_onnx.workflows.timing.comparison import Arm, bench
 
     name = pick_runtimes([runtime])[0]
     models = {_BASE: load_model(base), _HEAD: load_model(head)}
     _check_inputs(models[_BASE].input_names, models[_HEAD].input_names)
-    check = CheckOptions(sizes=usual_sizes(models[_BASE], sizes), spreads=(1.0,), threads=threads)
+    check = CheckOptions(sizes=timed_sizes(models[_BASE], sizes), spreads=(1.0,), threads=threads)
     plan = TimingPlan(budget_seconds=seconds, margin=margin, calibration=load_calibration(), extras=False)
     arms = [Arm(name=arm, model=model, runtime=get_runtime(name)) for arm, model in models.items()]
     comparison = bench(arms, check, target="models", baseline=_BASE, plan=plan)

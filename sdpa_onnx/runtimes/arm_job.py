@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.records.timing_records import NodeTime
+
 __all__ = ["Adapter", "ArmJob", "KernelTimes", "LoadTimes", "RanFacts", "Visit"]
 
 
@@ -102,10 +104,12 @@ class KernelTimes:
     Args:
         kernel_seconds: Inside kernels.
         call_seconds: The whole call, the same one; the difference is what the host adds.
+        nodes: The nodes that took longest, longest first; empty where they are not reported.
     """
 
     kernel_seconds: float = -1.0
     call_seconds: float = -1.0
+    nodes: tuple[NodeTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

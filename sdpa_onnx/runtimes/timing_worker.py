@@ -1,9 +1,10 @@
 """The worker that times one arm: what the timing service of `worker.timing` answers, as types and sentences."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from sdpa_onnx.core.records.timing_records import NodeTime
 from sdpa_onnx.graph.files.held_folder import HeldFolder
 from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.runtimes.worker_process import WorkerService
@@ -23,10 +24,18 @@ class TimingWorker:
         threads: Pinned in the environment before anything is imported there.
         patience_seconds: Longest wait for one answer; the start may take longer.
         runtime: Our name of one whose package is imported at the start too; "" where the adapter has one only.
+        seconds_left: Until the command must end; None = no limit.
     """
 
     def __init__(
-        self, adapter: Adapter, *, python: Path | None, threads: int, patience_seconds: float, runtime: str = ""
+        self,
+        adapter: Adapter,
+        *,
+        python: Path | None,
+        threads: int,
+        patience_seconds: float,
+        runtime: str = "",
+        seconds_left: Callable[[], float] | None = None,
     ) -> None:
         self._adapter = adapter
         self._python = python
@@ -43,6 +52,7 @@ class TimingWorker:
             python=python,
             threads=threads,
             patience_seconds=patience_seconds,
+            seconds_left=seconds_left,
         )
 
     def __enter__(self) -> Self:
@@ -100,7 +110,8 @@ class TimingWorker:
     def kernel_times(self, calls: int) -> KernelTimes:
         """Medians over the same calls, by the runtime's own profile in a separate session."""
         fields = self._ask("kernel_times", {"calls": calls}).fields
-        return KernelTimes(kernel_seconds=fields["kernels"], call_seconds=fields["call"])
+        nodes = tuple(NodeTime(**node) for node in fields["nodes"])
+        return KernelTimes(kernel_seconds=fields["kernels"], call_seconds=fields["call"], nodes=nodes)
 
     def ran(self, *, with_graph: bool = True) -> RanFacts:
         """What the session reports of what ran; the file of the graph is gone at `unload` and `stop`.

@@ -61,7 +61,10 @@ class TorchBaseline:
                 raise SessionError(f"{self.name} cannot load the model: {reason}.")
             case Supported():
                 pass
-        return TorchSession(model, _module_of(model), options)
+        return self._session(model, _module_of(model), options)
+
+    def _session(self, model: OnnxModel, module: "nn.Module", options: LoadOptions) -> TorchSession:
+        return TorchSession(model, module, options)
 
 
 def _module_of(model: OnnxModel) -> "nn.Module":

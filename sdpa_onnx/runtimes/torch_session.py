@@ -22,7 +22,7 @@ from sdpa_onnx.runtimes.torch_ran import recorded_kernels, report_of
 from sdpa_onnx.runtimes.torch_values import to_numpy, to_tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 __all__ = ["RUNTIME", "TorchBoundRun", "TorchSession"]
 
@@ -76,16 +76,20 @@ class TorchSession(LiveSession["nn.Module"]):
         return report_of(self._kernels, self._model.facts.attention_dtype)
 
     def _call_with(self, inputs: Mapping[str, Array]) -> Callable[[], object]:
-        module = self.live
         feeds = checked_feeds(RUNTIME, self._model, inputs)
         if self._model.source is None:
             check_sizes_fit(RUNTIME, self._model, feeds)
         _set_threads(self._threads)
-        keywords = _keywords(self._model, module)
+        tensors = {name: to_tensor(array) for name, array in feeds.items()}
+        if self._model.bind is not None:  # knows nested arguments, and those that are no tensors
+            return _inference(self._called(), *self._model.bind(list(tensors.values())))
+        keywords = _keywords(self._model, self.live)
         if keywords is not None:
-            named = {keywords[name]: to_tensor(array) for name, array in feeds.items()}
-            return _inference(module, (), named)
-        return _inference(module, tuple(to_tensor(array) for array in feeds.values()), {})
+            return _inference(self._called(), (), {keywords[name]: tensor for name, tensor in tensors.items()})
+        return _inference(self._called(), tuple(tensors.values()), {})
+
+    def _called(self) -> Callable[..., object]:
+        return self.live
 
     def _first_call(self, call: Callable[[], object]) -> object:
         """Run, and watch the kernels if none were seen yet."""
@@ -123,7 +127,7 @@ def _keywords(model: OnnxModel, module: "nn.Module") -> dict[str, str] | None:
     return {name: name for name in model.input_names} if set(model.input_names) <= set(parameters) else None
 
 
-def _inference(module: "nn.Module", args: tuple["Tensor", ...], kwargs: dict[str, Any]) -> Callable[[], object]:
+def _inference(module: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, Any]) -> Callable[[], object]:
     import torch
 
     return torch.inference_mode()(partial(module, *args, **kwargs))

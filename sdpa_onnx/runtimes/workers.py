@@ -4,8 +4,9 @@ Knows no service; what a failure means is decided by who sent the request.
 """
 
 import contextlib
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -114,6 +115,7 @@ class Worker:
         python: Interpreter of another environment; None = ours.
         threads: Pinned in its environment before anything is imported there; None = as they are.
         patience_seconds: Longest wait for one answer; the start may take longer.
+        seconds_left: Until the command must end: no wait is longer; None = no limit.
     """
 
     def __init__(
@@ -125,8 +127,10 @@ class Worker:
         python: Path | None = None,
         threads: int | None = None,
         patience_seconds: float,
+        seconds_left: Callable[[], float] | None = None,
     ) -> None:
         self.who = who
+        self._seconds_left = seconds_left or (lambda: math.inf)
         self.patience_seconds = patience_seconds
         self._python = python
         self._ready = False
@@ -239,7 +243,7 @@ class Worker:
     def _received(self, seconds: float) -> WorkerAnswer | None:
         """What it sends next; None, and the process is ended, if that is nothing in this time."""
         live = self._live()
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + min(seconds, self._seconds_left())
         try:
             while not live.pipe.poll(max(0.0, min(_TRIM_SECONDS, deadline - time.monotonic()))):
                 live.trim()

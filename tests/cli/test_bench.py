@@ -1,5 +1,6 @@
 """`bench` on the command line: output, files and exit codes. Most comparisons are faked."""
 
+import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Outcome, TimingRecor
 from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.core.timing.process_spread import ProcessSpread
 from sdpa_onnx.errors import FolderError
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
 from sdpa_onnx.report.timing import bench_chart
 from sdpa_onnx.sweep.bench_run import BenchRun
@@ -30,6 +32,8 @@ from tests.runtimes.worker.environments import NUMPY, ONNXRUNTIME, environment
 
 pytestmark = pytest.mark.alone
 
+# The function of the same name hides the module in its package.
+bench_command = importlib.import_module("sdpa_onnx.cli.bench")
 _RATIOS = {64: 1.3, 128: 1.2, 256: 0.8}
 
 
@@ -63,7 +67,7 @@ class FakeBench:
         }
         return TimedComparison(records=records, samples=benched(*records.values()).samples)
 
-    def judge(self, arms: Sequence[Arm], check: CheckOptions, *, target: str, patience_seconds: float) -> ArmAgreement:
+    def judge(self, arms: Sequence[Arm], check: CheckOptions, *, target: str, **_: object) -> ArmAgreement:
         found = [
             AgreementRecord(
                 target=f"{target}, {arm.name}", outcome=Outcome.DISAGREES if arm.name in self.wrong else Outcome.OK
@@ -180,6 +184,42 @@ def test_interrupt_keeps_finished_comparisons(shell: Shell, fake: FakeBench) -> 
     header, records = read_run(Path("run"))
     assert not header.is_finished
     assert len(records) == 4
+
+
+def test_budget_skips_what_it_does_not_reach(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the time is over after the first comparison, the others are *skipped: budget*, and the exit code is 0."""
+    clock = [0.0]
+    limit = Deadline(budget_seconds=50.0, now=lambda: clock[0], start=0.0)
+    monkeypatch.setattr(bench_command, "command_deadline", lambda budget: limit if budget == 60.0 else Deadline())
+
+    def timed(*arms: Any, **more: Any) -> TimedComparison:
+        clock[0] += 40.0
+        return fake(*arms, **more)
+
+    monkeypatch.setattr(bench_files, "bench", timed)
+    at = [word for length in (64, 128, 256) for word in ("--at", f"q_seq_len={length}")]
+    ended = shell("bench", "bare.onnx", "--runtime", "ort-cpu", *at, "--budget", "60", "--json")
+    assert ended.code == 0
+    found = [
+        (one["sizes"]["q_seq_len"], one["outcome"], one["reason"])
+        for one in _records(ended.stdout)
+        if one["kind"] == "timing"
+    ]
+    assert found == [(64, "ok", ""), (128, "skipped", "budget"), (256, "skipped", "budget")]
+
+
+def test_budget_interrupts_what_looks_at_no_clock(
+    shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interruption after the deadline is the time limit's, not the user's: exit code 0, and the rest is skipped."""
+    monkeypatch.setattr(bench_command, "command_deadline", lambda _: Deadline(budget_seconds=0.0))
+    fake.stops = 0
+    ended = shell("bench", "bare.onnx", "--runtime", "ort-cpu", "--budget", "60")
+    assert ended.code == 0
+    assert ended.stdout.splitlines()[:2] == [
+        "Nothing was timed: the time limit was reached first.",
+        "- ort-cpu: skipped. budget",
+    ]
 
 
 class FullDisk:

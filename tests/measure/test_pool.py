@@ -67,9 +67,9 @@ def test_what_is_lent() -> None:
     """A process with the job loaded, that comes back kept; at an error of its own or of ours it is ended."""
     machine = FakeMachine(arms={"bad": FakeArm(fails={0: "load"})})
     with machine.pool(fresh=False) as pool:
-        with pool.lend(job("a")) as first:
+        with pool.lend(job("a")) as (first, _):
             assert machine.told == [("load", "a")]
-        with pool.lend(job("b")) as second:
+        with pool.lend(job("b")) as (second, _):
             assert second is first
         with pytest.raises(WorkerFailedError), pool.lend(job("bad")):
             pass

@@ -3,15 +3,17 @@
 import itertools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.paired import LOOKS, StoppingLook
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.launch import BaselineFailedError
-from sdpa_onnx.measure.schedule import Schedule, ScheduleResult
-from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit
+from sdpa_onnx.measure.schedule import BudgetSpentError, Schedule, ScheduleResult
+from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit, lone_plan
 from sdpa_onnx.measure.verdict_rule import CLONE
 from sdpa_onnx.runtimes.arm_job import ArmJob
 from tests.measure.fake_workers import MILLISECOND, FakeArm, FakeMachine, job, visits_of
@@ -295,3 +297,65 @@ def test_the_order_repeats_with_the_seed() -> None:
         )
         orders.append(list(visits_of(machine.told)))
     assert orders[0] == orders[1] != orders[2]
+
+
+def _limited(machine: FakeMachine, seconds: float, **more: object) -> TimingPlan:
+    """A plan whose command began at 0 on the clock of the machine."""
+    return replace(PLAN, deadline=Deadline(budget_seconds=seconds, now=machine.now, start=0.0), **more)
+
+
+# Of two arms and a clone of 1 ms, in launches that take 5 s to start: about 3 x 5 s, warm-ups, and 40 blocks of 30 ms.
+_STARTING = 5.0
+
+
+@pytest.mark.parametrize(("budget", "launches"), [(1000.0, 4), (60.0, 3), (45.0, 2), (20.0, 1)])
+def test_a_deadline_holds(budget: float, launches: int) -> None:
+    """Launches that would end later are left out, and nothing goes on after it, whatever the looks ask for."""
+    machine = FakeMachine(arms=_noisy(0.5), starting_seconds=_STARTING)
+    result = _measure(machine, _limited(machine, budget))
+    assert len(result.launches) == launches
+    assert machine.now() <= budget
+    assert result.decision is not None
+    assert result.decision.estimates["b"].ratio == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(("launches", "verdict"), [(3, RatioVerdict.FASTER), (2, RatioVerdict.INCONCLUSIVE)])
+def test_too_few_launches_have_no_verdict(launches: int, verdict: RatioVerdict) -> None:
+    """Below three launches of 40 blocks the test rejects too many equal arms: there is a ratio and no verdict."""
+    machine = FakeMachine(arms=_noisy(0.5), starting_seconds=_STARTING)
+    result = _measure(machine, _limited(machine, {3: 60.0, 2: 45.0}[launches]))
+    assert result.decision is not None
+    assert (len(result.launches), result.decision.verdicts["b"]) == (launches, verdict)
+
+
+def test_a_deadline_in_the_first_launch() -> None:
+    """The blocks until then count; with none there is nothing to say."""
+    slow = {"a": FakeArm(wall_ns=_times(100.0)), "b": FakeArm(wall_ns=_times(50.0))}
+    machine = FakeMachine(arms=slow, starting_seconds=1.0)
+    result = _measure(machine, _limited(machine, 12.0, warm_up_seconds=0.1))
+    assert len(result.launches) == 1
+    assert 0 < len(result.launches[0]["a"].visits) < 40
+    assert machine.now() <= 12.5  # the block that was running
+    machine = FakeMachine(starting_seconds=30.0)
+    with pytest.raises(BudgetSpentError):
+        _measure(machine, _limited(machine, 20.0))
+
+
+def test_an_arm_that_is_late_does_not_undo_a_launch() -> None:
+    """A worker that fails after the deadline, in a later launch, ends that launch; the launches before it count."""
+    slower = FakeArm(wall_ns=lambda process: (1.0 if process < 2 else 100.0) * MILLISECOND)
+    machine = FakeMachine(arms={"a": slower, "b": FakeArm(fails={1: "load"})}, starting_seconds=_STARTING)
+    plan = _limited(machine, 35.0)
+    result = _measure(machine, plan)
+    assert (len(result.launches), result.failures) == (1, {})
+
+
+def test_one_arm_has_fewer_launches() -> None:
+    """Alone it is not compared: three processes, few blocks where time is short, no clone, extras once."""
+    machine = FakeMachine(starting_seconds=0.5)
+    plan = lone_plan(replace(PLAN, extras=True, budget_seconds=2.0, blocks=80))
+    result = _measure(machine, plan, names="a")
+    assert len(result.launches) == 3
+    assert len(result.launches[0]["a"].visits) == 12
+    assert list(result.samples) == ["a"]
+    assert [launch["a"].idle_seconds is not None for launch in result.launches] == [True, False, False]

@@ -25,7 +25,7 @@ _PLACES = (
     "sdpa_onnx.workflows.verify.verify_model",
     "sdpa_onnx.workflows.verify.verify_file",
     "sdpa_onnx.workflows.export.export_target",
-    "sdpa_onnx.workflows.bench.arms",
+    "sdpa_onnx.runtimes.torch_compiled",
     "sdpa_onnx.workflows.check.available_runtimes",
 )
 

@@ -24,6 +24,7 @@ from sdpa_onnx.core.records.verdicts import Conformity, Outcome, RatioVerdict, V
 from sdpa_onnx.errors import RecordFormatError
 
 __all__ = [
+    "BUDGET_REASON",
     "SCHEMA",
     "AgreementRecord",
     "AttentionRecord",
@@ -49,9 +50,13 @@ __all__ = [
     "decode_record",
     "encode_record",
     "in_current_schema",
+    "is_beyond_budget",
     "outcome_of_error",
     "require_finite",
 ]
+
+# Of a cell that was skipped because the time limit of its command did not reach it; resuming the run does it.
+BUDGET_REASON = "budget"
 
 
 class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="agreement"):
@@ -266,6 +271,11 @@ Record = (
 
 
 _AnyRecord = TypeVar("_AnyRecord", bound=BaseRecord)
+
+
+def is_beyond_budget(record: Record) -> bool:
+    """Whether a cell was skipped because the time limit of its command did not reach it."""
+    return record.outcome is Outcome.SKIPPED and record.reason == BUDGET_REASON
 
 
 def encode_record(record: Record) -> bytes:

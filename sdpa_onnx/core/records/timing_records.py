@@ -10,7 +10,21 @@ from sdpa_onnx.core.records.one_line import ratio_part
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 
-__all__ = ["TimingRecord"]
+__all__ = ["NodeTime", "TimingRecord"]
+
+
+class NodeTime(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The time of one node of a graph, by the runtime's own profile.
+
+    Args:
+        node: Its name in the optimised graph; operator: its type.
+        seconds: Of one call of the model, median over the profiled calls; nodes inside it, such as those of the branch
+            of an If, count to it.
+    """
+
+    node: str
+    operator: str
+    seconds: float
 
 
 class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag="timing"):
@@ -27,6 +41,10 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
             visit, by the chosen clock, seconds per call, with the 95 % t interval over launches; for one launch
             the interval is that number. None if it was not timed, like every figure below.
         wall_min_seconds: Smallest wall time of a call.
+        p50_seconds, p90_seconds, p99_seconds: Percentiles of the wall time of single calls, over all launches; on a
+            machine that others use, their load is in it. None where there are too few calls (10 for p90, 100 for p99),
+            and on a GPU, where a sample is the mean of several calls.
+        calls_per_second: Of one process that calls without pause: calls over their wall time.
         ratio, ratio_low, ratio_high: This arm over the baseline, paired block by
             block (below 1 = faster), with its interval; 1 for the baseline.
         clock: "wall" or "cpu"; threads: threads inside one operator.
@@ -48,6 +66,8 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
         ratio_wall, ratio_cpu: The ratio by each clock; None if unknown.
         create_seconds, first_seconds, new_length_seconds, idle_seconds: Session creation, first run, first run at
             another length, run after idling; wall time, median over launches; None if not measured.
+        compile_seconds: First run of an arm that compiles its module in it, in the first launch.
+        nodes: The nodes that took longest, longest first; empty where it was not requested or is not reported.
         kernel_seconds: Time inside kernels of a call; host_seconds: the rest of the call; None if not measured.
         peak_memory_bytes: Greatest resident memory of the first run above the loaded state; None if unknown.
         cache: "warm" or "cold": whether calls found their inputs in the processor's caches.
@@ -72,6 +92,10 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     median_low: float | None = None
     median_high: float | None = None
     wall_min_seconds: float | None = None
+    p50_seconds: float | None = None
+    p90_seconds: float | None = None
+    p99_seconds: float | None = None
+    calls_per_second: float | None = None
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
@@ -100,6 +124,7 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     first_seconds: float | None = None
     new_length_seconds: float | None = None
     idle_seconds: float | None = None
+    compile_seconds: float | None = None
     kernel_seconds: float | None = None
     host_seconds: float | None = None
     peak_memory_bytes: int | None = None
@@ -117,6 +142,7 @@ class TimingRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag=
     expanded: dict[str, int] = msgspec.field(default_factory=dict)
     fused: dict[str, int] = msgspec.field(default_factory=dict)
     providers: dict[str, int] = msgspec.field(default_factory=dict)
+    nodes: tuple[NodeTime, ...] = ()
 
     @property
     def _in_short(self) -> tuple[object, ...]:

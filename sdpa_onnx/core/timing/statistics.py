@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Interval", "bootstrap_median", "median_over_launches", "median_standard_error"]
+__all__ = ["CallTimes", "Interval", "bootstrap_median", "call_times", "median_over_launches", "median_standard_error"]
 
 Float64 = NDArray[np.float64]
 
@@ -37,6 +37,38 @@ class Interval:
     estimate: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTimes:
+    """Percentiles of single calls, seconds, and calls per second; None where there are too few calls."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    per_second: float
+
+
+def call_times(seconds: Float64) -> CallTimes:
+    """Compute percentiles of calls, and how many calls fit into a second if they follow each other.
+
+    A percentile needs at least one call above it: 10 calls for p90, 100 for p99. With so few, p99 is about the longest
+    of them.
+
+    Args:
+        seconds: Of single calls, in any shape; never means of several.
+
+    Example:
+        >>> call_times(np.array([0.1, 0.1, 0.4, 0.2]))
+        CallTimes(p50=0.15000000000000002, p90=None, p99=None, per_second=5.0)
+    """
+
+    def percentile(number: int) -> float | None:
+        return float(np.percentile(seconds, number)) if seconds.size * (100 - number) >= 100 else None
+
+    return CallTimes(
+        p50=float(np.median(seconds)), p90=percentile(90), p99=percentile(99), per_second=float(1.0 / seconds.mean())
+    )
 
 
 def bootstrap_median(visits: Float64, *, seed: int = 0) -> Interval:

@@ -11,13 +11,14 @@ from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.crossover import Crossover
 from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.report.text.labels import clock_in_words, join_words, plain
-from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, table_lines
+from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
 from sdpa_onnx.report.text.number_text import (
     NOT_KNOWN,
     bytes_text,
     confidence_text,
     count,
     duration,
+    figure,
     percent,
     ratio_text,
     share,
@@ -32,84 +33,171 @@ from sdpa_onnx.report.timing.bench_points import (
     overtakings,
     sizes_words,
 )
+from sdpa_onnx.report.timing.bench_verdict import median_note, verdict_sentences
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.verdict_text import verdict_cell, verdict_word
 from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
-__all__ = ["BENCH_WIDTH", "bench_lines", "crossover_sentences", "ratio_tables"]
+__all__ = ["BENCH_WIDTH", "bench_lines", "crossover_sentences", "node_tables", "ratio_tables"]
 
 # Line width in characters if the width of the terminal is not known.
 BENCH_WIDTH = 110
+# Nodes of a graph that are listed.
+_MOST_NODES = 10
 # Number of lengths whose columns fit in BENCH_WIDTH next to the name of an arm.
 _LENGTHS_A_TABLE = 4
 
 
-def bench_lines(results: Sequence[BenchResult], refused: Sequence[TimingRecord], *, width: int) -> list[TextLine]:
-    """The whole output as lines.
+def bench_lines(
+    results: Sequence[BenchResult], refused: Sequence[TimingRecord], *, width: int, against: str = ""
+) -> list[TextLine]:
+    """The whole output as lines; the first is the verdict.
 
     Args:
         results: Finished comparisons.
         refused: Arms that could not take part, with the reason.
         width: Line width in characters.
+        against: Target of the module that was timed too; "" = none.
     """
     along = along_length(results)
-    tables = [_times_table(along), *ratio_tables(along)] if along.sized else []
+    tables = (
+        [_times_table(along), *ratio_tables(along), _starts_table(along), *node_tables(along)] if along.sized else []
+    )
     timings = [record for one in results for record in one.records]
-    lines = [TextLine(text=text, tone=Tone.ROW) for one in timing_alarms(timings) for text in bullet(one, width)]
+    verdicts = list(verdict_sentences(results, along, against=against))
+    lines = [TextLine(text=text, tone=Tone.ROW) for one in verdicts for text in paragraph(one, width)]
+    lines += [TextLine(text=text, tone=Tone.ROW) for one in timing_alarms(timings) for text in bullet(one, width)]
     for table in tables:
-        lines += [*table_lines(table, width), TextLine(text="", tone=Tone.ROW)]
-    sentences = [*crossover_sentences(along), *_missing(results, refused), *_legend(along), *_numbers(results)]
-    return lines + [TextLine(text=text, tone=Tone.ROW) for one in sentences for text in bullet(one, width)]
+        lines += [TextLine(text="", tone=Tone.ROW), *table_lines(table, width)]
+    note = median_note([one.comparison for one in along.sized])
+    sentences = [
+        *crossover_sentences(along),
+        *_missing(results, refused),
+        *([note] if note else []),
+        *_legend(along),
+        *_numbers(results),
+    ]
+    return [
+        *lines,
+        *([TextLine(text="", tone=Tone.ROW)] if tables else []),
+        *(TextLine(text=text, tone=Tone.ROW) for one in sentences for text in bullet(one, width)),
+    ]
 
 
 def _times_table(along: ComparisonLine) -> Table:
-    """A line per arm, one section per set of sizes."""
+    """A line per arm, one section per set of sizes; without ratios where nothing is compared."""
     arms = [arm for one in along.sized for arm in one.comparison.arms]
     footnotes = tuple(dict.fromkeys(plain(warning) for arm in arms for warning in _doubts(arm)))
     confidences = join_words(sorted({confidence_text(known(arm.confidence)) for arm in arms}))
-    heads = ("first", "new length", "idle", "memory", "roof")
+    is_compared = any(one.comparison.contenders or one.comparison.missing for one in along.sized)
+    ratios = (Column(head=f"ratio [{confidences}]", is_number=True), Column(head="verdict"))
+    heads = ("p50", "p90", "p99", "calls/s")
+    columns = (
+        Column(head="arm"),
+        Column(head="median", is_number=True),
+        *(ratios if is_compared else ()),
+        *(Column(head=head, is_number=True) for head in heads),
+    )
+    dashes = len(heads)
+
+    def rows(comparison: RecordedComparison) -> Iterator[tuple[str, ...]]:
+        for arm in comparison.arms:
+            compared = _ratio_and_verdict(arm, comparison) if is_compared else ()
+            yield _marked(arm, footnotes), duration(arm.median_seconds), *compared, *_call_times(arm)
+        for arm in comparison.missing:
+            compared = (NOT_KNOWN, arm.outcome.value) if is_compared else ()
+            yield arm.arm, NOT_KNOWN, *compared, *[NOT_KNOWN] * dashes
+
     return Table(
         title="Time of a call",
         heading="sizes",
+        columns=columns,
+        sections=tuple(
+            Section(heading=sizes_words(one.sizes), rows=tuple(rows(one.comparison))) for one in along.sized
+        ),
+        footnotes=footnotes,
+    )
+
+
+def _marked(arm: TimingRecord, footnotes: Sequence[str]) -> str:
+    marks = [f"[{footnotes.index(plain(warning)) + 1}]" for warning in dict.fromkeys(_doubts(arm))]
+    return " ".join([arm.arm, *marks])
+
+
+def _ratio_and_verdict(arm: TimingRecord, comparison: RecordedComparison) -> tuple[str, str]:
+    is_baseline = arm.arm == arm.baseline
+    return (
+        "baseline" if is_baseline else ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high),
+        ", ".join([*([] if is_baseline else [verdict_cell(comparison.judged(arm))]), *_wrong(arm)]),
+    )
+
+
+def _call_times(arm: TimingRecord) -> tuple[str, ...]:
+    rate = NOT_KNOWN if arm.calls_per_second is None else figure(arm.calls_per_second)
+    return (*map(duration, (arm.p50_seconds, arm.p90_seconds, arm.p99_seconds)), rate)
+
+
+def _starts_table(along: ComparisonLine) -> Table:
+    """What a call does not show: first runs, memory, and how near to the machine's limit it is."""
+    compiles = any(arm.compile_seconds is not None for one in along.sized for arm in one.comparison.arms)
+    heads = (*(["compile"] if compiles else []), "first", "new length", "idle", "memory", "roof")
+    return Table(
+        title="First runs, memory and roof",
+        heading="sizes",
         columns=(
             Column(head="arm"),
-            Column(head="median", is_number=True),
-            Column(head=f"ratio [{confidences}]", is_number=True),
-            Column(head="verdict"),
             *(Column(head=head, is_number=True) for head in heads),
             Column(head="bound by"),
         ),
         sections=tuple(
             Section(
                 heading=sizes_words(one.sizes),
-                rows=(
-                    *(_row(arm, one.comparison, footnotes) for arm in one.comparison.arms),
-                    *(
-                        (arm.arm, *[NOT_KNOWN] * 2, arm.outcome.value, *[NOT_KNOWN] * 6)
-                        for arm in one.comparison.missing
-                    ),
-                ),
+                rows=tuple((arm.arm, *_start_cells(arm, with_compile=compiles)) for arm in one.comparison.arms),
             )
             for one in along.sized
         ),
-        footnotes=footnotes,
     )
 
 
-def _row(arm: TimingRecord, comparison: RecordedComparison, footnotes: Sequence[str]) -> tuple[str, ...]:
-    marks = [f"[{footnotes.index(plain(warning)) + 1}]" for warning in dict.fromkeys(_doubts(arm))]
-    is_baseline = arm.arm == arm.baseline
+def _start_cells(arm: TimingRecord, *, with_compile: bool) -> tuple[str, ...]:
     return (
-        " ".join([arm.arm, *marks]),
-        duration(arm.median_seconds),
-        "baseline" if is_baseline else ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high),
-        ", ".join([*([] if is_baseline else [verdict_cell(comparison.judged(arm))]), *_wrong(arm)]),
-        duration(arm.first_seconds),
+        *([duration(arm.compile_seconds)] if with_compile else []),
+        NOT_KNOWN if arm.compile_seconds is not None else duration(arm.first_seconds),
         duration(arm.new_length_seconds),
         duration(arm.idle_seconds),
         bytes_text(arm.peak_memory_bytes),
         share(arm.roof_share),
         arm.bound_by or NOT_KNOWN,
+    )
+
+
+def node_tables(along: ComparisonLine) -> Iterator[Table]:
+    """For each arm whose runtime reports it, the nodes that take most of a call."""
+    for one in along.sized:
+        for arm in one.comparison.arms:
+            if arm.nodes:
+                yield _node_table(one, arm)
+
+
+def _node_table(one: SizedComparison, arm: TimingRecord) -> Table:
+    call = None if arm.kernel_seconds is None or arm.host_seconds is None else arm.kernel_seconds + arm.host_seconds
+    rows = [
+        (node.node, node.operator, duration(node.seconds), share(node.seconds / call if call else None))
+        for node in arm.nodes[:_MOST_NODES]
+    ]
+    left = None if call is None else call - sum(node.seconds for node in arm.nodes[:_MOST_NODES])
+    rest = [("all else", "", duration(left), share(left / call))] if call and left is not None and left > 0 else []
+    return Table(
+        title=f"Time by node: {arm.arm}",
+        heading="sizes",
+        columns=(
+            Column(head="node"),
+            Column(head="operator"),
+            Column(head="time", is_number=True),
+            Column(head="share", is_number=True),
+        ),
+        sections=(Section(heading=sizes_words(one.sizes), rows=(*rows, *rest)),),
+        note="By the runtime's own profile, in a session of its own; all else: other nodes and the time between them.",
     )
 
 
@@ -188,7 +276,6 @@ def _legend(along: ComparisonLine) -> Iterator[str]:
     arms = [arm for one in along.sized for arm in one.comparison.arms]
     if not arms:
         return
-    baseline = join_words(sorted({arm.baseline for arm in arms}))
     clocks = join_words(sorted({clock_in_words(arm.clock) for arm in arms}))
     launches = join_words(
         [count(number, "launch", "launches") for number in sorted({known(arm.launches) for arm in arms})]
@@ -196,13 +283,22 @@ def _legend(along: ComparisonLine) -> Iterator[str]:
     threads = join_words([count(number, "thread") for number in sorted({arm.threads for arm in arms})])
     caches = join_words(sorted({arm.cache for arm in arms}))
     disturbed = max(known(arm.disturbed) for arm in arms)
-    yield (
-        f"Ratio: time over that of {baseline} in the same interleaved run, below 1 = faster. {clocks}, {threads}, "
-        f"{launches} in processes of their own, {caches} cache, up to {percent(disturbed)} of calls disturbed. "
-        f"Verdict: {verdict_word(RatioVerdict.EQUAL)}; inconclusive (about how many more launches would decide)."
+    how = (
+        f"{clocks}, {threads}, {launches} in processes of their own, {caches} cache, up to {percent(disturbed)} of "
+        "calls disturbed."
     )
+    yield (
+        f"Median: {how} p50, p90, p99: wall time of single calls, with what other processes took. Calls/s: one process "
+        "that calls without pause."
+    )
+    if any(one.comparison.contenders for one in along.sized):
+        baseline = join_words(sorted({arm.baseline for arm in arms}))
+        yield (
+            f"Ratio: time over that of {baseline} in the same interleaved run, below 1 = faster. "
+            f"Verdict: {verdict_word(RatioVerdict.EQUAL)}; inconclusive (about how many more launches would decide)."
+        )
     between = max(arm.between_sd or 0.0 for arm in arms)
-    if between > 0:
+    if between > 0 and any(one.comparison.contenders for one in along.sized):
         is_usual = between == Calibration().between_sd
         source = "default; `sdpa-onnx bench --calibrate` measures it on this machine" if is_usual else "calibrated"
         yield f"Assumed difference between two processes of one model: {percent(between)} ({source})."

@@ -16,6 +16,7 @@ from .cuda_library import load_cuda_runtime, load_sm_clock
 from .cuda_visit import CudaVisits
 from .ort_arm import OrtArm, OrtPrepared
 from .pipe import RefusalError
+from .profile import UNKNOWN, Profile
 from .visit import Turns
 
 __all__ = ["CudaArm"]
@@ -81,9 +82,9 @@ class CudaArm(OrtArm):
         self.wait()
         return super().outputs()
 
-    def kernel_times(self, calls: int) -> tuple[float, float]:
+    def profile(self, calls: int) -> Profile:
         """Not measured: on a GPU the events have it."""
-        return -1.0, -1.0
+        return UNKNOWN
 
 
 class CudaPrepared(OrtPrepared):

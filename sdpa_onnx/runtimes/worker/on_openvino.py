@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .arrays import Bits
+from .profile import UNKNOWN, Profile
 from .timing import TimingService
 
 # Where its telemetry is missing OpenVINO sends nothing; see runtimes/openvino_import.py. None is Python's own mark.
@@ -111,9 +112,9 @@ class _Arm:
             found[_name(port)] = (np.array(bits), onnx_type)
         return found
 
-    def kernel_times(self, calls: int) -> tuple[float, float]:
+    def profile(self, calls: int) -> Profile:
         """Not measured."""
-        return -1.0, -1.0
+        return UNKNOWN
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """The nodes of the execution graph, the precision and the threads that OpenVINO took."""

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from sdpa_onnx.graph.model import load_model
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose
+from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE, module_runtime, use_compile_cache
 
 from .arrays import Bits
 from .own_errors import reported_errors
 from .pipe import RefusalError
+from .profile import UNKNOWN, Profile
 from .timing import TimingService
 
 __all__ = ["IMPORTS_SUFFIX", "RegisteredArms", "open_service"]
@@ -37,7 +39,7 @@ class RegisteredArms:
     def import_for(self, runtime: str) -> None:
         """Import the package of a runtime."""
         with reported_errors():
-            get_runtime(runtime).version()
+            module_runtime(runtime).version()
 
     def open(self, job: dict[str, Any]) -> _Arm:
         """Load a job in its runtime; see `arm_job.ArmJob`."""
@@ -77,8 +79,11 @@ class _Arm:
 
             _import_classes(module.with_suffix(IMPORTS_SUFFIX))
             source, bind = torch.load(module, weights_only=False)
+            source.eval()  # as it is exported
             model = dataclasses.replace(model, source=source, bind=bind)
-        self._runtime = get_runtime(job["runtime"])
+        if job["runtime"] == TORCH_COMPILE:
+            use_compile_cache(Path(job["model"]).parent)
+        self._runtime = module_runtime(job["runtime"])
         self._session = self._runtime.load(
             model, LoadOptions(threads=job["threads"], purpose=Purpose.TIMING)
         ).__enter__()
@@ -108,9 +113,9 @@ class _Arm:
         read = getattr(self._first.bound, "outputs", None)
         return to_bits(read() if read is not None else self._session.run(self._first.feeds))
 
-    def kernel_times(self, calls: int) -> tuple[float, float]:
+    def profile(self, calls: int) -> Profile:
         """Not measured."""
-        return -1.0, -1.0
+        return UNKNOWN
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """The runtime's own report."""

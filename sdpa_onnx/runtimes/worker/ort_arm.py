@@ -16,7 +16,7 @@ import onnxruntime as ort
 
 from .arrays import Bits
 from .pipe import RefusalError
-from .profile import kernel_times
+from .profile import Profile, read_profile
 
 __all__ = ["OrtArm", "OrtPrepared", "package_version", "session_options"]
 
@@ -112,8 +112,8 @@ class OrtArm:
         values = self._first.binding.get_outputs()
         return {name: _read(value) for name, value in zip(self._names, values)}
 
-    def kernel_times(self, calls: int) -> tuple[float, float]:
-        """Medians over calls: seconds inside kernels and of the whole call, by the profile of a session apart."""
+    def profile(self, calls: int) -> Profile:
+        """Medians over calls, by the profile of a session apart; see `read_profile`."""
         from .arrays import read_bits
 
         with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +124,7 @@ class OrtArm:
             call = OrtPrepared(session, self._names, read_bits(self._job["inputs"]), self.device).first_run()
             for _ in range(calls):
                 call()
-            return kernel_times(Path(session.end_profiling()), calls)
+            return read_profile(Path(session.end_profiling()), calls)
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """Nodes by provider and operator; the graph after optimisation in a file in the folder."""

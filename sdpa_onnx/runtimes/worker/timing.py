@@ -81,8 +81,7 @@ class TimingService:
         return {"seconds": time.perf_counter() - start}, {}
 
     def do_kernel_times(self, calls: int) -> Answer:
-        kernels, call = self._loaded().kernel_times(calls)
-        return {"kernels": kernels, "call": call}, {}
+        return self._loaded().profile(calls), {}
 
     def do_ran(self, *, folder: str, with_graph: bool) -> Answer:
         return self._loaded().ran(folder, with_graph=with_graph), {}

@@ -5,23 +5,25 @@ additional outputs and without them, see `workflows.verify.untapped`. Times noth
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, Verdict
-from sdpa_onnx.errors import ModelError, SessionError
+from sdpa_onnx.errors import ModelError, NoAnswerError, SessionError
 from sdpa_onnx.graph.files.held_folder import HeldFolder
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.pool import WorkerFactory, WorkerPool
 from sdpa_onnx.measure.what_ran import worker_report
 from sdpa_onnx.runtimes.array_files import read_arrays
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
+from sdpa_onnx.runtimes.workers import WorkerNotStartedError
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds
 from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
-from sdpa_onnx.workflows.check.run_context import RunContext
+from sdpa_onnx.workflows.check.run_context import RunContext, runs_module
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 from sdpa_onnx.workflows.verify.verify_file import contradiction_records
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, judge_outputs, tapped_run, untapped_check
@@ -31,6 +33,7 @@ __all__ = ["ArmAgreement", "judge_numbers", "step_of"]
 # Settings by registered runtime that turn off its graph optimisation, as `LoadOptions.optimise` does.
 _UNOPTIMISED = {name: {"graph_optimization_level": "ORT_DISABLE_ALL"} for name in ("ort-cpu", "ort-cuda")}
 _NOT_READ = "no attention of it could be read"
+_NO_TIME = "the time limit was reached"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +45,16 @@ class ArmAgreement:
         warnings: By arm with wrong outputs, the sentence for its record.
         unjudged: By arm that was not judged, the reason as a clause.
         outputs: By arm that ran, its outputs by name, with the values around its attentions.
+        first_seconds: By arm that ran, the first run after it was loaded; `torch.compile` compiles in it.
+        late: Arms that had no answer when the time limit of the command came.
     """
 
     records: tuple[AgreementRecord, ...] = ()
     warnings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unjudged: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Feeds] = field(default_factory=dict)
+    first_seconds: Mapping[str, float] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
 
 
 def judge_numbers(
@@ -58,8 +65,10 @@ def judge_numbers(
     patience_seconds: float,
     start: WorkerFactory = TimingWorker,
     step: InputStep | None = None,
+    folder: JobFolder | None = None,
+    deadline: Deadline | None = None,
 ) -> ArmAgreement:
-    """Judge the outputs of arms.
+    """Judge the outputs of arms; where an arm has a PyTorch module, its outputs are compared with that in float64.
 
     An arm that does not run is left to the timing, which reports it.
 
@@ -70,33 +79,77 @@ def judge_numbers(
         patience_seconds: Longest wait for one answer of a runtime.
         start: Starts a worker process; a parameter for tests.
         step: The inputs of all arms; None = drawn for each arm.
+        folder: Where models and inputs are written; None = a new one.
+        deadline: When judging ends: an arm that it does not reach is not judged. Its workers are started with it.
     """
-    records: list[AgreementRecord] = []
-    warnings: dict[str, tuple[str, ...]] = {}
-    unjudged: dict[str, str] = {}
-    outputs: dict[str, Feeds] = {}
-    expectations = ExpectationCache()
-    with WorkerPool(fresh=False, patience_seconds=patience_seconds, start=start) as pool, JobFolder() as folder:
+    with ExitStack() as stack:
+        judge = _Judge(
+            pool=stack.enter_context(WorkerPool(fresh=False, patience_seconds=patience_seconds, start=start)),
+            folder=folder or stack.enter_context(JobFolder()),
+            check=check,
+            target=target,
+            step=step,
+            limit=deadline or Deadline(),
+        )
         for arm in arms:
-            lifted = with_lifted_sites(arm.model)
-            model = lifted.model
-            if not model.sites and step is None:
-                unjudged[arm.name] = _NOT_READ
-                continue
-            try:
-                own = step or step_of(model, check)
-                place = _ArmPlace(arm=arm, pool=pool, folder=folder)
-                found, outputs[arm.name] = _judged(place, model, own, expectations, target=target)
-            except (SessionError, ModelError) as error:
-                unjudged[arm.name] = str(error)
-                continue
-            found = [*contradiction_records(lifted, arm.runtime.name, f"{target}, {arm.name}"), *found]
-            records += found
-            if bad := _warnings(found):
-                warnings[arm.name] = bad
-            elif (reason := _unjudged_reason(found) if model.sites else _NOT_READ) is not None:
-                unjudged[arm.name] = reason
-    return ArmAgreement(records=tuple(records), warnings=warnings, unjudged=unjudged, outputs=outputs)
+            judge.add(arm)
+    return judge.judged
+
+
+@dataclass(slots=True, kw_only=True)
+class _Judge:
+    """What was found of the arms so far; for the arguments see `judge_numbers`."""
+
+    pool: WorkerPool
+    folder: JobFolder
+    check: CheckOptions
+    target: str
+    step: InputStep | None
+    limit: Deadline
+    expectations: ExpectationCache = field(default_factory=ExpectationCache)
+    records: list[AgreementRecord] = field(default_factory=list)
+    warnings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unjudged: dict[str, str] = field(default_factory=dict)
+    outputs: dict[str, Feeds] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+
+    def add(self, arm: Arm) -> None:
+        """Run and judge one arm."""
+        lifted = with_lifted_sites(arm.model)
+        has_module = self.expectations.truth(lifted.model) is not None
+        # A module has no values around its attentions.
+        model = replace(lifted.model, sites=()) if has_module and runs_module(arm.runtime.name) else lifted.model
+        is_read = bool(model.sites) or has_module
+        if (self.step is None and not is_read) or self.limit.seconds_left <= 0.0:
+            self.unjudged[arm.name] = _NO_TIME if is_read else _NOT_READ
+            return
+        place = _ArmPlace(arm=arm, pool=self.pool, folder=self.folder, first_seconds=self.first)
+        try:
+            step = self.step or step_of(model, self.check)
+            found, self.outputs[arm.name] = _judged(place, model, step, self.expectations, target=self.target)
+        except (SessionError, ModelError) as error:
+            is_late = self.limit.is_past and isinstance(error, NoAnswerError | WorkerNotStartedError)
+            self.late |= {arm.name} if is_late else set()
+            self.unjudged[arm.name] = _NO_TIME if is_late else str(error)
+            return
+        found = [*contradiction_records(lifted, arm.runtime.name, f"{self.target}, {arm.name}"), *found]
+        self.records += found
+        if bad := _warnings(found):
+            self.warnings[arm.name] = bad
+        elif (reason := _unjudged_reason(found) if is_read else _NOT_READ) is not None:
+            self.unjudged[arm.name] = reason
+
+    @property
+    def judged(self) -> ArmAgreement:
+        return ArmAgreement(
+            records=tuple(self.records),
+            warnings=self.warnings,
+            unjudged=self.unjudged,
+            outputs=self.outputs,
+            first_seconds=self.first,
+            late=frozenset(self.late),
+        )
 
 
 def _judged(
@@ -113,7 +166,7 @@ def _judged(
     checked = RunContext(
         model=model, runtime=arm.runtime.name, ran=ran, check=step.check, step=step.word, target=f"{target}, {arm.name}"
     )
-    if not model.sites:
+    if not model.sites and expectations.truth(model) is None:
         return [], outputs
     if tapped is model:
         return list(judge_outputs(checked, step, outputs, expectations)), outputs
@@ -128,6 +181,7 @@ class _ArmPlace:
     arm: Arm
     pool: WorkerPool
     folder: JobFolder
+    first_seconds: dict[str, float]
 
     @contextmanager
     def load(self, model: OnnxModel, options: LoadOptions) -> Iterator["_ArmModel"]:
@@ -154,7 +208,8 @@ class _ArmModel:
         """
         job = self.place.folder.job(self.place.arm, inputs, threads=self.threads, model=self.model)
         with HeldFolder("outputs") as outputs_folder:
-            with self.place.pool.lend(job) as worker:
+            with self.place.pool.lend(job) as (worker, loaded):
+                self.place.first_seconds.setdefault(self.place.arm.name, loaded.first_seconds)
                 worker.visit(1)  # some runtimes have outputs and choose their kernels only after a run
                 self._ran.append(worker_report(worker, self.model, job.runtime, threads=job.threads))
                 worker.outputs(Path(outputs_folder.name))

@@ -16,9 +16,10 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS
 from sdpa_onnx.runtimes.arm_job import Adapter
-from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
+from sdpa_onnx.runtimes.base import Runtime, Unsupported
+from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE, module_runtime
 from sdpa_onnx.workflows.bench.environments import environment_labels, package_version
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, runs_module
 from sdpa_onnx.workflows.choose_form.runtime_strategies import RuntimeForm
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
@@ -46,6 +47,7 @@ class ArmChoice:
         threads: Threads inside one operator.
         pythons: Interpreters of other environments, each an arm in addition to our own.
         patience_seconds: Longest wait for a runtime while a form is probed there; None = probe in our process.
+        against_module: Whether the PyTorch module of the models is timed too, in eager mode and compiled.
     """
 
     runtimes: Sequence[str] = ()
@@ -54,6 +56,15 @@ class ArmChoice:
     threads: Sequence[int] = (1,)
     pythons: Sequence[Path] = ()
     patience_seconds: float | None = PATIENCE_SECONDS
+    against_module: bool = False
+
+    @property
+    def runtime_names(self) -> tuple[str, ...]:
+        """The runtimes to time, the module's last."""
+        if not self.against_module:
+            return tuple(dict.fromkeys(self.runtimes or USUAL_RUNTIMES))
+        others = [name for name in self.runtimes if not runs_module(name)]
+        return tuple(dict.fromkeys((*(others or USUAL_RUNTIMES[:1]), MODULE_RUNTIME, TORCH_COMPILE)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +106,7 @@ class _Entry:
 
     @property
     def is_module(self) -> bool:
-        return self.runtime.name == MODULE_RUNTIME
+        return runs_module(self.runtime.name)
 
 
 def make_contest(
@@ -112,11 +123,12 @@ def make_contest(
         PlanError: If there are too many arms, or none; if a runtime is for agreement only; if an interpreter is bad.
         RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not available.
     """
-    runtimes = [_timed(name) for name in dict.fromkeys(choice.runtimes or USUAL_RUNTIMES)]
+    runtimes = [_timed(name) for name in choice.runtime_names]
     _check_number(len(models), runtimes, choice)
     _check_settings(runtimes, next(iter(models.values())), choice)
     entries = [entry for runtime in runtimes for entry in _entries(runtime, models, choice, on_step)]
-    if not choice.runtimes:  # torch is a default, not requested by name: what it does not support is not reported
+    if not (choice.runtimes or choice.against_module):
+        # torch is a default, not requested by name: what it does not support is not reported
         entries = [entry for entry in entries if not (entry.is_module and entry.candidate.reason)]
     named = dict(zip(_names(entries, models, choice), entries, strict=True))
     arms = tuple(_arm(name, entry) for name, entry in named.items() if not entry.candidate.reason)
@@ -148,7 +160,7 @@ def find_baseline(arms: Sequence[Arm], requested: str | None) -> str:
 
 
 def _timed(name: str) -> Runtime:
-    runtime = get_runtime(name)
+    runtime = module_runtime(name)
     if not runtime.measures_time:
         raise PlanError(f"Runtime '{name}' is for agreement only.", hint="Time another one.")
     return runtime
@@ -157,7 +169,7 @@ def _timed(name: str) -> Runtime:
 def _check_number(files: int, runtimes: Sequence[Runtime], choice: ArmChoice) -> None:
     total = 0
     for runtime in runtimes:
-        candidates = 1 if runtime.name == MODULE_RUNTIME else files * max(len(choice.forms), 1)
+        candidates = 1 if runs_module(runtime.name) else files * max(len(choice.forms), 1)
         has_settings = adapter_of(runtime.name) is not Adapter.SDPA_ONNX
         settings = (1 + len(choice.options)) * (1 + len(choice.pythons)) if has_settings else 1
         total += candidates * settings * len(choice.threads)
@@ -182,7 +194,7 @@ def _entries(
 ) -> Iterator[_Entry]:
     is_own = adapter_of(runtime.name) is Adapter.SDPA_ONNX  # supports neither settings nor other environments
     environments = [] if is_own else _environments(runtime, choice.pythons)  # fails early, before any conversion
-    if runtime.name == MODULE_RUNTIME:  # the same attention, whatever the file and its form
+    if runs_module(runtime.name):  # the same attention, whatever the file and its form
         path, model = next(iter(models.items()))
         candidates = [_supported(runtime, _Candidate(path=path, form="", model=model))]
     else:

@@ -3,32 +3,41 @@
 Judges the outputs of the timed arms. Writes and shows nothing.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from sdpa_onnx.core.records.records import TimingRecord
+from sdpa_onnx.core.attention.roofline import Ceilings
+from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome, TimingRecord
 from sdpa_onnx.errors import PlanError
-from sdpa_onnx.graph.model import OnnxModel, load_model
+from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.ceilings import measure_ceilings
-from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool
+from sdpa_onnx.measure.deadline import Deadline
+from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool, workers_until
 from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
 from sdpa_onnx.workflows.bench.arms import ArmChoice, ArmSet, find_baseline, make_contest
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.file_feeds import named_axes, sizes_of
+from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
 from sdpa_onnx.workflows.timing.comparison import bench, require_free_names
-from sdpa_onnx.workflows.verify.axis_links import require_axes
+from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
+from sdpa_onnx.workflows.timing.records import refused_record
+from sdpa_onnx.workflows.verify.verify_file import load_against
 
-__all__ = ["CEILING_SECONDS", "BenchResult", "BenchTask", "PreparedBench", "prepare", "time_all", "usual_sizes"]
+__all__ = ["CEILING_SECONDS", "BenchResult", "BenchTask", "PreparedBench", "prepare", "skipped_result", "time_all"]
 
-# Sizes of axes that the caller does not fix.
-_BATCH_SIZE, _SEQ_LEN = 1, 512
 # Time for each part of the ceilings, seconds.
-CEILING_SECONDS = 0.3
+CEILING_SECONDS = 0.2
+# Parts of the ceilings that a comparison measures.
+_CEILINGS = 4
+# Under a time limit: most of what is left that judging may take, before anything is timed; and a comparison is begun
+# only if at least this share of what the last one took is left.
+_JUDGING_SHARE, _LEAST_SHARE = 0.5, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +49,22 @@ class BenchTask:
         choice: The requested arms.
         check: Given inputs, seed; sizes and threads are set here.
         sizes: Sizes that the caller fixes, one comparison for each; other axes get default sizes.
-        at: Whether the key length equals the query length if only the query length is named.
         baseline: Arm, or a word of its name, that ratios refer to; None = torch, else the first.
         plan: How much one comparison measures.
         patience_seconds: Longest wait for one answer of a runtime.
+        against: Target of the PyTorch module that the files came from, which is timed and compared with too; "" = none.
+        loaded: Models that are in memory, with their module, by path; others are read.
     """
 
     paths: Sequence[Path]
     choice: ArmChoice
     check: CheckOptions
     sizes: Sequence[Mapping[str, int]] = ({},)
-    at: bool = False
     baseline: str | None = None
     plan: TimingPlan = field(default_factory=TimingPlan)
     patience_seconds: float = PATIENCE_SECONDS
+    against: str = ""
+    loaded: Mapping[Path, OnnxModel] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +117,16 @@ def prepare(task: BenchTask, *, on_step: Callable[[str], None] = lambda _: None)
     """
     if len({path.resolve() for path in task.paths}) < len(task.paths):
         raise PlanError("The same file is given twice.")
-    models = {path: named_axes(load_model(path)) for path in task.paths}
+    models = {
+        path: named_axes(task.loaded[path] if path in task.loaded else load_against(path, task.against or None))
+        for path in task.paths
+    }
     _check_comparable(models)
     first = next(iter(models.values()))
     checks = tuple(_check(first, task, sizes) for sizes in task.sizes)
     _require_different(checks)
-    contest = make_contest(models, task.choice, on_step=on_step)
+    choice = replace(task.choice, against_module=bool(task.against))
+    contest = make_contest(models, choice, on_step=on_step)
     require_free_names([arm.name for arm in contest.arms])
     return PreparedBench(
         task=task,
@@ -138,9 +153,27 @@ def time_all(
     Returns:
         Each comparison as it finishes; an arm that fails is a record with its reason.
     """
-    with WorkerPool(fresh=True, patience_seconds=prepared.task.patience_seconds) as pool:
+    deadline, last = prepared.task.plan.deadline, 0.0
+    start = workers_until(deadline)
+    with WorkerPool(fresh=True, patience_seconds=prepared.task.patience_seconds, start=start) as pool:
         for check in prepared.checks:
+            if not deadline.allows(_LEAST_SHARE * last) or deadline.is_past:
+                yield skipped_result(prepared, check)
+                continue
+            left = deadline.seconds_left
             yield _time_one(prepared, check, pool, on_step, on_note)
+            last = 0.0 if math.isinf(left) else left - deadline.seconds_left
+
+
+def skipped_result(prepared: PreparedBench, check: CheckOptions) -> BenchResult:
+    """A comparison that the time limit did not reach: every arm is skipped, and nothing was judged."""
+    records = tuple(_beyond_budget(prepared, arm, check) for arm in prepared.contest.arms)
+    return BenchResult(sizes=check.sizes, records=records, numbers=ArmAgreement(), samples={})
+
+
+def _beyond_budget(prepared: PreparedBench, arm: Arm, check: CheckOptions) -> TimingRecord:
+    outcome = Outcome.SKIPPED
+    return refused_record(arm, check, outcome, BUDGET_REASON, target=prepared.target, baseline=prepared.baseline)
 
 
 def _time_one(
@@ -152,30 +185,61 @@ def _time_one(
 ) -> BenchResult:
     arms, task = prepared.contest.arms, prepared.task
     on_step("checking the numbers")
-    numbers = judge_numbers(arms, check, target=prepared.target, patience_seconds=task.patience_seconds)
-    comparison = bench(
-        arms,
-        check,
-        target=prepared.target,
-        baseline=prepared.baseline,
-        plan=task.plan,
-        ceilings=measure_ceilings(threads=check.threads, seconds=CEILING_SECONDS),
-        pool=pool,
-        on_progress=on_step,
-        on_note=on_note,
-        times_survivor=False,
-    )
-    case = comparison.records[prepared.baseline].case
-    records = tuple(
-        _with_warnings(record, case, (*prepared.contest.warnings.get(name, ()), *numbers.warnings.get(name, ())))
-        for name, record in comparison.records.items()
-    )
-    return BenchResult(sizes=check.sizes, records=records, numbers=numbers, samples=comparison.samples)
+    with JobFolder() as folder:
+        judging = task.plan.deadline.share(_JUDGING_SHARE)
+        numbers = judge_numbers(
+            arms,
+            check,
+            target=prepared.target,
+            patience_seconds=task.patience_seconds,
+            start=workers_until(judging),
+            folder=folder,
+            deadline=judging,
+        )
+        # What had no answer in its share of the time would take that of the other arms too.
+        timed = [arm for arm in arms if arm.name not in numbers.late]
+        found: Mapping[str, TimingRecord] = {}
+        samples: Mapping[str, ArmSamples] = {}
+        if timed:
+            comparison = bench(
+                timed,
+                check,
+                target=prepared.target,
+                baseline=prepared.baseline if prepared.baseline not in numbers.late else timed[0].name,
+                plan=task.plan,
+                ceilings=_ceilings(check.threads, task.plan.deadline),
+                pool=pool,
+                folder=folder,
+                on_progress=on_step,
+                on_note=on_note,
+                times_survivor=False,
+            )
+            found, samples = comparison.records, comparison.samples
+    records = {arm.name: found.get(arm.name) or _beyond_budget(prepared, arm, check) for arm in arms}
+    case = records[prepared.baseline].case
+    complete = tuple(_completed(record, case, prepared, numbers) for record in records.values())
+    return BenchResult(sizes=check.sizes, records=complete, numbers=numbers, samples=samples)
 
 
-def _with_warnings(record: TimingRecord, case: str, warnings: Sequence[str]) -> TimingRecord:
-    """The record with its case and the warnings about its model."""
-    return msgspec.structs.replace(record, case=case, group=case, warnings=(*record.warnings, *warnings))
+def _ceilings(threads: int, deadline: Deadline) -> Ceilings | None:
+    """The ceilings of this machine; None where the time limit leaves no time for them."""
+    if not deadline.allows(_CEILINGS * CEILING_SECONDS / _JUDGING_SHARE):
+        return None
+    return measure_ceilings(threads=threads, seconds=CEILING_SECONDS, memory=False)
+
+
+def _completed(record: TimingRecord, case: str, prepared: PreparedBench, numbers: ArmAgreement) -> TimingRecord:
+    """The record with its case, the warnings about its model, and the time that compiling took."""
+    warnings = (*prepared.contest.warnings.get(record.arm, ()), *numbers.warnings.get(record.arm, ()))
+    # The judge compiles first; what it compiled is there when the timing starts.
+    compiled = numbers.first_seconds.get(record.arm) if record.compile_seconds is not None else None
+    return msgspec.structs.replace(
+        record,
+        case=case,
+        group=case,
+        warnings=(*record.warnings, *warnings),
+        compile_seconds=record.compile_seconds if compiled is None else compiled,
+    )
 
 
 def _require_different(checks: Sequence[CheckOptions]) -> None:
@@ -189,19 +253,7 @@ def _check(model: OnnxModel, task: BenchTask, given: Mapping[str, int]) -> Check
     threads = task.choice.threads[0]
     if task.check.inputs is not None:
         return replace(task.check, sizes=sizes_of(model, task.check.inputs), spreads=(1.0,), threads=threads)
-    if task.at and "q_seq_len" in given:
-        given = {"kv_seq_len": given["q_seq_len"], **given} if "kv_seq_len" in model.facts.axes else given
-    return replace(task.check, sizes=usual_sizes(model, given), spreads=(1.0,), threads=threads)
-
-
-def usual_sizes(model: OnnxModel, given: Mapping[str, int]) -> dict[str, int]:
-    """Sizes of every axis: the given ones, else batch 1 and length 512.
-
-    Raises:
-        PlanError: If a size names no axis.
-    """
-    require_axes(model.facts, [given])
-    return {axis: given.get(axis, _BATCH_SIZE if axis.startswith("batch") else _SEQ_LEN) for axis in model.facts.axes}
+    return replace(task.check, sizes=timed_sizes(model, given), spreads=(1.0,), threads=threads)
 
 
 def _check_comparable(models: Mapping[Path, OnnxModel]) -> None:

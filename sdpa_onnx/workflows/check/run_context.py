@@ -13,6 +13,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Sizes, Subj
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import RanReport
+from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import bare_case
 
@@ -23,6 +24,7 @@ __all__ = [
     "end_sizes",
     "failed_record",
     "named_case",
+    "runs_module",
     "site_sizes",
     "unsupported_record",
     "with_figures",
@@ -31,6 +33,12 @@ __all__ = [
 
 # This runtime runs the module that a graph came from: it has no form and no opset.
 MODULE_RUNTIME = "torch"
+
+
+def runs_module(runtime: str) -> bool:
+    """Whether a runtime runs the PyTorch module of a model and not its graph."""
+    return runtime in (MODULE_RUNTIME, TORCH_COMPILE)
+
 
 _NO_NUMBER = "Nothing could be judged: the oracle itself has no finite number here."
 _EMPTY = "Nothing could be judged: the output has no elements."
@@ -87,8 +95,8 @@ class RunContext:
             case=case.name,
             spec=case.spec,
             past_seq_len=case.past_seq_len,
-            form="" if self.runtime == MODULE_RUNTIME else self.model.facts.form.value,
-            opset=None if self.runtime == MODULE_RUNTIME else self.model.opset,
+            form="" if runs_module(self.runtime) else self.model.facts.form.value,
+            opset=None if runs_module(self.runtime) else self.model.opset,
             runtime=self.runtime,
             outcome=outcome,
             reason=agreement.diagnosis if disagrees else reason,

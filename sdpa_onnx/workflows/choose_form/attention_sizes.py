@@ -3,18 +3,18 @@
 Reads them from the arrays of one run. Does not choose forms.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.file_feeds import named_axes
 from sdpa_onnx.workflows.check.lifted_model import lift
+from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
 
 __all__ = ["attention_sizes", "sizes_by_name"]
 
@@ -27,44 +27,19 @@ def sizes_by_name(
     Args:
         model: The model.
         runtime: The runtime that runs it.
-        size_sets: Sizes of the model's axes. Defaults of axes without a size: batch axes 1, kv_seq_len equal to
-            q_seq_len, past_seq_len 0.
+        size_sets: Sizes of the model's axes; those of other axes are as in every timing, see `timed_sizes`.
         seed: Seed of the inputs.
 
     Raises:
-        PlanError: If the model has no such axis, or another axis has no size.
+        PlanError: If the model has no such axis.
         SessionError: If the runtime refuses the model or fails.
     """
     lifted = lift(model)
     sites = tuple(attention.site for attention in lifted.read)
     named = named_axes(model)
-    axes, batches = named.facts.axes, named.facts.batch_axes
-    complete = [_completed(axes, batches, one) for one in size_sets]
+    complete = [timed_sizes(named, one) for one in size_sets]
     sets = [attention_sizes(lifted.model, sites, runtime, one, seed=seed) for one in complete]
     return {site.name: tuple(one[site.name] for one in sets) for site in sites}
-
-
-def _completed(axes: Sequence[str], batches: Collection[str], given: Mapping[str, int]) -> dict[str, int]:
-    option = ",".join(f"{axis}={size}" for axis, size in given.items())
-    unknown = [axis for axis in given if axis not in axes]
-    if unknown:
-        raise PlanError(
-            f"--at {option}: there is no axis '{unknown[0]}'; the axes are {', '.join(axes) or 'all fixed'}."
-        )
-    lengths = {"kv_seq_len": given.get("q_seq_len"), "past_seq_len": 0}
-    defaults = {axis: 1 if axis in batches or axis.startswith("batch") else lengths.get(axis) for axis in axes}
-    sizes = {**defaults, **given}
-    if missing := [axis for axis, size in sizes.items() if size is None]:
-        # The example uses the largest given size: two lengths of one model are usually equal.
-        more = ",".join(f"{axis}={max(given.values())}" for axis in missing)
-        raise PlanError(
-            f"--at {option} does not set the size of {_listed(missing)}.", hint=f"Example: --at {option},{more}."
-        )
-    return {axis: size for axis, size in sizes.items() if size is not None}
-
-
-def _listed(axes: Sequence[str]) -> str:
-    return " and ".join(f"axis '{axis}'" for axis in axes)
 
 
 def attention_sizes(

@@ -116,7 +116,7 @@ def _first_calls(arms: Mapping[str, Arm], check: CheckOptions, pool: WorkerPool)
 
 def _best_call(job: ArmJob, pool: WorkerPool) -> float | str:
     try:
-        with pool.lend(job) as worker:
+        with pool.lend(job) as (worker, _):
             return float(worker.visit(_FIRST_CALLS).wall_ns.min()) * 1e-9
     except WorkerFailedError as error:
         return str(error)

@@ -15,13 +15,13 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS
 from sdpa_onnx.runtimes.base import RanReport, Runtime
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers, step_of
-from sdpa_onnx.workflows.bench.bench_files import usual_sizes
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import InputStep
 from sdpa_onnx.workflows.check.file_feeds import sizes_of
 from sdpa_onnx.workflows.check.lifted_model import lift
 from sdpa_onnx.workflows.check.long_sizes import known_lengths, longest_of, untested
 from sdpa_onnx.workflows.check.output_check import OutputRun, judge_output, relative_yardstick, source_agreement
+from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
 from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes
 from sdpa_onnx.workflows.compare.sides import (
     BASE,
@@ -94,7 +94,7 @@ def _step(base: OnnxModel, check: CheckOptions) -> InputStep:
     """The inputs of both, drawn for BASE."""
     if check.inputs is not None:
         return step_of(base, replace(check, sizes=sizes_of(base, check.inputs), spreads=(1.0,)))
-    return step_of(base, replace(check, sizes=usual_sizes(base, check.sizes), spreads=(1.0,)))
+    return step_of(base, replace(check, sizes=timed_sizes(base, check.sizes), spreads=(1.0,)))
 
 
 def _named(record: AgreementRecord, arm_target: str, target: str) -> AgreementRecord:

@@ -15,6 +15,7 @@ from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, Subject, Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.lifted_model import lift, with_lifted_sites
@@ -22,6 +23,7 @@ from sdpa_onnx.workflows.compare.environments import judge_environments
 from sdpa_onnx.workflows.compare.sides import (
     ComparedRecords,
     aligned,
+    beyond_budget,
     by_sizes,
     compared_at,
     is_bad,
@@ -48,6 +50,7 @@ def judge_both(
     target: str,
     pythons: tuple[Path | None, Path | None],
     patience_seconds: float | None,
+    deadline: Deadline | None = None,
 ) -> ComparedRecords:
     """Judge both models.
 
@@ -58,27 +61,37 @@ def judge_both(
         target: Name for the records.
         pythons: Interpreters; in another environment both are judged at the requested sizes alone.
         patience_seconds: Longest wait for one answer.
+        deadline: When judging ends: what only one of the two has then is left out, and a note says so.
 
     Raises:
         PlanError: If a size names no axis, or sizes that must be equal are not.
     """
+    limit = deadline or Deadline()
     if pythons != (None, None):
         return judge_environments(models, runtime, checks, target, pythons, patience_seconds)
     sides: list[list[Record]] = []
     notes: list[GateRecord] = []
     for model in models:
         try:
-            sides.append(list(_judged_alone(model, runtime, checks, target, patience_seconds)))
+            sides.append(list(_judged_alone(model, runtime, checks, target, patience_seconds, limit)))
         except ModelError as error:  # no attention can be judged by itself; the outputs still can
             sides.append([])
             notes.append(not_compared(Gate.AGREEMENT, runtime.name, target, str(error)))
-    outputs = _outputs(models, runtime, checks, target, patience_seconds)
+    is_cut = limit.is_past
+    outputs = (
+        ComparedRecords(notes=[beyond_budget(Gate.AGREEMENT, runtime.name, target)])
+        if is_cut
+        else _outputs(models, runtime, checks, target, patience_seconds)
+    )
     stated = _stated(models, runtime.name, target)
     named = [by_sizes([*side, *more]) for side, more in zip(sides, stated, strict=True)]
     sides = [refused_alike(named[0], named[1]), refused_alike(named[1], named[0])]
+    pair = aligned(sides[0], sides[1]), list(map(_without_nodes, sides[1]))
+    if is_cut:
+        pair = _in_both(pair[0], pair[1]), [*_in_both(pair[1], pair[0])]
     return ComparedRecords(
-        base=[*aligned(sides[0], sides[1]), *outputs.base],
-        head=[*map(_without_nodes, sides[1]), *outputs.head],
+        base=[*pair[0], *outputs.base],
+        head=[*pair[1], *outputs.head],
         notes=[*notes[:1], *outputs.notes],
     )
 
@@ -89,6 +102,7 @@ def _judged_alone(
     checks: Sequence[CheckOptions],
     target: str,
     patience_seconds: float | None,
+    limit: Deadline,
 ) -> Iterator[Record]:
     """Every attention of one model against the oracle at every requested size set; the axes are proved once."""
     for number, check in enumerate(checks):
@@ -99,6 +113,19 @@ def _judged_alone(
                 and getattr(record, "subject", "") is not Subject.READING
             ):
                 yield record
+            if limit.is_past:
+                return
+
+
+def _in_both(records: Sequence[Record], others: Sequence[Record]) -> list[Record]:
+    """The records with a counterpart on the other side, and those that are bad: they count by themselves."""
+    known = {_named(record) for record in others}
+    return [record for record in records if _named(record) in known or is_bad(record)]
+
+
+def _named(record: Record) -> tuple[object, ...]:
+    names = ("case", "subject", "site", "inputs")
+    return type(record), *(getattr(record, name, None) for name in names)
 
 
 def _stated(models: tuple[OnnxModel, OnnxModel], runtime: str, target: str) -> tuple[list[Record], list[Record]]:

@@ -12,21 +12,23 @@ from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gate_row import with_outcome
 from sdpa_onnx.core.compare.gates import compare_paired
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord
-from sdpa_onnx.core.records.records import Record, TimingRecord
+from sdpa_onnx.core.records.records import Record, TimingRecord, is_beyond_budget
 from sdpa_onnx.graph.model import ModelSource, OnnxModel, load_model
 from sdpa_onnx.measure.ceilings import measure_ceilings
-from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool
+from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool, workers_until
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
-from sdpa_onnx.workflows.bench.bench_files import CEILING_SECONDS, usual_sizes
+from sdpa_onnx.workflows.bench.bench_files import CEILING_SECONDS
 from sdpa_onnx.workflows.bench.environments import require_environments
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
 from sdpa_onnx.workflows.compare.judge import judge_both
 from sdpa_onnx.workflows.compare.sides import (
     BASE,
     HEAD,
     ComparedRecords,
     aligned_timing,
+    beyond_budget,
     graph_facts,
     not_compared,
     require_comparable,
@@ -34,6 +36,9 @@ from sdpa_onnx.workflows.compare.sides import (
 from sdpa_onnx.workflows.timing.comparison import Arm, bench
 
 __all__ = ["CompareOptions", "compare_models"]
+
+# Under a time limit, of what is left.
+_JUDGING_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,24 +107,43 @@ def compare_models(base: ModelSource, head: ModelSource, options: CompareOptions
     paths = models[0].path or Path(BASE), models[1].path or Path(HEAD)
     require_comparable(paths, models, options.pythons)
     require_environments(options.runtimes, dict(zip(("--base-python", "--head-python"), options.pythons, strict=True)))
-    found = _Found()
+    found, target = _Found(), paths[1].name
     for name in options.runtimes:
-        runtime = get_runtime(name)
-        if Gate.AGREEMENT not in options.limits.skipped:
-            options.at(f"judging on {name}")
-            found.add(
-                judge_both(
-                    models,
-                    runtime,
-                    options.checks,
-                    target=paths[1].name,
-                    pythons=options.pythons,
-                    patience_seconds=options.patience_seconds,
-                )
-            )
-        _inspect_and_time(models, runtime, paths[1].name, options, found)
+        runtime, deadline = get_runtime(name), options.plan.deadline
+        try:
+            _judge(models, runtime, target, options, found)
+            _inspect_and_time(models, runtime, target, options, found)
+        except KeyboardInterrupt:
+            if not deadline.is_past:  # else by the time limit of the command
+                raise
+            reached = {note.gate for note in found.notes if note.runtime == name}
+            missing = [gate for gate in Gate if gate not in reached | options.limits.skipped]
+            found.notes += [beyond_budget(gate, name, target) for gate in missing]
     notes = [with_outcome(note, options.limits) for note in found.notes]
     return [*compare_paired(found.base, found.head, found.timed, options.limits), *notes]
+
+
+def _judge(
+    models: tuple[OnnxModel, OnnxModel], runtime: Runtime, target: str, options: CompareOptions, found: _Found
+) -> None:
+    """Judge both, in at most half of the time that is left: the other half is for timing."""
+    if Gate.AGREEMENT in options.limits.skipped:
+        return
+    if options.plan.deadline.is_past:
+        found.notes.append(beyond_budget(Gate.AGREEMENT, runtime.name, target))
+        return
+    options.at(f"judging on {runtime.name}")
+    found.add(
+        judge_both(
+            models,
+            runtime,
+            options.checks,
+            target=target,
+            pythons=options.pythons,
+            patience_seconds=options.patience_seconds,
+            deadline=options.plan.deadline.share(_JUDGING_SHARE),
+        )
+    )
 
 
 def _inspect_and_time(
@@ -153,16 +177,29 @@ def _time(
     found: _Found,
 ) -> None:
     """One interleaved comparison of the two at one size set."""
-    check = replace(options.check, sizes=usual_sizes(models[1], {**options.check.sizes, **given}), spreads=(1.0,))
+    check = replace(options.check, sizes=timed_sizes(models[1], {**options.check.sizes, **given}), spreads=(1.0,))
     arms = [
         Arm(name=name, model=model, runtime=runtime, python=python, environment=str(python or ""))
         for name, model, python in zip((BASE, HEAD), models, options.pythons, strict=True)
     ]
+    if options.plan.deadline.is_past:
+        _note_beyond_budget(runtime, target, options, found)
+        return
     plan = replace(options.plan, margin=options.limits.margin)
     patience = PATIENCE_SECONDS if options.patience_seconds is None else options.patience_seconds
-    ceilings = measure_ceilings(threads=check.threads, seconds=CEILING_SECONDS)
-    with WorkerPool(fresh=True, patience_seconds=patience) as pool:
+    ceilings = measure_ceilings(threads=check.threads, seconds=CEILING_SECONDS, memory=False)
+    start = workers_until(plan.deadline)
+    with WorkerPool(fresh=True, patience_seconds=patience, start=start) as pool:
         timed = bench(arms, check, target=target, baseline=BASE, plan=plan, ceilings=ceilings, pool=pool).records
+    if any(map(is_beyond_budget, timed.values())):
+        _note_beyond_budget(runtime, target, options, found)
+        return
     found.base.append(aligned_timing(timed[BASE], timed[HEAD]))
     found.head.append(timed[HEAD])
     found.timed.append((timed[BASE], timed[HEAD]))
+
+
+def _note_beyond_budget(runtime: Runtime, target: str, options: CompareOptions, found: _Found) -> None:
+    """The gates that need a timing."""
+    gates = [gate for gate in (Gate.GRAPH, Gate.MEMORY, Gate.TIME) if gate not in options.limits.skipped]
+    found.notes += [beyond_budget(gate, runtime.name, target) for gate in gates]

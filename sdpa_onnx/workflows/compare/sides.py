@@ -10,7 +10,15 @@ from pathlib import Path
 import msgspec
 
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
-from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Record, Subject, TimingRecord
+from sdpa_onnx.core.records.records import (
+    BUDGET_REASON,
+    AgreementRecord,
+    ExportRecord,
+    Outcome,
+    Record,
+    Subject,
+    TimingRecord,
+)
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
@@ -24,6 +32,7 @@ __all__ = [
     "ComparedRecords",
     "aligned",
     "aligned_timing",
+    "beyond_budget",
     "by_sizes",
     "compared_at",
     "graph_facts",
@@ -86,6 +95,11 @@ def not_compared(gate: Gate, runtime: str, target: str, reason: str) -> GateReco
         runtime=runtime,
         evidence=reason,
     )
+
+
+def beyond_budget(gate: Gate, runtime: str, target: str) -> GateRecord:
+    """A row for a gate that the time limit of the command did not reach, or not for everything."""
+    return not_compared(gate, runtime, target, BUDGET_REASON)
 
 
 def compared_at(

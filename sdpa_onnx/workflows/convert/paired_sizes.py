@@ -14,7 +14,8 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.long_sizes import long_runs, sizes_in_words
 from sdpa_onnx.workflows.check.mask_inputs import mask_only_axes
-from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, require_axes, size_sets
+from sdpa_onnx.workflows.check.requested_sizes import require_axes
+from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, size_sets
 from sdpa_onnx.workflows.verify.baked_settings import likely_sizes
 
 __all__ = ["PairedSizes", "edge_sets", "has_branches", "long_sets"]

@@ -14,22 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.roofline import AttentionWork, Ceilings, is_memory_bound
-from sdpa_onnx.core.records.records import Outcome, TimingRecord, outcome_of_error
-from sdpa_onnx.errors import ModelError, PlanError
+from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome, TimingRecord, outcome_of_error
+from sdpa_onnx.errors import ModelError, NoAnswerError, PlanError
 from sdpa_onnx.measure.bandwidth import working_set_bandwidth
 from sdpa_onnx.measure.caches import cold_copies, last_level_bytes
 from sdpa_onnx.measure.launch import BaselineFailedError
 from sdpa_onnx.measure.machine_load import IDLE_TOLERANCE, idle_cores
 from sdpa_onnx.measure.pool import TimedWorker, WorkerPool
 from sdpa_onnx.measure.samples import CLONE, ArmSamples
-from sdpa_onnx.measure.schedule import LoneArmError, Schedule, ScheduleResult
+from sdpa_onnx.measure.schedule import BudgetSpentError, LoneArmError, Schedule, ScheduleResult
 from sdpa_onnx.measure.timing_notice import announced
-from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
+from sdpa_onnx.measure.timing_plan import Cache, TimingPlan, lone_plan
 from sdpa_onnx.measure.verdict_rule import quiet_blocks
 from sdpa_onnx.measure.what_ran import worker_report
 from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.base import RanReport, Unsupported
-from sdpa_onnx.runtimes.workers import WorkerFailedError
+from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
+from sdpa_onnx.runtimes.workers import WorkerFailedError, WorkerNotStartedError
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.timing.graph_work import model_work
@@ -74,6 +75,7 @@ def bench(  # noqa: PLR0913  # what a caller may choose
     plan: TimingPlan | None = None,
     ceilings: Ceilings | None = None,
     pool: WorkerPool | None = None,
+    folder: JobFolder | None = None,
     on_progress: Callable[[str], None] | None = None,
     on_note: Callable[[str], None] | None = None,
     times_survivor: bool = True,
@@ -92,6 +94,7 @@ def bench(  # noqa: PLR0913  # what a caller may choose
         plan: How much to measure; None = the default.
         ceilings: Measured in the same run, for the share of the roof, and to decide whether the caches must be cold.
         pool: Keeps workers over several comparisons; None = new ones for every launch.
+        folder: Where models and inputs are written; None = a new one.
         on_progress: Called with a description of each step.
         on_note: Called after the first launch with an estimate of the shortest total time.
         times_survivor: Whether the only arm that did not fail to load is timed; otherwise it is skipped.
@@ -113,7 +116,7 @@ def bench(  # noqa: PLR0913  # what a caller may choose
         on_note=on_note or (lambda _: None),
         times_survivor=times_survivor,
     )
-    return run.run(baseline, ceilings, pool)
+    return run.run(baseline, ceilings, pool, folder)
 
 
 def require_free_names(names: Sequence[str]) -> None:
@@ -149,17 +152,21 @@ class _ComparisonRun:
     def _threads(self, name: str) -> int:
         return self.arms[name].threads or self.check.threads
 
-    def run(self, baseline: str, ceilings: Ceilings | None, pool: WorkerPool | None) -> TimedComparison:
+    def run(
+        self, baseline: str, ceilings: Ceilings | None, pool: WorkerPool | None, kept: JobFolder | None
+    ) -> TimedComparison:
         self.refused |= _too_many_threads({name: self._threads(name) for name in self.arms})
         if len(self.refused) == len(self.arms):
             return self._refusals(baseline)
         with ExitStack() as stack:
             notice = stack.enter_context(announced())
-            folder = stack.enter_context(JobFolder())
+            folder = kept or stack.enter_context(JobFolder())
             workers = pool or stack.enter_context(WorkerPool())
             feeds = self._runnable_feeds()
             roof, copies = self._roof(ceilings, feeds)
             jobs = self._jobs(folder, feeds, copies)
+            if len(jobs) == 1:
+                self.plan = lone_plan(self.plan)
             found = self._measure(jobs, baseline, workers, notice.others)
             if found is None:
                 return self._refusals(baseline)
@@ -178,8 +185,10 @@ class _ComparisonRun:
             base = baseline if baseline in jobs else next(iter(jobs))
             try:
                 measured = self._schedule(jobs, base, workers, after_launch).measure()
+            except BudgetSpentError:
+                self.refused |= dict.fromkeys(jobs, (Outcome.SKIPPED, BUDGET_REASON))
             except BaselineFailedError as error:
-                self.refused[base] = outcome_of_error(error.__cause__ or error), str(error)
+                self.refused[base] = self._outcome(error.__cause__ or error)
             except LoneArmError as error:
                 self._fail(error.failures)
             else:
@@ -208,7 +217,13 @@ class _ComparisonRun:
         )
 
     def _fail(self, failures: Mapping[str, WorkerFailedError]) -> None:
-        self.refused |= {name: (outcome_of_error(error), str(error)) for name, error in failures.items()}
+        self.refused |= {name: self._outcome(error) for name, error in failures.items()}
+
+    def _outcome(self, error: BaseException) -> tuple[Outcome, str]:
+        """Outcome and reason of an arm that failed; one that was waited for until the deadline did not."""
+        if self.plan.deadline.is_past and isinstance(error, NoAnswerError | WorkerNotStartedError):
+            return Outcome.SKIPPED, BUDGET_REASON
+        return outcome_of_error(error), str(error)
 
     def _is_alone(self, jobs: Mapping[str, ArmJob]) -> bool:
         """Whether failures have left one arm that must not be timed alone; it is then refused."""
@@ -269,6 +284,8 @@ class _ComparisonRun:
     def _new_length(self, arm: Arm) -> Feeds | None:
         """Inputs at another length, or None if no length may change."""
         sizes = longer(self.check.sizes)
+        if arm.runtime.name == TORCH_COMPILE:  # it would compile again, for any length, and then run that everywhere
+            return None
         if self.check.inputs is not None or sizes == dict(self.check.sizes):
             return None
         try:

@@ -26,7 +26,7 @@ from sdpa_onnx.runtimes.array_files import write_arrays
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.worker.on_sdpa_onnx import IMPORTS_SUFFIX
 from sdpa_onnx.torch_export.target_text import TARGET_MODULE
-from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
+from sdpa_onnx.workflows.check.run_context import runs_module
 
 __all__ = ["Arm", "JobFolder", "longer"]
 
@@ -58,11 +58,11 @@ class Arm:
 
     @property
     def form(self) -> str:
-        return "" if self.runtime.name == MODULE_RUNTIME else self.model.facts.form.value
+        return "" if runs_module(self.runtime.name) else self.model.facts.form.value
 
     @property
     def opset(self) -> int:
-        return 0 if self.runtime.name == MODULE_RUNTIME else self.model.opset
+        return 0 if runs_module(self.runtime.name) else self.model.opset
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from sdpa_onnx.core.attention.roofline import AttentionWork, Ceilings, bound_by, roof_seconds
 from sdpa_onnx.core.records.records import Outcome, RatioVerdict, Sizes, TimingRecord
 from sdpa_onnx.core.timing.paired import RatioEstimate
-from sdpa_onnx.core.timing.statistics import median_over_launches
+from sdpa_onnx.core.timing.statistics import call_times, median_over_launches
 from sdpa_onnx.errors import CaseError, ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.launch import ArmLaunch
@@ -18,6 +18,7 @@ from sdpa_onnx.measure.schedule import ScheduleResult
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.measure.verdict_rule import Decision, ratio
 from sdpa_onnx.runtimes.base import RanReport
+from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.run_context import end_sizes, named_case
 from sdpa_onnx.workflows.timing.graph_work import model_work, site_case
@@ -143,12 +144,18 @@ def _with_times(record: TimingRecord, context: RecordContext, name: str) -> Timi
     median = median_over_launches(np.median(sample.per_visit(context.decision.clock), axis=1))
     profiled = [launch.kernels for launch in launches if launch.kernels.kernel_seconds >= 0]
     peak = _middle([launch.loaded.peak_bytes for launch in launches])
+    calls, is_single = call_times(sample.wall_seconds), context.device(name) == "cpu"
     return msgspec.structs.replace(
         record,
         median_seconds=median.estimate,
         median_low=median.low,
         median_high=median.high,
         wall_min_seconds=float(sample.wall_seconds.min()),
+        nodes=next((one.nodes for one in profiled if one.nodes), ()) if context.plan.nodes else (),
+        p50_seconds=calls.p50 if is_single else None,
+        p90_seconds=calls.p90 if is_single else None,
+        p99_seconds=calls.p99 if is_single else None,
+        calls_per_second=calls.per_second,
         clock=context.decision.clock,
         disturbed=sample.disturbed,
         calls=sample.wall_seconds.size,
@@ -159,6 +166,7 @@ def _with_times(record: TimingRecord, context: RecordContext, name: str) -> Timi
         faults=sample.faults,
         create_seconds=_middle([launch.loaded.create_seconds for launch in launches]),
         first_seconds=_middle([launch.loaded.first_seconds for launch in launches]),
+        compile_seconds=launches[0].loaded.first_seconds if record.runtime == TORCH_COMPILE else None,
         new_length_seconds=_middle([launch.loaded.new_length_seconds for launch in launches]),
         idle_seconds=_middle([launch.idle_seconds for launch in launches]),
         kernel_seconds=_middle([one.kernel_seconds for one in profiled]),

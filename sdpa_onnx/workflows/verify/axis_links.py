@@ -17,6 +17,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.model_facts import ModelFacts
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.feeds import draw_feeds, runs_at
+from sdpa_onnx.workflows.check.requested_sizes import with_key_length
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "first_that_runs",
     "follow",
     "require_allowed",
-    "require_axes",
     "running",
     "size_sets",
 ]
@@ -142,7 +142,7 @@ def follow(
 
 
 def complete_sizes(facts: ModelFacts, links: Mapping[str, str], given: Mapping[str, int]) -> dict[str, int]:
-    """Return the given sizes and a choice for the other axes.
+    """Return the given sizes and a choice for the other axes; of keys, see `requested_sizes.with_key_length`.
 
     Args:
         facts: Of the graph.
@@ -154,7 +154,8 @@ def complete_sizes(facts: ModelFacts, links: Mapping[str, str], given: Mapping[s
     """
     free = [axis for axis in facts.axes if axis not in links]
     chosen = size_sets(free, count=3, batches=facts.batch_axes, limits=facts.limits)[-1]
-    sizes = fit_sizes(facts.limits, follow(links, chosen, given), keep=given)
+    named = {**chosen, **with_key_length(facts, given)}
+    sizes = fit_sizes(facts.limits, follow(links, named, given), keep=given)
     require_allowed(facts.limits, sizes, given)
     unequal = next((axis for axis, head in links.items() if sizes[axis] != sizes[head]), None)
     if unequal is not None:
@@ -165,17 +166,6 @@ def complete_sizes(facts: ModelFacts, links: Mapping[str, str], given: Mapping[s
             hint="Give both the same size, or only one of them.",
         )
     return sizes
-
-
-def require_axes(facts: ModelFacts, requested: Sequence[Mapping[str, int]]) -> None:
-    """Refuse a requested size that names no axis.
-
-    Raises:
-        PlanError: If there is one.
-    """
-    unknown = [axis for sizes in requested for axis in sizes if axis not in facts.axes]
-    if unknown:
-        raise PlanError(f"The model has no axis '{unknown[0]}'.", hint=f"It has {', '.join(facts.axes) or 'none'}.")
 
 
 def require_allowed(limits: Sequence[AxisLimit], sizes: Mapping[str, int], given: Mapping[str, int]) -> None:

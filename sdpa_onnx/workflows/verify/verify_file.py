@@ -23,11 +23,12 @@ from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.integer_draws import unknown_integers
 from sdpa_onnx.workflows.check.legal_sizes import nearest_legal
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, require_attention, with_lifted_sites
+from sdpa_onnx.workflows.check.requested_sizes import require_axes
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, failed_record
 from sdpa_onnx.workflows.isolate.fenced_runtime import FencedRuntime
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError, own_process
 from sdpa_onnx.workflows.locate.record import Arrays, StepRecorder, locate
-from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, require_allowed, require_axes
+from sdpa_onnx.workflows.verify.axis_links import axis_links, complete_sizes, follow, require_allowed
 from sdpa_onnx.workflows.verify.dynamic_axes import prove_axes
 from sdpa_onnx.workflows.verify.found_limits import module_refusal
 from sdpa_onnx.workflows.verify.inspect_file import scale_doubts

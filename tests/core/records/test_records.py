@@ -34,6 +34,7 @@ from sdpa_onnx.core.records.records import (
     to_builtins,
 )
 from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.core.records.timing_records import NodeTime
 from sdpa_onnx.errors import RecordFormatError
 
 SIZES = Sizes(batch_size=2, q_seq_len=3, kv_seq_len=4, head_dim=5, q_num_heads=6)
@@ -199,6 +200,12 @@ FULL: dict[str, Record] = {
         first_seconds=0.12,
         new_length_seconds=0.13,
         idle_seconds=0.14,
+        compile_seconds=7.5,
+        p50_seconds=0.1,
+        p90_seconds=0.12,
+        p99_seconds=0.2,
+        calls_per_second=9.5,
+        nodes=(NodeTime(node="a", operator="Attention", seconds=0.06),),
         kernel_seconds=0.07,
         host_seconds=0.03,
         peak_memory_bytes=2**33,

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from sdpa_onnx.core.records.records import Outcome, TimingRecord
+from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome, TimingRecord
+from sdpa_onnx.core.records.timing_records import NodeTime
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.timing.bench_points import along_length
 from sdpa_onnx.report.timing.bench_table import BENCH_WIDTH, bench_lines, crossover_sentences, ratio_tables
@@ -19,22 +20,93 @@ def _printed(*results: BenchResult, refused: tuple[TimingRecord, ...] = (), widt
     return "\n".join(line.text for line in bench_lines(results, refused, width=width))
 
 
-def _row(text: str, arm: str) -> list[str]:
-    """The cells of an arm's line."""
-    line = next(line for line in text.splitlines() if line.startswith(arm))
+def _row(text: str, arm: str, *, table: str = "Time of a call") -> list[str]:
+    """The cells of an arm's line in a table."""
+    lines = text[text.index(table) :].splitlines()
+    line = next(line for line in lines if line.startswith(arm))
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
 def test_line_of_an_arm() -> None:
-    """Median, ratio with interval, verdict, first runs, memory, roof and bound, each with its unit."""
-    text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8)))
-    assert _row(text, "torch") == [
-        "torch", "1.00 ms", "baseline", "12.3 ms", "2.10 ms", "1.70 ms", "3.34 MiB", "42 %", "products",
+    """Median, ratio with interval, verdict, percentiles and rate; first runs, memory, roof and bound; with units."""
+    calls = {"p50_seconds": 0.0011, "p90_seconds": 0.0012, "p99_seconds": 0.0031, "calls_per_second": 870.0}
+    text = _printed(benched(timing(BASELINE, **calls), timing("ort-cpu", 0.8, **calls)))
+    percentiles = ["1.10 ms", "1.20 ms", "3.10 ms", "870"]
+    assert _row(text, "torch") == ["torch", "1.00 ms", "baseline", *percentiles]
+    assert _row(text, "ort-cpu") == ["ort-cpu", "800 µs", "0.80 [0.79, 0.81]", "faster", *percentiles]
+    assert _row(text, "ort-cpu", table="First runs, memory and roof") == [
+        "ort-cpu", "12.3 ms", "2.10 ms", "1.70 ms", "3.34 MiB", "42 %", "products",
     ]  # fmt: skip
-    assert _row(text, "ort-cpu") == [
-        "ort-cpu", "800 µs", "0.80 [0.79, 0.81]", "faster", "12.3 ms", "2.10 ms", "1.70 ms", "3.34 MiB", "42 %",
-        "products",
-    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict", "sentence"),
+    [
+        (0.8, None, "ort-cpu takes 0.80 x [0.79, 0.81] the time of torch: faster."),
+        (1.25, None, "ort-cpu takes 1.25 x [1.23, 1.27] the time of torch: slower."),
+        (1.0, RatioVerdict.EQUAL, "ort-cpu takes 1.00 x [0.99, 1.02] the time of torch: equal within 2 %."),
+    ],
+)
+def test_the_verdict_is_first(ratio: float, verdict: RatioVerdict | None, sentence: str) -> None:
+    """The first line is the answer, with the ratio and its interval."""
+    arm = timing("ort-cpu", ratio, **({} if verdict is None else {"verdict": verdict}))
+    assert _printed(benched(timing(BASELINE), arm)).splitlines()[0] == sentence
+
+
+def test_the_verdict_on_a_module() -> None:
+    """Against a module the file and the compiled module are compared with the module in eager mode."""
+    arms = [
+        timing(BASELINE),
+        timing("torch-compile", 0.9, runtime="torch-compile", compile_seconds=7.5),
+        timing("ort-cpu", 0.8),
+    ]
+    lines = [line.text for line in bench_lines([benched(*arms)], (), width=BENCH_WIDTH, against="m.py:Block")]
+    assert lines[:2] == [
+        "Your module with torch.compile takes 0.90 x [0.89, 0.91] the time of your module in eager mode: faster.",
+        "On ort-cpu the file takes 0.80 x [0.79, 0.81] the time of your module in eager mode: faster.",
+    ]
+    text = "\n".join(lines)
+    assert _row(text, "torch-compile", table="First runs, memory and roof")[:3] == ["torch-compile", "7.50 s", "-"]
+
+
+def test_one_arm_alone_is_compared_with_nothing() -> None:
+    """Its time, its rate and its share of the roof; no ratio, no verdict, no baseline."""
+    arm = timing("ort-cpu", 0.8, baseline="ort-cpu", verdict=None, calls_per_second=1234.0)
+    text = _printed(benched(arm))
+    assert text.splitlines()[0] == (
+        "ort-cpu takes 800 µs a call: 1,234 calls per second, 42 % of what this machine allows."
+    )
+    assert _row(text, "ort-cpu") == ["ort-cpu", "800 µs", "-", "-", "-", "1230"]
+    assert not any(word in text.lower() for word in ("ratio", "verdict", "baseline"))
+
+
+def test_what_the_time_limit_did_not_reach() -> None:
+    """Sizes that were skipped are named in the verdict; if nothing was timed, that is the verdict."""
+    skipped = benched(TimingRecord(arm="ort-cpu", outcome=Outcome.SKIPPED, reason=BUDGET_REASON), length=256)
+    text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8)), skipped)
+    assert text.splitlines()[1] == ("Skipped because of the time limit: batch_size=1, q_seq_len=256, kv_seq_len=256.")
+    assert _printed(skipped).splitlines()[0] == "Nothing was timed: the time limit was reached first."
+
+
+def test_a_ratio_that_is_no_quotient_is_explained() -> None:
+    """Medians whose quotient lies outside the interval of the ratio get a note; others do not."""
+    odd = timing("ort-cpu", 0.96, median_seconds=1.16e-3)
+    assert "A ratio is not the quotient of two medians: ort-cpu has 1.16 ms over 1.00 ms of torch, which is 1.16" in (
+        " ".join(_printed(benched(timing(BASELINE), odd)).split())
+    )
+    assert "quotient" not in _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8)))
+
+
+def test_time_of_nodes() -> None:
+    """Each node with its share of the call, and what is left of it."""
+    nodes = (
+        NodeTime(node="attention", operator="Attention", seconds=6e-4),
+        NodeTime(node="add", operator="Add", seconds=1e-4),
+    )
+    arm = timing("ort-cpu", 0.8, nodes=nodes, kernel_seconds=7.5e-4, host_seconds=5e-5)
+    text = _printed(benched(timing(BASELINE), arm))
+    assert _row(text, "attention", table="Time by node: ort-cpu") == ["attention", "Attention", "600 µs", "75 %"]
+    assert _row(text, "all else", table="Time by node: ort-cpu") == ["all else", "100 µs", "13 %"]
 
 
 def test_lines_fit() -> None:
@@ -63,14 +135,17 @@ def test_words(verdict: RatioVerdict, word: str) -> None:
 def test_noisy_table_leads() -> None:
     """The warning that ratios are not reliable is printed before the first number."""
     text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8, verdict=RatioVerdict.NOISY)))
-    assert text.startswith("- NOISY in 1 of 1 comparison")
+    assert text.startswith("No verdict: the machine is too noisy")
+    assert text.splitlines()[1].startswith("- NOISY in 1 of 1 comparison")
 
 
 def test_what_was_not_measured() -> None:
     """A dash, never a zero or a minus one."""
     unknown = dict.fromkeys(("first_seconds", "new_length_seconds", "idle_seconds", "peak_memory_bytes"))
     arm = timing("ort-cpu", 0.8, roof_share=None, bound_by="", **unknown)
-    assert _row(_printed(benched(timing(BASELINE), arm), width=_WIDE), "ort-cpu")[4:] == ["-"] * 6
+    text = _printed(benched(timing(BASELINE), arm), width=_WIDE)
+    assert _row(text, "ort-cpu")[4:] == ["-"] * 4
+    assert _row(text, "ort-cpu", table="First runs, memory and roof")[1:] == ["-"] * 6
 
 
 def test_wrong_numbers_stand_in_the_table() -> None:
@@ -107,7 +182,7 @@ def test_arms_without_a_time() -> None:
 
 def test_nothing_has_a_time() -> None:
     """Without a time there is no table and no legend of one, only the reasons."""
-    assert _printed(benched(failed(BASELINE, "It crashed."))) == "- torch: failed. It crashed."
+    assert _printed(benched(failed(BASELINE, "It crashed."))) == "Nothing was timed.\n- torch: failed. It crashed."
 
 
 def test_calibrated_figure_is_told() -> None:

@@ -15,7 +15,7 @@ import pytest
 from sdpa_onnx.runtimes import worker
 from sdpa_onnx.runtimes.worker import memory
 from sdpa_onnx.runtimes.worker.arrays import read_bits, write_bits
-from sdpa_onnx.runtimes.worker.profile import kernel_times
+from sdpa_onnx.runtimes.worker.profile import UNKNOWN, read_profile
 from sdpa_onnx.runtimes.worker.visit import Turns, visit
 
 _IN_OUR_ENVIRONMENT = {"on_sdpa_onnx", "sessions", "function", "own_errors"}
@@ -78,9 +78,30 @@ def test_kernel_time_of_a_profile(tmp_path: Path) -> None:
         _event("model_run", 3000, 100),
     ]
     path.write_text(json.dumps(events))
-    assert kernel_times(path, 3) == pytest.approx((60e-6, 100e-6), rel=1e-12)
+    found = read_profile(path, 3)
+    assert (found["kernels"], found["call"]) == pytest.approx((60e-6, 100e-6), rel=1e-12)
     path.write_text("[]")
-    assert kernel_times(path, 3) == (-1.0, -1.0)
+    assert read_profile(path, 3) == UNKNOWN
+
+
+def test_nodes_of_a_profile(tmp_path: Path) -> None:
+    """Each node has its median over the runs, the longest first; a branch counts to the node that it is in."""
+    path = tmp_path / "profile.json"
+    attention = {"args": {"op_name": "Attention"}}
+    events = [
+        _event("warm_kernel_time", 0, 900) | attention,
+        _event("model_run", 0, 1000),
+        _event("if_kernel_time", 1000, 10) | {"args": {"op_name": "If"}},
+        _event("branch_kernel_time", 1001, 5),
+        _event("a/b_kernel_time", 1020, 30) | attention,
+        _event("model_run", 1000, 100),
+        _event("if_kernel_time", 2000, 20) | {"args": {"op_name": "If"}},
+        _event("a/b_kernel_time", 2020, 50) | attention,
+        _event("model_run", 2000, 100),
+    ]
+    path.write_text(json.dumps(events))
+    found = [(one["node"], one["operator"], round(one["seconds"] * 1e6)) for one in read_profile(path, 2)["nodes"]]
+    assert found == [("a/b", "Attention", 40), ("if", "If", 15)]
 
 
 def test_memory_where_it_is_not_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.bench import bench_files
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
 from sdpa_onnx.workflows.bench.arms import ArmChoice
-from sdpa_onnx.workflows.bench.bench_files import BenchResult, BenchTask, prepare, time_all, usual_sizes
+from sdpa_onnx.workflows.bench.bench_files import BenchResult, BenchTask, prepare, time_all
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
 from sdpa_onnx.workflows.timing.comparison import CLONE, TimedComparison
 from sdpa_onnx.workflows.timing.job_folder import Arm
 
@@ -31,14 +32,14 @@ def _task(files: Sequence[Path], **more: object) -> BenchTask:
 
 def test_sizes_that_are_not_given_are_usual(files: list[Path]) -> None:
     """Given sizes are kept; batch 1 and length 512 are the defaults for the others."""
-    (check,) = prepare(_task(files[:1], sizes=({"q_seq_len": 4},))).checks
-    assert check.sizes == {"batch_size": 1, "q_seq_len": 4, "kv_seq_len": 512}
+    (check,) = prepare(_task(files[:1], sizes=({"kv_seq_len": 4},))).checks
+    assert check.sizes == {"batch_size": 1, "q_seq_len": 512, "kv_seq_len": 4}
     assert (check.spreads, check.threads) == ((1.0,), 1)
 
 
-def test_keys_follow_the_queries_of_at(files: list[Path]) -> None:
-    """With --at the key length equals the query length unless it is named too."""
-    checks = prepare(_task(files[:1], sizes=({"q_seq_len": 4}, {"q_seq_len": 1, "kv_seq_len": 9}), at=True)).checks
+def test_keys_follow_the_queries(files: list[Path]) -> None:
+    """The key length equals the query length unless it is named too."""
+    checks = prepare(_task(files[:1], sizes=({"q_seq_len": 4}, {"q_seq_len": 1, "kv_seq_len": 9}))).checks
     assert [(one.sizes["q_seq_len"], one.sizes["kv_seq_len"]) for one in checks] == [(4, 4), (1, 9)]
 
 
@@ -54,7 +55,7 @@ def test_comparisons_at_the_same_sizes(files: list[Path]) -> None:
     """Sizes that are equal only after the defaults are filled in are refused too."""
     same = ({"q_seq_len": 4}, {"q_seq_len": 4, "kv_seq_len": 4})
     with pytest.raises(PlanError) as caught:
-        prepare(_task(files[:1], sizes=same, at=True))
+        prepare(_task(files[:1], sizes=same))
     assert str(caught.value) == (
         "Two comparisons would be at the same sizes, batch_size=1, q_seq_len=4, kv_seq_len=4. Omit one --at."
     )
@@ -71,7 +72,7 @@ def test_file_that_is_called_like_the_clone(files: list[Path]) -> None:
 def test_axis_that_is_not_there(bare_model: OnnxModel) -> None:
     """The error for a wrong axis lists the right ones."""
     with pytest.raises(PlanError) as caught:
-        usual_sizes(bare_model, {"seq": 3})
+        timed_sizes(bare_model, {"seq": 3})
     assert str(caught.value) == "The model has no axis 'seq'. It has batch_size, q_seq_len, kv_seq_len."
 
 

@@ -1,10 +1,8 @@
 """Sizes of attentions inside a model are found from the sizes of the model's axes."""
 
 import onnx_ir as ir
-import pytest
 
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
-from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.choose_form.attention_sizes import attention_sizes, sizes_by_name
@@ -43,16 +41,13 @@ def test_a_cache_has_a_size_too() -> None:
     assert attention_sizes(whole, whole.sites, get_runtime("ort-cpu"), sizes) == {"attention": sizes}
 
 
-def test_a_missing_size_is_an_error() -> None:
-    """The batch size defaults to 1; a length without a default is an error with a working example."""
+def test_sizes_without_a_name_are_those_of_every_timing() -> None:
+    """The batch size defaults to 1, another length that is not named to 512, as in `bench`."""
     model, _ = bare_attention(FormProblem(spec=AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=4)))
     set_opset(model, 23)
     names = {"batch_size": "B", "q_seq_len": "S", "kv_seq_len": "T"}
     for value in model.graph.inputs:
         value.shape = ir.Shape([names.get(str(dim), dim) for dim in value.shape or ()])
     whole = OnnxModel(ir=model, sites=())
-    with pytest.raises(PlanError) as raised:
-        sizes_by_name(whole, get_runtime("ort-cpu"), [{"S": 5}])
-    assert str(raised.value) == "--at S=5 does not set the size of axis 'T'. Example: --at S=5,T=5."
-    (found,) = sizes_by_name(whole, get_runtime("ort-cpu"), [{"S": 5, "T": 7}]).values()
-    assert found == ({"batch_size": 1, "q_seq_len": 5, "kv_seq_len": 7},)
+    (found,) = sizes_by_name(whole, get_runtime("ort-cpu"), [{"S": 5}]).values()
+    assert found == ({"batch_size": 1, "q_seq_len": 5, "kv_seq_len": 512},)

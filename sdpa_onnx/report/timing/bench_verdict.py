@@ -1,0 +1,134 @@
+"""The first sentences of `bench`: what is wrong, which arm is faster, or what one arm alone takes."""
+
+from collections.abc import Iterator, Sequence
+
+from sdpa_onnx.core.records.record_base import known
+from sdpa_onnx.core.records.records import Outcome, TimingRecord, is_beyond_budget
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.report.text.labels import join_words
+from sdpa_onnx.report.text.number_text import count, duration, ratio_text, share
+from sdpa_onnx.report.timing.bench_points import ComparisonLine, SizedComparison, arm_names, sizes_words
+from sdpa_onnx.report.timing.comparisons import JudgedRatio, RecordedComparison
+from sdpa_onnx.report.timing.verdict_text import judged_in_words
+from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
+from sdpa_onnx.workflows.bench.bench_files import BenchResult
+
+__all__ = ["median_note", "verdict_sentences"]
+
+# Arms and sizes that are named one by one; with more the tables are shorter than the sentences.
+_MOST_ARMS, _MOST_NAMED_SIZES = 4, 3
+_MODULE_RUNTIME = "torch"
+
+
+def verdict_sentences(results: Sequence[BenchResult], along: ComparisonLine, *, against: str) -> Iterator[str]:
+    """The verdict, one sentence an arm; wrong numbers first, because the time of a wrong result is worth nothing.
+
+    Args:
+        results: Finished comparisons.
+        along: The same, those that have a time.
+        against: Target of the module that was timed too; "" = none.
+    """
+    if wrong := sorted({name for one in results for name in one.numbers.warnings}):
+        times = "its time does" if len(wrong) == 1 else "their times do"
+        yield f"The numbers of {join_words(wrong)} are not right, so {times} not count."
+    skipped = [one for one in results if all(is_beyond_budget(record) for record in one.records)]
+    if not along.sized:
+        yield "Nothing was timed: the time limit was reached first." if skipped else "Nothing was timed."
+        return
+    if len(along.sized) == 1:
+        yield from _at_one_size(along.sized[0], against)
+    else:
+        yield from _over_sizes(along)
+    if skipped:
+        where = "; ".join(sizes_words(one.sizes) for one in skipped[:_MOST_NAMED_SIZES])
+        more = f" and {len(skipped) - _MOST_NAMED_SIZES} more" if len(skipped) > _MOST_NAMED_SIZES else ""
+        yield f"Skipped because of the time limit: {where}{more}."
+
+
+def _at_one_size(one: SizedComparison, against: str) -> Iterator[str]:
+    comparison = one.comparison
+    if not comparison.contenders:
+        yield _alone(comparison.first)
+        return
+    if comparison.is_noisy:
+        yield "No verdict: the machine is too noisy, because a second process of the baseline took another time."
+        return
+    for arm in comparison.contenders[:_MOST_ARMS]:
+        yield _compared(comparison.judged(arm), _subject(arm, comparison, against), _baseline(comparison, against))
+    if len(comparison.contenders) > _MOST_ARMS:
+        yield f"{count(len(comparison.contenders) - _MOST_ARMS, 'more arm')}: see the table."
+
+
+def _alone(arm: TimingRecord) -> str:
+    is_shared = arm.clock == "cpu"  # the median leaves out what others took, and the rate does not
+    clock, load = (" of CPU time", " while other processes use the machine") if is_shared else ("", "")
+    rate = f": {arm.calls_per_second:,.0f} calls per second{load}" if arm.calls_per_second else ""
+    roof = f", {share(arm.roof_share)} of what this machine allows" if arm.roof_share else ""
+    return f"{arm.arm} takes {duration(arm.median_seconds)}{clock} a call{rate}{roof}."
+
+
+def _compared(judged: JudgedRatio, subject: str, baseline: str) -> str:
+    ratio = judged.ratio
+    text = ratio_text(ratio.value, ratio.low, ratio.high, times=" x")
+    return f"{subject} takes {text} the time of {baseline}: {judged_in_words(judged)}."
+
+
+def _subject(arm: TimingRecord, comparison: RecordedComparison, against: str) -> str:
+    if not against:
+        return arm.arm
+    if arm.runtime == TORCH_COMPILE:
+        return "Your module with torch.compile"
+    files = {other.arm for other in comparison.arms if other.runtime not in (_MODULE_RUNTIME, TORCH_COMPILE)}
+    return f"On {arm.runtime} the file" if len(files) == 1 else arm.arm
+
+
+def _baseline(comparison: RecordedComparison, against: str) -> str:
+    name = comparison.first.baseline
+    runtime = next((arm.runtime for arm in comparison.arms if arm.arm == name), "")
+    return "your module in eager mode" if against and runtime == _MODULE_RUNTIME else name
+
+
+def _over_sizes(along: ComparisonLine) -> Iterator[str]:
+    """For each arm in how many comparisons it is faster or slower than the baseline."""
+    names = [
+        name
+        for name in arm_names(along)
+        if any(name == arm.arm for one in along.sized for arm in one.comparison.contenders)
+    ]
+    if not names:
+        for one in along.sized[:_MOST_NAMED_SIZES]:
+            yield f"At {sizes_words(one.sizes)}: {_alone(one.comparison.first)}"
+    for name in names[:_MOST_ARMS]:
+        judged = [
+            one.comparison.judged(arm) for one in along.sized for arm in one.comparison.contenders if arm.arm == name
+        ]
+        baseline = along.sized[0].comparison.first.baseline
+        faster, slower = (
+            sum(one.verdict is verdict for one in judged) for verdict in (RatioVerdict.FASTER, RatioVerdict.SLOWER)
+        )
+        yield f"{name} is faster than {baseline} at {faster} and slower at {slower} of {len(judged)} sizes."
+
+
+def median_note(found: Sequence[RecordedComparison]) -> str:
+    """Why a ratio is not the quotient of two medians, with the arm where they differ most; "" where all agree.
+
+    They agree if the quotient lies in the interval of the ratio.
+    """
+    outside = []
+    for one in found:
+        base = next((arm for arm in one.arms if arm.arm == arm.baseline), None)
+        for arm in one.contenders:
+            if base is None or arm.baseline != base.arm or arm.outcome is not Outcome.OK:
+                continue
+            quotient = known(arm.median_seconds) / known(base.median_seconds)
+            if arm.ratio is not None and not known(arm.ratio_low) <= quotient <= known(arm.ratio_high):
+                outside.append((abs(quotient / arm.ratio - 1), arm, base, quotient))
+    if not outside:
+        return ""
+    _, arm, base, quotient = max(outside, key=lambda one: one[0])
+    return (
+        f"A ratio is not the quotient of two medians: {arm.arm} has {duration(arm.median_seconds)} over "
+        f"{duration(base.median_seconds)} of {base.arm}, which is {quotient:.2f}, and a ratio of "
+        f"{known(arm.ratio):.2f}. The ratio compares visits of the same moment, block by block, so a disturbance hits "
+        "both; a median takes each arm by itself. Trust the ratio."
+    )
