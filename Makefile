@@ -4,6 +4,7 @@
 #   make test        the default tests
 #   make test-slow   the slow ones
 #   make lint types imports   style, types, the one-way imports
+#   make docs        build the documentation into docs/_build
 #   make models      export every layer of the catalog into models/ again
 #   make bench       time exported graphs and compare their forms, about 90 s; BENCH=FILE keeps the figures there
 #   make clean       remove the environment and what tools left behind
@@ -30,7 +31,7 @@ STAMP := $(VENV)/.installed
 
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: report test test-slow lint types imports models bench clean
+.PHONY: report test test-slow lint types imports docs models bench clean
 
 report: $(STAMP)
 	@$(BIN)/sdpa-onnx run quick
@@ -55,6 +56,11 @@ types: $(STAMP)
 imports: $(STAMP)
 	@$(BIN)/lint-imports
 
+# A warning is an error; all of them are listed first.
+docs: $(STAMP)
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+	@echo "docs/_build/index.html"
+
 models: $(STAMP)
 	@$(BIN)/python -m sdpa_onnx.workflows.export.models_folder models
 
@@ -65,7 +71,7 @@ bench: $(STAMP)
 	@echo "$(BENCH)"
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find sdpa_onnx tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)

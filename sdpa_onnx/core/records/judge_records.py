@@ -28,7 +28,7 @@ class ConformanceRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind",
             upper-left, past, bottom-right, ...; "" if nothing is disputed.
         reading: The dated interpretation of the operator's text that this follows; "" if none is known.
         diagnosis: The evidence in one sentence, with the named fault if one matches.
-        max_abs_error: Largest |actual - oracle| over all outputs and cases of the feature;
+        max_abs_error: Largest `|actual - oracle|` over all outputs and cases of the feature;
             None if no verdict was reached, like the next three.
         max_bound_ratio: Largest error over its proven bound.
         cases: Number of cases run; wrong_cases: number of wrong cases.

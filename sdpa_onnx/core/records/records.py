@@ -71,13 +71,13 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         dtype: Element type.
         precision: The declared arithmetic.
         verdict: The verdict of the judge, or None if nothing was judged.
-        max_abs_error: Largest |actual - oracle|; None if nothing was judged, like all figures.
-        max_bound_ratio: Largest |actual - oracle| over its own proven bound; above 1 is a proof of a
+        max_abs_error: Largest `|actual - oracle|`; None if nothing was judged, like all figures.
+        max_bound_ratio: Largest `|actual - oracle|` over its own proven bound; above 1 is a proof of a
             fault. For an output of the model it is the error over its limit.
         not_finite: Elements that are NaN or infinite without cause; they have no ratio.
         kappa: Root mean square of error / sigma over the elements judged statistically; at most about 1
             if the declared arithmetic ran; None if none was.
-        max_z: Largest |error| / sigma among them; None if none was.
+        max_z: Largest `|error|` / sigma among them; None if none was.
         max_relative_error, max_ulp_error, cosine: Printed for comparison, never decide.
         diagnosis: The evidence, one sentence.
         inputs: Ladder step, probe or sizes of the inputs.

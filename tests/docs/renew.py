@@ -1,0 +1,45 @@
+"""Write what the commands of pages print today into the pages: `python -m tests.docs.renew README.md ...`.
+
+Read the difference before you commit it. An output with a line `...` is left as it is, and a command without output
+gets none; write `?` under a command to get its output.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.docs.pages import ROOT, blocks
+from tests.docs.session import Ran, Session
+
+
+def renewed(text: str, ran: Ran) -> str:
+    """The page with the output of one command replaced; unchanged if it shows none or a part."""
+    if not ran.shown.strip() or "..." in ran.shown.splitlines():
+        return text
+    old = f"$ {ran.command}\n{ran.shown}" if ran.from_console else ran.shown
+    new = f"$ {ran.command}\n{ran.output.rstrip()}" if ran.from_console else ran.output.rstrip()
+    return text.replace(old.rstrip("\n"), new, 1)
+
+
+def main(names: list[str]) -> int:
+    failed = 0
+    for name in names:
+        page = (ROOT / name).resolve()
+        with tempfile.TemporaryDirectory() as base:
+            folder = Path(base) / "page"
+            folder.mkdir()
+            found = Session(page, folder, store=Path(base) / "store").run()
+        text = page.read_text(encoding="utf-8")
+        for ran in found:
+            if ran.code != ran.expected_code:
+                failed += 1
+                sys.stderr.write(f"{ran.fault()}\n")
+            else:
+                text = renewed(text, ran)
+        page.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{name}: {len(blocks(page))} blocks, {len(found)} ran\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
