@@ -39,7 +39,8 @@ def test_every_page_is_built(built: Path) -> None:
     import sdpa_onnx.api
 
     reference = (built / "reference" / "python.html").read_text(encoding="utf-8")
-    assert [name for name in sdpa_onnx.api.__all__ if f'id="sdpa_onnx.api.{name}"' not in reference] == []
+    functions = [name for name in sdpa_onnx.api.__all__ if name.islower()]
+    assert [name for name in functions if f'id="sdpa_onnx.api.{name}"' not in reference] == []
 
 
 @pytest.mark.slow
