@@ -351,7 +351,7 @@ def _draw(results: "Sequence[BenchResult]", chart: Path) -> None:
 
 def _render(folder: Path) -> None:
     """Render the report of the run folder from the folder alone."""
-    from sdpa_onnx.report.run.render import render
+    from sdpa_onnx.report.page.render_run import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sdpa_onnx.cli.error_boundary import OK, with_exit_codes
+from sdpa_onnx.cli.open_page import Open, show_in_browser
 from sdpa_onnx.cli.options import Debug, Json
 
 __all__ = ["report"]
@@ -17,20 +18,24 @@ def report(
         Path, typer.Argument(metavar="RUN|FOLDER", help="A run folder, or a folder of runs.", show_default=False)
     ],
     *,
+    open_page: Open = False,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Render the report of a run again, or the history of a folder of runs, and print it."""
     from sdpa_onnx.sweep.history import is_history
 
-    return _history(run, as_json=json) if is_history(run) else _run(run, as_json=json)
+    page = _history(run, as_json=json) if is_history(run) else _run(run, as_json=json)
+    if open_page:
+        show_in_browser(page)
+    return OK
 
 
-def _run(run: Path, *, as_json: bool) -> int:
-    """Write summary.md and the charts of one run."""
+def _run(run: Path, *, as_json: bool) -> Path:
+    """Write index.html, summary.md and the charts of one run; return the page."""
     from sdpa_onnx.cli.expect import stored_known_findings
     from sdpa_onnx.cli.show import show_report
-    from sdpa_onnx.report.run.render import render
+    from sdpa_onnx.report.page.render_run import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(run)
@@ -38,11 +43,11 @@ def _run(run: Path, *, as_json: bool) -> int:
     known = expected.sort(records) if expected is not None else None
     written = render(records, header, run, known=known)
     show_report(records, header, written[0], as_json=as_json, known=known)
-    return OK
+    return written[0]
 
 
-def _history(folder: Path, *, as_json: bool) -> int:
-    """Write history.md, history.html and the charts of a folder of runs."""
+def _history(folder: Path, *, as_json: bool) -> Path:
+    """Write history.html, history.md and the charts of a folder of runs; return the page."""
     from sdpa_onnx.cli.show import show_history
     from sdpa_onnx.core.compare.history import history_of
     from sdpa_onnx.report.compare.history import render_history
@@ -52,4 +57,4 @@ def _history(folder: Path, *, as_json: bool) -> int:
     history = history_of(stored.runs, stored.skipped)
     written = render_history(history, folder)
     show_history(history, written[0], as_json=as_json)
-    return OK
+    return written[0]

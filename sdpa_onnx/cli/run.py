@@ -14,6 +14,7 @@ from sdpa_onnx.cli.expect import (
     store_known_findings,
     stored_known_findings,
 )
+from sdpa_onnx.cli.open_page import Open, show_in_browser
 from sdpa_onnx.cli.options import Debug, Expect, Json
 from sdpa_onnx.errors import PlanError
 
@@ -40,6 +41,7 @@ def run(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads, instead of the suite's.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed, instead of the suite's.")] = None,
     expect: Expect = None,
+    open_page: Open = False,
     json: Json = False,
     debug: Debug = False,
 ) -> int:
@@ -55,7 +57,12 @@ def run(
         if expect is not None:
             store_known_findings(expect, store.folder)
         interrupted = not _run_suite(plan, store)
-    return _report(store.folder, command, as_json=json, interrupted=interrupted)
+    code = _report(store.folder, command, as_json=json, interrupted=interrupted)
+    if open_page:
+        from sdpa_onnx.report.page.render_run import PAGE_FILE
+
+        show_in_browser(store.folder / PAGE_FILE)
+    return code
 
 
 def _command(suite: str, runtimes: list[str], threads: int | None, seed: int | None) -> list[str]:
@@ -128,7 +135,7 @@ def _run_suite(plan: "Suite", store: "Store") -> bool:
 
 def _report(folder: Path, command: list[str], *, as_json: bool, interrupted: bool) -> int:
     from sdpa_onnx.cli.show import show_report
-    from sdpa_onnx.report.run.render import render
+    from sdpa_onnx.report.page.render_run import render
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)

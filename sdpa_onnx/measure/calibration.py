@@ -14,7 +14,14 @@ from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.measure.environment import environment
 
-__all__ = ["calibration_file", "is_believable", "load_calibration", "machine_class", "store_calibration"]
+__all__ = [
+    "cache_folder",
+    "calibration_file",
+    "is_believable",
+    "load_calibration",
+    "machine_class",
+    "store_calibration",
+]
 
 # What two processes of one model may differ by, as a share: less is below what any machine was seen to do, more is no
 # machine to time on. Source: docs/decisions/0006-timing.md (0.57 % where it was measured).
@@ -36,10 +43,15 @@ def machine_class() -> str:
 
 def calibration_file() -> Path:
     """Where calibrations are kept, by class of machine."""
+    return cache_folder() / "calibration.json"
+
+
+def cache_folder() -> Path:
+    """Our folder in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # A relative path is to be ignored. Source: XDG Base Directory Specification.
     folder = Path(base) if Path(base).is_absolute() else _home() / ".cache"
-    return folder / "sdpa_onnx" / "calibration.json"
+    return folder / "sdpa_onnx"
 
 
 def _home() -> Path:

@@ -25,13 +25,13 @@ def render_history(history: History, folder: Path) -> list[Path]:
     """Write history.md, history.html and the charts into the folder of the runs.
 
     Returns:
-        The files written, the Markdown first.
+        The files written, the page first.
 
     Raises:
         FolderError, OSError: If the folder is full or cannot be written; no partial file is left.
     """
     drawn = {name: to_svg(chart) for name, chart in history_charts(history).items()}
-    texts = {"history.md": history_markdown(history, drawn), "history.html": history_page(history, drawn)}
+    texts = {"history.html": history_page(history, drawn), "history.md": history_markdown(history, drawn)}
     texts |= {f"{CHART_FOLDER}/{name}.svg": svg for name, svg in drawn.items()}
     written = []
     for name, text in texts.items():

@@ -4,16 +4,20 @@ The background is white. The palette is readable for colour-blind people, and ev
 from timing/chart_points.py; the charts of saturation are in saturation/charts.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.records.records import Record
 from sdpa_onnx.report.saturation.charts import saturation_charts
-from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, side_by_side
+from sdpa_onnx.report.text.chart_style import looks, side_by_side
 from sdpa_onnx.report.text.chart_titles import ChartKind, chart_title
 from sdpa_onnx.report.text.labels import CaseFactor
 from sdpa_onnx.report.text.ticks import ticks
 from sdpa_onnx.report.timing.chart_points import ChartPoint, ChartSeries, chart_series, series_names
+from sdpa_onnx.report.timing.ratio_chart import ratio_chart
+from sdpa_onnx.report.timing.ratio_points import ratio_picture
+from sdpa_onnx.report.timing.roof_chart import roof_chart
+from sdpa_onnx.report.timing.roof_points import roof_picture
 
 if TYPE_CHECKING:
     import altair as alt
@@ -27,10 +31,21 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 330, 260
 _AXIS_TITLES = {CaseFactor.LENGTH: "length (tokens)", CaseFactor.HEAD_DIM: "d_k (width of one head, elements)"}
 
 
-def charts(records: Sequence[Record]) -> dict[str, "alt.HConcatChart"]:
-    """Define every chart that has data, by file name without extension."""
+def charts(
+    records: Sequence[Record], ceilings: Mapping[str, float] | None = None
+) -> "dict[str, alt.HConcatChart | alt.ConcatChart]":
+    """Define every chart that has data, by file name without extension, in the order of a report.
+
+    Args:
+        ceilings: Ceilings measured in the same run, as in `RunHeader`; None = not known.
+    """
     names = series_names(records)
-    drawn = {str(series.name): _chart(series, names) for series in chart_series(records)}
+    drawn: dict[str, alt.HConcatChart | alt.ConcatChart] = {}
+    if ratios := ratio_picture(records):
+        drawn[str(ChartKind.RATIOS)] = ratio_chart(ratios, names)
+    drawn |= {str(series.name): _chart(series, names) for series in chart_series(records)}
+    if roof := roof_picture(records, ceilings or {}):
+        drawn[str(ChartKind.ROOF)] = roof_chart(roof, names)
     return drawn | saturation_charts(records)
 
 
@@ -53,9 +68,7 @@ def _relative_title(series: ChartSeries) -> str:
 def _panel(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[str], *, title: str) -> "alt.LayerChart":
     import altair as alt
 
-    shown = [name for name in names if name in {point.series for point in (*series.absolute, *series.relative)}]
-    colours = [PALETTE[names.index(name) % len(PALETTE)] for name in shown]
-    shapes = [SHAPES[names.index(name) % len(SHAPES)] for name in shown]
+    shown, colours, shapes = looks(names, (point.series for point in (*series.absolute, *series.relative)))
     legend = alt.Legend(title=None, orient="bottom", direction="horizontal", columns=4, symbolStrokeWidth=2)
     colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
     shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=shapes), legend=legend)
@@ -74,10 +87,12 @@ def _panel(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[st
 def _rows(series: ChartSeries, points: Sequence[ChartPoint], names: Sequence[str]) -> list[dict[str, str | float]]:
     """The data of a panel. Bars of ratios are shifted side by side, because overlapping bars look like one.
 
-    Times are not shifted: their lines are steep, and a shift would look like a difference.
+    So are errors, which are often equal. Times are not shifted: their lines are steep, and a shift would look like a
+    difference.
     """
+    is_error = series.name.kind is ChartKind.ERROR_OVER_HEAD_DIM
     has_bars = points is series.relative and any(point.low < point.high for point in points)
-    step = _SIDE_STEP if has_bars else 1.0
+    step = _SIDE_STEP if has_bars or is_error else 1.0
     shown = [name for name in names if name in {point.series for point in points}]
     middle = (len(shown) - 1) / 2
     return [
@@ -118,6 +133,6 @@ def _line_at_one(series: ChartSeries) -> "alt.LayerChart":
     data = alt.Chart(alt.InlineData(values=[{"one": 1.0, "text": text}]))
     rule = data.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color="#333333").encode(y="one:Q")
     label = data.mark_text(align="left", dx=5, fontSize=11, color="#333333").encode(
-        y="one:Q", x=alt.value(_PANEL_WIDTH), text="text:N"
+        y="one:Q", x=alt.value("width"), text="text:N"
     )
     return alt.LayerChart(layer=[rule, label])

@@ -12,20 +12,24 @@ __all__ = ["ChartKind", "ChartName", "chart_title", "how_to_read", "is_saturatio
 class ChartKind(StrEnum):
     """The quantity of a chart and the factor along its horizontal axis."""
 
+    RATIOS = "ratios"
     TIME_OVER_LENGTH = "time-over-length"
     TIME_OVER_HEAD_DIM = "time-over-d_k"
     ERROR_OVER_HEAD_DIM = "error-over-d_k"
     SATURATION_OVER_HEAD_DIM = "saturation-over-d_k"
     SATURATION_OVER_LENGTH = "saturation-over-length"
+    ROOF = "roof"
 
     @property
     def axis(self) -> CaseFactor:
-        """The factor along the horizontal axis."""
+        """The factor along the horizontal axis; of a chart over a size."""
         is_length = self in (ChartKind.TIME_OVER_LENGTH, ChartKind.SATURATION_OVER_LENGTH)
         return CaseFactor.LENGTH if is_length else CaseFactor.HEAD_DIM
 
 
 _TITLES = {
+    ChartKind.RATIOS: "Time of every arm over the baseline",
+    ChartKind.ROOF: "Share of the roof of this machine",
     ChartKind.TIME_OVER_LENGTH: "Time of a call over length",
     ChartKind.TIME_OVER_HEAD_DIM: "Time of a call over d_k",
     ChartKind.ERROR_OVER_HEAD_DIM: "Error over d_k",
@@ -47,6 +51,11 @@ _SATURATION_READING = (
     "have nearly all of it."
 )
 _READINGS = {
+    ChartKind.RATIOS: "Each dot is the time of one arm over that of the baseline in the same case: left of the line at "
+    "1 is faster. The bars are {bars}: if one crosses the line, nothing is claimed.",
+    ChartKind.ROOF: "The line is the highest rate that the measured matrix products and exponentials of this machine "
+    "allow: the wider a head, the fewer exponentials per product. Points below it lose time elsewhere. Pairs that a "
+    "mask excludes are not counted as work.",
     ChartKind.TIME_OVER_LENGTH: _TIME_READING,
     ChartKind.TIME_OVER_HEAD_DIM: _TIME_READING,
     ChartKind.ERROR_OVER_HEAD_DIM: "Left: the largest error over its own proven bound; a point above the line at 1 "
@@ -84,7 +93,9 @@ def how_to_read(name: str, *, ratio_confidence: str = "") -> str:
     """
     is_usual = ratio_confidence in ("", _USUAL_CONFIDENCE)
     bars = f"{_USUAL_CONFIDENCE} intervals"
-    if not is_usual:
+    if not is_usual and _kind(name) is ChartKind.RATIOS:
+        bars = f"{ratio_confidence} intervals"
+    elif not is_usual:
         bars = f"intervals, {_USUAL_CONFIDENCE} on the left and {ratio_confidence} on the right"
     return _READINGS[_kind(name)].replace("{bars}", bars)
 

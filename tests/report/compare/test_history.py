@@ -59,8 +59,8 @@ def test_files_are_written_beside_the_runs(history: History, tmp_path: Path) -> 
     """Markdown, page and a chart for the machine with several runs; each is sound and the page holds the chart."""
     written = render_history(history, tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in written] == [
-        "history.md",
         "history.html",
+        "history.md",
         "charts/history-1.svg",
     ]
     chart = (tmp_path / "charts" / "history-1.svg").read_text(encoding="utf-8")

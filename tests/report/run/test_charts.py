@@ -6,13 +6,15 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from sdpa_onnx.core.records.records import Outcome, Record
+from sdpa_onnx.core.records.records import Outcome, Record, TimingRecord
 from sdpa_onnx.report.run.charts import charts
 from sdpa_onnx.report.text.svg import to_svg
 from sdpa_onnx.report.text.ticks import ticks
 from sdpa_onnx.report.timing.chart_points import chart_series, series_names
+from sdpa_onnx.report.timing.ratio_points import ratio_picture
 from tests.report.synthetic import case_of, check, comparison, quick_records, sizes_of
 
+RATIOS = "ratios"
 NAMES = ["time-over-length-sdpa", "time-over-d_k-sdpa", "error-over-d_k-sdpa"]
 
 
@@ -22,9 +24,43 @@ def drawings() -> dict[str, str]:
     return {name: to_svg(chart) for name, chart in charts(quick_records()).items()}
 
 
-def test_quick_suite_has_three_charts(drawings: dict[str, str]) -> None:
-    """The factors that the suite varies, and no others."""
-    assert list(drawings) == NAMES
+def test_quick_suite_has_its_charts(drawings: dict[str, str]) -> None:
+    """All ratios first, then the factors that the suite varies, and no others."""
+    assert list(drawings) == [RATIOS, *NAMES]
+
+
+def test_every_ratio_is_drawn(drawings: dict[str, str]) -> None:
+    """Two arms other than the baseline in each case."""
+    cases = {record.case for record in quick_records() if isinstance(record, TimingRecord)}
+    root = ET.fromstring(drawings[RATIOS])  # noqa: S314 - our own text
+    marks = [node for node in root.iter() if node.get("aria-roledescription") == "point"]
+    assert len(marks) == 2 * len(cases)
+
+
+def test_causal_ratios_have_a_panel_of_their_own() -> None:
+    """Of a module too, whose timings have no spec but whose checks do."""
+    causal = case_of(head_dim=64, causal=True)
+    records: list[Record] = [
+        *comparison(seq_len=512),
+        *comparison(seq_len=512, causal=True),
+        *comparison("decoder-self", seq_len=512),
+        check(target="decoder-self", case=causal.case_id, spec=causal.spec),
+    ]
+    picture = ratio_picture(records)
+    assert picture is not None
+    assert [(panel.title, [case.label for case in panel.cases]) for panel in picture.panels] == [
+        ("not causal", ["sdpa, length 512"]),
+        ("causal", ["sdpa, length 512", "decoder-self, length 512"]),
+    ]
+
+
+def test_the_largest_effects_are_kept() -> None:
+    """A picture has room for 30 cases in a panel; the number of the others is stated."""
+    records: list[Record] = [record for length in range(32, 72) for record in comparison(seq_len=length)]
+    picture = ratio_picture(records)
+    assert picture is not None
+    (panel,) = picture.panels
+    assert (len(panel.cases), panel.left_out) == (30, 10)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +79,7 @@ def test_a_chart_stands_alone(name: str, drawings: dict[str, str]) -> None:
     text = " ".join(ET.fromstring(drawings[name]).itertext())  # noqa: S314 - our own text
     for words in ("ort-cpu attention 23", "ort-cpu decomposed 18", "torch", "batch 1", "8 heads, float32"):
         assert words in text
-    assert 'fill="white"' in drawings[name]
+    assert 'fill="#ffffff"' in drawings[name]
 
 
 def test_axes_have_units(drawings: dict[str, str]) -> None:
@@ -72,9 +108,9 @@ def test_an_interval_without_a_logarithm_is_not_drawn(ends: tuple[float, float])
 
 @pytest.mark.parametrize("lengths", [(), (32,), (32, 64)])
 def test_no_line_without_three_values(lengths: tuple[int, ...]) -> None:
-    """Two points make no chart."""
+    """Two points make no line; each ratio is a dot."""
     records: list[Record] = [record for length in lengths for record in comparison(seq_len=length)]
-    assert charts(records) == {}
+    assert list(charts(records)) == ([RATIOS] if lengths else [])
 
 
 def test_failed_timings_are_not_drawn() -> None:
@@ -92,7 +128,7 @@ def test_each_target_has_its_chart() -> None:
         for length in (32, 64, 128)
         for record in comparison(target, seq_len=length)
     ]
-    assert list(charts([*records])) == ["time-over-length-sdpa", "time-over-length-my-net-py-block"]
+    assert list(charts([*records])) == [RATIOS, "time-over-length-sdpa", "time-over-length-my-net-py-block"]
 
 
 def test_causal_is_another_line_than_full() -> None:

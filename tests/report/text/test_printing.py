@@ -10,8 +10,8 @@ from rich.console import Console
 
 from sdpa_onnx.core.records.records import Outcome, Record
 from sdpa_onnx.errors import FolderError
+from sdpa_onnx.report.page.render_run import render
 from sdpa_onnx.report.run.markdown import render_summary
-from sdpa_onnx.report.run.render import render
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.run.terminal import print_report
 from sdpa_onnx.report.text.layout import paragraph, table_lines
@@ -147,20 +147,20 @@ def test_markdown_tables_have_as_many_cells_in_every_line() -> None:
 
 
 def test_render_writes_what_it_refers_to(tmp_path: Path) -> None:
-    """Every chart in the summary is there, and nothing else is."""
-    written = render(quick_records(), header(), tmp_path)
-    text = written[0].read_text(encoding="utf-8")
-    assert written[0] == tmp_path / "summary.md"
-    assert {tmp_path / link for link in re.findall(r"\]\((.*?)\)", text)} == set(written[1:])
+    """The page, the summary and every chart in it are there, and nothing else is."""
+    page, summary, *drawn = written = render(quick_records(), header(), tmp_path)
+    text = summary.read_text(encoding="utf-8")
+    assert (page, summary) == (tmp_path / "index.html", tmp_path / "summary.md")
+    assert {tmp_path / link for link in re.findall(r"\]\((.*?)\)", text)} == set(drawn)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(written)
 
 
 def test_saturation_has_one_section(tmp_path: Path) -> None:
     """Its claims, charts and tables are in one section, and its charts are written."""
     written = render(saturation_records(), header(), tmp_path)
-    text = written[0].read_text(encoding="utf-8")
+    text = written[1].read_text(encoding="utf-8")
     (section,) = re.findall(r"^## What dividing by sqrt\(d_k\) does\n.*?(?=^## )", text, flags=re.MULTILINE | re.DOTALL)
-    assert [path.stem for path in written[1:]] == CHARTS["saturation"]
+    assert [path.stem for path in written[2:]] == CHARTS["saturation"]
     for words in (
         *CHARTS["saturation"],
         "### Saturation of the softmax",
@@ -180,22 +180,22 @@ def test_rendering_again_changes_no_byte(tmp_path: Path) -> None:
 
 def test_a_run_without_charts_refers_to_none(tmp_path: Path) -> None:
     """No data, no chart, no folder."""
-    assert render([check()], header(), tmp_path) == [tmp_path / "summary.md"]
+    assert render([check()], header(), tmp_path) == [tmp_path / "index.html", tmp_path / "summary.md"]
     assert not (tmp_path / "charts").exists()
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that fails raises, keeps the old summary and leaves no half file."""
-    (tmp_path / "summary.md").write_text("old")
+    """A write that fails raises, keeps the old page and leaves no half file."""
+    (tmp_path / "index.html").write_text("old")
 
     def full(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(FolderError, match=r"^Cannot write \S+summary\.md: No space left on device\.$"):
+    with pytest.raises(FolderError, match=r"^Cannot write \S+index\.html: No space left on device\.$"):
         render([check()], header(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["summary.md"]
-    assert (tmp_path / "summary.md").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+    assert (tmp_path / "index.html").read_text() == "old"
 
 
 def test_a_file_in_the_way_is_an_os_error(tmp_path: Path) -> None:

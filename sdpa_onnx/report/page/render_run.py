@@ -1,0 +1,56 @@
+"""The report of a run as files: summary.md, its charts and index.html, each written completely or not at all."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sdpa_onnx.core.records.records import Record
+from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.graph.files.whole_file import write_whole
+from sdpa_onnx.report.page.charts import page_chart
+from sdpa_onnx.report.page.html import page_html
+from sdpa_onnx.report.page.run_page import run_page
+from sdpa_onnx.report.run.charts import charts
+from sdpa_onnx.report.run.markdown import render_summary
+from sdpa_onnx.report.text.chart_titles import how_to_read
+from sdpa_onnx.report.text.labels import join_words
+from sdpa_onnx.report.text.svg import CHART_FOLDER, to_svg
+from sdpa_onnx.report.timing.comparisons import comparisons
+from sdpa_onnx.report.timing.verdict_text import confidences
+from sdpa_onnx.workflows.expected.known_findings import SortedFindings
+
+__all__ = ["PAGE_FILE", "render"]
+
+PAGE_FILE = "index.html"
+
+
+def render(
+    records: Sequence[Record], header: RunHeader, folder: Path, *, known: SortedFindings | None = None
+) -> list[Path]:
+    """Write the page, the summary and the charts into a run folder.
+
+    Returns:
+        The files written, the page first.
+
+    Raises:
+        FolderError, OSError: If the folder is full or cannot be written; no partial file is left.
+    """
+    drawn = charts(records, header.ceilings)
+    svgs = {name: to_svg(chart) for name, chart in drawn.items()}
+    confidence = join_words(confidences(comparisons(records)))
+    shown = [
+        page_chart(name, chart, svgs[name], reading=how_to_read(name, ratio_confidence=confidence))
+        for name, chart in drawn.items()
+    ]
+    texts = {
+        PAGE_FILE: page_html(run_page(records, header, shown, known=known)),
+        "summary.md": render_summary(records, header, drawn, known=known),
+        **{f"{CHART_FOLDER}/{name}.svg": svg for name, svg in svgs.items()},
+    }
+    return [_write(folder / name, text) for name, text in texts.items()]
+
+
+def _write(path: Path, text: str) -> Path:
+    """Write a temporary file in the same folder, then move it into place in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text.encode())
+    return path
