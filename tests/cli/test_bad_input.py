@@ -317,7 +317,7 @@ def test_full_disk_for_a_report(shell: Shell, monkeypatch: pytest.MonkeyPatch, t
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "replace", full)
-    summary = folder / "summary.md"
-    assert shell.refusal("report", str(folder)) == f"Cannot write {summary}: No space left on device."
-    assert not (folder / "summary.md").exists()
+    page = folder / "index.html"
+    assert shell.refusal("report", str(folder)) == f"Cannot write {page}: No space left on device."
+    assert not (folder / "index.html").exists()
     assert {path.name for path in folder.iterdir() if path.is_file()} == {".lock", "records.jsonl", "run.json"}

@@ -164,7 +164,7 @@ def test_run_folder_and_chart(shell: Shell, fake: FakeBench) -> None:
     """Records, samples, report and chart are written, and the report can be rendered again from the folder."""
     ended = shell("bench", "bare.onnx", "--at", "q_seq_len=64", "--out", "run", "--chart", "c.svg")
     assert ended.code == 0
-    assert ended.stderr.splitlines() == ["sdpa-onnx: writing run", "sdpa-onnx: report: run/summary.md"]
+    assert ended.stderr.splitlines() == ["sdpa-onnx: writing run", "sdpa-onnx: report: run/index.html"]
     header, records = read_run(Path("run"))
     assert header.command == "sdpa-onnx bench bare.onnx --at q_seq_len=64 --out run --chart c.svg"
     assert header.is_finished

@@ -40,7 +40,7 @@ def test_history_of_a_folder_of_runs(command: Shell) -> None:
     assert "broken is skipped: runs/broken/run.json: Input data was truncated." in ended.stdout
     assert "stopped is skipped: it was not finished (6 of 6 cells)." in ended.stdout
     assert "notes" not in ended.stdout
-    assert ended.stdout.endswith("\nReport: runs/history.md\n")
+    assert ended.stdout.endswith("\nReport: runs/history.html\n")
     assert (command.folder / "runs" / "history.html").exists()
     assert command("report", "runs").stdout == ended.stdout
 

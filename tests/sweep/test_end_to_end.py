@@ -78,7 +78,7 @@ def test_every_cell_is_done_once(finished: Path) -> None:
 def test_files_of_a_run(finished: Path) -> None:
     """The folder has the contents described in DESIGN, and no temporary file."""
     names = {path.relative_to(finished / "run").parts[0] for path in (finished / "run").rglob("*")}
-    assert {"run.json", "records.jsonl", "samples", "models", "summary.md"} <= names
+    assert {"run.json", "records.jsonl", "samples", "models", "summary.md", "index.html"} <= names
     assert not [path for path in (finished / "run").rglob(".*") if path.name != ".lock"]
 
 
@@ -89,7 +89,7 @@ def test_summary_starts_with_what_was_found(finished: Path) -> None:
     sentence = "All 4 checks agree with the float64 oracle; the largest error is "
     assert said.startswith(sentence)
     assert first[2].startswith(f"**{sentence}")
-    assert (finished / "stdout").read_text().endswith("\nReport: run/summary.md\n")
+    assert (finished / "stdout").read_text().endswith("\nReport: run/index.html\n")
 
 
 def test_words_for_the_person_are_on_stderr(finished: Path) -> None:

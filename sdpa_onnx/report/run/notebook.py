@@ -59,7 +59,7 @@ def _summary(records: Sequence[Record]) -> str:
     return f"{count(len(records), 'record')}{': ' if listed else ''}{listed}."
 
 
-def _charts(records: Sequence[Record]) -> "list[alt.HConcatChart]":
+def _charts(records: Sequence[Record]) -> "Sequence[alt.HConcatChart | alt.ConcatChart]":
     """The chart of one bench, else the first charts of a run."""
     bench = _bench_chart([record for record in records if isinstance(record, TimingRecord)])
     return [bench] if bench is not None else list(charts(records).values())[:_MOST_CHARTS]
@@ -79,7 +79,7 @@ def _bench_chart(records: Sequence[TimingRecord]) -> "alt.HConcatChart | None":
     return bench_chart(results) if is_one_line and len({frozenset(one.sizes) for one in results}) == 1 else None
 
 
-def _picture(chart: "alt.HConcatChart") -> str:
+def _picture(chart: "alt.HConcatChart | alt.ConcatChart") -> str:
     drawn = base64.b64encode(to_svg(chart).encode()).decode()
     words = chart.to_dict()["title"]["text"]
     return f'<img alt="{_safe(str(words))}" src="data:image/svg+xml;base64,{drawn}">'
