@@ -54,15 +54,15 @@ def show_records(records: Sequence[Record], *, as_json: bool) -> None:
 def show_report(
     records: Sequence[Record], header: RunHeader, summary: Path, *, as_json: bool, known: "SortedFindings | None" = None
 ) -> None:
-    """Print a run and the path of its report."""
+    """Print the first screen of a run and the path of its report."""
     with _ignore_closed_pipe():
         if as_json:
             print_json(records)
             return
         from sdpa_onnx.report.run.terminal import print_report
 
-        print_report(records, header, _console(), known=known)
-        print(f"\nReport: {summary}")
+        folder = str(summary.parent)
+        print_report(records, header, _console(), report=str(summary), folder=folder, known=known)
 
 
 def show_history(history: "History", page: Path, *, as_json: bool) -> None:

@@ -1,7 +1,7 @@
 """Synthetic records for the report's tests: believable shapes, invented figures, no machine read."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +19,8 @@ from sdpa_onnx.core.records.records import (
     Verdict,
 )
 from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.report.run.findings import finding_sections, first_findings
+from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 GEMM, EXPS = 98e9, 3.0e9
 
@@ -240,6 +242,12 @@ def header() -> RunHeader:
         planned_cells=96,
         done_cells=96,
     )
+
+
+def tell(records: Sequence[Record], told: RunHeader | None = None, *, known: SortedFindings | None = None) -> list[str]:
+    """All findings of a run: the first lines, then the sentences of every section."""
+    others = [sentence for section in finding_sections(records) for sentence in section.sentences]
+    return [*first_findings(records, told or header(), known=known), *others]
 
 
 def check(**fields: object) -> AgreementRecord:

@@ -8,7 +8,6 @@ import msgspec
 from sdpa_onnx.core.records.records import Outcome, Record, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.paired import RatioEstimate
-from sdpa_onnx.report.run.findings import findings
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.text.table import Table
 from tests.report.synthetic import case_of, header, sizes_of, timings_of
@@ -127,11 +126,6 @@ def two_versions() -> list[TimingRecord]:
     old = msgspec.structs.replace(fused, arm="ort-cpu@old", python="old", runtime_version="onnxruntime 1.31.0")
     new = msgspec.structs.replace(fused, arm="ort-cpu", options={"intra_op.allow_spinning": "1"})
     return [torch, old, new]
-
-
-def tell(records: Sequence[Record]) -> list[str]:
-    """The findings of a run of these records."""
-    return findings(records, header())
 
 
 def table_of(records: Sequence[Record], title: str) -> Table:

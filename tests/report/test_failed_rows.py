@@ -28,13 +28,12 @@ from sdpa_onnx.report.conformance.page import render_page
 from sdpa_onnx.report.conformance.run import ConformanceRun
 from sdpa_onnx.report.conformance.terminal import conformance_lines
 from sdpa_onnx.report.run.charts import charts
-from sdpa_onnx.report.run.findings import findings
 from sdpa_onnx.report.run.markdown import render_summary
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.run.terminal import print_report
 from sdpa_onnx.report.timing.bench_table import bench_lines
 from sdpa_onnx.report.timing.comparisons import comparisons, fastest
-from tests.report.synthetic import header
+from tests.report.synthetic import header, tell
 from tests.report.synthetic_bench import BASELINE, benched, timing
 from tests.report.synthetic_timing import judged
 
@@ -78,7 +77,7 @@ def test_reports_of_a_run(outcome: Outcome) -> None:
     console = Console(width=200, no_color=True)
     with console.capture() as printed:
         print_report(records, plain, console)
-    for text in (*findings(records, plain), printed.get(), render_summary(records, plain, [])):
+    for text in (*tell(records, plain), printed.get(), render_summary(records, plain, [])):
         body = text.partition("\nRun\n")[0].partition("## Environment")[0].partition("## Run")[0]
         lines = [line for line in body.splitlines() if not _is_note(line)]
         assert [line for line in lines if _FIGURE.search(line)] == []
@@ -133,7 +132,7 @@ def test_best_and_worst_skip_a_failed_arm() -> None:
         winner = fastest(one)
         assert winner is not None
         assert winner.outcome is Outcome.OK
-    text = "\n".join(findings(replaced, header()))
+    text = "\n".join(tell(replaced))
     assert "It has no time in 1 more case (failed)." in text
     assert f"Not compared where it has no time: {gone}." in text
     assert "faster in all 2 cases. It has no time" in text

@@ -1,11 +1,12 @@
-"""The first lines of a report: the findings as sentences, problems first.
+"""The findings of a run as sentences: the first lines, and under headings what only the report has.
 
-Each statement follows from the records. The sentences on timing are in timing/findings.py, those on saturation in
-saturation/findings.py.
+Each statement follows from the records and is said once. The sentences on timing are in timing/findings.py, those on
+saturation in saturation/findings.py.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
@@ -17,7 +18,7 @@ from sdpa_onnx.core.records.records import (
     Verdict,
 )
 from sdpa_onnx.core.records.run_header import RunHeader
-from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
+from sdpa_onnx.report.saturation.findings import saturation_records
 from sdpa_onnx.report.text.known_summary import known_summary
 from sdpa_onnx.report.text.labels import (
     CommonFactors,
@@ -35,9 +36,13 @@ from sdpa_onnx.report.timing.alarms import is_alarm
 from sdpa_onnx.report.timing.findings import timing_findings
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
-__all__ = ["findings"]
+__all__ = ["EXPORTS", "NUMBERS", "TIMES", "WARNINGS", "FindingSection", "finding_sections", "first_findings"]
 
-# Groups that get a line of their own; the others are counted, and the tables list them.
+NUMBERS, EXPORTS, TIMES, WARNINGS = "Numbers", "Exports", "Times", "Warnings"
+"""Headings of the sections of a report."""
+
+# Reasons, warnings and places that are named; the others are counted, and the tables list them.
+_MOST_REASONS = 2
 _MOST_LINES = 4
 _REASON_LIMIT = 160
 
@@ -49,20 +54,34 @@ _OUTCOME_WORDS = {
 }
 
 
-def findings(records: Sequence[Record], header: RunHeader, *, known: SortedFindings | None = None) -> list[str]:
-    """List the findings; the first line counts everything that is not ok, the next how much of it is known."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingSection:
+    """Findings under one heading of the report."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+
+def first_findings(records: Sequence[Record], header: RunHeader, *, known: SortedFindings | None = None) -> list[str]:
+    """The first lines: whether the numbers are right, everything that is not ok, and how much of it is known."""
     usual = usual_factors(records)
     return [
         _status_line(records, header, usual),
         *([known_summary(known)] if known is not None else []),
-        *_worst_lines(records),
         *_not_ok_lines(records, usual),
-        *timing_findings(records, usual),
-        *_sharpness_lines(records),
-        *_export_lines(records),
-        *_warning_lines(records, usual),
-        *saturation_findings(saturation_records(records)),
     ]
+
+
+def finding_sections(records: Sequence[Record]) -> list[FindingSection]:
+    """The other findings; sections without a sentence are left out."""
+    usual = usual_factors(records)
+    sections = (
+        (NUMBERS, [*_worst_lines(records), *_margin_lines(records, usual)]),
+        (EXPORTS, _export_lines(records)),
+        (TIMES, timing_findings(records, usual)),
+        (WARNINGS, _warning_lines(records, usual)),
+    )
+    return [FindingSection(title=title, sentences=tuple(sentences)) for title, sentences in sections if sentences]
 
 
 def _status_line(records: Sequence[Record], header: RunHeader, usual: CommonFactors) -> str:
@@ -80,29 +99,30 @@ def _status_line(records: Sequence[Record], header: RunHeader, usual: CommonFact
 
 def _agreement_sentence(records: Sequence[Record], usual: CommonFactors) -> str:
     checks = _judged(records)
+    cells = _saturation_in_words(records)
     if not checks:
-        return f"No output was checked against the float64 oracle{_saturation_in_words(records)}."
+        return f"{cells} No output was checked against the float64 oracle.".lstrip()
     wrong = _disagreeing(records)
     if wrong:
         return f"{_counts_of_wrong(wrong, len(checks))}; the worst {_times_its_bound(wrong[0], usual)}."
     agree = "The one check agrees" if len(checks) == 1 else f"All {len(checks)} checks agree"
     proven = [check for check in checks if not is_output_check(check)]
     if not proven:
-        return f"{agree} with a float64 run of the module."
+        return f"{agree} with a float64 run of the module. {cells}".rstrip()
     worst = max(proven, key=bound_ratio)
-    if not has_bound_ratio(worst):
-        return f"{agree} with the float64 oracle."
-    largest = f"{figure(bound_ratio(worst))} of its proven bound ({where_in_words(worst, usual)})"
-    return f"{agree} with the float64 oracle; the largest error is {largest}."
+    largest = f" (largest error: {figure(bound_ratio(worst))} of its proven bound)" if has_bound_ratio(worst) else ""
+    return f"{agree} with the float64 oracle{largest}. {cells}".rstrip()
 
 
 def _saturation_in_words(records: Sequence[Record]) -> str:
-    """Count the saturation cells that are ok: a run of saturation alone checks cells against predictions."""
+    """Count the saturation cells that are ok: their measures are compared with predictions."""
     cells = saturation_records(records)
     if not cells:
         return ""
     ok = sum(outcome_of(cell) is Outcome.OK for cell in cells)
-    return f"; {ok} of {count(len(cells), 'saturation cell')} {'is' if 1 in (ok, len(cells)) else 'are'} ok"
+    if ok == len(cells):
+        return f"{'All' if ok > 1 else 'The'} {count(ok, 'saturation cell')} {'match' if ok > 1 else 'matches'} theory."
+    return f"{ok} of {count(len(cells), 'saturation cell')} {'matches' if ok == 1 else 'match'} theory."
 
 
 def _counts_of_wrong(wrong: Sequence[AgreementRecord], checks: int) -> str:
@@ -169,11 +189,11 @@ def _worst_lines(records: Sequence[Record]) -> list[str]:
 def _not_ok_lines(records: Sequence[Record], usual: CommonFactors) -> list[str]:
     """One line per reason; wrong checks have lines of their own."""
     groups = [group for group in not_ok(records) if (group.noun, group.outcome) != ("check", Outcome.DISAGREES)]
-    lines = [_not_ok_line(group, usual) for group in groups[:_MOST_LINES]]
-    left = groups[_MOST_LINES:]
+    lines = [_not_ok_line(group, usual) for group in groups[:_MOST_REASONS]]
+    left = groups[_MOST_REASONS:]
     if left:
         cells = sum(len(group.records) for group in left)
-        lines.append(f"{count(len(left), 'more reason')} ({count(cells, 'record')}) in the table 'Not ok'.")
+        lines.append(f"{count(len(left), 'more reason')} ({count(cells, 'record')}) in the report.")
     return lines
 
 
@@ -184,8 +204,17 @@ def _not_ok_line(group: FailureGroup, usual: CommonFactors) -> str:
     return f"{count(number, group.noun)} {_verb(group.outcome, number)} ({where}{more}): {_sentence(group.reason)}"
 
 
+def _margin_lines(records: Sequence[Record], usual: CommonFactors) -> list[str]:
+    """Where the largest error is if all agree, and the scale error that the least sensitive check would have proven."""
+    checks = [check for check in _judged(records) if not is_output_check(check) and has_bound_ratio(check)]
+    worst = max(checks, key=bound_ratio, default=None)
+    if worst is None or _disagreeing(records):
+        return _sharpness_lines(records)
+    largest = f"The largest error is {figure(bound_ratio(worst))} of its proven bound ({where_in_words(worst, usual)})."
+    return [largest, *_sharpness_lines(records)]
+
+
 def _sharpness_lines(records: Sequence[Record]) -> list[str]:
-    """The scale error that the checks would have proven, at the least sensitive place."""
     sharpest: dict[tuple[str, str], float] = {}
     for check in _judged(records):
         if outcome_of(check) is Outcome.OK and not is_output_check(check):

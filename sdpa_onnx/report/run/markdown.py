@@ -1,4 +1,4 @@
-"""summary.md: the report as Markdown; the same records and header give the same bytes.
+"""summary.md: the first screen, then everything else under headings; the same records and header give the same bytes.
 
 It reads no clock and no file. Charts are linked by relative path and drawn by `render`.
 """
@@ -7,27 +7,37 @@ from collections.abc import Iterable, Sequence
 
 from sdpa_onnx.core.records.records import Record, SaturationRecord
 from sdpa_onnx.core.records.run_header import RunHeader
-from sdpa_onnx.core.saturation.claims import claims
 from sdpa_onnx.report.run.environment import environment_rows
-from sdpa_onnx.report.run.findings import findings
+from sdpa_onnx.report.run.findings import EXPORTS, NUMBERS, TIMES, WARNINGS, finding_sections
+from sdpa_onnx.report.run.first_screen import FirstScreen, first_screen
 from sdpa_onnx.report.run.tables import all_tables
-from sdpa_onnx.report.saturation.findings import saturation_records, with_deviation
+from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
 from sdpa_onnx.report.saturation.tables import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.text.chart_titles import chart_title, how_to_read, is_saturation_chart
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.markdown_parts import escaped, fenced, table_block, table_row
+from sdpa_onnx.report.text.markdown_parts import code_span, escaped, fenced, table_block, table_row
 from sdpa_onnx.report.text.svg import CHART_FOLDER
 from sdpa_onnx.report.text.table import Table
+from sdpa_onnx.report.timing.case_table import case_table
 from sdpa_onnx.report.timing.comparisons import comparisons
+from sdpa_onnx.report.timing.cost_tables import CIRCUMSTANCES_TITLE, COST_TITLE, WORK_TITLE
 from sdpa_onnx.report.timing.tables import TIMING_TITLE
 from sdpa_onnx.report.timing.verdict_text import confidences
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 __all__ = ["render_summary"]
 
-# The tables before the charts; the others follow the charts.
-_BEFORE_CHARTS = ("Not ok", TIMING_TITLE)
 _OF_SATURATION = (SATURATION_TITLE, PREDICTION_TITLE)
+# The section of each table; tables that are not listed belong to the numbers.
+_SECTIONS = {
+    "Exports": EXPORTS,
+    "Limits of the axes": EXPORTS,
+    "Forms": TIMES,
+    **dict.fromkeys((TIMING_TITLE, COST_TITLE, WORK_TITLE, CIRCUMSTANCES_TITLE), TIMES),
+    "Warnings": WARNINGS,
+}
+# More rows than on a terminal, because the page scrolls.
+_MOST_GROUPS = 20
 
 
 def render_summary(
@@ -39,37 +49,66 @@ def render_summary(
         charts: Names of the charts in the folder `charts/` next to the summary.
         known: The records sorted by the file of known findings; None without such a file.
     """
-    tables = all_tables(records, header.ceilings)
     names = list(charts)
-    confidence = join_words(confidences(comparisons(records)))
-    elsewhere = (*_BEFORE_CHARTS, *_OF_SATURATION)
+    tables = all_tables(records, header.ceilings)
+    drawn = _charts(
+        [name for name in names if not is_saturation_chart(name)], join_words(confidences(comparisons(records)))
+    )
     blocks = [
         f"# Attention: suite {escaped(header.suite)}, {escaped(header.started)}",
-        _findings(findings(records, header, known=known)),
-        *(table_block(table) for table in tables if table.title in _BEFORE_CHARTS),
-        *_charts([name for name in names if not is_saturation_chart(name)], confidence),
+        *_first(first_screen(records, header, most_groups=_MOST_GROUPS, known=known)),
+        *_sections(records, [table for table in tables if table.title not in _OF_SATURATION], drawn),
         *_saturation(
             saturation_records(records),
             [name for name in names if is_saturation_chart(name)],
             [table for table in tables if table.title in _OF_SATURATION],
         ),
-        *(table_block(table) for table in tables if table.title not in elsewhere),
         _environment(header),
         _repeat(header),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _findings(lines: Sequence[str]) -> str:
-    first, *others = [escaped(line) for line in lines]
-    return "\n".join([f"**{first}**", *([""] if others else []), *(f"- {line}" for line in others)])
+def _first(screen: FirstScreen) -> list[str]:
+    """The first screen: verdict, table, what to do next, how far the timings hold."""
+    first, *others = [escaped(line) for line in screen.verdict]
+    steps = [
+        f"- Next: {escaped(step.sentence)}{f': {code_span(step.command)}' if step.command else '.'}"
+        for step in screen.steps
+    ]
+    return [
+        f"**{first}**",
+        *(["\n".join(f"- {line}" for line in others)] if others else []),
+        *([table_block(case_table(screen.groups))] if screen.groups.groups else []),
+        *(["\n".join(steps)] if steps else []),
+        *([escaped(screen.trust)] if screen.trust else []),
+    ]
+
+
+def _sections(records: Sequence[Record], tables: Sequence[Table], charts: Sequence[str]) -> list[str]:
+    """Sentences, charts and tables under the heading to which they belong."""
+    sentences = {section.title: section.sentences for section in finding_sections(records)}
+    blocks = []
+    for title in (NUMBERS, TIMES, EXPORTS, WARNINGS):
+        mine = [table for table in tables if _SECTIONS.get(table.title, NUMBERS) == title]
+        drawn = charts if title == TIMES else ()
+        listed = "\n".join(f"- {escaped(line)}" for line in sentences.get(title, ()))
+        body = [*([listed] if listed else []), *drawn, *(_section_table(table, title) for table in mine)]
+        blocks += [f"## {title}", *body] if body else []
+    return blocks
+
+
+def _section_table(table: Table, section: str) -> str:
+    """A table below its heading; a title that repeats the heading is left out."""
+    block = table_block(table, level=3)
+    return block.partition("\n\n")[2] if table.title == section else block
 
 
 def _saturation(cells: Sequence[SaturationRecord], names: Sequence[str], tables: Sequence[Table]) -> list[str]:
     """The section on the effect of the scale: claims, charts, tables."""
     if not cells:
         return []
-    sentences = with_deviation(cells, claims(cells))
+    sentences = saturation_findings(cells)
     return [
         "## What dividing by sqrt(d_k) does",
         "\n".join(f"- {escaped(line)}" for line in sentences),
@@ -79,7 +118,7 @@ def _saturation(cells: Sequence[SaturationRecord], names: Sequence[str], tables:
 
 
 def _charts(names: Sequence[str], confidence: str) -> list[str]:
-    return ["## Charts", *(_chart(name, confidence) for name in names)] if names else []
+    return [_chart(name, confidence) for name in names]
 
 
 def _chart(name: str, confidence: str = "") -> str:

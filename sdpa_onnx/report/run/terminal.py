@@ -1,4 +1,4 @@
-"""The report on a terminal or a pipe: findings first, then the tables, then the environment.
+"""The first screen of a report on a terminal or a pipe; everything else is in the report itself.
 
 Colour is used only if rich finds a terminal that supports it (NO_COLOR is respected). Colours add no information.
 """
@@ -9,84 +9,97 @@ from rich.console import Console
 
 from sdpa_onnx.core.records.records import Outcome, Record
 from sdpa_onnx.core.records.run_header import RunHeader
-from sdpa_onnx.report.run.environment import environment_rows
-from sdpa_onnx.report.run.findings import findings
+from sdpa_onnx.report.run.first_screen import FirstScreen, first_screen
+from sdpa_onnx.report.run.next_steps import NextStep
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
 from sdpa_onnx.report.text.print_lines import print_line, print_lines
 from sdpa_onnx.report.text.table import Table
-from sdpa_onnx.report.text.tally import outcome_of
-from sdpa_onnx.report.timing.cost_tables import COST_TITLE, WORK_TITLE
+from sdpa_onnx.report.timing.case_table import case_table
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
-__all__ = ["print_findings_and_tables", "print_report", "print_tables"]
+__all__ = ["print_findings_and_tables", "print_report", "print_tables", "screen_lines"]
 
-# Greatest number of cases for which the tables of cost and work are printed; summary.md always has them.
-_MOST_DETAILED_CASES = 4
+# The first screen fits a terminal of 80 by 25; on a narrower one it may have as many characters in more lines.
+_MOST_LINES, _USUAL_WIDTH = 25, 80
+# Groups of cases in the table: as many as fit, but not fewer than these.
+_MOST_GROUPS, _LEAST_GROUPS = 12, 3
+
+_BLANK = TextLine(text="", tone=Tone.ROW)
 
 
 def print_report(
-    records: Sequence[Record], header: RunHeader, console: Console, *, known: SortedFindings | None = None
+    records: Sequence[Record],
+    header: RunHeader,
+    console: Console,
+    *,
+    report: str = "",
+    folder: str = "",
+    known: SortedFindings | None = None,
 ) -> None:
-    """Print the whole report."""
-    _print_findings(records, header, console, known)
-    print_line(console, TextLine(text="", tone=Tone.ROW))
-    shown = [table for table in all_tables(records, header.ceilings) if not _is_left_to_summary(table)]
-    _print_tables(shown, console)
-    _print_environment(header, console)
+    """Print the first screen of a run.
+
+    Args:
+        report: Path of the report that has everything else; "" if there is none.
+        folder: The run folder, for commands; "" if unknown.
+        known: The records sorted by the file of known findings; None without such a file.
+    """
+    ending = [f"Report: {report}"] if report else []
+    room = int(_MOST_LINES * max(_USUAL_WIDTH / console.width, 1.0)) - len(ending)
+    for most in range(_MOST_GROUPS, _LEAST_GROUPS, -1):
+        screen = first_screen(records, header, most_groups=most, known=known, folder=folder)
+        if len(screen_lines(screen, console.width)) <= room:
+            break
+    else:
+        screen = first_screen(records, header, most_groups=_LEAST_GROUPS, known=known, folder=folder)
+    first, *others = screen_lines(screen, console.width)
+    print_line(console, first, style=_style(screen))
+    print_lines([*others, *_rows(ending)], console)
+
+
+def screen_lines(screen: FirstScreen, width: int) -> list[TextLine]:
+    """Lay out the first screen: verdict, table, next steps, trust."""
+    lines = [*_rows(paragraph(screen.verdict[0], width))]
+    for sentence in screen.verdict[1:]:
+        lines += _rows(bullet(sentence, width))
+    if screen.groups.groups:
+        lines += [_BLANK, *table_lines(case_table(screen.groups, width), width)]
+    if screen.steps:
+        lines += [_BLANK, *(line for step in screen.steps for line in _step_lines(step, width))]
+    return [*lines, *_rows(paragraph(screen.trust, width))] if screen.trust else lines
+
+
+def _rows(texts: Sequence[str]) -> list[TextLine]:
+    return [TextLine(text=text, tone=Tone.ROW) for text in texts]
+
+
+def _step_lines(step: NextStep, width: int) -> list[TextLine]:
+    """The sentence, and the command on a line of its own, which is never broken, so that it can be copied."""
+    if not step.command:
+        return _rows(paragraph(f"Next: {step.sentence}.", width, hanging="  "))
+    return [
+        *_rows(paragraph(f"Next: {step.sentence}:", width, hanging="  ")),
+        TextLine(text=f"  {step.command}", tone=Tone.SECTION),
+    ]
 
 
 def print_tables(records: Sequence[Record], console: Console) -> None:
     """Print only the tables, for a command that is not a whole run."""
-    _print_tables(all_tables(records), console)
-
-
-def _is_left_to_summary(table: Table) -> bool:
-    """Whether a table of details is too long for the terminal, where it would push the others off the screen."""
-    return table.title in (COST_TITLE, WORK_TITLE) and len(table.sections) > _MOST_DETAILED_CASES
-
-
-def _print_tables(tables: Sequence[Table], console: Console) -> None:
-    for number, table in enumerate(tables):
-        if number:
-            print_line(console, TextLine(text="", tone=Tone.ROW))
-        for line in table_lines(table, console.width):
-            print_line(console, line)
+    for number, table in enumerate(all_tables(records)):
+        print_lines([*([_BLANK] if number else []), *table_lines(table, console.width)], console)
 
 
 def print_findings_and_tables(sentences: Sequence[str], tables: Sequence[Table], console: Console) -> None:
     """Print sentences, the first as a paragraph and the others as a list, then tables."""
     first, *others = sentences
     lines = [*paragraph(first, console.width), *(text for one in others for text in bullet(one, console.width))]
-    print_lines((TextLine(text=text, tone=Tone.ROW) for text in lines), console)
+    print_lines(_rows(lines), console)
     for table in tables:
-        print_lines([TextLine(text="", tone=Tone.ROW), *table_lines(table, console.width)], console)
+        print_lines([_BLANK, *table_lines(table, console.width)], console)
 
 
-def _print_findings(
-    records: Sequence[Record], header: RunHeader, console: Console, known: SortedFindings | None
-) -> None:
-    first, *others = findings(records, header, known=known)
-    for text in paragraph(first, console.width):
-        print_line(console, TextLine(text=text, tone=Tone.ROW), style=_first_style(records, header))
-    for sentence in others:
-        for text in bullet(sentence, console.width):
-            print_line(console, TextLine(text=text, tone=Tone.ROW))
-
-
-def _first_style(records: Sequence[Record], header: RunHeader) -> str:
+def _style(screen: FirstScreen) -> str:
     """Red for a disagreement or a failure, yellow if anything is missing, else green."""
-    outcomes = {outcome_of(record) for record in records}
-    if outcomes & {Outcome.DISAGREES, Outcome.FAILED}:
+    if screen.outcome in (Outcome.DISAGREES, Outcome.FAILED):
         return "bold red"
-    if not header.is_finished or outcomes != {Outcome.OK}:
-        return "bold yellow"
-    return "bold green"
-
-
-def _print_environment(header: RunHeader, console: Console) -> None:
-    print_line(console, TextLine(text="", tone=Tone.ROW))
-    print_line(console, TextLine(text="Run", tone=Tone.TITLE))
-    for name, value in environment_rows(header):
-        for text in paragraph(f"{name}: {value}", console.width, hanging="  "):
-            print_line(console, TextLine(text=text, tone=Tone.NOTE))
+    return "bold green" if screen.outcome is Outcome.OK else "bold yellow"

@@ -10,18 +10,30 @@ from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, series_na
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
 
-__all__ = ["alarm_lines", "is_alarm", "timing_alarms"]
+__all__ = ["alarm_lines", "is_alarm", "is_doubtful", "timing_alarms"]
 
 # Greatest number of cases that are named; the others are counted.
 _MOST_CASES = 3
 # The first words of the warnings that are alarms. Twins: workflows/timing/records.py, measure/timing_notice.py.
 _CLOCKS = "The ratio is "
 _OTHER_TIMING = "Another timing of sdpa_onnx"
+_STILL_CHANGING = "was still changing during the measurement."
 
 
 def is_alarm(warning: str) -> bool:
     """Whether a warning of a record is printed as an alarm."""
     return warning.startswith((_CLOCKS, _OTHER_TIMING))
+
+
+def is_doubtful(arm: TimingRecord) -> bool:
+    """Whether a check of the measurement contradicts the verdict of an arm.
+
+    Clocks that differ contradict it only if the ratios are on different sides of 1.
+    """
+    clocks = (arm.ratio_wall, arm.ratio_cpu)
+    is_split = _has(arm, _CLOCKS) and None not in clocks and min(clocks) < 1 < max(clocks)  # type: ignore[type-var,operator]
+    is_moving = any(warning.endswith(_STILL_CHANGING) for warning in arm.warnings)
+    return is_split or is_moving or _has(arm, _OTHER_TIMING)
 
 
 def timing_alarms(records: Sequence[Record]) -> list[str]:

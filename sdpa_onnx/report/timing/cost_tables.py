@@ -12,11 +12,11 @@ from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.tables import has_launches, section_of_case
 
-__all__ = ["COST_TITLE", "WORK_TITLE", "circumstances_table", "cost_table", "work_table"]
+__all__ = ["CIRCUMSTANCES_TITLE", "COST_TITLE", "WORK_TITLE", "circumstances_table", "cost_table", "work_table"]
 
 COST_TITLE = "What a call costs"
 WORK_TITLE = "Work of a call"
-_CIRCUMSTANCES_TITLE = "What the arms ran on"
+CIRCUMSTANCES_TITLE = "What the arms ran on"
 
 
 def cost_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
@@ -71,7 +71,7 @@ def circumstances_table(found: Sequence[RecordedComparison]) -> Table:
     )
     heads = ("version", "environment", "options")
     return Table(
-        title=_CIRCUMSTANCES_TITLE,
+        title=CIRCUMSTANCES_TITLE,
         heading="",
         columns=(
             Column(head="arm"),

@@ -1,4 +1,6 @@
-"""The findings on timing: which arm is faster, where that changes, the share of the roof, the noise.
+"""The findings on timing: which arm is faster, where that changes, the share of the roof.
+
+The ratios are in the tables; how far they hold is in trust.py.
 
 No arm is called faster or slower if its interval contains 1 or its comparison is noisy (see `RecordedComparison`).
 """
@@ -15,12 +17,9 @@ from sdpa_onnx.report.text.number_text import count, figures_per_second, share
 from sdpa_onnx.report.timing.alarms import alarm_lines
 from sdpa_onnx.report.timing.comparisons import JudgedRatio, RecordedComparison, central, comparisons, fastest
 from sdpa_onnx.report.timing.slices import Slice, axis_value, slices_along
-from sdpa_onnx.report.timing.verdict_text import judged_in_words, ratio_in_words, verdict_counts
+from sdpa_onnx.report.timing.verdict_text import ratio_in_words, verdict_counts
 
 __all__ = ["timing_findings"]
-
-# Share of disturbed calls above which the CPU clock decides. Source: METHOD B.4.
-_BUSY_SHARE = 0.10
 
 _MOST_CASES = 3
 _DECOMPOSED = "decomposed"
@@ -33,13 +32,10 @@ def timing_findings(records: Sequence[Record], usual: CommonFactors) -> list[str
         return []
     return [
         *alarm_lines(found, usual),
-        *_central_lines(found, usual),
-        *_other_target_lines(found),
         *_against_lines(found, usual),
         *_winner_lines(found, CaseFactor.LENGTH, usual),
         *_winner_lines(found, CaseFactor.HEAD_DIM, usual),
         *_roof_lines(found, usual),
-        *_noise_lines(found),
     ]
 
 
@@ -48,32 +44,6 @@ def _main_target(found: Sequence[RecordedComparison]) -> list[RecordedComparison
     targets = Counter(one.first.target for one in found)
     main = targets.most_common(1)[0][0]
     return [one for one in found if one.first.target == main]
-
-
-def _central_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
-    middle = central(_main_target(found))
-    where = f"{middle.first.target}, {case_in_words(middle.first, usual)}"
-    return [_central_line(_name(middle, arm), arm, middle.judged(arm), where) for arm in middle.contenders]
-
-
-def _central_line(name: str, arm: TimingRecord, judged: JudgedRatio, where: str) -> str:
-    mark = ";" if judged.verdict is RatioVerdict.NOISY else ":"
-    taken = f"{_capital(name)} takes {ratio_in_words(judged)} the time of {arm.baseline} in {where}"
-    return f"{taken}{mark} {judged_in_words(judged)}."
-
-
-def _other_target_lines(found: Sequence[RecordedComparison]) -> list[str]:
-    """The same arms in the other targets, one line per arm."""
-    main = _main_target(found)[0].first.target
-    by_arm: dict[str, list[str]] = {}
-    for target in dict.fromkeys(one.first.target for one in found):
-        if target != main:
-            middle = central([one for one in found if one.first.target == target])
-            for arm in middle.contenders:
-                judged = middle.judged(arm)
-                ratio = f"{target} {ratio_in_words(judged)}, {judged_in_words(judged)}"
-                by_arm.setdefault(f"{_capital(_name(middle, arm))} over {arm.baseline}", []).append(ratio)
-    return [f"{arm}, other targets: {'; '.join(ratios)}." for arm, ratios in by_arm.items()]
 
 
 def _against_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
@@ -188,25 +158,6 @@ def _roof_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> li
     line = f"Share of the roof measured on this machine in {where}: {join_words(shares)}."
     over = any(known(arm.roof_share) > 1 for arm in arms)
     return [f"{line} A share above 100 % means that the measured roof is too low." if over else line]
-
-
-def _noise_lines(found: Sequence[RecordedComparison]) -> list[str]:
-    arms = [arm for one in found for arm in one.arms]
-    calls = sum(arm.calls or 0 for arm in arms)
-    disturbed = sum(known(arm.disturbed) * ((arm.calls or 0) / calls if calls else 1 / len(arms)) for arm in arms)
-    verdicts = Counter(one.judged(arm).verdict for one in found for arm in one.contenders)
-    undecided = verdicts[RatioVerdict.INCONCLUSIVE]
-    restless = sum(arm.steady is False for arm in arms)
-    lines = []
-    if disturbed > _BUSY_SHARE:
-        clock = " The times are CPU time, not wall time." if {arm.clock for arm in arms} == {"cpu"} else ""
-        is_called = not undecided and not verdicts[RatioVerdict.NOISY]
-        open_ratios = f"; {count(undecided, 'ratio')} inconclusive" if undecided else ""
-        rest = "; every ratio has a verdict" if is_called else open_ratios
-        lines.append(f"The machine was busy: {share(disturbed)} of calls were disturbed{rest}.{clock}")
-    if restless:
-        lines.append(f"{count(restless, 'timing')} of {len(arms)} never reached a steady state in the warm-up.")
-    return lines
 
 
 def _capital(text: str) -> str:

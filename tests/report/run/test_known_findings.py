@@ -5,11 +5,10 @@ import pytest
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record
 from sdpa_onnx.core.records.verdicts import Conformity
-from sdpa_onnx.report.run.findings import findings
 from sdpa_onnx.report.run.known_findings import known_details, new_lines
 from sdpa_onnx.report.text.known_summary import known_summary
 from sdpa_onnx.workflows.expected.known_findings import KnownFinding, KnownFindings, SortedFindings
-from tests.report.synthetic import header
+from tests.report.synthetic import tell
 from tests.report.synthetic_conformance import row
 
 _WRONG = row(Conformity.WRONG, diagnosis="Off by\n one.")
@@ -98,6 +97,6 @@ def test_new_findings_are_told_one_by_one() -> None:
 def test_second_line_of_a_run() -> None:
     """With a file of known findings the second sentence compares the run with it; without one there is none."""
     check = AgreementRecord(target="m.onnx", runtime="torch", outcome=Outcome.FAILED, reason="no kernel")
-    with_file = findings([check], header(), known=found([check]))
+    with_file = tell([check], known=found([check]))
     assert with_file[1] == "Compared with the known findings: 1 new, 0 known, 0 vanished."
-    assert [with_file[0], *with_file[2:]] == findings([check], header())
+    assert [with_file[0], *with_file[2:]] == tell([check])

@@ -6,12 +6,11 @@ import msgspec
 from rich.console import Console
 
 from sdpa_onnx.core.records.records import Record, TimingRecord
-from sdpa_onnx.report.run.findings import findings
 from sdpa_onnx.report.run.markdown import render_summary
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.run.terminal import print_tables
 from sdpa_onnx.report.text.labels import arm_in_words, is_expanded, series_name
-from tests.report.synthetic import check, comparison, header
+from tests.report.synthetic import check, comparison, header, tell
 
 INTO_59 = "Attention was expanded into 59 nodes."
 IN_BFLOAT16 = "OpenVINO ran this float32 model in bfloat16."
@@ -64,7 +63,7 @@ def test_without_warnings_there_is_no_mark() -> None:
 
 def test_no_sentence_calls_an_expanded_operator_by_its_bare_name() -> None:
     """In the findings, too, the name of the arm shows that something else ran instead."""
-    lines = findings(expanded_comparison(), header())
+    lines = tell(expanded_comparison())
     told = [line for line in lines if "opset 23" in line or "attention 23" in line]
     assert len(told) >= 3
     for line in told:

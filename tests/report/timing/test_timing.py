@@ -16,6 +16,7 @@ from sdpa_onnx.report.timing.alarms import timing_alarms
 from sdpa_onnx.report.timing.chart_points import chart_series
 from sdpa_onnx.report.timing.comparisons import ArmRatio, comparisons, fastest
 from tests.conftest import GoldenCheck
+from tests.report.synthetic import tell
 from tests.report.synthetic_timing import (
     CLOCKS,
     DECOMPOSED,
@@ -26,8 +27,6 @@ from tests.report.synthetic_timing import (
     launch_records,
     noisy,
     table_of,
-    tell,
-    two_versions,
 )
 
 CLAIM = re.compile(r"\b(faster|slower|fastest|equal)\b")
@@ -60,14 +59,6 @@ def test_noisy_tables_are_told_first() -> None:
         "NOISY in 1 of 2 comparisons (sdpa, batch 1, length 256, d_k 64): the time of a clone of the baseline "
         "differed from that of the baseline, so its ratios are not reliable."
     )
-
-
-def test_a_noisy_ratio_in_a_sentence() -> None:
-    """The ratio of a noisy comparison is never printed without the verdict."""
-    assert (
-        "Attention (opset 23) on ort-cpu takes 0.60 x [0.59, 0.61] the time of torch in sdpa, batch 1, length 256, "
-        "d_k 64; noisy: the time of a clone of the baseline differed."
-    ) in tell(noisy())
 
 
 def test_a_noisy_ratio_is_not_drawn() -> None:
@@ -217,13 +208,6 @@ def test_a_pair_is_judged_at_the_alpha_of_the_look() -> None:
     told = wide[0].over(wide[1])
     # t quantile 99.9 % at 18.55 degrees of freedom: between 3.610 (18) and 3.579 (19), from a printed table.
     assert 3.579 < math.log(told.high / told.value) / 0.005 < 3.610
-
-
-def test_arms_that_read_alike_keep_their_own_names() -> None:
-    """Two versions of one runtime have different names."""
-    lines = tell(two_versions())
-    assert any(line.startswith("ort-cpu@old takes 0.90 x") for line in lines)
-    assert any(line.startswith("ort-cpu takes 0.90 x") for line in lines)
 
 
 def test_arms_of_several_thread_counts_are_one_comparison() -> None:

@@ -1,0 +1,77 @@
+"""The first screen of a run: the verdict, one table, what to do next, how far the timings hold. Data only.
+
+`terminal` prints it and `markdown` begins with it; everything else is in the report.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record
+from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.report.run.findings import first_findings
+from sdpa_onnx.report.run.next_steps import NextStep, next_steps
+from sdpa_onnx.report.text.labels import usual_factors
+from sdpa_onnx.report.text.tally import outcome_of
+from sdpa_onnx.report.timing.case_groups import CaseGroups, case_groups, wrong_arm
+from sdpa_onnx.report.timing.comparisons import comparisons
+from sdpa_onnx.report.timing.trust import timing_trust, trust_sentence
+from sdpa_onnx.workflows.expected.known_findings import SortedFindings
+
+__all__ = ["FirstScreen", "first_screen"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstScreen:
+    """What a reader sees first.
+
+    Args:
+        verdict: Sentences: numbers right or wrong, what is not ok, how much of it is known.
+        outcome: The worst outcome of the run; SKIPPED also for a run that is not finished or empty.
+        groups: The timed cases in groups, for the table.
+        steps: What to do next.
+        trust: Whether the verdicts on the times hold; "" without timings.
+    """
+
+    verdict: tuple[str, ...]
+    outcome: Outcome
+    groups: CaseGroups
+    steps: tuple[NextStep, ...]
+    trust: str
+
+
+def first_screen(
+    records: Sequence[Record],
+    header: RunHeader,
+    *,
+    most_groups: int,
+    known: SortedFindings | None = None,
+    folder: str = "",
+) -> FirstScreen:
+    """Gather the first screen of a run.
+
+    Args:
+        records: All records of the run.
+        header: Of the run.
+        most_groups: Greatest number of groups of timed cases, at least 2.
+        known: The records sorted by the file of known findings; None without such a file.
+        folder: The run folder, for commands; "" if unknown.
+    """
+    found = comparisons(records)
+    wrong = {
+        wrong_arm(one) for one in records if isinstance(one, AgreementRecord) and outcome_of(one) is Outcome.DISAGREES
+    }
+    return FirstScreen(
+        verdict=tuple(first_findings(records, header, known=known)),
+        outcome=_worst_outcome(records, header),
+        groups=case_groups(found, usual_factors(records), most=most_groups, wrong=wrong),
+        steps=tuple(next_steps(records, header, found, wrong, folder=folder)),
+        trust=trust_sentence(timing_trust(found, wrong)),
+    )
+
+
+def _worst_outcome(records: Sequence[Record], header: RunHeader) -> Outcome:
+    outcomes = {outcome_of(record) for record in records}
+    for worst in (Outcome.DISAGREES, Outcome.FAILED, Outcome.UNSUPPORTED, Outcome.SKIPPED):
+        if worst in outcomes:
+            return worst
+    return Outcome.OK if header.is_finished and records else Outcome.SKIPPED

@@ -1,0 +1,79 @@
+"""What to do next, derived from the records of a run: sentences, each with its command if there is one."""
+
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records.records import Outcome, Record
+from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.report.text.number_text import count
+from sdpa_onnx.report.text.tally import outcome_of
+from sdpa_onnx.report.timing.case_groups import WrongArm
+from sdpa_onnx.report.timing.case_table import ranges_in_words
+from sdpa_onnx.report.timing.comparisons import RecordedComparison
+from sdpa_onnx.report.timing.form_advice import FormAdvice, form_advice
+
+__all__ = ["NextStep", "next_steps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextStep:
+    """One thing to do.
+
+    Args:
+        sentence: What and why, without a full stop.
+        command: The command line that does it; "" if there is none.
+    """
+
+    sentence: str
+    command: str = ""
+
+
+def next_steps(
+    records: Sequence[Record],
+    header: RunHeader,
+    found: Sequence[RecordedComparison],
+    wrong: Collection[WrongArm],
+    *,
+    folder: str = "",
+) -> list[NextStep]:
+    """The steps, the most urgent first; a run that is not finished is finished before a form is chosen.
+
+    Args:
+        records: All records of the run.
+        header: Of the run.
+        found: The timings as comparisons.
+        wrong: Arms whose outputs are wrong.
+        folder: The run folder, for the command that resumes; "" if unknown.
+    """
+    failed = sum(outcome_of(record) is Outcome.FAILED for record in records)
+    chosen = form_advice(found, wrong) if header.is_finished else []
+    return [*_resume(header, folder, failed), *(_choose(advice) for advice in chosen)]
+
+
+def _resume(header: RunHeader, folder: str, failed: int) -> list[NextStep]:
+    if header.is_finished and not failed:
+        return []
+    out = [*shlex.split(header.command), *(["--out", folder] if folder else []), "--resume"]
+    left = header.planned_cells - header.done_cells
+    missing = f"run the {count(left, 'job')} that {'is' if left == 1 else 'are'} left"
+    why = "repeat what failed" if header.is_finished or left <= 0 else missing
+    return [NextStep(sentence=why, command=shlex.join(out))]
+
+
+def _choose(advice: FormAdvice) -> NextStep:
+    kind = {None: "", False: "not causal: ", True: "causal: "}[advice.is_causal]
+    if advice.from_length == 0:
+        where = "in every case" if advice.cases > 1 else "in the only case"
+    elif advice.from_length is not None:
+        where = f"from length {advice.from_length} on"
+    else:
+        where = f"in {advice.wins} of {advice.cases} cases"
+    ratios = f"{ranges_in_words(advice.ratios)} x {advice.baseline}" if advice.ratios else ""
+    loses = f"{advice.baseline} is faster in {advice.slower_wins}" if advice.slower_wins else ""
+    noted = "; ".join(word for word in (ratios, loses) if word)
+    where = f"{where} ({noted})" if noted else where
+    return NextStep(
+        sentence=f"{kind}'{advice.form}' is the fastest form on {advice.runtime} {where}",
+        command=f"sdpa-onnx convert F.onnx -o G.onnx --form {advice.form}",
+    )

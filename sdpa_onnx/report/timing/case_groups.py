@@ -1,0 +1,332 @@
+"""Timed cases gathered into few groups, with the range of ratios of each arm: the data of the first table of a report.
+
+A group has cases that differ in one factor, such as the length, and is cut where another arm becomes the fastest or a
+verdict changes, as far as the number of rows allows. Forms no lines.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.report.text.labels import CaseFactor, CommonFactors, case_in_words, case_options, join_words
+from sdpa_onnx.report.text.number_text import count
+from sdpa_onnx.report.timing.comparisons import RecordedComparison, central, fastest
+from sdpa_onnx.report.timing.slices import axis_value
+
+__all__ = ["ArmRange", "CaseGroup", "CaseGroups", "WrongArm", "case_groups", "is_masked", "wrong_arm"]
+
+WrongArm = tuple[str, str, str, int | None]
+"""Target, runtime, form and opset of an arm whose outputs are wrong."""
+
+# The factors along which cases form a group, the most telling first.
+_AXES = (CaseFactor.LENGTH, CaseFactor.HEAD_DIM, CaseFactor.BATCH, CaseFactor.HEADS)
+# Verdicts that contradict each other.
+_DIRECTIONS = (RatioVerdict.FASTER, RatioVerdict.SLOWER)
+
+_Cases = tuple[RecordedComparison, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRange:
+    """The ratios of one arm over the baseline in the cases of a group.
+
+    Args:
+        arm: Name of the arm.
+        low, high: Smallest and largest ratio; None if no case has a valid one.
+        verdicts: Number of cases by verdict.
+        missing: Number of cases without a time by outcome.
+        is_fastest: Whether it is proven to be faster than every other arm in all cases of the group.
+        is_worst: Whether it has the largest proven slow-down of all groups.
+        is_wrong: Whether its outputs are wrong, so that its times do not count.
+    """
+
+    arm: str
+    low: float | None
+    high: float | None
+    verdicts: Mapping[RatioVerdict, int]
+    missing: Mapping[Outcome, int]
+    is_fastest: bool = False
+    is_worst: bool = False
+    is_wrong: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any of its ratios has no verdict."""
+        return bool(self.verdicts.get(RatioVerdict.INCONCLUSIVE) or self.verdicts.get(RatioVerdict.NOISY))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseGroup:
+    """Cases in one row of the table.
+
+    Args:
+        label: What its cases have in common, as far as it is not what most cases have.
+        cases: The comparisons, by rising length.
+        ranges: One entry per arm that was requested in any of them, without the baseline.
+        fastest: The arm that is proven to be the fastest in all of them, the baseline included; "" if none is.
+    """
+
+    label: str
+    cases: _Cases
+    ranges: tuple[ArmRange, ...]
+    fastest: str
+
+    def range_of(self, arm: str) -> ArmRange | None:
+        """The entry of an arm; None if it was not requested here."""
+        return next((one for one in self.ranges if one.arm == arm), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseGroups:
+    """All groups of a run.
+
+    Args:
+        groups: In the order of the report.
+        arms: All arms without the baselines, in order of appearance.
+        baselines: What the ratios refer to.
+        usual: The factors of a case that no label repeats, in words.
+    """
+
+    groups: tuple[CaseGroup, ...]
+    arms: tuple[str, ...]
+    baselines: tuple[str, ...]
+    usual: str
+
+
+def case_groups(
+    found: Sequence[RecordedComparison], usual: CommonFactors, *, most: int, wrong: Collection[WrongArm] = ()
+) -> CaseGroups:
+    """Group the cases in at most so many rows: each case alone if possible, else along one factor, else by target.
+
+    Args:
+        found: The comparisons of a run; those without a contender are left out.
+        usual: Factors that most records share.
+        most: Greatest number of groups, at least 2.
+        wrong: Arms whose outputs are wrong.
+    """
+    compared = [one for one in found if one.contenders or one.missing]
+    if not compared:
+        return CaseGroups(groups=(), arms=(), baselines=(), usual="")
+    middle = central(compared)
+    rows = _rows(compared, most)
+    worst = max((case for row in rows for case in _slow_downs(row)), default=None)
+    varied = _kinds_of_several_lengths(compared)
+    groups = tuple(
+        _group(
+            row,
+            _label(row, middle, usual, with_length=_kind(row[0]) in varied and _kind(row[0]) != _kind(middle)),
+            worst,
+            wrong,
+        )
+        for row in rows
+    )
+    return CaseGroups(
+        groups=groups,
+        arms=tuple(dict.fromkeys(one.arm for group in groups for one in group.ranges)),
+        baselines=tuple(sorted({one.first.baseline for one in compared})),
+        usual=", ".join(word for word in (_where(middle, usual), usual.words) if word),
+    )
+
+
+def is_masked(record: TimingRecord) -> bool:
+    """Whether a part of the pairs of query and key is masked by causality or a window.
+
+    A larger model has no spec; there the counted work is less than what a kernel executes that skips nothing.
+    """
+    if record.spec is not None:
+        return record.spec.is_causal or record.spec.left_window >= 0 or record.spec.right_window >= 0
+    return bool(record.useful_flops and record.executed_flops and record.useful_flops < record.executed_flops)
+
+
+def wrong_arm(record: TimingRecord | AgreementRecord) -> WrongArm:
+    """The arm of a record, as in a list of wrong arms."""
+    return record.target, record.runtime, record.form, record.opset
+
+
+def _rows(found: Sequence[RecordedComparison], most: int) -> list[_Cases]:
+    """The finest grouping that fits."""
+    families = _families(found)
+    finest: tuple[Callable[[], list[_Cases]], ...] = (
+        lambda: [(one,) for one in found],
+        lambda: [tuple(part) for family in families for _, part in groupby(family, key=_findings)],
+        lambda: [part for family in families for part in _cut_at_contradictions(family)],
+        lambda: families,
+        lambda: _gathered(found, _kind),
+    )
+    rows: list[_Cases] = []
+    for build in finest:
+        rows = build()
+        if len(rows) <= most:
+            return rows
+    return _merged_rest(rows, most)
+
+
+def _merged_rest(rows: Sequence[_Cases], most: int) -> list[_Cases]:
+    """Keep the rows with the largest slow-downs and the largest gains; the last row has all other cases."""
+    ranked = sorted(rows, key=_extent, reverse=True)[: most - 1]
+    kept = [row for row in rows if row in ranked]
+    return [*kept, tuple(one for row in rows if row not in ranked for one in row)]
+
+
+def _extent(row: _Cases) -> tuple[float, float]:
+    ratios = [one.judged(arm).ratio.value for one in row for arm in one.contenders]
+    return max((ratio for ratio, _ in _slow_downs(row)), default=0.0), -min(ratios, default=1.0)
+
+
+def _slow_downs(row: _Cases) -> Iterable[tuple[float, str]]:
+    """Ratio and arm of every proven slow-down."""
+    for one in row:
+        for arm in one.contenders:
+            judged = one.judged(arm)
+            if judged.verdict is RatioVerdict.SLOWER:
+                yield judged.ratio.value, arm.arm
+
+
+def _families(found: Sequence[RecordedComparison]) -> list[_Cases]:
+    """Cases that differ in one factor only, along the first factor that varies; each case is in one family."""
+    left, families = list(found), []
+    for axis in _AXES:
+        for family in _gathered(left, lambda one, axis=axis: _without(one, axis)):  # type: ignore[misc]
+            if len(family) > 1:
+                families.append(tuple(sorted(family, key=lambda one: axis_value(one.first, axis))))
+                left = [one for one in left if one not in family]
+    families += [(one,) for one in left]
+    return sorted(families, key=lambda family: min(found.index(one) for one in family))
+
+
+def _kind(one: RecordedComparison) -> tuple[object, ...]:
+    """What is computed, without sizes."""
+    return (one.first.target, case_options(one.first), one.first.dtype)
+
+
+def _kinds_of_several_lengths(found: Sequence[RecordedComparison]) -> set[tuple[object, ...]]:
+    lengths = {(_kind(one), one.first.sizes.kv_seq_len) for one in found}
+    return {kind for kind, number in Counter(kind for kind, _ in lengths).items() if number > 1}
+
+
+def _gathered(
+    found: Sequence[RecordedComparison], key: Callable[[RecordedComparison], tuple[object, ...]]
+) -> list[_Cases]:
+    rows: dict[tuple[object, ...], list[RecordedComparison]] = {}
+    for one in found:
+        rows.setdefault(key(one), []).append(one)
+    return [tuple(row) for row in rows.values()]
+
+
+def _without(one: RecordedComparison, axis: CaseFactor) -> tuple[object, ...]:
+    """Everything that distinguishes a case, except one factor."""
+    sizes = one.first.sizes
+    # Along the length, the number of queries equals that of keys, or is fixed while the keys grow (decoding).
+    queries = "as keys" if sizes.q_seq_len == sizes.kv_seq_len else sizes.q_seq_len
+    factors: dict[CaseFactor, object] = {
+        CaseFactor.LENGTH: (sizes.q_seq_len, sizes.kv_seq_len),
+        CaseFactor.HEAD_DIM: sizes.head_dim,
+        CaseFactor.BATCH: sizes.batch_size,
+        CaseFactor.HEADS: sizes.q_num_heads,
+    }
+    factors[axis] = queries if axis is CaseFactor.LENGTH else None
+    options = case_options(one.first, with_heads=axis is not CaseFactor.HEADS)
+    return (one.first.target, options, one.first.dtype, one.first.threads, one.first.cache, *factors.values())
+
+
+def _cut_at_contradictions(family: _Cases) -> list[_Cases]:
+    """Cut a family where one arm follows another as the fastest, or an arm that was faster becomes slower."""
+    parts: list[list[RecordedComparison]] = []
+    known: dict[str, str] = {}
+    for one in family:
+        found = {name: word for name, word in _findings(one) if word}
+        if not parts or any(known.get(name, word) != word for name, word in found.items()):
+            parts.append([])
+            known = {}
+        parts[-1].append(one)
+        known |= found
+    return [tuple(part) for part in parts]
+
+
+def _findings(one: RecordedComparison) -> tuple[tuple[str, str], ...]:
+    """The fastest arm, under the name "", and whether each arm is faster or slower; "" if that is not proven."""
+    winner = fastest(one)
+    verdicts = {arm.arm: one.judged(arm).verdict for arm in one.contenders}
+    proven = sorted((name, verdict.value if verdict in _DIRECTIONS else "") for name, verdict in verdicts.items())
+    return (("", winner.arm if winner else ""), *proven)
+
+
+def _group(row: _Cases, label: str, worst: tuple[float, str] | None, wrong: Collection[WrongArm]) -> CaseGroup:
+    winners = {_findings(one)[0][1] for one in row}
+    winner = winners.pop() if len(winners) == 1 else ""
+    arms = dict.fromkeys(
+        arm.arm for one in row for arm in (*one.contenders, *one.missing) if arm.arm and arm.arm != arm.baseline
+    )
+    bad = {arm.arm for one in row for arm in one.contenders if wrong_arm(arm) in wrong}
+    winner = "" if winner in bad else winner
+    return CaseGroup(
+        label=label,
+        cases=row,
+        ranges=tuple(replace(_range(row, arm, worst), is_fastest=arm == winner, is_wrong=arm in bad) for arm in arms),
+        fastest=winner,
+    )
+
+
+def _range(row: _Cases, name: str, worst: tuple[float, str] | None) -> ArmRange:
+    judged = [one.judged(arm) for one in row for arm in one.contenders if arm.arm == name]
+    valid = [one.ratio.value for one in judged if one.verdict is not RatioVerdict.NOISY]
+    return ArmRange(
+        arm=name,
+        low=min(valid, default=None),
+        high=max(valid, default=None),
+        verdicts=Counter(one.verdict for one in judged),
+        missing=Counter(arm.outcome.counted for one in row for arm in one.missing if arm.arm == name),
+        is_worst=worst is not None and worst[1] == name and worst in _slow_downs(row),
+    )
+
+
+def _label(row: _Cases, middle: RecordedComparison, usual: CommonFactors, *, with_length: bool) -> str:
+    """What the cases are, without the factors that the central case has too; never empty.
+
+    Args:
+        with_length: Whether to name the length even if the central case has it.
+    """
+    records = [one.first for one in row]
+    targets = list(dict.fromkeys(record.target for record in records))
+    if len(targets) > 1:
+        return f"{count(len(row), 'other case')} of {count(len(targets), 'target')}"
+    target = "" if targets[0] == middle.first.target else targets[0]
+    options = {case_in_words(record, usual, without=_AXES) for record in records}
+    if not any(options) and all(record.spec is None and is_masked(record) for record in records):
+        options = {"masked"}
+    sizes = [_factor_words(records, axis, middle.first) for axis in (CaseFactor.BATCH, *_AXES[:2], CaseFactor.HEADS)]
+    words = [target, *(options if len(options) == 1 else ()), *sizes]
+    length = _length_words(records)
+    words += [length] if with_length and length not in words else []
+    return ", ".join(word for word in words if word) or length
+
+
+def _factor_words(records: Sequence[TimingRecord], axis: CaseFactor, middle: TimingRecord) -> str:
+    """The values of a factor if any differs from the central case: length 32 to 1024."""
+    values = sorted({axis_value(record, axis) for record in records})
+    queries = {record.sizes.q_seq_len for record in records if record.sizes.q_seq_len != record.sizes.kv_seq_len}
+    is_usual = values == [axis_value(middle, axis)] or values == [0]
+    if axis is CaseFactor.LENGTH:
+        return "" if is_usual and not queries else _length_words(records)
+    return "" if is_usual else f"{axis} {_values_words(values)}"
+
+
+def _length_words(records: Sequence[TimingRecord]) -> str:
+    keys = sorted({axis_value(record, CaseFactor.LENGTH) for record in records})
+    queries = sorted({record.sizes.q_seq_len or 0 for record in records})
+    if all(record.sizes.q_seq_len in (None, record.sizes.kv_seq_len) for record in records):
+        return f"length {_values_words(keys)}" if keys != [0] else "all cases"
+    return f"{_values_words(queries)} queries, {_values_words(keys)} keys"
+
+
+def _values_words(values: Sequence[int]) -> str:
+    if len(values) > 2:
+        return f"{values[0]} to {values[-1]}"
+    return join_words([str(value) for value in values])
+
+
+def _where(one: RecordedComparison, usual: CommonFactors) -> str:
+    return ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)

@@ -1,0 +1,154 @@
+"""The first table of a report: groups of cases by arm, with the ratio and the verdict; judges nothing.
+
+Case by arm if that fits the width, else a row per arm under each group, with the verdict in words.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.report.text.labels import join_words
+from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, share
+from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.timing.case_groups import ArmRange, CaseGroup, CaseGroups
+from sdpa_onnx.report.timing.comparisons import EQUAL_WITHIN
+
+__all__ = ["case_table", "ranges_in_words", "short_arms"]
+
+# Least width of the column of cases: below it, nearly every label would be broken.
+_LEAST_LABEL = 18
+# If a table with a row per arm has more arms, a group shows only its fastest and its slowest.
+_MOST_ARMS = 3
+_WRONG, _BEST, _WORST, _OPEN, _EQUAL = "x", "*", "!", "?", "="
+_ONLY_EXTREMES = " Of each group the fastest and the slowest arm; the report has all."
+_LEGEND = {
+    _WRONG: "outputs wrong",
+    _BEST: "fastest",
+    _WORST: "largest slow-down",
+    _EQUAL: f"equal within {share(EQUAL_WITHIN)}",
+    _OPEN: "not decided",
+}
+
+
+def case_table(groups: CaseGroups, width: int | None = None) -> Table:
+    """The groups as a table.
+
+    Args:
+        groups: At least one.
+        width: Width of a line in characters; None = as wide as needed.
+    """
+    names = short_arms(groups.arms)
+    wide = _wide(groups, names)
+    arms = wide.columns[1:]
+    cells = [
+        max(*map(len, column.head.split()), *(len(row[place]) for row in wide.sections[0].rows), 0)
+        for place, column in enumerate(arms, 1)
+    ]
+    is_wide = width is None or _LEAST_LABEL + sum(one + 1 for one in cells) <= width
+    return wide if is_wide else _long(groups, names)
+
+
+def short_arms(arms: Sequence[str]) -> dict[str, str]:
+    """Name -> name without the runtime, if all arms have the same: ort-cpu attention 23 -> attention 23."""
+    first = arms[0].partition(" ")[0] if arms else ""
+    is_shared = all(arm.startswith(f"{first} ") and len(arm) > len(first) + 1 for arm in arms)
+    return {arm: arm.removeprefix(f"{first} ") if is_shared else arm for arm in arms}
+
+
+def ranges_in_words(values: Iterable[float]) -> str:
+    """Smallest and largest ratio: 0.53-0.94; one number if both are the same when rounded."""
+    ordered = sorted(values)
+    low, high = (_ratio(one) for one in (ordered[0], ordered[-1]))
+    return low if low == high else f"{low}-{high}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else figure(value)
+
+
+def _title(groups: CaseGroups, names: dict[str, str]) -> str:
+    runtimes = {arm.removesuffix(name).strip() for arm, name in names.items()} - {""}
+    on = f" on {join_words(sorted(runtimes))}" if runtimes else ""
+    return f"Time{on} over that of {join_words(groups.baselines)}: below 1 is faster"
+
+
+def _wide(groups: CaseGroups, names: dict[str, str]) -> Table:
+    """A row per group, a column per arm; the baseline is a column only if it is the fastest of a group."""
+    leading = [one for one in groups.baselines if any(group.fastest == one for group in groups.groups)]
+    rows = tuple(
+        (
+            group.label,
+            *(f"1 {_BEST}" if group.fastest == one else "1  " for one in leading),
+            *(_cell(group.range_of(arm)) for arm in groups.arms),
+        )
+        for group in groups.groups
+    )
+    marks = [mark for mark in _LEGEND if any(cell.endswith(f" {mark}") for row in rows for cell in row[1:])]
+    legend = ", ".join(f"{mark} {_LEGEND[mark]}" for mark in marks)
+    doubt = "proven unless marked" if {_OPEN, _EQUAL} & set(marks) else "all proven"
+    return Table(
+        title=_title(groups, names),
+        heading="",
+        columns=(
+            Column(head="case"),
+            *(Column(head=one, is_number=True) for one in leading),
+            *(Column(head=names[arm], is_number=True) for arm in groups.arms),
+        ),
+        sections=(Section(heading="", rows=rows),),
+        note=f"{_usual(groups)} Marks: {legend}; {doubt}." if legend else _usual(groups),
+    )
+
+
+def _usual(groups: CaseGroups) -> str:
+    return f"{groups.usual} unless stated."
+
+
+def _cell(found: ArmRange | None) -> str:
+    """The range with its mark; two characters are kept for the mark so that the digits stay aligned."""
+    if found is None:
+        return f"{NOT_KNOWN}  "
+    if found.low is None or found.high is None:
+        return f"{_without_ratio(found)}  "
+    marks = {
+        _WRONG: found.is_wrong,
+        _WORST: found.is_worst,
+        _BEST: found.is_fastest,
+        _OPEN: found.is_open,
+        _EQUAL: bool(found.verdicts.get(RatioVerdict.EQUAL)),
+    }
+    mark = next((mark for mark, applies in marks.items() if applies), " ")
+    return f"{ranges_in_words((found.low, found.high))} {mark}"
+
+
+def _without_ratio(found: ArmRange) -> str:
+    if found.verdicts.get(RatioVerdict.NOISY):
+        return RatioVerdict.NOISY.value
+    return next((outcome.value for outcome in found.missing), NOT_KNOWN)
+
+
+def _long(groups: CaseGroups, names: dict[str, str]) -> Table:
+    """A row per arm under each group: for narrow terminals and for many arms."""
+    return Table(
+        title=_title(groups, names),
+        heading="case",
+        columns=(Column(head="arm"), Column(head="ratio", is_number=True), Column(head="verdict")),
+        sections=tuple(
+            Section(heading=group.label, rows=tuple(_long_row(one, names) for one in _extremes(group, len(names))))
+            for group in groups.groups
+        ),
+        note=_usual(groups) + (_ONLY_EXTREMES if len(names) > _MOST_ARMS else ""),
+    )
+
+
+def _extremes(group: CaseGroup, arms: int) -> Sequence[ArmRange]:
+    timed = sorted((one for one in group.ranges if one.high is not None), key=lambda one: one.high or 0.0)
+    return group.ranges if arms <= _MOST_ARMS or len(timed) < 2 else (timed[0], timed[-1])
+
+
+def _long_row(found: ArmRange, names: dict[str, str]) -> tuple[str, str, str]:
+    if found.low is None or found.high is None:
+        return names[found.arm], NOT_KNOWN, _without_ratio(found)
+    counts = [f"{verdict.value} {number}" for verdict, number in sorted(found.verdicts.items())]
+    verdict = next(iter(found.verdicts)).value if len(counts) == 1 else ", ".join(counts)
+    words = {"outputs wrong": found.is_wrong, "the largest": found.is_worst, "the fastest": found.is_fastest}
+    extra = "".join(f", {word}" for word, applies in words.items() if applies)
+    return names[found.arm], ranges_in_words((found.low, found.high)), f"{verdict}{extra}"

@@ -1,0 +1,128 @@
+"""How far the timings of a run can be trusted: how many verdicts hold, and what the others mean for the reader.
+
+A verdict holds if it was reached and no check of the measurement contradicts it. A warm-up that did not settle leaves
+the ratios valid, because the arms are visited in the same blocks; it makes their times in seconds approximate.
+Source: docs/timing.md.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sdpa_onnx.core.records.record_base import known
+from sdpa_onnx.core.records.records import TimingRecord
+from sdpa_onnx.core.records.verdicts import RatioVerdict
+from sdpa_onnx.report.text.labels import join_words
+from sdpa_onnx.report.text.number_text import count, share
+from sdpa_onnx.report.timing.alarms import is_doubtful
+from sdpa_onnx.report.timing.case_groups import WrongArm, wrong_arm
+from sdpa_onnx.report.timing.comparisons import RecordedComparison
+
+__all__ = ["TimingTrust", "timing_trust", "trust_sentence"]
+
+# Share of disturbed calls above which the CPU clock decides. Source: METHOD B.4.
+_BUSY_SHARE = 0.10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingTrust:
+    """Counts of what the timings of a run are worth.
+
+    Args:
+        ratios: Arms that were compared with their baseline.
+        holding: Those with a verdict that no check contradicts.
+        undecided: Those whose interval allows no verdict.
+        noisy: Those of comparisons in which a clone of the baseline differed.
+        doubtful: Those with a verdict that a check contradicts: it depends on the clock, the ratio was still changing,
+            or another timing ran.
+        wrong: Those with a verdict whose outputs are wrong, so that their times do not count.
+        arms: Arms that were timed, baselines included.
+        unsettled: Arms whose warm-up reached no steady state.
+        disturbed: Share of calls that lost time to other processes, 0..1; None if unknown.
+        is_cpu_time: Whether all times are CPU time.
+    """
+
+    ratios: int
+    holding: int
+    undecided: int
+    noisy: int
+    doubtful: int
+    wrong: int
+    arms: int
+    unsettled: int
+    disturbed: float | None
+    is_cpu_time: bool
+
+
+def timing_trust(found: Sequence[RecordedComparison], wrong: Collection[WrongArm] = ()) -> TimingTrust:
+    """Count what holds.
+
+    Args:
+        found: The comparisons of a run.
+        wrong: Arms whose outputs are wrong.
+    """
+    compared = [(one, arm) for one in found for arm in one.contenders]
+    is_open = (RatioVerdict.INCONCLUSIVE, RatioVerdict.NOISY)
+    verdicts = [one.judged(arm).verdict for one, arm in compared]
+    decided = [arm for (_, arm), verdict in zip(compared, verdicts, strict=True) if verdict not in is_open]
+    bad = [arm for arm in decided if wrong_arm(arm) in wrong]
+    doubtful = [arm for arm in decided if is_doubtful(arm) and arm not in bad]
+    arms = [arm for one in found for arm in one.arms]
+    return TimingTrust(
+        ratios=len(compared),
+        holding=len(decided) - len(bad) - len(doubtful),
+        undecided=verdicts.count(RatioVerdict.INCONCLUSIVE),
+        noisy=verdicts.count(RatioVerdict.NOISY),
+        doubtful=len(doubtful),
+        wrong=len(bad),
+        arms=len(arms),
+        unsettled=sum(arm.steady is False for arm in arms),
+        disturbed=_disturbed(arms),
+        is_cpu_time={arm.clock for arm in arms} == {"cpu"},
+    )
+
+
+def _disturbed(arms: Sequence[TimingRecord]) -> float | None:
+    """The share over all calls; each arm counts the same if the numbers of calls are not known."""
+    measured = [arm for arm in arms if arm.disturbed is not None]
+    calls = sum(arm.calls or 0 for arm in measured)
+    weights = [(arm.calls or 0) / calls if calls else 1 / len(measured) for arm in measured]
+    return sum(known(arm.disturbed) * one for arm, one in zip(measured, weights, strict=True)) if measured else None
+
+
+def trust_sentence(trust: TimingTrust) -> str:
+    """Whether the verdicts hold, and the consequence of what does not; "" if nothing was compared."""
+    if not trust.ratios:
+        return _unsettled(trust) if trust.arms else ""
+    parts = [
+        (trust.wrong, "of wrong outputs"),
+        (trust.undecided, "open"),
+        (trust.noisy, "noisy (its clone differed: ignore these ratios)" if trust.noisy else ""),
+        (trust.doubtful, "doubtful (clock, drift or another timing: measure again)"),
+    ]
+    rest = join_words([f"{number} {_be(number)} {word}" for number, word in parts if number])
+    verdicts = count(trust.ratios, "verdict")
+    if trust.holding == trust.ratios:
+        first = "the verdict holds" if trust.ratios == 1 else f"all {verdicts} hold"
+    else:
+        first = f"{trust.holding} of {verdicts} {'holds' if trust.holding == 1 else 'hold'}; {rest}"
+    sentences = [f"Timing: {first}.", _busy(trust), _unsettled(trust)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _busy(trust: TimingTrust) -> str:
+    if trust.disturbed is None or trust.disturbed <= _BUSY_SHARE:
+        return ""
+    clock = ", so CPU time was compared" if trust.is_cpu_time else ""
+    return f"Other processes disturbed {share(trust.disturbed)} of the calls{clock}."
+
+
+def _unsettled(trust: TimingTrust) -> str:
+    if not trust.unsettled:
+        return ""
+    few = "one time" if trust.arms == 1 else f"{trust.unsettled} of {trust.arms} times"
+    paired = "; the ratios are paired and hold" if trust.holding == trust.ratios and trust.ratios else ""
+    return f"Read {few} in ms as approximate (warm-up not settled){paired}."
+
+
+def _be(number: int) -> str:
+    return "is" if number == 1 else "are"
