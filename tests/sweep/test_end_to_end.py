@@ -86,7 +86,7 @@ def test_summary_starts_with_what_was_found(finished: Path) -> None:
     """The first sentence has the number of checks that agree and their largest error; the terminal has the same."""
     first = (finished / "run" / "summary.md").read_text().splitlines()[:4]
     said = " ".join((finished / "stdout").read_text().split())
-    sentence = "All 4 checks agree with the float64 oracle; the largest error is "
+    sentence = "All 4 checks agree with the float64 oracle (largest error: "
     assert said.startswith(sentence)
     assert first[2].startswith(f"**{sentence}")
     assert (finished / "stdout").read_text().endswith("\nReport: run/index.html\n")

@@ -175,6 +175,9 @@ def _other_finding(members: Sequence[Record]) -> Finding:
     """A finding that belongs to no single attention."""
     worst = _worst(members)
     outputs = tuple(dict.fromkeys(_site(one) for one in members if _subject(one) is Subject.OUTPUT))
+    if _key(worst) == (_Kind.OUTPUT_NUMBERS,) and not outputs:  # an attention without a name
+        cause = named_cause(_text(worst)) or f"The output is {_error_words(worst)}"
+        return _finding(cause, members, worst, sites=())
     if _key(worst) == (_Kind.OUTPUT_NUMBERS,):
         verb = "is" if len(outputs) == 1 else "are"
         cause = f"{_names(outputs, 'output')} {verb} {_error_words(worst)}"

@@ -11,8 +11,10 @@ from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.report.run.findings import first_findings
 from sdpa_onnx.report.run.next_steps import NextStep, next_steps
 from sdpa_onnx.report.text.labels import usual_factors
+from sdpa_onnx.report.text.table import Table
 from sdpa_onnx.report.text.tally import outcome_of
 from sdpa_onnx.report.timing.case_groups import CaseGroups, case_groups, wrong_arm
+from sdpa_onnx.report.timing.case_table import medians_table
 from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.trust import timing_trust, trust_sentence
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
@@ -28,6 +30,7 @@ class FirstScreen:
         verdict: Sentences: numbers right or wrong, what is not ok, how much of it is known.
         outcome: The worst outcome of the run; SKIPPED also for a run that is not finished or empty.
         groups: The timed cases in groups, for the table.
+        medians: The table of arms that were timed without another arm; None if there is a comparison or no timing.
         steps: What to do next.
         trust: Whether the verdicts on the times hold; "" without timings.
     """
@@ -35,6 +38,7 @@ class FirstScreen:
     verdict: tuple[str, ...]
     outcome: Outcome
     groups: CaseGroups
+    medians: Table | None
     steps: tuple[NextStep, ...]
     trust: str
 
@@ -60,10 +64,13 @@ def first_screen(
     wrong = {
         wrong_arm(one) for one in records if isinstance(one, AgreementRecord) and outcome_of(one) is Outcome.DISAGREES
     }
+    usual = usual_factors(records)
+    groups = case_groups(found, usual, most=most_groups, wrong=wrong)
     return FirstScreen(
         verdict=tuple(first_findings(records, header, known=known)),
         outcome=_worst_outcome(records, header),
-        groups=case_groups(found, usual_factors(records), most=most_groups, wrong=wrong),
+        groups=groups,
+        medians=medians_table(found, usual, most=most_groups) if found and not groups.groups else None,
         steps=tuple(next_steps(records, header, found, wrong, folder=folder)),
         trust=trust_sentence(timing_trust(found, wrong)),
     )

@@ -76,10 +76,11 @@ def _first(screen: FirstScreen) -> list[str]:
         f"- Next: {escaped(step.sentence)}{f': {code_span(step.command)}' if step.command else '.'}"
         for step in screen.steps
     ]
+    table = case_table(screen.groups) if screen.groups.groups else None
     return [
         f"**{first}**",
         *(["\n".join(f"- {line}" for line in others)] if others else []),
-        *([table_block(case_table(screen.groups))] if screen.groups.groups else []),
+        *([] if table is None else [table_block(table)]),
         *(["\n".join(steps)] if steps else []),
         *([escaped(screen.trust)] if screen.trust else []),
     ]

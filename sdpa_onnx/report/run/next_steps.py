@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from sdpa_onnx.core.records.records import Outcome, Record
 from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.report.run.findings import wrong_findings
+from sdpa_onnx.report.run.repeat_command import repeat_command
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.text.tally import outcome_of
 from sdpa_onnx.report.timing.case_groups import WrongArm
-from sdpa_onnx.report.timing.case_table import ranges_in_words
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.form_advice import FormAdvice, form_advice
 
@@ -37,7 +38,7 @@ def next_steps(
     *,
     folder: str = "",
 ) -> list[NextStep]:
-    """The steps, the most urgent first; a run that is not finished is finished before a form is chosen.
+    """The steps: repeat what is wrong first; a run that is not finished is finished before a form is chosen.
 
     Args:
         records: All records of the run.
@@ -46,9 +47,11 @@ def next_steps(
         wrong: Arms whose outputs are wrong.
         folder: The run folder, for the command that resumes; "" if unknown.
     """
+    repeat = next((command for one in wrong_findings(records)[:1] if (command := repeat_command(one))), "")
     failed = sum(outcome_of(record) is Outcome.FAILED for record in records)
     chosen = form_advice(found, wrong) if header.is_finished else []
-    return [*_resume(header, folder, failed), *(_choose(advice) for advice in chosen)]
+    wrong_first = [NextStep(sentence="repeat the wrong output", command=repeat)] if repeat else []
+    return [*wrong_first, *_resume(header, folder, failed), *_choices(chosen)]
 
 
 def _resume(header: RunHeader, folder: str, failed: int) -> list[NextStep]:
@@ -61,7 +64,12 @@ def _resume(header: RunHeader, folder: str, failed: int) -> list[NextStep]:
     return [NextStep(sentence=why, command=shlex.join(out))]
 
 
-def _choose(advice: FormAdvice) -> NextStep:
+def _choices(found: Sequence[FormAdvice]) -> list[NextStep]:
+    runtimes = {advice.runtime for advice in found}
+    return [_choose(advice, f" on {advice.runtime}" if len(runtimes) > 1 else "") for advice in found]
+
+
+def _choose(advice: FormAdvice, on: str) -> NextStep:
     kind = {None: "", False: "not causal: ", True: "causal: "}[advice.is_causal]
     if advice.from_length == 0:
         where = "in every case" if advice.cases > 1 else "in the only case"
@@ -69,11 +77,8 @@ def _choose(advice: FormAdvice) -> NextStep:
         where = f"from length {advice.from_length} on"
     else:
         where = f"in {advice.wins} of {advice.cases} cases"
-    ratios = f"{ranges_in_words(advice.ratios)} x {advice.baseline}" if advice.ratios else ""
-    loses = f"{advice.baseline} is faster in {advice.slower_wins}" if advice.slower_wins else ""
-    noted = "; ".join(word for word in (ratios, loses) if word)
-    where = f"{where} ({noted})" if noted else where
+    loses = f"; {advice.baseline} beats it in {advice.slower_wins}" if advice.slower_wins else ""
     return NextStep(
-        sentence=f"{kind}'{advice.form}' is the fastest form on {advice.runtime} {where}",
+        sentence=f"{kind}form '{advice.form}' is fastest{on} {where}{loses}",
         command=f"sdpa-onnx convert F.onnx -o G.onnx --form {advice.form}",
     )

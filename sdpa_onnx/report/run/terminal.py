@@ -48,7 +48,7 @@ def print_report(
     room = int(_MOST_LINES * max(_USUAL_WIDTH / console.width, 1.0)) - len(ending)
     for most in range(_MOST_GROUPS, _LEAST_GROUPS, -1):
         screen = first_screen(records, header, most_groups=most, known=known, folder=folder)
-        if len(screen_lines(screen, console.width)) <= room:
+        if _height(screen_lines(screen, console.width), console.width) <= room:
             break
     else:
         screen = first_screen(records, header, most_groups=_LEAST_GROUPS, known=known, folder=folder)
@@ -57,13 +57,19 @@ def print_report(
     print_lines([*others, *_rows(ending)], console)
 
 
+def _height(lines: Sequence[TextLine], width: int) -> int:
+    """Lines on the screen: a command that is wider than the screen takes several."""
+    return sum(max(1, -(-len(line.text) // width)) for line in lines)
+
+
 def screen_lines(screen: FirstScreen, width: int) -> list[TextLine]:
     """Lay out the first screen: verdict, table, next steps, trust."""
     lines = [*_rows(paragraph(screen.verdict[0], width))]
     for sentence in screen.verdict[1:]:
         lines += _rows(bullet(sentence, width))
-    if screen.groups.groups:
-        lines += [_BLANK, *table_lines(case_table(screen.groups, width), width)]
+    table = case_table(screen.groups, width) if screen.groups.groups else screen.medians
+    if table is not None:
+        lines += [_BLANK, *table_lines(table, width)]
     if screen.steps:
         lines += [_BLANK, *(line for step in screen.steps for line in _step_lines(step, width))]
     return [*lines, *_rows(paragraph(screen.trust, width))] if screen.trust else lines

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import CaseFactor, CommonFactors, case_in_words, case_options, join_words
@@ -18,8 +19,8 @@ from sdpa_onnx.report.timing.slices import axis_value
 
 __all__ = ["ArmRange", "CaseGroup", "CaseGroups", "WrongArm", "case_groups", "is_masked", "wrong_arm"]
 
-WrongArm = tuple[str, str, str, int | None]
-"""Target, runtime, form and opset of an arm whose outputs are wrong."""
+WrongArm = tuple[str, AttentionSpec | None, str, str, int | None]
+"""Target, spec, runtime, form and opset of an arm whose outputs are wrong."""
 
 # The factors along which cases form a group, the most telling first.
 _AXES = (CaseFactor.LENGTH, CaseFactor.HEAD_DIM, CaseFactor.BATCH, CaseFactor.HEADS)
@@ -143,7 +144,7 @@ def is_masked(record: TimingRecord) -> bool:
 
 def wrong_arm(record: TimingRecord | AgreementRecord) -> WrongArm:
     """The arm of a record, as in a list of wrong arms."""
-    return record.target, record.runtime, record.form, record.opset
+    return record.target, record.spec, record.runtime, record.form, record.opset
 
 
 def _rows(found: Sequence[RecordedComparison], most: int) -> list[_Cases]:

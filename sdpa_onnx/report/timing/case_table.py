@@ -6,13 +6,13 @@ Case by arm if that fits the width, else a row per arm under each group, with th
 from collections.abc import Iterable, Sequence
 
 from sdpa_onnx.core.records.verdicts import RatioVerdict
-from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, share
+from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, series_name
+from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, median_text, share
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.case_groups import ArmRange, CaseGroup, CaseGroups
-from sdpa_onnx.report.timing.comparisons import EQUAL_WITHIN
+from sdpa_onnx.report.timing.comparisons import EQUAL_WITHIN, RecordedComparison
 
-__all__ = ["case_table", "ranges_in_words", "short_arms"]
+__all__ = ["case_table", "medians_table", "short_arms"]
 
 # Least width of the column of cases: below it, nearly every label would be broken.
 _LEAST_LABEL = 18
@@ -37,14 +37,56 @@ def case_table(groups: CaseGroups, width: int | None = None) -> Table:
         width: Width of a line in characters; None = as wide as needed.
     """
     names = short_arms(groups.arms)
-    wide = _wide(groups, names)
-    arms = wide.columns[1:]
-    cells = [
-        max(*map(len, column.head.split()), *(len(row[place]) for row in wide.sections[0].rows), 0)
-        for place, column in enumerate(arms, 1)
-    ]
-    is_wide = width is None or _LEAST_LABEL + sum(one + 1 for one in cells) <= width
-    return wide if is_wide else _long(groups, names)
+    leading = [one for one in groups.baselines if any(group.fastest == one for group in groups.groups)]
+    labels = max(len(group.label) for group in groups.groups)
+    for baselines, label in ((leading, labels), ((), min(labels, _LEAST_LABEL))):
+        wide = _wide(groups, names, baselines)
+        if width is None or label + _width_of_numbers(wide) <= width:
+            return wide
+    return _long(groups, names)
+
+
+def _width_of_numbers(table: Table) -> int:
+    """Characters that all columns but the first need, with the narrow gaps before them."""
+    rows = table.sections[0].rows
+    return sum(
+        1 + max([*map(len, column.head.split()), *(len(row[place]) for row in rows)])
+        for place, column in enumerate(table.columns)
+        if place
+    )
+
+
+def medians_table(found: Sequence[RecordedComparison], usual: CommonFactors, *, most: int) -> Table:
+    """Medians and shares of the roof of arms that were timed alone: there is no ratio.
+
+    Args:
+        found: The comparisons.
+        usual: Factors that most records share.
+        most: Greatest number of rows; a note counts those left out.
+    """
+    arms = [arm for one in found for arm in one.arms]
+    rows = tuple(
+        (
+            ", ".join(word for word in (arm.target, case_in_words(arm, usual)) if word),
+            series_name(arm),
+            median_text(arm.median_seconds, arm.median_low, arm.median_high),
+            share(arm.roof_share),
+        )
+        for arm in arms[:most]
+    )
+    left = len(arms) - len(rows)
+    return Table(
+        title="Time of a call, without an arm to compare it with",
+        heading="",
+        columns=(
+            Column(head="case"),
+            Column(head="arm"),
+            Column(head="median [95 %]", is_number=True),
+            Column(head="roof", is_number=True),
+        ),
+        sections=(Section(heading="", rows=rows),),
+        note=f"{left} more in the report." if left else "",
+    )
 
 
 def short_arms(arms: Sequence[str]) -> dict[str, str]:
@@ -54,7 +96,7 @@ def short_arms(arms: Sequence[str]) -> dict[str, str]:
     return {arm: arm.removeprefix(f"{first} ") if is_shared else arm for arm in arms}
 
 
-def ranges_in_words(values: Iterable[float]) -> str:
+def _range_words(values: Iterable[float]) -> str:
     """Smallest and largest ratio: 0.53-0.94; one number if both are the same when rounded."""
     ordered = sorted(values)
     low, high = (_ratio(one) for one in (ordered[0], ordered[-1]))
@@ -71,9 +113,14 @@ def _title(groups: CaseGroups, names: dict[str, str]) -> str:
     return f"Time{on} over that of {join_words(groups.baselines)}: below 1 is faster"
 
 
-def _wide(groups: CaseGroups, names: dict[str, str]) -> Table:
-    """A row per group, a column per arm; the baseline is a column only if it is the fastest of a group."""
-    leading = [one for one in groups.baselines if any(group.fastest == one for group in groups.groups)]
+def _wide(groups: CaseGroups, names: dict[str, str], leading: Sequence[str]) -> Table:
+    """A row per group, a column per arm.
+
+    Args:
+        groups: The rows.
+        names: Short names of the arms.
+        leading: Baselines with a column, because one is the fastest of a group.
+    """
     rows = tuple(
         (
             group.label,
@@ -116,7 +163,7 @@ def _cell(found: ArmRange | None) -> str:
         _EQUAL: bool(found.verdicts.get(RatioVerdict.EQUAL)),
     }
     mark = next((mark for mark, applies in marks.items() if applies), " ")
-    return f"{ranges_in_words((found.low, found.high))} {mark}"
+    return f"{_range_words((found.low, found.high))} {mark}"
 
 
 def _without_ratio(found: ArmRange) -> str:
@@ -151,4 +198,4 @@ def _long_row(found: ArmRange, names: dict[str, str]) -> tuple[str, str, str]:
     verdict = next(iter(found.verdicts)).value if len(counts) == 1 else ", ".join(counts)
     words = {"outputs wrong": found.is_wrong, "the largest": found.is_worst, "the fastest": found.is_fastest}
     extra = "".join(f", {word}" for word, applies in words.items() if applies)
-    return names[found.arm], ranges_in_words((found.low, found.high)), f"{verdict}{extra}"
+    return names[found.arm], _range_words((found.low, found.high)), f"{verdict}{extra}"

@@ -28,8 +28,7 @@ class FormAdvice:
         wins, cases: Number of cases in which it is the fastest form, and of cases with a choice of forms.
         from_length: Number of keys from which on it always wins and below which it never does; 0 if it wins everywhere,
             None if wins and losses are mixed.
-        ratios: Its time over that of the baseline where it wins, without noisy ones.
-        baseline: The arm of these ratios.
+        baseline: The arm to which its time is compared.
         slower_wins: In how many of its wins the baseline is still proven to be faster.
     """
 
@@ -40,7 +39,6 @@ class FormAdvice:
     wins: int
     cases: int
     from_length: int | None
-    ratios: tuple[float, ...]
     baseline: str
     slower_wins: int
 
@@ -50,7 +48,7 @@ def form_advice(found: Sequence[RecordedComparison], wrong: Collection[WrongArm]
 
     Args:
         found: The comparisons of a run.
-        wrong: Arms whose outputs are wrong; they are never advised.
+        wrong: Arms whose outputs are wrong; their form is not advised at all.
     """
     runtimes = dict.fromkeys(arm.runtime for one in found for arm in one.contenders if arm.form)
     return [advice for runtime in runtimes for advice in _of_runtime(found, runtime, wrong)]
@@ -68,15 +66,9 @@ def _of_runtime(found: Sequence[RecordedComparison], runtime: str, wrong: Collec
 
 def _right_forms(one: RecordedComparison, runtime: str, wrong: Collection[WrongArm]) -> list[TimingRecord]:
     """The arms that differ in the form only: one runtime, our environment, its default options."""
-    return [
-        arm
-        for arm in one.contenders
-        if arm.runtime == runtime
-        and arm.form
-        and not arm.python
-        and not arm.options
-        and (arm.runtime, arm.form, arm.opset) not in {bad[1:] for bad in wrong}
-    ]
+    bad = {arm[2:] for arm in wrong}
+    mine = [arm for arm in one.contenders if arm.runtime == runtime and arm.form]
+    return [arm for arm in mine if not arm.python and not arm.options and (arm.runtime, arm.form, arm.opset) not in bad]
 
 
 def _advice(
@@ -98,7 +90,6 @@ def _advice(
         wins=wins,
         cases=len(choices),
         from_length=_from_length([one for one, _ in choices], [one for one, _ in mine]),
-        ratios=tuple(one.ratio.value for one in judged if one.verdict is not RatioVerdict.NOISY),
         baseline=first.baseline,
         slower_wins=sum(one.verdict is RatioVerdict.SLOWER for one in judged),
     )

@@ -96,8 +96,8 @@ def trust_sentence(trust: TimingTrust) -> str:
     parts = [
         (trust.wrong, "of wrong outputs"),
         (trust.undecided, "open"),
-        (trust.noisy, "noisy (its clone differed: ignore these ratios)" if trust.noisy else ""),
-        (trust.doubtful, "doubtful (clock, drift or another timing: measure again)"),
+        (trust.noisy, "noisy (ignore the ratio)" if trust.noisy else ""),
+        (trust.doubtful, "doubtful (measure again)"),
     ]
     rest = join_words([f"{number} {_be(number)} {word}" for number, word in parts if number])
     verdicts = count(trust.ratios, "verdict")
@@ -119,9 +119,9 @@ def _busy(trust: TimingTrust) -> str:
 def _unsettled(trust: TimingTrust) -> str:
     if not trust.unsettled:
         return ""
-    few = "one time" if trust.arms == 1 else f"{trust.unsettled} of {trust.arms} times"
-    paired = "; the ratios are paired and hold" if trust.holding == trust.ratios and trust.ratios else ""
-    return f"Read {few} in ms as approximate (warm-up not settled){paired}."
+    few = "The time" if trust.arms == 1 else f"{trust.unsettled} of {trust.arms} times"
+    ratios = ", but no ratio," if trust.ratios else ""
+    return f"{few} in ms{ratios} {_be(trust.unsettled)} approximate (warm-up not settled)."
 
 
 def _be(number: int) -> str:

@@ -50,28 +50,30 @@ def test_one_check_agrees() -> None:
 def test_wrong() -> None:
     """A wrong check leads, with its evidence in the next line."""
     first, evidence = tell([check(), check(**WRONG, diagnosis="Looks like scale 1/d_k.", inputs="spread 1", seed=7)])
-    assert first == f"1 of 2 checks is WRONG; the worst error is 38.2 times its proven bound (sdpa, {FUSED}, {CASE})."
+    assert first == f"WRONG: the output is off by up to 38.2 times its proven bound (sdpa, {FUSED}; 1 of 2 checks)."
     assert evidence == (
-        "Evidence of the worst: largest error 0.00120, inputs 'spread 1', seed 7. Looks like scale 1/d_k. "
-        f"The checks that disagree are in sdpa on {FUSED}."
+        "The output is off by up to 38.2 times its proven bound. Worst: largest error 0.00120, 38.2 times its proven "
+        f"bound (sdpa, {FUSED}, {CASE}, inputs 'spread 1', seed 7). Looks like scale 1/d_k."
     )
 
 
 def test_times_of_wrong_outputs_do_not_count() -> None:
     """If there are times too, the report states that they are not valid."""
     lines = tell([check(**WRONG), *comparison()])
-    assert lines[1].endswith(
-        "are in sdpa on ort-cpu attention 23; their times are not valid until the outputs are right."
-    )
+    assert lines[2] == "Times of wrong outputs are not valid until the outputs are right."
 
 
 def test_worst_is_by_bound_and_proof() -> None:
     """A proven fault is listed before a larger suspicion."""
     suspicious = {"outcome": Outcome.DISAGREES, "verdict": Verdict.SUSPICIOUS, "subject": Subject.OUTPUT, "site": "Y"}
     lines = tell(
-        [check(**suspicious, max_bound_ratio=99.0), check(**WRONG), check(**(WRONG | {"max_bound_ratio": 2.0}))]
+        [
+            check(**suspicious, max_bound_ratio=99.0),
+            check(**WRONG, site="a"),
+            check(**(WRONG | {"max_bound_ratio": 2.0}), site="a"),
+        ]
     )
-    assert lines[0].startswith("2 of 3 checks are WRONG and 1 is suspicious; the worst error is 38.2 times its")
+    assert lines[0].startswith("WRONG: the output of the attention is off by up to 38.2 times its proven bound and")
 
 
 def test_suspicious_end_of_a_module() -> None:
@@ -88,7 +90,7 @@ def test_suspicious_end_of_a_module() -> None:
         ]
     )
     assert lines[0].startswith(
-        "1 of 1 check is suspicious; the worst error is 1.50 times the limit for the output of a module (sdpa,"
+        "Suspicious: output 'Y' is off by up to 1.5 times the error that is allowed (sdpa, ort-cpu attention 23; 1 of 1"
     )
 
 
@@ -96,7 +98,7 @@ def test_suspicious_end_of_a_module() -> None:
 def test_not_finite(ratio: float) -> None:
     """NaN is infinitely wrong and never printed as a number."""
     lines = tell([check(**(WRONG | {"max_bound_ratio": ratio}))])
-    assert lines[0] == f"1 of 1 check is WRONG; the worst is not finite where the oracle is (sdpa, {FUSED}, {CASE})."
+    assert lines[0] == f"WRONG: the output is not finite where it must be (sdpa, {FUSED}; 1 of 1 check)."
 
 
 @pytest.mark.parametrize(("ratio", "agrees"), [(1.0, True), (1.0000001, False), (math.nan, False)])
@@ -110,7 +112,7 @@ def test_a_forgotten_outcome_does_not_hide_a_fault(ratio: float, agrees: bool) -
 def test_unjudged_is_not_ok() -> None:
     """A check without a verdict is counted as skipped."""
     lines = tell([check(verdict=None)])
-    assert lines[0] == "No output was checked against the float64 oracle. Not ok: 1 check skipped."
+    assert lines[0] == "No output was checked against the float64 oracle. Skipped: 1 check."
     assert lines[1] == f"1 check skipped (sdpa, {FUSED}, {CASE}): no verdict was recorded."
 
 
@@ -119,7 +121,8 @@ def test_not_ok_is_counted_and_grouped(outcome: Outcome) -> None:
     """The first line counts, the next gives the reason once for all of them."""
     bad = {"outcome": outcome, "verdict": None, "reason": "no kernel"}
     lines = tell([check(), check(**bad), check(**bad)])
-    assert lines[0].endswith(f" Not ok: 2 checks {outcome}.")
+    told = "Skipped: 2 checks." if outcome is Outcome.SKIPPED else f"Not ok: 2 checks {outcome}."
+    assert lines[0].endswith(f" {told}")
     assert lines[1] == f"2 checks {outcome} (sdpa, {FUSED}, {CASE} and 1 more): no kernel."
 
 
@@ -196,7 +199,7 @@ def test_module_end_alone() -> None:
 def test_every_record_kind_is_counted() -> None:
     """No kind of record can fail unseen."""
     first = tell(troubled_records())[0]
-    assert first.endswith("Not ok: 1 check failed, 1 check unsupported, 1 runtime unsupported and 1 timing skipped.")
+    assert first.endswith("Not ok: 1 check failed, 1 check unsupported and 1 runtime unsupported. Skipped: 1 timing.")
 
 
 def test_agreement_record_defaults_are_not_agreement() -> None:

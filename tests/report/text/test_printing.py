@@ -66,8 +66,9 @@ def test_summary(run: str, golden: GoldenCheck) -> None:
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_screen(run: str, width: int) -> None:
-    """Nothing wraps in a way that we did not choose."""
-    assert max(len(line) for line in printed(RUNS[run](), width=width).splitlines()) <= width
+    """Nothing wraps in a way that we did not choose; a command is one line, so that it can be copied."""
+    lines = printed(RUNS[run](), width=width).splitlines()
+    assert max(len(line) for line in lines if not line.startswith("  sdpa-onnx ")) <= width
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 80, 81, 120, 400])
