@@ -64,7 +64,7 @@ def test_a_regression_is_exit_1_and_in_every_file(runs: Shell) -> None:
     """Terminal, Markdown, JUnit and JSON report the same regressions."""
     ended = runs("compare", "base", "worse", "--markdown", "c.md", "--junit", "c.xml")
     assert ended.code == 1
-    assert ended.stdout.startswith("2 regressions in 4 checks (1 of agreement and 1 of time), the first: agreement")
+    assert " 2 of 4 checks fail." in " ".join(ended.stdout.split())
     assert ended.stderr == "sdpa-onnx: wrote c.md\nsdpa-onnx: wrote c.xml\n"
     assert "## \u274c Attention: 2 regressions\n" in Path("c.md").read_text()
     assert "sdpa-onnx compare base worse --markdown c.md --junit c.xml\n" in Path("c.md").read_text()

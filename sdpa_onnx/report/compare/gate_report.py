@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from sdpa_onnx.core.compare.gate_row import percent
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import TimingRecord
+from sdpa_onnx.report.compare.gate_findings import GateFinding, gate_findings
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, plain, site_in_words, usual_factors
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, duration, ratio_text
 from sdpa_onnx.report.text.table import Column, Section, Table
@@ -46,10 +47,10 @@ _WORDS = {
 }
 # The verdict of a time that is slower, but by less than the margin.
 _WITHIN = "slower within the margin"
+# Findings that the first sentences name after the first; the table lists all.
+_MOST_FINDINGS = 3
 # Up to this many findings of one gate and verdict are printed in full. Of more, only the worst: they may share a cause.
 _MOST_ALIKE = 3
-# Verdicts from bad to worst.
-_BAD = ("crashed", "no-answer", "failed", "disagrees", "suspicious", "wrong")
 # In the evidence of core/compare/gate_time.py.
 _NOISY = "NOISY"
 # Up to this many times are listed even if they did not change.
@@ -81,6 +82,11 @@ class GateReport:
         """Rows that fail the comparison: those that no known finding lists."""
         return [row for row in self.rows if row.fails and self.why(row) is None]
 
+    @property
+    def findings(self) -> list[GateFinding]:
+        """The failing rows by cause, each cause once."""
+        return gate_findings(self.failing)
+
     def why(self, row: GateRecord) -> KnownFinding | None:
         """The known finding that excuses a failing row, or None."""
         if self.known is None:
@@ -90,7 +96,7 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Rows of one gate that share a verdict and its evidence."""
+    """Rows of one gate that share a cause, the worst first, or a verdict and its evidence."""
 
     rows: Sequence[GateRecord] = field(default_factory=tuple)
 
@@ -111,19 +117,13 @@ def _groups(report: GateReport) -> list[_Group]:
     shown = {id(row) for row in timed} if len(timed) <= _MOST_TIMES else set()
     found: dict[tuple[object, ...], list[GateRecord]] = {}
     for row in report.rows:
-        if row.word is not GateVerdict.SAME or id(row) in shown:
+        is_failing = row.fails and report.why(row) is None
+        if not is_failing and (row.word is not GateVerdict.SAME or id(row) in shown):
             key = (row.gate, row.word, row.evidence, row.base, row.head, row.fails, report.why(row) is None)
             found.setdefault(key, []).append(row)
     order = list(Gate)
-    ordered = sorted(
-        found.values(),
-        key=lambda rows: (
-            not (rows[0].fails and report.why(rows[0]) is None),
-            _ORDER.index(rows[0].word),
-            order.index(rows[0].gate),
-        ),
-    )
-    return [_Group(rows=rows) for rows in ordered]
+    ordered = sorted(found.values(), key=lambda rows: (_ORDER.index(rows[0].word), order.index(rows[0].gate)))
+    return [_Group(rows=rows) for rows in (*(one.rows for one in report.findings), *ordered)]
 
 
 def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
@@ -159,29 +159,27 @@ def _sized(row: GateRecord) -> TimingRecord:
 
 def headline(report: GateReport) -> str:
     """The verdict on the whole comparison, in a few words."""
-    failing = len(report.failing)
+    failing = len(report.findings)
     if failing:
         return count(failing, "regression")
     return "no regression found, time not gated" if _noisy(report) else "no regression"
 
 
 def summary(report: GateReport) -> str:
-    """The comparison in one sentence."""
+    """The comparison in a few words: what got worse and by how much, or how many checks are the same."""
     checks = count(len(report.rows), "check")
     tally = Counter(verdict_label(report, row) for row in report.rows)
     margin = f" of {percent(max((row.margin or 0.0 for row in report.rows), default=0.0))}"
-    failing = report.failing
-    if failing:
-        first = failing[0]
-        counts = Counter(row.gate for row in failing)
-        gates = join_words([f"{counts[gate]} of {gate}" for gate in Gate if counts[gate]])
-        which = f" ({gates}), the first" if len(failing) > 1 else ""
-        reason = first.evidence.split(". ")[0].rstrip(".")
-        where = place(first, _usual_of(report))
+    findings = report.findings
+    if findings:
+        first, others = findings[0].sentence, [one.sentence.removesuffix(".") for one in findings[1:]]
+        left = [f"{len(others) - _MOST_FINDINGS} more"] if len(others) > _MOST_FINDINGS else []
+        more = f" Also: {'; '.join([*others[:_MOST_FINDINGS], *left])}." if others else ""
         within = tally[_WITHIN]
         verb = "is" if within == 1 else "are"
         slower = f" {count(within, 'more check')} {verb} {_WITHIN}{margin}." if within else ""
-        return f"{headline(report).capitalize()} in {checks}{which}: {first.gate}, {where}: {plain(reason)}.{slower}"
+        failing = f" {len(report.failing)} of {checks} {'fails' if len(report.failing) == 1 else 'fail'}."
+        return f"{first}{more}{failing}{slower}"
     parts = [f"{tally[word]} {word}{margin if word == _WITHIN else ''}" for word in _printed(report)]
     return f"No regression in {checks}: {join_words(parts)}."
 
@@ -292,16 +290,13 @@ def evidence_lines(report: GateReport) -> list[tuple[str, str]]:
             kinds.setdefault((row.gate, verdict_label(report, row), id(report.why(row))), []).append(group)
     lines = []
     for groups in kinds.values():
-        if len(groups) <= _MOST_ALIKE or groups[0].first.gate is Gate.TIME:
+        is_failing = groups[0].first.fails and report.why(groups[0].first) is None
+        if len(groups) <= _MOST_ALIKE or groups[0].first.gate is Gate.TIME or is_failing:
             lines += [_evidence(report, group, usual) for group in groups]
             continue
-        label, text = _evidence(report, max(groups, key=_badness), usual)
-        lines.append((label, f"{text} This is the worst; the table has {len(groups) - 1} more like it."))
+        label, text = _evidence(report, groups[0], usual)
+        lines.append((label, f"{text} The first; the table has {len(groups) - 1} more like it."))
     return lines
-
-
-def _badness(group: _Group) -> int:
-    return _BAD.index(group.first.head) if group.first.head in _BAD else -1
 
 
 def _evidence(report: GateReport, group: _Group, usual: CommonFactors) -> tuple[str, str]:

@@ -171,6 +171,9 @@ def test_a_comment_is_never_too_long() -> None:
             word=GateVerdict.REGRESSION,
             outcome=Outcome.DISAGREES,
             case=f"case {n}",
+            arm=f"arm {n}",
+            ratio=1.2,
+            margin=0.05,
             evidence=f"{n} " + "long " * 60,
         )
         for n in range(3000)
@@ -178,7 +181,7 @@ def test_a_comment_is_never_too_long() -> None:
     page = render_gates(report(rows))
     assert len(page.encode()) <= MOST_BYTES
     assert page.startswith(
-        "## \u274c Attention: 3000 regressions\n\n**3000 regressions in 3000 checks (3000 of time), the first: "
+        "## \u274c Attention: 3000 regressions\n\n**arm 0 is 20 % slower (allowed: 5 %). Also: arm 1 is 20 % slower "
     )
     assert "more rows not shown" in page
     assert page.count("<details>") == page.count("</details>")
@@ -204,11 +207,11 @@ def test_slower_within_the_margin_is_in_the_sentence() -> None:
     assert summary(found) == "No regression in 2 checks: 1 the same and 1 slower within the margin of 5 %."
     allowed = report(compare_paired([], [], [beside(1.2)], GateLimits(allowed=frozenset({Gate.TIME}))))
     assert summary(allowed) == "No regression in 1 check: 1 worse, allowed."
-    assert summary(report(mixed())).endswith(": Off by one. 1 more check is slower within the margin of 5 %.")
+    assert summary(report(mixed())).endswith(" 4 of 12 checks fail. 1 more check is slower within the margin of 5 %.")
 
 
-def test_many_findings_of_one_cause_are_told_once() -> None:
-    """The worst in full; each of the others is a row of the table. Up to three are printed in full."""
+def test_one_cause_is_one_finding() -> None:
+    """The worst row of six in full, one row in the table, one failure for a CI server."""
     base = [agreed(inputs=f"spread {n}") for n in range(6)]
     head = [
         agreed(
@@ -221,12 +224,18 @@ def test_many_findings_of_one_cause_are_told_once() -> None:
     ]
     ((label, sentence),) = evidence_lines(report(compare_paired(base, head, [], GateLimits())))
     assert label == "agreement, regression"
-    assert sentence.endswith("Off by 4. This is the worst; the table has 5 more like it.")
+    assert sentence.startswith("6 cases, such as ")
+    assert sentence.endswith("spread 4: wrong, before ok: Off by 4.")
     found = report(compare_paired(base, head, [], GateLimits()))
     for printed in (text(found), render_gates(found)):
-        assert printed.count("Off by 4.") == 1
+        assert printed.count("Off by 4.") == 1  # the first sentence has no full stop there
         assert "Off by 1." not in printed
-    assert len(evidence_lines(report(compare_paired(base[:3], head[:3], [], GateLimits())))) == 3
+    suite = read(render_junit(found))
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("6", "1", "5")
+    (failure,) = suite.iter("failure")
+    assert failure.get("message") == "regression: Off by 4: wrong on ort-cpu in 6 checks, ok before."
+    failed = [str(case.get("name")) for case in suite.iter("testcase") if case.find("failure") is not None]
+    assert {str(one.get("message")) for one in suite.iter("skipped")} == {f"regression: same cause as {failed[0]}"}
 
 
 def test_junit_of_many_foreign_benchmarks_is_short() -> None:
