@@ -24,6 +24,7 @@ from sdpa_onnx.cli.options import (
 )
 from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.progress import Progress
+from sdpa_onnx.cli.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, show_records
 from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement
 from sdpa_onnx.errors import PlanError
@@ -50,6 +51,7 @@ _ONE_SIZE = (
 
 
 @with_exit_codes
+@with_shared_processes
 def convert(
     model: ModelFile,
     output: Output,

@@ -28,6 +28,7 @@ from sdpa_onnx.cli.options import (
 )
 from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.progress import Progress
+from sdpa_onnx.cli.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import show_records
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.errors import PlanError
@@ -111,6 +112,7 @@ class ExportRequest:
 
 
 @with_exit_codes
+@with_shared_processes
 def export(
     target: Target,
     output: Output,

@@ -6,6 +6,7 @@ import typer
 
 from sdpa_onnx.cli.error_boundary import OK, with_exit_codes
 from sdpa_onnx.cli.options import PATIENCE_SECONDS, Debug, Json, ModelFile, Runtimes, Timeout
+from sdpa_onnx.cli.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ Run = Annotated[bool, typer.Option("--run/--no-run", help="Run the model at a fe
 
 
 @with_exit_codes
+@with_shared_processes
 def inspect(
     model: ModelFile,
     *,

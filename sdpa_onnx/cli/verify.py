@@ -22,6 +22,7 @@ from sdpa_onnx.cli.options import (
     parse_sizes,
 )
 from sdpa_onnx.cli.progress import Progress
+from sdpa_onnx.cli.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import show_records
 from sdpa_onnx.errors import PlanError
 
@@ -55,6 +56,7 @@ Against = Annotated[
 
 
 @with_exit_codes
+@with_shared_processes
 def verify(
     model: ModelFile,
     *,

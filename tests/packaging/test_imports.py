@@ -3,12 +3,18 @@
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.graph.attention_node import build_attention_model
+from sdpa_onnx.graph.model import load_model
 from tests.packaging.project import PACKAGE, ROOT
 
 HEAVY = ("altair", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "torch", "vl_convert")
+# sympy itself is in the list of modules from the start: it is loaded when its first attribute is read.
+UNUSED = ("altair", "matplotlib", "onnxscript", "pandas", "scipy.stats", "sympy.core", "torch", "vl_convert")
 
 CORE_MODULES = sorted(f"sdpa_onnx.core.{path.stem}" for path in (PACKAGE / "core").glob("[!_]*.py"))
 
@@ -25,6 +31,33 @@ def heavy_modules_after(*statements: str) -> set[str]:
 def test_entry_loads_nothing_heavy(module: str) -> None:
     """A user who types `--help` or imports the package waits for none of the large libraries."""
     assert heavy_modules_after(f"import {module}") == set()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "bare.onnx"),
+        pytest.param(("verify", "bare.onnx"), marks=pytest.mark.slow),
+        pytest.param(("convert", "bare.onnx", "-o", "b.onnx", "--form", "blocked"), marks=pytest.mark.slow),
+    ],
+    ids=lambda words: words[0],
+)
+def test_file_commands_load_only_what_they_use(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """No command for a file waits for torch, for charts, for statistics or for the algebra package of onnx_ir."""
+    spec = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8)
+    load_model(build_attention_model(spec, opset=23, dtype=Dtype.FLOAT32)).save(tmp_path / "bare.onnx")
+    program = f"""
+import os, sys
+from sdpa_onnx.cli.main import main
+os.chdir({str(tmp_path)!r})
+sys.argv = ["sdpa-onnx", *{words!r}]
+try:
+    main()
+except SystemExit as ended:
+    print(ended.code, *(name for name in {UNUSED!r} if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "0", done
 
 
 def test_core_loads_nothing_heavy() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
 
-import onnx
-
-from sdpa_onnx.graph.model import load_model
+from sdpa_onnx.graph.late_imports import defer_slow_imports
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Runtime, Session, get_runtime
 
 from .own_errors import reported_errors
@@ -29,17 +28,21 @@ class SessionService:
 
     def __init__(self, runtime: Runtime) -> None:
         self.version = ""  # the parent asks its own
-        self._runtime = runtime
+        self.runtime = runtime
         self._sessions: dict[int, Session] = {}
         self._numbers = itertools.count()
 
     def do_load(self, *, folder: str | None, options: dict[str, Any], arrays: dict[str, Any]) -> Answer:
+        import onnx
+
+        from sdpa_onnx.graph.model import load_model
+
         model = onnx.load_from_string(arrays["model"].tobytes())
         load = LoadOptions(**{**options, "purpose": Purpose(options["purpose"])})
         number = next(self._numbers)
         with reported_errors():
             loaded = load_model(model, folder=None if folder is None else Path(folder))
-            self._sessions[number] = self._runtime.load(loaded, load).__enter__()
+            self._sessions[number] = self.runtime.load(loaded, load).__enter__()
         return {"session": number}, {}
 
     def do_run(self, *, session: int, arrays: dict[str, Any] | None = None) -> Answer:
@@ -64,10 +67,14 @@ class SessionService:
 
 
 def open_service(runtime: str) -> SessionService:
-    """Serve a registered runtime.
+    """Serve a registered runtime; its package is imported now, while the parent does something else.
 
     Raises:
         ReportedError: If there is none of that name.
     """
+    defer_slow_imports()
     with reported_errors():
-        return SessionService(get_runtime(runtime))
+        opened = SessionService(get_runtime(runtime))
+    with contextlib.suppress(Exception):  # `load` tries again, and reports it
+        opened.runtime.available()
+    return opened

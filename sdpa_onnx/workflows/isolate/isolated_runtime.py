@@ -6,7 +6,7 @@ both directions.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import InitVar, asdict, dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -29,6 +29,7 @@ from sdpa_onnx.runtimes.workers import (
     WorkerSilentError,
 )
 from sdpa_onnx.workflows.isolate.fenced_runtime import FencedRuntime, ProcessDiedError
+from sdpa_onnx.workflows.isolate.shared_workers import shared_by_command
 
 __all__ = ["GuardedRuntime", "ProcessDiedError", "guarded_runtime", "own_process"]
 
@@ -54,17 +55,21 @@ class GuardedRuntime:
     Args:
         name: Registered name.
         patience_seconds: Longest wait for one answer.
+        starting: Its first process, where that was started already.
     """
 
     name: str
     patience_seconds: float = _PATIENCE_SECONDS
+    starting: InitVar[Worker | None] = None
     measures_time: bool = False
     _real: FencedRuntime = field(init=False)
     _worker: Worker | None = field(default=None, init=False)
     _workers: int = field(default=0, init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, starting: Worker | None) -> None:
         self._real = FencedRuntime(get_runtime(self.name))
+        if starting is not None:
+            self._worker, self._workers = starting, 1
 
     def available(self) -> Supported | Unsupported:
         """The answer of the runtime."""
@@ -241,7 +246,7 @@ def guarded_runtime(name: str, *, patience_seconds: float = _PATIENCE_SECONDS) -
 
 @contextlib.contextmanager
 def own_process(runtime: Runtime, patience_seconds: float | None) -> Iterator[Runtime]:
-    """A runtime in a separate process if possible, for the duration of a with block.
+    """A runtime in a separate process if possible, for the duration of a with block, or of the command that shares it.
 
     A runtime that a worker cannot find by its name, such as a program's own runtime, stays in this process; what its
     adapter raises unexpectedly is a `ProcessDiedError` there too.
@@ -252,6 +257,11 @@ def own_process(runtime: Runtime, patience_seconds: float | None) -> Iterator[Ru
     """
     if patience_seconds is None or not _is_registered(runtime):
         yield runtime if isinstance(runtime, GuardedRuntime | FencedRuntime) else FencedRuntime(runtime)
+        return
+    shared = shared_by_command()
+    guarded = None if shared is None else shared.runtime(runtime.name, patience_seconds)
+    if guarded is not None:
+        yield guarded
         return
     with guarded_runtime(runtime.name, patience_seconds=patience_seconds) as guarded:
         yield guarded
