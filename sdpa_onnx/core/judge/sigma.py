@@ -4,6 +4,7 @@ Assumes independent rounding errors of mean zero; uses matrix products only. Dec
 Rounding errors of constant or evenly spaced inputs share a sign, so such rows are checked by the bound only.
 """
 
+import functools
 import itertools
 from dataclasses import dataclass
 
@@ -141,7 +142,7 @@ def _partial_squares(left: Float32, right: Float32) -> Float32:
     P is interpolated linearly between them: len (P^2 + P P' + P'^2) / 3.
     """
     inner = left.shape[1]
-    edges = np.linspace(0, inner, min(_PARTS, inner) + 1).astype(int)
+    edges = _edges(inner)
     before = np.zeros((left.shape[0], right.shape[1]), dtype=np.float32)
     total = np.zeros_like(before)
     for start, stop in itertools.pairwise(edges):
@@ -157,6 +158,12 @@ def _partial_squares(left: Float32, right: Float32) -> Float32:
         middle *= np.float32(stop - start)
         total += middle
     return total
+
+
+@functools.cache
+def _edges(inner: int) -> tuple[int, ...]:
+    """Where the parts of a sum begin and end."""
+    return tuple(int(edge) for edge in np.linspace(0, inner, min(_PARTS, inner) + 1))
 
 
 def _certain_rows(stages: Stages, logit_variance: Float32, precision: Precision) -> NDArray[np.bool_]:
@@ -221,7 +228,7 @@ def _regular_rows(stages: Stages) -> NDArray[np.bool_]:
     seen = np.flatnonzero(stages.seen)[:_CHECKED_ENTRIES]
     value, key = block.value[seen].T, block.key[seen, :_CHECKED_ENTRIES]
     regular: NDArray[np.bool_] = np.zeros(count.shape, dtype=bool)
-    if value.size and _evenly_spaced(value).mean() > 0.5:
+    if equal.any() and value.size and _evenly_spaced(value).mean() > 0.5:
         regular |= equal
     if key.size and _evenly_spaced(key).mean() > 0.5:
         regular |= _evenly_spaced(block.query[:, :_CHECKED_ENTRIES])
@@ -234,6 +241,16 @@ def _evenly_spaced(rows: Float64) -> NDArray[np.bool_]:
         return np.zeros(rows.shape[0], dtype=bool)
     middle = rows[:, 1:-1]
     bend = np.abs(rows[:, 2:] - 2.0 * middle + rows[:, :-2])
-    straight = (bend <= _STRAIGHT * np.median(np.abs(rows), axis=1, keepdims=True)) & (middle != 0.0)
-    even: NDArray[np.bool_] = 2 * straight.sum(1) > (middle != 0.0).sum(1)
+    sizes, filled = np.abs(rows), middle != 0.0
+    least = np.count_nonzero(filled, axis=1) / 2.0
+    # The largest size is above the median and quicker to find: few rows are even that straight.
+    if not (np.count_nonzero(_is_straight(bend, sizes.max(1, keepdims=True)) & filled, axis=1) > least).any():
+        return np.zeros(rows.shape[0], dtype=bool)
+    straight = _is_straight(bend, np.median(sizes, axis=1, keepdims=True)) & filled
+    even: NDArray[np.bool_] = np.count_nonzero(straight, axis=1) > least
     return even
+
+
+def _is_straight(bend: Float64, size: Float64) -> NDArray[np.bool_]:
+    is_small: NDArray[np.bool_] = bend <= _STRAIGHT * size
+    return is_small

@@ -127,10 +127,11 @@ def _changed(attribute: ir.Attr, new: Callable[[Tensor], Tensor | None]) -> ir.A
         return None
     match attribute.type:
         case ir.AttributeType.TENSOR:
-            tensor = new(attribute.as_tensor())
+            # Not as_tensor(), which compares every name of a protocol: most of the time of a walk over a graph.
+            tensor = new(attribute.value)
             return None if tensor is None else ir.AttrTensor(attribute.name, tensor, doc_string=attribute.doc_string)
         case ir.AttributeType.TENSORS:
-            old = attribute.as_tensors()
+            old = list(attribute.value)
             changed = [new(tensor) for tensor in old]
             if all(tensor is None for tensor in changed):
                 return None
