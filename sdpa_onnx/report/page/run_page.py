@@ -20,7 +20,8 @@ from sdpa_onnx.report.page.content import (
     PageTone,
 )
 from sdpa_onnx.report.run.environment import environment_rows
-from sdpa_onnx.report.run.findings import findings
+from sdpa_onnx.report.run.findings import finding_sections
+from sdpa_onnx.report.run.first_screen import FirstScreen, first_screen
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.saturation.findings import saturation_records, with_deviation
 from sdpa_onnx.report.saturation.tables import PREDICTION_TITLE, SATURATION_TITLE
@@ -34,8 +35,8 @@ from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 __all__ = ["page_data", "page_table", "run_page"]
 
-# Findings above the first picture; the others are in a fold.
-_MOST_FINDINGS = 6
+# Groups of timed cases in the first table.
+_MOST_GROUPS = 12
 # Greatest numbers of rows in one table and of records in the page, and of bytes of these records.
 _MOST_ROWS = 1_000
 _MOST_RECORDS, _MOST_BYTES = 2_000, 900_000
@@ -56,7 +57,7 @@ def run_page(
     Args:
         known: The records sorted by the file of known findings; None without such a file.
     """
-    first, *others = findings(records, header, known=known)
+    screen = first_screen(records, header, most_groups=_MOST_GROUPS, known=known)
     cpu = header.environment.get("cpu", "")
     return PageContent(
         title=f"Attention: suite {header.suite}",
@@ -65,13 +66,19 @@ def run_page(
             for word in (cpu, f"{header.threads} threads" if header.threads > 1 else "1 thread", header.started)
             if word
         ),
-        verdict=first,
+        verdict=screen.verdict[0],
         tone=_tone(records, header),
-        findings=tuple(others[:_MOST_FINDINGS]),
-        more=tuple(others[_MOST_FINDINGS:]),
+        findings=tuple(_first_findings(screen)),
+        more=tuple(line for section in finding_sections(records) for line in section.sentences),
         sections=tuple(section for section in _sections(records, header, charts) if section.blocks),
         data=page_data(records, RECORDS_FILE),
     )
+
+
+def _first_findings(screen: FirstScreen) -> list[str]:
+    """What the first screen says after its first sentence: what else is not ok, what to do next, the timings."""
+    steps = [f"{step.sentence}: {step.command}" if step.command else f"{step.sentence}." for step in screen.steps]
+    return [*screen.verdict[1:], *steps, *([screen.trust] if screen.trust else [])]
 
 
 def _tone(records: Sequence[Record], header: RunHeader) -> PageTone:

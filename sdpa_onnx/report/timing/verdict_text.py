@@ -7,10 +7,10 @@ from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.number_text import confidence_text, ratio_text, share
+from sdpa_onnx.report.text.number_text import confidence_text, count, ratio_text, share
 from sdpa_onnx.report.timing.comparisons import EQUAL_WITHIN, JudgedRatio, RecordedComparison
 
-__all__ = ["confidences", "ratio_in_words", "verdict_cell", "verdict_counts", "verdict_word"]
+__all__ = ["confidences", "judged_in_words", "ratio_in_words", "verdict_cell", "verdict_counts", "verdict_word"]
 
 
 def verdict_word(verdict: RatioVerdict) -> str:
@@ -23,6 +23,18 @@ def verdict_cell(judged: JudgedRatio) -> str:
     if judged.verdict is RatioVerdict.INCONCLUSIVE and judged.launches_needed > 0:
         return f"{judged.verdict.value} ({judged.launches_needed} more)"
     return judged.verdict.value
+
+
+def judged_in_words(judged: JudgedRatio) -> str:
+    """The verdict at the end of a sentence; if inconclusive, about how many more launches it needs."""
+    word = verdict_word(judged.verdict)
+    match judged.verdict:
+        case RatioVerdict.INCONCLUSIVE if judged.launches_needed > 0:
+            return f"{word} (needs about {count(judged.launches_needed, 'more launch', 'more launches')})"
+        case RatioVerdict.NOISY:
+            return f"{word}: the time of a clone of the baseline differed"
+        case _:
+            return word
 
 
 def ratio_in_words(judged: JudgedRatio) -> str:
