@@ -16,7 +16,7 @@ __all__ = ["command_deadline", "interrupted_at", "process_age"]
 
 # Share of the limit that is kept for the end, and the most seconds of it: processes are stopped, records are written
 # and printed.
-_RESERVE, _MOST_RESERVE_SECONDS = 0.1, 5.0
+_RESERVE, _MOST_RESERVE_SECONDS = 0.15, 6.0
 # Field of /proc/PID/stat, counted after the name in parentheses: start of the process in ticks since boot.
 # Source: proc_pid_stat(5), field 22.
 _START_FIELD = 19

@@ -58,8 +58,10 @@ class _CompiledSession(TorchSession):
         try:
             return call()
         except Exception as error:  # the compiler raises errors of many classes
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            raise SessionError(f"torch.compile failed: {lines[0].rstrip('.')}.") from error
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            # The first line may only announce which part of the compiler raised.
+            what = next((line for line in lines if not line.endswith(":")), type(error).__name__)
+            raise SessionError(f"torch.compile failed: {what.rstrip('.')}.") from error
 
     def ran(self) -> RanReport:
         """How many graphs were compiled, and a warning if Python code runs between them; see `Session.ran`."""

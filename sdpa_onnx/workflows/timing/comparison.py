@@ -171,7 +171,7 @@ class _ComparisonRun:
             if found is None:
                 return self._refusals(baseline)
             base, measured = found
-            warnings = notice.warnings()
+            warnings = (*notice.warnings(), *self._cut_warning(measured))
             if base != baseline:
                 cause = "was skipped" if self.refused[baseline][0] is Outcome.SKIPPED else "failed"
                 warnings = (*warnings, f"The baseline {baseline} {cause}, so ratios refer to {base}.")
@@ -348,6 +348,11 @@ class _ComparisonRun:
             seconds=time.monotonic() - self.start,
             launch_seconds=measured.seconds,
         )
+
+    def _cut_warning(self, measured: ScheduleResult) -> tuple[str, ...]:
+        """A sentence if the time limit of the command ended the measurement early."""
+        done, least = len(measured.launches), self.plan.looks[0].launches
+        return (f"The time limit allowed {done} of {least} launches.",) if done < least else ()
 
     def _record(self, name: str, context: RecordContext) -> TimingRecord:
         if name in self.refused:
