@@ -6,10 +6,10 @@ from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Outcome, TimingRecord, is_beyond_budget
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.number_text import count, duration, ratio_text, share
+from sdpa_onnx.report.text.number_text import count, duration, share
 from sdpa_onnx.report.timing.bench_points import ComparisonLine, SizedComparison, arm_names, sizes_words
 from sdpa_onnx.report.timing.comparisons import JudgedRatio, RecordedComparison
-from sdpa_onnx.report.timing.verdict_text import judged_in_words
+from sdpa_onnx.report.timing.verdict_text import ratio_in_words, verdict_word
 from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
 from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
@@ -68,9 +68,9 @@ def _alone(arm: TimingRecord) -> str:
 
 
 def _compared(judged: JudgedRatio, subject: str, baseline: str) -> str:
-    ratio = judged.ratio
-    text = ratio_text(ratio.value, ratio.low, ratio.high, times=" x")
-    return f"{subject} takes {text} the time of {baseline}: {judged_in_words(judged)}."
+    more = judged.launches_needed if judged.verdict is RatioVerdict.INCONCLUSIVE else 0
+    needs = f" (needs about {count(more, 'more launch', 'more launches')})" if more else ""
+    return f"{subject} takes {ratio_in_words(judged)} the time of {baseline}: {verdict_word(judged.verdict)}{needs}."
 
 
 def _subject(arm: TimingRecord, comparison: RecordedComparison, against: str) -> str:
