@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from sdpa_onnx.core.compare.gate_limits import GateLimits
     from sdpa_onnx.core.records.gate_records import GateRecord
     from sdpa_onnx.graph.model import ModelSource, OnnxModel
+    from sdpa_onnx.measure.deadline import Deadline
     from sdpa_onnx.workflows.compare.models import CompareOptions
 
 __all__ = ["GateName", "compare"]
@@ -45,22 +46,21 @@ def compare(
     pinned: str | None = None,
     threads: int = 1,
     seed: int = 0,
+    budget: float | None = None,
 ) -> "RecordList[GateRecord]":
     """Compare agreement, graph, memory and time of HEAD with BASE; only proven regressions fail.
 
-    Two models are judged and timed interleaved, now. Stored results are compared as they are.
-
     Args:
-        base, head: Two models, two run folders, or two .json files of pytest-benchmark.
+        base, head: Two models, judged and timed now, or two run folders or .json files of pytest-benchmark.
         runtimes: Models, like the next options up to `timeout`: names of runtimes.
         base_python, head_python: Python of the environment that runs this one; None = ours.
         sizes: Sizes of axes in every comparison; at: one comparison for each set of sizes.
         inputs: Arrays by input name or an .npz file, instead of drawn ones.
-        seconds: Time budget of each timing; timeout: seconds to wait for each answer of a runtime.
+        seconds: Time budget of each timing; budget: of everything, and what does not fit is skipped.
+        timeout: Seconds to wait for each answer of a runtime.
         margin, more_nodes, larger_file, more_memory: Allowed increase of time, nodes, file and memory, per cent.
         allow, skip: Gates that never fail, and gates that are not run.
-        strict: Rows that are undecided, not comparable or gone fail too.
-        pinned: Stored results: the arm that did not change; None = torch.
+        strict: Open rows fail too. pinned: Stored results: the arm that did not change; None = torch.
 
     Returns:
         One record per gate and case; `fails` is True for a regression.
@@ -79,6 +79,7 @@ def compare(
         inputs=inputs,
         seconds=seconds,
         timeout=timeout,
+        deadline=_deadline(budget),
         threads=threads,
         seed=seed,
     )
@@ -96,6 +97,7 @@ class _CompareRequest:
     inputs: "Inputs | None"
     seconds: float
     timeout: float
+    deadline: "Deadline"
     threads: int
     seed: int
 
@@ -103,7 +105,8 @@ class _CompareRequest:
     def for_models(self) -> Mapping[str, object]:
         """Options that stored results do not have, by name."""
         base, head = self.pythons
-        return {"base_python": base, "head_python": head, "at": self.at, "sizes": self.sizes, "inputs": self.inputs}
+        sizes = {"at": self.at, "sizes": self.sizes, "inputs": self.inputs}
+        return {"base_python": base, "head_python": head, **sizes, "budget": self.deadline.budget_seconds}
 
     def options(self, base: "OnnxModel", limits: "GateLimits") -> "CompareOptions":
         """The options of the workflow."""
@@ -126,7 +129,13 @@ class _CompareRequest:
             check=CheckOptions(
                 sizes=dict(self.sizes), seed=self.seed, threads=self.threads, inputs=read_given(self.inputs, base)
             ),
-            plan=TimingPlan(budget_seconds=self.seconds, seed=self.seed, extras=False, calibration=load_calibration()),
+            plan=TimingPlan(
+                budget_seconds=self.seconds,
+                seed=self.seed,
+                extras=False,
+                calibration=load_calibration(),
+                deadline=self.deadline,
+            ),
             limits=limits,
             pythons=self.pythons,
             patience_seconds=self.timeout,
@@ -153,6 +162,12 @@ def _gates(
         rows = compare_stored_files(kind, paths[0], paths[1], limits, pinned)
     require_common(base, head, rows)
     return rows
+
+
+def _deadline(budget: float | None) -> "Deadline":
+    from sdpa_onnx.measure.deadline import Deadline
+
+    return Deadline(budget_seconds=budget)
 
 
 def _refuse(options: Mapping[str, object], owner: str) -> None:

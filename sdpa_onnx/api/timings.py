@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,7 @@ from sdpa_onnx.errors import PlanError
 if TYPE_CHECKING:
     from sdpa_onnx.api.checks import Inputs
     from sdpa_onnx.core.records.records import TimingRecord
-    from sdpa_onnx.graph.model import ModelSource
+    from sdpa_onnx.graph.model import ModelSource, OnnxModel
     from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.workflows.bench.arms import ArmChoice
 
@@ -45,6 +45,9 @@ def bench(
     margin: float | None = None,
     timeout: float = 600.0,
     seed: int = 0,
+    against: object = None,
+    budget: float | None = None,
+    nodes: bool = False,
 ) -> "RecordList[TimingRecord]":
     """Time models, runtimes, forms and settings against each other in worker processes, interleaved.
 
@@ -65,6 +68,9 @@ def bench(
         blocks: Most blocks of a launch; cache: whether calls find their inputs in the processor's caches.
         margin: Measure until a slow-down of so many per cent is confirmed or ruled out.
         timeout: Seconds to wait for each answer of a runtime.
+        against: A `torch.nn.Module` or its name, see `export`: timed too, in eager mode and compiled.
+        budget: Seconds for everything, starting and judging included; what does not fit is skipped. None = no limit.
+        nodes: Also measure the time of each node, where a runtime can report it.
 
     Returns:
         One record per arm and comparison; `verdict` classifies its ratio. An arm that does not run has the `reason`,
@@ -73,11 +79,12 @@ def bench(
     Raises:
         PlanError: If the models cannot be compared, or a name or option is wrong.
     """
+    plan = _plan(seconds, blocks, margin, cache, seed, budget, nodes=nodes)
     named = models if isinstance(models, Mapping) else {_ONE_MODEL: models}
     names = tuple(runtimes) if runtime is None else (runtime,)
     choice = _choice(names, forms, options, threads, pythons, timeout)
-    wanted = _Request(sizes=sizes or {}, at=at, inputs=inputs, baseline=baseline)
-    return _timed(named, choice, _plan(seconds, blocks, margin, cache, seed), wanted)
+    wanted = _Request(sizes=sizes or {}, at=at, inputs=inputs, baseline=baseline, against=against)
+    return _timed(named, choice, plan, wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +95,28 @@ class _Request:
     at: Sequence[Mapping[str, int]]
     inputs: "Inputs | None"
     baseline: str | None
+    against: object
+
+    def load(self, model: "ModelSource") -> "OnnxModel":
+        """A model with the module that it is timed against.
+
+        Raises:
+            PlanError: If there is no such module.
+        """
+        if isinstance(self.against, str):
+            from sdpa_onnx.workflows.verify.verify_file import load_against
+
+            return load_against(model, self.against)
+        loaded = load(model)
+        if self.against is None or loaded.source is self.against:
+            return loaded
+        import torch
+
+        if not isinstance(self.against, torch.nn.Module):
+            raise PlanError(
+                f"A {type(self.against).__name__} cannot be timed against.", hint="Give a module or its name."
+            )
+        return replace(loaded, source=self.against, bind=None)
 
 
 def _choice(
@@ -121,8 +150,19 @@ def _choice(
     )
 
 
-def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, seed: int) -> "TimingPlan":
+def _plan(
+    seconds: float,
+    blocks: int,
+    margin: float | None,
+    cache: CacheName,
+    seed: int,
+    budget: float | None,
+    *,
+    nodes: bool,
+) -> "TimingPlan":
+    """How much to measure; the time limit on everything begins here."""
     from sdpa_onnx.measure.calibration import load_calibration
+    from sdpa_onnx.measure.deadline import Deadline
     from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
 
     return TimingPlan(
@@ -133,6 +173,8 @@ def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, s
         cache=Cache(cache),
         calibration=load_calibration(),
         seed=seed,
+        deadline=Deadline(budget_seconds=budget),
+        nodes=nodes,
     )
 
 
@@ -147,11 +189,12 @@ def _timed(
         raise PlanError("There is no model to time.", hint="Give at least one.")
     if request.inputs is not None and (request.at or request.sizes):
         raise PlanError("inputs already fixes the sizes.", hint="Leave out at and sizes.")
-    loaded = {Path(name): load(model) for name, model in models.items()}
+    loaded = {Path(name): request.load(model) for name, model in models.items()}
     first = next(iter(loaded.values()))
     task = BenchTask(
         paths=tuple(loaded),
         loaded=loaded,
+        against="" if request.against is None else "module",
         choice=choice,
         check=CheckOptions(sizes={}, seed=plan.seed, inputs=read_given(request.inputs, first)),
         sizes=tuple({**request.sizes, **one} for one in request.at) or (request.sizes,),

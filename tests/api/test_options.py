@@ -22,8 +22,6 @@ _EVERYWHERE = {
 _REASONS = {
     "export": {
         "bench": "`bench` of the returned model",
-        "shape": "`shapes`, or `sample_inputs` of a module",
-        "dynamic": "`dynamic_axes`: --dynamic is its short form",
         **dict.fromkeys(
             (
                 *("q_num_heads", "kv_num_heads", "head_dim", "v_head_dim", "causal", "left_window", "right_window"),
@@ -32,26 +30,20 @@ _REASONS = {
             "fields of an `AttentionSpec`, the target",
         ),
     },
-    "inspect": {"runtime": "one runtime tries the axes; the command also prints what the others run"},
+    "inspect": {},  # one runtime tries the axes; the command also prints what others run
     "convert": {"no_empty_rows": "`rows_may_be_empty=False`"},
     "verify": dict.fromkeys(("outputs", "precision", "keep"), "they store and read files between two commands"),
     "bench": {
         "out": "a run folder belongs to the command",
         "chart": "a notebook draws the chart of the list",
         "calibrate": "done once for a machine",
-        "against": "'torch' among `runtimes` times the module that the model was exported from",
-        "budget": "the command counts its own start too",
     },
     "saturation": {},
-    "compare": {
-        "markdown": "a file for CI",
-        "junit": "a file for CI",
-        "budget": "the command counts its own start too",
-    },
+    "compare": dict.fromkeys(("markdown", "junit"), "files for CI"),
     "conformance": {"page": "a file of the command", "list_features": "prints"},
 }
 # Names that say the same where the word of the command is not what Python calls it.
-_SAME = {"at": "at", "allow": "allow", "skip": "skip", "only": "only", "shape": "shapes", "dynamic": "dynamic_axes"}
+_SAME = {"dynamic": "dynamic_axes"}
 # Commands that have no function, with the reason.
 _NO_FUNCTION = {
     "run": "a suite runs for minutes and writes a folder",
@@ -90,7 +82,9 @@ def test_every_option_is_a_parameter_or_has_a_reason(command: str) -> None:
     parameters = _parameters(command)
     missing = {option for option in _commands()[command] if not _has(option, parameters)}
     reasons = _REASONS[command]
-    assert missing - set(_EVERYWHERE) <= set(reasons), "write a parameter or a reason"
+    assert missing - set(_EVERYWHERE) == set(reasons), (
+        "write a parameter or a reason, and remove one that is not needed"
+    )
 
 
 @pytest.mark.parametrize("command", _REASONS)
