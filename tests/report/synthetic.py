@@ -19,7 +19,7 @@ from sdpa_onnx.core.records.records import (
     Verdict,
 )
 from sdpa_onnx.core.records.run_header import RunHeader
-from sdpa_onnx.report.run.findings import finding_sections, first_findings
+from sdpa_onnx.report.run.findings import findings
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 GEMM, EXPS = 98e9, 3.0e9
@@ -246,8 +246,7 @@ def header() -> RunHeader:
 
 def tell(records: Sequence[Record], told: RunHeader | None = None, *, known: SortedFindings | None = None) -> list[str]:
     """All findings of a run: the first lines, then the sentences of every section."""
-    others = [sentence for section in finding_sections(records) for sentence in section.sentences]
-    return [*first_findings(records, told or header(), known=known), *others]
+    return findings(records, told or header(), known=known)
 
 
 def check(**fields: object) -> AgreementRecord:

@@ -29,13 +29,8 @@ _FALSE_ALARMS = (
 
 def history_sentences(history: History) -> list[str]:
     """The verdict, then each change, what cannot be compared, and what was left out."""
-    changes = [change for group in history.groups for series in group.series for change in series.changes]
-    runs = {run.name for group in history.groups for run in group.runs}
-    arms = sum(len(group.series) for group in history.groups)
-    verdict = count(len(changes), "level change") if changes else "No level change"
-    first = f"{verdict} in {count(len(runs), 'run')} ({count(arms, 'series', 'series')})."
     return [
-        first,
+        _verdict(history),
         *(sentence for group in history.groups for sentence in _changes(group)),
         *_apart(history.groups),
         *(
@@ -48,6 +43,39 @@ def history_sentences(history: History) -> list[str]:
         ),
         _FALSE_ALARMS,
     ]
+
+
+def _verdict(history: History) -> str:
+    """How many series became slower or faster, by how much at most, and when."""
+    runs = count(len({run.name for group in history.groups for run in group.runs}), "run")
+    series = [(group, one) for group in history.groups for one in group.series]
+    parts = [
+        text
+        for word, sign in (("slower", 1), ("faster", -1))
+        if (text := _changed(word, [pair for pair in series if _moved(pair[1], sign)], sign))
+    ]
+    if not parts:
+        return f"No level change in {runs} ({count(len(series), 'series', 'series')})."
+    return f"{join_words(parts)}, of {count(len(series), 'series', 'series')} in {runs}."
+
+
+def _moved(series: HistorySeries, sign: int) -> bool:
+    return any(change.log_change * sign > 0 for change in series.changes)
+
+
+def _changed(word: str, found: Sequence[tuple[HistoryGroup, HistorySeries]], sign: int) -> str:
+    """2 series became slower, by up to 1.22 x from 2026-07-06 on; "" if none did."""
+    moves = [
+        (abs(change.log_change), group.runs[series.points[change.index].run].name)
+        for group, series in found
+        for change in series.changes
+        if change.log_change * sign > 0
+    ]
+    if not moves:
+        return ""
+    size, since = max(moves)
+    most = "by" if len(moves) == 1 else "by up to"
+    return f"{count(len(found), 'series', 'series')} became {word}, {most} {math.exp(size):.2f} x from {since} on"
 
 
 def history_tables(history: History) -> list[Table]:

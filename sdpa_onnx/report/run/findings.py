@@ -47,6 +47,7 @@ __all__ = [
     "WARNINGS",
     "FindingSection",
     "finding_sections",
+    "findings",
     "first_findings",
     "wrong_findings",
 ]
@@ -73,6 +74,12 @@ class FindingSection:
 
     title: str
     sentences: tuple[str, ...]
+
+
+def findings(records: Sequence[Record], header: RunHeader, *, known: SortedFindings | None = None) -> list[str]:
+    """All findings without their headings, for a page that has sections of its own: the first lines first."""
+    others = [sentence for section in finding_sections(records) for sentence in section.sentences]
+    return [*first_findings(records, header, known=known), *others]
 
 
 def first_findings(records: Sequence[Record], header: RunHeader, *, known: SortedFindings | None = None) -> list[str]:
