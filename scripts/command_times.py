@@ -51,7 +51,7 @@ torch.onnx.export(
 _COMMANDS = {
     "bare torch.onnx.export": ("bare.py",),
     "export": ("-m", "sdpa_onnx", "export", "mymodel.py:Block", "-o", "block.onnx"),
-    "--help": ("-m", "sdpa_onnx", "--help"),
+    "help": ("-m", "sdpa_onnx", "--help"),
     "export sdpa": ("-m", "sdpa_onnx", "export", "sdpa", "-o", "sdpa.onnx"),
     "inspect": ("-m", "sdpa_onnx", "inspect", "block.onnx"),
     "verify": ("-m", "sdpa_onnx", "verify", "block.onnx"),

@@ -19,7 +19,7 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.by_length import Branch, lower_by_length
 from sdpa_onnx.graph.lower.lower import lower
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.workflows.choose_form.race import FormRace, RaceTime
+from sdpa_onnx.workflows.choose_form.race_time import FormRace, RaceTime
 
 __all__ = ["FormCandidate", "FormChoice", "named", "sizes_text", "timed_rows"]
 

@@ -5,6 +5,7 @@ If the fastest form depends on the length, one graph may contain two forms. Does
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,15 +17,17 @@ from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.graph.lower.lower import needed_opset
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
 from sdpa_onnx.workflows.check.case_trial import judge_attention
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.choose_form.choice import FormCandidate, FormChoice, named, sizes_text, timed_rows
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, bare_attention, form_model, set_opset
-from sdpa_onnx.workflows.choose_form.race import FormRace, race
+from sdpa_onnx.workflows.choose_form.race_time import FormRace
 from sdpa_onnx.workflows.choose_form.workarounds import PATIENCE_SECONDS, RefusedForm, WorkableForm, probe_form
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
+
+if TYPE_CHECKING:
+    from sdpa_onnx.measure.pool import WorkerPool
 
 __all__ = ["RaceBudget", "at_opset", "choose_form", "default_sizes"]
 
@@ -96,6 +99,8 @@ def choose_form(
     candidates, refused = _probe_forms(problem, runtime, opset, forms, cannot_hold)
     if not candidates or not runtime.measures_time:
         return named(_untimed(candidates, refused, runtime), runtime, site)
+    from sdpa_onnx.measure.pool import WorkerPool
+
     with WorkerPool(fresh=False, patience_seconds=_TRIAL_SECONDS) as pool:
         races = _Races(problem=problem, runtime=runtime, pool=pool, budget=used, on_step=on_step)
         timed = races.of_all(candidates)
@@ -217,7 +222,7 @@ class _Races:
 
     problem: FormProblem
     runtime: Runtime
-    pool: WorkerPool
+    pool: "WorkerPool"
     budget: RaceBudget
     on_step: Callable[[str], None]
 
@@ -262,6 +267,8 @@ class _Races:
         return self.budget.sizes or default_sizes(self.problem.spec)
 
     def _race(self, models: Mapping[str, OnnxModel], sizes: Mapping[str, int]) -> FormRace:
+        from sdpa_onnx.workflows.choose_form.race import race
+
         self.on_step(f"timing {len(models)} forms at {sizes_text(sizes)}")
         # Half of the time is for the forms, half for the model with two forms that may follow.
         seconds = 0.5 * self.budget.seconds / len(self._sizes())

@@ -5,9 +5,7 @@ processes, so that a crash is a failure of one form. Does not choose the form.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from sdpa_onnx.core.attention.form_choice import RacedArm
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.core.timing.paired import StoppingLook
@@ -20,10 +18,11 @@ from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.runtimes.workers import WorkerFailedError
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import draw_feeds
+from sdpa_onnx.workflows.choose_form.race_time import FormRace, RaceTime
 from sdpa_onnx.workflows.timing.comparison import bench
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 
-__all__ = ["FormRace", "RaceTime", "race"]
+__all__ = ["race"]
 
 # An arm whose best first call is this many times slower than the best arm's cannot win: calls of one arm vary less.
 _SLOW_RATIO = 1.5
@@ -33,39 +32,6 @@ _LAUNCHES, _LEAST_BLOCKS = 2, 4
 _ALPHA = 0.05
 # Maximum warm-up of one arm, as a share of the time for the comparison.
 _WARM_UP_SHARE = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaceTime:
-    """The time of one arm.
-
-    Args:
-        seconds: Median of a call; if it was only roughly measured, its best call.
-        ratio, ratio_low, ratio_high: Ratio to the fastest arm, paired unless it was only roughly measured.
-        is_rough: Whether only its first calls were measured.
-        failure: The runtime's error at these sizes, or "".
-    """
-
-    seconds: float = 0.0
-    ratio: float = 0.0
-    ratio_low: float = 0.0
-    ratio_high: float = 0.0
-    is_rough: bool = False
-    failure: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormRace:
-    """All arms at one set of sizes, by name, in the order given."""
-
-    sizes: Mapping[str, int]
-    times: Mapping[str, RaceTime]
-
-    @property
-    def raced(self) -> tuple[RacedArm, ...]:
-        """The arms that ran, as input of the choice."""
-        ran = {name: time for name, time in self.times.items() if not time.failure}
-        return tuple(RacedArm(arm=name, ratio=time.ratio, ratio_low=time.ratio_low) for name, time in ran.items())
 
 
 def race(

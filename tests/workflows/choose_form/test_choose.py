@@ -16,11 +16,11 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 from sdpa_onnx.workflows.check.case_trial import judge_attention
-from sdpa_onnx.workflows.choose_form import choose as auto
 from sdpa_onnx.workflows.choose_form.choice import FormChoice
 from sdpa_onnx.workflows.choose_form.choose import RaceBudget, choose_form, default_sizes
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, bare_attention, form_model, set_opset
-from sdpa_onnx.workflows.choose_form.race import FormRace, RaceTime, race
+from sdpa_onnx.workflows.choose_form.race import race
+from sdpa_onnx.workflows.choose_form.race_time import FormRace, RaceTime
 from tests.measure.fake_workers import MILLISECOND, FakeArm, FakeMachine
 from tests.workflows.node_runtime import NodeRuntime
 
@@ -53,7 +53,7 @@ def _chosen(
     monkeypatch: pytest.MonkeyPatch, *, both: tuple[float, float] = (1.0, 1.0), **ratios: tuple[float, float]
 ) -> FormChoice:
     seconds = {name.replace("_", "/"): pair for name, pair in ratios.items()}
-    monkeypatch.setattr(auto, "race", _planted(seconds, both=both))
+    monkeypatch.setattr("sdpa_onnx.workflows.choose_form.race.race", _planted(seconds, both=both))
     budget = RaceBudget(sizes=(_SHORT, _LONG))
     return choose_form(_PROBLEM, get_runtime("ort-cpu"), opset=18, budget=budget, forms=_TWO, site="decoder")
 
@@ -79,7 +79,10 @@ def test_the_fastest_form_is_kept_with_its_reasons(monkeypatch: pytest.MonkeyPat
 
 def test_a_form_that_the_graph_cannot_hold_is_neither_probed_nor_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its row has the reason; the other forms are timed."""
-    monkeypatch.setattr(auto, "race", _planted({"decomposed": (1.0, 1.0), "decomposed/scores": (2.0, 2.0)}))
+    monkeypatch.setattr(
+        "sdpa_onnx.workflows.choose_form.race.race",
+        _planted({"decomposed": (1.0, 1.0), "decomposed/scores": (2.0, 2.0)}),
+    )
     choice = choose_form(
         _PROBLEM,
         get_runtime("ort-cpu"),
@@ -134,7 +137,7 @@ def test_the_nodes_of_the_branch_itself_are_tolerated(
 def test_a_wrong_form_is_dropped_however_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """The evidence is the reason of its row."""
     seconds = {"attention": (1.0, 1.0), "decomposed": (2.0, 2.0), "decomposed/scores": (2.0, 2.0)}
-    monkeypatch.setattr(auto, "race", _planted(seconds))
+    monkeypatch.setattr("sdpa_onnx.workflows.choose_form.race.race", _planted(seconds))
     runtime = NodeRuntime(reading="heads-tiled", measures_time=True)
     grouped = FormProblem(spec=AttentionSpec(q_num_heads=4, kv_num_heads=2, head_dim=8))
     choice = choose_form(grouped, runtime, opset=23, budget=RaceBudget(sizes=(_SHORT,)), forms=_TWO)
@@ -147,7 +150,7 @@ def test_a_wrong_form_is_dropped_however_fast(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 def test_a_form_with_workarounds_may_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The chosen candidate has the workarounds."""
-    monkeypatch.setattr(auto, "race", _planted({"attention": (1.0, 1.0)}))
+    monkeypatch.setattr("sdpa_onnx.workflows.choose_form.race.race", _planted({"attention": (1.0, 1.0)}))
     problem = FormProblem(spec=AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, mask=MaskKind.FLOAT))
     budget = RaceBudget(sizes=(_SHORT,))
     choice = choose_form(problem, get_runtime("ort-cpu"), opset=23, budget=budget, forms=(Form.ATTENTION,))

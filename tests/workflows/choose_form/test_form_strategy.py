@@ -17,7 +17,7 @@ from sdpa_onnx.workflows.choose_form import choose as auto
 from sdpa_onnx.workflows.choose_form.choose import RaceBudget
 from sdpa_onnx.workflows.choose_form.form_strategy import FixedForm, FormStrategy
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, bare_attention, problem_of, set_opset
-from sdpa_onnx.workflows.choose_form.race import FormRace, RaceTime
+from sdpa_onnx.workflows.choose_form.race_time import FormRace, RaceTime
 from sdpa_onnx.workflows.choose_form.runtime_strategies import FastestForm, RuntimeForm
 from sdpa_onnx.workflows.choose_form.workarounds import probe_form
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, guarded_runtime
@@ -105,7 +105,7 @@ def test_the_fastest_is_chosen_once_for_equal_attentions(monkeypatch: pytest.Mon
         times = {name: RaceTime(seconds=1.0, ratio=ratio, ratio_low=ratio) for name, ratio in ratios.items()}
         return FormRace(sizes=sizes, times=times)
 
-    monkeypatch.setattr(auto, "race", race)
+    monkeypatch.setattr("sdpa_onnx.workflows.choose_form.race.race", race)
     monkeypatch.setattr(auto, "_ARMS", auto._ARMS[:3])
     strategy = FastestForm(
         runtime=get_runtime("ort-cpu"), budget=RaceBudget(sizes=({"batch_size": 1, "q_seq_len": 4, "kv_seq_len": 4},))
