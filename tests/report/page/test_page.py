@@ -153,7 +153,7 @@ def test_the_first_lines_are_the_verdict() -> None:
     wrong = check(outcome=Outcome.DISAGREES, verdict=Verdict.WRONG, max_bound_ratio=12.0)
     content = run_page([wrong, check()], header(), [])
     assert content.tone.value == "bad"
-    assert content.verdict.startswith("1 of 2 checks is WRONG")
+    assert content.verdict.startswith("WRONG: the output is off by up to 12 times its proven bound")
     assert content.sections[0].anchor == "troubles"
 
 
