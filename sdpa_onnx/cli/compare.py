@@ -149,12 +149,19 @@ def compare(
         rows = compare_stored_files(kind, base, head, limits, pinned, on_note=print_message)
     require_common(base, head, rows)
     known = expected.sort(rows) if expected is not None else None
-    names, how = _names((base, base_python), (head, head_python)), method_sentence(kind, limits.skipped)
+    names, how = _names((base, base_python), (head, head_python)), method_sentence(kind, _not_applied(limits, rows))
     report = GateReport(rows=rows, base=names[0], head=names[1], how=how, command=_command(), known=known)
     if markdown != STDOUT:
         show_gates(report, as_json=json)
     write_results(report, markdown, junit)
     return _conclude(rows, known, write_expected, expected)
+
+
+def _not_applied(limits: "GateLimits", rows: "list[GateRecord]") -> "frozenset[Gate]":
+    """The gates that were skipped by request, or because of the time limit."""
+    from sdpa_onnx.core.records.records import is_beyond_budget
+
+    return limits.skipped | {row.gate for row in rows if is_beyond_budget(row)}
 
 
 def _conclude(

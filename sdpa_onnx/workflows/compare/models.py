@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gate_row import with_outcome
 from sdpa_onnx.core.compare.gates import compare_paired
@@ -119,8 +121,13 @@ def compare_models(base: ModelSource, head: ModelSource, options: CompareOptions
             reached = {note.gate for note in found.notes if note.runtime == name}
             missing = [gate for gate in Gate if gate not in reached | options.limits.skipped]
             found.notes += [beyond_budget(gate, name, target) for gate in missing]
-    notes = [with_outcome(note, options.limits) for note in found.notes]
+    notes = [_with_reason(with_outcome(note, options.limits), note) for note in found.notes]
     return [*compare_paired(found.base, found.head, found.timed, options.limits), *notes]
+
+
+def _with_reason(row: GateRecord, note: GateRecord) -> GateRecord:
+    """The row with the reason of a note that has one; otherwise the evidence is the reason."""
+    return msgspec.structs.replace(row, reason=note.reason) if note.reason else row
 
 
 def _judge(

@@ -99,7 +99,8 @@ def not_compared(gate: Gate, runtime: str, target: str, reason: str) -> GateReco
 
 def beyond_budget(gate: Gate, runtime: str, target: str) -> GateRecord:
     """A row for a gate that the time limit of the command did not reach, or not for everything."""
-    return not_compared(gate, runtime, target, BUDGET_REASON)
+    row = not_compared(gate, runtime, target, "Skipped: the time limit (--budget) was reached first.")
+    return msgspec.structs.replace(row, reason=BUDGET_REASON)
 
 
 def compared_at(

@@ -10,10 +10,21 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gates import compare_paired
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
-from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, Sizes, Subject, TimingRecord, Verdict
+from sdpa_onnx.core.records.records import (
+    BUDGET_REASON,
+    AgreementRecord,
+    ExportRecord,
+    Outcome,
+    Sizes,
+    Subject,
+    TimingRecord,
+    Verdict,
+)
 from sdpa_onnx.errors import PlanError
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.workflows.compare import judge as compare_judge
+from sdpa_onnx.workflows.compare import models as compare_models_module
 from sdpa_onnx.workflows.compare.models import CompareOptions, compare_models
 from sdpa_onnx.workflows.compare.sides import aligned, aligned_timing, by_sizes, not_compared, refused_alike
 from sdpa_onnx.workflows.convert.proof import ConversionProof
@@ -51,6 +62,36 @@ def test_graphs_alone(folder: Path) -> None:
     assert "Opset 23 became 25." in row.evidence
     (row,) = compare_models(folder / "newer.onnx", folder / "attention.onnx", options)
     assert row.word is GateVerdict.BETTER
+
+
+def test_a_time_limit_that_is_over(folder: Path) -> None:
+    """Every gate has a row that is *skipped: budget*; none fails."""
+    plan = TimingPlan(deadline=Deadline(budget_seconds=0.0))
+    options = CompareOptions(runtimes=["ort-cpu"], plan=plan, patience_seconds=None)
+    rows = compare_models(folder / "attention.onnx", folder / "newer.onnx", options)
+    assert [row.gate for row in rows] == [Gate.AGREEMENT, Gate.GRAPH, Gate.MEMORY, Gate.TIME]
+    assert {(row.word, row.outcome, row.reason) for row in rows} == {
+        (GateVerdict.NOT_COMPARABLE, Outcome.SKIPPED, BUDGET_REASON)
+    }
+
+
+def test_a_time_limit_during_judging(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """An interruption by the limit keeps what was found and names the gates that it did not reach."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        clock[0] = 100.0
+        raise KeyboardInterrupt
+
+    clock = [0.0]
+    monkeypatch.setattr(compare_models_module, "judge_both", interrupted)
+    limit = Deadline(budget_seconds=60.0, now=lambda: clock[0], start=0.0)
+    options = CompareOptions(runtimes=["ort-cpu"], plan=TimingPlan(deadline=limit), patience_seconds=None)
+    rows = compare_models(folder / "attention.onnx", folder / "newer.onnx", options)
+    assert {(row.gate, row.reason) for row in rows} == {(gate, BUDGET_REASON) for gate in Gate}
+    clock[0] = -1e9  # not by the limit, but by the user
+    monkeypatch.setattr(compare_models_module, "judge_both", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        compare_models(folder / "attention.onnx", folder / "newer.onnx", options)
 
 
 @pytest.mark.parametrize(
