@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ PAGES = [page for page in PAGES if "_build" not in page.parts]
 #   <!-- not run: REASON -->       left out
 #   <!-- file: NAME -->            written to NAME in the folder of the page
 #   <!-- figures vary -->          numbers and verdicts of the output depend on the machine
+#   <!-- sentences vary -->        so do its sentences: only lines without a number, such as headings, are compared
 #   <!-- exit code: 1 -->          the exit code of its commands, if it is not 0
 #   <!-- printed -->               a text block: what the Python in front of it prints
 #   <!-- given: NAME, NAME -->     anywhere on the page: files that it starts from (`recipes.py`)
@@ -25,6 +27,14 @@ _NOTE = re.compile(r"<!--\s*(.*?)\s*-->", flags=re.DOTALL)
 
 RUN_LANGUAGES = frozenset({"console", "sh", "python"})
 DATA_LANGUAGES = frozenset({"json", "text", "toml", "xml", "yaml"})
+
+
+class Varies(StrEnum):
+    """What of an output depends on the machine."""
+
+    NOTHING = "nothing"
+    FIGURES = "figures"
+    SENTENCES = "sentences"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +65,9 @@ class Block:
         return self.note("not run")
 
     @property
-    def figures_vary(self) -> bool:
-        return "figures vary" in self.notes
+    def varies(self) -> Varies:
+        """What of its output depends on the machine."""
+        return next((varies for varies in Varies if f"{varies} vary" in self.notes), Varies.NOTHING)
 
     def commands(self) -> list[tuple[str, str]]:
         """Each `$ command` of a console block with the output that the page prints under it."""

@@ -1,7 +1,7 @@
 """Write what the commands of pages print today into the pages: `python -m tests.docs.renew README.md ...`.
 
-Read the difference before you commit it. An output with a line `...` is left as it is, and a command without output
-gets none; write `?` under a command to get its output.
+Read the difference before you commit it. Of an output that ends with `...` as many lines are kept as there were; one
+with `...` inside is left as it is. A command without output gets none; write `?` under it to get its output.
 """
 
 import sys
@@ -13,12 +13,14 @@ from tests.docs.session import Ran, Session
 
 
 def renewed(text: str, ran: Ran) -> str:
-    """The page with the output of one command replaced; unchanged if it shows none or a part."""
-    if not ran.shown.strip() or "..." in ran.shown.splitlines():
+    """The page with the output of one command replaced; of one that ends with `...`, as many lines as before."""
+    shown = ran.shown.rstrip("\n").splitlines()
+    if not shown or "..." in shown[:-1]:
         return text
-    old = f"$ {ran.command}\n{ran.shown}" if ran.from_console else ran.shown
-    new = f"$ {ran.command}\n{ran.output.rstrip()}" if ran.from_console else ran.output.rstrip()
-    return text.replace(old.rstrip("\n"), new, 1)
+    output = ran.output.rstrip("\n").splitlines()
+    lines = [*output[: len(shown) - 1], "..."] if shown[-1] == "..." else output
+    command = f"$ {ran.command}\n" if ran.from_console else ""
+    return text.replace(command + "\n".join(shown), command + "\n".join(lines), 1)
 
 
 def main(names: list[str]) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Block, blocks, given
+from tests.docs.pages import ROOT, Block, Varies, blocks, given
 from tests.docs.recipes import prepared
 
 # A reader has `sdpa-onnx`, `python` and `pip` of one environment. Here pip installs into a folder of the page, without
@@ -43,7 +43,7 @@ class Ran:
         code: Its exit code; expected_code: the one that the page states, 0 if it states none.
         output: What it printed on stdout; shown: what the page prints under it, "" for nothing.
         messages: What it printed on stderr.
-        figures_vary: Whether numbers and verdicts of the output depend on the machine.
+        varies: What of the output depends on the machine.
         from_console: Whether the page shows the command with its output in one block.
     """
 
@@ -54,30 +54,30 @@ class Ran:
     output: str
     shown: str
     messages: str
-    figures_vary: bool
+    varies: Varies
     from_console: bool
 
     def fault(self) -> str:
         """What differs from the page, or ""."""
         if self.code != self.expected_code:
             return f"{self.place}: exit code {self.code}\n$ {self.command}\n{self.output}\n{self.messages}"
-        if self.shown.strip() and not same(self.output, self.shown, figures_vary=self.figures_vary):
+        if self.shown.strip() and not same(self.output, self.shown, varies=self.varies):
             return f"{self.place}: other output\n$ {self.command}\n{self.output}\n--- the page shows\n{self.shown}"
         return ""
 
 
-def same(actual: str, shown: str, *, figures_vary: bool = False) -> bool:
+def same(actual: str, shown: str, *, varies: Varies = Varies.NOTHING) -> bool:
     """Whether an output is what a page shows: line by line; a line `...` stands for any lines."""
-    pattern = ""
-    for line in _lines(shown, figures_vary=figures_vary):
-        pattern += r"(?:.*\n)*" if line == "..." else re.escape(line) + r"\n"
-    text = "".join(f"{line}\n" for line in _lines(actual, figures_vary=figures_vary))
-    return re.fullmatch(pattern, text) is not None
+    got, wanted = _lines(actual, varies=varies), _lines(shown, varies=varies)
+    if varies is Varies.SENTENCES:
+        return {line for line in wanted if not re.search(r"\bN\b|\bVERDICT\b", line)} - {"..."} <= set(got)
+    pattern = "".join(r"(?:.*\n)*" if line == "..." else re.escape(line) + r"\n" for line in wanted)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in got)) is not None
 
 
-def _lines(text: str, *, figures_vary: bool) -> list[str]:
+def _lines(text: str, *, varies: Varies) -> list[str]:
     found = [line.rstrip() for line in text.strip("\n").splitlines()]
-    if not figures_vary:
+    if varies is Varies.NOTHING:
         return found
     plain = (_RATIO_VERDICT.sub("VERDICT", _NUMBER.sub("N", line)) for line in found)
     return [re.sub(r"[-─━ ]+", " ", line).strip() for line in plain]
@@ -110,7 +110,7 @@ class Session:
         found: list[Ran] = []
         for block in blocks(self._page):
             if "printed" in block.notes:  # what the block in front of it prints
-                found[-1] = replace(found[-1], shown=block.text, figures_vary=block.figures_vary)
+                found[-1] = replace(found[-1], shown=block.text, varies=block.varies)
             else:
                 found += self._block(block)
         return found
@@ -161,7 +161,7 @@ class Session:
             output=done.stdout,
             shown=shown,
             messages=done.stderr,
-            figures_vary=block.figures_vary,
+            varies=block.varies,
             from_console=block.language == "console",
         )
 

@@ -1,5 +1,6 @@
 """Every page is in the tree, its links lead somewhere, and its commands have the options that they name."""
 
+import json
 import re
 from pathlib import Path
 
@@ -113,3 +114,11 @@ def test_readme_is_a_page_of_the_docs() -> None:
             if target.suffix == ".md" and target.exists():
                 waiting.append(target)
     assert [_name(page) for page in PAGES if page not in reached] == []
+
+
+def test_readme_names_the_processor_of_its_picture() -> None:
+    """Which arm wins depends on the processor: the README says on which one its reference run was made."""
+    run = json.loads((ROOT / "reports" / "reference" / "run.json").read_text(encoding="utf-8"))
+    text = " ".join(README.read_text(encoding="utf-8").split())
+    versions = [f"{name} {run['versions'][name].partition('+')[0]}" for name in ("torch", "onnxruntime")]
+    assert [name for name in (run["environment"]["cpu"], *versions) if name not in text] == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, blocks
+from tests.docs.pages import PAGES, ROOT, Varies, blocks
 from tests.docs.session import Session, check, same
 
 # Pages that take milliseconds, or a second or two: they run with the default tests.
@@ -101,6 +101,14 @@ def test_outputs_are_compared_line_by_line() -> None:
 def test_figures_that_vary_are_compared_by_their_place() -> None:
     """Numbers, units and verdicts may differ; words, columns and their order may not."""
     shown = "arm      median   ratio\nfused    1.02 ms  0.89 [0.88, 0.90]  faster"
-    assert same("arm   median  ratio\nfused  970 µs  1.11 [1.1, 1.2]  slower\n", shown, figures_vary=True)
-    assert not same("arm   ratio  median\nfused  970 µs  1.11 [1.1, 1.2]  slower\n", shown, figures_vary=True)
-    assert not same("arm   median  ratio\nplain  970 µs  1.11 [1.1, 1.2]  slower\n", shown, figures_vary=True)
+    assert same("arm   median  ratio\nfused  970 µs  1.11 [1.1, 1.2]  slower\n", shown, varies=Varies.FIGURES)
+    assert not same("arm   ratio  median\nfused  970 µs  1.11 [1.1, 1.2]  slower\n", shown, varies=Varies.FIGURES)
+    assert not same("arm   median  ratio\nplain  970 µs  1.11 [1.1, 1.2]  slower\n", shown, varies=Varies.FIGURES)
+
+
+def test_sentences_that_vary_leave_the_headings() -> None:
+    """A sentence with figures may be another one; a heading that is gone is seen."""
+    shown = "The file is faster: 0.8 x.\nTime of a call\narm    median\n-----  -------\ntorch  1.2 ms\n..."
+    actual = "Nothing differs: 1 x.\nTime of a call\narm  median\n---  ------\ntorch  2 ms\n"
+    assert same(actual, shown, varies=Varies.SENTENCES)
+    assert not same(actual.replace("median", "mean"), shown, varies=Varies.SENTENCES)
