@@ -122,3 +122,15 @@ def test_readme_names_the_processor_of_its_picture() -> None:
     text = " ".join(README.read_text(encoding="utf-8").split())
     versions = [f"{name} {run['versions'][name].partition('+')[0]}" for name in ("torch", "onnxruntime")]
     assert [name for name in (run["environment"]["cpu"], *versions) if name not in text] == []
+
+
+def test_tutorial_has_the_module_of_the_readme() -> None:
+    """Pages that start from block.onnx mean one module."""
+    found = [
+        block.text
+        for page in (README, ROOT / "docs" / "tutorial.md")
+        for block in blocks(page)
+        if block.note("file") == "mymodel.py"
+    ]
+    assert len(found) == 2
+    assert found[0] == found[1]
