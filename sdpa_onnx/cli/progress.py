@@ -14,6 +14,8 @@ __all__ = ["Progress"]
 # Nothing is printed before this; shorter jobs need no progress.
 _QUIET_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 15.0
+# The part of the work that is left which takes time even if the rest of it is nearly done.
+_LEAST_SHARE = 0.25
 
 
 class Progress:
@@ -23,11 +25,19 @@ class Progress:
         total: Expected seconds of all parts together.
         stream: Where to write. None = stderr.
         now: Clock, seconds.
+        trusted_seconds: How many seconds of observation the expectation is worth: the time left is known from the
+            start, and is corrected as parts are done. 0 = only what was observed counts.
     """
 
     def __init__(
-        self, total: float, *, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
+        self,
+        total: float,
+        *,
+        stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+        trusted_seconds: float = 0.0,
     ) -> None:
+        self._trusted = trusted_seconds
         self._total = max(total, 1e-9)
         self._done = 0.0
         self._stream = stream or sys.stderr
@@ -35,6 +45,7 @@ class Progress:
         self._start = now()
         self._last = self._start
         self._width = 0
+        self._slowness = 1.0
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +59,7 @@ class Progress:
 
     def restart(self, total: float) -> None:
         """Start again with the expected seconds of the work that is left."""
-        self._total, self._done, self._start = max(total, 1e-9), 0.0, self._now()
+        self._total, self._done, self._start, self._slowness = max(total, 1e-9), 0.0, self._now(), 1.0
 
     def note(self, text: str) -> None:
         """Print a line that stays on the screen."""
@@ -61,7 +72,7 @@ class Progress:
         if now - self._start < _QUIET_SECONDS:
             return
         share = min(self._done / self._total, 1.0)
-        text = f"{share:4.0%}  {_time_left(self._done, self._total, now - self._start)}  {step}"
+        text = f"{share:4.0%}  {_in_words(self.seconds_left())}  {step}"
         if self._stream.isatty():
             text = text[: _columns() - 1]
             self._stream.write("\r" + text.ljust(self._width))
@@ -78,13 +89,30 @@ class Progress:
             seconds: Expected seconds of that part.
         """
         self._done += seconds
+        self._slowness = (self._now() - self._start + self._trusted) / max(self._done + self._trusted, 1e-9)
+
+    def seconds_left(self) -> float | None:
+        """Seconds until the end, or None while nothing is known."""
+        elapsed = self._now() - self._start
+        if not self._trusted:
+            return _observed(self._done, self._total, elapsed)
+        return _expected(self._done, self._total, elapsed, self._slowness)
 
 
-def _time_left(done: float, total: float, elapsed: float) -> str:
-    if done <= 0.0:
+def _observed(done: float, total: float, elapsed: float) -> float | None:
+    """Seconds left if all goes on as it went so far; None before anything is done."""
+    return elapsed * (total - done) / done if done > 0.0 else None
+
+
+def _expected(done: float, total: float, elapsed: float, slowness: float) -> float:
+    """Seconds left by an expectation that was corrected. What is at work is not done, but its time has begun."""
+    return max(slowness * total - elapsed, _LEAST_SHARE * slowness * (total - done), 0.0)
+
+
+def _in_words(seconds: float | None) -> str:
+    if seconds is None:
         return "time left unknown"
-    seconds = elapsed * (total - done) / done
-    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {max(seconds, 0):.0f} s left"
+    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
 
 
 def _columns() -> int:

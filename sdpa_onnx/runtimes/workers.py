@@ -240,6 +240,12 @@ class Worker:
             live.end()
             live.errors.close()
 
+    def kill(self) -> None:
+        """End its process, from any thread; who waits for an answer gets WorkerEndedError."""
+        live = self._process
+        if live is not None:
+            live.process.kill()
+
     def _received(self, seconds: float) -> WorkerAnswer | None:
         """What it sends next; None, and the process is ended, if that is nothing in this time."""
         live = self._live()

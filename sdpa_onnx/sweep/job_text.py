@@ -11,18 +11,21 @@ from sdpa_onnx.core.records.records import (
 )
 from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.attention_node import default_form
-from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, ModelKey, SaturationJob, TimingJob
+from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, JobKind, ModelKey, SaturationJob, TimingJob
 from sdpa_onnx.sweep.suite import CaseKey
 
 __all__ = [
     "case_words",
+    "elapsed_share",
     "error_words",
     "failed_agreement",
     "failed_record",
+    "job_kind",
     "job_seconds",
     "job_words",
     "model_words",
     "skipped_arm",
+    "skipped_record",
 ]
 
 
@@ -41,6 +44,19 @@ def job_words(job: Job) -> str:
             return f"saturation at d_k {job.head_dim}"
 
 
+def job_kind(job: Job) -> JobKind:
+    """The kind of a job."""
+    match job:
+        case ExportJob():
+            return JobKind.EXPORT
+        case AgreementJob():
+            return JobKind.AGREEMENT
+        case SaturationJob():
+            return JobKind.SATURATION
+        case TimingJob():
+            return JobKind.TIME
+
+
 def job_seconds(job: Job) -> float:
     """Estimate how long a job takes, in seconds, to show the time left."""
     match job:
@@ -55,9 +71,23 @@ def job_seconds(job: Job) -> float:
             return 4.0 + 2e-7 * (job.head_dim or 64) * job.draws * sum(job.kv_seq_lens)
 
 
+def elapsed_share(job: Job, workers: int) -> float:
+    """Estimate by how much a job makes a run longer, in seconds: all but timings run side by side."""
+    return job_seconds(job) if isinstance(job, TimingJob) else job_seconds(job) / workers
+
+
 def failed_record(job: Job, error: Exception) -> Record:
     """The record of a job that failed."""
-    reason, outcome = error_words(error), outcome_of_error(error)
+    return _empty_record(job, outcome_of_error(error), error_words(error))
+
+
+def skipped_record(job: Job, reason: str) -> Record:
+    """The record of a job that was not run."""
+    return _empty_record(job, Outcome.SKIPPED, reason)
+
+
+def _empty_record(job: Job, outcome: Outcome, reason: str) -> Record:
+    """The record of a job without a result."""
     match job:
         case ExportJob():
             return ExportRecord(

@@ -5,16 +5,40 @@ nothing.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import msgspec
 
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, ScaleRule
+from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.sweep.suite import CaseKey, Suite, TimingBudget, cases
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 
-__all__ = ["AgreementJob", "ExportJob", "Job", "ModelKey", "SaturationJob", "TimingJob", "cell_id", "job_id", "plan"]
+__all__ = [
+    "AgreementJob",
+    "ExportJob",
+    "Job",
+    "JobKind",
+    "ModelKey",
+    "SaturationJob",
+    "SharedJob",
+    "TimingJob",
+    "cell_id",
+    "job_id",
+    "plan",
+]
+
+
+class JobKind(StrEnum):
+    """What a job does."""
+
+    EXPORT = "export"
+    AGREEMENT = "agreement"
+    SATURATION = "saturation"
+    TIME = "time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +103,9 @@ class SaturationJob:
     threads: int
 
 
-Job = ExportJob | AgreementJob | TimingJob | SaturationJob
+# Jobs that may share the machine; a timing must not.
+SharedJob = ExportJob | AgreementJob | SaturationJob
+Job = SharedJob | TimingJob
 
 
 def plan(suite: Suite) -> list[Job]:
@@ -90,25 +116,29 @@ def plan(suite: Suite) -> list[Job]:
     found = cases(suite)
     models = dict.fromkeys(key for case in found for key in _model_keys(case, suite))
     jobs: list[Job] = [ExportJob(model=model) for model in models]
-    probed: set[tuple[ModelKey, str]] = set()
+    probed: dict[tuple[ModelKey, str], CaseKey] = {}
     for case in found:
         jobs += _agreement_jobs(case, suite, probed)
         if suite.timing:
             jobs.append(_timing_job(case, suite))
-    return jobs + _saturation_jobs(suite)
+    # Cases of several lengths have one reduced case, which a reference runtime judges once.
+    return [*dict.fromkeys(jobs), *_saturation_jobs(suite)]
 
 
 def job_id(job: Job) -> str:
     """sha256 of the job's canonical JSON, hex."""
-    return cell_id({"kind": type(job).__name__, "job": _without_empty_forms(msgspec.to_builtins(job))})
+    return cell_id({"kind": type(job).__name__, "job": _without_later_fields(msgspec.to_builtins(job))})
 
 
-def _without_empty_forms(parts: object) -> object:
-    """Drop empty forms, so that a job without forms keeps the id from versions that had none."""
+_LATER_FIELDS = ("form", "forms", "first_launches")
+
+
+def _without_later_fields(parts: object) -> object:
+    """Drop empty fields that earlier versions did not have, so that a job without them keeps its id."""
     if isinstance(parts, dict):
-        kept = {name: value for name, value in parts.items() if name not in ("form", "forms") or value}
-        return {name: _without_empty_forms(value) for name, value in kept.items()}
-    return [_without_empty_forms(part) for part in parts] if isinstance(parts, list | tuple) else parts
+        kept = {name: value for name, value in parts.items() if name not in _LATER_FIELDS or value}
+        return {name: _without_later_fields(value) for name, value in kept.items()}
+    return [_without_later_fields(part) for part in parts] if isinstance(parts, list | tuple) else parts
 
 
 def cell_id(parts: object) -> str:
@@ -126,14 +156,14 @@ def _model_keys(case: CaseKey, suite: Suite) -> list[ModelKey]:
     return [*plain, *(replace(plain[-1], form=form) for form in case.forms)]
 
 
-def _agreement_jobs(case: CaseKey, suite: Suite, probed: set[tuple[ModelKey, str]]) -> list[Job]:
+def _agreement_jobs(case: CaseKey, suite: Suite, probed: dict[tuple[ModelKey, str], CaseKey]) -> list[Job]:
     """Every graph on every runtime; torch runs the module itself, only once for all opsets.
 
     Args:
         case: The case.
         suite: The suite.
-        probed: Graphs and runtimes that an earlier case probes; this function adds to it. Once is enough, because
-            the structure does not depend on the size.
+        probed: The case at which a graph is probed on a runtime, its first; this function adds to it. Once is enough,
+            because the structure does not depend on the size.
     """
     jobs: list[Job] = []
     for opset in suite.opsets:
@@ -149,10 +179,10 @@ def _agreement_jobs(case: CaseKey, suite: Suite, probed: set[tuple[ModelKey, str
 
 
 def _agreement_job(
-    case: CaseKey, suite: Suite, model: ModelKey, runtime: str, probed: set[tuple[ModelKey, str]]
+    case: CaseKey, suite: Suite, model: ModelKey, runtime: str, probed: dict[tuple[ModelKey, str], CaseKey]
 ) -> AgreementJob:
-    has_probes = suite.probes and (model, runtime) not in probed
-    probed.add((model, runtime))
+    case = _reduced(case, suite, runtime)
+    has_probes = suite.probes and probed.setdefault((model, runtime), case) == case
     return AgreementJob(
         model=model,
         case=case,
@@ -161,6 +191,24 @@ def _agreement_job(
         probes=has_probes,
         seed=suite.seed,
         threads=suite.threads,
+    )
+
+
+def _reduced(case: CaseKey, suite: Suite, runtime: str) -> CaseKey:
+    """The case that a runtime judges: a runtime for agreement only judges a fraction of long ones, of equal structure.
+
+    All lengths are divided by one number, so that equal ones stay equal and a longer one stays longer.
+    """
+    longest = max(case.q_seq_len, case.kv_seq_len, case.past_seq_len)
+    limit = suite.reference_seq_len
+    if limit is None or longest <= limit or get_runtime(runtime).measures_time:
+        return case
+    divisor = math.ceil(longest / limit)
+    return replace(
+        case,
+        q_seq_len=max(case.q_seq_len // divisor, 1),
+        kv_seq_len=max(case.kv_seq_len // divisor, 1),
+        past_seq_len=math.ceil(case.past_seq_len / divisor),
     )
 
 

@@ -5,28 +5,38 @@ Renders nothing; the report is rendered from the folder afterwards.
 
 import dataclasses
 import datetime as dt
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from sdpa_onnx.core.attention.roofline import Ceilings
-from sdpa_onnx.core.records.records import Record
+from sdpa_onnx.core.records.records import Record, is_beyond_budget
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import PlanError, RecordFormatError, RuntimeUnavailableError
+from sdpa_onnx.graph.files.held_folder import HeldFolder, remove_left_over
 from sdpa_onnx.measure.calibration import load_calibration, machine_class
 from sdpa_onnx.measure.ceilings import measure_ceilings
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.environment import environment, versions
+from sdpa_onnx.measure.machine_load import usable_cores
 from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
-from sdpa_onnx.sweep.plan import Job, cell_id, job_id, plan
-from sdpa_onnx.sweep.runner import PROVING_RUNTIME, Runner
+from sdpa_onnx.sweep.job_carrier import PROVING_RUNTIME
+from sdpa_onnx.sweep.lanes import WorkerLanes
+from sdpa_onnx.sweep.models import ModelCache
+from sdpa_onnx.sweep.plan import Job, JobKind, TimingJob, cell_id, job_id, plan
+from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, complete_records, utc_timestamp
 from sdpa_onnx.sweep.suite import Suite, cases
 
-__all__ = ["RunObserver", "open_run", "run_jobs"]
+__all__ = ["RunObserver", "open_run", "run_jobs", "usable_workers"]
 
 # What must be unchanged to resume a run, besides the versions of packages.
 _COMPARED = ("cpu", "cores", "os", "python")
+# Each worker needs up to a gigabyte, and the jobs of one case, which run in one worker, are seldom shared by more.
+_MOST_WORKERS = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +48,16 @@ class RunObserver:
     on_done: Callable[[Job, bool], None]
 
 
-def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: bool) -> Store:
+def open_run(  # what the command line may choose
+    suite: Suite,
+    folder: Path,
+    *,
+    command: str,
+    resume: bool,
+    force: bool,
+    skipped_kinds: tuple[JobKind, ...] = (),
+    budget_seconds: float | None = None,
+) -> Store:
     """Start a run in a new folder, or resume the run in the folder.
 
     Args:
@@ -47,6 +66,8 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
         command: The command line that repeats the run.
         resume: Resume the run in the folder.
         force: Resume even if the machine or versions changed.
+        skipped_kinds: Kinds of jobs that the suite lacks because the command left them out.
+        budget_seconds: Time limit of the command.
 
     Raises:
         PlanError: If a runtime or target does not exist, or the folder contains the run of another plan.
@@ -67,6 +88,8 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
         seed=suite.seed,
         calibration=load_calibration().figures,
         planned_cells=len(planned),
+        skipped_kinds=tuple(map(str, skipped_kinds)),
+        budget_seconds=budget_seconds,
     )
     if not resume:
         return Store.create(folder, header)
@@ -79,24 +102,78 @@ def open_run(suite: Suite, folder: Path, *, command: str, resume: bool, force: b
     return store
 
 
-def run_jobs(suite: Suite, store: Store, watcher: RunObserver) -> None:
+def run_jobs(
+    suite: Suite, store: Store, watcher: RunObserver, *, workers: int = 0, deadline: Deadline | None = None
+) -> None:
     """Carry out the remaining jobs of a run.
+
+    Args:
+        suite: What to run.
+        store: Of the run.
+        watcher: Hears of the jobs.
+        workers: Processes for jobs that may share the machine; 0 = they run in this process, one after the other.
+        deadline: When no more jobs are begun; those that are left are skipped.
 
     Raises:
         FolderError: If the folder can no longer be written.
+        RuntimeUnavailableError: If no worker process starts.
     """
-    done = _jobs_without_failure(complete_records(store.folder))
-    left = [job for job in plan(suite) if job_id(job) not in done]
+    planned = plan(suite)
+    done = _finished_jobs(complete_records(store.folder))
+    left = [job for job in planned if job_id(job) not in done]
     watcher.on_start(left)
-    if left and not store.header.ceilings and suite.timing:
-        measured = measure_ceilings(threads=suite.threads)
-        store.write_header(dataclasses.replace(store.header, ceilings=dataclasses.asdict(measured)))
-    ceilings, calibration = _ceilings(store.header), _calibration(store.header)
-    with WorkerPool(fresh=False) as pool:
-        runner = Runner(store=store, ceilings=ceilings, pool=pool, calibration=calibration)
-        runner.run(left, on_job=watcher.on_job, on_done=watcher.on_done)
-    finished = len({record.job for record in complete_records(store.folder)})
+    start = time.monotonic()
+    with ExitStack() as stack:
+        remove_left_over()
+        folder = Path(stack.enter_context(HeldFolder("run")).name)
+        runner = Runner(
+            store=store,
+            pool=stack.enter_context(WorkerPool(fresh=False)),
+            on_job=watcher.on_job,
+            on_done=watcher.on_done,
+            calibration=_calibration(store.header),
+            lanes=WorkerLanes(count=workers, threads=suite.threads, folder=folder) if workers else None,
+            deadline=deadline or Deadline(),
+            models=ModelCache(folder=folder if workers else None),
+        )
+        try:
+            runner.share(left)
+            if any(isinstance(job, TimingJob) for job in left):
+                runner.ceilings = _measured_ceilings(store, suite.threads)
+                runner.time(left)
+        finally:
+            _note_seconds(store, runner.seconds, elapsed=time.monotonic() - start, workers=max(workers, 1))
+    records = complete_records(store.folder)
+    finished = len({record.job for record in records if not is_beyond_budget(record)})
+    store.arrange([job_id(job) for job in planned])
     store.write_header(dataclasses.replace(store.header, finished=utc_timestamp(), done_cells=finished))
+
+
+def usable_workers(threads: int) -> int:
+    """How many jobs may run side by side on this machine, each with so many threads."""
+    return min(max(len(usable_cores()) // threads, 1), _MOST_WORKERS)
+
+
+def _measured_ceilings(store: Store, threads: int) -> Ceilings | None:
+    """The ceilings of this run, measured now if it has none: nothing else of ours runs."""
+    if not store.header.ceilings:
+        measured = measure_ceilings(threads=threads)
+        store.write_header(dataclasses.replace(store.header, ceilings=dataclasses.asdict(measured)))
+    return _ceilings(store.header)
+
+
+def _note_seconds(store: Store, seconds: Mapping[str, float], *, elapsed: float, workers: int) -> None:
+    """Add the time of these jobs to that of the parts of the run before."""
+    before = store.header
+    total = {kind: before.kind_seconds.get(kind, 0.0) + seconds.get(kind, 0.0) for kind in map(str, JobKind)}
+    store.write_header(
+        dataclasses.replace(
+            before,
+            kind_seconds={kind: round(spent, 3) for kind, spent in total.items() if spent},
+            elapsed_seconds=round((before.elapsed_seconds or 0.0) + elapsed, 3),
+            workers=workers,
+        )
+    )
 
 
 def _ceilings(header: RunHeader) -> Ceilings | None:
@@ -144,10 +221,10 @@ def latest_folder(suite_name: str, reports: Path) -> Path:
     return runs[-1]
 
 
-def _jobs_without_failure(records: list[Record]) -> set[str]:
-    """Jobs that need not run again: all except those with a failed record."""
-    failed = {record.job for record in records if record.outcome.is_failure}
-    return {record.job for record in records} - failed
+def _finished_jobs(records: list[Record]) -> set[str]:
+    """Jobs that need not run again: all except those with a failed record or beyond the budget."""
+    open_jobs = {record.job for record in records if record.outcome.is_failure or is_beyond_budget(record)}
+    return {record.job for record in records} - open_jobs
 
 
 def _check_names(suite: Suite) -> None:

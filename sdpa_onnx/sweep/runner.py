@@ -1,134 +1,148 @@
-"""Run a plan job by job; a failing job becomes a record, and a kill loses at most the current job.
+"""Run a plan: first what may share the machine, on all cores; then the timings, one at a time with nothing beside them.
 
-The only module with a broad except: whatever a runtime raises, the other jobs run.
+A failing job becomes a record, and a kill loses at most the jobs at hand. With a broad except, like `job_carrier`:
+whatever a runtime raises, the other jobs run.
 """
 
-import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from sdpa_onnx.core.attention.roofline import Ceilings
-from sdpa_onnx.core.records.records import (
-    AgreementRecord,
-    ExportRecord,
-    Outcome,
-    Record,
-    SaturationRecord,
-    TimingRecord,
-    require_finite,
-)
+from sdpa_onnx.core.records.records import BUDGET_REASON, ExportRecord, Outcome, Record, TimingRecord, require_finite
 from sdpa_onnx.core.timing.paired import Calibration, StoppingLook
 from sdpa_onnx.errors import FolderError
-from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import Supported, Unsupported, get_runtime
-from sdpa_onnx.sweep.job_text import failed_agreement, failed_record, model_words, skipped_arm
-from sdpa_onnx.sweep.models import ModelCache, sizes_of
-from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, SaturationJob, TimingJob, cell_id, job_id
+from sdpa_onnx.sweep.job_carrier import JobCarrier, JobResult, check_options
+from sdpa_onnx.sweep.job_text import failed_record, job_kind, job_seconds, skipped_arm, skipped_record
+from sdpa_onnx.sweep.lanes import JobFinished, JobStarted, Lanes, OneProcess, job_groups
+from sdpa_onnx.sweep.models import ModelCache
+from sdpa_onnx.sweep.plan import Job, TimingJob, cell_id, job_id
 from sdpa_onnx.sweep.store import Store
-from sdpa_onnx.sweep.suite import CaseKey
-from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
-from sdpa_onnx.workflows.export.export_target import export_and_prove
-from sdpa_onnx.workflows.saturation.measure import SaturationPlan, module_check, saturation
 from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
-from sdpa_onnx.workflows.verify.site_probes import check_whole
-from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
-__all__ = ["PROVING_RUNTIME", "Runner"]
+__all__ = ["Runner"]
 
-# Graphs up to this size are kept in the run folder; larger ones can be exported again from recipe and seed.
-_KEPT_MODEL_BYTES = 2**20
-# Significance level of the single look of a comparison in a sweep. Source: METHOD B.4.
+# Significance level of a comparison in a sweep, and the share of it that a first look may use.
+# Source: METHOD B.4 (1 %, spent over the looks by Bonferroni, less in the earlier ones).
 _ALPHA = 0.01
-# The runtime that proves dynamic axes: the only one that every installation has.
-PROVING_RUNTIME = "ort-cpu"
+_FIRST_SHARE = 0.3
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Runner:
     """Carries out jobs and writes their records into a store.
 
     Args:
         store: The store for records.
-        ceilings: Ceilings measured in this run.
         pool: Workers for timings, kept for the whole run.
+        on_job: Called before each job.
+        on_done: Called after each job; True if all its records are ok or skipped.
+        ceilings: Ceilings measured in this run.
         calibration: Difference between processes on this machine.
+        models: The graphs that are timed.
+        lanes: Carries out what may share the machine; None = this process, with the same graphs.
+        deadline: When no more jobs are begun.
+        seconds: Wall time of the jobs so far by kind, added over the lanes.
     """
 
     store: Store
-    ceilings: Ceilings | None
     pool: WorkerPool
+    on_job: Callable[[Job], None]
+    on_done: Callable[[Job, bool], None]
+    ceilings: Ceilings | None = None
     calibration: Calibration = field(default_factory=Calibration)
     models: ModelCache = field(default_factory=ModelCache)
-    expectations: ExpectationCache = field(default_factory=ExpectationCache)
+    lanes: Lanes | None = None
+    deadline: Deadline = field(default_factory=Deadline)
+    seconds: dict[str, float] = field(default_factory=dict)
+    # How much longer timings take than estimated.
+    _slowness: float = field(default=1.0, init=False)
 
-    def run(self, jobs: Sequence[Job], *, on_job: Callable[[Job], None], on_done: Callable[[Job, bool], None]) -> None:
-        """Carry out jobs in order.
+    def share(self, jobs: Sequence[Job]) -> None:
+        """Carry out the jobs that may share the machine, and skip those that the deadline does not reach.
 
-        Args:
-            jobs: The remaining jobs.
-            on_job: Called before each job.
-            on_done: Called after each job; True if all its records are ok or skipped.
+        Raises:
+            FolderError: If a record cannot be written; no partial record is left.
+        """
+        shared = [job for job in jobs if not isinstance(job, TimingJob)]
+        lanes = self.lanes or OneProcess(carrier=JobCarrier(models=self.models))
+        done: set[str] = set()
+        for event in lanes.events(job_groups(shared), self.deadline):
+            match event:
+                case JobStarted(job):
+                    self.on_job(job)
+                case JobFinished(job, result):
+                    self._finish(job, self._kept(result), result.seconds)
+                    done.add(job_id(job))
+        self._skip([job for job in shared if job_id(job) not in done])
+
+    def time(self, jobs: Sequence[Job]) -> None:
+        """Carry out the timings, one after the other, and skip those that do not fit before the deadline.
 
         Raises:
             FolderError: If a record cannot be written; no partial record is left.
         """
         for job in jobs:
-            on_job(job)
-            records = self._records(job)
-            self.store.append(records)
-            on_done(job, all(record.outcome in (Outcome.OK, Outcome.SKIPPED) for record in records))
+            if not isinstance(job, TimingJob):
+                continue
+            if not self.deadline.allows(self._slowness * job_seconds(job)):
+                self._skip([job])
+                continue
+            self.on_job(job)
+            start = time.monotonic()
+            records = self._timed(job)
+            seconds = time.monotonic() - start
+            self._slowness = max(self._slowness, seconds / job_seconds(job))
+            self._finish(job, records, seconds)
 
-    def _records(self, job: Job) -> list[Record]:
-        """Records of one job with cell and job ids; a failed job gives one failed record."""
+    def _finish(self, job: Job, records: Sequence[Record], seconds: float) -> None:
+        """Write the records of a job with the ids of cells and job."""
+        kind = job_kind(job)
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+        self._append(job, records)
+        self.on_done(job, all(record.outcome in (Outcome.OK, Outcome.SKIPPED) for record in records))
+
+    def _append(self, job: Job, records: Sequence[Record]) -> None:
         name = job_id(job)
+        self.store.append(
+            [
+                msgspec.structs.replace(record, cell=record.cell or _cell(name, number), job=name, parts=len(records))
+                for number, record in enumerate(records)
+            ]
+        )
+
+    def _skip(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._append(job, [skipped_record(job, BUDGET_REASON)])
+
+    def _kept(self, result: JobResult) -> Sequence[Record]:
+        """The records of a job; its graph is written, and its record names the file."""
+        if not result.graph:
+            return result.records
+        (record,) = result.records
+        if not isinstance(record, ExportRecord):
+            return result.records
+        path = self.store.write_model(record.model.removeprefix("sha256:"), result.graph)
+        return [msgspec.structs.replace(record, model=path)]
+
+    def _timed(self, job: TimingJob) -> list[Record]:
+        """Records of a timing; one that fails gives one failed record."""
         try:
-            records = self._carry_out(job)
+            records = self._timing(job)
             for record in records:
                 require_finite(record)
         except FolderError:
             raise  # nothing can be written
         except Exception as error:  # noqa: BLE001 - a runtime may raise anything; the other jobs must run
-            records = [failed_record(job, error)]
-        return [
-            msgspec.structs.replace(record, cell=record.cell or _cell(name, number), job=name, parts=len(records))
-            for number, record in enumerate(records)
-        ]
-
-    def _carry_out(self, job: Job) -> list[Record]:
-        match job:
-            case ExportJob():
-                return [self._export(job)]
-            case AgreementJob():
-                return list(self._agreement(job))
-            case TimingJob():
-                return self._timing(job)
-            case SaturationJob():
-                return list(_saturation(job))
-
-    def _export(self, job: ExportJob) -> ExportRecord:
-        exported = export_and_prove(
-            lambda: self.models.get(job.model), target=job.model.target, runtime=PROVING_RUNTIME, seed=job.model.seed
-        )
-        data = exported.model.to_bytes()
-        digest = hashlib.sha256(data).hexdigest()
-        kept = self.store.write_model(digest, data) if len(data) <= _KEPT_MODEL_BYTES else f"sha256:{digest}"
-        return msgspec.structs.replace(exported.record, case=model_words(job.model), model=kept)
-
-    def _agreement(self, job: AgreementJob) -> list[AgreementRecord]:
-        runtime = get_runtime(job.runtime)
-        available = runtime.available()
-        if isinstance(available, Unsupported):
-            return [failed_agreement(job, Outcome.SKIPPED, available.reason)]
-        model = self.models.get(job.model)
-        check = _check(model, job.case, job.spreads, job.seed, job.threads)
-        if not job.probes:
-            return check_model(model, runtime, check, target=job.case.target, expectations=self.expectations)
-        return check_whole(model, runtime, check, target=job.case.target, expectations=self.expectations)
+            return [failed_record(job, error)]
+        return records
 
     def _timing(self, job: TimingJob) -> list[Record]:
         arms, skipped = self._arms(job)
@@ -147,7 +161,7 @@ class Runner:
         names = [arm.name for arm in arms]
         return bench(
             arms,
-            _check(arms[0].model, job.case, (1.0,), job.seed, job.threads),
+            check_options(arms[0].model, job.case, (1.0,), job.seed, job.threads),
             target=job.case.target,
             baseline=job.baseline if job.baseline in names else names[0],
             plan=_plan(job, self.calibration),
@@ -182,34 +196,14 @@ class Runner:
         return arms, skipped
 
 
-def _saturation(job: SaturationJob) -> list[SaturationRecord]:
-    if job.head_dim is None:
-        return module_check(seed=job.seed, threads=job.threads)
-    found = SaturationPlan(
-        head_dims=(job.head_dim,),
-        kv_seq_lens=job.kv_seq_lens,
-        scale_rules=job.scale_rules,
-        sigma=job.sigma,
-        rows=job.rows,
-        draws=job.draws,
-        seed=job.seed,
-        threads=job.threads,
-    )
-    return list(saturation(found))
-
-
 def _cell(job: str, number: int) -> str:
     return cell_id({"job": job, "record": number})
-
-
-def _check(model: OnnxModel, case: CaseKey, spreads: Sequence[float], seed: int, threads: int) -> CheckOptions:
-    return CheckOptions(sizes=sizes_of(model, case), spreads=tuple(spreads), seed=seed, threads=threads)
 
 
 def _plan(job: TimingJob, calibration: Calibration) -> TimingPlan:
     measure = job.measure
     return TimingPlan(
-        looks=(StoppingLook(launches=measure.launches, alpha=_ALPHA),),
+        looks=_looks(measure.first_launches, measure.launches),
         blocks=max(measure.blocks, measure.least_blocks),
         least_blocks=measure.least_blocks,
         visit_seconds=measure.visit_seconds,
@@ -219,3 +213,10 @@ def _plan(job: TimingJob, calibration: Calibration) -> TimingPlan:
         calibration=calibration,
         seed=job.seed,
     )
+
+
+def _looks(first: int | None, last: int) -> tuple[StoppingLook, ...]:
+    if first is None or first >= last:
+        return (StoppingLook(launches=last, alpha=_ALPHA),)
+    early = StoppingLook(launches=first, alpha=_FIRST_SHARE * _ALPHA)
+    return (early, StoppingLook(launches=last, alpha=(1.0 - _FIRST_SHARE) * _ALPHA))

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.records.records import Record, decode_record, encode_record
+from sdpa_onnx.core.records.records import Record, decode_record, encode_record, is_beyond_budget
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
 from sdpa_onnx.graph.files.whole_file import FULL_DISK_HINT, write_whole
@@ -136,6 +136,21 @@ class Store:
                 os.ftruncate(self._file, size)
                 raise
 
+    def arrange(self, jobs: Sequence[str]) -> None:
+        """Bring the records into the order of these jobs, once all are done; jobs side by side end in any order.
+
+        Raises:
+            FolderError: If the folder cannot be written.
+        """
+        place = {job: number for number, job in enumerate(jobs)}
+        path = self.folder / _RECORDS
+        records = sorted(complete_records(self.folder), key=lambda record: place.get(record.job, len(place)))
+        data = b"".join(encode_record(record) + b"\n" for record in records)
+        if data != path.read_bytes():
+            replace_file(path, data)
+            os.close(self._file)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
     def write_samples(self, cell: str, samples: Mapping[str, NDArray[np.generic]]) -> str:
         """Write raw samples; return their path relative to the folder."""
         buffer = io.BytesIO()
@@ -176,7 +191,7 @@ def read_run(folder: Path) -> tuple[RunHeader, list[Record]]:
     """
     header = read_header(folder)
     records = complete_records(folder)
-    done = len({record.job for record in records})
+    done = len({record.job for record in records if not is_beyond_budget(record)})
     return dataclasses.replace(header, done_cells=done), records
 
 

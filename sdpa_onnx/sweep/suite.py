@@ -38,10 +38,11 @@ Seed = Annotated[int, msgspec.Meta(ge=0)]
 class TimingBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long to time one comparison.
 
-    A sweep has many comparisons, so each has a single look at the end, at an alpha of 1 %.
+    A sweep has many comparisons, so each has one look at the end, or one more before it, at an alpha of 1 % together.
 
     Args:
         launches: Processes of every arm.
+        first_launches: After so many, a comparison ends in which every arm has its verdict. None = no such look.
         blocks: Greatest number of blocks of a launch; least_blocks: measured even beyond the budget.
         budget_seconds: Time for the comparison; the number of blocks is chosen to fit it.
         visit_seconds: Target duration of one visit.
@@ -49,6 +50,7 @@ class TimingBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     launches: Count = 3
+    first_launches: Annotated[int, msgspec.Meta(ge=2)] | None = None
     blocks: Blocks = 40
     least_blocks: Blocks = 13  # fewer were not simulated: docs/decisions/0006
     budget_seconds: Positive = 3.0
@@ -121,6 +123,8 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         baseline: Runtime whose time is 1.
         spreads: Logit spreads of the judged inputs.
         probes: Run the structural probes too, once per graph.
+        reference_seq_len: Greatest length at which runtimes for agreement only, such as onnx-reference, judge a case; a
+            longer one is judged at a fraction of its lengths. None = at its own lengths.
         seed: Seed of weights and inputs.
         threads: Threads inside one operator, the same for every arm.
         saturation: What to measure of the effect of the scale; None = nothing.
@@ -133,6 +137,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     baseline: str = "torch"
     spreads: tuple[Positive, ...] = LADDER
     probes: bool = True
+    reference_seq_len: Count | None = None
     seed: Seed = 0
     threads: Count = 1
     measure: TimingBudget = TimingBudget()

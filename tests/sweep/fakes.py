@@ -21,6 +21,7 @@ Fault = Callable[[Arrays, Outputs], Outputs]
 _GET_RUNTIME = base.get_runtime
 _PLACES = (
     "sdpa_onnx.sweep.runner",
+    "sdpa_onnx.sweep.job_carrier",
     "sdpa_onnx.sweep.run",
     "sdpa_onnx.workflows.verify.verify_model",
     "sdpa_onnx.workflows.verify.verify_file",

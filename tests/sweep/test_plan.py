@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from sdpa_onnx.core.attention.forms import Form
-from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, TimingJob, job_id, plan
+from sdpa_onnx.sweep.job_text import job_kind
+from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, JobKind, TimingJob, job_id, plan
 from sdpa_onnx.sweep.suite import Suite, load_suite
 from tests.conftest import GoldenCheck
 from tests.sweep.suites import TINY, suite_of, write_suite
@@ -148,3 +149,56 @@ timing = ["ort-cpu", "torch"]
 targets = ["sdpa"]
 forms = ["blocked"]
 """
+
+
+_REFERENCE = """
+name = "reference"
+agreement = ["ort-cpu", "onnx-reference"]
+reference_seq_len = 64
+[[vary]]
+targets = ["sdpa"]
+q_seq_len = [16, 128, 512]
+kv_seq_len = [64, 512]
+"""
+
+
+def _judged(text: str, runtime: str) -> list[AgreementJob]:
+    jobs = plan(msgspec.toml.decode(text, type=Suite))
+    return [job for job in jobs if isinstance(job, AgreementJob) and job.runtime == runtime]
+
+
+def test_reference_runtime_judges_a_fraction_of_long_lengths() -> None:
+    """All lengths are divided by one number, so that longer stays longer; short cases stay, and nothing is twice."""
+    sizes = [(job.case.q_seq_len, job.case.kv_seq_len) for job in _judged(_REFERENCE, "onnx-reference")][::2]
+    assert sizes == [(16, 64), (2, 64), (64, 32), (64, 8), (64, 64)]
+
+
+def test_reference_size_changes_no_other_job() -> None:
+    """Other runtimes judge every case at its own size, under the same id as without a reference size."""
+    full = _REFERENCE.replace("reference_seq_len = 64\n", "")
+    assert [*map(job_id, _judged(_REFERENCE, "ort-cpu"))] == [*map(job_id, _judged(full, "ort-cpu"))]
+    assert len(_judged(full, "onnx-reference")) == 12
+
+
+def test_reference_runtime_is_probed_once_per_graph() -> None:
+    """A reduced case that several cases share keeps its probes."""
+    judged = _judged(_REFERENCE, "onnx-reference")
+    assert [job.probes for job in judged] == [True, True, *[False] * (len(judged) - 2)]
+
+
+def test_smoke_has_every_kind_of_job_and_the_three_forms() -> None:
+    """The suite for a first try exports, judges, times and measures saturation, causal or not, and one module."""
+    jobs = plan(load_suite("smoke"))
+    assert {job_kind(job) for job in jobs} == set(JobKind)
+    exports = [job.model for job in jobs if isinstance(job, ExportJob)]
+    assert {"decoder-self", "sdpa"} == {model.target for model in exports}
+    assert {Form.DECOMPOSED, Form.BLOCKED, None} == {model.form for model in exports}
+    assert {model.spec.is_causal for model in exports if model.spec is not None} == {False, True}
+
+
+def test_first_look_changes_the_id_of_a_timing_only_where_it_is_set(tmp_path: Path) -> None:
+    """Timings of suites without a first look keep the ids of earlier versions."""
+    looked = TINY.replace("launches = 1", "launches = 3\nfirst_launches = 2")
+    plain = TINY.replace("launches = 1", "launches = 3")
+    first, second = ({job_id(job) for job in plan(suite_of(tmp_path, text))} for text in (looked, plain))
+    assert len(first - second) == len(second - first) == 2

@@ -1,14 +1,16 @@
 """A run from start to end, and when it may be resumed."""
 
-import functools
+import itertools
 from pathlib import Path
 
 import pytest
 
+from sdpa_onnx.cli.expect import exit_code
 from sdpa_onnx.core.attention.roofline import Ceilings
 from sdpa_onnx.core.records.records import Outcome
 from sdpa_onnx.core.timing.paired import Calibration
 from sdpa_onnx.errors import PlanError, RuntimeNotFoundError
+from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.sweep import run
 from sdpa_onnx.sweep.models import ModelCache
 from sdpa_onnx.sweep.plan import Job, job_id, plan
@@ -31,7 +33,7 @@ def _known_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "measure_ceilings", lambda **_: known)
     monkeypatch.setattr(run, "WorkerPool", FakeMachine().pool)
     monkeypatch.setattr(run, "load_calibration", Calibration)
-    monkeypatch.setattr(run, "Runner", functools.partial(run.Runner, models=_MODELS))
+    monkeypatch.setattr(run, "ModelCache", lambda **_: _MODELS)
 
 
 def _open(suite: Suite, folder: Path, *, resume: bool = False, force: bool = False) -> Store:
@@ -236,3 +238,66 @@ def test_watcher_hears_what_is_left(tmp_path: Path) -> None:
         heard: list[Job] = []
         run_jobs(suite, store, RunObserver(on_start=heard.extend, on_job=_ignore, on_done=_ignore))
     assert heard == plan(suite)[-1:]
+
+
+def _with_deadline(suite: Suite, folder: Path, deadline: Deadline, *, resume: bool = False) -> None:
+    watcher = RunObserver(on_start=_ignore, on_job=_ignore, on_done=_ignore)
+    with _open(suite, folder, resume=resume) as store:
+        run_jobs(suite, store, watcher, deadline=deadline)
+
+
+def _reaching(jobs: int) -> Deadline:
+    """A deadline that passes when it has been asked as often as so many shared jobs ask."""
+    asked = itertools.count()
+    return Deadline(budget_seconds=1e3, now=lambda: 0.0 if next(asked) < jobs else 1e6, start=0.0)
+
+
+def test_what_a_budget_does_not_reach_is_skipped_and_done_later(tmp_path: Path) -> None:
+    """Cells beyond the budget are skipped with that reason, the run is not finished, and resuming it does them."""
+    suite = suite_of(tmp_path, _QUICK)
+    _with_deadline(suite, tmp_path / "run", _reaching(2))
+    header, records = read_run(tmp_path / "run")
+    assert [(record.outcome, record.reason) for record in records] == [
+        (Outcome.OK, ""),
+        (Outcome.OK, ""),
+        (Outcome.SKIPPED, "budget"),
+        (Outcome.SKIPPED, "budget"),
+    ]
+    assert (header.done_cells, header.planned_cells, header.is_finished) == (2, 4, False)
+    assert exit_code(records, None) == 0
+    assert _carry_out(suite, tmp_path / "run", resume=True) == _ids(suite)[2:]
+    header, records = read_run(tmp_path / "run")
+    assert {record.outcome for record in records} == {Outcome.OK}
+    assert header.is_finished
+
+
+def test_timing_that_does_not_fit_is_not_begun(tmp_path: Path) -> None:
+    """A timing that would end after the deadline is skipped, while what may be ended at any time is begun."""
+    suite = suite_of(tmp_path, _QUICK)
+    _with_deadline(suite, tmp_path / "run", Deadline(budget_seconds=0.5, now=lambda: 0.0, start=0.0))
+    _, records = read_run(tmp_path / "run")
+    assert [record.outcome for record in records] == [Outcome.OK] * 3 + [Outcome.SKIPPED]
+
+
+def test_header_has_the_seconds_by_kind(tmp_path: Path) -> None:
+    """run.json has the time of each kind of job, and of all; a resumed run adds its own."""
+    suite = suite_of(tmp_path, _QUICK)
+    _with_deadline(suite, tmp_path / "run", _reaching(2))
+    before, _ = read_run(tmp_path / "run")
+    _carry_out(suite, tmp_path / "run", resume=True)
+    after, _ = read_run(tmp_path / "run")
+    assert set(after.kind_seconds) == {"export", "agreement", "time"}
+    assert after.kind_seconds["export"] == before.kind_seconds["export"]
+    assert after.kind_seconds["agreement"] > before.kind_seconds["agreement"]
+    assert (after.elapsed_seconds or 0.0) > (before.elapsed_seconds or 0.0) > 0.0
+
+
+def test_records_of_a_finished_run_are_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    """Whatever ends first, a finished run lists its jobs as planned."""
+    suite = suite_of(tmp_path, TINY.replace("0.3", "0.02").replace("0.05", "0.002"))
+    with _open(suite, tmp_path / "run") as store:
+        for name in _ids(suite)[::-1][:4]:
+            store.append(job_records(name))
+    _carry_out(suite, tmp_path / "run", resume=True)
+    _, records = read_run(tmp_path / "run")
+    assert list(dict.fromkeys(record.job for record in records)) == _ids(suite)

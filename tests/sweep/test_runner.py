@@ -40,11 +40,15 @@ def _run(
     """Carry out the whole plan, timings on fake workers; the stored records, and the report after each job."""
     told: list[tuple[str, bool]] = []
     with Store.create(folder, HEADER) as store, (machine or FakeMachine()).pool(fresh=False) as pool:
-        Runner(store=store, ceilings=None, pool=pool, models=_MODELS if models is None else models).run(
-            plan(suite),
+        runner = Runner(
+            store=store,
+            pool=pool,
             on_job=_ignore,
             on_done=lambda job, well: told.append((type(job).__name__, well)),
+            models=_MODELS if models is None else models,
         )
+        runner.share(plan(suite))
+        runner.time(plan(suite))
     return read_run(folder)[1], told
 
 
@@ -210,9 +214,7 @@ def test_full_disk_stops_the_run(suite: Suite, tmp_path: Path, monkeypatch: pyte
     with Store.create(folder, HEADER) as store:
         monkeypatch.setattr(os, "write", full)
         with pytest.raises(FolderError) as caught:
-            Runner(store=store, ceilings=None, pool=FakeMachine().pool()).run(
-                plan(suite)[1:2], on_job=_ignore, on_done=_ignore
-            )
+            Runner(store=store, pool=FakeMachine().pool(), on_job=_ignore, on_done=_ignore).share(plan(suite)[1:2])
     assert str(caught.value) == f"Cannot write {folder}: No space left on device. {FULL_DISK_HINT}"
     assert read_run(folder)[1] == []
 
@@ -254,7 +256,7 @@ def test_told_before_and_after_each_job(suite: Suite, tmp_path: Path) -> None:
         heard.append(("after", job_id(job)))
 
     with Store.create(tmp_path / "run", HEADER) as store:
-        Runner(store=store, ceilings=None, pool=FakeMachine().pool()).run(plan(suite)[:2], on_job=before, on_done=after)
+        Runner(store=store, pool=FakeMachine().pool(), on_job=before, on_done=after).share(plan(suite)[:2])
     names = [job_id(job) for job in plan(suite)[:2]]
     assert heard == [("before", names[0]), ("after", names[0]), ("before", names[1]), ("after", names[1])]
 

@@ -11,8 +11,11 @@ from sdpa_onnx.sweep.suite import built_in_suites, cases, load_suite
 from tests.sweep.suites import TINY, suite_of, write_suite
 
 _PLAIN = 'name = "t"\nagreement = ["ort-cpu"]\n[[vary]]\ntargets = ["sdpa"]\n'
-_MEASURE = "launches, blocks, least_blocks, budget_seconds, visit_seconds, warm_up_seconds"
-_TOP = "name, opsets, agreement, timing, baseline, spreads, probes, seed, threads, measure, base, saturation, vary"
+_MEASURE = "launches, first_launches, blocks, least_blocks, budget_seconds, visit_seconds, warm_up_seconds"
+_TOP = (
+    "name, opsets, agreement, timing, baseline, spreads, probes, reference_seq_len, seed, threads, measure, base, "
+    "saturation, vary"
+)
 _BASE = (
     "batch_size, q_seq_len, kv_seq_len, past_seq_len, q_num_heads, kv_num_heads, head_dim, v_head_dim, is_causal, dtype"
 )

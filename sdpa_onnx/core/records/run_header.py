@@ -25,7 +25,13 @@ class RunHeader:
         ceilings: Measured ceilings; the names contain the units
             (gemm_flops_per_second, exps_per_second).
         calibration: How much two processes of one model differ on this machine: between_sd, degrees.
-        planned_cells: Number of cells in the plan; done_cells: number with a record.
+        planned_cells: Number of cells in the plan; done_cells: number with a record, without those beyond the budget.
+        kind_seconds: Wall time of the jobs by kind (export, agreement, saturation, time), added over the processes
+            that ran side by side, and over the parts of a resumed run; empty in earlier runs.
+        elapsed_seconds: Wall time of all jobs together; None in earlier runs.
+        workers: Processes that carried out jobs side by side; 0 in earlier runs. Timings never share the machine.
+        skipped_kinds: Kinds of jobs that the command left out.
+        budget_seconds: Time limit of the command, or None.
     """
 
     suite: str
@@ -41,6 +47,11 @@ class RunHeader:
     calibration: Mapping[str, float] = field(default_factory=dict)
     planned_cells: int = 0
     done_cells: int = 0
+    kind_seconds: Mapping[str, float] = field(default_factory=dict)
+    elapsed_seconds: float | None = None
+    workers: int = 0
+    skipped_kinds: tuple[str, ...] = ()
+    budget_seconds: float | None = None
 
     @property
     def is_finished(self) -> bool:

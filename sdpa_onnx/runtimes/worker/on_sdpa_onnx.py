@@ -24,7 +24,7 @@ from .pipe import RefusalError
 from .profile import UNKNOWN, Profile
 from .timing import TimingService
 
-__all__ = ["IMPORTS_SUFFIX", "RegisteredArms", "open_service"]
+__all__ = ["IMPORTS_SUFFIX", "RegisteredArms", "load_module", "open_service"]
 
 # Of the file next to a module that says where its classes are imported from.
 IMPORTS_SUFFIX = ".imports.json"
@@ -75,11 +75,7 @@ class _Arm:
             model = load_model(job["model"])
         module = Path(job["model"]).with_suffix(".pt")
         if module.exists():  # what the graph was exported from; `workflows.timing.job_folder` writes it
-            import torch
-
-            _import_classes(module.with_suffix(IMPORTS_SUFFIX))
-            source, bind = torch.load(module, weights_only=False)
-            source.eval()  # as it is exported
+            source, bind = load_module(module, module.with_suffix(IMPORTS_SUFFIX))
             model = dataclasses.replace(model, source=source, bind=bind)
         if job["runtime"] == TORCH_COMPILE:
             use_compile_cache(Path(job["model"]).parent)
@@ -126,6 +122,16 @@ class _Arm:
         """Free the session."""
         self._first = None
         self._session.__exit__(None, None, None)
+
+
+def load_module(path: Path, places: Path) -> tuple[Any, Any]:
+    """Read what a graph was exported from, and how it is called; see `workflows.timing.job_folder.write_module`."""
+    import torch
+
+    _import_classes(places)
+    source, bind = torch.load(path, weights_only=False)
+    source.eval()  # as it is exported
+    return source, bind
 
 
 def _import_classes(places: Path) -> None:

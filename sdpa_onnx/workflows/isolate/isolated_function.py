@@ -75,6 +75,12 @@ class IsolatedFunction:
     def __exit__(self, *error: object) -> None:
         self._stop()
 
+    def kill(self) -> None:
+        """End the process now, from another thread than the one that waits for it, which gets a failure."""
+        worker = self._worker
+        if worker is not None:
+            worker.kill()
+
     def call(
         self, argument: bytes, *, patience_seconds: float, first_seconds: float | None = None
     ) -> CallResult | CallFailure:

@@ -28,7 +28,7 @@ from sdpa_onnx.runtimes.worker.on_sdpa_onnx import IMPORTS_SUFFIX
 from sdpa_onnx.torch_export.target_text import TARGET_MODULE
 from sdpa_onnx.workflows.check.run_context import runs_module
 
-__all__ = ["Arm", "JobFolder", "longer"]
+__all__ = ["Arm", "JobFolder", "longer", "write_module"]
 
 Feeds = Mapping[str, NDArray[np.generic]]
 _FULL_HINT = "Free some space, or name another folder in the environment variable TMPDIR."
@@ -114,7 +114,7 @@ class JobFolder:
         try:
             path, linked = self._model(own)
             if adapter is Adapter.SDPA_ONNX:
-                _write_module(own, path.with_suffix(".pt"))
+                write_module(own, path.with_suffix(".pt"))
             inputs = self._arrays(feeds)
             longer_inputs = None if new_length is None else self._arrays(new_length)
         except OSError as error:
@@ -177,8 +177,10 @@ def _same(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
     return one is other or (one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
 
 
-def _write_module(model: OnnxModel, path: Path) -> None:
-    """Write the module that a graph was exported from, which the runtime `torch` runs, next to the graph.
+def write_module(model: OnnxModel, path: Path) -> None:
+    """Write the module that a graph was exported from, which the runtime `torch` runs; nothing if it has none.
+
+    Twin: `load_module` in runtimes/worker/on_sdpa_onnx.py.
 
     Raises:
         ModelError: If it cannot be pickled.
