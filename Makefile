@@ -34,6 +34,7 @@ STAMP := $(VENV)/.installed
 .PHONY: report test test-slow lint types imports docs models bench clean
 
 report: $(STAMP)
+	@echo "Running the suite quick (about four minutes on two cores)" >&2
 	@$(BIN)/sdpa-onnx run quick
 
 # Two processes share the tests; those that time something run alone afterwards. loadscope keeps the tests of a module
@@ -81,5 +82,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	  $(PYTHON) -m venv --clear $(VENV) || { \
 	    echo "'$(PYTHON) -m venv' failed; on Debian and Ubuntu the package python3-venv is missing." >&2; exit 1; }; }
 	@echo "Installing into $(VENV) (some minutes the first time: PyTorch is large)" >&2
-	@$(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
+	@start=$$(date +%s); \
+	  $(BIN)/python -m pip install -q -c $(CONSTRAINTS) -e '.[$(EXTRAS)]' && \
+	  echo "Installed into $(VENV) in $$(($$(date +%s) - start)) s" >&2
 	@touch $@

@@ -1,5 +1,6 @@
 """Descriptions of jobs for progress, and records of jobs that failed or were skipped."""
 
+from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
     ExportRecord,
@@ -57,18 +58,43 @@ def job_kind(job: Job) -> JobKind:
             return JobKind.TIME
 
 
+# Estimates on two cores of an Intel Xeon (Emerald Rapids) with nothing else at work; see tests/sweep/test_progress.py.
+# An export with its proof; of a module; in a form with blocks, whose proof has long sizes.
+_EXPORT_SECONDS, _MODULE_EXPORT_SECONDS, _BLOCKED_EXPORT_SECONDS = 2.0, 3.0, 14.0
+# Judging one (query, key) pair of 8 heads at one spread, the oracle shared by the jobs of a case.
+_PAIR_SECONDS = 6e-7
+# Loading an arm in a launch, besides its warm-up and visits; one call per pair of bare attention and of a module.
+_LOAD_SECONDS, _CALL_SECONDS, _MODULE_CALL_SECONDS = 0.15, 2.2e-8, 5e-8
+
+
 def job_seconds(job: Job) -> float:
     """Estimate how long a job takes, in seconds, to show the time left."""
     match job:
         case ExportJob():
-            return 2.0
+            plain = _MODULE_EXPORT_SECONDS if job.model.spec is None else _EXPORT_SECONDS
+            return _BLOCKED_EXPORT_SECONDS if job.model.form is Form.BLOCKED else plain
         case AgreementJob():
-            pairs = job.case.batch_size * job.case.q_seq_len * job.case.kv_seq_len
-            return 0.1 + len(job.spreads) * pairs * 1e-6
+            return 0.2 + len(job.spreads) * _pairs(job.case) * _PAIR_SECONDS
         case TimingJob():
-            return job.measure.budget_seconds + 1.0
+            return _timing_seconds(job)
         case SaturationJob():
-            return 4.0 + 2e-7 * (job.head_dim or 64) * job.draws * sum(job.kv_seq_lens)
+            return 4.0 + 1e-7 * (job.head_dim or 64) * job.draws * sum(job.kv_seq_lens)
+
+
+def _pairs(case: CaseKey) -> int:
+    return case.batch_size * case.q_seq_len * case.kv_seq_len
+
+
+def _timing_seconds(job: TimingJob) -> float:
+    """Launches of all arms and a clone: loading, warm-up, and as many blocks as fit the budget."""
+    measure, arms = job.measure, len(job.models) * len(job.runtimes) + 1
+    launches = measure.first_launches or measure.launches
+    call = _pairs(job.case) * (_MODULE_CALL_SECONDS if job.case.spec is None else _CALL_SECONDS)
+    visit = max(measure.visit_seconds, 2.0 * call)
+    before = arms * (measure.warm_up_seconds + _LOAD_SECONDS)
+    fitting = (measure.budget_seconds / launches - before) / (arms * visit)
+    blocks = min(max(measure.least_blocks, fitting), max(measure.blocks, measure.least_blocks))
+    return launches * (before + blocks * arms * visit)
 
 
 def elapsed_share(job: Job, workers: int) -> float:

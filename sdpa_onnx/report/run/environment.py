@@ -20,12 +20,23 @@ def environment_rows(header: RunHeader) -> list[tuple[str, str]]:
         ("started", header.started),
         ("finished", header.finished or "no"),
         ("cells", f"{header.done_cells} of {header.planned_cells}"),
+        *_seconds(header),
+        *([("left out", ", ".join(header.skipped_kinds))] if header.skipped_kinds else []),
         *sorted(header.environment.items()),
         ("threads", str(header.threads)),
         ("versions", ", ".join(f"{name} {version}" for name, version in sorted(header.versions.items())) or "unknown"),
         *(_ceiling(name, value) for name, value in sorted(header.ceilings.items()) if value > 0),
         *_calibration(header),
     ]
+
+
+def _seconds(header: RunHeader) -> list[tuple[str, str]]:
+    """The time that each kind of job took; no row in runs of earlier versions."""
+    if header.elapsed_seconds is None or not header.kind_seconds:
+        return []
+    parts = ", ".join(f"{kind} {spent:.0f}" for kind, spent in header.kind_seconds.items())
+    beside = f"; {header.workers} side by side, but each timing alone" if header.workers > 1 else ""
+    return [("seconds by kind of job", f"{parts}; {header.elapsed_seconds:.0f} in all{beside}")]
 
 
 def _calibration(header: RunHeader) -> list[tuple[str, str]]:

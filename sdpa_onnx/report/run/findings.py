@@ -116,6 +116,8 @@ def _status_line(records: Sequence[Record], header: RunHeader) -> str:
         rest = _rest_in_words(records, outcomes)
         if rest:
             sentences.append(f"{label}: {rest}.")
+    if header.skipped_kinds:
+        sentences.append(f"Left out: {join_words(header.skipped_kinds)} (--skip).")
     return " ".join(sentences)
 
 
