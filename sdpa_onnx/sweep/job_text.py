@@ -98,8 +98,8 @@ def _timing_seconds(job: TimingJob) -> float:
 
 
 def elapsed_share(job: Job, workers: int) -> float:
-    """Estimate by how much a job makes a run longer, in seconds: all but timings run side by side."""
-    return job_seconds(job) if isinstance(job, TimingJob) else job_seconds(job) / workers
+    """Estimate by how much a job makes a run longer, in seconds: all but timings run side by side in these workers."""
+    return job_seconds(job) if isinstance(job, TimingJob) else job_seconds(job) / max(workers, 1)
 
 
 def failed_record(job: Job, error: Exception) -> Record:

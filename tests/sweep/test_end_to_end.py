@@ -218,6 +218,7 @@ def test_failed_cell_exits_with_one(
     """A failing cell makes the exit code 1; the first sentence reports it, and progress names the job."""
     write_suite(tmp_path, _ONE_CASE.replace('timing = ["ort-cpu", "torch"]\n', ""))
     plant(monkeypatch, Throwing(name="torch", error=RuntimeError("no kernel")))
+    monkeypatch.setattr("sdpa_onnx.sweep.run.usable_workers", lambda _: 0)  # what is planted is in this process only
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         app(["run", "tiny.toml", "--out", "run"])
@@ -238,7 +239,7 @@ def test_stored_command_has_every_option(
     """The command that repeats a run names what the command line changed of its suite."""
     monkeypatch.chdir(tmp_path)
     write_suite(tmp_path)
-    monkeypatch.setattr("sdpa_onnx.sweep.run.run_jobs", lambda *_: None)
+    monkeypatch.setattr("sdpa_onnx.sweep.run.run_jobs", lambda *_, **__: None)
     with pytest.raises(SystemExit):
         app(["run", "tiny.toml", "--out", "run", *option])
     words = shlex.split(read_run(tmp_path / "run")[0].command)
