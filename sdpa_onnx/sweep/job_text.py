@@ -14,6 +14,7 @@ from sdpa_onnx.errors import SdpaOnnxError
 from sdpa_onnx.graph.attention_node import default_form
 from sdpa_onnx.sweep.plan import AgreementJob, ExportJob, Job, JobKind, ModelKey, SaturationJob, TimingJob
 from sdpa_onnx.sweep.suite import CaseKey
+from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 
 __all__ = [
     "case_words",
@@ -87,7 +88,9 @@ def _pairs(case: CaseKey) -> int:
 
 def _timing_seconds(job: TimingJob) -> float:
     """Launches of all arms and a clone: loading, warm-up, and as many blocks as fit the budget."""
-    measure, arms = job.measure, len(job.models) * len(job.runtimes) + 1
+    # The runtime `torch` runs the module, whatever the graph.
+    measure, clone = job.measure, 1
+    arms = sum(1 if runtime == MODULE_RUNTIME else len(job.models) for runtime in job.runtimes) + clone
     launches = measure.first_launches or measure.launches
     call = _pairs(job.case) * (_MODULE_CALL_SECONDS if job.case.spec is None else _CALL_SECONDS)
     visit = max(measure.visit_seconds, 2.0 * call)
