@@ -27,7 +27,7 @@ from sdpa_onnx.sweep.store import Store
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench
 
-__all__ = ["Runner"]
+__all__ = ["Runner", "suite_looks"]
 
 # Significance level of a comparison in a sweep, and the share of it that a first look may use.
 # Source: METHOD B.4 (1 %, spent over the looks by Bonferroni, less in the earlier ones).
@@ -164,7 +164,7 @@ class Runner:
             check_options(arms[0].model, job.case, (1.0,), job.seed, job.threads),
             target=job.case.target,
             baseline=job.baseline if job.baseline in names else names[0],
-            plan=_plan(job, self.calibration),
+            plan=_plan(job, self.calibration, self.deadline),
             ceilings=self.ceilings,
             pool=self.pool,
         )
@@ -200,10 +200,10 @@ def _cell(job: str, number: int) -> str:
     return cell_id({"job": job, "record": number})
 
 
-def _plan(job: TimingJob, calibration: Calibration) -> TimingPlan:
+def _plan(job: TimingJob, calibration: Calibration, deadline: Deadline) -> TimingPlan:
     measure = job.measure
     return TimingPlan(
-        looks=_looks(measure.first_launches, measure.launches),
+        looks=suite_looks(measure.first_launches, measure.launches),
         blocks=max(measure.blocks, measure.least_blocks),
         least_blocks=measure.least_blocks,
         visit_seconds=measure.visit_seconds,
@@ -211,11 +211,13 @@ def _plan(job: TimingJob, calibration: Calibration) -> TimingPlan:
         budget_seconds=measure.budget_seconds,
         extras=False,
         calibration=calibration,
+        deadline=deadline,
         seed=job.seed,
     )
 
 
-def _looks(first: int | None, last: int) -> tuple[StoppingLook, ...]:
+def suite_looks(first: int | None, last: int) -> tuple[StoppingLook, ...]:
+    """The looks of a comparison after so many launches; the first ends it only if every verdict is decided."""
     if first is None or first >= last:
         return (StoppingLook(launches=last, alpha=_ALPHA),)
     early = StoppingLook(launches=first, alpha=_FIRST_SHARE * _ALPHA)
