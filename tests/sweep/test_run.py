@@ -274,7 +274,7 @@ def test_what_a_budget_does_not_reach_is_skipped_and_done_later(tmp_path: Path) 
 def test_timing_that_does_not_fit_is_not_begun(tmp_path: Path) -> None:
     """A timing that would end after the deadline is skipped, while what may be ended at any time is begun."""
     suite = suite_of(tmp_path, _QUICK)
-    _with_deadline(suite, tmp_path / "run", Deadline(budget_seconds=0.5, now=lambda: 0.0, start=0.0))
+    _with_deadline(suite, tmp_path / "run", Deadline(budget_seconds=0.1, now=lambda: 0.0, start=0.0))
     _, records = read_run(tmp_path / "run")
     assert [record.outcome for record in records] == [Outcome.OK] * 3 + [Outcome.SKIPPED]
 

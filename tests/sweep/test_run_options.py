@@ -34,16 +34,14 @@ def _run(*options: str) -> int | str | None:
     return ended.value.code
 
 
-def test_skip_leaves_kinds_out_and_says_so(
-    tmp_path: Path, planned: list[Suite], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_skip_leaves_kinds_out_and_says_so(tmp_path: Path, planned: list[Suite]) -> None:
     """The suite has no such jobs, the header and the report name what was left out, and so does the command."""
     assert _run("--skip", "time", "--skip", "saturation") == 0
     assert (planned[0].timing, planned[0].saturation, planned[0].agreement) == ((), None, ("ort-cpu", "torch"))
     header, _ = read_run(tmp_path / "run")
     assert header.skipped_kinds == (JobKind.TIME, JobKind.SATURATION)
     assert header.command == "sdpa-onnx run tiny.toml --skip time --skip saturation"
-    assert "left out: time, saturation" in capsys.readouterr().out
+    assert "| left out | time, saturation |" in (tmp_path / "run" / "summary.md").read_text(encoding="utf-8")
 
 
 def test_unknown_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
