@@ -78,7 +78,7 @@ def find_entry(name: str) -> CatalogEntry:
         if entry.name == name:
             return entry
     known = entry_names()
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}."
     raise PlanError(f"There is no catalog entry '{name}'.", hint=hint)
 

@@ -18,10 +18,12 @@ from sdpa_onnx.cli.options import (
     Debug,
     Inputs,
     Json,
+    Quiet,
     Runtimes,
     Seed,
     SizeOptions,
     Timeout,
+    Verbose,
     parse_settings,
     parse_size_sets,
     parse_sizes,
@@ -127,6 +129,8 @@ def bench(
     calibrate: Calibrate = False,
     seed: Seed = 0,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Time models, forms, runtimes, settings and versions against each other, interleaved."""

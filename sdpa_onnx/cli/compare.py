@@ -24,11 +24,13 @@ from sdpa_onnx.cli.options import (
     Expect,
     Inputs,
     Json,
+    Quiet,
     Runtimes,
     Seed,
     SizeOptions,
     Threads,
     Timeout,
+    Verbose,
     parse_size_sets,
     parse_sizes,
 )
@@ -125,6 +127,8 @@ def compare(
     threads: Threads = 1,
     seed: Seed = 0,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Compare two runs, models or environments, and fail on regressions."""

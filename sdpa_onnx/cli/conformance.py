@@ -10,7 +10,18 @@ import typer
 
 from sdpa_onnx.cli.error_boundary import INTERRUPTED, OK, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code, print_known_findings, read_known_findings
-from sdpa_onnx.cli.options import Debug, DtypeName, Expect, Json, Runtimes, Seed, Threads, Timeout
+from sdpa_onnx.cli.options import (
+    Debug,
+    DtypeName,
+    Expect,
+    Json,
+    Quiet,
+    Runtimes,
+    Seed,
+    Threads,
+    Timeout,
+    Verbose,
+)
 from sdpa_onnx.errors import PlanError, RuntimeUnavailableError
 
 if TYPE_CHECKING:
@@ -55,6 +66,8 @@ def conformance(
     page: Page = None,
     list_features: List = False,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Test runtimes on each feature of the attention operators: right, wrong, suspicious, refused or crashed."""

@@ -49,7 +49,7 @@ def _matches(pattern: str, slug: str) -> bool:
 def _suggestion(name: str, known: Sequence[str], otherwise: str) -> str:
     """Suggest the closest name by spelling, else one that ends in or contains the typed text."""
     bare = name.strip("*")
-    near = difflib.get_close_matches(bare, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(bare, known, n=1, cutoff=0.6)
     near += [one for one in known if bare and one.lower().endswith(bare.lower())]
     near += [one for one in known if bare and bare.lower() in one.lower()]
     return f"Did you mean '{near[0]}'?" if near else otherwise

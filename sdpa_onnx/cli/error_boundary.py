@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import ParamSpec, TextIO
 
+from sdpa_onnx.cli.detail import Detail, chosen_detail, requested_detail
 from sdpa_onnx.errors import PlanError, SdpaOnnxError
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "flush_results",
     "pin_threads",
     "print_message",
+    "print_note",
     "replace_closed_streams",
     "results",
     "with_exit_codes",
@@ -53,7 +55,7 @@ def with_exit_codes(command: Callable[Parameters, int]) -> Callable[Parameters, 
     @functools.wraps(command)
     def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
         try:
-            with _prints_to_stderr(as_json=bool(options.get("json"))):
+            with chosen_detail(options), _prints_to_stderr(as_json=bool(options.get("json"))):
                 _require_finite(options)
                 code = command(*arguments, **options)
                 flush_results()
@@ -85,6 +87,12 @@ def print_message(text: str) -> None:
     if sys.stderr is not None:  # print(file=None) would write to stdout
         with contextlib.suppress(OSError):  # the terminal was closed
             print(f"sdpa-onnx: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def print_note(text: str) -> None:
+    """Print a message that is no error, such as what was written; nothing with --quiet."""
+    if requested_detail() is not Detail.QUIET:
+        print_message(text)
 
 
 def _require_finite(options: Mapping[str, object]) -> None:

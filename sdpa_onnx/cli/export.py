@@ -3,13 +3,16 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_message, with_exit_codes
+from sdpa_onnx.cli.detail import Detail, requested_detail
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_note, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code
+from sdpa_onnx.cli.help_layout import SDPA_GROUP
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,
@@ -21,15 +24,18 @@ from sdpa_onnx.cli.options import (
     Json,
     MaskName,
     Output,
+    Quiet,
     Seed,
     Timeout,
+    Verbose,
     check_auto_options,
     parse_size_sets,
+    run_option,
 )
 from sdpa_onnx.cli.output_checks import check_output
-from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.shared_processes import with_shared_processes
-from sdpa_onnx.cli.show import show_records
+from sdpa_onnx.cli.show import print_json, print_plain, show_result
+from sdpa_onnx.cli.step_progress import StepProgress
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.errors import PlanError
 
@@ -44,6 +50,8 @@ __all__ = ["export"]
 
 BARE = "sdpa"
 _ATTENTION_OPSET = 23
+
+_sdpa_option = partial(typer.Option, rich_help_panel=SDPA_GROUP)
 
 Target = Annotated[
     str,
@@ -76,14 +84,18 @@ class ExportRequest:
     """The parsed options of the command line."""
 
     what: "AttentionSpec | str"
-    opset: int
+    requested_opset: int | None
     form: FormName | None
     dtype: "Dtype | None"
     shapes: Mapping[str, tuple[tuple[int, ...], str]] | None
     dynamic_axes: Mapping[str, tuple[int, ...]] | None
     at: tuple[Mapping[str, int], ...] = ()
     seconds: float | None = None
-    opset_is_given: bool = True
+
+    @property
+    def opset(self) -> int:
+        """The opset that was requested, else the usual one."""
+        return _ATTENTION_OPSET if self.requested_opset is None else self.requested_opset
 
     def make(self) -> "OnnxModel":
         """Export the target."""
@@ -107,8 +119,9 @@ class ExportRequest:
         if self.form != "auto":
             return with_workarounds(model, where)
         budget = RaceBudget(seconds=AUTO_SECONDS if self.seconds is None else self.seconds)
-        opset = self.opset if self.opset_is_given else None
-        return with_fastest_form(model, get_runtime(where.name), budget, at=self.at, opset=opset, on_step=on_step)
+        return with_fastest_form(
+            model, get_runtime(where.name), budget, at=self.at, opset=self.requested_opset, on_step=on_step
+        )
 
 
 @with_exit_codes
@@ -120,27 +133,29 @@ def export(
     opset: Opset = None,
     form: FormOption = None,
     dtype: ElementType = None,
-    q_num_heads: Annotated[int, typer.Option("--q-num-heads", help="sdpa: query heads.")] = 8,
-    kv_num_heads: Annotated[int | None, typer.Option("--kv-num-heads", help="sdpa: key/value heads.")] = None,
-    head_dim: Annotated[int, typer.Option("--head-dim", help="sdpa: width of a head, d_k.")] = 64,
-    v_head_dim: Annotated[int | None, typer.Option("--v-head-dim", help="sdpa: width of a value head.")] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="sdpa: query i sees key j iff j <= i + offset.")] = False,
-    left_window: Annotated[int, typer.Option("--left-window", help="sdpa: keys seen to the left; -1 = all.")] = -1,
-    right_window: Annotated[int, typer.Option("--right-window", help="sdpa: keys seen to the right; -1 = all.")] = -1,
-    softcap: Annotated[float, typer.Option("--softcap", help="sdpa: cap on the scores; 0 = off.")] = 0.0,
-    scale: Annotated[float | None, typer.Option("--scale", help="sdpa: default 1/sqrt(d_k).")] = None,
-    mask: Annotated[MaskName, typer.Option("--mask", help="sdpa: kind of mask input.")] = "none",
-    past: Annotated[bool, typer.Option("--past", help="sdpa: with a cache of past keys and values.")] = False,
-    layout: Annotated[Literal["bnsh", "bsh"], typer.Option("--layout", help="sdpa: 4-D or 3-D tensors.")] = "bnsh",
+    q_num_heads: Annotated[int, _sdpa_option("--q-num-heads", help="Query heads.")] = 8,
+    kv_num_heads: Annotated[int | None, _sdpa_option("--kv-num-heads", help="Key/value heads.")] = None,
+    head_dim: Annotated[int, _sdpa_option("--head-dim", help="Width of a head, d_k.")] = 64,
+    v_head_dim: Annotated[int | None, _sdpa_option("--v-head-dim", help="Width of a value head.")] = None,
+    causal: Annotated[bool, _sdpa_option("--causal", help="Query i sees key j iff j <= i + offset.")] = False,
+    left_window: Annotated[int, _sdpa_option("--left-window", help="Keys seen to the left; -1 = all.")] = -1,
+    right_window: Annotated[int, _sdpa_option("--right-window", help="Keys seen to the right; -1 = all.")] = -1,
+    softcap: Annotated[float, _sdpa_option("--softcap", help="Cap on the scores; 0 = off.")] = 0.0,
+    scale: Annotated[float | None, _sdpa_option("--scale", help="Default 1/sqrt(d_k).")] = None,
+    mask: Annotated[MaskName, _sdpa_option("--mask", help="Kind of mask input.")] = "none",
+    past: Annotated[bool, _sdpa_option("--past", help="With a cache of past keys and values.")] = False,
+    layout: Annotated[Literal["bnsh", "bsh"], _sdpa_option("--layout", help="4-D or 3-D tensors.")] = "bnsh",
     shape: Shapes = [],
     dynamic: DynamicAxes = [],
-    runtime: Annotated[str, typer.Option("--runtime", help="Runtime that verifies the file.")] = "ort-cpu",
+    runtime: Annotated[str, run_option("--runtime", help="Runtime that verifies the file.")] = "ort-cpu",
     at: AutoSizes = [],
     seconds: AutoSeconds = None,
     timeout: Timeout = PATIENCE_SECONDS,
     bench: Bench = False,
     seed: Seed = 0,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Export a target, verify its axes and outputs, and write it only if they are right."""
@@ -161,14 +176,13 @@ def export(
     )
     request = ExportRequest(
         what=what,
-        opset=_ATTENTION_OPSET if opset is None else opset,
+        requested_opset=opset,
         form=_form(what, form, _ATTENTION_OPSET if opset is None else opset),
         dtype=Dtype(dtype) if dtype else None,
         shapes=parse_shapes(shape),
         dynamic_axes=parse_axes(dynamic),
         at=parse_size_sets(at),
         seconds=seconds,
-        opset_is_given=opset is not None,
     )
     exported, timed = _export(request, target, output, runtime, seed=seed, patience_seconds=timeout, bench=bench)
     return _show(exported, output, as_json=json, is_usual=form is None, timed=timed)
@@ -194,14 +208,14 @@ def _print_shared_length(request: ExportRequest) -> None:
     from sdpa_onnx.workflows.export.export_target import has_one_length
 
     if has_one_length(request.what, request.form):
-        print_message("query and key share one length, because GroupQueryAttention requires it")
+        print_note("query and key share one length, because GroupQueryAttention requires it")
 
 
 def _timed(exported: "ExportResult", output: Path, runtime: str, seed: int, patience_seconds: float) -> "TimedExport":
     """Time a file that was written against its module."""
     from sdpa_onnx.cli.bench_export import time_export
 
-    with Progress(30.0) as progress:
+    with StepProgress("timing") as progress:
         return time_export(
             exported.model,
             output,
@@ -215,65 +229,74 @@ def _timed(exported: "ExportResult", output: Path, runtime: str, seed: int, pati
 def _show(
     exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bool, timed: "TimedExport | None" = None
 ) -> int:
-    from sdpa_onnx.report.run.form_table import forms_to_print, limits_of_chosen
+    note = _fallback_note(exported) if is_usual and exported.is_right else ""
+    if as_json:
+        more = [] if timed is None else timed.records
+        print_json([exported.record, *exported.agreement, *exported.forms, *more])
+        _print_notes(exported, output, note=note)
+    else:
+        from sdpa_onnx.report.run.export_text import export_result
 
-    is_timed = any(form.median_seconds for form in exported.forms)
-    forms = exported.forms if as_json else forms_to_print(exported.forms) if is_timed else ()
-    more = timed.records if as_json and timed is not None else []
-    show_records([exported.record, *exported.agreement, *forms, *more], as_json=as_json)
-    if is_timed and not as_json:
-        for line in limits_of_chosen(exported.forms):
-            print_message(f"warning: {line}")
+        advice = "" if exported.is_right else _advice(exported)
+        show_result(export_result(exported, str(output), advice=advice, note=note, is_timed=timed is not None))
+        if timed is not None and requested_detail() is not Detail.QUIET:
+            print_plain([""])
+            timed.show()
+    if not exported.is_right:
+        return DISAGREES
+    return OK if timed is None else exit_code(timed.records, None)
+
+
+def _print_notes(exported: "ExportResult", output: Path, *, note: str) -> None:
+    """Print next to JSON what the text has, on stderr."""
     if exported.forms:
         from sdpa_onnx.workflows.export.export_for_runtime import workaround_words
 
         for line in workaround_words(exported.forms):
-            print_message(line)
+            print_note(line)
     if not exported.is_right:
-        print_message(f"{output} was not written: {_failure_reason(exported)}")
-        return DISAGREES
+        print_note(f"{output} was not written: {_failure_reason(exported)}")
+        return
     if exported.record.limits:
         from sdpa_onnx.report.run.limits_table import limit_in_words
 
         for limit in exported.record.limits:
-            print_message(f"warning: {output} {limit_in_words(limit)}")
-    print_message(f"wrote {output}{_fallback_note(exported) if is_usual else ''}")
-    if timed is None:
-        return OK
-    if not as_json:
-        timed.show()
-    return exit_code(timed.records, None)
+            print_note(f"warning: {output} {limit_in_words(limit)}")
+    print_note(f"wrote {output}{note}")
 
 
 def _failure_reason(exported: "ExportResult") -> str:
-    """Return the reason and what to do about it."""
+    """Return the reason and what to do about it, in one line."""
+    from sdpa_onnx.core.records.findings import group_findings
+
+    found = group_findings([exported.record, *exported.agreement])
+    reason = exported.record.reason or (found[0].sentence if found else "it could not be verified.")
+    return f"{reason.rstrip('.')}. {_advice(exported)}".strip()
+
+
+def _advice(exported: "ExportResult") -> str:
+    """Return what to do about an export that is not written; "" if nothing is known to help."""
     from sdpa_onnx.core.records.records import Outcome
 
     record = exported.record
     if any(setting.setting == "scale" for setting in record.settings):
-        advice = (
+        return (
             "Compute the scale from the size in one expression that torch can trace, such as 1.0 / key.shape[-2] or "
             "math.log(key.shape[-2]), or multiply the query by it and pass scale=1.0, or keep that axis fixed with "
             "--dynamic."
         )
-    elif record.settings or record.baked:
-        advice = "Change the code so that it uses the size of the input, or keep that axis fixed with --dynamic."
-    elif record.outcome is Outcome.TIMED_OUT:
-        return f"{record.reason} {TIMEOUT_HINT}"
-    elif exported.forms and not exported.agreement:
-        if any(form.outcome is Outcome.TIMED_OUT for form in exported.forms):
-            return f"{record.reason} {TIMEOUT_HINT}"
-        return f"{record.reason.rstrip('.')}. Choose another form, opset or runtime."
-    else:
-        return f"see the failed checks above.{_older_opset_hint(record.opset)}"
-    return f"{record.reason.rstrip('.')}. {advice}"
+    if record.settings or record.baked:
+        return "Change the code so that it uses the size of the input, or keep that axis fixed with --dynamic."
+    if Outcome.TIMED_OUT in (record.outcome, *(form.outcome for form in exported.forms)):
+        return TIMEOUT_HINT
+    if exported.forms and not exported.agreement:
+        return "Choose another form, opset or runtime."
+    return _older_opset_hint(record.opset)
 
 
 def _older_opset_hint(opset: int | None) -> str:
     return (
-        " Try --opset 18, which may be right on this runtime."
-        if opset is not None and opset >= _ATTENTION_OPSET
-        else ""
+        "Try --opset 18, which may be right on this runtime." if opset is not None and opset >= _ATTENTION_OPSET else ""
     )
 
 
@@ -297,8 +320,7 @@ def _export(
     check_auto_options(request.form, request.at, request.seconds)
     _check_options(request, target)
     pick_runtimes([runtime])
-    with Progress(10.0) as progress:
-        progress.at(f"exporting {target}")
+    with StepProgress(f"exporting {target}") as progress:
         exported = export_and_prove(
             request.make,
             target=target,

@@ -8,19 +8,29 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.error_boundary import (
     DISAGREES,
     INTERRUPTED,
     OK,
-    drop_results,
-    flush_results,
     pin_threads,
     print_message,
+    print_note,
     with_exit_codes,
 )
 from sdpa_onnx.cli.expect import conclude, read_known_findings
-from sdpa_onnx.cli.options import Debug, Expect, Json, Seed, Threads, Timeout
+from sdpa_onnx.cli.options import (
+    Debug,
+    Expect,
+    Json,
+    Quiet,
+    Seed,
+    Threads,
+    Timeout,
+    Verbose,
+)
 from sdpa_onnx.cli.progress import Progress
+from sdpa_onnx.cli.show import print_plain
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
@@ -62,6 +72,8 @@ def fuzz(
     keep: Keep = None,
     expect: Expect = None,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Run random valid attention cases on a runtime, and reduce each failure to its smallest case."""
@@ -190,25 +202,21 @@ def _story(run: "FuzzRun", where: "GuardedRuntime", core_seconds: float) -> "Fuz
 
 def _show(story: "FuzzReport", records: "Sequence[Record]", *, as_json: bool) -> None:
     """Print the findings; with --json the summary goes to stderr."""
-    from sdpa_onnx.report.run.fuzz_text import fuzz_lines, fuzz_summary
+    from sdpa_onnx.report.run.fuzz_text import fuzz_lines, fuzz_summary, fuzz_verdict
 
     if as_json:
         from sdpa_onnx.cli.show import show_records
 
         show_records(records, as_json=True)
         for sentence in fuzz_summary(story):
-            print_message(sentence)
+            print_note(sentence)
         return
-    try:
-        for line in fuzz_lines(story, shutil.get_terminal_size((120, 24)).columns):
-            print(line)
-        flush_results()
-    except BrokenPipeError:  # the reader closed the pipe; the exit code of the command does not change
-        drop_results()
+    width = shutil.get_terminal_size((120, 24)).columns
+    print_plain([fuzz_verdict(story)] if requested_detail() is Detail.QUIET else fuzz_lines(story, width))
 
 
 def _keep(run: "FuzzRun", folder: Path) -> None:
     from sdpa_onnx.workflows.fuzz.run import keep_bundles
 
     for path in keep_bundles(run.groups.ordered(), folder, seed=run.seed, threads=run.threads):
-        print_message(f"wrote {path}")
+        print_note(f"wrote {path}")

@@ -36,6 +36,8 @@ from sdpa_onnx.cli.error_boundary import (
     print_message,
     replace_closed_streams,
 )
+from sdpa_onnx.cli.help_layout import CommandHelp
+from sdpa_onnx.cli.usage_errors import usage_message
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]
@@ -66,7 +68,7 @@ for command in (
     report.report,
     runtimes.runtimes,
 ):
-    app.command()(command)
+    app.command(cls=CommandHelp)(command)
 
 
 def _print_version(requested: bool) -> None:
@@ -78,7 +80,9 @@ def _print_version(requested: bool) -> None:
 @app.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("-V", "--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Export attention from PyTorch to ONNX with dynamic axes, verify it against a float64 oracle, and time it."""
     if context.invoked_subcommand is None:
@@ -99,7 +103,7 @@ def main() -> None:
             format_message = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
             if format_message is None:
                 raise
-            print_message(f"{format_message().rstrip('.')}. See sdpa-onnx --help.")
+            print_message(usage_message(format_message(), getattr(error, "ctx", None)))
             raise SystemExit(MISUSE) from error
         if code == INTERRUPTED:  # while parsing; a running command prints this itself and raises SystemExit
             print_message("Interrupted.")

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from sdpa_onnx.cli.help_layout import AUTO_GROUP, OUTPUT_GROUP, RUN_GROUP
 from sdpa_onnx.errors import PlanError
 
 __all__ = [
@@ -18,21 +20,38 @@ __all__ = [
     "Json",
     "ModelFile",
     "Output",
+    "Quiet",
     "Runtimes",
     "Seed",
     "SizeOptions",
     "Threads",
     "Timeout",
+    "Verbose",
+    "output_option",
     "parse_settings",
     "parse_sizes",
+    "run_option",
 ]
 
-Json = Annotated[bool, typer.Option("--json", help="Print only the records, as JSON, on stdout.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Intra-op threads, the same for all.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed of weights and inputs.")]
+run_option = partial(typer.Option, rich_help_panel=RUN_GROUP)
+output_option = partial(typer.Option, rich_help_panel=OUTPUT_GROUP)
+_auto_option = partial(typer.Option, rich_help_panel=AUTO_GROUP)
+
+Json = Annotated[
+    bool,
+    output_option("--json", help="Print only the records, as JSON, on stdout."),
+]
+Debug = Annotated[bool, output_option("--debug", help="Print the traceback of an error.")]
+Quiet = Annotated[
+    bool,
+    output_option("-q", "--quiet", help="Print only the verdict, one sentence; the exit code is the same."),
+]
+Verbose = Annotated[bool, output_option("-v", "--verbose", help="Print every row and table.")]
+Threads = Annotated[int, run_option("--threads", min=1, help="Intra-op threads, the same for all.")]
+Seed = Annotated[int, run_option("--seed", min=0, help="Random seed of weights and inputs.")]
 Timeout = Annotated[
-    float, typer.Option("--timeout", min=0.1, metavar="S", help="Seconds to wait for each answer of a runtime.")
+    float,
+    run_option("--timeout", min=0.1, metavar="S", help="Seconds to wait for each answer of a runtime."),
 ]
 Budget = Annotated[
     float | None,
@@ -48,31 +67,34 @@ Budget = Annotated[
 PATIENCE_SECONDS = 600.0
 Expect = Annotated[
     Path | None,
-    typer.Option(
+    output_option(
         "--expect", metavar="F.toml", help="Known findings; only findings not listed in it cause exit code 1."
     ),
 ]
-Runtimes = Annotated[list[str], typer.Option("--runtime", help="Runtime, or 'all'; repeatable. `runtimes` lists them.")]
+Runtimes = Annotated[
+    list[str],
+    run_option("--runtime", help="Runtime, or 'all'; repeatable. `runtimes` lists them."),
+]
 ModelFile = Annotated[Path, typer.Argument(metavar="F.onnx", help="An ONNX model.", show_default=False)]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Where to write the model.", show_default=False)]
 Inputs = Annotated[
-    Path | None, typer.Option("--inputs", help="Read the inputs from this .npz file instead of drawing them.")
+    Path | None,
+    run_option("--inputs", help="Read the inputs from this .npz file instead of drawing them."),
 ]
 SizeOptions = Annotated[
-    list[str], typer.Option("--size", metavar="AXIS=N", help="Size of a dynamic axis; repeatable, e.g. q_seq_len=128.")
+    list[str],
+    run_option("--size", metavar="AXIS=N", help="Size of a dynamic axis; repeatable, e.g. q_seq_len=128."),
 ]
 AutoSizes = Annotated[
     list[str],
-    typer.Option(
-        "--at",
-        metavar="AXIS=N,...",
-        help="auto: sizes at which to time the forms; repeatable. Default: several lengths.",
+    _auto_option(
+        "--at", metavar="AXIS=N,...", help="Sizes at which to time the forms; repeatable. Default: several lengths."
     ),
 ]
 AutoSeconds = Annotated[
     float | None,
-    typer.Option(
-        "--seconds", min=0.1, help="auto: time budget for the forms of one attention. Default: 20.", show_default=False
+    _auto_option(
+        "--seconds", min=0.1, help="Time budget for the forms of one attention. Default: 20.", show_default=False
     ),
 ]
 # Enough to time seven forms of a typical attention at three lengths up to 2048.

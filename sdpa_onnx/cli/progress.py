@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
 
+from sdpa_onnx.cli.detail import Detail, requested_detail
+
 __all__ = ["Progress"]
 
 # Nothing is printed before this; shorter jobs need no progress.
@@ -69,7 +71,7 @@ class Progress:
     def at(self, step: str) -> None:
         """Show the current step."""
         now = self._now()
-        if now - self._start < _QUIET_SECONDS:
+        if now - self._start < _QUIET_SECONDS or requested_detail() is Detail.QUIET:
             return
         share = min(self._done / self._total, 1.0)
         text = f"{share:4.0%}  {_in_words(self.seconds_left())}  {step}"

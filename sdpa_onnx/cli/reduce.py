@@ -5,10 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, drop_results, flush_results, pin_threads, with_exit_codes
-from sdpa_onnx.cli.options import Debug, Inputs, Json, ModelFile, Seed, SizeOptions, Threads, parse_sizes
-from sdpa_onnx.cli.progress import Progress
-from sdpa_onnx.cli.show import show_records
+from sdpa_onnx.cli.detail import Detail, requested_detail
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, with_exit_codes
+from sdpa_onnx.cli.options import (
+    Debug,
+    Inputs,
+    Json,
+    ModelFile,
+    Quiet,
+    Seed,
+    SizeOptions,
+    Threads,
+    Verbose,
+    parse_sizes,
+)
+from sdpa_onnx.cli.show import print_plain, show_records
+from sdpa_onnx.cli.step_progress import StepProgress
 
 if TYPE_CHECKING:
     from sdpa_onnx.core.records.records import Record
@@ -48,6 +60,8 @@ def reduce(
     threads: Threads = 1,
     seed: Seed = 0,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Find a failure of a runtime on a file, and reduce it to the smallest case that still fails."""
@@ -71,8 +85,7 @@ def reduce(
     name = pick_runtimes([runtime])[0]
     arrays = read_inputs(inputs, loaded) if inputs is not None else None
     check = CheckOptions(sizes=parse_sizes(size, smallest=0), seed=seed, threads=threads, inputs=arrays)
-    with guarded_runtime(name) as where, Progress(seconds) as progress:
-        progress.at(f"searching for a failure on {name}")
+    with guarded_runtime(name) as where, StepProgress(f"searching for a failure on {name}"):
         found = reduce_model(loaded, where, check, seconds=seconds)
         if isinstance(found, NothingFails):
             _show(
@@ -122,9 +135,5 @@ def _write(found: "ReducedCase", output: Path | None, bundle: Path | None, threa
 def _show(records: "list[Record]", lines: list[str], *, as_json: bool) -> None:
     if as_json:
         show_records(records, as_json=True)
-        return
-    try:
-        print("\n".join(lines))
-        flush_results()
-    except BrokenPipeError:  # the reader closed the pipe; the exit code of the command does not change
-        drop_results()
+    else:
+        print_plain(lines[:1] if requested_detail() is Detail.QUIET else lines)

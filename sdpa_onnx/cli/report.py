@@ -7,7 +7,12 @@ import typer
 
 from sdpa_onnx.cli.error_boundary import OK, with_exit_codes
 from sdpa_onnx.cli.open_page import Open, show_in_browser
-from sdpa_onnx.cli.options import Debug, Json
+from sdpa_onnx.cli.options import (
+    Debug,
+    Json,
+    Quiet,
+    Verbose,
+)
 
 __all__ = ["report"]
 
@@ -20,6 +25,8 @@ def report(
     *,
     open_page: Open = False,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Render the report of a run again, or the history of a folder of runs, and print it."""

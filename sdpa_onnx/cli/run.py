@@ -17,7 +17,13 @@ from sdpa_onnx.cli.expect import (
     stored_known_findings,
 )
 from sdpa_onnx.cli.open_page import Open, show_in_browser
-from sdpa_onnx.cli.options import Debug, Expect, Json
+from sdpa_onnx.cli.options import (
+    Debug,
+    Expect,
+    Json,
+    Quiet,
+    Verbose,
+)
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
@@ -60,6 +66,8 @@ def run(
     expect: Expect = None,
     open_page: Open = False,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Export, verify and time a suite; write and print its report."""

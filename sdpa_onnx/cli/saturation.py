@@ -1,15 +1,21 @@
 """`sdpa-onnx saturation`: the effect of the scale of QK^T on the softmax, measured next to its exact prediction."""
 
-import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, with_exit_codes
-from sdpa_onnx.cli.options import Debug, Json, Seed, Threads
+from sdpa_onnx.cli.options import (
+    Debug,
+    Json,
+    Quiet,
+    Seed,
+    Threads,
+    Verbose,
+)
 from sdpa_onnx.cli.progress import Progress
-from sdpa_onnx.cli.show import print_json
+from sdpa_onnx.cli.show import print_json, show_result
 from sdpa_onnx.core.attention.spec import Dtype, ScaleRule
 
 if TYPE_CHECKING:
@@ -43,6 +49,8 @@ def saturation(
     threads: Threads = 1,
     seed: Seed = 0,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Measure the effect of dividing by sqrt(d_k) on the softmax, its weights and its gradients."""
@@ -84,16 +92,7 @@ def saturation(
 
 
 def _print(records: "Sequence[SaturationRecord]") -> None:
-    """Print the tables, then the conclusions."""
-    from sdpa_onnx.core.saturation.claims import claims
-    from sdpa_onnx.report.saturation.tables import prediction_table, saturation_table
-    from sdpa_onnx.report.text.layout import bullet, table_lines
+    """Print the conclusions; the tables only with --verbose."""
+    from sdpa_onnx.report.saturation.result import saturation_result
 
-    width = shutil.get_terminal_size((120, 24)).columns
-    for table in (saturation_table(records), prediction_table(records)):
-        for line in table_lines(table, width):
-            print(line.text)
-        print()
-    for sentence in claims(records):
-        for text in bullet(sentence, width):
-            print(text)
+    show_result(saturation_result(records))

@@ -1,13 +1,15 @@
 """Print records on stdout, as JSON or as the tables of the report. A closed pipe (`| head`) is no error."""
 
 import contextlib
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
+from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.error_boundary import drop_results, flush_results, results
 from sdpa_onnx.core.records.records import Record, RuntimeRecord
 from sdpa_onnx.core.records.run_header import RunHeader
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
     from sdpa_onnx.core.records.records import TimingRecord
     from sdpa_onnx.report.compare.gate_report import GateReport
     from sdpa_onnx.report.conformance.run import ConformanceRun
+    from sdpa_onnx.report.text.result_text import ResultText
     from sdpa_onnx.workflows.bench.bench_files import BenchResult
     from sdpa_onnx.workflows.conformance.feature import Feature
     from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 __all__ = [
     "print_json",
+    "print_plain",
     "show_bench",
     "show_conformance",
     "show_features",
@@ -32,6 +36,7 @@ __all__ = [
     "show_history",
     "show_records",
     "show_report",
+    "show_result",
 ]
 
 _FEATURE_FIELDS = ("slug", "group", "operator", "title", "source")
@@ -51,6 +56,25 @@ def show_records(records: Sequence[Record], *, as_json: bool) -> None:
             print_tables(records, _console())
 
 
+def show_result(result: "ResultText") -> None:
+    """Print the result of a command: the verdict, unless --quiet the details, with --verbose the tables."""
+    from sdpa_onnx.report.text.print_lines import print_lines
+    from sdpa_onnx.report.text.result_text import result_lines
+
+    detail = requested_detail()
+    with _ignore_closed_pipe():
+        console = _console()
+        print_lines(
+            result_lines(
+                result,
+                console.width,
+                with_details=detail is not Detail.QUIET,
+                with_tables=detail is Detail.VERBOSE,
+            ),
+            console,
+        )
+
+
 def show_report(
     records: Sequence[Record], header: RunHeader, summary: Path, *, as_json: bool, known: "SortedFindings | None" = None
 ) -> None:
@@ -58,6 +82,11 @@ def show_report(
     with _ignore_closed_pipe():
         if as_json:
             print_json(records)
+            return
+        if _is_quiet():
+            from sdpa_onnx.report.run.findings import first_findings
+
+            print(first_findings(records, header, known=known)[0])
             return
         from sdpa_onnx.report.run.terminal import print_report
 
@@ -74,6 +103,10 @@ def show_history(history: "History", page: Path, *, as_json: bool) -> None:
             _print(msgspec.json.encode(history_data(history)))
             return
         from sdpa_onnx.report.compare.history_text import history_sentences, history_tables
+
+        if _is_quiet():
+            print(history_sentences(history)[0])
+            return
         from sdpa_onnx.report.run.terminal import print_findings_and_tables
 
         print_findings_and_tables(history_sentences(history), history_tables(history), _console())
@@ -98,7 +131,8 @@ def show_bench(
 
         console = _console()
         width = console.width if console.is_terminal else BENCH_WIDTH
-        print_lines(bench_lines(results, refused, width=width, against=against), console)
+        lines = bench_lines(results, refused, width=width, against=against)
+        print_lines(itertools.islice(lines, 1) if _is_quiet() else lines, console)
 
 
 def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:
@@ -107,9 +141,12 @@ def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:
         if as_json:
             print_json(run.records)
             return
-        from sdpa_onnx.report.conformance.terminal import print_conformance
+        from sdpa_onnx.report.conformance.terminal import conformance_lines, short_lines, verdict_lines
+        from sdpa_onnx.report.text.print_lines import print_lines
 
-        print_conformance(run, _console())
+        console = _console()
+        layout = {Detail.QUIET: verdict_lines, Detail.NORMAL: short_lines, Detail.VERBOSE: conformance_lines}
+        print_lines(layout[requested_detail()](run, console.width), console)
 
 
 def show_gates(report: "GateReport", *, as_json: bool) -> None:
@@ -117,6 +154,11 @@ def show_gates(report: "GateReport", *, as_json: bool) -> None:
     with _ignore_closed_pipe():
         if as_json:
             print_json(report.rows)
+            return
+        if _is_quiet():
+            from sdpa_onnx.report.compare.gate_report import summary
+
+            print(summary(report))
             return
         from sdpa_onnx.report.compare.terminal import print_gates
 
@@ -133,6 +175,13 @@ def show_features(features: "Sequence[Feature]", *, as_json: bool) -> None:
             width = max(len(one["slug"]) for one in plain)
             for one in plain:
                 print(f"{one['slug']:{width}}  {one['operator']}: {one['title']}")
+
+
+def print_plain(lines: Iterable[str]) -> None:
+    """Print lines unchanged."""
+    with _ignore_closed_pipe():
+        for line in lines:
+            print(line)
 
 
 def print_json(records: Sequence[Record]) -> None:
@@ -164,6 +213,10 @@ def _ignore_closed_pipe() -> Iterator[None]:
         flush_results()
     except BrokenPipeError:
         drop_results()
+
+
+def _is_quiet() -> bool:
+    return requested_detail() is Detail.QUIET
 
 
 def _console() -> "Console":

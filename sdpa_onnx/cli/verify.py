@@ -14,16 +14,18 @@ from sdpa_onnx.cli.options import (
     Inputs,
     Json,
     ModelFile,
+    Quiet,
     Runtimes,
     Seed,
     SizeOptions,
     Threads,
     Timeout,
+    Verbose,
     parse_sizes,
 )
-from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.shared_processes import with_shared_processes
-from sdpa_onnx.cli.show import show_records
+from sdpa_onnx.cli.show import print_json, show_result
+from sdpa_onnx.cli.step_progress import StepProgress
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ def verify(
     threads: Threads = 1,
     seed: Seed = 0,
     json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
     """Verify every attention of a file on runtimes, and prove that its axes are dynamic."""
@@ -98,12 +102,21 @@ def verify(
             keep=None if keep is None else OutputKeeper(folder=keep), prove=prove, patience_seconds=timeout
         )
         records = []
-        with Progress(3.0 * len(names)) as progress:
+        with StepProgress(f"verifying on {names[0]}") as progress:
             for record in verify_file(loaded, names, check, target=str(model), extras=extras):
                 records.append(record)
-                progress.at(f"verifying on {record.runtime}")
-    show_records(records, as_json=json)
+                progress.at(f"verifying on {record.runtime}, {len(records)} checks done")
+    _show(records, as_json=json)
     return conclude(records, expected)
+
+
+def _show(records: "list[Record]", *, as_json: bool) -> None:
+    if as_json:
+        print_json(records)
+        return
+    from sdpa_onnx.report.run.verify_text import verify_result
+
+    show_result(verify_result(records))
 
 
 def _judge_stored(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdpa_onnx.core.records.findings import Finding, group_findings
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, Sizes
 from sdpa_onnx.report.text.labels import site_in_words
 
@@ -57,12 +58,12 @@ def find_disagreement(
     target = str(loaded.path or "the model")
     check = CheckOptions(sizes=dict(sizes), seed=seed, inputs=_arrays(inputs, loaded))
     records = list(verify_file(loaded, names, check, target=target))
-    bad = [record for record in records if record.outcome.counted in (Outcome.DISAGREES, Outcome.FAILED)]
-    judged = sum(isinstance(record, AgreementRecord) and record.verdict is not None for record in records)
-    if not bad:
-        return None if judged else _nothing_judged(records, target, runtime)
+    found = group_findings(records)
+    checks = [one for one in records if isinstance(one, AgreementRecord) and one.verdict is not None]
+    if not found:
+        return None if checks else _nothing_judged(records, target, runtime)
     command = _command(loaded, runtime, sizes, inputs, seed)
-    return "\n".join([_header(bad, judged, target, runtime), *_findings(bad), f"Repeat with: {command}"])
+    return "\n".join([*_lines(found, len(checks), target), f"Repeat with: {command}"])
 
 
 def _arrays(
@@ -84,32 +85,27 @@ def _arrays(
     return {name: inputs[name] for name in model.input_names}
 
 
-def _header(bad: Sequence[Record], judged: int, target: str, runtime: str) -> str:
-    wrong = [one for one in bad if one.outcome is Outcome.DISAGREES]
-    of_those = sum(isinstance(one, AgreementRecord) for one in wrong)
-    if wrong:
-        return f"{target} disagrees with the float64 oracle on {runtime} ({of_those} of {judged} judgements):"
-    return f"{target} could not be judged on {runtime}:"
+def _lines(found: Sequence[Finding], checks: int, target: str) -> list[str]:
+    """The first finding with its verdict, then the evidence of each."""
+    lines = [f"{target}: {found[0].sentence}"]
+    for number, finding in enumerate(found[:_SHOWN]):
+        lines += [] if number == 0 else [f"{target}: {finding.sentence}"]
+        lines += _evidence(finding, checks)
+    left = len(found) - _SHOWN
+    return [*lines, f"and {left} more"] if left > 0 else lines
 
 
-def _findings(bad: Sequence[Record]) -> list[str]:
-    """The first findings, each with its figures."""
-    # Disagreements first: a failure may be a consequence.
-    ordered = sorted(bad, key=lambda record: record.outcome is not Outcome.DISAGREES)
-    lines = [line for record in ordered[:_SHOWN] for line in _finding(record)]
-    left = len(bad) - _SHOWN
-    return [*lines, f"- and {left} more"] if left > 0 else lines
-
-
-def _finding(record: Record) -> list[str]:
-    if not isinstance(record, AgreementRecord):
-        return [f"- {record.reason}"]
-    if record.verdict is None:
-        return [f"- {site_in_words(record) or record.case}: {record.reason}"]
-    where = ", ".join(part for part in (record.dtype, *_sizes(record.sizes), f"seed {record.seed}") if part)
-    finding = f"- {site_in_words(record)}, {record.inputs} ({where}) {record.verdict}: {record.reason}"
-    figures = "; ".join(_figures(record))
-    return [finding, *([f"  {figures}"] if figures else [])]
+def _evidence(finding: Finding, checks: int) -> list[str]:
+    """How many judgements disagree, and the worst with its figures; nothing that the sentence already has."""
+    worst = finding.worst
+    if not isinstance(worst, AgreementRecord) or worst.verdict is None:
+        return []
+    wrong = sum(isinstance(one, AgreementRecord) and one.outcome is Outcome.DISAGREES for one in finding.records)
+    where = ", ".join(part for part in (worst.dtype, *_sizes(worst.sizes), f"seed {worst.seed}") if part)
+    place = f"{site_in_words(worst)}, {worst.inputs} ({where})"
+    lines = [f"- {wrong} of {checks} judgements disagree, the worst: {place}: {worst.reason}"]
+    figures = "; ".join(_figures(worst))
+    return [*lines, *([f"  {figures}"] if figures else [])]
 
 
 def _sizes(sizes: Sizes) -> Iterator[str]:

@@ -184,6 +184,6 @@ def get_runtime(name: str) -> Runtime:
 
 def _offer(name: str) -> str:
     known = runtime_names()
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     listed = ", ".join(known)
     return f"Did you mean '{near[0]}'? Known: {listed}." if near else f"Known: {listed}."

@@ -188,7 +188,7 @@ def load_suite(name: str) -> Suite:
     known = built_in_suites()
     path = known.get(name) or Path(name)
     if name not in known and path.suffix != ".toml":
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
         hint = f"Did you mean '{near[0]}'?" if near else f"Known suites: {', '.join(known)}; or name a .toml file."
         raise PlanError(f"There is no suite '{name}'.", hint=hint)
     try:
@@ -306,7 +306,7 @@ def _sentence(error: str) -> str:
         return error.replace(" - at `$.", " at `") + "."
     place = unknown["where"] or ""
     kind = next((kind for word, kind in _TABLES.items() if word in place), Suite)
-    near = difflib.get_close_matches(unknown["key"], kind.__struct_fields__, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(unknown["key"], kind.__struct_fields__, n=1, cutoff=0.6)
     offer = f" Did you mean '{near[0]}'?" if near else f" Allowed: {', '.join(kind.__struct_fields__)}."
     at = f" in {place.lstrip('.')}" if place else ""
     return f"unknown key '{unknown['key']}'{at}.{offer}"

@@ -1,5 +1,6 @@
 """Run the command line in this process, and check what must be true of every error."""
 
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ class Shell:
         self.capture.readouterr()
         with (
             mock.patch.object(sys, "argv", ["sdpa-onnx", *map(str, arguments)]),
+            # Else stderr would depend on how busy the machine is.
+            mock.patch("sdpa_onnx.cli.step_progress._LINE_EVERY_SECONDS", math.inf),
             pytest.raises(SystemExit) as ended,
         ):
             main()

@@ -72,7 +72,10 @@ def test_text_of_a_group(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text has the number of cases, an example, the first case, and the command that repeats it."""
     plant(monkeypatch, {5: Conformity.CRASHED, 6: Conformity.CRASHED})
     text = " ".join(shell("fuzz", "--start", "4", "--cases", "4", "--seed", "9", "--no-reduce").stdout.split())
-    assert text.startswith("- 2 cases: crashed: seen in case #. Example: case ")
+    assert text.startswith(
+        "1 kind of finding in 4 random cases on ort-cpu, the worst: crashed: seen in case #. "
+        "- 2 cases: crashed: seen in case #. Example: case "
+    )
     assert "sdpa-onnx fuzz --runtime ort-cpu --seed 9 --start" in text
     assert "4 cases (numbers 4 to 7): 2 right, 0 rounding-level, 0 suspicious, 0 wrong, 0 refused, 2 crashed." in text
 
@@ -164,7 +167,10 @@ def test_real_fault_is_found_reduced_and_kept(shell: Shell) -> None:
     ended = shell("fuzz", "--start", str(number), "--cases", "1", "--keep", "kept")
     assert ended.code == 1
     text = " ".join(ended.stdout.split())
-    assert text.startswith("- 1 case: Y wrong (native): it looks as if a single query attends to every key")
+    assert text.startswith(
+        "1 kind of finding in 1 random case on ort-cpu, the worst: Y wrong (native): "
+        "it looks as if a single query attends to every key"
+    )
     assert "Smallest: b1_hq1_hkv1_q1_kv2_d1_f32_causal_past" in text
     assert ended.stderr == f"sdpa-onnx: wrote kept/wrong_seed0_case{number}.zip\n"
 

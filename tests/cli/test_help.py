@@ -1,11 +1,16 @@
 """Help, version and their imports."""
 
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import typer.main
 
 from sdpa_onnx import __version__
+from sdpa_onnx.cli.examples import EXAMPLES
+from sdpa_onnx.cli.main import app
 from tests.cli.invoke import Shell
 
 _COMMANDS = (
@@ -62,6 +67,7 @@ def test_no_command_prints_the_help(shell: Shell) -> None:
 def test_version(shell: Shell) -> None:
     """--version prints one line."""
     ended = shell("--version")
+    assert shell("-V") == ended
     assert (ended.code, ended.stdout, ended.stderr) == (0, f"sdpa-onnx {__version__}\n", "")
 
 
@@ -83,3 +89,66 @@ def test_a_heavy_import_would_be_seen() -> None:
     program = "import numpy\n" + _HELP_THEN_LIST.format(arguments=["--help"], heavy=_HEAVY)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "numpy\n"
+
+
+@pytest.mark.parametrize("example", [one for examples in EXAMPLES.values() for one in examples])
+def test_examples_parse(example: str) -> None:
+    """Each example of the help is a command line that the parser accepts."""
+    name, *arguments = shlex.split(example)
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]  # a group has commands
+    with command.make_context(name, arguments):
+        pass
+
+
+def test_every_command_with_options_has_examples() -> None:
+    """`runtimes` has nothing to show."""
+    assert {*EXAMPLES, "runtimes"} == set(_COMMANDS)
+
+
+@pytest.mark.parametrize("command", [name for name in _COMMANDS if name != "runtimes"])
+def test_help_is_readable(shell: Shell, command: str) -> None:
+    """Options are in groups, types are words, and lists are marked as repeatable."""
+    text = shell(command, "--help").stdout
+    assert "\nWhat it prints:\n" in text
+    assert "\nExamples:\n  sdpa-onnx " in text
+    assert "<" not in text.replace("<=", "")
+    assert "list[" not in text
+    assert all(option in text for option in ("-q, --quiet", "-v, --verbose", "--debug"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["verify", "x.onnx", "--foo"], "No such option: --foo. See sdpa-onnx verify --help."),
+        (["convert"], "Missing argument 'F.onnx'. See sdpa-onnx convert --help."),
+        (["verfy"], "No such command 'verfy'. Did you mean 'verify'? See sdpa-onnx --help."),
+        (
+            ["export", "sdpa", "-o", "x.onnx", "--mask", "bol"],
+            (
+                "Invalid value for '--mask': 'bol' is not one of 'none', 'bool', 'float', 'lengths'. "
+                "Did you mean 'bool'? See sdpa-onnx export --help."
+            ),
+        ),
+        (
+            ["verify", "x.onnx", "--timeout", "0"],
+            "Invalid value for '--timeout': it must be at least 0.1. See sdpa-onnx verify --help.",
+        ),
+        (
+            ["verify", "x.onnx", "--seed", "one"],
+            "Invalid value for '--seed': it must be a whole number. See sdpa-onnx verify --help.",
+        ),
+        (
+            ["verify", "x.onnx", "--quiet", "--verbose"],
+            "--quiet and --verbose exclude each other. Leave out one of them.",
+        ),
+        (
+            ["verify", "x.onnx", "--runtime", "tensorrt"],
+            "There is no runtime 'tensorrt'. Known: onnx-reference, openvino, ort-cpu, ort-cuda, torch.",
+        ),
+    ],
+    ids=["option", "argument", "command", "choice", "range", "number", "both", "runtime"],
+)
+def test_usage_errors(shell: Shell, arguments: list[str], message: str) -> None:
+    """One sentence in our words, and the help of the command in question."""
+    Path("x.onnx").write_bytes(Path("bare.onnx").read_bytes())
+    assert shell.refusal(*arguments) == message

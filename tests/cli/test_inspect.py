@@ -23,14 +23,16 @@ def test_right_file_has_no_warning(shell: Shell) -> None:
     ended = shell("inspect", "bare.onnx")
     assert (ended.code, ended.stderr) == (0, "")
     assert "warning" not in ended.stdout
-    assert "Axes: Every attention is right at 4 sizes (lengths to 97) on ort-cpu.\n" in ended.stdout
+    assert " ".join(ended.stdout.split()).startswith(
+        "bare.onnx: 1 attention, opset 23. Every attention is right at 4 sizes (lengths to 97) on ort-cpu. - sdpa: "
+    )
 
 
 def test_fixed_axis_is_named(shell: Shell) -> None:
     """The text and the JSON have the axis, the node and the evidence."""
     assert (
-        "Axes: Not proved at 4 sizes (lengths to 64) on ort-cpu: axis 'batch_size' is fixed at 'node_view' "
-        "(batch_size 2 works, " in (shell("inspect", "fixed.onnx").stdout)
+        "1 attention, opset 23. Not proved at 4 sizes (lengths to 64) on ort-cpu: axis 'batch_size' is fixed at "
+        "'node_view' (batch_size 2 works, " in " ".join(shell("inspect", "fixed.onnx").stdout.split())
     )
     (record,) = json.loads(shell("inspect", "fixed.onnx", "--json").stdout)
     assert [(axis["axis"], axis["node"]) for axis in record["baked"]] == [("batch_size", "node_view")]
@@ -38,7 +40,8 @@ def test_fixed_axis_is_named(shell: Shell) -> None:
 
 def test_no_run(shell: Shell) -> None:
     """--no-run only reads the file."""
-    assert "Axes:" not in shell("inspect", "fixed.onnx", "--no-run").stdout
+    text = shell("inspect", "fixed.onnx", "--no-run").stdout
+    assert text.startswith("fixed.onnx: 1 attention, opset 23.\n")
     (record,) = json.loads(shell("inspect", "fixed.onnx", "--no-run", "--json").stdout)
     assert (record["baked"], record["sizes_tried"]) == ([], None)
 
@@ -50,11 +53,11 @@ def test_scale_of_one_length(shell: Shell, scale: float, *, is_doubted: bool) ->
     _with_scale(shell, scale)
     ended = shell("inspect", "scaled.onnx", "--no-run")
     doubt = (
-        "  warning: node_scaled_dot_product_attention: scale 0.166667 is not 1/sqrt(d_k) = 0.353553; it equals 1/n for "
-        "a length n = 6 and may be fixed to that length; verify --against MODULE proves or clears it.\n"
+        "- Warning: node_scaled_dot_product_attention: scale 0.166667 is not 1/sqrt(d_k) = 0.353553; it equals 1/n for "
+        "a length n = 6 and may be fixed to that length; verify --against MODULE proves or clears it. "
     )
     assert ended.code == 0
-    assert (doubt in ended.stdout) == ("warning" in ended.stdout) == is_doubted
+    assert (doubt in " ".join(ended.stdout.split())) == ("Warning" in ended.stdout) == is_doubted
     (record,) = json.loads(shell("inspect", "scaled.onnx", "--no-run", "--json").stdout)
     assert bool(record["scale_doubt"]) == is_doubted
 
@@ -77,8 +80,9 @@ def test_export_of_a_branch_on_a_length_has_its_limit(shell: Shell) -> None:
     """A scale that torch.export silently fixes holds up to the length that its guard states, and the file says so."""
     ended = shell("export", "mods.py:ScaledInSteps", "-o", "steps.onnx")
     assert ended.code == 0
-    assert "warning: steps.onnx holds for k_seq_len <= 9 only, tested at 1 and 9 (mods.py:" in ended.stderr
-    assert "torch.export states 2 <= k_seq_len <= 9" in ended.stderr
+    text = " ".join(ended.stdout.split())
+    assert "- It holds for k_seq_len <= 9 only, tested at 1 and 9 (mods.py:" in text
+    assert "torch.export states 2 <= k_seq_len <= 9" in text
     beyond = shell("verify", "steps.onnx", "--size", "k_seq_len=10")
     assert (beyond.code, beyond.stdout) == (2, "")
     assert "k_seq_len <= 9" in beyond.stderr

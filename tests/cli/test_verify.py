@@ -1,6 +1,7 @@
 """`verify` and `export`: a right file passes, a wrong one is reported as wrong with evidence."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,9 +122,9 @@ def test_wrong_file_as_text(shell: Shell) -> None:
     ended = shell("verify", "wrong.onnx")
     text = " ".join(ended.stdout.split())
     assert ended.code == 1
-    assert text.startswith("Not ok")
-    assert "wrong.onnx" in text
-    assert "in the metadata" in text
+    assert text.startswith("The metadata contradicts the nodes of 'sdpa': scale 0.353553 in the metadata, 0.357089 in ")
+    assert "the nodes: wrong on ort-cpu. - The axes batch_size, q_seq_len and kv_seq_len are dynamic: " in text
+    assert text.count("in the metadata") == 1
 
 
 def test_sizes_and_inputs_that_are_given(shell: Shell) -> None:
@@ -195,13 +196,28 @@ def test_export_that_is_wrong_is_not_written(shell: Shell, monkeypatch: pytest.M
 
 
 def test_inspect_prints_the_content_of_a_file(shell: Shell) -> None:
-    """Figures, axes and executed nodes, one line each."""
+    """The verdict, then figures, axes and executed nodes, one line each; with --quiet only the verdict."""
     ended = shell("inspect", "causal.onnx")
     assert (ended.code, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [
-        "causal.onnx: opset 23, 1 attention",
-        "  sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553; causal; no mask; BNSH",
-        "Dynamic axes: batch_size, q_seq_len, kv_seq_len",
-        "Axes: Every attention is right at 4 sizes (lengths to 97) on ort-cpu.",
-        "On ort-cpu: 1 node (1 Attention), float32.",
+        "causal.onnx: 1 attention, opset 23. Every attention is right at 4 sizes (lengths",
+        "to 97) on ort-cpu.",
+        "- sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553; causal; no mask; BNSH.",
+        "- Dynamic axes: batch_size, q_seq_len, kv_seq_len.",
+        "- On ort-cpu: 1 node (1 Attention), float32.",
     ]
+    assert shell("inspect", "causal.onnx", "-q").stdout.splitlines() == ended.stdout.splitlines()[:2]
+
+
+def test_verdict_first(shell: Shell) -> None:
+    """One sentence; what was proved follows; --quiet stops after it, --verbose adds every check; all exit with 0."""
+    plain, quiet, verbose = (shell("verify", "bare.onnx", *more) for more in ([], ["--quiet"], ["--verbose"]))
+    assert {ended.code for ended in (plain, quiet, verbose)} == {0}
+    verdict, *details = plain.stdout.splitlines()
+    assert re.fullmatch(r"All \d+ checks agree on ort-cpu\.", verdict)
+    assert quiet.stdout == f"{verdict}\n"
+    assert quiet.stderr == ""
+    assert len(details) < 8
+    assert verbose.stdout.startswith(plain.stdout)
+    assert "\nChecks\n" in verbose.stdout
+    assert verbose.stdout.count("probe ") > 3

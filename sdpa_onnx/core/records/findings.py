@@ -9,7 +9,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import PurePath
@@ -30,7 +30,7 @@ from sdpa_onnx.core.records.records import (
 __all__ = ["Finding", "group_findings"]
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
-_FIRST_SENTENCE = re.compile(r"(.+?[.!?])(?:\s|$)", re.DOTALL)
+_FIRST_SENTENCE = re.compile(r"(.+?[.!?])(?=\s+[A-Z]|$)", re.DOTALL)
 # Names of attentions or outputs in a sentence; more are counted.
 _MOST_NAMES = 3
 
@@ -125,12 +125,24 @@ def _of_model(records: Sequence[Record]) -> list[Finding]:
     for record in bad:
         if isinstance(record, LocatedRecord) or _is_wrong_attention(record):
             continue
-        if attentions and _subject(record) is Subject.OUTPUT and _step(record) in explained:
+        if attentions and (_is_wrong_at_a_size(record) or _is_output_of(record, explained)):
             attentions[0] = replace(attentions[0], records=(*attentions[0].records, record))
         else:
             rest.setdefault(_key(record), []).append(record)
     found = [*attentions, *(_other_finding(members) for members in rest.values())]
     return _with_located(found, located)
+
+
+def _is_output_of(record: Record, steps: Collection[tuple[str, str]]) -> bool:
+    """Whether it judges an output of the model in one of these runs, in which an attention is wrong."""
+    return _subject(record) is Subject.OUTPUT and _step(record) in steps
+
+
+def _is_wrong_at_a_size(record: Record) -> bool:
+    """Whether the proof of the axes met something wrong that is neither an axis nor a setting."""
+    return (
+        isinstance(record, ExportRecord) and not record.baked and not record.settings and not record.outcome.is_failure
+    )
 
 
 def _attention_findings(wrong: Sequence[Record], sites: Sequence[str]) -> list[Finding]:

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rich.console import Console
-
 from sdpa_onnx.core.records.records import ConformanceRecord
 from sdpa_onnx.report.conformance.findings import conformance_findings, refusals
 from sdpa_onnx.report.conformance.matrix import (
@@ -32,30 +30,49 @@ from sdpa_onnx.report.conformance.run import (
     ran_words,
 )
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
-from sdpa_onnx.report.text.print_lines import print_lines
 from sdpa_onnx.report.text.table import Column, Section, Table
 
-__all__ = ["conformance_lines", "print_conformance"]
+__all__ = ["conformance_lines", "short_lines", "verdict_lines"]
 
 _BLANK = TextLine(text="", tone=Tone.ROW)
 # Printed between the marks of two operators or opsets.
 _GAP = " "
 # Greatest number of features that a reason lists by name; the matrix shows all.
 _MOST_FEATURES = 8
+# Findings with their evidence, and names of further ones, in the short form.
+_MOST_BLOCKS, _MOST_NAMED = 2, 8
 
 
-def print_conformance(run: ConformanceRun, console: Console) -> None:
-    """Print the whole report."""
-    print_lines(conformance_lines(run, console.width), console)
-
-
-def conformance_lines(run: ConformanceRun, width: int) -> list[TextLine]:
-    """The whole report as lines of a given width; text that cannot be broken may be longer."""
+def verdict_lines(run: ConformanceRun, width: int) -> list[TextLine]:
+    """One sentence for each runtime: how many rows are right, wrong and refused."""
     first, *others = conformance_findings(run)
     lines = [TextLine(text=text, tone=Tone.TITLE) for text in paragraph(first, width)]
     for sentence in others:
         tone = Tone.TITLE if len(run.runtimes) > 1 else Tone.ROW
         lines += [TextLine(text=text, tone=tone) for text in paragraph(sentence, width)]
+    return [replace(line, text=_printable(line.text)) for line in lines]
+
+
+def short_lines(run: ConformanceRun, width: int) -> list[TextLine]:
+    """The sentences, then what is wrong: a few features with evidence, the others by name."""
+    lines = verdict_lines(run, width)
+    found = [finding for verdict in SECTION_TITLES for finding in findings_of(run, verdict)]
+    for finding in found[:_MOST_BLOCKS]:
+        lines += _finding(finding, run, width)
+    names = list(dict.fromkeys(finding.worst.feature for finding in found[_MOST_BLOCKS:]))
+    if names:
+        listed = f"Also: {', '.join(names[:_MOST_NAMED])}"
+        more = f" and {len(names) - _MOST_NAMED} more features" if len(names) > _MOST_NAMED else ""
+        lines += [TextLine(text=text, tone=Tone.ROW) for text in bullet(f"{listed}{more}.", width)]
+    if run.records:
+        rest = "--verbose prints all evidence, the refusals and the matrix of all features."
+        lines += [TextLine(text=text, tone=Tone.NOTE) for text in paragraph(rest, width)]
+    return [replace(line, text=_printable(line.text)) for line in lines]
+
+
+def conformance_lines(run: ConformanceRun, width: int) -> list[TextLine]:
+    """The whole report as lines of a given width; text that cannot be broken may be longer."""
+    lines = verdict_lines(run, width)
     for verdict, title in SECTION_TITLES.items():
         found = findings_of(run, verdict)
         lines += [_BLANK, TextLine(text=title, tone=Tone.TITLE)] if found else []

@@ -8,7 +8,7 @@ from sdpa_onnx.workflows.fuzz.groups import FuzzGroup
 from sdpa_onnx.workflows.fuzz.records import evidence_of, repeat_command
 from sdpa_onnx.workflows.fuzz.run import CaseResult
 
-__all__ = ["FuzzReport", "fuzz_lines", "fuzz_summary"]
+__all__ = ["FuzzReport", "fuzz_lines", "fuzz_summary", "fuzz_verdict"]
 
 # The error message of a runtime may contain a whole graph.
 _LONGEST_MESSAGE = 400
@@ -45,8 +45,18 @@ class FuzzReport:
         return sum(self.counts.values())
 
 
+def fuzz_verdict(story: FuzzReport) -> str:
+    """How many kinds of findings there are in how many cases, and the worst."""
+    cases = f"{story.done:,} random {_cases(story.done)} on {story.runtime}"
+    if not story.groups:
+        return f"No finding in {cases}."
+    kinds = "1 kind of finding" if len(story.groups) == 1 else f"{len(story.groups)} kinds of findings"
+    return f"{kinds} in {cases}, the worst: {_short(story.groups[0].title).rstrip('.')}."
+
+
 def fuzz_lines(story: FuzzReport, width: int) -> Iterator[str]:
-    """Each group with its smallest case and the command that repeats it, then the summary."""
+    """The verdict, each group with its smallest case and the command that repeats it, then the summary."""
+    yield from paragraph(_printable(fuzz_verdict(story)), width)
     for group in story.groups:
         for line in _group(group, story, width):
             yield _printable(line)

@@ -51,7 +51,7 @@ def find_feature(slug: str) -> Feature:
     for feature in _FEATURES:
         if feature.slug == slug:
             return feature
-    near = difflib.get_close_matches(slug, [feature.slug for feature in _FEATURES], n=1, cutoff=0.4)
+    near = difflib.get_close_matches(slug, [feature.slug for feature in _FEATURES], n=1, cutoff=0.6)
     hint = f"Did you mean '{near[0]}'?" if near else "A run without --only prints every feature."
     raise PlanError(f"There is no feature '{slug}'.", hint=hint)
 
@@ -105,6 +105,6 @@ def _opsets_of(feature: Feature) -> tuple[int, ...]:
 def _require_known(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
             hint = f"Did you mean '{near[0]}'?" if near else f"Known: {', '.join(known)}."
             raise PlanError(f"There is no {kind} '{name}'.", hint=hint)

@@ -1,5 +1,6 @@
 """Findings of synthetic records: what is one, its sentence, its order, and the command that repeats it."""
 
+import msgspec
 import pytest
 
 from sdpa_onnx.core.records.baked import BakedAxis
@@ -147,6 +148,21 @@ def test_state_readings_and_axes() -> None:
         "Axis 'q_seq_len' is fixed at 'reshape' (evidence): wrong on ort-cpu.",
         "The metadata contradicts the nodes: wrong on ort-cpu.",
     ]
+
+
+def test_wrong_attention_explains_the_proof_of_the_axes() -> None:
+    """The proof meets the same fault at other sizes; a fixed axis is another cause."""
+    wrong = _wrong(says="the last key is missing")
+    axes = ExportRecord(
+        target="f.onnx",
+        runtime="ort-cpu",
+        outcome=Outcome.DISAGREES,
+        reason="It is wrong wherever it was tried, e.g. at q_seq_len 5: 8 of 8 elements differ.",
+    )
+    assert [len(one.records) for one in group_findings([wrong, axes])] == [2]
+    assert _only(axes).cause == "It is wrong wherever it was tried, e.g. at q_seq_len 5: 8 of 8 elements differ"
+    fixed = msgspec.structs.replace(axes, baked=(BakedAxis(axis="q_seq_len"),))
+    assert len(group_findings([wrong, fixed])) == 2
 
 
 def test_failures_of_one_reason_are_one_finding() -> None:

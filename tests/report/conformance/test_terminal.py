@@ -12,7 +12,8 @@ from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.report.conformance.findings import conformance_findings
 from sdpa_onnx.report.conformance.matrix import MARK_WORDS, by_place, mark_of
 from sdpa_onnx.report.conformance.run import ConformanceRun, evidence, findings_of, places
-from sdpa_onnx.report.conformance.terminal import print_conformance
+from sdpa_onnx.report.conformance.terminal import conformance_lines
+from sdpa_onnx.report.text.print_lines import print_lines
 from sdpa_onnx.workflows.expected.known_findings import KnownFinding, KnownFindings
 from tests.conftest import GoldenCheck
 from tests.report.synthetic_conformance import FEATURES, row, rows, run_of
@@ -21,7 +22,7 @@ from tests.report.synthetic_conformance import FEATURES, row, rows, run_of
 def printed(run: ConformanceRun, width: int = 100, encoding: str = "utf-8") -> str:
     """The report as text."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
-    print_conformance(run, Console(file=stream, width=width))
+    print_lines(conformance_lines(run, width), Console(file=stream, width=width))
     stream.flush()
     stream.seek(0)
     return stream.read()

@@ -1,0 +1,90 @@
+"""Progress of a command whose duration is not known: the elapsed time and the current step, on stderr.
+
+On a terminal a status line that changes every second, on a pipe a line every 15 seconds. No percentage and no time
+left: nothing measured them. `progress.py` has both, for jobs of many parts.
+"""
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+from sdpa_onnx.cli.detail import Detail, requested_detail
+
+__all__ = ["StepProgress"]
+
+# Nothing is printed before this; shorter jobs need no progress.
+_SILENT_SECONDS = 2.0
+_LINE_EVERY_SECONDS = 15.0
+
+
+class StepProgress:
+    """Print the current step with the elapsed time; a context manager.
+
+    Args:
+        step: The first step.
+        stream: Where to write. None = stderr.
+        now: Clock, seconds.
+        tick_seconds: Time between two changes of the status line; 0 = it changes only with the step.
+    """
+
+    def __init__(
+        self,
+        step: str,
+        *,
+        stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+        tick_seconds: float = 1.0,
+    ) -> None:
+        self._step = step
+        self._stream = stream or sys.stderr
+        self._now = now
+        self._start = now()
+        self._last = self._start
+        self._width = 0
+        self._tick_seconds = tick_seconds
+        self._ended = threading.Event()
+        self._is_silent = requested_detail() is Detail.QUIET
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._stream.isatty() and self._tick_seconds and not self._is_silent:
+            self._thread = threading.Thread(target=self._tick, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+
+    def at(self, step: str) -> None:
+        """Show the current step."""
+        self._step = step
+        self._draw()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(self._tick_seconds):
+            self._draw()
+
+    def _draw(self) -> None:
+        now = self._now()
+        if self._is_silent or now - self._start < _SILENT_SECONDS:
+            return
+        text = f"{now - self._start:3.0f} s  {self._step}"
+        if self._stream.isatty():
+            text = text[: shutil.get_terminal_size().columns - 1]
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        elif now - self._last >= _LINE_EVERY_SECONDS:
+            self._last = now
+            self._stream.write(text + "\n")
+        self._stream.flush()

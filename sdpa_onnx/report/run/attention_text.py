@@ -1,0 +1,26 @@
+"""An attention that was found in a file, in words."""
+
+from sdpa_onnx.core.records.records import AttentionRecord
+
+__all__ = ["describe_attention"]
+
+
+def describe_attention(record: AttentionRecord) -> str:
+    """One attention in one line, without its name: dialect, heads, sizes, scale, mask."""
+    spec = record.spec
+    if spec is None:
+        return f"{record.dialect}; cannot be read: {record.reason}"
+    words = [
+        f"{spec.q_num_heads} heads"
+        if spec.q_num_heads == spec.kv_num_heads
+        else f"{spec.q_num_heads} query heads over {spec.kv_num_heads} key/value heads",
+        f"d_k {spec.head_dim}" + (f", d_v {spec.v_head_dim}" if spec.v_head_dim != spec.head_dim else ""),
+        f"scale {spec.scale_value:.6g}",
+        "causal" if spec.is_causal else "",
+        f"mask {spec.mask}" if spec.mask != "none" else "no mask",
+        f"softcap {spec.softcap:g}" if spec.softcap else "",
+        f"window {spec.left_window}, {spec.right_window}" if spec.has_window else "",
+        "with past" if spec.has_past else "",
+        spec.layout.value.upper(),
+    ]
+    return f"{record.dialect}; {'; '.join(word for word in words if word)}"

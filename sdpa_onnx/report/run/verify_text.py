@@ -1,0 +1,152 @@
+"""The result of `verify` in words: the verdict first, one cause once, then what was checked and what was not.
+
+`export` says the same of the file that it writes.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from sdpa_onnx.core.records.findings import Finding, group_findings
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, PlantedRecord, Record, Verdict
+from sdpa_onnx.report.run.check_rows import check_table
+from sdpa_onnx.report.run.limits_table import limit_in_words
+from sdpa_onnx.report.run.tables import all_tables
+from sdpa_onnx.report.text.labels import is_output_check, join_words, plain
+from sdpa_onnx.report.text.number_text import count, figure, share
+from sdpa_onnx.report.text.result_text import ResultText
+from sdpa_onnx.report.text.tally import bound_ratio
+
+__all__ = ["checks_agree", "finding_details", "proved_details", "verify_result", "warning_details"]
+
+# Findings and warnings that are printed; the others are counted.
+_MOST_FINDINGS = 4
+_MOST_WARNINGS = 4
+_EVIDENCE_LIMIT = 320
+_CAUSE = re.compile(r"\s*It looks as if .+?\.(?=\s+[A-Z]|\s*$)", re.DOTALL)
+
+
+def verify_result(records: Sequence[Record]) -> ResultText:
+    """The result of `verify`.
+
+    Args:
+        records: All of its records.
+    """
+    found = group_findings(records)
+    checks = [one for one in records if isinstance(one, AgreementRecord) and one.verdict is not None]
+    evidence = [*_refusals(records), *finding_details(found, checks)]
+    details = [*evidence, *proved_details(records), *warning_details(records)]
+    return ResultText(
+        verdict=_verdict(found, checks, records),
+        details=tuple(details),
+        tables=(check_table(checks), *all_tables(records)),
+    )
+
+
+def checks_agree(checks: Sequence[AgreementRecord]) -> str:
+    """Count checks that agree: all 13 checks agree on ort-cpu."""
+    where = join_words(list(dict.fromkeys(check.runtime for check in checks)))
+    agree = "the one check agrees" if len(checks) == 1 else f"all {len(checks)} checks agree"
+    return f"{agree} on {where}"
+
+
+def finding_details(findings: Sequence[Finding], checks: Sequence[AgreementRecord]) -> list[str]:
+    """The evidence of each finding with the command that repeats it; a verdict only from the second finding on."""
+    lines = []
+    for number, finding in enumerate(findings[:_MOST_FINDINGS]):
+        lines += [] if number == 0 else [finding.sentence]
+        lines += [text for text in (_evidence(finding, checks), _located(finding)) if text]
+        command = finding.repeat() if getattr(finding.worst, "axes", None) else ""
+        lines += ["Run the worst check alone:", f"  {command}"] if command and number == 0 else []
+    if len(findings) > _MOST_FINDINGS:
+        left = sum(len(one.records) for one in findings[_MOST_FINDINGS:])
+        lines.append(f"{count(len(findings) - _MOST_FINDINGS, 'more finding')} ({count(left, 'record')}): --verbose.")
+    return lines
+
+
+def _axes_words(record: ExportRecord) -> str:
+    """What was proved of the axes of a right file; "" if it has none or none was run."""
+    if not record.dynamic_axes or not record.sizes_tried:
+        return ""
+    noun, verb = ("The axis", "is") if len(record.dynamic_axes) == 1 else ("The axes", "are")
+    longest = f", to length {record.longest}" if record.longest else ""
+    sizes = f"{count(record.sizes_tried, 'size')} that {'was' if record.sizes_tried == 1 else 'were'} not traced"
+    return f"{noun} {join_words(list(record.dynamic_axes))} {verb} dynamic: right at {sizes}{longest}."
+
+
+def warning_details(records: Iterable[Record]) -> list[str]:
+    """Every warning once."""
+    found = list(dict.fromkeys(plain(warning) for record in records for warning in record.warnings))
+    lines = [f"Warning: {text}" for text in found[:_MOST_WARNINGS]]
+    return lines if len(found) <= _MOST_WARNINGS else [*lines, f"{count(len(found) - _MOST_WARNINGS, 'more warning')}."]
+
+
+def _verdict(found: Sequence[Finding], checks: Sequence[AgreementRecord], records: Sequence[Record]) -> str:
+    if found:
+        more = f" {count(len(found) - 1, 'more finding')} below." if len(found) > 1 else ""
+        return f"{found[0].sentence}{more}"
+    if checks:
+        sentence = checks_agree(checks)
+        return f"{sentence[0].upper()}{sentence[1:]}."
+    where = join_words(sorted({record.runtime for record in records}))
+    return f"Nothing was checked on {where}." if where else "Nothing was checked."
+
+
+def _refusals(records: Iterable[Record]) -> list[str]:
+    """Runtimes that did not run the model, each once."""
+    refused = (one for one in records if isinstance(one, AgreementRecord) and one.outcome is Outcome.UNSUPPORTED)
+    return list(dict.fromkeys(f"Not run on {one.runtime}: {_stopped(one.reason)}" for one in refused))
+
+
+def _evidence(finding: Finding, checks: Sequence[AgreementRecord]) -> str:
+    """How many checks disagree, and the worst with its evidence; "" if the sentence already says it."""
+    worst = finding.worst
+    if not isinstance(worst, AgreementRecord) or worst.verdict is None:
+        return "" if plain(worst.reason).rstrip(".") == finding.cause else _stopped(worst.reason)
+    here = [one for one in checks if (one.target, one.runtime) == (worst.target, worst.runtime)]
+    wrong = sum(isinstance(one, AgreementRecord) and one.outcome is Outcome.DISAGREES for one in finding.records)
+    evidence = plain(_CAUSE.sub("", worst.diagnosis), _EVIDENCE_LIMIT)
+    if evidence.rstrip(".").casefold() == finding.cause.casefold():
+        evidence = ""
+    inputs = f" ({', '.join(filter(None, (worst.inputs, _axes(worst))))})" if worst.inputs else ""
+    if not evidence and wrong == 1:
+        return ""
+    counted = f"{wrong} of {count(len(here), 'check')} {'disagrees' if wrong == 1 else 'disagree'}"
+    return f"{counted}, the worst{inputs}: {evidence}" if evidence else f"{counted}."
+
+
+def _axes(record: AgreementRecord) -> str:
+    return ", ".join(f"{axis} {size}" for axis, size in record.axes.items())
+
+
+def _located(finding: Finding) -> str:
+    located = finding.located
+    return "" if located is None or located.outcome is Outcome.OK else plain(located.diagnosis, _EVIDENCE_LIMIT)
+
+
+def proved_details(records: Sequence[Record]) -> list[str]:
+    """What is right: the axes, the largest error, the sensitivity, the planted faults."""
+    axes = [one for one in records if isinstance(one, ExportRecord) and one.outcome is Outcome.OK]
+    lines = list(dict.fromkeys(text for one in axes if (text := _axes_words(one))))
+    lines += dict.fromkeys(f"It {limit_in_words(limit)}." for one in axes for limit in one.limits)
+    right = [one for one in records if isinstance(one, AgreementRecord) and one.outcome is Outcome.OK]
+    return [*lines, *_error_words([one for one in right if one.verdict is not None]), *_planted_words(records)]
+
+
+def _error_words(right: Sequence[AgreementRecord]) -> list[str]:
+    proven = [one for one in right if not is_output_check(one) and one.max_bound_ratio is not None]
+    if not proven or all(one.verdict is Verdict.WRONG for one in right):
+        return []
+    largest = figure(max(map(bound_ratio, proven)))
+    scales = [one.scale_error_proven for one in proven if one.scale_error_proven is not None]
+    found = f"; a scale that is off by {share(min(scales))} would be found" if scales else ""
+    return [f"The largest error that is right is {largest} of its proven bound{found}."]
+
+
+def _planted_words(records: Iterable[Record]) -> list[str]:
+    planted = [one for one in records if isinstance(one, PlantedRecord) and one.outcome is not Outcome.SKIPPED]
+    caught = sum(one.outcome is Outcome.OK for one in planted)
+    return [f"{caught} of {count(len(planted), 'planted fault')} would be found."] if planted else []
+
+
+def _stopped(text: str) -> str:
+    return text if text.endswith((".", "!", "?")) else f"{text}."

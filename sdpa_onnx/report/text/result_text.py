@@ -1,0 +1,47 @@
+"""The result of a command as text: the verdict in one sentence, then details, then tables.
+
+Decides nothing, and formats no record.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
+from sdpa_onnx.report.text.table import Table
+
+__all__ = ["ResultText", "result_lines"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultText:
+    """What a command has to say.
+
+    Args:
+        verdict: One sentence, printed always.
+        details: Sentences, each said once; one that starts with two spaces is indented and never broken, such as a
+            command.
+        tables: Every row; printed only if requested.
+    """
+
+    verdict: str
+    details: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+
+
+def result_lines(result: ResultText, width: int, *, with_details: bool, with_tables: bool) -> Iterator[TextLine]:
+    """Lay out a result.
+
+    Args:
+        result: The result.
+        width: Columns of the terminal.
+        with_details: Whether to print more than the verdict.
+        with_tables: Whether to print the tables, too.
+    """
+    for text in paragraph(result.verdict, width):
+        yield TextLine(text=text, tone=Tone.TITLE)
+    for detail in result.details if with_details else ():
+        lines = [detail] if detail.startswith("  ") else bullet(detail, width)
+        yield from (TextLine(text=text, tone=Tone.ROW) for text in lines)
+    for table in result.tables if with_tables else ():
+        yield TextLine(text="", tone=Tone.ROW)
+        yield from table_lines(table, width)
