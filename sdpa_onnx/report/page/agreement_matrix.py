@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from sdpa_onnx.core.records.findings import Finding
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, Verdict
-from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.report.page.content import (
     PageBlock,
     PageFold,
@@ -13,7 +13,7 @@ from sdpa_onnx.report.page.content import (
     PageTable,
     PageTone,
 )
-from sdpa_onnx.report.page.repeat import repeat_commands
+from sdpa_onnx.report.run.repeat_command import repeat_command
 from sdpa_onnx.report.text.labels import CaseFactor, CommonFactors, case_in_words, is_output_check, plain, series_name
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, figure
 from sdpa_onnx.report.text.table import Column, Section, Table
@@ -35,7 +35,7 @@ _NOTE = (
 Checks = list[AgreementRecord]
 
 
-def agreement_blocks(records: Sequence[Record], header: RunHeader, usual: CommonFactors) -> list[PageBlock]:
+def agreement_blocks(records: Sequence[Record], usual: CommonFactors) -> list[PageBlock]:
     """The matrix, then one closed table of evidence per row."""
     causal = causal_targets(records)
     gathered: dict[str, dict[str, Checks]] = {}
@@ -58,7 +58,7 @@ def agreement_blocks(records: Sequence[Record], header: RunHeader, usual: Common
         rows=tuple(_row(label, gathered[label], tuple(arms), anchors[label]) for label in labels),
         note=note,
     )
-    evidence = [_evidence(label, gathered[label], anchors[label], header, usual) for label in labels]
+    evidence = [_evidence(label, gathered[label], anchors[label], usual) for label in labels]
     return [matrix, PageFold(title="Evidence, with the command that repeats it", blocks=tuple(evidence))]
 
 
@@ -121,11 +121,9 @@ def _is_wrong(check: AgreementRecord) -> bool:
     return outcome_of(check) is Outcome.DISAGREES and check.verdict is not Verdict.SUSPICIOUS
 
 
-def _evidence(
-    label: str, arms: Mapping[str, Checks], anchor: str, header: RunHeader, usual: CommonFactors
-) -> PageTable:
+def _evidence(label: str, arms: Mapping[str, Checks], anchor: str, usual: CommonFactors) -> PageTable:
     """The worst check of each arm, with the command that repeats it."""
-    rows = tuple((arm, *_evidence_cells(checks, header, usual)) for arm, checks in arms.items())
+    rows = tuple((arm, *_evidence_cells(checks, usual)) for arm, checks in arms.items())
     table = Table(
         title=label,
         heading="",
@@ -136,7 +134,7 @@ def _evidence(
     return PageTable(table=table, anchor=anchor, is_folded=True, commands=frozenset({"repeat"}), total=table.rows)
 
 
-def _evidence_cells(checks: Checks, header: RunHeader, usual: CommonFactors) -> tuple[str, ...]:
+def _evidence_cells(checks: Checks, usual: CommonFactors) -> tuple[str, ...]:
     worst = max(checks, key=lambda one: (outcome_of(one) is not Outcome.OK, bound_ratio(one)))
     is_ok = outcome_of(worst) is Outcome.OK
     return (
@@ -146,5 +144,18 @@ def _evidence_cells(checks: Checks, header: RunHeader, usual: CommonFactors) -> 
         f"{worst.inputs or NOT_KNOWN}, seed {worst.seed}",
         case_in_words(worst, usual),
         plain(worst.diagnosis if is_ok else reason_of(worst), _REASON_LIMIT) or NOT_KNOWN,
-        repeat_commands(worst, header) or NOT_KNOWN,
+        repeat_command(_alone(worst)) or NOT_KNOWN,
+    )
+
+
+def _alone(check: AgreementRecord) -> Finding:
+    """One check as a finding, to repeat it whatever its verdict is."""
+    return Finding(
+        cause="",
+        outcome=check.outcome,
+        verdict=check.verdict,
+        target=check.target,
+        runtime=check.runtime,
+        worst=check,
+        records=(check,),
     )

@@ -17,6 +17,7 @@ __all__ = [
     "PageMatrixCell",
     "PageMatrixRow",
     "PageSection",
+    "PageStep",
     "PageTable",
     "PageText",
     "PageTone",
@@ -150,6 +151,14 @@ PageBlock = PageFold | PageText | PageChart | PageTable | PageMatrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PageStep:
+    """One thing to do next; the command is "" if there is none."""
+
+    sentence: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PageSection:
     """One section.
 
@@ -188,7 +197,8 @@ class PageContent:
         subtitle: When and where it was measured.
         verdict: The first sentence.
         tone: The colour of the verdict.
-        findings: The next sentences; more: those in a fold below.
+        findings: The next sentences.
+        steps: What to do next.
     """
 
     title: str
@@ -196,6 +206,6 @@ class PageContent:
     verdict: str
     tone: PageTone
     findings: tuple[str, ...]
-    more: tuple[str, ...]
+    steps: tuple[PageStep, ...]
     sections: tuple[PageSection, ...]
     data: PageData

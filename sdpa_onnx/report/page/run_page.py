@@ -7,7 +7,6 @@ import msgspec
 
 from sdpa_onnx.core.records.records import Outcome, Record
 from sdpa_onnx.core.records.run_header import RunHeader
-from sdpa_onnx.core.saturation.claims import claims
 from sdpa_onnx.report.page.agreement_matrix import agreement_blocks
 from sdpa_onnx.report.page.content import (
     PageBlock,
@@ -15,28 +14,38 @@ from sdpa_onnx.report.page.content import (
     PageContent,
     PageData,
     PageSection,
+    PageStep,
     PageTable,
     PageText,
     PageTone,
 )
 from sdpa_onnx.report.run.environment import environment_rows
-from sdpa_onnx.report.run.findings import finding_sections
-from sdpa_onnx.report.run.first_screen import FirstScreen, first_screen
+from sdpa_onnx.report.run.findings import EXPORTS, TIMES, WARNINGS, finding_sections
+from sdpa_onnx.report.run.first_screen import first_screen
 from sdpa_onnx.report.run.tables import all_tables
-from sdpa_onnx.report.saturation.findings import saturation_records, with_deviation
+from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
 from sdpa_onnx.report.saturation.tables import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.text.chart_titles import ChartKind, is_saturation_chart
 from sdpa_onnx.report.text.labels import usual_factors
+from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.text.tally import outcome_of
+from sdpa_onnx.report.timing.case_table import case_table
 from sdpa_onnx.report.timing.cost_tables import COST_TITLE, WORK_TITLE
 from sdpa_onnx.report.timing.tables import TIMING_TITLE
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
 __all__ = ["page_data", "page_table", "run_page"]
 
-# Groups of timed cases in the first table.
-_MOST_GROUPS = 12
+# Groups of timed cases in the table below the first picture.
+_MOST_GROUPS = 20
+_TONES = {
+    Outcome.OK: PageTone.GOOD,
+    Outcome.DISAGREES: PageTone.BAD,
+    Outcome.FAILED: PageTone.BAD,
+    Outcome.UNSUPPORTED: PageTone.DOUBT,
+    Outcome.SKIPPED: PageTone.DOUBT,
+}
 # Greatest numbers of rows in one table and of records in the page, and of bytes of these records.
 _MOST_ROWS = 1_000
 _MOST_RECORDS, _MOST_BYTES = 2_000, 900_000
@@ -58,38 +67,30 @@ def run_page(
         known: The records sorted by the file of known findings; None without such a file.
     """
     screen = first_screen(records, header, most_groups=_MOST_GROUPS, known=known)
-    cpu = header.environment.get("cpu", "")
+    first, *others = screen.verdict
+    lead = case_table(screen.groups) if screen.groups.groups else screen.medians
     return PageContent(
         title=f"Attention: suite {header.suite}",
         subtitle=", ".join(
-            word
-            for word in (cpu, f"{header.threads} threads" if header.threads > 1 else "1 thread", header.started)
-            if word
+            word for word in (_machine(header), count(header.threads, "thread"), header.started) if word
         ),
-        verdict=screen.verdict[0],
-        tone=_tone(records, header),
-        findings=tuple(_first_findings(screen)),
-        more=tuple(line for section in finding_sections(records) for line in section.sentences),
-        sections=tuple(section for section in _sections(records, header, charts) if section.blocks),
+        verdict=first,
+        tone=_TONES[screen.outcome],
+        findings=(*others, *([screen.trust] if screen.trust else [])),
+        steps=tuple(PageStep(sentence=step.sentence, command=step.command) for step in screen.steps),
+        sections=tuple(section for section in _sections(records, header, charts, lead) if section.blocks),
         data=page_data(records, RECORDS_FILE),
     )
 
 
-def _first_findings(screen: FirstScreen) -> list[str]:
-    """What the first screen says after its first sentence: what else is not ok, what to do next, the timings."""
-    steps = [f"{step.sentence}: {step.command}" if step.command else f"{step.sentence}." for step in screen.steps]
-    return [*screen.verdict[1:], *steps, *([screen.trust] if screen.trust else [])]
+def _machine(header: RunHeader) -> str:
+    return header.environment.get("cpu", "")
 
 
-def _tone(records: Sequence[Record], header: RunHeader) -> PageTone:
-    """Bad for a disagreement or a failure, doubt if anything is missing, else good."""
-    outcomes = {outcome_of(record) for record in records}
-    if outcomes & {Outcome.DISAGREES, Outcome.FAILED}:
-        return PageTone.BAD
-    return PageTone.GOOD if header.is_finished and outcomes == {Outcome.OK} else PageTone.DOUBT
-
-
-def _sections(records: Sequence[Record], header: RunHeader, charts: Sequence[PageChart]) -> list[PageSection]:
+def _sections(
+    records: Sequence[Record], header: RunHeader, charts: Sequence[PageChart], lead: Table | None
+) -> list[PageSection]:
+    sentences = {section.title: section.sentences for section in finding_sections(records)}
     tables = {table.title: table for table in all_tables(records, header.ceilings)}
     ratios = [chart for chart in charts if chart.name == ChartKind.RATIOS]
     saturation = [chart for chart in charts if is_saturation_chart(chart.name)]
@@ -99,15 +100,24 @@ def _sections(records: Sequence[Record], header: RunHeader, charts: Sequence[Pag
         found = [tables.pop(title) for title in titles if title in tables]
         return [page_table(table, is_folded=folded) for table in found]
 
+    def words(title: str) -> list[PageText]:
+        found = sentences.get(title, ())
+        return [PageText(lines=tuple(found), title=f"{title} in words")] if found else []
+
     troubles = taken("Not ok", "Where the error begins")
-    faster: list[PageBlock] = [*ratios, *taken(TIMING_TITLE)]
+    faster: list[PageBlock] = [
+        *ratios,
+        *([page_table(lead)] if lead is not None else []),
+        *words(TIMES),
+        *taken(TIMING_TITLE),
+    ]
     costs: list[PageBlock] = [*others, *taken(COST_TITLE, WORK_TITLE, folded=True)]
     scale: list[PageBlock] = [*_claims(records), *saturation, *taken(SATURATION_TITLE, PREDICTION_TITLE, folded=True)]
     agreement: list[PageBlock] = [
-        *agreement_blocks(records, header, usual_factors(records)),
+        *agreement_blocks(records, usual_factors(records)),
         *taken("Agreement with the float64 oracle", folded=True),
     ]
-    rest = [page_table(table) for table in tables.values()]
+    rest: list[PageBlock] = [*words(EXPORTS), *words(WARNINGS), *map(page_table, tables.values())]
     return [
         PageSection(anchor="troubles", title="What is not ok", short="Not ok", blocks=tuple(troubles)),
         PageSection(anchor="ratios", title="Faster or slower", short="Faster or slower", blocks=tuple(faster)),
@@ -123,7 +133,7 @@ def _sections(records: Sequence[Record], header: RunHeader, charts: Sequence[Pag
 
 def _claims(records: Sequence[Record]) -> list[PageBlock]:
     cells = saturation_records(records)
-    return [PageText(lines=tuple(with_deviation(cells, claims(cells))), title="All claims in words")] if cells else []
+    return [PageText(lines=tuple(saturation_findings(cells)), title="All claims in words")] if cells else []
 
 
 def _provenance(header: RunHeader) -> PageSection:

@@ -224,10 +224,11 @@ def located_table(records: Sequence[Record]) -> Table:
 def planted_table(records: Sequence[Record]) -> Table:
     """Count the kinds of fault that the checks would have caught, and name those that they would miss."""
     found = [record for record in records if isinstance(record, PlantedRecord)]
-    places = dict.fromkeys((record.target, record.runtime, record.site) for record in found)
+    places: dict[tuple[str, str, str], list[PlantedRecord]] = {}
+    for record in found:
+        places.setdefault((record.target, record.runtime, record.site), []).append(record)
     sections: dict[str, list[tuple[str, ...]]] = {}
-    for target, runtime, site in places:
-        here = [one for one in found if (one.target, one.runtime, one.site) == (target, runtime, site)]
+    for (target, runtime, site), here in places.items():
         sections.setdefault(target, []).append((runtime, plain(site), *_counts(here)))
     return Table(
         title="Planted faults",

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, TimingRecord
@@ -10,6 +11,7 @@ from sdpa_onnx.report.text.chart_titles import ChartKind, ChartName
 from sdpa_onnx.report.text.labels import (
     CaseFactor,
     CommonFactors,
+    SizedRecord,
     case_in_words,
     clock_in_words,
     series_name,
@@ -21,6 +23,11 @@ from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.slices import Slice, axis_value, slices_along
 
 __all__ = ["ChartPoint", "ChartSeries", "chart_series", "series_names"]
+
+# Greatest number of values along the horizontal axis.
+_MOST_VALUES = 40
+
+R = TypeVar("R", bound=SizedRecord)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +67,9 @@ def chart_series(records: Sequence[Record]) -> Iterator[ChartSeries]:
     timings = [record for record in records if isinstance(record, TimingRecord) and _is_timed(record)]
     checks = [record for record in records if isinstance(record, AgreementRecord) and _is_compared(record)]
     for kind in (ChartKind.TIME_OVER_LENGTH, ChartKind.TIME_OVER_HEAD_DIM):
-        yield from (_timing_series(kind, along, usual) for along in slices_along(timings, kind.axis))
+        yield from (_timing_series(kind, _thinned(along), usual) for along in slices_along(timings, kind.axis))
     for along in slices_along(checks, CaseFactor.HEAD_DIM):
-        drawn = _error_series(along, usual)
+        drawn = _error_series(_thinned(along), usual)
         if drawn.relative:
             yield drawn
 
@@ -73,6 +80,16 @@ def series_names(records: Sequence[Record]) -> list[str]:
     baselines = {record.baseline for record in named if isinstance(record, TimingRecord)}
     names = {series_name(record) for record in named} - {""}
     return sorted(names & baselines) + sorted(names - baselines)
+
+
+def _thinned(along: Slice[R]) -> Slice[R]:
+    """At most `_MOST_VALUES` values of the factor, spread evenly; with more, points hide each other."""
+    values = along.values
+    if len(values) <= _MOST_VALUES:
+        return along
+    step = (len(values) - 1) / (_MOST_VALUES - 1)
+    kept = {values[round(place * step)] for place in range(_MOST_VALUES)}
+    return replace(along, records=tuple(one for one in along.records if axis_value(one, along.axis) in kept))
 
 
 def _is_timed(record: TimingRecord) -> bool:

@@ -13,7 +13,6 @@ from sdpa_onnx.report.page.cells import sort_key
 from sdpa_onnx.report.page.content import PageTable
 from sdpa_onnx.report.page.html import page_html
 from sdpa_onnx.report.page.render_run import render
-from sdpa_onnx.report.page.repeat import repeat_commands
 from sdpa_onnx.report.page.run_page import page_data, page_table, run_page
 from sdpa_onnx.report.page.scripts import chart_script, json_text, script_hash
 from sdpa_onnx.report.run.charts import charts
@@ -171,14 +170,11 @@ def test_a_cell_leads_to_evidence_and_command() -> None:
         axes=axes,
         seed=3,
     )
-    assert repeat_commands(record, header()) == (
-        "sdpa-onnx export sdpa --form blocked --opset 23 --head-dim 32 --causal --seed 3 -o repeat.onnx && "
-        f"sdpa-onnx verify repeat.onnx --runtime {record.runtime} --size batch_size=1 --size q_seq_len=67 --seed 3"
-    )
     text = without_charts([record])
     (target,) = re.findall(r'<td class="good"><a href="#(.*?)"', text)
     assert f'id="{target}"' in text
-    assert "--size q_seq_len=67" in text
+    assert "sdpa-onnx export sdpa --q-num-heads 8 --head-dim 32 --causal --form blocked --opset 23 --seed 3" in text
+    assert f"&amp;&amp; sdpa-onnx verify F.onnx --runtime {record.runtime} --seed 3 --size batch_size=1" in text
 
 
 def test_many_records_are_cut_and_counted() -> None:
