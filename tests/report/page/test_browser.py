@@ -1,4 +1,4 @@
-"""The page in a browser: no request, no error, accessible in both themes, and its controls work by mouse and keyboard."""
+"""The page in a browser: no request, no error, accessible in both themes; its controls work by mouse and keyboard."""
 
 import json
 import shutil
