@@ -20,7 +20,7 @@ from sdpa_onnx.report.page.content import (
     PageTone,
 )
 from sdpa_onnx.report.run.environment import environment_rows
-from sdpa_onnx.report.run.findings import EXPORTS, TIMES, WARNINGS, finding_sections
+from sdpa_onnx.report.run.findings import EXPORTS, NUMBERS, TIMES, WARNINGS, finding_sections
 from sdpa_onnx.report.run.first_screen import first_screen
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
@@ -115,6 +115,7 @@ def _sections(
     scale: list[PageBlock] = [*_claims(records), *saturation, *taken(SATURATION_TITLE, PREDICTION_TITLE, folded=True)]
     agreement: list[PageBlock] = [
         *agreement_blocks(records, usual_factors(records)),
+        *words(NUMBERS),
         *taken("Agreement with the float64 oracle", folded=True),
     ]
     rest: list[PageBlock] = [*words(EXPORTS), *words(WARNINGS), *map(page_table, tables.values())]
