@@ -33,9 +33,14 @@ def looks(names: Sequence[str], shown: Iterable[str]) -> tuple[list[str], list[s
     places = [place for place, name in enumerate(names) if name in wanted]
     return (
         [names[place] for place in places],
-        [PALETTE[place % len(PALETTE)] for place in places],
+        [_colour(place) for place in places],
         [SHAPES[place % len(SHAPES)] for place in places],
     )
+
+
+def _colour(place: int) -> str:
+    """Black only for the first series, the baseline; the others share the rest, with other shapes."""
+    return PALETTE[place] if place < len(PALETTE) else PALETTE[1 + (place - len(PALETTE)) % (len(PALETTE) - 1)]
 
 
 def labels_expression(values: Sequence[float], labels: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from sdpa_onnx.core.records.records import Outcome, Record, TimingRecord
 from sdpa_onnx.report.run.charts import charts
+from sdpa_onnx.report.text.chart_style import looks
 from sdpa_onnx.report.text.svg import to_svg
 from sdpa_onnx.report.text.ticks import ticks
 from sdpa_onnx.report.timing.chart_points import chart_series, series_names
@@ -175,6 +176,14 @@ def test_what_a_logarithm_cannot_show_is_said(error: float) -> None:
 def test_the_baseline_is_first_and_so_black() -> None:
     """A name has the same place, hence colour, in all charts of a run."""
     assert series_names(quick_records())[0] == "torch"
+
+
+def test_no_two_series_look_the_same() -> None:
+    """Colour and shape together are unique for more arms than there are colours, and only the baseline is black."""
+    names = [f"arm {number}" for number in range(12)]
+    shown, colours, shapes = looks(names, names)
+    assert len(set(zip(colours, shapes, strict=True))) == len(shown) == 12
+    assert colours.count("#000000") == 1
 
 
 @pytest.mark.parametrize("low", [1e-7, 0.03, 0.8, 0.97, 0.9999, 15.0])
