@@ -20,7 +20,7 @@ _GROUPS = ("Arguments", "Options", SDPA_GROUP, AUTO_GROUP, RUN_GROUP, OUTPUT_GRO
 
 # Type as typer writes it -> as people do.
 _TYPES = (
-    (re.compile(r"list\[([^\]]+)\]"), r"<\1>"),
+    (re.compile(r"<?list\[<?([^\]<>]+)>?\]>?"), r"<\1>"),
     (re.compile(r"<int(?: range)?>"), "N"),
     (re.compile(r"<float(?: range)?>"), "X"),
     (re.compile(r"<[Pp]ath>"), "PATH"),
