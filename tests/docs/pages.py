@@ -94,7 +94,7 @@ def blocks(page: Path) -> list[Block]:
     for token in _tokens(page):
         match token.type:
             case "html_block":
-                notes = tuple(_NOTE.findall(token.content))
+                notes += tuple(_NOTE.findall(token.content))
             case "fence" | "code_block":
                 if not token.info.startswith("{"):
                     line = (token.map or [0])[0] + 1

@@ -61,6 +61,7 @@ $ exit 3
 ```
 
 <!-- exit code: 3 -->
+<!-- figures vary -->
 ```sh
 exit 3
 ```
@@ -84,8 +85,8 @@ def test_it():
         "planted.md:7: other output",
         "planted.md:7: exit code 3",
         "",
-        "planted.md:25: exit code 5",
-        "planted.md:29: exit code 1",
+        "planted.md:26: exit code 5",
+        "planted.md:30: exit code 1",
     ]
 
 
