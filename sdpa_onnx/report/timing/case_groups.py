@@ -188,14 +188,17 @@ def _slow_downs(row: _Cases) -> Iterable[tuple[float, str]]:
 
 def _families(found: Sequence[RecordedComparison]) -> list[_Cases]:
     """Cases that differ in one factor only, along the first factor that varies; each case is in one family."""
-    left, families = list(found), []
+    # By identity: to compare 10,000 of them by their fields would take minutes.
+    places = {id(one): place for place, one in enumerate(found)}
+    left, families, taken = list(found), [], set[int]()
     for axis in _AXES:
         for family in _gathered(left, lambda one, axis=axis: _without(one, axis)):  # type: ignore[misc]
             if len(family) > 1:
                 families.append(tuple(sorted(family, key=lambda one: axis_value(one.first, axis))))
-                left = [one for one in left if one not in family]
+                taken |= {id(one) for one in family}
+        left = [one for one in left if id(one) not in taken]
     families += [(one,) for one in left]
-    return sorted(families, key=lambda family: min(found.index(one) for one in family))
+    return sorted(families, key=lambda family: min(places[id(one)] for one in family))
 
 
 def _kind(one: RecordedComparison) -> tuple[object, ...]:

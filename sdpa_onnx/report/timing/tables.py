@@ -42,6 +42,7 @@ def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> T
     is_mixed = len(found_confidences) > 1
     ratio = f"ratio [{found_confidences[0]}]" if len(found_confidences) == 1 else "ratio"
     is_judged = has_launches(arms)
+    with_clock = len({arm.clock for arm in arms}) > 1
     tail = ("verdict", "slowdown found", "roof") if is_judged else ("useful GFLOP/s", "roof", "nodes run")
     heads = ("median [95 %]", ratio, *tail)
     rows = _judged_row if is_judged else _plain_row
@@ -55,7 +56,7 @@ def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> T
                 usual,
                 [(_marked_name(arm, footnotes), *rows(one, arm, is_mixed)) for arm in one.arms]
                 + [(series_name(arm), arm.outcome.value, *[NOT_KNOWN] * len(heads[1:])) for arm in one.missing],
-                with_clock=len({arm.clock for arm in arms}) > 1,
+                with_clock=with_clock,
             )
             for one in found
         ),
