@@ -10,6 +10,7 @@ from sdpa_onnx.api.checks import conformance, saturation, verify
 from sdpa_onnx.api.comparing import compare
 from sdpa_onnx.api.models import convert, export, find_attention, inspect, load
 from sdpa_onnx.api.record_list import RecordList
+from sdpa_onnx.api.runs import SkippedKind, run
 from sdpa_onnx.api.tables import TableLibrary, to_csv, to_table
 from sdpa_onnx.api.timings import bench
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RecordList",
+    "SkippedKind",
     "TableLibrary",
     "bench",
     "compare",
@@ -27,6 +29,7 @@ __all__ = [
     "find_attention",
     "inspect",
     "load",
+    "run",
     "saturation",
     "to_csv",
     "to_table",

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeVar, overload
 
@@ -22,7 +23,15 @@ class RecordList(list[R]):
     """A list of records. A notebook shows it as tables and charts; `repr` is one line.
 
     It is a list in every other way: `records[0]` is a record, and `isinstance(records, list)` holds.
+
+    Args:
+        records: The records.
+        folder: The run folder that holds them, see `sdpa_onnx.run`; None = they are stored nowhere.
     """
+
+    def __init__(self, records: Iterable[R] = (), /, *, folder: Path | None = None) -> None:
+        super().__init__(records)
+        self.folder = folder
 
     def __repr__(self) -> str:
         counts = Counter(type(record).__name__ for record in self)
@@ -44,7 +53,7 @@ class RecordList(list[R]):
 
     def __getitem__(self, place: SupportsIndex | slice) -> "R | RecordList[R]":
         found = super().__getitem__(place)
-        return RecordList(found) if isinstance(found, list) else found
+        return RecordList(found, folder=self.folder) if isinstance(found, list) else found
 
     @overload
     def to_table(self, *, library: Literal["pandas"]) -> "pd.DataFrame": ...

@@ -10,17 +10,7 @@ if TYPE_CHECKING:
     from sdpa_onnx.core.records.records import Record
     from sdpa_onnx.workflows.expected.known_findings import KnownFindings, SortedFindings
 
-__all__ = [
-    "conclude",
-    "exit_code",
-    "print_known_findings",
-    "read_known_findings",
-    "store_known_findings",
-    "stored_known_findings",
-]
-
-# Names of the copy in a run folder: TOML, JSON.
-_STORED_NAMES = ("expected.toml", "expected.json")
+__all__ = ["conclude", "exit_code", "print_known_findings", "read_known_findings"]
 
 
 def read_known_findings(path: Path | None) -> "KnownFindings | None":
@@ -34,28 +24,6 @@ def read_known_findings(path: Path | None) -> "KnownFindings | None":
     from sdpa_onnx.workflows.expected.known_findings import read_expected
 
     return read_expected(path)
-
-
-def store_known_findings(path: Path, folder: Path) -> None:
-    """Copy the file into a run folder, because a report is rendered from the folder alone.
-
-    Raises:
-        FolderError: If the copy cannot be written.
-    """
-    from sdpa_onnx.sweep.store import replace_file
-
-    for name in _STORED_NAMES:
-        (folder / name).unlink(missing_ok=True)
-    replace_file(folder / _STORED_NAMES[path.suffix == ".json"], path.read_bytes())
-
-
-def stored_known_findings(folder: Path) -> "KnownFindings | None":
-    """Return the known findings that a run was made with, if any.
-
-    Raises:
-        PlanError: If the stored file is invalid.
-    """
-    return next((read_known_findings(folder / name) for name in _STORED_NAMES if (folder / name).exists()), None)
 
 
 def exit_code(records: "Sequence[Record]", found: "SortedFindings | None") -> int:

@@ -40,9 +40,9 @@ def report(
 
 def _run(run: Path, *, as_json: bool) -> Path:
     """Write index.html, summary.md and the charts of one run; return the page."""
-    from sdpa_onnx.cli.expect import stored_known_findings
     from sdpa_onnx.cli.show import show_report
     from sdpa_onnx.report.page.render_run import render
+    from sdpa_onnx.sweep.expected import stored_known_findings
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(run)

@@ -1,8 +1,6 @@
 """`sdpa-onnx run`: export, verify and time a suite, and write its report."""
 
 import shlex
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +11,6 @@ from sdpa_onnx.cli.expect import (
     exit_code,
     print_known_findings,
     read_known_findings,
-    store_known_findings,
-    stored_known_findings,
 )
 from sdpa_onnx.cli.open_page import Open, show_in_browser
 from sdpa_onnx.cli.options import (
@@ -24,10 +20,9 @@ from sdpa_onnx.cli.options import (
     Quiet,
     Verbose,
 )
-from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.measure.deadline import Deadline
+    from sdpa_onnx.sweep.request import RunRequest
     from sdpa_onnx.sweep.store import Store
     from sdpa_onnx.sweep.suite import Suite
 
@@ -35,8 +30,6 @@ __all__ = ["TRUSTED_SECONDS", "run"]
 
 # The expected time of a suite counts as much as the time that was observed over so many seconds.
 TRUSTED_SECONDS = 30.0
-# Reading the records of `quick` and drawing its charts: 5 s of CPU time on an Intel Xeon, more on a slower machine.
-_REPORT_SECONDS = 8.0
 
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder. Default: reports/SUITE-TIME.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out, or the newest run of this suite.")]
@@ -72,19 +65,31 @@ def run(
 ) -> int:
     """Export, verify and time a suite; write and print its report."""
     from sdpa_onnx.measure.deadline import Deadline
-    from sdpa_onnx.sweep.suite import load_suite
+    from sdpa_onnx.sweep.request import RunRequest
 
     deadline = Deadline(budget_seconds=budget)
     read_known_findings(expect)
-    plan = _without_kinds(_with_overrides(load_suite(suite), runtime, threads, seed), skip)
+    request = RunRequest(
+        suite=suite,
+        out=out,
+        resume=resume,
+        force=force,
+        runtimes=tuple(runtime),
+        skip=tuple(skip),
+        threads=threads,
+        seed=seed,
+        deadline=deadline,
+    )
+    plan = request.load()
     pin_threads(plan.threads)
-    command = _command(suite, runtime, skip, threads, seed)
-    store = _open(plan, suite, out, command, resume=resume, force=force, skip=skip, budget=budget)
-    with store:
+    with request.open(plan) as store:
+        print_message(f"{'resuming' if resume else 'writing'} {store.folder}")
         if expect is not None:
+            from sdpa_onnx.sweep.expected import store_known_findings
+
             store_known_findings(expect, store.folder)
-        interrupted = not _run_suite(plan, store, deadline)
-    code = _report(store.folder, command, as_json=json, interrupted=interrupted)
+        interrupted = not _run_suite(plan, store, request)
+    code = _report(store.folder, request.command, as_json=json, interrupted=interrupted)
     if open_page:
         from sdpa_onnx.report.page.render_run import PAGE_FILE
 
@@ -92,92 +97,7 @@ def run(
     return code
 
 
-def _command(suite: str, runtimes: list[str], skipped: list[str], threads: int | None, seed: int | None) -> list[str]:
-    """Return the command line that runs the same plan again; without a time limit, so that it reaches every cell."""
-    arguments = ["sdpa-onnx", "run", suite]
-    for option, names in (("--runtime", runtimes), ("--skip", skipped)):
-        for name in names:
-            arguments += [option, name]
-    for option, value in (("--threads", threads), ("--seed", seed)):
-        arguments += [] if value is None else [option, str(value)]
-    return arguments
-
-
-def _with_overrides(suite: "Suite", runtimes: list[str], threads: int | None, seed: int | None) -> "Suite":
-    """Return the suite with the values of the command line in it."""
-    import msgspec
-
-    from sdpa_onnx.runtimes.base import get_runtime
-
-    for name in runtimes:
-        get_runtime(name)
-        if name not in (*suite.agreement, *suite.timing):
-            raise PlanError(f"The suite does not use runtime '{name}'.", hint=f"It uses {', '.join(suite.agreement)}.")
-    timing = tuple(name for name in suite.timing if not runtimes or name in runtimes)
-    return msgspec.structs.replace(
-        suite,
-        agreement=tuple(name for name in suite.agreement if not runtimes or name in runtimes),
-        timing=timing,
-        baseline=suite.baseline if suite.baseline in timing or not timing else timing[0],
-        threads=threads or suite.threads,
-        seed=suite.seed if seed is None else seed,
-    )
-
-
-def _without_kinds(suite: "Suite", skipped: list[str]) -> "Suite":
-    """Return the suite without some kinds of jobs.
-
-    Raises:
-        PlanError: If there is no such kind, or it cannot be left out.
-    """
-    import difflib
-
-    import msgspec
-
-    allowed: dict[str, Callable[[], Suite]] = {
-        "time": lambda: msgspec.structs.replace(suite, timing=()),
-        "agreement": lambda: msgspec.structs.replace(suite, agreement=()),
-        "saturation": lambda: msgspec.structs.replace(suite, saturation=None),
-    }
-    for name in skipped:
-        if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1)
-            hint = f"Did you mean '{near[0]}'?" if near else f"It can skip {', '.join(allowed)}."
-            raise PlanError(f"--skip does not know '{name}'.", hint=hint)
-        suite = allowed[name]()
-    return suite
-
-
-def _open(  # one argument per option
-    plan: "Suite",
-    name: str,
-    out: Path | None,
-    command: list[str],
-    *,
-    resume: bool,
-    force: bool,
-    skip: list[str],
-    budget: float | None,
-) -> "Store":
-    from sdpa_onnx.sweep.plan import JobKind
-    from sdpa_onnx.sweep.run import latest_folder, new_folder, open_run
-
-    reports = Path("reports")
-    folder = out or (latest_folder(name, reports) if resume else new_folder(name, reports))
-    store = open_run(
-        plan,
-        folder,
-        command=shlex.join(command),
-        resume=resume,
-        force=force,
-        skipped_kinds=tuple(map(JobKind, dict.fromkeys(skip))),
-        budget_seconds=budget,
-    )
-    print_message(f"{'resuming' if resume else 'writing'} {folder}")
-    return store
-
-
-def _run_suite(plan: "Suite", store: "Store", deadline: "Deadline") -> bool:
+def _run_suite(plan: "Suite", store: "Store", request: "RunRequest") -> bool:
     """Run the jobs that are left; return False if the user interrupts."""
     from sdpa_onnx.cli.progress import Progress
     from sdpa_onnx.sweep.job_text import elapsed_share, job_words
@@ -197,26 +117,16 @@ def _run_suite(plan: "Suite", store: "Store", deadline: "Deadline") -> bool:
 
         watcher = RunObserver(on_start=start, on_job=lambda job: progress.at(job_words(job)), on_done=done)
         try:
-            run_jobs(
-                plan,
-                store,
-                watcher,
-                workers=workers,
-                deadline=replace(deadline, budget_seconds=_without_report(deadline.budget_seconds)),
-            )
+            run_jobs(plan, store, watcher, workers=workers, deadline=request.job_deadline)
         except KeyboardInterrupt:
             return False
     return True
 
 
-def _without_report(budget: float | None) -> float | None:
-    """The time limit of the jobs: the report is written after them, within the limit of the command."""
-    return None if budget is None else max(budget - _REPORT_SECONDS, 0.0)
-
-
 def _report(folder: Path, command: list[str], *, as_json: bool, interrupted: bool) -> int:
     from sdpa_onnx.cli.show import show_report
     from sdpa_onnx.report.page.render_run import render
+    from sdpa_onnx.sweep.expected import stored_known_findings
     from sdpa_onnx.sweep.store import read_run
 
     header, records = read_run(folder)

@@ -31,7 +31,7 @@ from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, complete_records, utc_timestamp
 from sdpa_onnx.sweep.suite import Suite, cases
 
-__all__ = ["RunObserver", "open_run", "run_jobs", "usable_workers"]
+__all__ = ["RunObserver", "latest_folder", "new_folder", "open_run", "run_jobs", "usable_workers"]
 
 # What must be unchanged to resume a run, besides the versions of packages.
 _COMPARED = ("cpu", "cores", "os", "python")
@@ -39,13 +39,17 @@ _COMPARED = ("cpu", "cores", "os", "python")
 _MOST_WORKERS = 8
 
 
+def _ignore(*progress: object) -> None:
+    """Show no progress."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunObserver:
     """Callbacks for progress: the remaining jobs at the start, then each job before and after it runs."""
 
-    on_start: Callable[[list[Job]], None]
-    on_job: Callable[[Job], None]
-    on_done: Callable[[Job, bool], None]
+    on_start: Callable[[list[Job]], None] = _ignore
+    on_job: Callable[[Job], None] = _ignore
+    on_done: Callable[[Job, bool], None] = _ignore
 
 
 def open_run(  # what the command line may choose

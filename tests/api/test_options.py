@@ -40,13 +40,13 @@ _REASONS = {
     },
     "saturation": {},
     "compare": dict.fromkeys(("markdown", "junit"), "files for CI"),
+    "run": {"open_page": "`folder` of the list has the page"},
     "conformance": {"page": "a file of the command", "list_features": "prints"},
 }
 # Names that say the same where the word of the command is not what Python calls it.
 _SAME = {"dynamic": "dynamic_axes"}
 # Commands that have no function, with the reason.
 _NO_FUNCTION = {
-    "run": "a suite runs for minutes and writes a folder",
     "report": "renders a folder",
     "reduce": "writes a bundle",
     "fuzz": "a search that runs until it is stopped",

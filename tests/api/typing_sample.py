@@ -1,5 +1,6 @@
 """Types that a user's editor sees; checked by mypy in test_typing.py, never run."""
 
+from pathlib import Path
 from typing import assert_type
 
 import sdpa_onnx as so
@@ -28,6 +29,9 @@ assert_type(times[:2], so.RecordList[TimingRecord])
 assert_type(times[0].ratio, float | None)
 assert_type(so.compare("a.onnx", model, skip=["time"]), so.RecordList[GateRecord])
 assert_type(so.saturation(head_dims=[8]), so.RecordList[SaturationRecord])
+run = so.run("smoke", skip=["time"])
+assert_type(run, so.RecordList[Record])
+assert_type(run.folder, Path | None)
 assert_type(so.conformance(), so.RecordList[ConformanceRecord])
 as_list: list[TimingRecord] = times
 same: list[Record] = so.verify(model)
@@ -36,3 +40,4 @@ so.export(spec, form="fused")  # wrong: no such form
 so.compare("a.onnx", "b.onnx", skip=["speed"])  # wrong: no such gate
 so.bench(model, cache="hot")  # wrong: no such state
 so.to_table(times, library="excel")  # wrong: no such library
+so.run(skip=["export"])  # wrong: cannot be skipped

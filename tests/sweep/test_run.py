@@ -47,14 +47,10 @@ def _carry_out(suite: Suite, folder: Path, *, resume: bool = False, force: bool 
     def start(jobs: list[Job]) -> None:
         left.extend(job_id(job) for job in jobs)
 
-    watcher = RunObserver(on_start=start, on_job=_ignore, on_done=_ignore)
+    watcher = RunObserver(on_start=start)
     with _open(suite, folder, resume=resume, force=force) as store:
         run_jobs(suite, store, watcher)
     return left
-
-
-def _ignore(*told: object) -> None:
-    pass
 
 
 def _ids(suite: Suite) -> list[str]:
@@ -236,14 +232,13 @@ def test_watcher_hears_what_is_left(tmp_path: Path) -> None:
         for name in _ids(suite)[:-1]:
             store.append(job_records(name))
         heard: list[Job] = []
-        run_jobs(suite, store, RunObserver(on_start=heard.extend, on_job=_ignore, on_done=_ignore))
+        run_jobs(suite, store, RunObserver(on_start=heard.extend))
     assert heard == plan(suite)[-1:]
 
 
 def _with_deadline(suite: Suite, folder: Path, deadline: Deadline, *, resume: bool = False) -> None:
-    watcher = RunObserver(on_start=_ignore, on_job=_ignore, on_done=_ignore)
     with _open(suite, folder, resume=resume) as store:
-        run_jobs(suite, store, watcher, deadline=deadline)
+        run_jobs(suite, store, RunObserver(), deadline=deadline)
 
 
 def _reaching(jobs: int) -> Deadline:

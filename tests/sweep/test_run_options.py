@@ -47,10 +47,12 @@ def test_skip_leaves_kinds_out_and_says_so(tmp_path: Path, planned: list[Suite])
 def test_unknown_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt kind ends the command before a folder is made, with the nearest one."""
     assert _run("--skip", "tim") == 2
-    assert capsys.readouterr().err == "sdpa-onnx: --skip does not know 'tim'. Did you mean 'time'?\n"
+    assert capsys.readouterr().err == (
+        "sdpa-onnx: There is no kind of job 'tim' that can be skipped. Did you mean 'time'?\n"
+    )
     assert _run("--skip", "export") == 2
     assert capsys.readouterr().err == (
-        "sdpa-onnx: --skip does not know 'export'. It can skip time, agreement, saturation.\n"
+        "sdpa-onnx: There is no kind of job 'export' that can be skipped. Known: time, agreement, saturation.\n"
     )
     assert not (tmp_path / "run").exists()
 
