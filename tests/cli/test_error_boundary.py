@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sdpa_onnx.cli import main as main_module
 from sdpa_onnx.cli.error_boundary import escape_unencodable, print_message, with_exit_codes
 from sdpa_onnx.cli.show import print_json
 from sdpa_onnx.core.records.records import RuntimeRecord
@@ -106,24 +105,6 @@ def test_signal_ends_like_ctrl_c(name: str) -> None:
     """SIGTERM, SIGHUP, and Ctrl-C while the command line is parsed, cause one message and exit code 130."""
     done = _signalled(name, "SIG_DFL")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "sdpa-onnx: Interrupted.\n")
-
-
-@pytest.mark.parametrize(("code", "frozen"), [(130, 1), (0, 0), (2, 0)])
-def test_an_interrupted_command_ends_without_a_last_collection(
-    monkeypatch: pytest.MonkeyPatch, code: int, frozen: int
-) -> None:
-    """Collecting what torch allocated takes seconds at the end of a process; other ends stay as they are."""
-    calls: list[None] = []
-
-    def ended(**_: object) -> None:
-        raise SystemExit(code)
-
-    monkeypatch.setattr(main_module, "app", ended)
-    monkeypatch.setattr(main_module.gc, "freeze", lambda: calls.append(None))
-    monkeypatch.setattr(sys, "argv", ["sdpa-onnx", "bench", "m.onnx"])
-    with pytest.raises(SystemExit) as caught:
-        main_module.main()
-    assert (caught.value.code, len(calls)) == (code, frozen)
 
 
 def test_ignored_sighup_stays_ignored() -> None:
