@@ -159,7 +159,7 @@ def test_interrupt_and_go_on(tmp_path: Path) -> None:
     done = len({record.job for record in read_run(tmp_path / "run")[1]})
     assert 2 <= done < 4
     assert (tmp_path / "run" / "summary.md").exists()
-    assert f"cells: {done} of 4" in stdout
+    assert f"{done} of 4 cells are done" in stdout
     message, command = stderr.splitlines()[-1].split("; resume with: ")
     assert message == f"sdpa-onnx: interrupted after {done} of 4 cells"
     kept = records.read_bytes()
