@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sdpa_onnx.cli.bench_calibrate import refuse_other_options, run_calibration
+from sdpa_onnx.cli.completion import complete_form
 from sdpa_onnx.cli.error_boundary import DISAGREES, INTERRUPTED, OK, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code
 from sdpa_onnx.cli.options import (
@@ -55,7 +56,12 @@ CacheName = Literal["auto", "warm", "cold"]
 Files = Annotated[
     list[Path], typer.Argument(metavar="F.onnx [G.onnx ...]", help="Models with the same inputs.", show_default=False)
 ]
-Forms = Annotated[list[str], typer.Option("--form", help="Convert every file to this form, or 'as-is'; repeatable.")]
+Forms = Annotated[
+    list[str],
+    typer.Option(
+        "--form", help="Convert every file to this form, or 'as-is'; repeatable.", autocompletion=complete_form
+    ),
+]
 Settings = Annotated[
     list[str],
     typer.Option("--option", metavar="KEY=VALUE,...", help="Runtime settings, timed as one more arm; repeatable."),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sdpa_onnx.cli.completion import complete_runtime
 from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_note, with_exit_codes
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
@@ -55,7 +56,9 @@ def convert(
     opset: Annotated[
         int | None, typer.Option("--opset", help="Opset of the result. Default: the file's, if the form has it.")
     ] = None,
-    runtime: Annotated[str, typer.Option("--runtime", help="Runtime that verifies the result.")] = "ort-cpu",
+    runtime: Annotated[
+        str, typer.Option("--runtime", help="Runtime that verifies the result.", autocompletion=complete_runtime)
+    ] = "ort-cpu",
     scale_placement: Annotated[
         Placement | None, typer.Option("--scale-placement", help="decomposed, blocked: where to multiply by the scale.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from sdpa_onnx.cli.completion import complete_target
 from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_note, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code
@@ -58,6 +59,7 @@ Target = Annotated[
     typer.Argument(
         help="Catalog name; encoder-self, ...; sdpa with options; package.module:Class; file.py:Class(args).",
         show_default=False,
+        autocompletion=complete_target,
     ),
 ]
 FormName = Literal["attention", "decomposed", "blocked", "ort-mha", "ort-gqa", "auto"]

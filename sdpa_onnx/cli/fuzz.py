@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdpa_onnx.cli.completion import complete_runtime
 from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.error_boundary import (
     DISAGREES,
@@ -41,7 +42,12 @@ if TYPE_CHECKING:
 
 __all__ = ["fuzz"]
 
-OneRuntime = Annotated[str, typer.Option("--runtime", help="Runtime that runs the cases. `runtimes` lists them.")]
+OneRuntime = Annotated[
+    str,
+    typer.Option(
+        "--runtime", help="Runtime that runs the cases. `runtimes` lists them.", autocompletion=complete_runtime
+    ),
+]
 Cases = Annotated[int, typer.Option("--cases", min=1, help="Number of cases.")]
 Start = Annotated[int, typer.Option("--start", min=0, help="Number of the first case.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", min=0.0, help="Stop after this time.")]

@@ -48,7 +48,7 @@ _COLLECTION_THRESHOLDS = (200_000, 20, 20)
 app = typer.Typer(
     name="sdpa-onnx",
     help="Export attention from PyTorch to ONNX with dynamic axes, verify it against a float64 oracle, and time it.",
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -99,6 +99,9 @@ def main() -> None:
             code = app(standalone_mode=False, prog_name="sdpa-onnx")
         except KeyboardInterrupt:
             code = INTERRUPTED
+        except OSError as error:  # commands handle their own; this is --install-completion
+            print_message(f"The completion cannot be installed: {error}. Use --show-completion.")
+            raise SystemExit(MISUSE) from error
         except Exception as error:
             format_message = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
             if format_message is None:

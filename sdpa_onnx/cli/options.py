@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sdpa_onnx.cli.completion import complete_runtime_or_all
 from sdpa_onnx.cli.help_layout import AUTO_GROUP, OUTPUT_GROUP, RUN_GROUP
 from sdpa_onnx.errors import PlanError
 
@@ -73,7 +74,11 @@ Expect = Annotated[
 ]
 Runtimes = Annotated[
     list[str],
-    run_option("--runtime", help="Runtime, or 'all'; repeatable. `runtimes` lists them."),
+    run_option(
+        "--runtime",
+        help="Runtime, or 'all'; repeatable. `runtimes` lists them.",
+        autocompletion=complete_runtime_or_all,
+    ),
 ]
 ModelFile = Annotated[Path, typer.Argument(metavar="F.onnx", help="An ONNX model.", show_default=False)]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Where to write the model.", show_default=False)]

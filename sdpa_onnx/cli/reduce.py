@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdpa_onnx.cli.completion import complete_runtime
 from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, with_exit_codes
 from sdpa_onnx.cli.options import (
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["reduce"]
 
-OneRuntime = Annotated[str, typer.Option("--runtime", help="Runtime that fails. `runtimes` lists them.")]
+OneRuntime = Annotated[
+    str, typer.Option("--runtime", help="Runtime that fails. `runtimes` lists them.", autocompletion=complete_runtime)
+]
 Small = Annotated[Path | None, typer.Option("-o", "--output", help="Write the reduced model.", show_default=False)]
 Bundle = Annotated[
     Path | None,

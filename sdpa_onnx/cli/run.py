@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdpa_onnx.cli.completion import complete_runtime, complete_suite
 from sdpa_onnx.cli.error_boundary import INTERRUPTED, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import (
     exit_code,
@@ -41,12 +42,17 @@ Budget = Annotated[
     float | None,
     typer.Option("--budget", min=1.0, help="Seconds for the command; cells that it does not reach are skipped."),
 ]
-OnlyRuntimes = Annotated[list[str], typer.Option("--runtime", help="Use only this runtime of the suite; repeatable.")]
+OnlyRuntimes = Annotated[
+    list[str],
+    typer.Option("--runtime", help="Use only this runtime of the suite; repeatable.", autocompletion=complete_runtime),
+]
 
 
 @with_exit_codes
 def run(
-    suite: Annotated[str, typer.Argument(help="smoke, quick, full, ci, or your own .toml file.")] = "quick",
+    suite: Annotated[
+        str, typer.Argument(help="smoke, quick, full, ci, or your own .toml file.", autocompletion=complete_suite)
+    ] = "quick",
     *,
     out: Out = None,
     resume: Resume = False,

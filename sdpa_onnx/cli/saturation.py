@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sdpa_onnx.cli.completion import complete_runtime
 from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, with_exit_codes
 from sdpa_onnx.cli.options import (
     Debug,
@@ -30,7 +31,12 @@ Sigma = Annotated[float, typer.Option("--sigma", help="Standard deviation of que
 Draws = Annotated[int, typer.Option("--draws", min=4, help="Independent draws of the keys.")]
 Rows = Annotated[int, typer.Option("--rows", min=1, help="Queries per draw.")]
 DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Element type of the exported graph.")]
-RuntimeOption = Annotated[str, typer.Option("--runtime", help="Runtime that runs the graph. `runtimes` lists them.")]
+RuntimeOption = Annotated[
+    str,
+    typer.Option(
+        "--runtime", help="Runtime that runs the graph. `runtimes` lists them.", autocompletion=complete_runtime
+    ),
+]
 ModuleOption = Annotated[bool, typer.Option(help="Also measure torch.nn.MultiheadAttention as initialised.")]
 
 
