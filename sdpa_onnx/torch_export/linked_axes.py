@@ -4,11 +4,13 @@ Example: torch.export keeps separate symbols for the lengths of cached keys and 
 differ. Does not rename axes; the exporter does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sdpa_onnx.core.attention.axis_limits import read_expression
 from sdpa_onnx.core.attention.axis_links import find_links
@@ -19,6 +21,23 @@ from sdpa_onnx.torch_export.quiet import quiet
 __all__ = ["input_dims", "linked_axes", "named_sizes"]
 
 Dims = Sequence[Sequence[int | str]]
+
+
+class _EqualLengths(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's, without types
+    """Reject an attention with more keys than values or the reverse: torch's CPU kernel computes one anyway."""
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if "scaled_dot_product" in str(func):
+            _, key, value, *_ = args
+            if key.shape[-2] != value.shape[-2]:
+                raise ValueError(f"{key.shape[-2]} keys, {value.shape[-2]} values")
+        return func(*args, **(kwargs or {}))
 
 
 def input_dims(model: ir.Model) -> list[tuple[int | str, ...]]:
@@ -62,7 +81,7 @@ def linked_axes(module: nn.Module, inputs: BoundInputs, dims: Dims) -> dict[str,
         tensors = [_resized(leaf, axes, sizes) for leaf, axes in zip(inputs.leaves().values(), dims, strict=True)]
         args, kwargs = inputs.with_tensors(tensors)
         try:
-            with eval_mode(module), quiet():
+            with eval_mode(module), quiet(), _EqualLengths():  # type: ignore[no-untyped-call]  # as above
                 module(*args, **kwargs)
         except Exception:  # noqa: BLE001  # a module may raise anything at mismatched sizes
             return False

@@ -4,8 +4,12 @@ import json
 
 import onnx
 import pytest
+import torch
 from onnx import helper
+from torch import Tensor, nn
+from torch.nn import functional
 
+from sdpa_onnx.torch_export.exporter import export_module
 from tests.cli.invoke import Shell
 
 
@@ -86,3 +90,19 @@ def test_export_of_a_branch_on_a_length_has_its_limit(shell: Shell) -> None:
     beyond = shell("verify", "steps.onnx", "--size", "k_seq_len=10")
     assert (beyond.code, beyond.stdout) == (2, "")
     assert "k_seq_len <= 9" in beyond.stderr
+
+
+class _CachedStep(nn.Module):
+    """One step with a cache; torch's CPU kernel does not check that keys and values are equally many."""
+
+    def forward(self, x: Tensor, past_key: Tensor, past_value: Tensor) -> Tensor:
+        key, value = torch.cat((past_key, x), 2), torch.cat((past_value, x), 2)
+        return functional.scaled_dot_product_attention(x, key, value)
+
+
+def test_cached_keys_and_values_have_one_length(shell: Shell) -> None:
+    """The JSON lists one axis for two lengths that must be equal."""
+    sample = tuple(torch.randn(2, 2, length, 8) for length in (3, 5, 5))
+    export_module(_CachedStep(), sample).save(shell.folder / "cached.onnx")
+    (record,) = json.loads(shell("inspect", "cached.onnx", "--no-run", "--json").stdout)
+    assert record["dynamic_axes"] == ["batch_size", "x_seq_len", "past_key_seq_len"]

@@ -1,5 +1,6 @@
 """Lengths that a module requires to be equal get one name in the graph."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -19,6 +20,13 @@ class _Step(nn.Module):
         return functional.scaled_dot_product_attention(q, key, value, attn_mask=mask)
 
 
+class _StepWithoutMask(nn.Module):
+    """One step with a cache, for which torch's CPU kernel does not check that keys and values are equally many."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, past_k: Tensor, past_v: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(q, torch.cat([past_k, k], 2), torch.cat([past_v, v], 2))
+
+
 class _Product(nn.Module):
     """Two inputs with independent lengths."""
 
@@ -30,9 +38,10 @@ def _tensors(*sizes: int) -> tuple[Tensor, ...]:
     return tuple(torch.randn(2, 2, size, 8) for size in sizes)
 
 
-def test_cache_is_exported_with_one_length_for_keys_and_values() -> None:
+@pytest.mark.parametrize("step", [_Step, _StepWithoutMask])
+def test_cache_is_exported_with_one_length_for_keys_and_values(step: type[nn.Module]) -> None:
     """New keys, cache and queries each have their own length, although the sample has equal lengths."""
-    model = export_module(_Step(), _tensors(3, 3, 3, 7, 7))
+    model = export_module(step(), _tensors(3, 3, 3, 7, 7))
     names = [str((value.shape or ())[2]) for value in model.ir.graph.inputs]
     assert names == ["q_seq_len", "k_seq_len", "k_seq_len", "past_k_seq_len", "past_k_seq_len"]
 
