@@ -9,9 +9,9 @@ from sdpa_onnx.report.run.check_rows import check_table
 from sdpa_onnx.report.run.form_table import attention_names, form_table, forms_to_print, limits_of_chosen
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.run.verify_text import checks_agree, finding_details
-from sdpa_onnx.report.text.layout import table_lines
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.text.result_text import ResultText
+from sdpa_onnx.report.text.table import Table
 from sdpa_onnx.report.text.tally import bound_ratio
 from sdpa_onnx.workflows.check.long_sizes import reach_in_words, sizes_in_words
 from sdpa_onnx.workflows.convert.convert_file import Conversion
@@ -20,8 +20,6 @@ from sdpa_onnx.workflows.export.export_for_runtime import workaround_words
 
 __all__ = ["convert_result"]
 
-# Columns of the table of forms; a details line is not broken.
-_TABLE_WIDTH = 78
 _ONE_SIZE = (
     "This is proved at one size only: the file does not run at the other sizes that were tried, because an axis is "
     "fixed inside it. `sdpa-onnx inspect` names the axis."
@@ -43,11 +41,11 @@ def convert_result(done: Conversion, forms: Sequence[FormRecord], path: str, *, 
     checks = [one for one in records if one.verdict is not None]
     found = group_findings(records)
     is_late = any(one.outcome is Outcome.TIMED_OUT for one in (*forms, *records))
-    details = [
+    details: list[str | Table] = [
         *(finding_details(found, checks) if done.path is None else ()),
         *_attention_lines(done),
         *_opset_lines(done, opset),
-        *(_form_lines(forms) if any(form.median_seconds for form in forms) else ()),
+        *(_form_details(forms) if any(form.median_seconds for form in forms) else ()),
         *(line[:1].upper() + line[1:] for line in workaround_words(forms)),
         *(() if proof is None else _proof_lines(proof, done.attentions[0].static_axes)),
         *([_TIMEOUT] if is_late else ()),
@@ -107,9 +105,8 @@ def _opset_lines(done: Conversion, opset: int | None) -> list[str]:
     return [f"The whole graph was converted from opset {before} to {after} because {why}."]
 
 
-def _form_lines(forms: Sequence[FormRecord]) -> list[str]:
-    table = [f"  {line.text}" for line in table_lines(form_table(forms_to_print(forms)), _TABLE_WIDTH)]
-    return [*table, *(f"Warning: {line}" for line in limits_of_chosen(forms))]
+def _form_details(forms: Sequence[FormRecord]) -> list[str | Table]:
+    return [form_table(forms_to_print(forms)), *(f"Warning: {line}" for line in limits_of_chosen(forms))]
 
 
 def _proof_lines(proof: ConversionProof, fixed: Sequence[str]) -> list[str]:

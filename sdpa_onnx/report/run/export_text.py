@@ -4,21 +4,18 @@ import shlex
 from collections.abc import Sequence
 
 from sdpa_onnx.core.records.findings import group_findings
-from sdpa_onnx.core.records.records import AgreementRecord, FormRecord, Record
+from sdpa_onnx.core.records.records import AgreementRecord, Record
 from sdpa_onnx.report.run.check_rows import check_table
 from sdpa_onnx.report.run.form_table import form_table, forms_to_print, limits_of_chosen
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.run.verify_text import checks_agree, finding_details, proved_details, warning_details
-from sdpa_onnx.report.text.layout import table_lines
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.text.result_text import ResultText
+from sdpa_onnx.report.text.table import Table
 from sdpa_onnx.workflows.export.export_for_runtime import workaround_words
 from sdpa_onnx.workflows.export.export_target import ExportResult
 
 __all__ = ["export_result"]
-
-# Columns of the table of forms; a details line is not broken.
-_TABLE_WIDTH = 78
 
 
 def export_result(exported: ExportResult, path: str, *, advice: str, note: str, is_timed: bool = False) -> ResultText:
@@ -39,9 +36,9 @@ def export_result(exported: ExportResult, path: str, *, advice: str, note: str, 
         cause = found[0].sentence if found else f"It could not be verified on {exported.record.runtime}."
         lines = [*finding_details(found, exported.agreement), *([advice] if advice else [])]
         return ResultText(verdict=f"{path} was not written. {cause}", details=tuple(lines), tables=tables)
-    details = [
+    details: list[str | Table] = [
         *proved_details(records),
-        *(_form_lines(exported.forms) if timed else ()),
+        *([form_table(forms_to_print(exported.forms))] if timed else ()),
         *(line[:1].upper() + line[1:] for line in workaround_words(exported.forms)),
         *warning_details(records),
         *(f"Warning: {line}" for line in limits_of_chosen(exported.forms) if timed),
@@ -65,7 +62,3 @@ def _written(exported: ExportResult, path: str, note: str) -> str:
 def _right(agreement: Sequence[AgreementRecord]) -> str:
     judged = [one for one in agreement if one.verdict is not None]
     return checks_agree(judged) if judged else "nothing was checked"
-
-
-def _form_lines(forms: Sequence[FormRecord]) -> list[str]:
-    return [f"  {line.text}" for line in table_lines(form_table(forms_to_print(forms)), _TABLE_WIDTH)]

@@ -75,6 +75,7 @@ def saturation_table(records: Sequence[SaturationRecord]) -> Table:
         "dL/dq for an upstream gradient of norm 1. Dead rows: rows with a grad q below a tenth of its median under "
         "1/sqrt(d_k). f16 zeros: weights below 2^-25. Worst z: z of the measure furthest from its exact prediction, in "
         f"standard errors; {_FLAG} if it is beyond {LIMIT_Z:g} or the cell disagrees.",
+        keys=2,
     )
 
 

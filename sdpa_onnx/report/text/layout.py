@@ -7,7 +7,7 @@ when space is short; these do not.
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sdpa_onnx.report.text.table import Column, Table
@@ -61,11 +61,49 @@ def bullet(text: str, width: int) -> list[str]:
 
 
 def table_lines(table: Table, width: int) -> list[TextLine]:
-    """Lay out a table; text columns shrink to fit, and what still does not fit overflows."""
+    """Lay out a table; text columns shrink to fit, and columns that still do not fit follow in further blocks.
+
+    A block overflows only if its row names and one column are wider than the screen.
+    """
+    lines = [TextLine(text=text, tone=Tone.TITLE) for text in paragraph(table.title, width)]
+    for number, block in enumerate(_blocks(table, width)):
+        lines += [TextLine(text="", tone=Tone.ROW)] * (number > 0)
+        lines += _block_lines(block, width)
+    lines += [TextLine(text=text, tone=Tone.NOTE) for text in paragraph(table.note, width)]
+    for number, footnote in enumerate(table.footnotes, 1):
+        lines += [
+            TextLine(text=text, tone=Tone.NOTE) for text in paragraph(f"[{number}] {footnote}", width, hanging="    ")
+        ]
+    return lines
+
+
+def _blocks(table: Table, width: int) -> list[Table]:
+    """Split a table by columns, so that each block fits; the columns that name a row are in each."""
+    least = _least_widths(table, [_natural_width(table, index) for index in range(len(table.columns))])
+    names = list(range(table.keys))
+    blocks = [names]
+    for index in range(table.keys, len(table.columns)):
+        block = [*blocks[-1], index]
+        is_full = sum(least[one] for one in block) + _NARROW_GAP * (len(block) - 1) > width
+        if is_full and len(blocks[-1]) > len(names):
+            blocks.append([*names, index])
+        else:
+            blocks[-1] = block
+    return [_with_columns(table, block) for block in blocks]
+
+
+def _with_columns(table: Table, indices: Sequence[int]) -> Table:
+    sections = tuple(
+        replace(section, rows=tuple(tuple(row[index] for index in indices) for row in section.rows))
+        for section in table.sections
+    )
+    return replace(table, columns=tuple(table.columns[index] for index in indices), sections=sections)
+
+
+def _block_lines(table: Table, width: int) -> list[TextLine]:
     gap, widths = _fit(table, width)
-    lines = [TextLine(text=table.title, tone=Tone.TITLE)]
     heads = tuple(_breakable(column.head) for column in table.columns)
-    lines += [
+    lines = [
         TextLine(text=text, tone=Tone.HEAD) for text in _row_lines(table.columns, heads, widths, gap, is_head=True)
     ]
     lines.append(TextLine(text=gap.join("-" * one for one in widths), tone=Tone.HEAD))
@@ -74,11 +112,6 @@ def table_lines(table: Table, width: int) -> list[TextLine]:
             lines += [TextLine(text=text, tone=Tone.SECTION) for text in paragraph(f"{section.heading}:", width)]
         for row in section.rows:
             lines += [TextLine(text=text, tone=Tone.ROW) for text in _row_lines(table.columns, row, widths, gap)]
-    lines += [TextLine(text=text, tone=Tone.NOTE) for text in paragraph(table.note, width)]
-    for number, footnote in enumerate(table.footnotes, 1):
-        lines += [
-            TextLine(text=text, tone=Tone.NOTE) for text in paragraph(f"[{number}] {footnote}", width, hanging="    ")
-        ]
     return lines
 
 
@@ -94,10 +127,7 @@ def _fit(table: Table, width: int) -> tuple[str, list[int]]:
 def _narrowed(table: Table, natural: Sequence[int], room: int) -> list[int]:
     """Shrink the widest text column until the row fits or no text column can shrink."""
     widths = list(natural)
-    floors = [
-        one if column.is_number else min(one, max(_LEAST_TEXT_WIDTH, _longest_word(_breakable(column.head))))
-        for column, one in zip(table.columns, natural, strict=True)
-    ]
+    floors = _least_widths(table, natural)
     while sum(widths) > room:
         spare = [one - floor for one, floor in zip(widths, floors, strict=True)]
         if max(spare) <= 0:
@@ -105,6 +135,13 @@ def _narrowed(table: Table, natural: Sequence[int], room: int) -> list[int]:
         widest = max(range(len(widths)), key=lambda index: (spare[index] > 0, widths[index]))
         widths[widest] -= 1
     return widths
+
+
+def _least_widths(table: Table, natural: Sequence[int]) -> list[int]:
+    return [
+        one if column.is_number else min(one, max(_LEAST_TEXT_WIDTH, _longest_word(_breakable(column.head))))
+        for column, one in zip(table.columns, natural, strict=True)
+    ]
 
 
 def _natural_width(table: Table, index: int) -> int:

@@ -19,12 +19,12 @@ class ResultText:
     Args:
         verdict: One sentence, printed always.
         details: Sentences, each said once; one that starts with two spaces is indented and never broken, such as a
-            command.
+            command. A table among them is indented too.
         tables: Every row; printed only if requested.
     """
 
     verdict: str
-    details: tuple[str, ...] = ()
+    details: tuple[str | Table, ...] = ()
     tables: tuple[Table, ...] = ()
 
 
@@ -40,8 +40,13 @@ def result_lines(result: ResultText, width: int, *, with_details: bool, with_tab
     for text in paragraph(result.verdict, width):
         yield TextLine(text=text, tone=Tone.TITLE)
     for detail in result.details if with_details else ():
-        lines = [detail] if detail.startswith("  ") else bullet(detail, width)
-        yield from (TextLine(text=text, tone=Tone.ROW) for text in lines)
+        yield from (TextLine(text=text, tone=Tone.ROW) for text in _detail_lines(detail, width))
     for table in result.tables if with_tables else ():
         yield TextLine(text="", tone=Tone.ROW)
         yield from table_lines(table, width)
+
+
+def _detail_lines(detail: str | Table, width: int) -> list[str]:
+    if isinstance(detail, Table):
+        return [f"  {line.text}".rstrip() for line in table_lines(detail, width - 2)]
+    return [detail] if detail.startswith("  ") else bullet(detail, width)

@@ -32,6 +32,7 @@ class Table:
         sections: The rows.
         note: How to read it, one or two sentences.
         footnotes: Texts of the marks [1], [2] ... in the cells, in this order.
+        keys: Number of first columns that name a row; a narrow screen repeats them before the columns that do not fit.
     """
 
     title: str
@@ -40,6 +41,7 @@ class Table:
     sections: tuple[Section, ...]
     note: str = ""
     footnotes: tuple[str, ...] = ()
+    keys: int = 1
 
     @property
     def rows(self) -> int:
