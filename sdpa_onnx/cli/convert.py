@@ -42,6 +42,9 @@ __all__ = ["convert"]
 FormName = Literal["decomposed", "attention", "blocked", "ort-mha", "ort-gqa", "auto"]
 Placement = Literal["query", "scores", "both"]
 Inner = Literal["attention", "decomposed"]
+OneRuntime = Annotated[
+    str, typer.Option("--runtime", help="Runtime that verifies the result.", autocompletion=complete_runtime)
+]
 
 
 @with_exit_codes
@@ -56,9 +59,7 @@ def convert(
     opset: Annotated[
         int | None, typer.Option("--opset", help="Opset of the result. Default: the file's, if the form has it.")
     ] = None,
-    runtime: Annotated[
-        str, typer.Option("--runtime", help="Runtime that verifies the result.", autocompletion=complete_runtime)
-    ] = "ort-cpu",
+    runtime: OneRuntime = "ort-cpu",
     scale_placement: Annotated[
         Placement | None, typer.Option("--scale-placement", help="decomposed, blocked: where to multiply by the scale.")
     ] = None,
