@@ -67,8 +67,8 @@ def interrupted_at(deadline: "Deadline") -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, deadline.seconds_left + _reserve(budget) / 2)
-    try:
+    try:  # the timer may run out before the next statement
+        signal.setitimer(signal.ITIMER_REAL, deadline.seconds_left + _reserve(budget) / 2)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
