@@ -186,7 +186,8 @@ def print_plain(lines: Iterable[str]) -> None:
 
 def print_json(records: Sequence[Record]) -> None:
     """Print records as a JSON array."""
-    _print(msgspec.json.encode(list(records), order="sorted"))
+    with _ignore_closed_pipe():
+        _print(msgspec.json.encode(list(records), order="sorted"))
 
 
 def _print(data: bytes) -> None:

@@ -112,3 +112,4 @@ def plant(monkeypatch: pytest.MonkeyPatch, *fakes: Faulty) -> None:
 
     for place in _PLACES:
         monkeypatch.setattr(f"{place}.get_runtime", find)
+    monkeypatch.setattr("sdpa_onnx.sweep.run.usable_workers", lambda _: 0)  # what is planted is in this process only

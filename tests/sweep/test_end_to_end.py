@@ -218,7 +218,6 @@ def test_failed_cell_exits_with_one(
     """A failing cell makes the exit code 1; the first sentence reports it, and progress names the job."""
     write_suite(tmp_path, _ONE_CASE.replace('timing = ["ort-cpu", "torch"]\n', ""))
     plant(monkeypatch, Throwing(name="torch", error=RuntimeError("no kernel")))
-    monkeypatch.setattr("sdpa_onnx.sweep.run.usable_workers", lambda _: 0)  # what is planted is in this process only
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
         app(["run", "tiny.toml", "--out", "run"])

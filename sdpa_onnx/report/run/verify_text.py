@@ -31,7 +31,7 @@ def verify_result(records: Sequence[Record]) -> ResultText:
     Args:
         records: All of its records.
     """
-    found = group_findings(records)
+    found = group_findings([one for one in records if not isinstance(one, PlantedRecord)])
     checks = [one for one in records if isinstance(one, AgreementRecord) and one.verdict is not None]
     evidence = [*_refusals(records), *finding_details(found, checks)]
     details = [*evidence, *proved_details(records), *warning_details(records)]
@@ -86,7 +86,9 @@ def _verdict(found: Sequence[Finding], checks: Sequence[AgreementRecord], record
         return f"{found[0].sentence}{more}"
     if checks:
         sentence = checks_agree(checks)
-        return f"{sentence[0].upper()}{sentence[1:]}."
+        planted, missed = _planted(records)
+        doubt = f", but would miss {len(missed)} of {count(len(planted), 'planted fault')}" if missed else ""
+        return f"{sentence[0].upper()}{sentence[1:]}{doubt}."
     where = join_words(sorted({record.runtime for record in records}))
     return f"Nothing was checked on {where}." if where else "Nothing was checked."
 
@@ -143,9 +145,19 @@ def _error_words(right: Sequence[AgreementRecord]) -> list[str]:
 
 
 def _planted_words(records: Iterable[Record]) -> list[str]:
+    """How many planted faults the inputs show, and those that they do not."""
+    planted, missed = _planted(records)
+    lines = [f"Not found with these inputs: {one.says}." for one in missed[:_MOST_FINDINGS]]
+    if len(missed) > _MOST_FINDINGS:
+        lines.append(f"{count(len(missed) - _MOST_FINDINGS, 'more fault')} would be missed: --verbose.")
+    found = f"{len(planted) - len(missed)} of {count(len(planted), 'planted fault')} would be found."
+    return [found, *lines] if planted else []
+
+
+def _planted(records: Iterable[Record]) -> tuple[list[PlantedRecord], list[PlantedRecord]]:
+    """The faults that change an output, and those of them that the inputs do not show."""
     planted = [one for one in records if isinstance(one, PlantedRecord) and one.outcome is not Outcome.SKIPPED]
-    caught = sum(one.outcome is Outcome.OK for one in planted)
-    return [f"{caught} of {count(len(planted), 'planted fault')} would be found."] if planted else []
+    return planted, [one for one in planted if one.outcome is not Outcome.OK]
 
 
 def _stopped(text: str) -> str:
