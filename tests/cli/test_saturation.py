@@ -21,15 +21,16 @@ def run(*options: str) -> tuple[int, str]:
 
 
 def test_table_and_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The verdict, then the conclusions as a list; with --verbose a row for each rule; with --quiet the verdict."""
+    """The verdict, a row for each rule, what it buys; with --verbose every claim; with --quiet the verdict."""
     monkeypatch.setenv("COLUMNS", "120")  # the width of the terminal, which the environment of a test may set
-    code, text = run("--verbose")
+    code, text = run()
     assert code == 0
-    inputs = "- Independent components of query and key, sigma^2 = 1, float32: d_k 1025, length 16."
-    assert text.startswith(f"All 2 cells match their exact prediction.\n{inputs}\n")
-    assert "\nSaturation of the softmax\n" in text
-    assert "\nsdpa, sigma^2 1, float32, scale none:\n1025" in text
-    assert "Saturation of the softmax" not in run()[1]
+    assert text.startswith("All 2 cells match their exact prediction.\n  Saturation of the softmax\n")
+    assert "\n  sdpa, sigma^2 1, float32, scale none:\n  1025" in text
+    assert "\n- Saturation: Independent components of query and key, sigma^2 = 1, float32: d_k 1025, length 16." in text
+    claim = "\n- Variance of q.k: "
+    assert claim not in text
+    assert claim in run("--verbose")[1]
     assert run("--quiet")[1] == "All 2 cells match their exact prediction.\n"
 
 

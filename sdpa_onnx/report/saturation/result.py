@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sdpa_onnx.core.records.findings import group_findings
 from sdpa_onnx.core.records.records import Outcome, SaturationRecord
 from sdpa_onnx.core.saturation.claims import claims
+from sdpa_onnx.report.saturation.findings import saturation_findings
 from sdpa_onnx.report.saturation.tables import prediction_table, saturation_table
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.text.result_text import ResultText
@@ -23,5 +24,9 @@ def saturation_result(records: Sequence[SaturationRecord]) -> ResultText:
     verdict = f"All {cells} match their exact prediction." if records else "Nothing was measured."
     if bad:
         verdict = f"{len(bad)} of {cells} {'does' if len(bad) == 1 else 'do'} not match the prediction or failed."
-    details = (*(one.sentence for one in group_findings(records)), *claims(records))
-    return ResultText(verdict=verdict, details=details, tables=(saturation_table(records), prediction_table(records)))
+    found = [one.sentence for one in group_findings(records)]
+    return ResultText(
+        verdict=verdict,
+        details=(*found, saturation_table(records), *saturation_findings(records)),
+        tables=(*claims(records), prediction_table(records)),
+    )

@@ -20,12 +20,12 @@ class ResultText:
         verdict: One sentence, printed always.
         details: Sentences, each said once; one that starts with two spaces is indented and never broken, such as a
             command. A table among them is indented too.
-        tables: Every row; printed only if requested.
+        tables: Every row and what else is to be said; printed only if requested.
     """
 
     verdict: str
     details: tuple[str | Table, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[str | Table, ...] = ()
 
 
 def result_lines(result: ResultText, width: int, *, with_details: bool, with_tables: bool) -> Iterator[TextLine]:
@@ -42,6 +42,9 @@ def result_lines(result: ResultText, width: int, *, with_details: bool, with_tab
     for detail in result.details if with_details else ():
         yield from (TextLine(text=text, tone=Tone.ROW) for text in _detail_lines(detail, width))
     for table in result.tables if with_tables else ():
+        if isinstance(table, str):
+            yield from (TextLine(text=text, tone=Tone.ROW) for text in _detail_lines(table, width))
+            continue
         yield TextLine(text="", tone=Tone.ROW)
         yield from table_lines(table, width)
 
