@@ -1,7 +1,6 @@
 """A fault that exists at one length only is found where a command is asked for that length, and only there."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.pytest_plugin.agreement import find_disagreement
 from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.bench import bench_files
-from sdpa_onnx.workflows.bench.arm_agreement import judge_numbers
 from sdpa_onnx.workflows.bench.arms import ArmChoice
 from sdpa_onnx.workflows.bench.bench_files import BenchTask, prepare, time_all
 from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -86,7 +84,7 @@ def test_the_pytest_fixture(
 def test_bench_at(monkeypatch: pytest.MonkeyPatch, bare: OnnxModel, tmp_path: Path, lengths: tuple[int, ...]) -> None:
     """`bench --at`: each comparison judges the arms at its own sizes; without it, at the usual ones."""
     worker = type("Wrong", (InProcess,), {"runtime": WrongAtLength(), "started": []})
-    monkeypatch.setattr(bench_files, "judge_numbers", partial(judge_numbers, start=worker))
+    monkeypatch.setattr(bench_files, "workers_until", lambda _: worker)
     monkeypatch.setattr(bench_files, "bench", _timed)
     rates = Ceilings(gemm_flops_per_second=1e9, exps_per_second=1e9)
     monkeypatch.setattr(bench_files, "measure_ceilings", lambda **_: rates)
@@ -95,7 +93,6 @@ def test_bench_at(monkeypatch: pytest.MonkeyPatch, bare: OnnxModel, tmp_path: Pa
         choice=ArmChoice(runtimes=["ort-cpu"], patience_seconds=None),
         check=CheckOptions(sizes={}),
         sizes=[{"q_seq_len": length} for length in lengths] or [{}],
-        at=bool(lengths),
     )
     results = list(time_all(prepare(task)))
     assert len(results) == max(1, len(lengths))

@@ -19,6 +19,7 @@ _PROOFS = {
     ("core/judge/output_rule.py", "judge"): "shape, NaN or infinity for a number of PyTorch or the reverse",
     ("core/judge/output_rule.py", "_judge_exact"): "equality of integers that one rounding does not change",
     ("core/judge/qk_agreement.py", "judge_qk"): "shape; the proven bound of the scores, NaN for a number",
+    ("core/records/findings.py", "_verdict"): "the verdict of the worst record of the finding",
     ("workflows/check/module_output_check.py", "judge"): "number of outputs",
     ("workflows/check/output_check.py", "judge_output"): "shape and type, equality of integers, NaN for a number",
     ("workflows/compare/judge.py", "_verdict_of"): "the contradictions that verify found",
