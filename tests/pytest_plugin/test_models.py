@@ -70,7 +70,7 @@ def test_both_arms_are_timed_as_bench_does(planted: _Bench, model: OnnxModel) ->
     assert asked["baseline"] == "base"
     assert [arm.name for arm in asked["arms"]] == ["base", "head"]  # type: ignore[attr-defined]
     assert asked["check"].threads == 2  # type: ignore[attr-defined]
-    assert asked["check"].sizes == {"batch_size": 1, "q_seq_len": 7, "kv_seq_len": 512}  # type: ignore[attr-defined]
+    assert asked["check"].sizes == {"batch_size": 1, "q_seq_len": 7, "kv_seq_len": 7}  # type: ignore[attr-defined]
     assert (asked["plan"].budget_seconds, asked["plan"].margin) == (20.0, 0.1)  # type: ignore[attr-defined]
 
 

@@ -376,8 +376,8 @@ def test_wrong(sdpa, monkeypatch):
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E       AssertionError: the model disagrees with the float64 oracle on ort-cpu (*",
-            "E       - attention, spread 0.3 (float32, * It looks as if the scale is left out.",
+            "E       AssertionError: the model: The scale is left out: wrong on ort-cpu.",
+            "E       - 10 of 12 judgements disagree, the worst: attention, spread * It looks as if the scale is left *",
             "E       Repeat with: sdpa-onnx verify FILE --runtime ort-cpu --size q_seq_len=7 --seed 0, once *",
         ]
     )
