@@ -3,6 +3,7 @@
 The remaining time is estimated from each part's expected seconds, scaled by the time spent so far.
 """
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -11,13 +12,54 @@ from typing import Self, TextIO
 
 from sdpa_onnx.cli.detail import Detail, requested_detail
 
-__all__ = ["Progress"]
+__all__ = ["SILENT_SECONDS", "Progress", "StatusLine"]
 
 # Nothing is printed before this; shorter jobs need no progress.
-_QUIET_SECONDS = 2.0
+SILENT_SECONDS = 2.0
 _LINE_EVERY_SECONDS = 15.0
 # The part of the work that is left which takes time even if the rest of it is nearly done.
 _LEAST_SHARE = 0.25
+
+
+class StatusLine:
+    """One line that is written over on a terminal, and written again every 15 seconds on a pipe.
+
+    Args:
+        stream: Where to write. None = stderr.
+        start: When the job began, seconds.
+    """
+
+    def __init__(self, stream: TextIO | None, start: float) -> None:
+        self._stream = stream or sys.stderr
+        self._last = start
+        self._width = 0
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the line can be written over."""
+        return self._stream.isatty()
+
+    def write(self, text: str, now: float) -> None:
+        """Show the text; on a pipe only if the last one is old enough."""
+        if self.is_terminal:
+            text = text[: shutil.get_terminal_size().columns - 1]
+            self._stream.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        elif now - self._last >= _LINE_EVERY_SECONDS:
+            self._last = now
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def keep(self, text: str) -> None:
+        """Print a line that stays on the screen."""
+        self._stream.write(f"\r{text.ljust(self._width)}\n")
+        self._width = 0
+
+    def clear(self) -> None:
+        """Remove the line from a terminal."""
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
 
 
 class Progress:
@@ -42,11 +84,9 @@ class Progress:
         self._trusted = trusted_seconds
         self._total = max(total, 1e-9)
         self._done = 0.0
-        self._stream = stream or sys.stderr
         self._now = now
         self._start = now()
-        self._last = self._start
-        self._width = 0
+        self._line = StatusLine(stream, self._start)
         self._slowness = 1.0
 
     def __enter__(self) -> Self:
@@ -55,9 +95,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()
+        self._line.clear()
 
     def restart(self, total: float) -> None:
         """Start again with the expected seconds of the work that is left."""
@@ -65,24 +103,15 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print a line that stays on the screen."""
-        self._stream.write(f"\r{text.ljust(self._width)}\n")
-        self._width = 0
+        self._line.keep(text)
 
     def at(self, step: str) -> None:
         """Show the current step."""
         now = self._now()
-        if now - self._start < _QUIET_SECONDS or requested_detail() is Detail.QUIET:
+        if now - self._start < SILENT_SECONDS or requested_detail() is Detail.QUIET:
             return
         share = min(self._done / self._total, 1.0)
-        text = f"{share:4.0%}  {_in_words(self.seconds_left())}  {step}"
-        if self._stream.isatty():
-            text = text[: _columns() - 1]
-            self._stream.write("\r" + text.ljust(self._width))
-            self._width = len(text)
-        elif now - self._last >= _LINE_EVERY_SECONDS:
-            self._last = now
-            self._stream.write(text + "\n")
-        self._stream.flush()
+        self._line.write(f"{share:4.0%}  {_in_words(self.seconds_left())}  {step}", now)
 
     def advance(self, seconds: float) -> None:
         """Count a part as done.
@@ -115,9 +144,3 @@ def _in_words(seconds: float | None) -> str:
     if seconds is None:
         return "time left unknown"
     return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
-
-
-def _columns() -> int:
-    import shutil
-
-    return shutil.get_terminal_size().columns

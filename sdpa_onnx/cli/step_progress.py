@@ -4,8 +4,6 @@ On a terminal a status line that changes every second, on a pipe a line every 15
 left: nothing measured them. `progress.py` has both, for jobs of many parts.
 """
 
-import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,12 +11,9 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from sdpa_onnx.cli.detail import Detail, requested_detail
+from sdpa_onnx.cli.progress import SILENT_SECONDS, StatusLine
 
 __all__ = ["StepProgress"]
-
-# Nothing is printed before this; shorter jobs need no progress.
-_SILENT_SECONDS = 2.0
-_LINE_EVERY_SECONDS = 15.0
 
 
 class StepProgress:
@@ -40,18 +35,16 @@ class StepProgress:
         tick_seconds: float = 1.0,
     ) -> None:
         self._step = step
-        self._stream = stream or sys.stderr
         self._now = now
         self._start = now()
-        self._last = self._start
-        self._width = 0
+        self._line = StatusLine(stream, self._start)
         self._tick_seconds = tick_seconds
         self._ended = threading.Event()
         self._is_silent = requested_detail() is Detail.QUIET
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        if self._stream.isatty() and self._tick_seconds and not self._is_silent:
+        if self._line.is_terminal and self._tick_seconds and not self._is_silent:
             self._thread = threading.Thread(target=self._tick, daemon=True)
             self._thread.start()
         return self
@@ -62,9 +55,7 @@ class StepProgress:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()
+        self._line.clear()
 
     def at(self, step: str) -> None:
         """Show the current step."""
@@ -77,14 +68,5 @@ class StepProgress:
 
     def _draw(self) -> None:
         now = self._now()
-        if self._is_silent or now - self._start < _SILENT_SECONDS:
-            return
-        text = f"{now - self._start:3.0f} s  {self._step}"
-        if self._stream.isatty():
-            text = text[: shutil.get_terminal_size().columns - 1]
-            self._stream.write("\r" + text.ljust(self._width))
-            self._width = len(text)
-        elif now - self._last >= _LINE_EVERY_SECONDS:
-            self._last = now
-            self._stream.write(text + "\n")
-        self._stream.flush()
+        if not self._is_silent and now - self._start >= SILENT_SECONDS:
+            self._line.write(f"{now - self._start:3.0f} s  {self._step}", now)

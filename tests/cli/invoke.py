@@ -33,7 +33,7 @@ class Shell:
         with (
             mock.patch.object(sys, "argv", ["sdpa-onnx", *map(str, arguments)]),
             # Else stderr would depend on how busy the machine is.
-            mock.patch("sdpa_onnx.cli.step_progress._LINE_EVERY_SECONDS", math.inf),
+            mock.patch("sdpa_onnx.cli.progress._LINE_EVERY_SECONDS", math.inf),
             pytest.raises(SystemExit) as ended,
         ):
             main()
