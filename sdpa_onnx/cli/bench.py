@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sdpa_onnx.cli.bench_calibrate import refuse_other_options, run_calibration
-from sdpa_onnx.cli.completion import complete_form
 from sdpa_onnx.cli.error_boundary import DISAGREES, INTERRUPTED, OK, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code
+from sdpa_onnx.cli.help.completion import complete_form
 from sdpa_onnx.cli.options import (
     PATIENCE_SECONDS,
     Budget,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.completion import complete_target
 from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_note, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code
-from sdpa_onnx.cli.help_layout import SDPA_GROUP
+from sdpa_onnx.cli.help.completion import complete_target
+from sdpa_onnx.cli.help.layout import SDPA_GROUP
 from sdpa_onnx.cli.options import (
     AUTO_SECONDS,
     PATIENCE_SECONDS,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.completion import complete_runtime
 from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.error_boundary import (
     DISAGREES,
@@ -20,6 +19,7 @@ from sdpa_onnx.cli.error_boundary import (
     with_exit_codes,
 )
 from sdpa_onnx.cli.expect import conclude, read_known_findings
+from sdpa_onnx.cli.help.completion import complete_runtime
 from sdpa_onnx.cli.options import (
     Debug,
     Expect,

@@ -36,8 +36,8 @@ from sdpa_onnx.cli.error_boundary import (
     print_message,
     replace_closed_streams,
 )
-from sdpa_onnx.cli.help_layout import CommandHelp
-from sdpa_onnx.cli.usage_errors import usage_message
+from sdpa_onnx.cli.help.layout import CommandHelp
+from sdpa_onnx.cli.help.usage_errors import usage_message
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]

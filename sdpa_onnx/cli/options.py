@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from sdpa_onnx.cli.completion import complete_runtime_or_all
-from sdpa_onnx.cli.help_layout import AUTO_GROUP, OUTPUT_GROUP, RUN_GROUP
+from sdpa_onnx.cli.help.completion import complete_runtime_or_all
+from sdpa_onnx.cli.help.layout import AUTO_GROUP, OUTPUT_GROUP, RUN_GROUP
 from sdpa_onnx.errors import PlanError
 
 __all__ = [

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sdpa_onnx.cli.completion import complete_runtime, complete_suite
 from sdpa_onnx.cli.error_boundary import INTERRUPTED, pin_threads, print_message, with_exit_codes
 from sdpa_onnx.cli.expect import (
     exit_code,
     print_known_findings,
     read_known_findings,
 )
+from sdpa_onnx.cli.help.completion import complete_runtime, complete_suite
 from sdpa_onnx.cli.open_page import Open, show_in_browser
 from sdpa_onnx.cli.options import (
     Debug,

@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from sdpa_onnx import __version__
-from sdpa_onnx.cli.examples import EXAMPLES
+from sdpa_onnx.cli.help.examples import EXAMPLES
 from sdpa_onnx.cli.main import app
 from tests.cli.invoke import Shell
 

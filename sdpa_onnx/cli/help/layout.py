@@ -8,7 +8,7 @@ from typing import Any
 
 import typer.core
 
-from sdpa_onnx.cli.examples import EXAMPLES
+from sdpa_onnx.cli.help.examples import EXAMPLES
 
 __all__ = ["AUTO_GROUP", "OUTPUT_GROUP", "RUN_GROUP", "SDPA_GROUP", "CommandHelp"]
 
