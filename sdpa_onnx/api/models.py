@@ -263,9 +263,8 @@ def _export_module(
     """Export a module of the caller."""
     import torch
 
-    from sdpa_onnx.core.attention.forms import Form
     from sdpa_onnx.torch_export.exporter import export_module
-    from sdpa_onnx.workflows.export.export_target import lowered
+    from sdpa_onnx.workflows.export.export_target import in_form
 
     if not isinstance(target, torch.nn.Module):
         raise ExportError(f"A {type(target).__name__} cannot be exported.", hint="Give a module, a spec or a name.")
@@ -276,7 +275,7 @@ def _export_module(
         )
     _require_form(form)
     made = export_module(target, sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
-    return made if form in (None, made.facts.form) else lowered(made, Form(form))
+    return in_form(made, form)
 
 
 def _require_form(form: str | None) -> None:

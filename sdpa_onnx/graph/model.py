@@ -30,10 +30,12 @@ from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.site_outputs import locate_outputs
 from sdpa_onnx.graph.structure import read_message
 
-__all__ = ["SITES_KEY", "SPEC_KEY", "ModelSource", "OnnxModel", "load_model"]
+__all__ = ["SITES_KEY", "SPECS_KEY", "SPEC_KEY", "ModelSource", "OnnxModel", "load_model"]
 
 SITES_KEY = "sdpa_onnx.attentions"
 SPEC_KEY = "sdpa_onnx.spec"
+# What attentions compute that can be read only after nodes are added, so that `SITES_KEY` cannot name their values.
+SPECS_KEY = "sdpa_onnx.specs"
 
 GraphValue = ir.Value  # inside the class, `ir` is the field
 
@@ -63,6 +65,8 @@ class OnnxModel:
         bind: Makes the arguments of a call of `source` from tensors in the order of
             the graph's inputs; None = they are the arguments.
         path: The file that it was read from, or None.
+        unread: Why an attention of the graph cannot be judged, a sentence for each; None = it is not known whether
+            there is one, until `with_lifted_sites` reads the graph.
         facts: Figures of the graph and its sites. They are read here and cannot be given, so
             that no model has those of another graph.
     """
@@ -72,6 +76,7 @@ class OnnxModel:
     source: object | None = None
     bind: Callable[..., tuple[tuple[object, ...], dict[str, object]]] | None = None
     path: Path | None = None
+    unread: tuple[str, ...] | None = None
     facts: ModelFacts = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -55,7 +55,7 @@ def _next_lines(exported: ExportResult, path: str) -> list[str]:
 
 
 def _written(exported: ExportResult, path: str, note: str) -> str:
-    attentions = count(len(exported.model.sites), "attention")
+    attentions = count(exported.attentions, "attention")
     return f"Wrote {path} ({attentions}, opset {exported.record.opset}{note}): {_right(exported.agreement)}."
 
 

@@ -5,25 +5,26 @@ the nodes of our own file can be read and contradict its metadata, the nodes cou
 Nothing is run: a wrong reading is found when the model is judged.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import Form
-from sdpa_onnx.core.attention.spec import Dtype, Layout
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.attention.spec_contradictions import spec_contradictions
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.find import find_attentions
 from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
-from sdpa_onnx.graph.model import SITES_KEY, OnnxModel
+from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.site_outputs import FORMAL_OUTPUTS
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
 
-__all__ = ["LiftedModel", "lift", "require_attention", "with_lifted_sites"]
+__all__ = ["LiftedModel", "lift", "require_attention", "with_lifted_sites", "with_noted_sites"]
 
 _WORDS = {
     Form.DECOMPOSED: "decomposed by sdpa-onnx",
@@ -39,6 +40,8 @@ _OPERATORS = {
     Form.ORT_GQA: "GroupQueryAttention",
 }
 _OPSET_KEY = "sdpa_onnx.opset"
+# What computes weights outside an Attention operator.
+_WEIGHING = frozenset({"Softmax", "LogSoftmax", "Exp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +83,7 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
     rest = [one for one in findings.found if not _is_within(one, findings.model, covered)]
     checked = [_checked(one, findings) for one in noted]
     contradictions = {one.attention.name: text for one, text in checked if one.attention is not None and text}
+    contradictions |= _contradicting_specs(model, rest)
     noted = [one for one, _ in checked]
     if text := _file_contradiction(model):
         contradictions[""] = text
@@ -94,17 +98,57 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
 def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     """Return a model that can be judged at every attention that was read, and what was found.
 
-    A file that we exported keeps its graph and its sites, except where its nodes contradict its metadata. Where its
-    metadata lists no attention, what is read is judged as in any other file.
+    A graph whose metadata lists every attention that can be read is kept, except where its nodes contradict its
+    metadata. The attentions that cannot be read are the `unread` of the model.
     """
-    is_ours = SITES_KEY in model.ir.metadata_props
-    keeps = is_ours and (bool(model.sites) or model.source is not None)
-    if keeps and model.path is None:
-        return LiftedModel(model=model, found=())  # exported in this process, so the metadata is right
+    if model.path is None and _lists_every_attention(model):
+        known = model if model.sites else replace(model, unread=())
+        return LiftedModel(model=known, found=())  # exported in this process, so the metadata is right
     lifted = lift(model, keeps_outputs=True)
-    if keeps:
-        return lifted if any(lifted.contradictions) else replace(lifted, model=model, found=())
-    return lifted if lifted.model.sites else LiftedModel(model=model, found=lifted.found)
+    unread = tuple(unread_sentence(one) for one in lifted.found if one.attention is None)
+    is_listed = len(lifted.model.sites) <= len(_noted_sites(model))
+    if is_listed and not any(lifted.contradictions):
+        kept = replace(lifted, model=replace(model, unread=unread))
+        return kept if not model.sites else replace(kept, found=())
+    return replace(lifted, model=replace(lifted.model, unread=unread))
+
+
+def with_noted_sites(model: OnnxModel) -> OnnxModel:
+    """An export whose metadata also lists the attentions that only the reader of files found.
+
+    Of one that can be read only after nodes are added to the graph, the metadata has what it computes;
+    `with_lifted_sites` finds it again.
+    """
+    lifted = with_lifted_sites(model).model
+    own = _values(model.ir.graph)
+    sites = tuple(site for site in lifted.sites if all(name in own for name in site.taps))
+    notes, specs = model.ir.metadata_props, {site.name: site.spec for site in lifted.sites if site not in sites}
+    # Where one is judged apart, the graph itself is no place to report what cannot be judged.
+    unread = lifted.unread if not specs else None
+    if specs:
+        notes[SPECS_KEY] = msgspec.json.encode(specs).decode()
+    if len(sites) <= len(model.sites):
+        return replace(model, unread=unread)
+    notes[SITES_KEY] = msgspec.json.encode(sites).decode()
+    notes.pop(SPEC_KEY, None)
+    if len(sites) == 1:
+        notes[SPEC_KEY] = msgspec.json.encode(sites[0].spec).decode()
+    return replace(model, sites=sites, unread=unread)
+
+
+def unread_sentence(found: FoundAttention) -> str:
+    """Why an attention is not judged."""
+    return f"An attention is not judged ({found.dialect}): {found.reason.rstrip('.')}."
+
+
+def _lists_every_attention(model: OnnxModel) -> bool:
+    """Whether every softmax of one of our graphs belongs to an attention that its metadata lists."""
+    if SITES_KEY not in model.ir.metadata_props:
+        return False
+    values = _values(model.ir.graph)
+    noted = [one for site in model.sites if (one := _by_note(site, values, "")) is not None]
+    covered = {id(node) for one in noted if one.attention is not None for node in _region(one.attention)}
+    return not any(node.op_type in _WEIGHING and id(node) not in covered for node in model.ir.graph.all_nodes())
 
 
 def require_attention(lifted: LiftedModel, target: str) -> None:
@@ -173,9 +217,31 @@ def _checked(noted: FoundAttention, findings: FoundAttentions) -> tuple[FoundAtt
     wrong = "; ".join(spec_contradictions(attention.spec, readings[0].attention.spec))
     if not wrong:
         return noted, ""
-    text = f"The metadata contradicts the nodes of '{attention.name}': {wrong}."
+    text = _contradiction(attention.name, wrong)
     read = replace(readings[0].attention, name=attention.name)
     return replace(readings[0], attention=read, warnings=(*readings[0].warnings, text)), text
+
+
+def _contradicting_specs(model: OnnxModel, read: Sequence[FoundAttention]) -> dict[str, str]:
+    """A sentence by the name of each attention that computes something else than the metadata states.
+
+    Raises:
+        ModelError: If the metadata cannot be read.
+    """
+    text = model.ir.metadata_props.get(SPECS_KEY)
+    if text is None:
+        return {}
+    try:
+        stated = msgspec.json.decode(text, type=dict[str, AttentionSpec])
+    except msgspec.MsgspecError as error:
+        raise ModelError(f"The metadata '{SPECS_KEY}' of the model cannot be read: {error}.") from error
+    own = {one.attention.name: one.attention.spec for one in read if one.attention is not None}
+    wrong = {name: "; ".join(spec_contradictions(spec, own[name])) for name, spec in stated.items() if name in own}
+    return {name: _contradiction(name, text) for name, text in wrong.items() if text}
+
+
+def _contradiction(name: str, text: str) -> str:
+    return f"The metadata contradicts the nodes of '{name}': {text}."
 
 
 def _file_contradiction(model: OnnxModel) -> str:

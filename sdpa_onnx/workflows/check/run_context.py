@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.judge.agreement import Agreement
@@ -42,14 +41,10 @@ def runs_module(runtime: str) -> bool:
 
 _NO_NUMBER = "Nothing could be judged: the oracle itself has no finite number here."
 _EMPTY = "Nothing could be judged: the output has no elements."
-_NOTHING_TAPPED = (
-    "No attention was seen in this module, since it does not call scaled_dot_product_attention (for "
-    "nn.MultiheadAttention, need_weights=False makes it do so): only the module's end was compared."
-)
+_ONLY_OUTPUTS = "No attention inside was judged: only the outputs were compared."
+_NOTHING_FOUND = "No attention was found, neither an operator nor softmax(QK^T) V: only the outputs were compared."
 # Outputs that a warning names.
 _NAMED = 5
-# The first opset with an Attention node.
-_ATTENTION_OPSET = 23
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,18 +119,10 @@ class RunContext:
 
 
 def _untapped(model: OnnxModel) -> tuple[str, ...]:
-    """Why no attention inside was judged; nothing where some were."""
-    if model.sites:
-        return ()
-    if model.path is None:
-        return (_NOTHING_TAPPED,)
-    if model.opset < _ATTENTION_OPSET:
-        why = f"opset {model.opset} has no Attention node"
-    elif model.facts.form is Form.ATTENTION:
-        why = "its Attention nodes are of unknown shape, or stand in a subgraph"
-    else:
-        why = "it has no Attention node"
-    return (f"No attention of this file could be read ({why}): only its end was compared.",)
+    """Why attentions inside were not judged; nothing where all were."""
+    if model.sites or model.unread is None:
+        return model.unread or ()
+    return (*model.unread, _ONLY_OUTPUTS if model.unread else _NOTHING_FOUND)
 
 
 def _unjudged(model: OnnxModel) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.lower.lower import with_current_values
-from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, OnnxModel
+from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.version import __version__
@@ -191,7 +191,7 @@ def _note(
     notes[SITES_KEY] = msgspec.json.encode(sites).decode()
     notes[FORM_KEY] = strategy.word
     # The notes of an earlier conversion do not hold for this one.
-    for key in NOTE_KEYS:
+    for key in (*NOTE_KEYS, SPECS_KEY):
         notes.pop(key, None)
     notes.update(strategy.notes)
     if assumed:

@@ -23,6 +23,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY, LIMITS_KEY
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites, with_noted_sites
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.convert.paired_sizes import edge_sets, has_branches, long_sets
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
@@ -33,7 +34,7 @@ from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_mode
 if TYPE_CHECKING:
     from sdpa_onnx.workflows.export.export_for_runtime import WrittenExport
 
-__all__ = ["ExportResult", "export_and_prove", "export_target", "has_one_length", "lowered"]
+__all__ = ["ExportResult", "export_and_prove", "export_target", "has_one_length", "in_form", "lowered"]
 
 # The forms that torch.onnx, or one node of ours, writes directly for a bare attention.
 _BY_TORCH: dict[str | None, Literal["attention", "decomposed"]] = {"attention": "attention", "decomposed": "decomposed"}
@@ -48,12 +49,15 @@ class ExportResult:
         record: The export, with the proof of its axes.
         agreement: Every judgement of the proof.
         forms: The probes and timings that decided how it is written for its runtime.
+        attentions: Number of attentions that were judged; more than the sites of the model if one can be judged only
+            after nodes are added to the graph.
     """
 
     model: OnnxModel
     record: ExportRecord
     agreement: tuple[AgreementRecord, ...]
     forms: tuple[FormRecord, ...] = ()
+    attentions: int = 0
 
     @property
     def is_right(self) -> bool:
@@ -101,7 +105,23 @@ def export_target(
     if dtype is not None:
         found = found.converted(dtype.value)
     made = export_module(found.module, found.sample_inputs, opset=opset, dynamic_axes=dynamic_axes)
-    return made if form in (None, made.facts.form) else lowered(made, Form(form))
+    return in_form(made, form)
+
+
+def in_form(made: OnnxModel, form: str | None) -> OnnxModel:
+    """The export of a module in a form, with every attention that can be read in its metadata.
+
+    Args:
+        made: As traced: its metadata lists the calls of scaled_dot_product_attention.
+        form: One of `Form`; None = as traced, where attention that the module computes by hand stays unchanged.
+
+    Raises:
+        ExportError: If the form cannot express one.
+    """
+    traced = len(made.sites)
+    made = with_noted_sites(made)
+    is_as_traced = form is None or (form == made.facts.form and len(made.sites) == traced)
+    return made if is_as_traced else lowered(made, Form(str(form)))
 
 
 def has_one_length(target: str | AttentionSpec, form: str | None) -> bool:
@@ -174,11 +194,15 @@ def export_and_prove(
         model = model if written is None else written.model
         proof = prove_axes(model, worker, target=target, traced=model.facts.traced, seed=seed, on_size=on_size)
         judged = () if proof.reason else _ladder(model, worker, target, seed, proof.links)
+        lifted = with_lifted_sites(model).model
+        if lifted.sites != model.sites and not proof.reason:
+            judged = (*judged, *_ladder(lifted, worker, target, seed, proof.links))
     exported = ExportResult(
         model=model,
         record=_record(model, target, proof, seconds, str(path or "")),
         agreement=(*proof.records, *judged),
         forms=() if written is None else written.records,
+        attentions=len(lifted.sites),
     )
     if proof.limits:
         # With what was tested: the file must not look free beyond.
