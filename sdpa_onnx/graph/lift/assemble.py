@@ -16,10 +16,11 @@ from sdpa_onnx.graph.lift.batch_heads import find_head_count, merge_heads, split
 from sdpa_onnx.graph.lift.factors import scale_of, scaled_query
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.masks_read import as_one_mask
-from sdpa_onnx.graph.lift.operands import as_dtype, transposed
+from sdpa_onnx.graph.lift.operands import as_dtype, transposed, ungrouped
 from sdpa_onnx.graph.lift.products import ScoresProduct, ValuesProduct
 from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.score_chain import ScoreChain
+from sdpa_onnx.graph.lift.sinks import mask_with_sink, with_zero_key
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["AttentionParts", "assemble"]
@@ -67,15 +68,19 @@ def assemble(
     operands = _operands(search, nodes, parts)
     if isinstance(operands, UnreadReason):
         return operands
+    operands, own_key = _with_sink(search, nodes, parts, operands), operands.key
     spec = _spec(search, operands, parts)
     if isinstance(spec, UnreadReason):
         return spec
     rank = 4 if spec.layout is Layout.BNSH else 3
     mask = as_one_mask(
-        search, nodes, parts.chain.masks, dtype=operands.dtype, key=operands.key, heads=operands.heads, rank=rank
+        search, nodes, parts.chain.masks, dtype=operands.dtype, key=own_key, heads=operands.heads, rank=rank
     )
     if isinstance(mask, UnreadReason):
         return mask
+    sink = parts.chain.sink
+    if sink is not None:
+        mask = mask_with_sink(nodes, sink, mask, query=operands.query, key=own_key, dtype=operands.dtype)
     output = _output(search, nodes, parts, operands)
     spec = replace(spec, mask=mask_kind_of(mask))
     attention = GraphAttention(
@@ -122,6 +127,17 @@ def _operands(search: GraphFacts, nodes: Nodes, parts: AttentionParts) -> _Opera
         value = split_heads(search, nodes, value, heads)
     query = scaled_query(nodes, query, split)
     return _Operands(query=query, key=key, value=value, dtype=dtype, heads=heads)
+
+
+def _with_sink(search: GraphFacts, nodes: Nodes, parts: AttentionParts, operands: _Operands) -> _Operands:
+    """The operands with one more key and value of zeros if the softmax has a sink."""
+    if parts.chain.sink is None:
+        return operands
+    # Here, since repeated heads are not recognised behind the new nodes.
+    (key, times), (value, again) = ungrouped(search, operands.key), ungrouped(search, operands.value)
+    if times != again:
+        key, value = operands.key, operands.value
+    return replace(operands, key=with_zero_key(nodes, key), value=with_zero_key(nodes, value))
 
 
 def _heads(search: GraphFacts, parts: AttentionParts, operands: _Operands) -> int | None:

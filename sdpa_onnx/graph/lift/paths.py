@@ -36,6 +36,9 @@ _PASSED = frozenset(
         "Where",
     ]
 )
+# A sink is a column that is added to the scores and dropped from the weights.
+_BEFORE = _PASSED | {"Concat", "Pad"}
+_AFTER = _PASSED | {"Slice"}
 # Longest chain seen between a product and its softmax: casts, scale, softcap (3), two masks, guards.
 _STEPS = 16
 # Paths branch at every sum; no attention has more sums than masks.
@@ -66,7 +69,7 @@ def from_products(search: GraphFacts, value: ir.Value) -> list[tuple[ir.Node, tu
             if node.op_type in _PRODUCTS:
                 if not _is_projection(search, node):
                     found.append((node, path))
-            elif node.op_type in _PASSED:
+            elif node.op_type in _BEFORE:
                 longer += [
                     (entered, (PathNode(node=node, position=position), *path))
                     for position, entered in enumerate(node.inputs)
@@ -91,7 +94,7 @@ def into_products(value: ir.Value) -> list[tuple[PathNode, tuple[PathNode, ...]]
                 seen.add((node, position))
                 if node.op_type in _PRODUCTS:
                     found.append((step, path))
-                elif node.op_type in _PASSED and _carries(node, position):
+                elif node.op_type in _AFTER and _carries(node, position):
                     longer += [(output, (*path, step)) for output in node.outputs[:1]]
         paths = longer
     return found
@@ -108,7 +111,7 @@ def _carries(node: ir.Node, position: int) -> bool:
     match node.op_type:
         case "Add" | "Sub" | "Mul" | "Div":
             return len(node.inputs) == 2
-        case "Max" | "Min":
+        case "Max" | "Min" | "Concat":
             return True
         case "Where":
             return position in (1, 2) and len(node.inputs) == 3

@@ -15,6 +15,7 @@ from sdpa_onnx.graph.lift.factors import Factor, HeadScale, factor_of, head_scal
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
 from sdpa_onnx.graph.lift.refused import UnreadReason
+from sdpa_onnx.graph.lift.sinks import SINK_NOTE, Sink, subtracts_row_max
 
 __all__ = ["MaskTerm", "ScoreChain", "passes_through", "read_chain", "softmax_axis"]
 
@@ -54,6 +55,7 @@ class ScoreChain:
         head_scales: Constants of one value a head, in the order in which they are applied.
         masks: In the order in which they are applied.
         heads: Head count from a Reshape, where the product has batch and heads in one axis.
+        sink: A column that the softmax has besides those of the keys; nothing but rounding follows it.
         warnings: Warnings for the user.
     """
 
@@ -63,6 +65,7 @@ class ScoreChain:
     head_scales: list[HeadScale] = field(default_factory=list)
     masks: list[MaskTerm] = field(default_factory=list)
     heads: int | None = None
+    sink: Sink | None = None
     warnings: list[str] = field(default_factory=list)
 
 
@@ -106,9 +109,11 @@ def passes_through(search: GraphFacts, step: PathNode) -> bool:
 
 
 def _read_step(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
-    if passes_through(search, step):
+    if passes_through(search, step) or subtracts_row_max(search, step):
         return None
     node = step.node
+    if chain.sink is not None:
+        return UnreadReason(f"a {node.op_type} follows the sink of the softmax: node {search.name_of(node)}")
     read = _READS.get(node.op_type)
     if read is not None:
         return read(search, chain, step)
@@ -220,6 +225,15 @@ def _reshaped(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadRe
     return None
 
 
+def _widened(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReason | None:
+    sink = Sink.read(search, step, chain.rank)
+    if isinstance(sink, UnreadReason):
+        return sink
+    chain.sink = sink
+    chain.warnings.append(SINK_NOTE.format(node=search.name_of(step.node)))
+    return None
+
+
 def _known(before: Sequence[object], after: Sequence[object]) -> bool:
     """Whether the axes of queries or keys are static in both shapes and differ."""
     return any(
@@ -244,6 +258,8 @@ _READS: Mapping[str, Callable[[GraphFacts, ScoreChain, PathNode], UnreadReason |
     "Where": _chosen,
     "Max": _raised,
     "Clip": _raised,
+    "Concat": _widened,
+    "Pad": _widened,
     "Reshape": _reshaped,
     "Unsqueeze": _reshaped,
     "Squeeze": _reshaped,

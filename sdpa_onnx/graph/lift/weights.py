@@ -12,11 +12,14 @@ from sdpa_onnx.graph.lift.paths import PathNode
 from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.row_guards import detects_empty_rows
 from sdpa_onnx.graph.lift.score_chain import passes_through
+from sdpa_onnx.graph.lift.sinks import Sink, drops_sink
 
 __all__ = ["is_guard", "other_readers", "read_weights"]
 
 
-def read_weights(search: GraphFacts, softmax: ir.Node, path: Sequence[PathNode], rank: int) -> int | UnreadReason:
+def read_weights(
+    search: GraphFacts, softmax: ir.Node, path: Sequence[PathNode], rank: int, sink: Sink | None
+) -> int | UnreadReason:
     """The rank of the weights at the product with the values.
 
     Args:
@@ -24,9 +27,14 @@ def read_weights(search: GraphFacts, softmax: ir.Node, path: Sequence[PathNode],
         softmax: The softmax.
         path: Nodes from the softmax to the product, in order.
         rank: Rank of the softmax's output.
+        sink: Column of the softmax that the path has to drop, or None.
     """
+    kept = sink
     for step in path:
         node = step.node
+        if kept is not None and drops_sink(search, step, kept):
+            kept = None
+            continue
         if passes_through(search, step) or is_guard(search, softmax, step):
             continue
         if node.op_type == "Reshape":
@@ -44,6 +52,10 @@ def read_weights(search: GraphFacts, softmax: ir.Node, path: Sequence[PathNode],
             return UnreadReason(
                 f"there is a {node.op_type} between the softmax and the product with the values: node {name}"
             )
+    if kept is not None:
+        return UnreadReason(
+            f"the sink of the softmax is not dropped from the weights: node {search.name_of(kept.node)}"
+        )
     return rank
 
 

@@ -91,7 +91,7 @@ def _parts(
     axis = softmax_axis(search, softmax, chain.rank)
     if axis != -1:
         return UnreadReason(f"softmax over axis {axis + chain.rank} at node {search.name_of(softmax)}")
-    rank = read_weights(search, softmax, after[1], chain.rank)
+    rank = read_weights(search, softmax, after[1], chain.rank, chain.sink)
     if isinstance(rank, UnreadReason):
         return rank
     values = values_product(search, nodes, after[0])
