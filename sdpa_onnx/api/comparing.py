@@ -153,10 +153,12 @@ def _gates(
     kind = kind_of(paths[0], paths[1]) if len(paths) == 2 else ComparisonKind.MODELS
     if kind is ComparisonKind.MODELS:
         _refuse({"pinned": pinned}, "stored results")
+        from sdpa_onnx.measure.time_limit import interrupted_at
         from sdpa_onnx.workflows.compare.models import compare_models
 
         loaded = load(base)
-        rows = compare_models(loaded, head, request.options(loaded, limits))
+        with interrupted_at(request.deadline):
+            rows = compare_models(loaded, head, request.options(loaded, limits))
     else:
         _refuse(request.for_models, "models")
         rows = compare_stored_files(kind, paths[0], paths[1], limits, pinned)
@@ -165,9 +167,9 @@ def _gates(
 
 
 def _deadline(budget: float | None) -> "Deadline":
-    from sdpa_onnx.measure.deadline import Deadline
+    from sdpa_onnx.measure.time_limit import limited_to
 
-    return Deadline(budget_seconds=budget)
+    return limited_to(budget)
 
 
 def _refuse(options: Mapping[str, object], owner: str) -> None:

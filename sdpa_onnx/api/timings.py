@@ -69,7 +69,8 @@ def bench(
         margin: Measure until a slow-down of so many per cent is confirmed or ruled out.
         timeout: Seconds to wait for each answer of a runtime.
         against: A `torch.nn.Module` or its name, see `export`: timed too, in eager mode and compiled.
-        budget: Seconds for everything, starting and judging included; what does not fit is skipped. None = no limit.
+        budget: Seconds for everything, starting and judging included; what does not fit is skipped, and an arm that
+            was not even known by then has no record. None = no limit.
         nodes: Also measure the time of each node, where a runtime can report it.
 
     Returns:
@@ -162,7 +163,7 @@ def _plan(
 ) -> "TimingPlan":
     """How much to measure; the time limit on everything begins here."""
     from sdpa_onnx.measure.calibration import load_calibration
-    from sdpa_onnx.measure.deadline import Deadline
+    from sdpa_onnx.measure.time_limit import limited_to
     from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
 
     return TimingPlan(
@@ -173,7 +174,7 @@ def _plan(
         cache=Cache(cache),
         calibration=load_calibration(),
         seed=seed,
-        deadline=Deadline(budget_seconds=budget),
+        deadline=limited_to(budget),
         nodes=nodes,
     )
 
@@ -182,7 +183,8 @@ def _timed(
     models: "Mapping[str, ModelSource]", choice: "ArmChoice", plan: "TimingPlan", request: _Request
 ) -> "RecordList[TimingRecord]":
     """Judge and time the arms of models in memory."""
-    from sdpa_onnx.workflows.bench.bench_files import BenchTask, prepare, time_all
+    from sdpa_onnx.workflows.bench.bench_files import BenchTask
+    from sdpa_onnx.workflows.bench.within_limit import time_within_limit
     from sdpa_onnx.workflows.check.check_options import CheckOptions
 
     if not models:
@@ -202,9 +204,9 @@ def _timed(
         plan=plan,
         patience_seconds=choice.patience_seconds or 0.0,
     )
-    prepared = prepare(task)
-    found = RecordList(prepared.contest.refused)
-    for benched in time_all(prepared):
+    timed = time_within_limit(task)
+    found = RecordList([] if timed.prepared is None else timed.prepared.contest.refused)
+    for benched in timed.results:
         found += benched.records
     return _named(found, list(models)) if len(choice.runtimes) == 1 else found
 

@@ -31,7 +31,7 @@ from sdpa_onnx.cli.options import (
 )
 from sdpa_onnx.cli.output_checks import check_output, require_distinct_paths
 from sdpa_onnx.cli.progress import Progress
-from sdpa_onnx.cli.time_limit import command_deadline, interrupted_at
+from sdpa_onnx.cli.time_limit import command_deadline
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.errors import FolderError, PlanError, SdpaOnnxError
 
@@ -231,6 +231,7 @@ def _plan(seconds: float, blocks: int, margin: float | None, cache: CacheName, s
 
 def _run_bench(task: "BenchTask", out: Path | None, chart: Path | None, *, as_json: bool) -> int:
     """Time, write and show; what has ended when the user stops, or something breaks, is kept."""
+    from sdpa_onnx.measure.time_limit import interrupted_at
     from sdpa_onnx.workflows.bench.bench_files import prepare, skipped_result
 
     seconds, deadline = task.plan.budget_seconds, task.plan.deadline
@@ -338,10 +339,9 @@ def _open_run(folder: Path, prepared: "PreparedBench") -> "BenchRun":
 
 
 def _records(prepared: "PreparedBench", results: "Sequence[BenchResult]") -> "list[Record]":
-    found: list[Record] = list(prepared.contest.refused)
-    for one in results:
-        found += [*one.records, *one.numbers.records]
-    return found
+    from sdpa_onnx.workflows.bench.within_limit import TimedBench
+
+    return TimedBench(prepared=prepared, results=tuple(results)).records
 
 
 def _show(prepared: "PreparedBench", results: "Sequence[BenchResult]", *, as_json: bool) -> None:

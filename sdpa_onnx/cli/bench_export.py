@@ -1,41 +1,17 @@
 """`sdpa-onnx export --bench`: time the exported file against the module that it came from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.cli.options import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from sdpa_onnx.core.records.records import Record
     from sdpa_onnx.graph.model import OnnxModel
-    from sdpa_onnx.workflows.bench.bench_files import BenchResult, PreparedBench
+    from sdpa_onnx.measure.deadline import Deadline
+    from sdpa_onnx.workflows.bench.within_limit import TimedBench
 
-__all__ = ["TimedExport", "time_export"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedExport:
-    """The timing of an exported file."""
-
-    prepared: "PreparedBench"
-    results: "tuple[BenchResult, ...]"
-
-    @property
-    def records(self) -> "list[Record]":
-        """The timing and the judgement of every arm."""
-        found: list[Record] = list(self.prepared.contest.refused)
-        for one in self.results:
-            found += [*one.records, *one.numbers.records]
-        return found
-
-    def show(self) -> None:
-        """Print the tables of `bench`."""
-        from sdpa_onnx.cli.show import show_bench
-
-        against = self.prepared.task.against
-        show_bench(self.results, self.prepared.contest.refused, self.records, as_json=False, against=against)
+__all__ = ["show_timed_export", "time_export"]
 
 
 def time_export(
@@ -45,8 +21,9 @@ def time_export(
     runtime: str,
     seed: int,
     patience_seconds: float = PATIENCE_SECONDS,
+    deadline: "Deadline",
     on_step: Callable[[str], None] = lambda _: None,
-) -> TimedExport:
+) -> "TimedBench":
     """Time a file and its module, in eager mode and compiled.
 
     Args:
@@ -56,12 +33,14 @@ def time_export(
         runtime: Runtime of the file.
         seed: Seed of the inputs.
         patience_seconds: Longest wait for one answer.
+        deadline: When it must end; what is not reached is skipped.
         on_step: Called with a description of each step.
     """
     from sdpa_onnx.measure.calibration import load_calibration
     from sdpa_onnx.measure.timing_plan import TimingPlan
     from sdpa_onnx.workflows.bench.arms import ArmChoice
-    from sdpa_onnx.workflows.bench.bench_files import BenchTask, prepare, time_all
+    from sdpa_onnx.workflows.bench.bench_files import BenchTask
+    from sdpa_onnx.workflows.bench.within_limit import time_within_limit
     from sdpa_onnx.workflows.check.check_options import CheckOptions
     from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 
@@ -71,9 +50,19 @@ def time_export(
         loaded={path: model},
         choice=ArmChoice(runtimes=(runtime,) if has_module else (runtime, MODULE_RUNTIME)),
         check=CheckOptions(sizes={}, seed=seed),
-        plan=TimingPlan(calibration=load_calibration(), seed=seed),
+        plan=TimingPlan(calibration=load_calibration(), seed=seed, deadline=deadline),
         patience_seconds=patience_seconds,
         against=str(path) if has_module else "",
     )
-    prepared = prepare(task, on_step=on_step)
-    return TimedExport(prepared=prepared, results=tuple(time_all(prepared, on_step=on_step)))
+    return time_within_limit(task, on_step=on_step)
+
+
+def show_timed_export(timed: "TimedBench") -> None:
+    """Print the tables of `bench`."""
+    from sdpa_onnx.cli.show import print_plain, show_bench
+
+    if timed.prepared is None:
+        print_plain(["Nothing was timed: the time limit was reached first. Use a larger --budget."])
+        return
+    prepared = timed.prepared
+    show_bench(timed.results, prepared.contest.refused, timed.records, as_json=False, against=prepared.task.against)

@@ -37,7 +37,7 @@ from sdpa_onnx.cli.options import (
 from sdpa_onnx.cli.output_checks import require_distinct_paths
 from sdpa_onnx.cli.progress import Progress
 from sdpa_onnx.cli.show import show_gates
-from sdpa_onnx.cli.time_limit import command_deadline, interrupted_at
+from sdpa_onnx.cli.time_limit import command_deadline
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.sweep.comparison_kind import ComparisonKind, kind_of
 
@@ -289,6 +289,7 @@ def _with_sizes(
 
 
 def _models(base: Path, head: Path, options: "CompareOptions") -> "list[GateRecord]":
+    from sdpa_onnx.measure.time_limit import interrupted_at
     from sdpa_onnx.workflows.compare.models import compare_models
 
     parts = len(options.runtimes) * (1 + max(1, len(options.sizes)))

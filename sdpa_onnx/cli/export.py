@@ -37,13 +37,15 @@ from sdpa_onnx.cli.output_checks import check_output
 from sdpa_onnx.cli.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, print_plain, show_result
 from sdpa_onnx.cli.step_progress import StepProgress
+from sdpa_onnx.cli.time_limit import command_deadline
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout, MaskKind, ScaleRule
 from sdpa_onnx.errors import PlanError
 
 if TYPE_CHECKING:
-    from sdpa_onnx.cli.bench_export import TimedExport
     from sdpa_onnx.graph.model import OnnxModel
+    from sdpa_onnx.measure.deadline import Deadline
     from sdpa_onnx.runtimes.base import Runtime
+    from sdpa_onnx.workflows.bench.within_limit import TimedBench
     from sdpa_onnx.workflows.export.export_for_runtime import WrittenExport
     from sdpa_onnx.workflows.export.export_target import ExportResult
 
@@ -76,6 +78,16 @@ ElementType = Annotated[
     typer.Option("--dtype", help="Element type. Default: float32, or the type that a class has.", show_default=False),
 ]
 Bench = Annotated[bool, typer.Option("--bench", help="Then time the file against the module, if it is right.")]
+BenchBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        min=0.1,
+        metavar="S",
+        help="--bench: time limit of the command in seconds; timings that it does not reach are skipped.",
+        show_default=False,
+    ),
+]
 DynamicAxes = Annotated[
     list[str], typer.Option("--dynamic", metavar="NAME=0,1", help="Dynamic axes of an input, if not the default ones.")
 ]
@@ -154,6 +166,7 @@ def export(
     seconds: AutoSeconds = None,
     timeout: Timeout = PATIENCE_SECONDS,
     bench: Bench = False,
+    budget: BenchBudget = None,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
@@ -161,7 +174,10 @@ def export(
     debug: Debug = False,
 ) -> int:
     """Export a target, verify its axes and outputs, and write it only if they are right."""
+    deadline = command_deadline(budget)
     pin_threads(1)
+    if budget is not None and not bench:
+        raise PlanError("--budget requires --bench, which it limits.", hint="Leave out --budget.")
     what = _named_target(target) or AttentionSpec(
         q_num_heads=q_num_heads,
         kv_num_heads=q_num_heads if kv_num_heads is None else kv_num_heads,
@@ -186,7 +202,8 @@ def export(
         at=parse_size_sets(at),
         seconds=seconds,
     )
-    exported, timed = _export(request, target, output, runtime, seed=seed, patience_seconds=timeout, bench=bench)
+    exported = _export(request, target, output, runtime, seed=seed, patience_seconds=timeout)
+    timed = _timed(exported, output, runtime, seed, timeout, deadline) if bench and exported.is_right else None
     return _show(exported, output, as_json=json, is_usual=form is None, timed=timed)
 
 
@@ -213,7 +230,9 @@ def _print_shared_length(request: ExportRequest) -> None:
         print_note("query and key share one length, because GroupQueryAttention requires it")
 
 
-def _timed(exported: "ExportResult", output: Path, runtime: str, seed: int, patience_seconds: float) -> "TimedExport":
+def _timed(
+    exported: "ExportResult", output: Path, runtime: str, seed: int, patience_seconds: float, deadline: "Deadline"
+) -> "TimedBench":
     """Time a file that was written against its module."""
     from sdpa_onnx.cli.bench_export import time_export
 
@@ -224,12 +243,13 @@ def _timed(exported: "ExportResult", output: Path, runtime: str, seed: int, pati
             runtime=runtime,
             seed=seed,
             patience_seconds=patience_seconds,
+            deadline=deadline,
             on_step=progress.at,
         )
 
 
 def _show(
-    exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bool, timed: "TimedExport | None" = None
+    exported: "ExportResult", output: Path, *, as_json: bool, is_usual: bool, timed: "TimedBench | None" = None
 ) -> int:
     note = _fallback_note(exported) if is_usual and exported.is_right else ""
     if as_json:
@@ -237,13 +257,14 @@ def _show(
         print_json([exported.record, *exported.agreement, *exported.forms, *more])
         _print_notes(exported, output, note=note)
     else:
+        from sdpa_onnx.cli.bench_export import show_timed_export
         from sdpa_onnx.report.run.export_text import export_result
 
         advice = "" if exported.is_right else _advice(exported)
         show_result(export_result(exported, str(output), advice=advice, note=note, is_timed=timed is not None))
         if timed is not None and requested_detail() is not Detail.QUIET:
             print_plain([""])
-            timed.show()
+            show_timed_export(timed)
     if not exported.is_right:
         return DISAGREES
     return OK if timed is None else exit_code(timed.records, None)
@@ -313,8 +334,8 @@ def _fallback_note(exported: "ExportResult") -> str:
 
 
 def _export(
-    request: ExportRequest, target: str, output: Path, runtime: str, *, seed: int, patience_seconds: float, bench: bool
-) -> "tuple[ExportResult, TimedExport | None]":
+    request: ExportRequest, target: str, output: Path, runtime: str, *, seed: int, patience_seconds: float
+) -> "ExportResult":
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.export.export_target import export_and_prove
 
@@ -334,8 +355,7 @@ def _export(
             write=lambda model, where: request.write(model, where, progress.at),
         )
     _print_shared_length(request)
-    is_timed = bench and exported.is_right
-    return exported, _timed(exported, output, runtime, seed, patience_seconds) if is_timed else None
+    return exported
 
 
 def _check_options(request: ExportRequest, target: str) -> None:

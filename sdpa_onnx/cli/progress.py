@@ -110,8 +110,12 @@ class Progress:
         now = self._now()
         if now - self._start < SILENT_SECONDS or requested_detail() is Detail.QUIET:
             return
+        left = self.seconds_left()
+        if left is None:  # nothing is done, so nothing is known
+            self._line.write(f"{now - self._start:3.0f} s  {step}", now)
+            return
         share = min(self._done / self._total, 1.0)
-        self._line.write(f"{share:4.0%}  {_in_words(self.seconds_left())}  {step}", now)
+        self._line.write(f"{share:4.0%}  {_in_words(left)}  {step}", now)
 
     def advance(self, seconds: float) -> None:
         """Count a part as done.
@@ -132,7 +136,7 @@ class Progress:
 
 def _observed(done: float, total: float, elapsed: float) -> float | None:
     """Seconds left if all goes on as it went so far; None before anything is done."""
-    return elapsed * (total - done) / done if done > 0.0 else None
+    return elapsed * max(total - done, 0.0) / done if done > 0.0 else None
 
 
 def _expected(done: float, total: float, elapsed: float, slowness: float) -> float:
@@ -140,7 +144,5 @@ def _expected(done: float, total: float, elapsed: float, slowness: float) -> flo
     return max(slowness * total - elapsed, _LEAST_SHARE * slowness * (total - done), 0.0)
 
 
-def _in_words(seconds: float | None) -> str:
-    if seconds is None:
-        return "time left unknown"
+def _in_words(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"

@@ -1,7 +1,6 @@
 """Print records on stdout, as JSON or as the tables of the report. A closed pipe (`| head`) is no error."""
 
 import contextlib
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -127,12 +126,12 @@ def show_bench(
             print_json(records)
             return
         from sdpa_onnx.report.text.print_lines import print_lines
-        from sdpa_onnx.report.timing.bench_table import BENCH_WIDTH, bench_lines
+        from sdpa_onnx.report.timing.bench_table import BENCH_WIDTH, bench_lines, bench_verdict
 
         console = _console()
         width = console.width if console.is_terminal else BENCH_WIDTH
-        lines = bench_lines(results, refused, width=width, against=against)
-        print_lines(itertools.islice(lines, 1) if _is_quiet() else lines, console)
+        layout = bench_verdict if _is_quiet() else bench_lines
+        print_lines(layout(results, refused, width=width, against=against), console)
 
 
 def show_conformance(run: "ConformanceRun", *, as_json: bool) -> None:

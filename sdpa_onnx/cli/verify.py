@@ -98,14 +98,14 @@ def verify(
     else:
         names = pick_runtimes(runtime)
         check = CheckOptions(sizes=parse_sizes(size, smallest=0), seed=seed, threads=threads, inputs=arrays)
-        extras = VerifyExtras(
-            keep=None if keep is None else OutputKeeper(folder=keep), prove=prove, patience_seconds=timeout
-        )
-        records = []
-        with StepProgress(f"verifying on {names[0]}") as progress:
-            for record in verify_file(loaded, names, check, target=str(model), extras=extras):
-                records.append(record)
-                progress.at(f"verifying on {record.runtime}, {len(records)} checks done")
+        with StepProgress("reading sizes") as progress:
+            extras = VerifyExtras(
+                keep=None if keep is None else OutputKeeper(folder=keep),
+                prove=prove,
+                patience_seconds=timeout,
+                on_step=progress.at,
+            )
+            records = list(verify_file(loaded, names, check, target=str(model), extras=extras))
     _show(records, as_json=json)
     return conclude(records, expected)
 

@@ -1,12 +1,16 @@
 """`bench` in Python times every combination, and refuses what cannot be timed before it starts a process."""
 
+import time
+
 import numpy as np
 import pytest
 
 import sdpa_onnx as so
+from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.workflows.bench import bench_files
 
 _SPEC = so.AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, is_causal=True)
 _SIZES = {"q_seq_len": 16, "kv_seq_len": 16}
@@ -47,3 +51,17 @@ def test_models_on_runtimes() -> None:
     (alone,) = so.bench({"own": _model()}, inputs=inputs, seconds=0.2)
     assert (alone.arm, alone.sizes.q_seq_len) == ("own", 16)
     assert alone.median_seconds is not None
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_time_limit_interrupts_what_looks_at_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the command line a timer ends it, and what was not timed is skipped; a busy machine may not get to it."""
+
+    def judge(*_: object, **__: object) -> None:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(bench_files, "_time_one", judge)
+    records = so.bench({"own": _model()}, sizes=_SIZES, budget=10.0)
+    assert {(one.outcome, one.reason) for one in records} <= {(Outcome.SKIPPED, BUDGET_REASON)}

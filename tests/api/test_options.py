@@ -22,6 +22,7 @@ _EVERYWHERE = {
 _REASONS = {
     "export": {
         "bench": "`bench` of the returned model",
+        "budget": "`bench(..., budget=)` of the returned model",
         **dict.fromkeys(
             (
                 *("q_num_heads", "kv_num_heads", "head_dim", "v_head_dim", "causal", "left_window", "right_window"),

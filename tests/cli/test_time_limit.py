@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from sdpa_onnx.cli.time_limit import command_deadline, interrupted_at, process_age
+from sdpa_onnx.cli.time_limit import command_deadline, process_age
+from sdpa_onnx.measure.time_limit import interrupted_at
 
 
 def test_without_a_limit_nothing_ends() -> None:
@@ -33,8 +34,8 @@ def test_age_of_the_process(tmp_path: Path) -> None:
 
 _INTERRUPTED = """
 import signal, time
-from sdpa_onnx.cli.time_limit import interrupted_at
 from sdpa_onnx.measure.deadline import Deadline
+from sdpa_onnx.measure.time_limit import interrupted_at
 
 before = signal.getsignal(signal.SIGALRM)
 try:

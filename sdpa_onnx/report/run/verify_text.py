@@ -22,6 +22,8 @@ __all__ = ["checks_agree", "finding_details", "proved_details", "verify_result",
 _MOST_FINDINGS = 4
 _MOST_WARNINGS = 4
 _EVIDENCE_LIMIT = 320
+# The first words of a warning. Twin: workflows/check/run_context.py.
+_NOT_JUDGED = "Not judged: "
 _CAUSE = re.compile(r"\s*It looks as if .+?\.(?=\s+[A-Z]|\s*$)", re.DOTALL)
 
 
@@ -74,9 +76,9 @@ def _axes_words(record: ExportRecord) -> str:
 
 
 def warning_details(records: Iterable[Record]) -> list[str]:
-    """Every warning once."""
+    """Every warning once; what is not judged says so itself."""
     found = list(dict.fromkeys(plain(warning) for record in records for warning in record.warnings))
-    lines = [f"Warning: {text}" for text in found[:_MOST_WARNINGS]]
+    lines = [text if text.startswith(_NOT_JUDGED) else f"Warning: {text}" for text in found[:_MOST_WARNINGS]]
     return lines if len(found) <= _MOST_WARNINGS else [*lines, f"{count(len(found) - _MOST_WARNINGS, 'more warning')}."]
 
 

@@ -13,7 +13,7 @@ from sdpa_onnx.report.saturation.tables import largest_deviation
 from sdpa_onnx.report.text.labels import inputs_in_words, join_words
 from sdpa_onnx.report.text.number_text import count, figure
 
-__all__ = ["deviation_line", "saturation_findings", "saturation_records", "with_deviation"]
+__all__ = ["deviation_line", "main_inputs", "saturation_findings", "saturation_records", "with_deviation"]
 
 # The first words of the claims in the first lines, one line each. Twin: core/saturation/claims.py.
 _LINES = (
@@ -39,7 +39,7 @@ def saturation_findings(records: Sequence[SaturationRecord]) -> list[str]:
     """
     if not records:
         return []
-    main = _main_inputs(records)
+    main = main_inputs(records)
     sentences = claims(main)
     # A sentence on what was left out comes first if there is one, then what was measured.
     opening = [line for line in sentences[:1] if line.endswith(_LEFT_OUT)]
@@ -80,7 +80,7 @@ def with_deviation(records: Sequence[SaturationRecord], lines: Sequence[str]) ->
     return [*lines, *([deviation] if deviation else [])]
 
 
-def _main_inputs(records: Sequence[SaturationRecord]) -> list[SaturationRecord]:
+def main_inputs(records: Sequence[SaturationRecord]) -> list[SaturationRecord]:
     """The cells of one kind of input: bare attention before modules, then the most."""
     groups: dict[tuple[str, float | None, str], list[SaturationRecord]] = {}
     for record in records:

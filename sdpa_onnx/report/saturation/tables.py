@@ -5,13 +5,21 @@
 
 from collections.abc import Callable, Sequence
 
+from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import MeasuredValue, Outcome, SaturationRecord
 from sdpa_onnx.core.saturation.measures import LIMIT_Z, MeasureName, deviations
 from sdpa_onnx.report.text.labels import inputs_in_words
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, share
 from sdpa_onnx.report.text.table import Column, Section, Table
 
-__all__ = ["PREDICTION_TITLE", "SATURATION_TITLE", "largest_deviation", "prediction_table", "saturation_table"]
+__all__ = [
+    "PREDICTION_TITLE",
+    "SATURATION_TITLE",
+    "largest_deviation",
+    "prediction_table",
+    "saturation_table",
+    "scale_table",
+]
 
 SATURATION_TITLE = "Saturation of the softmax"
 PREDICTION_TITLE = "Saturation, measured and predicted"
@@ -54,6 +62,13 @@ _COLUMNS: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
     ("dead rows", MeasureName.QUERY_GRADIENT_DEAD, _part),
     ("f16 zeros", MeasureName.FLOAT16_ZEROS, _part),
 )
+# The columns of the first screen.
+_MAIN_COLUMNS: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
+    ("effective keys", MeasureName.EFFECTIVE_KEYS, figure),
+    ("weight > .99", MeasureName.SATURATED_ROWS, _part),
+    ("median gradient", MeasureName.QUERY_GRADIENT_MEDIAN, _short),
+    ("float16 zeros", MeasureName.FLOAT16_ZEROS, _part),
+)
 _PREDICTED: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
     ("H/ln S", MeasureName.ENTROPY_SHARE, _three),
     ("max w > .99", MeasureName.SATURATED_ROWS, _part),
@@ -76,6 +91,37 @@ def saturation_table(records: Sequence[SaturationRecord]) -> Table:
         "1/sqrt(d_k). f16 zeros: weights below 2^-25. Worst z: z of the measure furthest from its exact prediction, in "
         f"standard errors; {_FLAG} if it is beyond {LIMIT_Z:g} or the cell disagrees.",
         keys=2,
+    )
+
+
+def scale_table(records: Sequence[SaturationRecord]) -> Table:
+    """What the scale changes at the greatest length, for the first screen: a section per scale rule, a row per d_k.
+
+    Args:
+        records: Of one kind of input, at least one.
+    """
+    longest = max(known(record.kv_seq_len) for record in records)
+    shown = [record for record in records if record.kv_seq_len == longest]
+    rows = [
+        (
+            f"scale {record.scale_rule}",
+            (
+                _size(record.head_dim),
+                *(_cell(record.measures.get(name.value), write) for _, name, write in _MAIN_COLUMNS),
+            ),
+        )
+        for record in shown
+    ]
+    first = shown[0]
+    variance = f"{known(first.sigma) ** 2:.3g}"
+    return Table(
+        title=f"With {longest} keys ({first.target}, components of variance {variance}, {first.dtype})",
+        heading="scale",
+        columns=tuple(Column(head=head, is_number=True) for head in ("d_k", *(head for head, _, _ in _MAIN_COLUMNS))),
+        sections=_sections(rows),
+        note="Effective keys: number of equal weights with the same entropy. Weight > .99: rows with such a weight. "
+        "Gradient: norm of dL/dq for an upstream gradient of norm 1. Zeros: weights that float16 stores as 0.",
+        keys=1,
     )
 
 

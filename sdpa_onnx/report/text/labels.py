@@ -1,10 +1,13 @@
 """Labels of cases, arms and forms for reports. Text only, no judgement."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import assert_never
+
+import msgspec
 
 from sdpa_onnx.core.attention.spec import Layout, MaskKind, ScaleRule, option_tokens, scale_text
 from sdpa_onnx.core.records.records import (
@@ -30,9 +33,11 @@ __all__ = [
     "is_expanded",
     "is_output_check",
     "join_words",
+    "known_sizes",
     "plain",
     "series_name",
     "site_in_words",
+    "target_in_words",
     "usual_factors",
     "where_in_words",
 ]
@@ -41,6 +46,17 @@ SizedRecord = AgreementRecord | TimingRecord
 """A record that has sizes."""
 
 _FORM_WORDS = {"attention": "Attention", "decomposed": "the decomposed graph"}
+
+# What a reader knows the targets of the suites by. Twin: FOUNDING_USES in torch_export/target_text.py.
+_TARGET_WORDS = {
+    "sdpa": "attention without projections",
+    "encoder-self": "encoder self-attention",
+    "decoder-self": "causal decoder self-attention",
+    "encoder-decoder": "encoder-decoder attention",
+}
+
+# Sizes at the end of the name of a case of a larger model. Twin: named_case in workflows/check/run_context.py.
+_SIZES_IN_NAME = re.compile(r"_b(\d+)_q(\d+)(?:_kv(\d+))?$")
 
 _MASK_WORDS = {
     MaskKind.NONE: "",
@@ -110,9 +126,9 @@ def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[Cas
         head_dim = "" if record.head_dim is None else f"d_k {record.head_dim}"
         length = "" if record.kv_seq_len is None else f"length {record.kv_seq_len}"
         return ", ".join(part for part in (inputs_in_words(record, with_target=False), head_dim, length) if part)
-    if not isinstance(record, SizedRecord) or record.sizes.q_seq_len is None:
+    sizes = known_sizes(record) if isinstance(record, SizedRecord) else Sizes()
+    if not isinstance(record, SizedRecord) or sizes.q_seq_len is None:
         return record.case or record.target
-    sizes = record.sizes
     is_usual = sizes.q_num_heads == usual.q_num_heads
     parts = {
         CaseFactor.BATCH: "" if sizes.batch_size is None else f"batch {sizes.batch_size}",
@@ -123,6 +139,22 @@ def case_in_words(record: Record, usual: CommonFactors, *, without: Iterable[Cas
         CaseFactor.DTYPE: "" if record.dtype == usual.dtype else record.dtype,
     }
     return ", ".join(text for axis, text in parts.items() if text and axis not in set(without))
+
+
+def known_sizes(record: SizedRecord) -> Sizes:
+    """The sizes of a case; the lengths of a larger model, which has no sizes of heads, are in the name of the case."""
+    found = None if record.sizes.q_seq_len is not None else _SIZES_IN_NAME.search(record.case)
+    if found is None:
+        return record.sizes
+    batch_size, queries, keys = (int(size) if size else None for size in found.groups())
+    return msgspec.structs.replace(
+        record.sizes, batch_size=batch_size, q_seq_len=queries, kv_seq_len=queries if keys is None else keys
+    )
+
+
+def target_in_words(target: str) -> str:
+    """The name of a target as a reader knows it: decoder-self is causal decoder self-attention."""
+    return _TARGET_WORDS.get(target, target)
 
 
 def inputs_in_words(record: SaturationRecord, *, with_target: bool = True) -> str:

@@ -84,6 +84,15 @@ def bench_lines(
     ]
 
 
+def bench_verdict(
+    results: Sequence[BenchResult], refused: Sequence[TimingRecord], *, width: int, against: str = ""
+) -> list[TextLine]:
+    """The verdict alone, one sentence in as many lines as it needs; arguments as `bench_lines`."""
+    first = next(verdict_sentences(results, along_length(results), against=against), "")
+    reason = next((f" {one.arm or one.runtime}: {one.reason}" for one in refused if not results), "")
+    return [TextLine(text=text, tone=Tone.ROW) for text in paragraph(f"{first}{reason}", width)]
+
+
 def _times_table(along: ComparisonLine) -> Table:
     """A line per arm, one section per set of sizes; without ratios where nothing is compared."""
     arms = [arm for one in along.sized for arm in one.comparison.arms]

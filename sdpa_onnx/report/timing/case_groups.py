@@ -12,8 +12,15 @@ from itertools import groupby
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
-from sdpa_onnx.report.text.labels import CaseFactor, CommonFactors, case_in_words, case_options, join_words
-from sdpa_onnx.report.text.number_text import count
+from sdpa_onnx.report.text.labels import (
+    CaseFactor,
+    CommonFactors,
+    case_in_words,
+    case_options,
+    join_words,
+    known_sizes,
+    target_in_words,
+)
 from sdpa_onnx.report.timing.comparisons import RecordedComparison, central, fastest
 from sdpa_onnx.report.timing.slices import axis_value
 
@@ -24,6 +31,8 @@ WrongArm = tuple[str, AttentionSpec | None, str, str, int | None]
 
 # The factors along which cases form a group, the most telling first.
 _AXES = (CaseFactor.LENGTH, CaseFactor.HEAD_DIM, CaseFactor.BATCH, CaseFactor.HEADS)
+# Greatest number of targets that a label names; it counts the others.
+_MOST_TARGETS = 3
 # Verdicts that contradict each other.
 _DIRECTIONS = (RatioVerdict.FASTER, RatioVerdict.SLOWER)
 
@@ -114,16 +123,13 @@ def case_groups(
     middle = central(compared)
     rows = _rows(compared, most)
     worst = max((case for row in rows for case in _slow_downs(row)), default=None)
-    varied = _kinds_of_several_lengths(compared)
-    groups = tuple(
-        _group(
-            row,
-            _label(row, middle, usual, with_length=_kind(row[0]) in varied and _kind(row[0]) != _kind(middle)),
-            worst,
-            wrong,
-        )
-        for row in rows
+    context = _LabelContext(
+        middle=middle,
+        usual=usual,
+        varied=frozenset(_kinds_of_several_lengths(compared)),
+        with_causal=any(one.first.spec is not None and one.first.spec.is_causal for one in compared),
     )
+    groups = tuple(_group(row, _label(row, context), worst, wrong) for row in rows)
     return CaseGroups(
         groups=groups,
         arms=tuple(dict.fromkeys(one.arm for group in groups for one in group.ranges)),
@@ -207,7 +213,7 @@ def _kind(one: RecordedComparison) -> tuple[object, ...]:
 
 
 def _kinds_of_several_lengths(found: Sequence[RecordedComparison]) -> set[tuple[object, ...]]:
-    lengths = {(_kind(one), one.first.sizes.kv_seq_len) for one in found}
+    lengths = {(_kind(one), axis_value(one.first, CaseFactor.LENGTH)) for one in found}
     return {kind for kind, number in Counter(kind for kind, _ in lengths).items() if number > 1}
 
 
@@ -222,7 +228,7 @@ def _gathered(
 
 def _without(one: RecordedComparison, axis: CaseFactor) -> tuple[object, ...]:
     """Everything that distinguishes a case, except one factor."""
-    sizes = one.first.sizes
+    sizes = known_sizes(one.first)
     # Along the length, the number of queries equals that of keys, or is fixed while the keys grow (decoding).
     queries = "as keys" if sizes.q_seq_len == sizes.kv_seq_len else sizes.q_seq_len
     factors: dict[CaseFactor, object] = {
@@ -287,20 +293,36 @@ def _range(row: _Cases, name: str, worst: tuple[float, str] | None) -> ArmRange:
     )
 
 
-def _label(row: _Cases, middle: RecordedComparison, usual: CommonFactors, *, with_length: bool) -> str:
-    """What the cases are, without the factors that the central case has too; never empty.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LabelContext:
+    """What a label depends on besides its own cases.
 
     Args:
-        with_length: Whether to name the length even if the central case has it.
+        middle: The central case, whose factors no label repeats.
+        usual: Factors that most records share.
+        varied: What is computed at several lengths.
+        with_causal: Whether a case of a bare attention is causal, so that the others are labelled as not causal.
     """
+
+    middle: RecordedComparison
+    usual: CommonFactors
+    varied: frozenset[tuple[object, ...]]
+    with_causal: bool
+
+
+def _label(row: _Cases, context: _LabelContext) -> str:
+    """What the cases are, without the factors that the central case has too; never empty."""
     records = [one.first for one in row]
     targets = list(dict.fromkeys(record.target for record in records))
+    middle, kind = context.middle, _kind(row[0])
+    # The length is named even if the central case has it, where the same is computed at another length too.
+    with_length = kind in context.varied and kind != _kind(middle)
+    target = "" if targets == [middle.first.target] else _targets_words(targets)
+    options = {case_in_words(record, context.usual, without=_AXES) for record in records}
+    if not any(options):
+        options = {_mask_words(records, with_causal=context.with_causal)}
     if len(targets) > 1:
-        return f"{count(len(row), 'other case')} of {count(len(targets), 'target')}"
-    target = "" if targets[0] == middle.first.target else targets[0]
-    options = {case_in_words(record, usual, without=_AXES) for record in records}
-    if not any(options) and all(record.spec is None and is_masked(record) for record in records):
-        options = {"masked"}
+        options, with_length = set(), False
     sizes = [_factor_words(records, axis, middle.first) for axis in (CaseFactor.BATCH, *_AXES[:2], CaseFactor.HEADS)]
     words = [target, *(options if len(options) == 1 else ()), *sizes]
     length = _length_words(records)
@@ -308,11 +330,25 @@ def _label(row: _Cases, middle: RecordedComparison, usual: CommonFactors, *, wit
     return ", ".join(word for word in words if word) or length
 
 
+def _targets_words(targets: Sequence[str]) -> str:
+    named = [target_in_words(target) for target in targets[:_MOST_TARGETS]]
+    more = len(targets) - len(named)
+    return join_words([*named, *([f"{more} more"] if more else [])])
+
+
+def _mask_words(records: Sequence[TimingRecord], *, with_causal: bool) -> str:
+    """Whether cases without an option mask anything, if the table would be ambiguous without it."""
+    if all(record.spec is None and is_masked(record) for record in records):
+        return "masked"
+    return "not causal" if with_causal and all(record.spec is not None for record in records) else ""
+
+
 def _factor_words(records: Sequence[TimingRecord], axis: CaseFactor, middle: TimingRecord) -> str:
     """The values of a factor if any differs from the central case: length 32 to 1024."""
-    values = sorted({axis_value(record, axis) for record in records})
-    queries = {record.sizes.q_seq_len for record in records if record.sizes.q_seq_len != record.sizes.kv_seq_len}
-    is_usual = values == [axis_value(middle, axis)] or values == [0]
+    values = sorted({axis_value(record, axis) for record in records} - {0})
+    lengths = [known_sizes(record) for record in records]
+    queries = {sizes.q_seq_len for sizes in lengths if sizes.q_seq_len != sizes.kv_seq_len}
+    is_usual = values == [axis_value(middle, axis)] or not values
     if axis is CaseFactor.LENGTH:
         return "" if is_usual and not queries else _length_words(records)
     return "" if is_usual else f"{axis} {_values_words(values)}"
@@ -320,8 +356,9 @@ def _factor_words(records: Sequence[TimingRecord], axis: CaseFactor, middle: Tim
 
 def _length_words(records: Sequence[TimingRecord]) -> str:
     keys = sorted({axis_value(record, CaseFactor.LENGTH) for record in records})
-    queries = sorted({record.sizes.q_seq_len or 0 for record in records})
-    if all(record.sizes.q_seq_len in (None, record.sizes.kv_seq_len) for record in records):
+    lengths = [known_sizes(record) for record in records]
+    queries = sorted({sizes.q_seq_len or 0 for sizes in lengths})
+    if all(sizes.q_seq_len in (None, sizes.kv_seq_len) for sizes in lengths):
         return f"length {_values_words(keys)}" if keys != [0] else "all cases"
     return f"{_values_words(queries)} queries, {_values_words(keys)} keys"
 
@@ -333,4 +370,4 @@ def _values_words(values: Sequence[int]) -> str:
 
 
 def _where(one: RecordedComparison, usual: CommonFactors) -> str:
-    return ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
+    return ", ".join(word for word in (target_in_words(one.first.target), case_in_words(one.first, usual)) if word)

@@ -6,7 +6,7 @@ Case by arm if that fits the width, else a row per arm under each group, with th
 from collections.abc import Iterable, Sequence
 
 from sdpa_onnx.core.records.verdicts import RatioVerdict
-from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, series_name
+from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, series_name, target_in_words
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, median_text, share
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.case_groups import ArmRange, CaseGroup, CaseGroups
@@ -67,7 +67,7 @@ def medians_table(found: Sequence[RecordedComparison], usual: CommonFactors, *, 
     arms = [arm for one in found for arm in one.arms]
     rows = tuple(
         (
-            ", ".join(word for word in (arm.target, case_in_words(arm, usual)) if word),
+            ", ".join(word for word in (target_in_words(arm.target), case_in_words(arm, usual)) if word),
             series_name(arm),
             median_text(arm.median_seconds, arm.median_low, arm.median_high),
             share(arm.roof_share),
@@ -146,7 +146,7 @@ def _wide(groups: CaseGroups, names: dict[str, str], leading: Sequence[str]) -> 
 
 
 def _usual(groups: CaseGroups) -> str:
-    return f"{groups.usual} unless stated."
+    return f"Unless stated: {groups.usual}."
 
 
 def _cell(found: ArmRange | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar, assert_never
 
-from sdpa_onnx.report.text.labels import CaseFactor, SizedRecord, case_options
+from sdpa_onnx.report.text.labels import CaseFactor, SizedRecord, case_options, known_sizes
 
 __all__ = ["Slice", "axis_value", "slices_along"]
 
@@ -32,9 +32,9 @@ def axis_value(record: SizedRecord, axis: CaseFactor) -> int:
     """The value of a numeric factor, 0 if the record has none; the length is the number of keys."""
     match axis:
         case CaseFactor.BATCH:
-            return record.sizes.batch_size or 0
+            return known_sizes(record).batch_size or 0
         case CaseFactor.LENGTH:
-            return record.sizes.kv_seq_len or 0
+            return known_sizes(record).kv_seq_len or 0
         case CaseFactor.HEAD_DIM:
             return record.sizes.head_dim or 0
         case CaseFactor.HEADS:
@@ -61,7 +61,7 @@ def slices_along(records: Sequence[R], axis: CaseFactor) -> list[Slice[R]]:
 
 
 def _fixed(record: SizedRecord, axis: CaseFactor) -> tuple[object, ...]:
-    sizes = record.sizes
+    sizes = known_sizes(record)
     factors: dict[CaseFactor, object] = {
         CaseFactor.BATCH: sizes.batch_size,
         CaseFactor.HEAD_DIM: sizes.head_dim,

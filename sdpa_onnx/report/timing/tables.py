@@ -21,6 +21,7 @@ from sdpa_onnx.report.text.number_text import (
 )
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.alarms import is_alarm
+from sdpa_onnx.report.timing.bench_verdict import median_note
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.verdict_text import confidences, verdict_cell, verdict_word
 
@@ -134,8 +135,8 @@ def _judged_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> s
         f"faster and slower hold for all arms of a case together; {verdict_word(RatioVerdict.EQUAL)}; inconclusive "
         "(about how many more launches would decide); noisy: the time of a clone of the baseline differed, so no ratio "
         "of that case is valid. Slowdown found: the slowdown that is detected with a probability of 80 %. Roof: share "
-        f"of the bound from measured matrix products and exponentials. {_chance(found)}"
-    )
+        f"of the bound from measured matrix products and exponentials. {_chance(found)} {median_note(found)}"
+    ).rstrip()
 
 
 def _shared(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:

@@ -135,9 +135,12 @@ def _unjudged(model: OnnxModel) -> tuple[str, ...]:
     if not ends:
         return tuple(unjudged.values())
     more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
-    which = "An output of the graph is" if len(ends) == 1 else f"{len(ends)} outputs of the graph are"
-    why = f"since no attention returns {'it' if len(ends) == 1 else 'them'}"
-    return (*unjudged.values(), f"{which} not judged, {why}: {', '.join(ends[:_NAMED])}{more}.")
+    which, them = ("output", "it") if len(ends) == 1 else ("outputs", "them")
+    judge = "`verify --against FILE.py:Class` judges"
+    return (
+        *unjudged.values(),
+        f"Not judged: {which} {', '.join(ends[:_NAMED])}{more}, not from an attention; {judge} {them} too.",
+    )
 
 
 def with_figures(record: AgreementRecord, agreement: Agreement) -> AgreementRecord:

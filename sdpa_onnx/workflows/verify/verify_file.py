@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import partial
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit, fit_sizes
@@ -51,12 +52,14 @@ class VerifyExtras:
         patience_seconds: Run each runtime in a process of its own, and stop it after
             this long without an answer; None = in this process, without a limit.
         axes: Also prove the axes.
+        on_step: Called before each part of the work on a runtime: "ort-cpu: step 2 of 4, outputs".
     """
 
     keep: Callable[[str, str, Arrays], None] | None = None
     prove: bool = False
     patience_seconds: float | None = None
     axes: bool = True
+    on_step: Callable[[str], None] = lambda _: None
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Runtime]:
@@ -130,11 +133,13 @@ def verify_file(
     sizes = _sizes(model, check, runtimes, extras)
     expectations = ExpectationCache()
     refusals: list[SdpaOnnxError] = []
-    for name in runtimes:
+    for number, name in enumerate(runtimes, start=1):
+        where = name if len(runtimes) == 1 else f"{name}, {number} of {len(runtimes)} runtimes"
+        named = replace(extras, on_step=partial(_named, where, extras.on_step))
         whole = replace(check, sizes=sizes, probes=True)
         try:
             with extras.opened(name) as runtime:
-                yield from _on_runtime(model, runtime, whole, check.sizes, target, expectations, extras)
+                yield from _on_runtime(model, runtime, whole, check.sizes, target, expectations, named)
         except (SessionError, RuntimeUnavailableError) as error:
             if len(runtimes) == 1 and isinstance(error, RuntimeUnavailableError):
                 raise
@@ -158,15 +163,50 @@ def _on_runtime(
 ) -> Iterator[Record]:
     """Judge a model on one runtime, at sizes inside the limits that its axes have; the record of the axes is last."""
     axes: ExportRecord | None = None
-    if extras.axes and check.inputs is None and not isinstance(runtime.supports(model), Unsupported):
+    has_axes = extras.axes and check.inputs is None and not isinstance(runtime.supports(model), Unsupported)
+    reach = _announcer(_parts(check, extras, has_axes=has_axes), extras.on_step)
+    if has_axes:
+        reach(_Part.AXES)
         # First, for its limits: at other sizes nothing can be judged.
         axes = _axes_record(model, runtime, target, check.seed)
         check = replace(check, sizes=_allowed(axes.limits, check.sizes, given))
-    yield from _judged(model, runtime, check, target, expectations, extras)
+    yield from _judged(model, runtime, check, target, expectations, extras, reach)
     if check.inputs is None:
+        reach(_Part.STATE)
         yield from check_state(model, runtime, check, target=target, fixed=given)
     if axes is not None:
         yield axes
+
+
+class _Part(StrEnum):
+    """A part of the work on one runtime, in its order; its value is what is shown."""
+
+    AXES = "other sizes"
+    OUTPUTS = "outputs"
+    ALONE = "each attention alone"
+    FAULTS = "planted faults"
+    STATE = "runs after runs"
+
+
+def _parts(check: CheckOptions, extras: VerifyExtras, *, has_axes: bool) -> list[_Part]:
+    """The parts that will run; a disagreement may end them earlier."""
+    is_drawn = check.inputs is None
+    runs = {
+        _Part.AXES: has_axes,
+        _Part.OUTPUTS: True,
+        _Part.ALONE: is_drawn or extras.prove,
+        _Part.FAULTS: extras.prove,
+        _Part.STATE: is_drawn,
+    }
+    return [part for part, applies in runs.items() if applies]
+
+
+def _announcer(parts: Sequence[_Part], on_step: Callable[[str], None]) -> Callable[[_Part], None]:
+    return lambda part: on_step(f"step {parts.index(part) + 1} of {len(parts)}, {part}")
+
+
+def _named(where: str, on_step: Callable[[str], None], step: str) -> None:
+    on_step(f"{where}: {step}")
 
 
 def _allowed(limits: Sequence[AxisLimit], sizes: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:
@@ -206,8 +246,10 @@ def _judged(
     target: str,
     expectations: ExpectationCache,
     extras: VerifyExtras,
+    reach: Callable[[_Part], None],
 ) -> Iterator[Record]:
     """Run the ladder and the probes; find the run or the node behind a disagreement; plant faults if requested."""
+    reach(_Part.OUTPUTS)
     recorder = StepRecorder(also=extras.keep)
     found = check_model(model, runtime, check, target=target, expectations=expectations, keep=recorder)
     yield from found
@@ -224,10 +266,12 @@ def _judged(
     if check.inputs is not None and not extras.prove:
         return
     shapes = {name: array.shape for name, array in next(iter(recorder.steps.values()), {}).items()}
+    reach(_Part.ALONE)
     alone = list(sites_alone(model, runtime, check, shapes))
     if check.inputs is None:
         yield from probe_sites(alone, runtime, target=target, expectations=expectations)
     if extras.prove:
+        reach(_Part.FAULTS)
         yield from prove_sites(model, runtime, check, alone, target=target)
         yield from records_of_inputs(model, runtime, check, target=target)
 

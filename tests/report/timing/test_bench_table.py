@@ -7,7 +7,13 @@ from sdpa_onnx.core.records.records import BUDGET_REASON, Outcome, TimingRecord
 from sdpa_onnx.core.records.timing_records import NodeTime
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.timing.bench_points import along_length
-from sdpa_onnx.report.timing.bench_table import BENCH_WIDTH, bench_lines, crossover_sentences, ratio_tables
+from sdpa_onnx.report.timing.bench_table import (
+    BENCH_WIDTH,
+    bench_lines,
+    bench_verdict,
+    crossover_sentences,
+    ratio_tables,
+)
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
 from sdpa_onnx.workflows.bench.bench_files import BenchResult
 from tests.report.synthetic_bench import BASELINE, benched, failed, over_lengths, timing
@@ -51,6 +57,15 @@ def test_the_verdict_is_first(ratio: float, verdict: RatioVerdict | None, senten
     """The first line is the answer, with the ratio and its interval."""
     arm = timing("ort-cpu", ratio, **({} if verdict is None else {"verdict": verdict}))
     assert _printed(benched(timing(BASELINE), arm)).splitlines()[0] == sentence
+
+
+def test_a_long_verdict_is_not_cut() -> None:
+    """--quiet prints the first sentence to its end, in several lines if the terminal is narrow."""
+    result = benched(timing(BASELINE), timing("ort-cpu", 0.8))
+    wide, narrow = (bench_verdict([result], (), width=width) for width in (_WIDE, 40))
+    assert len(wide) == 1 < len(narrow)
+    assert " ".join(line.text for line in narrow) == wide[0].text
+    assert wide[0].text.endswith("faster.")
 
 
 def test_the_verdict_on_a_module() -> None:
