@@ -39,8 +39,8 @@ _BLANK = TextLine(text="", tone=Tone.ROW)
 _GAP = " "
 # Greatest number of features that a reason lists by name; the matrix shows all.
 _MOST_FEATURES = 8
-# Findings with their evidence, and names of further ones, in the short form.
-_MOST_BLOCKS, _MOST_NAMED = 2, 8
+# Findings with their evidence, of which one takes ten lines, and names of further ones, in the short form.
+_MOST_BLOCKS, _MOST_NAMED = 1, 8
 
 
 def verdict_lines(run: ConformanceRun, width: int) -> list[TextLine]:
@@ -54,7 +54,7 @@ def verdict_lines(run: ConformanceRun, width: int) -> list[TextLine]:
 
 
 def short_lines(run: ConformanceRun, width: int) -> list[TextLine]:
-    """The sentences, then what is wrong: a few features with evidence, the others by name."""
+    """The sentences, then what is wrong: the worst feature with evidence, the others by name."""
     lines = verdict_lines(run, width)
     found = [finding for verdict in SECTION_TITLES for finding in findings_of(run, verdict)]
     for finding in found[:_MOST_BLOCKS]:
