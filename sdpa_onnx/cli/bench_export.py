@@ -62,7 +62,7 @@ def show_timed_export(timed: "TimedBench") -> None:
     from sdpa_onnx.cli.show import print_plain, show_bench
 
     if timed.prepared is None:
-        print_plain(["Nothing was timed: the time limit was reached first. Use a larger --budget."])
+        print_plain(["Nothing was timed: the time limit was reached first; use a larger --budget."])
         return
     prepared = timed.prepared
     show_bench(timed.results, prepared.contest.refused, timed.records, as_json=False, against=prepared.task.against)

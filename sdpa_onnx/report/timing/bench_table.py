@@ -6,7 +6,7 @@ Lines fit 110 characters; figures that are not printed are in the records.
 from collections.abc import Iterator, Sequence
 
 from sdpa_onnx.core.records.record_base import known
-from sdpa_onnx.core.records.records import Outcome, TimingRecord
+from sdpa_onnx.core.records.records import Outcome, TimingRecord, is_beyond_budget
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.crossover import Crossover
 from sdpa_onnx.core.timing.paired import Calibration
@@ -274,8 +274,9 @@ def _crossover_words(name: str, baseline: str, change: Crossover, axis: str) -> 
 
 
 def _missing(results: Sequence[BenchResult], refused: Sequence[TimingRecord]) -> Iterator[str]:
-    """Arms without a time, with the reason; an arm that fails in several comparisons once."""
-    failed = [record for one in results for record in one.records if record.outcome is not Outcome.OK]
+    """Arms without a time, with the reason, each once; the verdict says it if the time limit reached none of them."""
+    is_limit = all(is_beyond_budget(record) for one in results for record in one.records)
+    failed = [record for one in results for record in one.records if record.outcome is not Outcome.OK and not is_limit]
     reasons = {(record.arm, record.outcome, plain(record.reason)): None for record in (*refused, *failed)}
     for arm, outcome, reason in reasons:
         yield f"{arm}: {outcome}. {reason}"

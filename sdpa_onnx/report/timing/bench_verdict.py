@@ -33,7 +33,8 @@ def verdict_sentences(results: Sequence[BenchResult], along: ComparisonLine, *, 
         yield f"The numbers of {join_words(wrong)} are not right, so {times} not count."
     skipped = [one for one in results if all(is_beyond_budget(record) for record in one.records)]
     if not along.sized:
-        yield "Nothing was timed: the time limit was reached first." if skipped else "Nothing was timed."
+        limit = ": the time limit was reached first; use a larger --budget"
+        yield f"Nothing was timed{limit if skipped else ''}."
         return
     if len(along.sized) == 1:
         yield from _at_one_size(along.sized[0], against)
