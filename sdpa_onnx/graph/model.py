@@ -147,6 +147,16 @@ class OnnxModel:
         """The graph's message for a program that reads tensor files itself; see `saved_files.linked`."""
         return linked(self.ir)
 
+    def linked_with_sites(self) -> LinkedFiles:
+        """The same with its sites in the metadata, for one of our own processes: it shall not read the graph again."""
+        files = self.linked()
+        if not self.sites or SITES_KEY in self.ir.metadata_props:
+            return files
+        # A message that follows another one adds to its repeated fields.
+        note = onnx.ModelProto()
+        note.metadata_props.add(key=SITES_KEY, value=msgspec.json.encode(self.sites).decode())
+        return replace(files, message=files.message + note.SerializeToString())
+
     @property
     def fits_one_message(self) -> bool:
         """Whether `to_bytes` can hold it; else only files can."""

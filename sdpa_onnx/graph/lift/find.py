@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from sdpa_onnx.graph.lift import nested, standard, written_out
+from sdpa_onnx.graph.lift import nested, other_softmax, standard, written_out
 from sdpa_onnx.graph.lift.causality import CausalMasks
 from sdpa_onnx.graph.lift.contrib import attention as contrib_attention
 from sdpa_onnx.graph.lift.contrib import gqa as contrib_gqa
@@ -29,6 +29,7 @@ READERS: tuple[Reader, ...] = (
     contrib_attention.read,
     contrib_other.read,
     written_out.read,
+    other_softmax.read,
     nested.read,
 )
 

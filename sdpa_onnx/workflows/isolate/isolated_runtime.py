@@ -90,7 +90,7 @@ class GuardedRuntime:
             ProcessDiedError: If the worker died or did not answer.
             SessionError: If the runtime refuses the model.
         """
-        session = GuardedSession(self, model.linked(), options)
+        session = GuardedSession(self, model.linked_with_sites(), options)
         session.number()
         return session
 

@@ -262,7 +262,7 @@ def _judge_site(
     expectations: ExpectationCache,
 ) -> dict[OutputRole, Agreement]:
     """Judge every output of one attention, with the named fault that a wrong one looks like."""
-    check, declared, outputs = checked.check, checked.ran.precision, site.outputs_in(arrays)
+    check, declared, outputs = checked.check, _declared(checked, inputs), site.outputs_in(arrays)
     precision = find_precision(declared)
     shared = checked.model.is_bare_attention and check.inputs is None
     key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), checked.step, check.seed, declared)
@@ -288,6 +288,12 @@ def _judge_site(
     end = found[OutputRole.OUTPUT]
     unseen = (*end.warnings, *_never_reached(site.spec, inputs))
     return {**found, OutputRole.OUTPUT: replace(end, warnings=unseen)}
+
+
+def _declared(checked: RunContext, inputs: AttentionInputs) -> str:
+    """The arithmetic that the runtime declares; in a model of several element types, that of this attention."""
+    own = inputs.query.dtype.name
+    return checked.ran.precision if own == checked.model.facts.attention_dtype.value else own
 
 
 def _explained(
