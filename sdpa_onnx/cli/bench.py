@@ -261,7 +261,7 @@ def _run_bench(task: "BenchTask", out: Path | None, chart: Path | None, *, as_js
         raise stopped
     with _with_results_hint():
         if chart is not None:
-            _draw(results, chart)
+            _draw(prepared, results, chart)
         if run is not None:
             _render(run.folder)
     if stopped is not None:
@@ -352,10 +352,10 @@ def _show(prepared: "PreparedBench", results: "Sequence[BenchResult]", *, as_jso
     )
 
 
-def _draw(results: "Sequence[BenchResult]", chart: Path) -> None:
-    from sdpa_onnx.report.timing.bench_chart import write_chart
+def _draw(prepared: "PreparedBench", results: "Sequence[BenchResult]", chart: Path) -> None:
+    from sdpa_onnx.report.page.bench_page import write_chart
 
-    if not write_chart(results, chart):
+    if not write_chart(results, chart, refused=prepared.contest.refused, against=prepared.task.against):
         print_message(f"{chart} was not written: nothing was timed")
 
 

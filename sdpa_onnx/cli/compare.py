@@ -91,6 +91,7 @@ Pinned = Annotated[
 Markdown = Annotated[
     Path | None, typer.Option("--markdown", metavar="F.md", help="Write a pull request comment; - is stdout.")
 ]
+Html = Annotated[Path | None, typer.Option("--html", metavar="F.html", help="Write the comparison as an HTML page.")]
 Junit = Annotated[Path | None, typer.Option("--junit", metavar="F.xml", help="Write JUnit XML.")]
 WriteExpected = Annotated[
     Path | None,
@@ -123,6 +124,7 @@ def compare(
     expect: Expect = None,
     write_expected: WriteExpected = None,
     markdown: Markdown = None,
+    html: Html = None,
     junit: Junit = None,
     threads: Threads = 1,
     seed: Seed = 0,
@@ -135,8 +137,8 @@ def compare(
     deadline = command_deadline(budget)
     pin_threads(threads)
     kind = kind_of(base, head)
-    require_distinct_paths(_outputs(markdown, junit, write_expected), [base, head, inputs, expect])
-    check_outputs(markdown, junit, write_expected, as_json=json)
+    require_distinct_paths(_outputs(markdown, html, junit, write_expected), [base, head, inputs, expect])
+    check_outputs(markdown, (html, junit), write_expected, as_json=json)
     from sdpa_onnx.report.compare.gate_report import GateReport
     from sdpa_onnx.sweep.stored_comparison import compare_stored_files, require_common
 
@@ -157,7 +159,7 @@ def compare(
     report = GateReport(rows=rows, base=names[0], head=names[1], how=how, command=_command(), known=known)
     if markdown != STDOUT:
         show_gates(report, as_json=json)
-    write_results(report, markdown, junit)
+    write_results(report, markdown, html, junit)
     return _conclude(rows, known, write_expected, expected)
 
 
@@ -183,10 +185,13 @@ def _conclude(
     return exit_code(rows, known)
 
 
-def _outputs(markdown: Path | None, junit: Path | None, write_expected: Path | None) -> dict[str, Path | None]:
+def _outputs(
+    markdown: Path | None, html: Path | None, junit: Path | None, write_expected: Path | None
+) -> dict[str, Path | None]:
     """Return the files that are written, by option."""
     return {
         "--markdown": None if markdown == STDOUT else markdown,
+        "--html": html,
         "--junit": junit,
         "--write-expected": write_expected,
     }

@@ -51,7 +51,9 @@ def method_sentence(kind: ComparisonKind, skipped: "frozenset[Gate]") -> str:
     return "Stored results; times are compared by their ratios to the common pinned baseline."
 
 
-def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Path | None, *, as_json: bool) -> None:
+def check_outputs(
+    markdown: Path | None, others: Sequence[Path | None], write_expected: Path | None, *, as_json: bool
+) -> None:
     """Check before the work starts that every output can be written.
 
     Raises:
@@ -63,7 +65,7 @@ def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Pat
 
     if markdown == STDOUT and as_json:
         raise PlanError("--markdown - and --json both write to stdout.", hint="Give --markdown a file.")
-    for path in (markdown, junit, write_expected):
+    for path in (markdown, *others, write_expected):
         if path is None or (path is markdown and path == STDOUT):
             continue
         if path.is_dir():
@@ -78,7 +80,7 @@ def check_outputs(markdown: Path | None, junit: Path | None, write_expected: Pat
         importlib.import_module("rich")
 
 
-def write_results(report: "GateReport", markdown: Path | None, junit: Path | None) -> None:
+def write_results(report: "GateReport", markdown: Path | None, html: Path | None, junit: Path | None) -> None:
     """Write the requested files.
 
     Raises:
@@ -94,6 +96,11 @@ def write_results(report: "GateReport", markdown: Path | None, junit: Path | Non
     elif markdown is not None and markdown != STDOUT:
         replace_file(markdown, render_gates(report).encode())
         print_message(f"wrote {markdown}")
+    if html is not None:
+        from sdpa_onnx.report.page.compare_page import render_page
+
+        replace_file(html, render_page(report).encode())
+        print_message(f"wrote {html}")
     if junit is not None:
         replace_file(junit, render_junit(report))
         print_message(f"wrote {junit}")

@@ -287,7 +287,7 @@ def _show(run: "ConformanceRun", page: Path | None, *, as_json: bool) -> None:
     if run.known is not None:
         print_known_findings(run.known, with_summary=as_json)
     if page is not None:
-        from sdpa_onnx.report.conformance.page import render_page
+        from sdpa_onnx.report.page.conformance_page import render_page
         from sdpa_onnx.sweep.store import replace_file
 
         replace_file(page, render_page(run).encode())

@@ -57,7 +57,7 @@ def _history(folder: Path, *, as_json: bool) -> Path:
     """Write history.html, history.md and the charts of a folder of runs; return the page."""
     from sdpa_onnx.cli.show import show_history
     from sdpa_onnx.core.compare.history import history_of
-    from sdpa_onnx.report.compare.history import render_history
+    from sdpa_onnx.report.page.history_page import render_history
     from sdpa_onnx.sweep.history import read_runs
 
     stored = read_runs(folder)

@@ -40,7 +40,7 @@ _REASONS = {
         "calibrate": "done once for a machine",
     },
     "saturation": {},
-    "compare": dict.fromkeys(("markdown", "junit"), "files for CI"),
+    "compare": dict.fromkeys(("markdown", "html", "junit"), "files for CI and for people"),
     "run": {"open_page": "`folder` of the list has the page"},
     "conformance": {"page": "a file of the command", "list_features": "prints"},
 }

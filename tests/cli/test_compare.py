@@ -61,13 +61,14 @@ def test_no_change_is_exit_0(runs: Shell) -> None:
 
 
 def test_a_regression_is_exit_1_and_in_every_file(runs: Shell) -> None:
-    """Terminal, Markdown, JUnit and JSON report the same regressions."""
-    ended = runs("compare", "base", "worse", "--markdown", "c.md", "--junit", "c.xml")
+    """Terminal, Markdown, page, JUnit and JSON report the same regressions."""
+    ended = runs("compare", "base", "worse", "--markdown", "c.md", "--html", "c.html", "--junit", "c.xml")
     assert ended.code == 1
     assert " 2 of 4 checks fail." in " ".join(ended.stdout.split())
-    assert ended.stderr == "sdpa-onnx: wrote c.md\nsdpa-onnx: wrote c.xml\n"
+    assert ended.stderr == "sdpa-onnx: wrote c.md\nsdpa-onnx: wrote c.html\nsdpa-onnx: wrote c.xml\n"
+    assert "<title>Attention: 2 regressions</title>" in Path("c.html").read_text()
     assert "## \u274c Attention: 2 regressions\n" in Path("c.md").read_text()
-    assert "sdpa-onnx compare base worse --markdown c.md --junit c.xml\n" in Path("c.md").read_text()
+    assert "sdpa-onnx compare base worse --markdown c.md --html c.html --junit c.xml\n" in Path("c.md").read_text()
     root = ET.fromstring(Path("c.xml").read_bytes())  # noqa: S314 - our own text
     assert (root.get("tests"), root.get("failures")) == ("4", "2")
     rows = json.loads(runs("compare", "base", "worse", "--json").stdout)

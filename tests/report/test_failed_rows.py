@@ -24,9 +24,9 @@ from sdpa_onnx.report.compare.gate_report import GateReport
 from sdpa_onnx.report.compare.junit import render_junit
 from sdpa_onnx.report.compare.markdown import render_gates
 from sdpa_onnx.report.compare.terminal import gate_lines
-from sdpa_onnx.report.conformance.page import render_page
 from sdpa_onnx.report.conformance.run import ConformanceRun
 from sdpa_onnx.report.conformance.terminal import conformance_lines
+from sdpa_onnx.report.page.conformance_page import render_page
 from sdpa_onnx.report.run.charts import charts
 from sdpa_onnx.report.run.markdown import render_summary
 from sdpa_onnx.report.run.tables import all_tables

@@ -19,6 +19,8 @@ from sdpa_onnx.workflows.expected.known_findings import KnownFinding, SortedFind
 __all__ = [
     "GateReport",
     "alarms",
+    "by_verdict",
+    "case_of",
     "changed_table",
     "evidence_lines",
     "headline",
@@ -26,6 +28,7 @@ __all__ = [
     "reached",
     "summary",
     "tally_table",
+    "usual_of",
     "verdict_label",
 ]
 
@@ -135,14 +138,32 @@ def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
     runs = row.arm if row.arm not in ("", "HEAD") else row.runtime
     opset = f"opset {row.opset}" if row.opset and not row.arm else ""
     threads = f"{row.threads} threads" if (row.threads or 1) > 1 else ""
-    case = case_in_words(_sized(row), usual)
-    parts = (runs, row.target, case, row.form if not row.arm else "", opset, site_in_words(row), row.inputs, threads)
+    parts = (
+        runs,
+        row.target,
+        case_of(row, usual),
+        row.form if not row.arm else "",
+        opset,
+        site_in_words(row),
+        row.inputs,
+        threads,
+    )
     return plain(", ".join(dict.fromkeys(part for part in parts if part)))
 
 
-def _usual_of(report: GateReport) -> CommonFactors:
+def usual_of(report: GateReport) -> CommonFactors:
     """Heads and element type of most rows, which are not repeated in each row."""
     return usual_factors([_sized(row) for row in report.rows])
+
+
+def case_of(row: GateRecord, usual: CommonFactors) -> str:
+    """The case of a row, without the factors that most rows share."""
+    return case_in_words(_sized(row), usual)
+
+
+def by_verdict(rows: Sequence[GateRecord]) -> list[GateRecord]:
+    """Rows in the order of the report, regressions first."""
+    return sorted(rows, key=lambda row: _ORDER.index(row.word))
 
 
 def _sized(row: GateRecord) -> TimingRecord:
@@ -236,7 +257,7 @@ def changed_table(report: GateReport, *, most: int) -> Table | None:
     found = _groups(report)
     if not found:
         return None
-    usual = _usual_of(report)
+    usual = usual_of(report)
     rows = [
         (str(group.first.gate), verdict_label(report, group.first), group.where(usual), *_before_and_now(group.first))
         for group in found[:most]
@@ -282,7 +303,7 @@ def tally_table(report: GateReport) -> Table:
 
 def evidence_lines(report: GateReport) -> list[tuple[str, str]]:
     """List findings as a label and a sentence of evidence; of many of one kind only the worst, with a count."""
-    usual = _usual_of(report)
+    usual = usual_of(report)
     kinds: dict[tuple[object, ...], list[_Group]] = {}
     for group in _groups(report):
         row = group.first

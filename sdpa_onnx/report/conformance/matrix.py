@@ -1,6 +1,6 @@
 """The matrix of features and places as data: the records of each cell, and its mark.
 
-Twins, which lay it out: terminal.py and ../page/conformance.html.
+Twins, which lay it out: terminal.py and ../page/conformance_page.py.
 """
 
 from collections.abc import Callable, Sequence

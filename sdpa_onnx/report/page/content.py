@@ -83,6 +83,7 @@ class PageTable:
         anchor: Its id; unique in a page.
         is_folded: Whether it is closed at first.
         commands: Heads of the columns that hold command lines.
+        links: Heads of the columns whose web addresses can be followed; a runtime must not be able to write in them.
         total: Rows before the table was cut; equal to its rows if it was not.
     """
 
@@ -90,6 +91,7 @@ class PageTable:
     anchor: str
     is_folded: bool = False
     commands: frozenset[str] = frozenset()
+    links: frozenset[str] = frozenset()
     total: int
 
     @property
@@ -114,9 +116,16 @@ class PageMatrixCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageMatrixRow:
-    """One row; None = nothing was tested."""
+    """One row; None = nothing was tested.
+
+    Args:
+        group: Rows of one group follow each other under its name; "" = there are no groups.
+        title: What the head means.
+    """
 
     head: str
+    group: str = ""
+    title: str = ""
     cells: tuple[PageMatrixCell | None, ...]
 
 
@@ -199,6 +208,7 @@ class PageContent:
         tone: The colour of the verdict.
         findings: The next sentences.
         steps: What to do next.
+        sections: Those without blocks are left out.
     """
 
     title: str

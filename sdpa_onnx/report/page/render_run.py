@@ -1,6 +1,6 @@
 """The report of a run as files: summary.md, its charts and index.html, each written completely or not at all."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sdpa_onnx.core.records.records import Record
@@ -18,7 +18,7 @@ from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.verdict_text import confidences
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
-__all__ = ["PAGE_FILE", "render"]
+__all__ = ["PAGE_FILE", "render", "write_report"]
 
 PAGE_FILE = "index.html"
 
@@ -41,12 +41,18 @@ def render(
         page_chart(name, chart, svgs[name], reading=how_to_read(name, ratio_confidence=confidence))
         for name, chart in drawn.items()
     ]
-    texts = {
-        PAGE_FILE: page_html(run_page(records, header, shown, known=known)),
-        "summary.md": render_summary(records, header, drawn, known=known),
-        **{f"{CHART_FOLDER}/{name}.svg": svg for name, svg in svgs.items()},
-    }
-    return [_write(folder / name, text) for name, text in texts.items()]
+    page, summary = run_page(records, header, shown, known=known), render_summary(records, header, drawn, known=known)
+    return write_report({PAGE_FILE: page_html(page), "summary.md": summary}, svgs, folder)
+
+
+def write_report(texts: Mapping[str, str], svgs: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write the files of a report; return their paths.
+
+    Args:
+        texts: File name -> text. svgs: Name of a chart -> SVG.
+    """
+    files = {**texts, **{f"{CHART_FOLDER}/{name}.svg": svg for name, svg in svgs.items()}}
+    return [_write(folder / name, text) for name, text in files.items()]
 
 
 def _write(path: Path, text: str) -> Path:

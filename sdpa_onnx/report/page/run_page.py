@@ -1,24 +1,20 @@
 """The page of a run: which section holds what, in the order in which a reader asks."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import msgspec
-
-from sdpa_onnx.core.records.records import Outcome, Record
+from sdpa_onnx.core.records.records import Record
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.report.page.agreement_matrix import agreement_blocks
 from sdpa_onnx.report.page.content import (
     PageBlock,
     PageChart,
     PageContent,
-    PageData,
     PageSection,
     PageStep,
     PageTable,
     PageText,
-    PageTone,
 )
+from sdpa_onnx.report.page.parts import page_data, page_table, tone_of, with_facts
 from sdpa_onnx.report.run.environment import environment_rows
 from sdpa_onnx.report.run.findings import EXPORTS, NUMBERS, TIMES, WARNINGS, finding_sections
 from sdpa_onnx.report.run.first_screen import first_screen
@@ -28,29 +24,16 @@ from sdpa_onnx.report.saturation.tables import PREDICTION_TITLE, SATURATION_TITL
 from sdpa_onnx.report.text.chart_titles import ChartKind, is_saturation_chart
 from sdpa_onnx.report.text.labels import usual_factors
 from sdpa_onnx.report.text.number_text import count
-from sdpa_onnx.report.text.table import Column, Section, Table
-from sdpa_onnx.report.text.tally import outcome_of
+from sdpa_onnx.report.text.table import Table
 from sdpa_onnx.report.timing.case_table import case_table
 from sdpa_onnx.report.timing.cost_tables import COST_TITLE, WORK_TITLE
 from sdpa_onnx.report.timing.tables import TIMING_TITLE
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
-__all__ = ["page_data", "page_table", "run_page"]
+__all__ = ["run_page"]
 
 # Groups of timed cases in the table below the first picture.
 _MOST_GROUPS = 20
-_TONES = {
-    Outcome.OK: PageTone.GOOD,
-    Outcome.DISAGREES: PageTone.BAD,
-    Outcome.FAILED: PageTone.BAD,
-    Outcome.UNSUPPORTED: PageTone.DOUBT,
-    Outcome.SKIPPED: PageTone.DOUBT,
-}
-# Greatest numbers of rows in one table and of records in the page, and of bytes of these records.
-_MOST_ROWS = 1_000
-_MOST_RECORDS, _MOST_BYTES = 2_000, 900_000
-# Fields that only the store needs.
-_OF_STORE = frozenset({"cell", "job", "parts", "schema", "samples"})
 RECORDS_FILE = "records.jsonl"
 
 
@@ -75,10 +58,10 @@ def run_page(
             word for word in (_machine(header), count(header.threads, "thread"), header.started) if word
         ),
         verdict=first,
-        tone=_TONES[screen.outcome],
+        tone=tone_of(screen.outcome),
         findings=(*others, *([screen.trust] if screen.trust else [])),
         steps=tuple(PageStep(sentence=step.sentence, command=step.command) for step in screen.steps),
-        sections=tuple(section for section in _sections(records, header, charts, lead) if section.blocks),
+        sections=tuple(_sections(records, header, charts, lead)),
         data=page_data(records, RECORDS_FILE),
     )
 
@@ -128,70 +111,10 @@ def _sections(
         PageSection(
             anchor="exports-and-notes", title="Exports, conformance and notes", short="Exports", blocks=tuple(rest)
         ),
-        _provenance(header),
+        with_facts(environment_rows(header), header.command),
     ]
 
 
 def _claims(records: Sequence[Record]) -> list[PageBlock]:
     cells = saturation_records(records)
     return [PageText(lines=tuple(saturation_findings(cells)), title="All claims in words")] if cells else []
-
-
-def _provenance(header: RunHeader) -> PageSection:
-    table = Table(
-        title="Environment",
-        heading="",
-        columns=(Column(head="what"), Column(head="value")),
-        sections=(Section(heading="", rows=tuple(environment_rows(header))),),
-    )
-    blocks: list[PageBlock] = [page_table(table)]
-    if header.command:
-        blocks.append(PageText(lines=(header.command,), is_code=True))
-    return PageSection(
-        anchor="provenance", title="Environment and how to repeat", short="Environment", blocks=tuple(blocks)
-    )
-
-
-def page_table(table: Table, *, is_folded: bool = False) -> PageTable:
-    """A table of the report; a long one is cut, and the page says so."""
-    left, sections = _MOST_ROWS, []
-    for section in table.sections:
-        rows = section.rows[:left]
-        left -= len(rows)
-        if rows:
-            sections.append(Section(heading=section.heading, rows=rows))
-    cut = Table(
-        title=table.title,
-        heading=table.heading,
-        columns=table.columns,
-        sections=tuple(sections),
-        note=table.note,
-        footnotes=table.footnotes,
-    )
-    return PageTable(table=cut, anchor=_anchor(table.title), is_folded=is_folded, total=table.rows)
-
-
-def _anchor(title: str) -> str:
-    return "table-" + "".join(one if one.isalnum() else "-" for one in title.lower())
-
-
-def page_data(records: Sequence[Record], source: str) -> PageData:
-    """The records that the page contains: those that are not ok first, then in order, up to a size."""
-    ordered = sorted(records, key=lambda record: outcome_of(record) is Outcome.OK)[:_MOST_RECORDS]
-    rows: list[Mapping[str, Any]] = []
-    left = _MOST_BYTES
-    for record in ordered:
-        row = _plain(record)
-        left -= len(msgspec.json.encode(row))
-        if left < 0:
-            break
-        rows.append(row)
-    return PageData(rows=tuple(rows), total=len(records), source=source)
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    """A record without what is empty and without what only the store needs."""
-    fields: dict[str, Any] = msgspec.to_builtins(record)
-    return {
-        name: value for name, value in fields.items() if name not in _OF_STORE and value not in (None, "", [], {}, ())
-    }

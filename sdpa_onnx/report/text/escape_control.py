@@ -1,9 +1,10 @@
 """Make untrusted text safe to print: replace characters that control a terminal or the direction of writing."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["escape_control", "escape_control_throughout"]
+__all__ = ["clean_throughout", "escape_control", "escape_control_throughout"]
 
 # Control characters except tab and newline (C0, DEL, C1), those that set the direction of writing, line and paragraph
 # separators; lone surrogates, which cannot be encoded, and U+FFFE and U+FFFF, which XML cannot hold. Sources: Unicode
@@ -25,12 +26,17 @@ def escape_control(text: str) -> str:
 
 def escape_control_throughout(value: Any) -> Any:
     """Apply `escape_control` to every string in plain dicts and lists, keys included."""
+    return clean_throughout(value, escape_control)
+
+
+def clean_throughout(value: Any, clean: Callable[[str], str]) -> Any:
+    """Apply a function to every string in plain dicts and lists, keys included."""
     match value:
         case str():
-            return escape_control(value)
+            return clean(value)
         case dict():
-            return {escape_control_throughout(key): escape_control_throughout(one) for key, one in value.items()}
-        case list():
-            return [escape_control_throughout(one) for one in value]
+            return {clean_throughout(key, clean): clean_throughout(one, clean) for key, one in value.items()}
+        case list() | tuple():
+            return [clean_throughout(one, clean) for one in value]
         case _:
             return value

@@ -4,15 +4,12 @@ Background, shapes and colours are those of ../run/charts.py; the numbers are th
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.records.record_base import known
-from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.report.text.chart_style import PALETTE, SHAPES, side_by_side
 from sdpa_onnx.report.text.labels import clock_in_words, join_words
 from sdpa_onnx.report.text.number_text import confidence_text, count, time_unit
-from sdpa_onnx.report.text.svg import to_svg
 from sdpa_onnx.report.text.ticks import ticks
 from sdpa_onnx.report.timing.bench_points import ComparisonLine, along_length, arm_names, overtakings, sizes_words
 from sdpa_onnx.workflows.bench.bench_files import BenchResult
@@ -20,37 +17,11 @@ from sdpa_onnx.workflows.bench.bench_files import BenchResult
 if TYPE_CHECKING:
     import altair as alt
 
-__all__ = ["bench_chart", "write_chart"]
+__all__ = ["bench_chart"]
 
 _PANEL_WIDTH, _PANEL_HEIGHT, _ROW_HEIGHT = 330, 260, 34
 
 Row = dict[str, str | float]
-
-
-def write_chart(results: Sequence[BenchResult], path: Path) -> bool:
-    """Draw the comparisons into a file, .svg or .html (self-contained: it loads nothing).
-
-    Returns:
-        False if no arm has a time, so that there is nothing to draw.
-
-    Raises:
-        FolderError, OSError: If it cannot be written; no partial file is left.
-    """
-    chart = bench_chart(results)
-    if chart is None:
-        return False
-    write_whole(path, (_to_html(chart) if path.suffix == ".html" else to_svg(chart)).encode())
-    return True
-
-
-def _to_html(chart: "alt.HConcatChart") -> str:
-    """A page with the chart and the scripts that draw it."""
-    import vl_convert  # late: loads a JavaScript engine
-
-    # The definition is inserted into <script> unescaped: a name in it must not close the element.
-    definition = chart.to_json().replace("</", "<\\u200b/").replace("<!", "<\\u200b!")
-    page: str = vl_convert.vegalite_to_html(definition, bundle=True)
-    return page
 
 
 def bench_chart(results: Sequence[BenchResult]) -> "alt.HConcatChart | None":

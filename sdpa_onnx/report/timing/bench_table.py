@@ -4,6 +4,7 @@ Lines fit 110 characters; figures that are not printed are in the records.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Outcome, TimingRecord, is_beyond_budget
@@ -38,7 +39,15 @@ from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.verdict_text import verdict_cell, verdict_word
 from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
-__all__ = ["BENCH_WIDTH", "bench_lines", "crossover_sentences", "node_tables", "ratio_tables"]
+__all__ = [
+    "BENCH_WIDTH",
+    "BenchText",
+    "bench_lines",
+    "bench_text",
+    "crossover_sentences",
+    "node_tables",
+    "ratio_tables",
+]
 
 # Line width in characters if the width of the terminal is not known.
 BENCH_WIDTH = 110
@@ -48,39 +57,73 @@ _MOST_NODES = 10
 _LENGTHS_A_TABLE = 4
 
 
-def bench_lines(
-    results: Sequence[BenchResult], refused: Sequence[TimingRecord], *, width: int, against: str = ""
-) -> list[TextLine]:
-    """The whole output as lines; the first is the verdict.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchText:
+    """The output of `bench` before layout.
+
+    Args:
+        verdicts: The first sentences.
+        alarms: What must not be missed.
+        tables: Times, ratios, first runs, nodes.
+        notes: How to read them, and what is missing.
+    """
+
+    verdicts: tuple[str, ...]
+    alarms: tuple[str, ...]
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...]
+
+
+def bench_text(
+    results: Sequence[BenchResult], refused: Sequence[TimingRecord], *, against: str = "", lengths: int = 0
+) -> BenchText:
+    """Gather the output.
 
     Args:
         results: Finished comparisons.
         refused: Arms that could not take part, with the reason.
-        width: Line width in characters.
         against: Target of the module that was timed too; "" = none.
+        lengths: Greatest number of lengths in a table; 0 = as many as fit in BENCH_WIDTH.
     """
     along = along_length(results)
     tables = (
-        [_times_table(along), *ratio_tables(along), _starts_table(along), *node_tables(along)] if along.sized else []
+        [
+            _times_table(along),
+            *ratio_tables(along, lengths or _LENGTHS_A_TABLE),
+            _starts_table(along),
+            *node_tables(along),
+        ]
+        if along.sized
+        else []
     )
-    timings = [record for one in results for record in one.records]
-    verdicts = list(verdict_sentences(results, along, against=against))
-    lines = [TextLine(text=text, tone=Tone.ROW) for one in verdicts for text in paragraph(one, width)]
-    lines += [TextLine(text=text, tone=Tone.ROW) for one in timing_alarms(timings) for text in bullet(one, width)]
-    for table in tables:
-        lines += [TextLine(text="", tone=Tone.ROW), *table_lines(table, width)]
     note = median_note([one.comparison for one in along.sized])
-    sentences = [
-        *crossover_sentences(along),
-        *_missing(results, refused),
-        *([note] if note else []),
-        *_legend(along),
-        *_numbers(results),
-    ]
+    return BenchText(
+        verdicts=tuple(verdict_sentences(results, along, against=against)),
+        alarms=tuple(timing_alarms([record for one in results for record in one.records])),
+        tables=tuple(tables),
+        notes=(
+            *crossover_sentences(along),
+            *_missing(results, refused),
+            *([note] if note else []),
+            *_legend(along),
+            *_numbers(results),
+        ),
+    )
+
+
+def bench_lines(
+    results: Sequence[BenchResult], refused: Sequence[TimingRecord], *, width: int, against: str = ""
+) -> list[TextLine]:
+    """The output as lines of a width in characters; the first is the verdict. Arguments as in `bench_text`."""
+    text = bench_text(results, refused, against=against)
+    lines = [TextLine(text=line, tone=Tone.ROW) for one in text.verdicts for line in paragraph(one, width)]
+    lines += [TextLine(text=line, tone=Tone.ROW) for one in text.alarms for line in bullet(one, width)]
+    for table in text.tables:
+        lines += [TextLine(text="", tone=Tone.ROW), *table_lines(table, width)]
     return [
         *lines,
-        *([TextLine(text="", tone=Tone.ROW)] if tables else []),
-        *(TextLine(text=text, tone=Tone.ROW) for one in sentences for text in bullet(one, width)),
+        *([TextLine(text="", tone=Tone.ROW)] if text.tables else []),
+        *(TextLine(text=line, tone=Tone.ROW) for one in text.notes for line in bullet(one, width)),
     ]
 
 
@@ -221,12 +264,12 @@ def _wrong(arm: TimingRecord) -> list[str]:
     return [word.rstrip(":").lower() for word in words if any(warning.startswith(word) for warning in arm.warnings)]
 
 
-def ratio_tables(along: ComparisonLine) -> list[Table]:
+def ratio_tables(along: ComparisonLine, lengths: int = _LENGTHS_A_TABLE) -> list[Table]:
     """Ratios: a line per arm and a column per length; a few lengths per table."""
     if not along.axis:
         return []
-    chunks = range(0, len(along.sized), _LENGTHS_A_TABLE)
-    return [_ratio_table(along, along.sized[start : start + _LENGTHS_A_TABLE]) for start in chunks]
+    chunks = range(0, len(along.sized), lengths)
+    return [_ratio_table(along, along.sized[start : start + lengths]) for start in chunks]
 
 
 def _ratio_table(along: ComparisonLine, sized: Sequence[SizedComparison]) -> Table:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ratio_chart"]
 
-_PANEL_WIDTH = 330
+# Width of one of two panels, and of a panel alone, in pixels.
+_PANEL_WIDTH, _ALONE_WIDTH = 330, 560
 # Height of a dot's lane, and of the gap between two cases, in pixels.
 _LANE, _GAP = 12, 1
 _TOOLTIPS = {
@@ -27,11 +28,12 @@ _TOOLTIPS = {
 }
 
 
-def ratio_chart(picture: RatioPicture, names: Sequence[str]) -> "alt.ConcatChart":
+def ratio_chart(picture: RatioPicture, names: Sequence[str], *, title: str = "") -> "alt.ConcatChart":
     """Define the chart.
 
     Args:
         names: All series of the run, which decide colour and shape.
+        title: Its title, if it is not that of the ratios of a run.
     """
     ends = [
         end for panel in picture.panels for case in panel.cases for one in case.points for end in (one.low, one.high)
@@ -43,7 +45,7 @@ def ratio_chart(picture: RatioPicture, names: Sequence[str]) -> "alt.ConcatChart
     return in_rows(
         [_panel(picture, panel, names, domain) for panel in picture.panels],
         columns=2,
-        title=chart_title(str(ChartKind.RATIOS)),
+        title=title or chart_title(str(ChartKind.RATIOS)),
         subtitle=[picture.fixed, f"Filled: the verdict is proven. Hollow: undecided.{note}"],
     )
 
@@ -87,7 +89,7 @@ def _panel(
     height = _LANE * (float(last) + 1.6)
     return alt.LayerChart(
         layer=layers,
-        width=_PANEL_WIDTH,
+        width=_ALONE_WIDTH if len(picture.panels) == 1 else _PANEL_WIDTH,
         height=height,
         title=alt.TitleParams(panel.title, fontSize=12, anchor="middle"),
     )

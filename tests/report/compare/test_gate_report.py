@@ -12,50 +12,21 @@ from rich.console import Console
 from sdpa_onnx.core.compare.gate_limits import GateLimits
 from sdpa_onnx.core.compare.gates import RunSide, compare_paired, compare_stored
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
-from sdpa_onnx.core.records.records import Record, Subject
+from sdpa_onnx.core.records.records import Subject
 from sdpa_onnx.core.records.verdicts import Outcome, RatioVerdict, Verdict
 from sdpa_onnx.report.compare.gate_report import GateReport, evidence_lines, place, summary
 from sdpa_onnx.report.compare.junit import render_junit
 from sdpa_onnx.report.compare.markdown import MOST_BYTES, render_gates
 from sdpa_onnx.report.compare.terminal import gate_lines, print_gates
-from sdpa_onnx.workflows.expected.known_findings import KnownFinding, KnownFindings
+from sdpa_onnx.workflows.expected.known_findings import KnownFinding
 from tests.conftest import GoldenCheck
 from tests.core.gate_problems import MACHINE, TORCH, agreed, beside, timed
-
-_HOSTILE = (
-    "a|b`c`<script>alert(1)</script>\n## head *x* _y_ [l](javascript:1) @all #12 a/b#12 \x00\x1b[31m ]]> & "
-    "\N{PILE OF POO}"
-)
+from tests.report.synthetic_gates import hostile, mixed, report
 
 
 def read(data: bytes) -> ET.Element:
     """What a CI server makes of it."""
     return ET.fromstring(data)  # noqa: S314 - our own text
-
-
-def report(rows: list[GateRecord], *known: KnownFinding) -> GateReport:
-    return GateReport(
-        rows=rows,
-        base="base/model.onnx",
-        head="head/model.onnx",
-        how="Both were judged, and timed interleaved on one machine.",
-        command="sdpa-onnx compare base/model.onnx head/model.onnx",
-        known=KnownFindings(entries=known).sort(rows) if known else None,
-    )
-
-
-def mixed(**limits: object) -> list[GateRecord]:
-    """A comparison with every verdict."""
-    base: list[Record] = [agreed(inputs=f"spread {n}") for n in (1, 4, 16)] + [agreed(inputs="gone"), timed(case="old")]
-    head: list[Record] = [
-        agreed(inputs="spread 1"),
-        agreed(inputs="spread 4", verdict=Verdict.WRONG, outcome=Outcome.DISAGREES, diagnosis="Off by one."),
-        agreed(inputs="spread 16", verdict=Verdict.ROUNDING_LEVEL),
-        agreed(inputs="new"),
-        timed(case="old", ran={"Attention": 9}, peak_memory_bytes=150 * 2**20),
-    ]
-    pairs = [beside(1.12), beside(1.04), beside(1.02), beside(0.9), beside(1.3, verdict=RatioVerdict.NOISY)]
-    return compare_paired(base, head, pairs, GateLimits(**limits))
 
 
 def text(found: GateReport, width: int = 100) -> str:
@@ -124,14 +95,6 @@ def test_many_cases_that_say_the_same_are_one_row() -> None:
     )
     found = [line for line in text(report(rows)).splitlines() if "40 cases" in line]
     assert len(found) == 2
-
-
-def hostile() -> GateReport:
-    rows = [
-        msgspec.structs.replace(row, case=_HOSTILE, target=_HOSTILE, evidence=f"{row.evidence} {_HOSTILE}")
-        for row in mixed()
-    ]
-    return GateReport(rows=rows, base=_HOSTILE, head="``", how="x", command=f"sdpa-onnx compare '{_HOSTILE}' ```")
 
 
 def test_hostile_names_stay_text_in_markdown() -> None:

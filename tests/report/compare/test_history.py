@@ -1,4 +1,4 @@
-import re
+import json
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -7,11 +7,14 @@ import msgspec
 import pytest
 
 from sdpa_onnx.core.compare.history import History, StoredRun, history_of
-from sdpa_onnx.report.compare.history import history_data, history_markdown, history_page, render_history
+from sdpa_onnx.report.compare.history import history_data, history_markdown
 from sdpa_onnx.report.compare.history_chart import history_charts
 from sdpa_onnx.report.compare.history_text import history_sentences
+from sdpa_onnx.report.page.history_page import history_page, render_history
+from sdpa_onnx.report.page.html import page_html
 from sdpa_onnx.report.text.svg import to_svg
 from tests.conftest import GoldenCheck
+from tests.report.page.elements import Parsed, require_text_only
 from tests.report.synthetic_history import run_header, stored, upgraded
 
 FUSED = "ort-cpu attention 23"
@@ -69,12 +72,14 @@ def test_files_are_written_beside_the_runs(history: History, tmp_path: Path) -> 
     assert chart.rstrip() in (tmp_path / "history.html").read_text(encoding="utf-8")
 
 
-def test_the_page_needs_nothing_else(history: History) -> None:
-    """No script, no link, no picture from elsewhere; names are text, not markup."""
-    page = history_page(history, {})
-    assert not re.findall(r"<script|<link|<img|src=|url\(|@import", page)
+def test_the_page_has_every_point_as_data(history: History) -> None:
+    """Names are text, not markup; a row of data per point, with the change of its level."""
+    page = page_html(history_page(history, []))
+    require_text_only(page, scripts=5)
     assert "Other &lt;CPU&gt;" in page
-    assert "<CPU>" not in page
+    points = json.loads("".join(Parsed(page).texts("script", id="records")))
+    assert len(points) == sum(len(series["points"]) for series in history_data(history))
+    assert {point["run"] for point in points if point["log_change"]} == {"2026-07-06"}
 
 
 def test_data_has_every_point(history: History) -> None:
@@ -90,7 +95,8 @@ def test_hostile_names_stay_text() -> None:
     """The name of a folder cannot become a link, mention, formula or control character, in Markdown and on the page."""
     name = "[l](http://evil.example) @all #12 $x$ <b> \x1b[2J\u202e"
     found = history_of(upgraded(), {name: "it is broken"})
-    text, page = history_markdown(found, {}), history_page(found, {})
+    text, page = history_markdown(found, {}), page_html(history_page(found, []))
+    require_text_only(page)
     assert not {"\x1b", "\u202e", "$"} & set(text)
     assert not {"\x1b", "\u202e"} & set(page)
     assert not [mark for mark in ("[l](", "://", "@all", "#12", "<b>") if mark in text]

@@ -12,8 +12,9 @@ from sdpa_onnx.core.records.records import Outcome, Record, Verdict
 from sdpa_onnx.report.page.cells import sort_key
 from sdpa_onnx.report.page.content import PageTable
 from sdpa_onnx.report.page.html import page_html
+from sdpa_onnx.report.page.parts import page_data, page_table
 from sdpa_onnx.report.page.render_run import render
-from sdpa_onnx.report.page.run_page import page_data, page_table, run_page
+from sdpa_onnx.report.page.run_page import run_page
 from sdpa_onnx.report.page.scripts import chart_script, json_text, script_hash
 from sdpa_onnx.report.run.charts import charts
 from sdpa_onnx.report.text.svg import to_svg
