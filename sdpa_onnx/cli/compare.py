@@ -44,6 +44,7 @@ from sdpa_onnx.sweep.comparison_kind import ComparisonKind, kind_of
 if TYPE_CHECKING:
     from sdpa_onnx.core.compare.gate_limits import GateLimits
     from sdpa_onnx.core.records.gate_records import Gate, GateRecord
+    from sdpa_onnx.report.compare.gate_report import GateReport
     from sdpa_onnx.workflows.compare.models import CompareOptions
     from sdpa_onnx.workflows.expected.known_findings import KnownFindings, SortedFindings
 
@@ -139,7 +140,6 @@ def compare(
     kind = kind_of(base, head)
     require_distinct_paths(_outputs(markdown, html, junit, write_expected), [base, head, inputs, expect])
     check_outputs(markdown, (html, junit), write_expected, as_json=json)
-    from sdpa_onnx.report.compare.gate_report import GateReport
     from sdpa_onnx.sweep.stored_comparison import compare_stored_files, require_common
 
     expected = read_known_findings(expect)
@@ -155,8 +155,8 @@ def compare(
         rows = compare_stored_files(kind, base, head, limits, pinned, on_note=print_message)
     require_common(base, head, rows)
     known = expected.sort(rows) if expected is not None else None
-    names, how = _names((base, base_python), (head, head_python)), method_sentence(kind, _not_applied(limits, rows))
-    report = GateReport(rows=rows, base=names[0], head=names[1], how=how, command=_command(), known=known)
+    how = method_sentence(kind, _not_applied(limits, rows))
+    report = _as_report(rows, known, how, (base, base_python), (head, head_python))
     if markdown != STDOUT:
         show_gates(report, as_json=json)
     write_results(report, markdown, html, junit)
@@ -197,13 +197,15 @@ def _outputs(
     }
 
 
-def _names(*sides: tuple[Path, Path | None]) -> list[str]:
-    """What is compared, for people: a path, and the Python that runs it."""
-    return [f"{path} with {python}" if python else str(path) for path, python in sides]
+def _as_report(
+    rows: "list[GateRecord]", known: "SortedFindings | None", how: str, *sides: tuple[Path, Path | None]
+) -> "GateReport":
+    """The rows with what is compared, for people: two paths, each with the Python that runs it."""
+    from sdpa_onnx.report.compare.gate_report import GateReport
 
-
-def _command() -> str:
-    return f"sdpa-onnx {shlex.join(sys.argv[1:])}"
+    base, head = [f"{path} with {python}" if python else str(path) for path, python in sides]
+    command = f"sdpa-onnx {shlex.join(sys.argv[1:])}"
+    return GateReport(rows=rows, base=base, head=head, how=how, command=command, known=known)
 
 
 def _refuse_options(kind: ComparisonKind, **options: object) -> None:

@@ -67,6 +67,7 @@ function arranged(spec, columns, shrink, width) {
   const most = width < 480 ? 1 : width < 700 ? 2 : 4;
   const visit = (node) => {
     if (!node || typeof node !== "object") return;
+    if (width < 480 && node.axis?.labelLimit === 0) Object.assign(node.axis, { labelLimit: 150, labelFontSize: 10 }); // the tooltip has the rest
     if (node.legend?.columns) node.legend.columns = Math.min(node.legend.columns, most);
     Object.values(node).forEach(visit);
   };

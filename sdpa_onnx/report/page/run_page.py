@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from sdpa_onnx.core.records.records import Record
+from sdpa_onnx.core.records.records import ConformanceRecord, Record
 from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.report.conformance.run import ConformanceRun
 from sdpa_onnx.report.page.agreement_matrix import agreement_blocks
+from sdpa_onnx.report.page.conformance_page import conformance_blocks
 from sdpa_onnx.report.page.content import (
     PageBlock,
     PageChart,
@@ -101,7 +103,13 @@ def _sections(
         *words(NUMBERS),
         *taken("Agreement with the float64 oracle", folded=True),
     ]
-    rest: list[PageBlock] = [*words(EXPORTS), *words(WARNINGS), *map(page_table, tables.values())]
+    rows = tuple(record for record in records if isinstance(record, ConformanceRecord))
+    rest: list[PageBlock] = [
+        *words(EXPORTS),
+        *words(WARNINGS),
+        *map(page_table, tables.values()),
+        *conformance_blocks(ConformanceRun(records=rows)),
+    ]
     return [
         PageSection(anchor="troubles", title="What is not ok", short="Not ok", blocks=tuple(troubles)),
         PageSection(anchor="ratios", title="Faster or slower", short="Faster or slower", blocks=tuple(faster)),

@@ -130,7 +130,9 @@ def _case(one: RecordedComparison, usual: CommonFactors, most: dict[CaseFactor, 
     values = {CaseFactor.BATCH: sizes.batch_size, CaseFactor.HEAD_DIM: sizes.head_dim}
     without = [factor for factor, value in values.items() if value == most[factor]]
     words = [one.first.target, *case_in_words(one.first, usual, without=without).split(", ")]
-    label = ", ".join(dict.fromkeys(word for word in words if word and word != _CAUSAL))
+    # Of a target and a case that is named after it only the case.
+    longer = [word for word in words if not any(other.startswith(f"{word}_") for other in words)]
+    label = ", ".join(dict.fromkeys(word for word in longer if word and word != _CAUSAL))
     return RatioCase(label=label, points=tuple(_point(one, arm) for arm in one.contenders if _can_be_drawn(arm)))
 
 

@@ -61,8 +61,14 @@ def roof_chart(picture: RoofPicture, names: Sequence[str]) -> "alt.ConcatChart":
     roof = alt.Chart(alt.InlineData(values=[{"x": place, "y": rate} for place, rate in picture.line]))
     tips = [alt.Tooltip(f"{field}:N", title=title) for field, title in _TOOLTIPS.items()]
     dots = alt.Chart(alt.InlineData(values=rows)).mark_point(filled=True, size=55, opacity=1)
+    # Its name is outside the panel, where no point can be. Twin: the label of the line at 1 in run/charts.py.
+    end = alt.Chart(alt.InlineData(values=[{"y": picture.line[-1][1], "text": "roof: products|and exponentials"}]))
+    name = end.mark_text(align="left", dx=6, fontSize=11, color=INK, lineBreak="|").encode(
+        x=alt.value("width"), y=y, text="text:N"
+    )
     layers = [
         roof.mark_line(color=INK, strokeWidth=2).encode(x=x, y=y),
+        name,
         dots.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips),
     ]
     panel = alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_PANEL_HEIGHT)

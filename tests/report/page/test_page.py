@@ -20,6 +20,7 @@ from sdpa_onnx.report.run.charts import charts
 from sdpa_onnx.report.text.svg import to_svg
 from sdpa_onnx.report.text.table import Column, Section, Table
 from tests.report.synthetic import case_of, check, header, quick_records, sizes_of, troubled_records
+from tests.report.synthetic_conformance import rows as conformance_rows
 from tests.report.synthetic_saturation import sweep
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 {{ 7*7 }} ${x} \x1b[2J ]]> '\"&lt;"
@@ -216,3 +217,11 @@ def test_a_long_table_is_cut() -> None:
 def test_cells_sort_by_their_number(text: str, value: float | None) -> None:
     """Units count: 60 µs is less than 18 ms."""
     assert sort_key(text) == (None if value is None else pytest.approx(value, rel=1e-5))
+
+
+def test_a_run_with_conformance_has_the_matrix() -> None:
+    """With the evidence of every row that is not right."""
+    text = without_charts([check(), *conformance_rows()])
+    assert "Feature by feature" in text
+    assert "Evidence of every row that is not right" in text
+    assert "Feature by feature" not in without_charts([check()])
