@@ -50,13 +50,15 @@ def _page(
 ) -> PageContent:
     text = bench_text(results, refused, against=against, lengths=len(results))
     first, *others = text.verdicts
-    records: list[Record] = [*refused, *(record for one in results for record in (*one.records, *one.numbers.records))]
+    records: list[Record] = [*refused]
+    for one in results:
+        records += [*one.records, *one.numbers.records]
     is_wrong = any(one.numbers.warnings for one in results)
     tone = PageTone.BAD if is_wrong else PageTone.DOUBT if text.alarms else PageTone.NEUTRAL
     times = PageSection(
         anchor="times",
-        title="Time of a call",
-        short="Time of a call",
+        title="Times and ratios",
+        short="Times and ratios",
         blocks=(
             page_chart("bench", chart, to_svg(chart), reading=_READING),
             *(page_table(table, anchor=f"table-{number}") for number, table in enumerate(text.tables, 1)),

@@ -63,7 +63,7 @@ def _panel(
     colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
     shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=shapes), legend=legend)
     side = f"faster  \N{LEFTWARDS ARROW}  time / time of {picture.baseline}  \N{RIGHTWARDS ARROW}  slower"
-    axis = alt.Axis(values=ticks(*domain), format="~g", orient="top")
+    axis = alt.Axis(values=ticks(*domain), format="~g", orient="top", labelOverlap="greedy", labelSeparation=4)
     x = alt.X("x:Q", title=side, scale=alt.Scale(type="log", domain=list(domain), nice=False), axis=axis)
     scale = alt.Scale(domain=[-0.8, float(last) + 0.8], reverse=True, nice=False, zero=False)
     labels = alt.Axis(

@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
+from sdpa_onnx.core.compare.history import history_of
+from sdpa_onnx.report.page.bench_page import write_chart
+from sdpa_onnx.report.page.compare_page import render_page as compare_html
+from sdpa_onnx.report.page.conformance_page import render_page as conformance_html
+from sdpa_onnx.report.page.history_page import render_history
 from sdpa_onnx.report.page.render_run import render
 from tests.report.synthetic import header, quick_records
+from tests.report.synthetic_bench import over_lengths
+from tests.report.synthetic_conformance import rows, run_of
+from tests.report.synthetic_gates import mixed, report
+from tests.report.synthetic_history import upgraded
 from tests.report.synthetic_saturation import sweep
 
 pytestmark = pytest.mark.slow
@@ -51,7 +60,8 @@ class Opened:
         self.page.on("console", lambda one: self.complaints.append(one.text) if one.type != "log" else None)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda one: self.requests.append(one.url))
-        self.page.goto(file.resolve().as_uri())
+        self.address = file.resolve().as_uri()
+        self.page.goto(self.address)
         self.page.wait_for_selector("html.ready")
 
     def draw_all(self) -> None:
@@ -73,7 +83,27 @@ def opened(browser: Any, file: Path) -> Iterator[Opened]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_quiet_accessible_and_fits(browser: Any, file: Path, width: int, scheme: str) -> None:
     """One request, the file itself; no error; no violation that axe knows; nothing wider than the screen."""
-    one = Opened(browser, file, width=width, scheme=scheme)
+    _require_quiet_and_accessible(Opened(browser, file, width=width, scheme=scheme), width)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1400, "light")])
+@pytest.mark.parametrize("name", ["compare", "conformance", "history", "bench"])
+def test_so_is_the_page_of_every_other_report(browser: Any, tmp_path: Path, name: str, width: int, scheme: str) -> None:
+    """The same page, filled by another command."""
+    file = tmp_path / f"{name}.html"
+    match name:
+        case "compare":
+            file.write_text(compare_html(report(mixed())), encoding="utf-8")
+        case "conformance":
+            file.write_text(conformance_html(run_of(*rows(), *rows("openvino"))), encoding="utf-8")
+        case "history":
+            render_history(history_of(upgraded()), tmp_path)
+        case "bench":
+            write_chart(over_lengths({128: 1.25, 512: 0.8}), file)
+    _require_quiet_and_accessible(Opened(browser, file, width=width, scheme=scheme), width)
+
+
+def _require_quiet_and_accessible(one: Opened, width: int) -> None:
     one.draw_all()
     for fold in one.page.locator("details").all():
         fold.evaluate("fold => { fold.open = true; }")
@@ -81,7 +111,7 @@ def test_it_is_quiet_accessible_and_fits(browser: Any, file: Path, width: int, s
     found = axe.Axe().run(one.page).response["violations"]
     assert [(each["id"], each["nodes"][0]["html"][:160]) for each in found] == []
     assert one.complaints == []
-    assert one.requests == [file.resolve().as_uri()]
+    assert one.requests == [one.address]
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
     one.context.close()
 
