@@ -317,7 +317,16 @@ def evidence_lines(report: GateReport) -> list[tuple[str, str]]:
             continue
         label, text = _evidence(report, groups[0], usual)
         lines.append((label, f"{text} The first; the table has {len(groups) - 1} more like it."))
-    return lines
+    return _said_once(lines)
+
+
+def _said_once(lines: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """One line for the same sentence under several gates, such as all that a time limit did not reach."""
+    said: dict[tuple[str, str], dict[str, None]] = {}
+    for label, sentence in lines:
+        gate, _, verdict = label.partition(", ")
+        said.setdefault((verdict, sentence), {})[gate] = None
+    return [(f"{join_words(list(gates))}, {verdict}", sentence) for (verdict, sentence), gates in said.items()]
 
 
 def _evidence(report: GateReport, group: _Group, usual: CommonFactors) -> tuple[str, str]:

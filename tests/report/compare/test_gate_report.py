@@ -201,6 +201,18 @@ def test_one_cause_is_one_finding() -> None:
     assert {str(one.get("message")) for one in suite.iter("skipped")} == {f"regression: same cause as {failed[0]}"}
 
 
+def test_the_same_sentence_of_several_gates_is_one_line() -> None:
+    """What a time limit did not reach is said once, and its gates are listed."""
+    why = "Skipped: the time limit (--budget) was reached first."
+    rows = [
+        GateRecord(gate=gate, word=GateVerdict.NOT_COMPARABLE, outcome=Outcome.SKIPPED, runtime="r", evidence=why)
+        for gate in (Gate.AGREEMENT, Gate.GRAPH, Gate.TIME)
+    ]
+    ((label, sentence),) = evidence_lines(report(rows))
+    assert label == "agreement, graph and time, not comparable"
+    assert sentence == f"r: {why}"
+
+
 def test_junit_of_many_foreign_benchmarks_is_short() -> None:
     """Thousands that were timed alone differ in their figures only: one case with their number, without failures."""
     rows = [
