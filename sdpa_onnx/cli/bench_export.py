@@ -1,10 +1,10 @@
 """`sdpa-onnx export --bench`: time the exported file against the module that it came from."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdpa_onnx.cli.options import PATIENCE_SECONDS
+from sdpa_onnx.cli.step_progress import StepProgress
 
 if TYPE_CHECKING:
     from sdpa_onnx.graph.model import OnnxModel
@@ -22,7 +22,6 @@ def time_export(
     seed: int,
     patience_seconds: float = PATIENCE_SECONDS,
     deadline: "Deadline",
-    on_step: Callable[[str], None] = lambda _: None,
 ) -> "TimedBench":
     """Time a file and its module, in eager mode and compiled.
 
@@ -34,7 +33,6 @@ def time_export(
         seed: Seed of the inputs.
         patience_seconds: Longest wait for one answer.
         deadline: When it must end; what is not reached is skipped.
-        on_step: Called with a description of each step.
     """
     from sdpa_onnx.measure.calibration import load_calibration
     from sdpa_onnx.measure.timing_plan import TimingPlan
@@ -54,7 +52,8 @@ def time_export(
         patience_seconds=patience_seconds,
         against=str(path) if has_module else "",
     )
-    return time_within_limit(task, on_step=on_step)
+    with StepProgress("timing") as progress:
+        return time_within_limit(task, on_step=progress.at)
 
 
 def show_timed_export(timed: "TimedBench") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sdpa_onnx.cli.detail import Detail, requested_detail
-from sdpa_onnx.cli.error_boundary import DISAGREES, OK, pin_threads, print_note, with_exit_codes
+from sdpa_onnx.cli.error_boundary import DISAGREES, OK, print_note, with_exit_codes
 from sdpa_onnx.cli.expect import exit_code
 from sdpa_onnx.cli.help.completion import complete_target
 from sdpa_onnx.cli.help.layout import SDPA_GROUP
@@ -20,6 +20,7 @@ from sdpa_onnx.cli.options import (
     TIMEOUT_HINT,
     AutoSeconds,
     AutoSizes,
+    BenchBudget,
     Debug,
     DtypeName,
     Json,
@@ -78,16 +79,6 @@ ElementType = Annotated[
     typer.Option("--dtype", help="Element type. Default: float32, or the type that a class has.", show_default=False),
 ]
 Bench = Annotated[bool, typer.Option("--bench", help="Then time the file against the module, if it is right.")]
-BenchBudget = Annotated[
-    float | None,
-    typer.Option(
-        "--budget",
-        min=0.1,
-        metavar="S",
-        help="--bench: time limit of the command in seconds; timings that it does not reach are skipped.",
-        show_default=False,
-    ),
-]
 DynamicAxes = Annotated[
     list[str], typer.Option("--dynamic", metavar="NAME=0,1", help="Dynamic axes of an input, if not the default ones.")
 ]
@@ -174,10 +165,6 @@ def export(
     debug: Debug = False,
 ) -> int:
     """Export a target, verify its axes and outputs, and write it only if they are right."""
-    deadline = command_deadline(budget)
-    pin_threads(1)
-    if budget is not None and not bench:
-        raise PlanError("--budget requires --bench, which it limits.", hint="Leave out --budget.")
     what = _named_target(target) or AttentionSpec(
         q_num_heads=q_num_heads,
         kv_num_heads=q_num_heads if kv_num_heads is None else kv_num_heads,
@@ -202,8 +189,7 @@ def export(
         at=parse_size_sets(at),
         seconds=seconds,
     )
-    exported = _export(request, target, output, runtime, seed=seed, patience_seconds=timeout)
-    timed = _timed(exported, output, runtime, seed, timeout, deadline) if bench and exported.is_right else None
+    exported, timed = _export(request, target, output, runtime, seed, timeout, _bench_until(budget, bench=bench))
     return _show(exported, output, as_json=json, is_usual=form is None, timed=timed)
 
 
@@ -228,24 +214,6 @@ def _print_shared_length(request: ExportRequest) -> None:
 
     if has_one_length(request.what, request.form):
         print_note("query and key share one length, because GroupQueryAttention requires it")
-
-
-def _timed(
-    exported: "ExportResult", output: Path, runtime: str, seed: int, patience_seconds: float, deadline: "Deadline"
-) -> "TimedBench":
-    """Time a file that was written against its module."""
-    from sdpa_onnx.cli.bench_export import time_export
-
-    with StepProgress("timing") as progress:
-        return time_export(
-            exported.model,
-            output,
-            runtime=runtime,
-            seed=seed,
-            patience_seconds=patience_seconds,
-            deadline=deadline,
-            on_step=progress.at,
-        )
 
 
 def _show(
@@ -334,8 +302,14 @@ def _fallback_note(exported: "ExportResult") -> str:
 
 
 def _export(
-    request: ExportRequest, target: str, output: Path, runtime: str, *, seed: int, patience_seconds: float
-) -> "ExportResult":
+    request: ExportRequest,
+    target: str,
+    output: Path,
+    runtime: str,
+    seed: int,
+    patience_seconds: float,
+    bench_until: "Deadline | None",
+) -> "tuple[ExportResult, TimedBench | None]":
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.export.export_target import export_and_prove
 
@@ -355,7 +329,25 @@ def _export(
             write=lambda model, where: request.write(model, where, progress.at),
         )
     _print_shared_length(request)
-    return exported
+    if bench_until is None or not exported.is_right:
+        return exported, None
+    from sdpa_onnx.cli.bench_export import time_export
+
+    return exported, time_export(
+        exported.model,
+        output,
+        runtime=runtime,
+        seed=seed,
+        patience_seconds=patience_seconds,
+        deadline=bench_until,
+    )
+
+
+def _bench_until(budget: float | None, *, bench: bool) -> "Deadline | None":
+    """When the timing must end; None without --bench."""
+    if budget is not None and not bench:
+        raise PlanError("--budget requires --bench, which it limits.", hint="Leave out --budget.")
+    return command_deadline(budget) if bench else None
 
 
 def _check_options(request: ExportRequest, target: str) -> None:

@@ -14,6 +14,7 @@ from sdpa_onnx.errors import PlanError
 
 __all__ = [
     "PATIENCE_SECONDS",
+    "BenchBudget",
     "Budget",
     "Debug",
     "Expect",
@@ -61,6 +62,16 @@ Budget = Annotated[
         min=0.1,
         metavar="S",
         help="Time limit of the command in seconds; what it does not reach is skipped.",
+        show_default=False,
+    ),
+]
+BenchBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        min=0.1,
+        metavar="S",
+        help="--bench: time limit of the command in seconds; timings that it does not reach are skipped.",
         show_default=False,
     ),
 ]

@@ -112,6 +112,10 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
         ["verify", "bare.onnx", "--size", "q_seq_len=-3"],
         "--size q_seq_len=-3 is not of the form AXIS=N with N at least 0. E.g. q_seq_len=128.",
     ),
+    "budget-without-bench": (
+        ["export", "sdpa", "-o", "timed.onnx", "--budget", "5"],
+        "--budget requires --bench, which it limits. Leave out --budget.",
+    ),
     "size-zero": (
         ["bench", "bare.onnx", "--size", "q_seq_len=0"],
         "--size q_seq_len=0 is not of the form AXIS=N with N at least 1. E.g. q_seq_len=128.",
