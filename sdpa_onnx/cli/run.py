@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["TRUSTED_SECONDS", "run"]
 
 # The expected time of a suite counts as much as the time that was observed over so many seconds.
-TRUSTED_SECONDS = 30.0
+TRUSTED_SECONDS = 15.0
 
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder. Default: reports/SUITE-TIME.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume the run in --out, or the newest run of this suite.")]
