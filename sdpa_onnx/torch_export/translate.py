@@ -19,6 +19,7 @@ from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.torch_export.capture import equal_symbols
 from sdpa_onnx.torch_export.failures import complex_error, translation_error
 from sdpa_onnx.torch_export.fx_attention import Taps, TracedAttention, equal_lengths, normalise_attentions, tap
+from sdpa_onnx.torch_export.kept_torchlib import kept_torchlib
 from sdpa_onnx.torch_export.onnx_tidy import detach_tensors, remove_taps, rename_value, strip_metadata
 from sdpa_onnx.torch_export.quiet import quiet
 from sdpa_onnx.version import __version__
@@ -67,7 +68,7 @@ def translate(
     taps = tap(program, attentions)
     aliases = equal_symbols(program) | equal_lengths(attentions)
     try:
-        with quiet():
+        with quiet(), kept_torchlib():
             written = torch.onnx.export(program, (), dynamo=True, opset_version=opset, verbose=False)
     except Exception as error:  # torch.onnx wraps whatever its translation raises
         raise complex_error(program, error, name, opset) or translation_error(error, name, opset) from error
