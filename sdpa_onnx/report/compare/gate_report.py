@@ -157,8 +157,11 @@ def usual_of(report: GateReport) -> CommonFactors:
 
 
 def case_of(row: GateRecord, usual: CommonFactors) -> str:
-    """The case of a row, without the factors that most rows share."""
-    return case_in_words(_sized(row), usual)
+    """The case of a row, without the factors that most rows share.
+
+    A larger model keeps the name of its case: JUnit readers know test cases by it.
+    """
+    return case_in_words(_sized(row), usual) if row.sizes.q_seq_len is not None else row.case or row.target
 
 
 def by_verdict(rows: Sequence[GateRecord]) -> list[GateRecord]:
