@@ -6,9 +6,13 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-__all__ = ["Nodes"]
+__all__ = ["Nodes", "with_attributes"]
 
 Attribute = int | float | str | Sequence[int] | ir.Graph | ir.TensorProtocol
+
+# Operators whose second input was an attribute below opset 13.
+_AXES = {"Unsqueeze": "axes", "Squeeze": "axes", "Split": "split"}
+_INPUTS_OPSET = 13
 
 
 class Nodes:
@@ -73,3 +77,21 @@ class Nodes:
     def integers(self, *numbers: int) -> ir.Value:
         """Add a 1-D int64 Constant node, such as axes or a shape."""
         return self.constant(list(numbers), ir.DataType.INT64)
+
+
+def with_attributes(nodes: Sequence[ir.Node], opset: int) -> None:
+    """Rewrite built nodes for a graph below opset 13: axes and sizes of a part become attributes, in place.
+
+    Args:
+        nodes: Written for opset 13, with constants for these inputs among them.
+        opset: Of the graph.
+    """
+    if opset >= _INPUTS_OPSET:
+        return
+    for node in nodes:
+        name = _AXES.get(node.op_type)
+        constant = node.inputs[1].producer() if name is not None and len(node.inputs) > 1 and node.inputs[1] else None
+        if name is not None and constant is not None and constant.op_type == "Constant":
+            numbers = constant.attributes["value"].as_tensor().numpy()
+            node.attributes[name] = ir.AttrInt64s(name, [int(number) for number in numbers.ravel()])
+            node.resize_inputs(1)

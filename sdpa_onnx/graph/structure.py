@@ -56,7 +56,7 @@ def _checked(proto: onnx.ModelProto) -> ir.Model | str:
         return _first_cause(error)
     if fault := _name_fault(model) or _call_fault(model) or _tensors_fault(model):
         return fault
-    _open_negative_axes(model)
+    _open_unknown_axes(model)
     return model
 
 
@@ -73,13 +73,16 @@ def _graphs(model: ir.Model) -> list[ir.Graph]:
     return [*bodies, *(inner for body in bodies for inner in body.subgraphs())]
 
 
-def _open_negative_axes(model: ir.Model) -> None:
-    """Take a size of -1 as unknown, as onnxruntime does; some writers use it for an axis of any size."""
+def _open_unknown_axes(model: ir.Model) -> None:
+    """Take a size of -1, as onnxruntime does, and the name "?" of paddle2onnx as an axis of any size."""
     for graph in _graphs(model):
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
-            if value.shape is not None and any(isinstance(size, int) and size < 0 for size in value.shape):
-                sizes = [None if isinstance(size, int) and size < 0 else size for size in value.shape]
-                value.shape = ir.Shape(sizes)
+            if value.shape is not None and any(_is_unknown(size) for size in value.shape):
+                value.shape = ir.Shape([None if _is_unknown(size) else size for size in value.shape])
+
+
+def _is_unknown(size: int | ir.SymbolicDim) -> bool:
+    return size < 0 if isinstance(size, int) else size.value in ("?", "")
 
 
 def _message_fault(proto: onnx.ModelProto) -> str | None:

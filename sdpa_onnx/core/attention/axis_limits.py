@@ -48,7 +48,7 @@ class AxisExpression:
 
     Args:
         text: As the file states it.
-        names: The axes in it, in order of appearance; none for a number.
+        names: The axes in it, in order of appearance.
     """
 
     text: str
@@ -153,7 +153,7 @@ class AxisLimit:
 
 @lru_cache(maxsize=4096)
 def read_expression(text: str) -> AxisExpression:
-    """Read the text of an axis; a text that is no arithmetic of names and whole numbers is one name.
+    """Read the text of an axis; one that is no arithmetic of names and whole numbers, or holds no name, is one name.
 
     Example:
         >>> read_expression("past + 2*new").names, read_expression("p2o.DynamicDimension.0").names
@@ -165,7 +165,7 @@ def read_expression(text: str) -> AxisExpression:
     functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in functions]
     names.sort(key=lambda node: (node.lineno, node.col_offset))
-    return AxisExpression(text=text, names=tuple(dict.fromkeys(node.id for node in names)))
+    return AxisExpression(text=text, names=tuple(dict.fromkeys(node.id for node in names)) or (text,))
 
 
 def limits_of_axis(text: str, source: str) -> tuple[AxisLimit, ...]:

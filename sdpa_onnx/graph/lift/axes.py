@@ -1,12 +1,13 @@
 """Symbolic shape inference for single values: derive axis sizes that ONNX shape inference leaves unknown.
 
-Computes no tensor contents; `constants` does.
+The rules here keep expressions of axes, which ONNX's own do not; where there is none, and nothing is known, ONNX's rule
+for the node is applied to the sizes found so far. Computes no tensor contents; `constants` does.
 """
 
 import functools
 import math
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.lift.constants import Constants
+from sdpa_onnx.graph.lift.node_shapes import KnownInput, output_types
 from sdpa_onnx.graph.lift.sizes import SameSizes, SizeEntry, SymbolicSize
 
 __all__ = ["Axes"]
@@ -33,12 +35,15 @@ class Axes:
 
     Args:
         open_values: Initializers that are graph inputs too, so that a caller may override them.
+        opsets: Opset version by domain.
     """
 
-    def __init__(self, open_values: Collection[ir.Value] = ()) -> None:
+    def __init__(self, open_values: Collection[ir.Value] = (), opsets: Mapping[str, int] | None = None) -> None:
         self.constants = Constants(self.of, open_values)
+        self._opsets = opsets or {}
         self._names = SameSizes()
         self._known: dict[ir.Value, _Sizes | None] = {}
+        self._dtypes: dict[ir.Value, ir.DataType] = {}
 
     def of(self, value: ir.Value) -> _Sizes | None:
         """The axis sizes, with a `SymbolicSize` for each that is not static; None if the rank is unknown."""
@@ -65,12 +70,39 @@ class Axes:
             derived = None if derive is None or node is None else derive(node)
         except _MALFORMED_NODE_ERRORS:
             derived = None
+        if node is not None and is_standard(node) and ((derived is None and stated is None) or value.dtype is None):
+            inferred = self._inferred(node, value)
+            derived = inferred if derived is None else derived
         if derived is None or (stated is not None and len(stated) != len(derived)):
             return stated
         if stated is not None:
             for old, new in zip(stated, derived, strict=True):
                 self._names.note(old, new)
         return derived if stated is None else stated
+
+    def dtype_of(self, value: ir.Value) -> ir.DataType | None:
+        """Element type of a value whose sizes were derived before, also where the graph does not state it."""
+        return value.dtype if value.dtype is not None else self._dtypes.get(value)
+
+    def _inferred(self, node: ir.Node, value: ir.Value) -> _Sizes | None:
+        """The sizes by ONNX's rule for the node; None if that does not know the rank."""
+        inputs = [None if one is None else self._known_input(one) for one in node.inputs]
+        if any(one is not None and known is None for one, known in zip(node.inputs, inputs, strict=True)):
+            return None
+        found = output_types(node, self._opsets, inputs)[list(node.outputs).index(value)]
+        if found is None:
+            return None
+        self._dtypes[value] = found.dtype
+        if found.sizes is None:
+            return None
+        return tuple(_place(value, axis) if size is None else size for axis, size in enumerate(found.sizes))
+
+    def _known_input(self, value: ir.Value) -> KnownInput | None:
+        sizes, dtype = self.of(value), self.dtype_of(value)
+        if sizes is None or dtype is None:
+            return None
+        numbers = self.constants.of(value) if dtype.is_integer() and len(sizes) < 2 else None
+        return KnownInput(dtype=dtype, sizes=sizes, numbers=numbers)
 
     def _rule(self, node: ir.Node) -> Callable[[ir.Node], _Sizes | None] | None:
         if node.op_type in _SAME_SHAPE:

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from sdpa_onnx.graph.lift.axes import Axes
 from sdpa_onnx.graph.lift.contrib.shapes import infer_shapes
 from sdpa_onnx.graph.lift.sizes import SizeEntry, stated
-from sdpa_onnx.graph.nodes import Nodes
+from sdpa_onnx.graph.nodes import Nodes, with_attributes
 from sdpa_onnx.graph.quiet import quiet_ir
 
 __all__ = ["GraphFacts"]
 
 # The first IR version in which an initializer need not be a graph input.
 _OPTIONAL_INPUTS = 4
+_LIFTED = "/lifted"
 
 
 class GraphFacts:
@@ -39,9 +40,11 @@ class GraphFacts:
         self.model = model.clone()
         self.graph = self.model.graph
         # Before IR version 4 every initializer had to be an input.
-        self._axes = Axes(self.graph.inputs if model.ir_version >= _OPTIONAL_INPUTS else ())
+        self._axes = Axes(self.graph.inputs if model.ir_version >= _OPTIONAL_INPUTS else (), model.opset_imports)
         self._names = {node.name for node in self.graph.all_nodes() if node.name}
         self._names |= {value.name for value in _values(self.graph) if value.name}
+        # A graph that was lifted before has nodes of these builders.
+        self._names |= {name.rpartition("/")[0] for name in self._names if _LIFTED in name}
         self._read: set[str] = set()
         with quiet_ir():
             infer_shapes(self.model)
@@ -112,10 +115,11 @@ class GraphFacts:
 
     def nodes_for(self, node: ir.Node) -> Nodes:
         """A builder of nodes with unique names, to be inserted before `node`."""
-        return Nodes(self.prefix(f"{self.name_of(node)}/lifted"))
+        return Nodes(self.prefix(f"{self.name_of(node)}{_LIFTED}"))
 
     def insert_before(self, node: ir.Node, nodes: Nodes) -> None:
         """Insert the built nodes into the graph, in order, before one of its nodes."""
+        with_attributes(nodes.written, self.opset)
         if nodes.written:
             self.graph.insert_before(node, nodes.written)
         for written in nodes.written:
@@ -124,7 +128,9 @@ class GraphFacts:
     def _state_shapes(self, node: ir.Node) -> None:
         """Set the shapes of a node's outputs to the derived sizes where the graph states less."""
         for value in node.outputs:
-            sizes = self.sizes_of(value)
+            sizes, dtype = self.sizes_of(value), self._axes.dtype_of(value)
+            if value.type is None and dtype is not None:
+                value.type = ir.TensorType(dtype)
             if sizes is None or (value.shape is not None and value.shape.is_static()):
                 continue
             old = value.shape or [None] * len(sizes)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.lift.index_paths import EXTENTS
+from sdpa_onnx.graph.lift.node_shapes import node_as_proto
 from sdpa_onnx.graph.lift.spans import MISFIT, SPAN_OPERATORS, Call, Span, unknown_span
 from sdpa_onnx.graph.nodes_apart import has_subgraph
 
@@ -81,13 +82,9 @@ class NodeEvaluators:
         self._evaluators: dict[tuple[ir.Node, int], onnx.reference.ReferenceEvaluator] = {}
 
     def proto(self, node: ir.Node) -> onnx.NodeProto:
-        """The node as a proto, its inputs and outputs named by position."""
+        """The node as a proto, see `node_as_proto`."""
         if node not in self._protos:
-            proto = ir.to_proto(node)
-            del proto.input[:], proto.output[:]
-            proto.input.extend(f"i{at}" if one is not None else "" for at, one in enumerate(node.inputs))
-            proto.output.extend(f"o{at}" for at in range(len(node.outputs)))
-            self._protos[node] = proto
+            self._protos[node] = node_as_proto(node)
         return self._protos[node]
 
     def evaluate(self, node: ir.Node, position: int, arrays: "Sequence[Array | None]") -> Array:

@@ -22,8 +22,7 @@ Array = NDArray[np.generic]
 def named_axes(model: OnnxModel) -> OnnxModel:
     """The model with a name for every axis of its inputs that may change; itself where all have one.
 
-    An axis without a name, or named by an expression that is no sum of names, gets one of its own; running the
-    model shows which of them must be equally long.
+    Running the model shows which of them must be equally long.
     """
     if model.facts.has_named_axes:
         return model
@@ -37,8 +36,7 @@ def named_axes(model: OnnxModel) -> OnnxModel:
 def _named(size: int | ir.SymbolicDim, value: ir.Value, axis: int) -> int | str:
     if isinstance(size, int):
         return size
-    text = str(size.value or "")
-    return text if text.isidentifier() else f"{''.join(c if c.isalnum() else '_' for c in value.name or '')}_axis{axis}"
+    return size.value or f"{''.join(c if c.isalnum() else '_' for c in value.name or '')}_axis{axis}"
 
 
 def sizes_of(model: OnnxModel, arrays: Mapping[str, Array]) -> dict[str, int]:

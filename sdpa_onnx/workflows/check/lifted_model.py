@@ -23,6 +23,7 @@ from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.site_outputs import FORMAL_OUTPUTS
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
+from sdpa_onnx.workflows.check.file_feeds import named_axes
 
 __all__ = ["LiftedModel", "lift", "require_attention", "with_lifted_sites", "with_noted_sites"]
 
@@ -98,9 +99,10 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
 def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     """Return a model that can be judged at every attention that was read, and what was found.
 
-    A graph whose metadata lists every attention that can be read is kept, except where its nodes contradict its
+    Axes of its inputs that have no name get one, so that sizes can be chosen for them. A graph whose metadata lists every attention that can be read is kept, except where its nodes contradict its
     metadata. The attentions that cannot be read are the `unread` of the model.
     """
+    model = named_axes(model)
     if model.path is None and _lists_every_attention(model):
         known = model if model.sites else replace(model, unread=())
         return LiftedModel(model=known, found=())  # exported in this process, so the metadata is right

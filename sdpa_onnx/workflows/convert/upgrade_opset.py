@@ -23,6 +23,9 @@ __all__ = ["raise_opset", "stays_below"]
 
 # The range of onnxscript's converter (onnxscript 0.6 and 0.7).
 _MIDDLE, _HIGHEST = 18, 25
+# Every form needs at least this opset: below it no form can be suggested.
+_FORMS_OPSET = 13
+_KEEP = "The forms decomposed, blocked with --inner decomposed, ort-mha and ort-gqa keep opset {}."
 # Positions of inputs of ONNX Attention.
 _MASK, _PAST_KEY = (list(ONNX_INPUT_NAMES).index(field) for field in ("attn_mask", "past_key"))
 
@@ -32,21 +35,20 @@ def raise_opset(model: ir.Model, opset: int) -> None:
 
     Args:
         model: Its own opset must not be above the requested one.
-        opset: 13 to 25.
+        opset: 8 to 25.
 
     Raises:
-        ModelError: If a node has no equivalent there, or the model is older than opset 13.
+        ModelError: If a node has no equivalent there, or the model is older than opset 7.
     """
     own = model.opset_imports.get("", 0)
     if own == opset:
         return
     what = f"The model cannot be converted from opset {own} to {opset}"
-    # Every form needs at least the lowest opset: below it no form can be suggested.
-    hint = "Use a form that its opset supports, such as decomposed, or export it again at a newer opset."
+    hint = _KEEP.format(own) if own >= _FORMS_OPSET else "Export it again at opset 18 or newer."
     if not older_opset.LOWEST <= own <= opset <= _HIGHEST:
         raise ModelError(
             f"{what}: only opset {older_opset.LOWEST} to {_HIGHEST} can be raised.",
-            hint=hint if own >= older_opset.LOWEST else "Export it again at opset 18 or newer.",
+            hint=hint,
         )
     try:
         with quiet_ir():

@@ -16,6 +16,7 @@ from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Unsupported, get_runtime
+from sdpa_onnx.workflows.check.file_feeds import named_axes
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift, require_attention
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 
@@ -41,7 +42,7 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
 
 def attention_records(model: OnnxModel, lifted: LiftedModel, *, target: str) -> list[AttentionRecord]:
     """The same for attentions that were found already; an empty list if there are none."""
-    axes, fixed = model.facts.axes if model.facts.has_named_axes else ("unnamed",), static_axes(model)
+    axes, fixed = named_axes(model).facts.axes, static_axes(model)
     records = (_record(model, found, target, axes, fixed) for found in lifted.found)
     return [msgspec.structs.replace(record, limits=model.facts.limits) for record in records]
 

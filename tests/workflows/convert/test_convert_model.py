@@ -147,14 +147,14 @@ def test_older_opset_is_refused() -> None:
 
 
 def test_opset_that_cannot_be_raised() -> None:
-    """Below 13 there is no converter and no form; the error states what to do."""
+    """Below 7 there is no converter; the error states what to do."""
     source = with_projections()
-    source.opset_import[0].version = 12
+    source.opset_import[0].version = 6
     model = load_model(source).ir
     with pytest.raises(ModelError) as raised:
         raise_opset(model, 23)
     assert str(raised.value) == (
-        "The model cannot be converted from opset 12 to 23: only opset 13 to 25 can be raised. "
+        "The model cannot be converted from opset 6 to 23: only opset 7 to 25 can be raised. "
         "Export it again at opset 18 or newer."
     )
 
@@ -176,12 +176,12 @@ def test_what_a_graph_cannot_hold_is_known_before() -> None:
     assert stays_below(model, None)(23) == ""
     assert stays_below(model, 20)(20) == ""
     assert stays_below(model, 20)(23) == "--opset is 20."
-    source.opset_import[0].version = 12
+    source.opset_import[0].version = 6
     old = load_model(source)
     assert stays_below(old, None)(13) == (
-        "the graph stays at 12: The model cannot be converted from opset 12 to 13: only opset 13 to 25 can be raised."
+        "the graph stays at 6: The model cannot be converted from opset 6 to 13: only opset 7 to 25 can be raised."
     )
-    assert (model.opset, old.opset) == (18, 12)
+    assert (model.opset, old.opset) == (18, 6)
 
 
 def test_file_without_attention(tmp_path: Path) -> None:

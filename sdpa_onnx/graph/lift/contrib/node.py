@@ -31,8 +31,9 @@ _NO_PRESENT = (
     "its keys. It is read as the operator's specification says."
 )
 
-# From this opset on, Split and Unsqueeze have sizes and axes as inputs, which the added nodes use.
-_NODES_OPSET = 13
+# From this opset on there are all operators that the added nodes use; from the next on, Max and Min of integers.
+_NODES_OPSET = 11
+_OF_INTEGERS = ("Max", "Min")
 
 
 class NotReadError(ModelError):
@@ -249,8 +250,9 @@ def read_each(
 
 
 def _require_opset(search: GraphFacts, nodes: Nodes) -> None:
-    if nodes.written and search.opset < _NODES_OPSET:
-        raise NotReadError(f"it needs added nodes of opset {_NODES_OPSET}, but the graph has opset {search.opset}")
+    needed = _NODES_OPSET + any(node.op_type in _OF_INTEGERS for node in nodes.written)
+    if nodes.written and search.opset < needed:
+        raise NotReadError(f"it needs added nodes of opset {needed}, but the graph has opset {search.opset}")
 
 
 def _replace(old: ir.Value, new: ir.Value) -> None:
