@@ -1,7 +1,8 @@
 """Symbolic shape inference for single values: derive axis sizes that ONNX shape inference leaves unknown.
 
-The rules here keep expressions of axes, which ONNX's own do not; where there is none, and nothing is known, ONNX's rule
-for the node is applied to the sizes found so far. Computes no tensor contents; `constants` does.
+The rules here keep expressions of axes, which ONNX's own do not; where there is none, and nothing is known, the rule
+of ONNX or onnxruntime for the operator is applied to the sizes found so far. Computes no tensor contents; `constants`
+does.
 """
 
 import functools
@@ -11,11 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.lift.constants import Constants
+from sdpa_onnx.graph.lift.contrib.shapes import contrib_types
 from sdpa_onnx.graph.lift.node_shapes import KnownInput, output_types
 from sdpa_onnx.graph.lift.sizes import SameSizes, SizeEntry, SymbolicSize
 
@@ -70,7 +73,7 @@ class Axes:
             derived = None if derive is None or node is None else derive(node)
         except _MALFORMED_NODE_ERRORS:
             derived = None
-        if node is not None and is_standard(node) and ((derived is None and stated is None) or value.dtype is None):
+        if node is not None and ((derived is None and stated is None) or value.dtype is None):
             inferred = self._inferred(node, value)
             derived = inferred if derived is None else derived
         if derived is None or (stated is not None and len(stated) != len(derived)):
@@ -85,11 +88,13 @@ class Axes:
         return value.dtype if value.dtype is not None else self._dtypes.get(value)
 
     def _inferred(self, node: ir.Node, value: ir.Value) -> _Sizes | None:
-        """The sizes by ONNX's rule for the node; None if that does not know the rank."""
+        """The sizes by the rule of ONNX or onnxruntime for the operator; None if that does not know the rank."""
         inputs = [None if one is None else self._known_input(one) for one in node.inputs]
-        if any(one is not None and known is None for one, known in zip(node.inputs, inputs, strict=True)):
+        is_known = is_standard(node) and onnx.defs.has(node.op_type, self._opsets.get("", 0), "")
+        if is_known and any(one is not None and known is None for one, known in zip(node.inputs, inputs, strict=True)):
             return None
-        found = output_types(node, self._opsets, inputs)[list(node.outputs).index(value)]
+        types = output_types(node, self._opsets, inputs) if is_known else contrib_types(node, inputs)
+        found = types[list(node.outputs).index(value)]
         if found is None:
             return None
         self._dtypes[value] = found.dtype

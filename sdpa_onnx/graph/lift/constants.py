@@ -88,7 +88,8 @@ class Constants:
     def _inputs(self, node: ir.Node, steps: int) -> list[Array] | None:
         found: list[Array] = []
         absent = node.op_type == "Clip"  # each of its limits may be absent
-        for value in node.inputs:
+        # Of the second input of CastLike, only the type counts.
+        for value in node.inputs[:1] if node.op_type == "CastLike" else node.inputs:
             if value is None and absent:
                 continue
             array = None if value is None else self._evaluate(value, steps)
@@ -157,6 +158,13 @@ def _cast(node: ir.Node, inputs: list[Array]) -> Array:
     if inputs[0].dtype == object and target.kind == "i":
         return inputs[0]
     return inputs[0].astype(target)
+
+
+def _cast_like(node: ir.Node, inputs: list[Array]) -> Array:
+    pattern = node.inputs[1]
+    if pattern is None or pattern.dtype is None or inputs[0].dtype == object:
+        raise ValueError("unknown")
+    return inputs[0].astype(pattern.dtype.numpy())
 
 
 def _slice(data: Array, starts: Array, ends: Array, *rest: Array) -> Array:
@@ -270,6 +278,7 @@ def _full(node: ir.Node, inputs: list[Array]) -> Array:
 _BY_NODE: Mapping[str, Callable[[ir.Node, list[Array]], Array]] = {
     "Shape": _shape,
     "Cast": _cast,
+    "CastLike": _cast_like,
     "Gather": _gather,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
@@ -294,6 +303,9 @@ _BY_INPUTS: Mapping[str, Callable[..., Any]] = {
     "Mod": np.mod,
     "Pow": _power,
     "Equal": _equal,
+    "Not": np.logical_not,
+    "And": np.logical_and,
+    "Or": np.logical_or,
     "Where": np.where,
     "Expand": _expand,
     "Abs": _numbers_only(np.abs),

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
+from onnx_ir.passes.common import ShapeInferencePass
 
 from sdpa_onnx.graph.lift.axes import Axes
-from sdpa_onnx.graph.lift.contrib.shapes import infer_shapes
+from sdpa_onnx.graph.lift.inlined import inline_attention
 from sdpa_onnx.graph.lift.sizes import SizeEntry, stated
 from sdpa_onnx.graph.nodes import Nodes, with_attributes
 from sdpa_onnx.graph.quiet import quiet_ir
@@ -26,6 +27,7 @@ _LIFTED = "/lifted"
 class GraphFacts:
     """A copy of a model with inferred shapes, and the queries that the readers of dialects need.
 
+    Functions that contain attention are inlined; `stays_function` is the reason, a clause, if they cannot be.
     Tensors are shared with the model. An external data file is opened only
     for a small tensor whose content is queried.
 
@@ -38,6 +40,7 @@ class GraphFacts:
     def __init__(self, model: ir.Model, *, keeps_outputs: bool = False) -> None:
         self.keeps_outputs = keeps_outputs
         self.model = model.clone()
+        self.stays_function = inline_attention(self.model)
         self.graph = self.model.graph
         # Before IR version 4 every initializer had to be an input.
         self._axes = Axes(self.graph.inputs if model.ir_version >= _OPTIONAL_INPUTS else (), model.opset_imports)
@@ -47,7 +50,7 @@ class GraphFacts:
         self._names |= {name.rpartition("/")[0] for name in self._names if _LIFTED in name}
         self._read: set[str] = set()
         with quiet_ir():
-            infer_shapes(self.model)
+            ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(self.model)
         for node in self.graph:  # in graph order, so that no later query recurses deeply
             for value in node.outputs:
                 self._axes.of(value)

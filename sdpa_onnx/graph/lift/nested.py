@@ -8,12 +8,11 @@ import onnx_ir as ir
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
 from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.inlined import CONTRIB_ATTENTION
 from sdpa_onnx.graph.lift.paths import from_products, into_products
 from sdpa_onnx.graph.subgraphs import subgraphs_of
 
 __all__ = ["read"]
-
-_CONTRIB = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "PackedMultiHeadAttention")
 
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
@@ -29,7 +28,7 @@ def read(search: GraphFacts) -> Iterator[FoundAttention]:
         for node in function.all_nodes():
             dialect = _dialect(search, node)
             if dialect is not None:
-                where = f"it is inside the function {function.name}, which is not read"
+                where = f"it is inside the function {function.name}, {search.stays_function or 'which is not read'}"
                 yield FoundAttention(dialect=dialect, node=search.name_of(node), reason=where)
 
 
@@ -41,7 +40,7 @@ def _called(model: ir.Model) -> Iterator[ir.Function]:
 
 
 def _dialect(search: GraphFacts, node: ir.Node) -> str | None:
-    if node.domain == CONTRIB_DOMAIN and node.op_type in _CONTRIB:
+    if node.domain == CONTRIB_DOMAIN and node.op_type in CONTRIB_ATTENTION:
         return f"onnxruntime {node.op_type}"
     if not is_standard(node) or not node.inputs or node.inputs[0] is None:
         return None

@@ -1,9 +1,10 @@
-"""Recognise guards against fully masked rows: evaluate a condition on test rows of scores.
+"""Recognise guards against fully masked rows: evaluate a condition on test rows of scores, or of the added mask.
 
-Evaluates only the nodes between the scores or weights and the condition. Does not look at how the condition is used.
+Evaluates only the nodes between the scores, mask or weights and the condition. Does not look at how the condition is
+used.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.size_trial import NodeEvaluators
 from sdpa_onnx.graph.lift.spans import MISFIT
@@ -29,29 +31,41 @@ _OTHERS = 2
 _STEPS = 12
 
 
-def detects_empty_rows(search: GraphFacts, softmax: ir.Node, condition: ir.Value, *, wanted: bool) -> bool:
+def detects_empty_rows(
+    search: GraphFacts, softmax: ir.Node, condition: ir.Value, *, wanted: bool, added: ir.Value | None = None
+) -> bool:
     """Whether a condition equals `wanted` exactly for the rows whose scores are all -inf.
 
     Args:
         search: The graph.
         softmax: The softmax over the last axis.
-        condition: The condition, computed from the softmax's input or output.
+        condition: The condition, computed from the softmax's input or output, or from the mask alone.
         wanted: Its required value for a fully masked row.
+        added: The only mask, if it is added to finite scores and nothing changes them afterwards.
     """
-    scores = softmax.inputs[0]
-    dims = search.dims_of(scores)
-    if scores is None or dims is None or len(dims) < 2 or scores.dtype is None:
+    starts = [value for value in (added, softmax.inputs[0]) if value is not None]
+    return any(_detects(search, softmax, start, condition, wanted=wanted) for start in starts)
+
+
+def _detects(search: GraphFacts, softmax: ir.Node, start: ir.Value, condition: ir.Value, *, wanted: bool) -> bool:
+    """The same for a condition that is computed from one value; from the weights too if that is the scores."""
+    dims = search.dims_of(start)
+    if dims is None or len(dims) < 2 or start.dtype not in DTYPES or start.dtype is None:
         return False
-    order = _nodes_behind(search, softmax, condition)
+    is_scores = start is softmax.inputs[0]
+    order = _nodes_behind(search, {start, softmax.outputs[0]} if is_scores else {start}, condition)
     if order is None:
         return False
     evaluators = NodeEvaluators(search.model.opset_imports)
     for keys in _KEYS:
-        rows, is_empty = _rows(keys, scores.dtype)
+        rows, is_empty = _rows(keys, start.dtype)
         outer = tuple(size or _OTHERS for size in dims[:-2])
         fed = np.broadcast_to(rows, (*outer, *rows.shape)).copy()
+        known = {start: fed}
         try:
-            found = _evaluated(search, evaluators, softmax, order, fed)[condition]
+            if is_scores:
+                known[softmax.outputs[0]] = evaluators.evaluate(softmax, 0, [fed])
+            found = _evaluated(search, evaluators, known, order)[condition]
             is_true = np.broadcast_to(found.astype(np.bool_), fed.shape)
         except (*MISFIT, KeyError):
             return False
@@ -76,9 +90,8 @@ def _rows(keys: int, dtype: ir.DataType) -> tuple[Array, NDArray[np.bool_]]:
     return scores.astype(kind), np.asarray(np.isneginf(scores).all(axis=-1))
 
 
-def _nodes_behind(search: GraphFacts, softmax: ir.Node, condition: ir.Value) -> list[ir.Node] | None:
-    """Nodes from the scores or weights to a condition, in order; None if it depends on anything else."""
-    ends = {softmax.inputs[0], softmax.outputs[0]}
+def _nodes_behind(search: GraphFacts, ends: Collection[ir.Value], condition: ir.Value) -> list[ir.Node] | None:
+    """Nodes from some values to a condition, in order; None if it depends on anything else."""
     found: dict[ir.Node, None] = {}
     reached = [condition]
     for _ in range(_STEPS):
@@ -99,12 +112,8 @@ def _nodes_behind(search: GraphFacts, softmax: ir.Node, condition: ir.Value) -> 
 
 
 def _evaluated(
-    search: GraphFacts, evaluators: NodeEvaluators, softmax: ir.Node, order: Sequence[ir.Node], scores: Array
+    search: GraphFacts, evaluators: NodeEvaluators, known: dict[ir.Value, Array], order: Sequence[ir.Node]
 ) -> dict[ir.Value, Array]:
-    known: dict[ir.Value, Array] = {}
-    if softmax.inputs[0] is not None:
-        known[softmax.inputs[0]] = scores
-    known[softmax.outputs[0]] = evaluators.evaluate(softmax, 0, [scores])
     for node in order:
         arrays = [None if value is None else _array(search, known, value) for value in node.inputs]
         for position, value in enumerate(node.outputs):

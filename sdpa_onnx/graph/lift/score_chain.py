@@ -68,6 +68,12 @@ class ScoreChain:
     sink: Sink | None = None
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def added(self) -> ir.Value | None:
+        """The only mask, if it is added to the scores as it is and they have no sink."""
+        (only,) = self.masks if len(self.masks) == 1 and self.sink is None else (None,)
+        return only.value if only is not None and only.hides is None and only.factor == 1.0 else None
+
 
 def read_chain(search: GraphFacts, path: Sequence[PathNode], rank: int) -> ScoreChain | UnreadReason:
     """Read the nodes of a path.

@@ -11,14 +11,14 @@ from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
 from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.row_guards import detects_empty_rows
-from sdpa_onnx.graph.lift.score_chain import passes_through
-from sdpa_onnx.graph.lift.sinks import Sink, drops_sink
+from sdpa_onnx.graph.lift.score_chain import ScoreChain, passes_through
+from sdpa_onnx.graph.lift.sinks import drops_sink
 
 __all__ = ["is_guard", "other_readers", "read_weights"]
 
 
 def read_weights(
-    search: GraphFacts, softmax: ir.Node, path: Sequence[PathNode], rank: int, sink: Sink | None
+    search: GraphFacts, softmax: ir.Node, path: Sequence[PathNode], chain: ScoreChain
 ) -> int | UnreadReason:
     """The rank of the weights at the product with the values.
 
@@ -26,16 +26,15 @@ def read_weights(
         search: The graph.
         softmax: The softmax.
         path: Nodes from the softmax to the product, in order.
-        rank: Rank of the softmax's output.
-        sink: Column of the softmax that the path has to drop, or None.
+        chain: The nodes before the softmax; the path has to drop its sink.
     """
-    kept = sink
+    rank, added, kept = chain.rank, chain.added, chain.sink
     for step in path:
         node = step.node
         if kept is not None and drops_sink(search, step, kept):
             kept = None
             continue
-        if passes_through(search, step) or is_guard(search, softmax, step):
+        if passes_through(search, step) or is_guard(search, softmax, step, added):
             continue
         if node.op_type == "Reshape":
             after = search.sizes_of(node.outputs[0])
@@ -59,15 +58,19 @@ def read_weights(
     return rank
 
 
-def other_readers(softmax: ir.Node, path: Sequence[PathNode], product: ir.Node) -> list[str]:
-    """Names of other consumers of the weights: nodes or graph outputs."""
+def other_readers(search: GraphFacts, softmax: ir.Node, path: Sequence[PathNode], product: ir.Node) -> list[str]:
+    """Names of other consumers of the numbers of the weights: nodes or graph outputs."""
     inner = {step.node for step in path} | {product}
     values = [softmax.outputs[0], *(step.node.outputs[0] for step in path)]
     readers: list[str] = []
     for value in values:
         if value.is_graph_output():
             readers.append(f"output {value.name}")
-        readers += [f"node {user.name}" for user in value.consumers() if user not in inner and user.op_type != "IsNaN"]
+        readers += [
+            f"node {search.name_of(user)}"
+            for user, position in value.uses()
+            if user not in inner and user.op_type != "IsNaN" and (user.op_type, position) != ("CastLike", 1)
+        ]
     return readers
 
 
@@ -79,13 +82,20 @@ def _puts_zero(search: GraphFacts, step: PathNode) -> bool:
     return search.scalar_of(node.inputs[3 - step.position]) == 0
 
 
-def is_guard(search: GraphFacts, softmax: ir.Node, step: PathNode) -> bool:
-    """Whether a node is a Where that replaces NaN by 0, or exactly the fully masked rows by 0."""
+def is_guard(search: GraphFacts, softmax: ir.Node, step: PathNode, added: ir.Value | None) -> bool:
+    """Whether a node is a Where that replaces NaN by 0, or exactly the fully masked rows by 0.
+
+    Args:
+        search: The graph.
+        softmax: The softmax.
+        step: The node.
+        added: The only mask, if it is added to the scores.
+    """
     condition = step.node.inputs[0]
     if condition is None or not _puts_zero(search, step):
         return False
     tests_nan = step.position == 2 and _tests_nan(condition, (softmax.outputs[0], step.node.inputs[2]))
-    return tests_nan or detects_empty_rows(search, softmax, condition, wanted=step.position == 2)
+    return tests_nan or detects_empty_rows(search, softmax, condition, wanted=step.position == 2, added=added)
 
 
 def _tests_nan(condition: ir.Value, weights: Sequence[ir.Value | None]) -> bool:

@@ -56,17 +56,21 @@ def _read_one(
     if len(after) > 1:
         names = ", ".join(search.name_of(step.node) for step, _ in after)
         return UnreadReason(f"the weights enter several products: nodes {names}")
-    readers = other_readers(softmax, after[0][1], after[0][0].node)
+    readers = other_readers(search, softmax, after[0][1], after[0][0].node)
     nodes = search.nodes_for(softmax)
     parts = _parts(search, nodes, softmax, before, after[0])
-    found = parts if isinstance(parts, UnreadReason) else assemble(search, nodes, softmax, parts)
+    if isinstance(parts, UnreadReason):
+        search.discard(nodes)
+        return parts
+    found = assemble(search, nodes, softmax, parts)
     if isinstance(found, UnreadReason):
         search.discard(nodes)
         return found
     warnings = list(found[1])
     if readers:
         warnings.append(f"the weights are also read by {', '.join(readers)}, and a form does not compute them")
-    if _may_be_nan(found[0]) and not any(is_guard(search, softmax, step) for step in after[0][1]):
+    added = parts.chain.added
+    if _may_be_nan(found[0]) and not any(is_guard(search, softmax, step, added) for step in after[0][1]):
         warnings.append(NAN_ROWS)
     return FoundAttention(dialect=_DIALECT, node=search.name_of(softmax), attention=found[0], warnings=tuple(warnings))
 
@@ -91,7 +95,7 @@ def _parts(
     axis = softmax_axis(search, softmax, chain.rank)
     if axis != -1:
         return UnreadReason(f"softmax over axis {axis + chain.rank} at node {search.name_of(softmax)}")
-    rank = read_weights(search, softmax, after[1], chain.rank, chain.sink)
+    rank = read_weights(search, softmax, after[1], chain)
     if isinstance(rank, UnreadReason):
         return rank
     values = values_product(search, nodes, after[0])

@@ -99,8 +99,9 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
 def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     """Return a model that can be judged at every attention that was read, and what was found.
 
-    Axes of its inputs that have no name get one, so that sizes can be chosen for them. A graph whose metadata lists every attention that can be read is kept, except where its nodes contradict its
-    metadata. The attentions that cannot be read are the `unread` of the model.
+    Axes of its inputs that have no name get one, so that sizes can be chosen for them. A graph whose metadata lists
+    every attention that can be read is kept, except where its nodes contradict its metadata. The attentions that cannot
+    be read are the `unread` of the model.
     """
     model = named_axes(model)
     if model.path is None and _lists_every_attention(model):

@@ -20,16 +20,18 @@ RTOL, BFLOAT16_RTOL, ATOL = 1e-3, 2.0**-6, 1e-7
 
 
 @cache
-def node_cases() -> dict[str, Any]:
+def every_case() -> dict[str, Any]:
+    """The cases of all attention operators, also those with the operator's function body."""
     with warnings.catch_warnings():
         # Other operators' cases divide by zero on purpose while the loader computes them.
         warnings.simplefilter("ignore")
         cases = load_model_tests(kind="node")
-    return {case.name: case for case in cases if _is_attention(case.name)}
+    return {case.name: case for case in cases if case.name.startswith("test_attention")}
 
 
-def _is_attention(name: str) -> bool:
-    return name.startswith("test_attention") and not name.endswith("_expanded")
+def node_cases() -> dict[str, Any]:
+    """The cases of one node."""
+    return {name: case for name, case in every_case().items() if not name.endswith("_expanded")}
 
 
 def test_all_node_cases_are_here() -> None:

@@ -207,20 +207,3 @@ def test_attention_in_a_subgraph_is_found() -> None:
     found = only(model)
     assert found.dialect == "softmax between two products"
     assert found.reason == "it is inside a subgraph of node If/y, which is not read"
-
-
-def test_attention_in_a_called_function_is_found() -> None:
-    """An attention in a function is reported if the function is called."""
-    function = onnx.parser.parse_function(
-        """<opset_import: ["" : 17], domain: "own">
-        Attend (q, k, v) => (y) {
-          kt = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul (q, kt)  p = Softmax (s)  y = MatMul (p, v)
-        }"""
-    )
-    for steps, reasons in (
-        ("y = own.Attend (q, k, v)", ["it is inside the function Attend, which is not read"]),
-        ("y = Identity (q)", []),
-    ):
-        proto = ir.to_proto(parsed(steps))
-        proto.functions.append(function)
-        assert [found.reason for found in find_attentions(ir.from_proto(proto)).found] == reasons
