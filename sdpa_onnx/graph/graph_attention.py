@@ -3,7 +3,7 @@
 Neither finds the attention (`graph.lift`) nor writes it (`graph.lower`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.mask_rule import MaskRule
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.core.attention.window_bounds import WindowBounds, bounds_of
 from sdpa_onnx.graph.site import AttentionSite
 
 __all__ = ["GraphAttention"]
@@ -43,6 +44,8 @@ class GraphAttention:
         scores: The operator's fourth output, or None. A form that cannot compute it refuses the attention.
         scores_mode: The stage of the scores: the operator's attribute `qk_matmul_output_mode`.
         mask_rule: What a mask means whose last axis is 1.
+        mask_band: Proved of a float mask: it hides the keys outside this band by the lowest numbers or -inf, so that
+            they count only for a query that sees no key within it. A form may skip them; the spec does not hide them.
         cache_lengths, cache_magnitudes, cache_terms: What the operator defines of its present outputs, see `CacheRule`.
 
     Source: ONNX Attention, opset 25.
@@ -64,9 +67,15 @@ class GraphAttention:
     scores: ir.Value | None = None
     scores_mode: int = 0
     mask_rule: MaskRule = MaskRule.PADDED
+    mask_band: WindowBounds = field(default_factory=WindowBounds)
     cache_lengths: ir.Value | None = None
     cache_magnitudes: ir.Value | None = None
     cache_terms: int = 0
+
+    @property
+    def skipped_bounds(self) -> WindowBounds:
+        """The keys outside them have no weight, except, outside `mask_band`, for a query that sees no key."""
+        return bounds_of(self.spec) & self.mask_band
 
     @property
     def site(self) -> AttentionSite:

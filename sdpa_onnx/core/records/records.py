@@ -11,6 +11,7 @@ import msgspec
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.core.attention.spec import AttentionSpec, parse_case_id
+from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.core.records.baked import BakedAxis, BakedSetting
 from sdpa_onnx.core.records.earlier_schema import EARLIER_SCHEMA, without_placeholders
 from sdpa_onnx.core.records.form_records import FormRecord
@@ -172,6 +173,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         node: Its name in the graph.
         dialect: How it is written.
         spec: What it computes, or None if it cannot be read.
+        mask_band: Proved of a float mask that is kept: it hides all keys outside these bounds, and maybe others.
         dynamic_axes: Names of the axes of the graph that may change.
         limits: The sizes that they may have, as in an export.
         baked: Axes of the graph that were found fixed by running it.
@@ -184,6 +186,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     node: str = ""
     dialect: str = ""
     spec: AttentionSpec | None = None
+    mask_band: WindowBounds | None = None
     dynamic_axes: tuple[str, ...] = ()
     limits: tuple[AxisLimit, ...] = ()
     baked: tuple[BakedAxis, ...] = ()

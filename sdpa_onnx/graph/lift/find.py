@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 import onnx_ir as ir
 
 from sdpa_onnx.graph.lift import nested, other_softmax, standard, written_out
-from sdpa_onnx.graph.lift.causality import CausalMasks
 from sdpa_onnx.graph.lift.contrib import attention as contrib_attention
 from sdpa_onnx.graph.lift.contrib import gqa as contrib_gqa
 from sdpa_onnx.graph.lift.contrib import mha as contrib_mha
 from sdpa_onnx.graph.lift.contrib import other as contrib_other
 from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.mask_bands import MaskBands
 from sdpa_onnx.graph.lift.normalise import normalise_attention
 
 __all__ = ["READERS", "find_attentions"]
@@ -46,9 +46,9 @@ def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True, keeps_ou
     """
     search = GraphFacts(model, keeps_outputs=keeps_outputs)
     read_ones = [attention for read in READERS for attention in read(search)]
-    causal = CausalMasks(search)
+    bands = MaskBands(search)
     found = [
-        normalise_attention(search, causal, attention, rows_may_be_empty=rows_may_be_empty) for attention in read_ones
+        normalise_attention(search, bands, attention, rows_may_be_empty=rows_may_be_empty) for attention in read_ones
     ]
     places = {node.name: place for place, node in enumerate(search.graph.all_nodes())}
     found.sort(key=lambda attention: places.get(attention.node, len(places)))

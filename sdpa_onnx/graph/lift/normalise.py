@@ -1,4 +1,4 @@
-"""Normalise an attention that was read: replace masks by is_causal, undo repeated key heads, name the scale's rule.
+"""Normalise an attention that was read: causality, windows, grouped key heads and a scale rule where equivalent.
 
 Reads no dialect.
 """
@@ -8,55 +8,57 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.attention.spec import Layout, MaskKind
+from sdpa_onnx.core.attention.spec import AttentionSpec, Layout, MaskKind
+from sdpa_onnx.core.attention.window_bounds import WindowBounds, bounds_of
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lift.causality import Causality, CausalMasks
+from sdpa_onnx.graph.lift.band_trial import MaskReading, Proved
 from sdpa_onnx.graph.lift.factors import Factor, scale_of
 from sdpa_onnx.graph.lift.found import EVERY_QUERY_SEES_A_KEY, NAN_ROWS, FoundAttention
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.mask_bands import MaskBands
 from sdpa_onnx.graph.lift.operands import ungrouped
 
 __all__ = ["normalise_attention"]
 
-# Masks that may be removed: is_causal replaces them, or they hide nothing.
-_REDUNDANT = (Causality.EXACTLY_CAUSAL, Causality.NOTHING_HIDDEN)
-_CAUSAL = (Causality.EXACTLY_CAUSAL, Causality.CAUSAL_AND_MORE)
-_ALMOST = (
-    "its mask is causal except for rows that padding hides entirely, so it is kept as a mask; convert --no-empty-rows "
-    "allows is_causal, which skips keys."
-)
+# Masks that may be removed: causality and windows replace them, or they hide nothing.
+_REDUNDANT = (Proved.EXACTLY_BAND, Proved.NOTHING_HIDDEN)
+_BANDS = (Proved.EXACTLY_BAND, Proved.BAND_AND_MORE)
 # The attribute `scale` is a float32.
 _ROUNDOFF = 2.0**-24
 
 
 def normalise_attention(
-    search: GraphFacts, causal: CausalMasks, found: FoundAttention, *, rows_may_be_empty: bool = True
+    search: GraphFacts, bands: MaskBands, found: FoundAttention, *, rows_may_be_empty: bool = True
 ) -> FoundAttention:
-    """Rewrite an attention with is_causal, grouped key heads and a scale rule where they are equivalent.
+    """Rewrite an attention with causality, windows, grouped key heads and a scale rule where they are equivalent.
+
+    A mask that hides by a finite lowest number is kept, and its band is noted in `mask_band`: causality would change
+    the queries whose keys are all hidden.
 
     Args:
         search: The graph; a mask without its causal part may be added to it.
-        causal: Proves causality of the masks of that graph.
+        bands: Proves the bands of the masks of that graph.
         found: One attention; returned unchanged if it was not read.
-        rows_may_be_empty: Whether padding may hide every key of a query. If not, a mask that hides later
-            keys by a finite lowest number counts as causal too, and `assumes` of the result records it.
+        rows_may_be_empty: Whether padding may hide every key of a query. If not, a mask that hides by a finite
+            lowest number becomes causality and windows too, and `assumes` of the result records it.
     """
     attention = found.attention
     if attention is None:
         return found
     attention = _with_rule(_with_groups(search, attention))
-    proved = _proved(causal, attention)
-    if proved is None:
+    reading = _reading(bands, attention)
+    if reading is None or reading.proved is Proved.NOTHING:
         return replace(found, attention=attention)
-    if proved is not Causality.LOWEST_AND_MORE:
-        attention = _with_causality(search, causal, attention, proved)
-        sees_a_key = attention.attn_mask is None  # with is_causal alone, every query sees the first key
+    if reading.proved is not Proved.LOWEST_AND_MORE:
+        attention = _with_band(search, bands, attention, reading)
+        # With causality alone, every query sees the first key.
+        sees_a_key = attention.attn_mask is None and attention.spec.left_window < 0
         warnings = tuple(one for one in found.warnings if not (sees_a_key and one == NAN_ROWS))
         return replace(found, attention=attention, warnings=warnings)
     if rows_may_be_empty:
-        return replace(found, attention=attention, warnings=(*found.warnings, _ALMOST))
-    spec = replace(attention.spec, is_causal=True)
+        return replace(found, attention=replace(attention, mask_band=reading.band))
+    spec = _within(attention.spec, reading.band)
     return replace(found, attention=replace(attention, spec=spec), assumes=EVERY_QUERY_SEES_A_KEY)
 
 
@@ -80,31 +82,38 @@ def _with_groups(search: GraphFacts, attention: GraphAttention) -> GraphAttentio
     return replace(attention, key=key, value=value, spec=replace(spec, kv_num_heads=spec.kv_num_heads // times))
 
 
-def _proved(causal: CausalMasks, attention: GraphAttention) -> Causality | None:
+def _reading(bands: MaskBands, attention: GraphAttention) -> MaskReading | None:
     """What is proved of the mask; None if the attention has no mask, or features with which it must stay."""
     spec, mask = attention.spec, attention.attn_mask
     has_cache = spec.has_past or attention.nonpad_kv_seqlen is not None
-    if mask is None or spec.is_causal or spec.has_window or has_cache or attention.scores is not None:
+    if mask is None or bounds_of(spec) or has_cache or attention.scores is not None:
         return None
-    return causal.causality(mask, attention.key)
+    return bands.reading(mask, attention.key)
 
 
-def _with_causality(
-    search: GraphFacts, causal: CausalMasks, attention: GraphAttention, proved: Causality
-) -> GraphAttention:
+def _within(spec: AttentionSpec, band: WindowBounds) -> AttentionSpec:
+    """The spec with the bounds of a band in addition to its own."""
+    both = bounds_of(spec) & band
+    right = -1 if both.right is None or both.right == 0 else both.right
+    left = -1 if both.left is None else both.left
+    return replace(spec, is_causal=both.right == 0, left_window=left, right_window=right)
+
+
+def _with_band(search: GraphFacts, bands: MaskBands, attention: GraphAttention, reading: MaskReading) -> GraphAttention:
     spec, mask = attention.spec, attention.attn_mask
     if mask is None:
         return attention
-    is_causal, rest = proved in _CAUSAL, None if proved in _REDUNDANT else mask
+    spec, rest = _within(spec, reading.band), None if reading.proved in _REDUNDANT else mask
     if rest is not None and mask.dtype == ir.DataType.BOOL:
         parts = _conditions(mask)
-        results = [causal.causality(part, attention.key) for part in parts]
-        kept = [part for part, one in zip(parts, results, strict=True) if one not in _REDUNDANT]
-        is_causal = is_causal or any(one in _CAUSAL for one in results)
+        results = [bands.reading(part, attention.key) for part in parts]
+        kept = [part for part, one in zip(parts, results, strict=True) if one.proved not in _REDUNDANT]
+        for one in results:
+            spec = _within(spec, one.band) if one.proved in _BANDS else spec
         if len(kept) < len(parts) and all(_has_keys(search, part, mask) for part in kept):
             rest = _joined(search, attention, kept)
     kind = MaskKind.NONE if rest is None else spec.mask
-    return replace(attention, attn_mask=rest, spec=replace(spec, is_causal=is_causal, mask=kind))
+    return replace(attention, attn_mask=rest, spec=replace(spec, mask=kind))
 
 
 def _conditions(mask: ir.Value) -> list[ir.Value]:

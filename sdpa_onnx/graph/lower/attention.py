@@ -11,12 +11,11 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import LowerOptions, Workaround
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
+from sdpa_onnx.core.attention.window_bounds import WindowBounds, bounds_of
 from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
 from sdpa_onnx.graph.lower.mask_nodes import (
-    WindowBounds,
-    bounds_of,
     clamp_mask,
     combine_masks,
     expand_mask,

@@ -15,12 +15,13 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower import attention as attention_form
 from sdpa_onnx.graph.lower import decomposed
+from sdpa_onnx.graph.lower.blocked_guard import highest_entries
 from sdpa_onnx.graph.lower.blocked_loop import LoopOptions, write_loop, write_pieces
 from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
 from sdpa_onnx.graph.lower.blocked_plan import Blocking
 from sdpa_onnx.graph.lower.blocked_tile import hides_on_the_right_only
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
-from sdpa_onnx.graph.lower.mask_nodes import bounds_of, unknown_rank
+from sdpa_onnx.graph.lower.mask_nodes import unknown_rank
 from sdpa_onnx.graph.lower.operands import AttentionLengths, FormOperands, join_operands, stated_size
 from sdpa_onnx.graph.nodes import Nodes
 
@@ -50,7 +51,10 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 
     With a left window, even a single query skips most keys, so only the loop is written.
     """
-    writing = LoopOptions(opset=opset, options=options, blocking=BLOCKING)
+    highest = None
+    if attention.mask_band:
+        highest = highest_entries(nodes, attention, AttentionLengths(nodes, attention), opset=opset)
+    writing = LoopOptions(opset=opset, options=options, blocking=BLOCKING, highest=highest)
 
     def in_one_piece(into: Nodes) -> FormOutputs:
         if options.inner is Form.ATTENTION:
@@ -70,7 +74,7 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
             return in_a_loop(into)
         return _either(into, attention, _is_small(into, attention, BLOCKING), in_one_piece, in_a_loop)
 
-    bounds = bounds_of(attention.spec)
+    bounds = attention.skipped_bounds
     if bounds.left is not None:
         return in_a_loop(nodes)
     is_few = IndexArithmetic(nodes).is_at_most(AttentionLengths(nodes, attention).queries, BLOCKING.few)

@@ -12,7 +12,7 @@ from sdpa_onnx.core.attention.forms import LowerOptions, ScalePlacement
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
-from sdpa_onnx.graph.lower.blocked_plan import Blocking, BlockPlan, make_plan
+from sdpa_onnx.graph.lower.blocked_plan import Blocking, BlockPlan, make_plan, with_seen_keys
 from sdpa_onnx.graph.lower.blocked_tile import TileSources, hides_on_the_right_only, write_tile
 from sdpa_onnx.graph.lower.mask_nodes import as_bias, whole_mask
 from sdpa_onnx.graph.lower.operands import AttentionLengths, FormOperands, element_type, roots, scaled
@@ -33,11 +33,13 @@ class LoopOptions:
         opset: Opset of the graph.
         options: The inner operator and the placement of the scale.
         blocking: Block sizes.
+        highest: What each query sees of a mask with a band, see `blocked_guard`.
     """
 
     opset: int
     options: LowerOptions
     blocking: Blocking
+    highest: ir.Value | None = None
 
 
 def write_loop(nodes: Nodes, attention: GraphAttention, joined: FormOperands, writing: LoopOptions) -> ir.Value:
@@ -48,6 +50,8 @@ def write_loop(nodes: Nodes, attention: GraphAttention, joined: FormOperands, wr
     """
     lengths = AttentionLengths(nodes, attention)
     plan = make_plan(nodes, attention, lengths, writing.blocking)
+    if writing.highest is not None:
+        plan = with_seen_keys(nodes, attention, lengths, plan, writing.highest, opset=writing.opset)
     sources = _sources(nodes, attention, joined, lengths, plan, writing)
     always = nodes.constant(True, _BOOL)
     body = _body(f"{nodes.prefix}/turn", sources)

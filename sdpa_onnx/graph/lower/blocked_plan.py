@@ -5,18 +5,18 @@ The last block ends at the last query and may overlap the previous block, so tha
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.graph.graph_attention import GraphAttention
+from sdpa_onnx.graph.lower.blocked_guard import is_seen_by_all
 from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
-from sdpa_onnx.graph.lower.mask_nodes import WindowBounds, bounds_of
 from sdpa_onnx.graph.lower.operands import AttentionLengths
 from sdpa_onnx.graph.nodes import Nodes
 
-__all__ = ["BlockPlan", "Blocking", "make_plan"]
+__all__ = ["BlockPlan", "Blocking", "make_plan", "with_seen_keys"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +94,14 @@ def make_plan(
         blocking: Block sizes.
         in_pieces: Process all heads in each iteration, with one iteration per piece.
     """
-    numbers, spec, bounds = IndexArithmetic(nodes), attention.spec, bounds_of(attention.spec)
+    numbers, spec, bounds = IndexArithmetic(nodes), attention.spec, attention.skipped_bounds
     heads = numbers.multiply(lengths.batch, spec.kv_num_heads)
     if in_pieces:
         rows, group = numbers.blocks_of(lengths.queries, blocking.pieces), heads
         blocks = turns = numbers.value(blocking.pieces)
     else:
-        rows = _rows(numbers, lengths, spec, blocking)
-        group = _group(numbers, spec, numbers.multiply(rows, _seen(numbers, lengths, bounds, rows)), blocking)
+        rows = _rows(numbers, lengths, attention, blocking)
+        group = _group(numbers, attention, numbers.multiply(rows, _seen(numbers, lengths, bounds, rows)), blocking)
         blocks = numbers.maximum(numbers.blocks_of(lengths.queries, numbers.maximum(rows, 1)), 1)
         turns = numbers.multiply(numbers.divide(heads, group), blocks)
     turn = numbers.range(turns)
@@ -130,13 +130,48 @@ def make_plan(
     )
 
 
-def _rows(numbers: IndexArithmetic, lengths: AttentionLengths, spec: AttentionSpec, blocking: Blocking) -> ir.Value:
+def with_seen_keys(
+    nodes: Nodes,
+    attention: GraphAttention,
+    lengths: AttentionLengths,
+    plan: BlockPlan,
+    highest: ir.Value,
+    *,
+    opset: int,
+) -> BlockPlan:
+    """The plan with all keys for each block in which a query sees no key within the band of its mask.
+
+    Args:
+        nodes: Node builder.
+        attention: The attention; its mask has a band.
+        lengths: Its lengths.
+        plan: Its plan by the band.
+        highest: From `blocked_guard.highest_entries`.
+        opset: Opset of the graph.
+    """
+    numbers = IndexArithmetic(nodes)
+    first = numbers.add(numbers.multiply(plan.sample, lengths.queries), plan.first_row)
+    sees = is_seen_by_all(nodes, attention, highest, first=first, rows=plan.rows, opset=opset)
+
+    def chosen(within: ir.Value, otherwise: ir.Value) -> ir.Value:
+        return nodes("Where", sees, within, otherwise, dtype=ir.DataType.INT64)
+
+    return replace(
+        plan,
+        first_key=chosen(plan.first_key, numbers.value(0)),
+        last_key=chosen(plan.last_key, lengths.keys),
+    )
+
+
+def _rows(
+    numbers: IndexArithmetic, lengths: AttentionLengths, attention: GraphAttention, blocking: Blocking
+) -> ir.Value:
     """Queries per block; fewer with grouped heads, because heads that share a key head form one matrix product."""
-    shared = min(spec.heads_per_kv, 4)
+    shared = min(attention.spec.heads_per_kv, 4)
     long, short, free = (
         math.ceil(number / shared) for number in (blocking.rows, blocking.short_rows, blocking.free_rows)
     )
-    bounds = bounds_of(spec)
+    bounds = attention.skipped_bounds
     if not bounds:
         return numbers.minimum(free, lengths.queries)
     if bounds.left is not None and bounds.right is not None and bounds.left + bounds.right < blocking.short_keys:
@@ -151,18 +186,21 @@ def _seen(numbers: IndexArithmetic, lengths: AttentionLengths, bounds: WindowBou
     return numbers.minimum(lengths.keys, numbers.add(rows, bounds.left + bounds.right))
 
 
-def _group(numbers: IndexArithmetic, spec: AttentionSpec, pairs: ir.Value, blocking: Blocking) -> ir.Value:
+def _group(numbers: IndexArithmetic, attention: GraphAttention, pairs: ir.Value, blocking: Blocking) -> ir.Value:
     """Key heads per iteration: the largest divisor whose scores stay in the cache, or two for somewhat more scores.
 
     A single head has less work for a second thread than two, but costs one thread 3 % less at 4096, 11 % at 8192.
     """
+    spec = attention.spec
     scores = numbers.multiply(pairs, spec.heads_per_kv)
     # The share of scores in `pair` for a block of `rows` queries: per key, rows scores and its own elements.
     of_scores = blocking.pair * blocking.rows // (blocking.rows + spec.head_dim + spec.v_head_dim)
     group = numbers.value(1)
     for heads in range(2, spec.kv_num_heads + 1):
         if spec.kv_num_heads % heads == 0:
-            maximum = of_scores if heads == 2 and bounds_of(spec) else blocking.tile  # else the blocks are larger
+            maximum = (
+                of_scores if heads == 2 and attention.skipped_bounds else blocking.tile
+            )  # else the blocks are larger
             group = numbers.if_at_most(numbers.multiply(scores, heads), maximum, heads, group)
     return group
 

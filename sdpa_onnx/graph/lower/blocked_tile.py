@@ -10,13 +10,14 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement
 from sdpa_onnx.core.attention.spec import Layout, MaskKind
+from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.graph.attention_node import attributes_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.attention import scales_query
 from sdpa_onnx.graph.lower.blocked_numbers import IndexArithmetic
 from sdpa_onnx.graph.lower.blocked_plan import BlockPlan
 from sdpa_onnx.graph.lower.decomposed import capped_scores
-from sdpa_onnx.graph.lower.mask_nodes import as_bias, bounds_of, combine_masks, rows_with_keys
+from sdpa_onnx.graph.lower.mask_nodes import as_bias, combine_masks, rows_with_keys
 from sdpa_onnx.graph.lower.operands import element_type, roots, scaled
 from sdpa_onnx.graph.nodes import Nodes
 

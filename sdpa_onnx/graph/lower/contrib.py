@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import LowerOptions, Workaround
 from sdpa_onnx.core.attention.spec import Dtype, Layout, ScaleRule
+from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lower.mask_nodes import attn_bias, bounds_of, expand_mask, rows_with_keys, unknown_rank
+from sdpa_onnx.graph.lower.mask_nodes import attn_bias, expand_mask, rows_with_keys, unknown_rank
 from sdpa_onnx.graph.lower.operands import AttentionLengths, merge_heads, scaled
 from sdpa_onnx.graph.nodes import Nodes
 

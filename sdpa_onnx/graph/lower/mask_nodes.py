@@ -1,6 +1,6 @@
 """Build masks as nodes, from positions, lengths and masks of an attention. Does not apply them to scores."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -8,21 +8,20 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.inputs import numpy_dtype
 from sdpa_onnx.core.attention.mask_rule import MaskRule
-from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.attention.window_bounds import WindowBounds, bounds_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.operands import AttentionLengths, element_type, same_size
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = [
-    "WindowBounds",
     "as_bias",
     "attn_bias",
-    "bounds_of",
     "clamp_mask",
     "combine_masks",
     "expand_mask",
     "may_have_empty_rows",
     "own_mask",
+    "reduced",
     "rows_with_keys",
     "unknown_rank",
     "visible_keys",
@@ -33,26 +32,6 @@ __all__ = [
 _BOOL = ir.DataType.BOOL
 # Source: ONNX ReduceMax and ReduceMin: axes are an attribute before opset 18, an input from there on.
 _AXES_INPUT_OPSET = 18
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowBounds:
-    """Number of keys visible on each side of a query's position; None = all.
-
-    Source: ONNX Attention, opset 25: causality is a right bound of 0.
-    """
-
-    left: int | None
-    right: int | None
-
-    def __bool__(self) -> bool:
-        return self.left is not None or self.right is not None
-
-
-def bounds_of(spec: AttentionSpec) -> WindowBounds:
-    """Causality and windows of a spec as window bounds."""
-    right = 0 if spec.is_causal else spec.right_window
-    return WindowBounds(left=None if spec.left_window < 0 else spec.left_window, right=None if right < 0 else right)
 
 
 def unknown_rank(attention: GraphAttention) -> str | None:
@@ -240,20 +219,20 @@ def rows_with_keys(nodes: Nodes, attention: GraphAttention, bias: ir.Value, *, o
     """
     is_float = attention.attn_mask is not None and attention.attn_mask.dtype is not _BOOL
     if not is_float:  # 0 or -inf
-        highest = _reduced(nodes, "ReduceMax", bias, opset)
+        highest = reduced(nodes, "ReduceMax", bias, opset)
         return nodes("Equal", highest, nodes.constant(0.0, element_type(attention.dtype)), dtype=_BOOL)
     hides = nodes("Equal", bias, nodes.constant(-np.inf, element_type(attention.dtype)), dtype=_BOOL)
     hidden = nodes("Cast", hides, dtype=ir.DataType.FLOAT, to=int(ir.DataType.FLOAT))
     return nodes(
-        "Less", _reduced(nodes, "ReduceMin", hidden, opset), nodes.constant(0.5, ir.DataType.FLOAT), dtype=_BOOL
+        "Less", reduced(nodes, "ReduceMin", hidden, opset), nodes.constant(0.5, ir.DataType.FLOAT), dtype=_BOOL
     )
 
 
-def _reduced(nodes: Nodes, operator: str, values: ir.Value, opset: int) -> ir.Value:
-    """Reduce over the keys of each row."""
+def reduced(nodes: Nodes, operator: str, values: ir.Value, opset: int, *, axis: int = -1) -> ir.Value:
+    """ReduceMax or ReduceMin over an axis, the keys of each row, which stays with size 1."""
     if opset < _AXES_INPUT_OPSET:
-        return nodes(operator, values, axes=[-1], keepdims=1)
-    return nodes(operator, values, nodes.integers(-1), keepdims=1)
+        return nodes(operator, values, axes=[axis], keepdims=1)
+    return nodes(operator, values, nodes.integers(axis), keepdims=1)
 
 
 def _is_whole(attention: GraphAttention, mask: ir.Value) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import LowerOptions
+from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.contrib import (
@@ -19,7 +20,6 @@ from sdpa_onnx.graph.lower.contrib import (
     query_and_scale,
 )
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
-from sdpa_onnx.graph.lower.mask_nodes import bounds_of
 from sdpa_onnx.graph.lower.operands import AttentionLengths, has_equal_lengths, stated_size
 from sdpa_onnx.graph.nodes import Nodes
 

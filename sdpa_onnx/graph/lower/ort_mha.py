@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import LowerOptions
 from sdpa_onnx.core.attention.spec import Layout
+from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lower.contrib import (
@@ -18,7 +19,7 @@ from sdpa_onnx.graph.lower.contrib import (
     query_and_scale,
 )
 from sdpa_onnx.graph.lower.form_outputs import FormOutputs
-from sdpa_onnx.graph.lower.mask_nodes import bounds_of, may_have_empty_rows
+from sdpa_onnx.graph.lower.mask_nodes import may_have_empty_rows
 from sdpa_onnx.graph.lower.operands import AttentionLengths, join_keys_and_values, merge_heads, same_size
 from sdpa_onnx.graph.nodes import Nodes
 

@@ -10,6 +10,7 @@ def describe_attention(record: AttentionRecord) -> str:
     spec = record.spec
     if spec is None:
         return f"{record.dialect}; cannot be read: {record.reason}"
+    band = f" (hides as {record.mask_band.text}, and more)" if record.mask_band else ""
     words = [
         f"{spec.q_num_heads} heads"
         if spec.q_num_heads == spec.kv_num_heads
@@ -17,7 +18,7 @@ def describe_attention(record: AttentionRecord) -> str:
         f"d_k {spec.head_dim}" + (f", d_v {spec.v_head_dim}" if spec.v_head_dim != spec.head_dim else ""),
         f"scale {spec.scale_value:.6g}",
         "causal" if spec.is_causal else "",
-        f"mask {spec.mask}" if spec.mask != "none" else "no mask",
+        f"mask {spec.mask}{band}" if spec.mask != "none" else "no mask",
         f"softcap {spec.softcap:g}" if spec.softcap else "",
         f"window {spec.left_window}, {spec.right_window}" if spec.has_window else "",
         "with past" if spec.has_past else "",

@@ -84,6 +84,7 @@ def _record(
         node=found.node if attention is None else attention.name,
         dialect=found.dialect,
         spec=None if attention is None else attention.spec,
+        mask_band=None if attention is None else attention.mask_band or None,
         dynamic_axes=axes,
         static_axes=fixed,
         scale_doubt="" if attention is None else _site_doubt(attention.site, model.facts.traced),

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from sdpa_onnx.graph.lift.causality import Causality
-from tests.graph.lift.test_causality import judge
+from sdpa_onnx.core.attention.window_bounds import WindowBounds
+from sdpa_onnx.graph.lift.band_trial import NOTHING_PROVED, MaskReading, Proved
+from tests.graph.lift.test_mask_bands import CAUSAL_AND_MORE, EXACTLY_CAUSAL, judge
 
 INT = np.int64
 CONSTANTS = {
@@ -26,7 +27,6 @@ CONSTANTS = {
 _FLOATS = "back = Sub (i, j) far = Cast <to: int = 1> (back)"
 # Each hides some earlier key, but only beyond a few hundred positions.
 WINDOWS = {
-    "literals-on-both-sides": "a = Sub (i, c300) b = Add (j, c300) near = Greater (b, a)",
     "chunk": "a = Div (i, c400) b = Div (j, c400) near = Equal (a, b)",
     "chunk-in-two-steps": "a = Div (i, c20) e = Div (a, c20) b = Div (j, c20) f = Div (b, c20) near = Equal (e, f)",
     "chunk-by-floor": """
@@ -47,10 +47,10 @@ WINDOWS = {
 def test_a_window_that_no_single_number_tells_stays(window: str) -> None:
     """The mask is kept in addition to is_causal; if it is not causal, nothing is proved."""
     joined = f"seen = LessOrEqual (j, i) {window} mask = And (seen, near)"
-    assert judge(joined, constants=CONSTANTS) is Causality.CAUSAL_AND_MORE
+    assert judge(joined, constants=CONSTANTS) == CAUSAL_AND_MORE
     alone = f"key = Identity (rows) {window} mask = Identity (near)"
     inputs = "int64[batch, length] ids, int64[batch, length] padding, float[batch, length, 8] rows"
-    assert judge(alone, constants=CONSTANTS, inputs=inputs) is Causality.NOT_CAUSAL
+    assert judge(alone, constants=CONSTANTS, inputs=inputs) == NOTHING_PROVED
 
 
 GATES = {
@@ -68,16 +68,24 @@ GATES = {
 def test_causality_that_a_length_turns_off_is_none(gate: str) -> None:
     """A length beyond all tried lengths would show later keys."""
     mask = f"seen = LessOrEqual (j, i) {gate} mask = Or (seen, long)"
-    assert judge(mask, constants=CONSTANTS) is Causality.NOT_CAUSAL
+    assert judge(mask, constants=CONSTANTS) == NOTHING_PROVED
 
 
-def test_a_distance_that_a_sum_limits_hides_something() -> None:
+def test_a_distance_that_a_sum_limits_is_a_window() -> None:
     """|i - j| - 300 < 301 shows all keys at a distance up to 600 and hides the others."""
     inputs = "int64[batch, length] ids, int64[batch, length] padding, float[batch, length, 8] rows"
     mask = """
         key = Identity (rows)
         back = Sub (i, j)  far = Abs (back)  beyond = Sub (far, c300)  mask = Less (beyond, c301)"""
-    assert judge(mask, constants=CONSTANTS, inputs=inputs) is Causality.NOT_CAUSAL
+    window = MaskReading(proved=Proved.EXACTLY_BAND, band=WindowBounds(left=600, right=600))
+    assert judge(mask, constants=CONSTANTS, inputs=inputs) == window
+
+
+def test_a_window_of_numbers_on_both_sides() -> None:
+    """i - 300 < j + 300 shows the 599 keys before the query."""
+    mask = "seen = LessOrEqual (j, i) a = Sub (i, c300) b = Add (j, c300) near = Greater (b, a) mask = And (seen, near)"
+    window = MaskReading(proved=Proved.EXACTLY_BAND, band=WindowBounds(left=599, right=0))
+    assert judge(mask, constants=CONSTANTS) == window
 
 
 def test_two_positions_laid_behind_each_other_are_no_position() -> None:
@@ -95,7 +103,7 @@ def test_two_positions_laid_behind_each_other_are_no_position() -> None:
         near = Equal (of_i, of_j)
         same = LessOrEqual (of_j, of_i)
         mask = And (same, near)"""
-    assert judge(mask, constants=CONSTANTS) is Causality.NOT_CAUSAL
+    assert judge(mask, constants=CONSTANTS) == NOTHING_PROVED
 
 
 def test_a_table_that_ends_before_the_sum_of_all_numbers() -> None:
@@ -108,9 +116,10 @@ def test_a_table_that_ends_before_the_sum_of_all_numbers() -> None:
         back = Sub (i, j)
         near = Less (back, c300)
         mask = And (part, near)"""
-    assert judge(cut, constants={**CONSTANTS, "table": table}) is Causality.EXACTLY_CAUSAL
+    assert judge(cut, constants={**CONSTANTS, "table": table}) == EXACTLY_CAUSAL
     table[88, 89] = True
-    assert judge(cut, constants={**CONSTANTS, "table": table}) is Causality.NOT_CAUSAL
+    next_key = MaskReading(proved=Proved.BAND_AND_MORE, band=WindowBounds(right=1))
+    assert judge(cut, constants={**CONSTANTS, "table": table}) == next_key
 
 
 def test_positions_of_samples_are_not_known() -> None:
@@ -124,4 +133,4 @@ def test_positions_of_samples_are_not_known() -> None:
         late = Greater (each, five)
         seen = LessOrEqual (j, i)
         mask = Or (seen, late)"""
-    assert judge(mask, constants=CONSTANTS) is Causality.NOT_CAUSAL
+    assert judge(mask, constants=CONSTANTS) == NOTHING_PROVED

@@ -6,6 +6,7 @@ import onnx
 import pytest
 
 from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.convert.convert_file import ProofOptions, convert_and_prove
@@ -16,10 +17,6 @@ from sdpa_onnx.workflows.convert.proof_process import prove_apart
 from tests.workflows.convert_sources import with_padding
 
 _FEW = ProofOptions(effort=RunEffort(count=2))
-_KEPT = (
-    "its mask is causal except for rows that padding hides entirely, so it is kept as a mask; convert --no-empty-rows "
-    "allows is_causal, which skips keys."
-)
 _NO_FIRST = (
     """later = LessOrEqual (j, i)  some = Greater (j, zero)  both = And (later, some)  seen = And (both, keep)"""
 )
@@ -41,9 +38,10 @@ def _lift_notes(done: ConvertedModel) -> tuple[bool, tuple[str, ...], str | None
 
 
 def test_mask_is_kept_where_rows_may_be_empty() -> None:
-    """Hidden rows average over later keys too, which causality would change: nothing is assumed, with a warning."""
+    """Hidden rows average over later keys too, which causality would change: the mask is kept, its band is noted."""
     done = _converted(with_padding(), rows_may_be_empty=True)
-    assert _lift_notes(done) == (False, (_KEPT,), None)
+    assert _lift_notes(done) == (False, (), None)
+    assert [one.attention.mask_band for one in done.found if one.attention] == [WindowBounds(right=0)]
     assert _proof(done, rows_may_be_empty=True).is_right
 
 

@@ -1,31 +1,32 @@
-"""Prove that a mask is causal: that it hides every later key, whatever the contents of the graph inputs are.
+"""Prove that a mask is causal or a window: that it hides the keys outside a band, whatever the graph inputs hold.
 
 The mask is evaluated at many sizes with interval arithmetic, from sizes, constants and buffers alone. An entry is
 proved hidden if every value in its interval hides it. One of the lengths lies beyond every position at which the mask
 may change (its reach, see `index_paths`), because a window of 256 shows at no smaller length. A value whose dependence
-on positions is not understood counts as unknown. Causality is that of the operator without a past: query i sees key j
-if j <= i. A mask aligned to the last key does not count as causal. Does not rewrite masks; `normalise` does.
+on positions is not understood counts as unknown: padding, chunks and prefixes hide nothing for certain. Positions are
+those of the operator without a past: a causal query i sees key j if j <= i. A mask aligned to the last key has no band.
+Does not rewrite masks; `normalise` does.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
+from sdpa_onnx.graph.lift.band_trial import (
+    NOTHING_PROVED,
+    MaskReading,
+    MaskTrial,
+    read_mask,
+    reading_of,
+    widest_band,
+)
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.index_paths import IndexPaths
 from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeTrial
-from sdpa_onnx.graph.lift.spans import Span, hidden_below
 
-__all__ = ["CausalMasks", "Causality"]
+__all__ = ["MaskBands"]
 
-_Bools = NDArray[np.bool_]
-
-# The first length rejects most masks that are not causal.
+# The first length rejects most masks without a band.
 _LENGTHS = (5, 1, 2, 3, 8, 9, 17, 33)
 # The largest reach that is tried: a float mask of 2048 x 2048 entries takes 16 MiB.
 _LARGEST_THRESHOLD = 2048
@@ -33,8 +34,6 @@ _LARGEST_THRESHOLD = 2048
 _BEYOND = 3
 # More different thresholds than any mask has; the time grows with their count.
 _MOST_THRESHOLDS = 16
-# If lengths vary at all, the graph must be valid at this many different lengths.
-_LEAST_LENGTHS = 4
 # Trials above this size have a batch of one.
 _SMALL = 64
 _BATCH = 2
@@ -42,51 +41,8 @@ _BATCH = 2
 _LARGEST_PAIR = 9
 
 
-class Causality(Enum):
-    """What is proved of a mask.
-
-    EXACTLY_CAUSAL: it hides the later keys and nothing else; is_causal may replace it.
-    CAUSAL_AND_MORE: it hides the later keys and may hide others; it is kept, and is_causal is added.
-    LOWEST_AND_MORE: the same, but it hides by a finite lowest number. Where it hides all keys of a
-        query, that query averages over later keys too, which is_causal would hide.
-    NOTHING_HIDDEN: it hides no key at any size; it may be removed.
-    NOT_CAUSAL: none of these is proved.
-    """
-
-    NOT_CAUSAL = auto()
-    LOWEST_AND_MORE = auto()
-    CAUSAL_AND_MORE = auto()
-    EXACTLY_CAUSAL = auto()
-    NOTHING_HIDDEN = auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MaskTrial:
-    """The mask at one choice of sizes.
-
-    Args:
-        queries: Number of rows.
-        keys: Number of columns.
-        hides_later: It hides every later key.
-        is_absolute: It hides them by False or minus infinity, or every query is proved to see another key,
-            so that a finite lowest number hides as well.
-        hides_no_more: It hides no other key.
-        hides_nothing: It hides none of its keys.
-    """
-
-    queries: int
-    keys: int
-    hides_later: bool = False
-    is_absolute: bool = False
-    hides_no_more: bool = False
-    hides_nothing: bool = False
-
-
-_NO_TRIAL = _MaskTrial(queries=0, keys=0)
-
-
-class CausalMasks:
-    """Proves causality of the masks of one graph; results are shared between masks.
+class MaskBands:
+    """Proves the bands of the masks of one graph; results are shared between masks.
 
     Args:
         search: The graph; nodes may be added to it between two calls.
@@ -108,9 +64,9 @@ class CausalMasks:
         }
         self._trials: dict[tuple[bool, tuple[int, ...]], SizeTrial] = {}
         # Results for a mask that may be shorter than the keys, and for one that has an entry for every key.
-        self._known: dict[object, tuple[Causality, Causality]] = {}
+        self._known: dict[object, tuple[MaskReading, MaskReading]] = {}
 
-    def causality(self, mask: ir.Value, key: ir.Value | None = None) -> Causality:
+    def reading(self, mask: ir.Value, key: ir.Value | None = None) -> MaskReading:
         """Find what is proved of a mask of an attention without a past.
 
         Args:
@@ -139,20 +95,21 @@ class CausalMasks:
         branches = tuple(self._search.scalar_of(value) for value in node.inputs[1:])
         return mask if None in branches else (node.inputs[0], mask.dtype, *branches)
 
-    def _prove(self, mask: ir.Value) -> tuple[Causality, Causality]:
-        seen: list[_MaskTrial] = []
+    def _prove(self, mask: ir.Value) -> tuple[MaskReading, MaskReading]:
+        seen: list[MaskTrial] = []
         is_every = self._varies_with_the_first(mask)
+        reach = self._paths[is_every].reach(mask)
         for length in _LENGTHS:
             seen += self._at(mask, length, is_every=is_every)
-            if not all(one.hides_later for one in seen) and not all(one.hides_nothing for one in seen):
-                return Causality.NOT_CAUSAL, Causality.NOT_CAUSAL
+            if length >= reach and not widest_band(seen) and not all(one.hides_nothing for one in seen):
+                return NOTHING_PROVED, NOTHING_PROVED
         beyond = self._beyond(mask, is_every=is_every)
         if beyond is None:
-            return Causality.NOT_CAUSAL, Causality.NOT_CAUSAL
+            return NOTHING_PROVED, NOTHING_PROVED
         seen += beyond
-        return _verdict(seen, has_all_keys=False), _verdict(seen, has_all_keys=True)
+        return reading_of(seen, has_all_keys=False), reading_of(seen, has_all_keys=True)
 
-    def _beyond(self, mask: ir.Value, *, is_every: bool) -> list[_MaskTrial] | None:
+    def _beyond(self, mask: ir.Value, *, is_every: bool) -> list[MaskTrial] | None:
         """Trials at a length beyond the mask's reach, where it no longer changes; None if that is too large to try.
 
         If the graph is invalid at that length (a table of positions is shorter), the last valid length is tried.
@@ -176,11 +133,11 @@ class CausalMasks:
             fits, misfits = (middle, misfits) if found else (fits, middle)
         return seen
 
-    def _grows(self, mask: ir.Value, length: int, seen: Sequence[_MaskTrial], *, is_every: bool) -> bool:
+    def _grows(self, mask: ir.Value, length: int, seen: Sequence[MaskTrial], *, is_every: bool) -> bool:
         """Whether the axes of the mask have at least that length, or do not depend on the length."""
-        before = next(self._at(mask, length - 1, is_every=is_every), _NO_TRIAL)
+        before = next(self._at(mask, length - 1, is_every=is_every), None)
         one = seen[0]
-        return all(
+        return before is not None and all(
             size >= length or size == smaller
             for size, smaller in ((one.queries, before.queries), (one.keys, before.keys))
         )
@@ -207,10 +164,10 @@ class CausalMasks:
             return True
         return few is not None and many is not None and few[-2:] != many[-2:]
 
-    def _at(self, mask: ir.Value, length: int, *, is_every: bool) -> Iterator[_MaskTrial]:
+    def _at(self, mask: ir.Value, length: int, *, is_every: bool) -> Iterator[MaskTrial]:
         for trial in self._trials_of(length, is_every=is_every):
             try:
-                yield _evaluate(trial, mask)
+                yield read_mask(trial, mask)
             except MisfitError:
                 continue
 
@@ -259,49 +216,3 @@ def _length_and_batch_axes(shapes: Iterable[tuple[int | str, ...]]) -> tuple[lis
             if isinstance(name, str):
                 (first if axis == 0 and len(shape) > 1 else lengths)[name] = None
     return list(lengths), [name for name in first if name not in lengths]
-
-
-def _evaluate(trial: SizeTrial, mask: ir.Value) -> _MaskTrial:
-    span, dtype = trial.span(mask), trial.dtype(mask)
-    if span is None or dtype is None or span.low.ndim < 2 or not span.low.size:
-        return _NO_TRIAL
-    queries, keys = span.low.shape[-2:]
-    hidden, absolute, shown, visible = _read(span, dtype)
-    hides_nothing = bool(visible.all())
-    if (queries == 1) != (keys == 1):  # one row for all queries, or one column for all keys
-        return _MaskTrial(queries=queries, keys=keys, hides_nothing=hides_nothing)
-    later = np.triu(np.ones((queries, keys), np.bool_), k=1)
-    return _MaskTrial(
-        queries=queries,
-        keys=keys,
-        hides_later=bool(hidden[..., later].all()),
-        is_absolute=bool(absolute[..., later].all()) or bool((shown & ~later).any(-1).all()),
-        hides_no_more=bool(visible[..., ~later].all()),
-        hides_nothing=hides_nothing,
-    )
-
-
-def _read(span: Span, dtype: "np.dtype[Any]") -> tuple[_Bools, _Bools, _Bools, _Bools]:
-    """Entries proved hidden, hidden by False or -inf, proved not hidden, and proved not even changed (0 is added)."""
-    if dtype == np.bool_:
-        hidden, shown = ~span.high.astype(np.bool_), span.low.astype(np.bool_)
-        return hidden, hidden, shown, shown
-    limit = hidden_below(dtype)
-    plain = np.asarray((span.low == 0) & (span.high == 0))
-    return np.asarray(span.high <= limit), np.asarray(span.high == -np.inf), np.asarray(span.low > limit), plain
-
-
-def _verdict(seen: list[_MaskTrial], *, has_all_keys: bool) -> Causality:
-    """What holds at all sizes. Enough different lengths are required, and a single query proves nothing."""
-    lengths = {one.queries for one in seen}
-    if not seen or 1 < len(lengths) < _LEAST_LENGTHS:
-        return Causality.NOT_CAUSAL
-    if has_all_keys and all(one.hides_nothing for one in seen):
-        return Causality.NOTHING_HIDDEN
-    if not all(one.hides_later for one in seen) or max(lengths) == 1:
-        return Causality.NOT_CAUSAL
-    # A short mask hides the keys it has no entry for; is_causal hides them too if it has no more queries than keys.
-    is_wide = has_all_keys or all(one.queries <= one.keys for one in seen)
-    if is_wide and all(one.hides_no_more for one in seen):
-        return Causality.EXACTLY_CAUSAL
-    return Causality.CAUSAL_AND_MORE if all(one.is_absolute for one in seen) else Causality.LOWEST_AND_MORE

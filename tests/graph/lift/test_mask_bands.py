@@ -1,4 +1,4 @@
-"""Prove causality of masks that exporters write; masks that are only almost causal must not count as causal."""
+"""Prove causality and windows of masks that exporters write; masks that are only almost so must not count as such."""
 
 from collections.abc import Mapping
 
@@ -7,9 +7,14 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sdpa_onnx.graph.lift.causality import Causality, CausalMasks
+from sdpa_onnx.core.attention.window_bounds import WindowBounds
+from sdpa_onnx.graph.lift.band_trial import NOTHING_PROVED, MaskReading, Proved
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.mask_bands import MaskBands
 
+CAUSAL = WindowBounds(right=0)
+EXACTLY_CAUSAL = MaskReading(proved=Proved.EXACTLY_BAND, band=CAUSAL)
+CAUSAL_AND_MORE = MaskReading(proved=Proved.BAND_AND_MORE, band=CAUSAL)
 INPUTS = (
     "int64[batch, length] ids, int64[batch, length] padding, bool[length, length] given, float[length, length] bias"
 )
@@ -39,7 +44,7 @@ def judge(
     inputs: str = INPUTS,
     constants: Mapping[str, np.ndarray] | None = None,
     positions: str = POSITIONS,
-) -> Causality:
+) -> MaskReading:
     """What is proved of the value 'mask' that these nodes compute."""
     proto = onnx.parser.parse_model(f"""
         <ir_version: 9, opset_import: ["" : {opset}]>
@@ -53,7 +58,7 @@ def judge(
     search = GraphFacts(ir.from_proto(proto))
     values = {value.name: value for node in search.graph for value in node.outputs} | dict(search.graph.initializers)
     values |= {value.name: value for value in search.graph.inputs}
-    return CausalMasks(search).causality(values["mask"], values.get("key"))
+    return MaskBands(search).reading(values["mask"], values.get("key"))
 
 
 EXACT = {
@@ -88,12 +93,6 @@ MORE = {
         causal = Where (seen, nothing, infinite)
         other = Where (given, nothing, lowest)
         mask = Min (other, causal)""",
-    "window-of-200": """
-        seen = LessOrEqual (j, i)
-        width = Constant <value_int: int = 200> ()
-        back = Sub (i, j)
-        near = Less (back, width)
-        mask = And (seen, near)""",
 }
 LOWEST_ONLY = {
     "padding-lowest": "seen = LessOrEqual (j, i) both = And (seen, padded) mask = Where (both, nothing, lowest)",
@@ -105,8 +104,6 @@ LOWEST_ONLY = {
 }
 # Each is causal at many sizes, for some contents, or nearly.
 NOT = {
-    "later-keys": "mask = GreaterOrEqual (j, i)",
-    "one-too-many": "next = Add (i, one) mask = LessOrEqual (j, next)",
     "padding-only": "mask = And (padded, padded)",
     "either": "seen = LessOrEqual (j, i) mask = Or (seen, padded)",
     "content": "mask = And (given, given)",
@@ -143,25 +140,25 @@ NOT = {
 @pytest.mark.parametrize("mask", EXACT.values(), ids=EXACT)
 def test_masks_that_hide_the_later_keys_only(mask: str) -> None:
     """They may be removed: is_causal is equivalent."""
-    assert judge(mask) is Causality.EXACTLY_CAUSAL
+    assert judge(mask) == EXACTLY_CAUSAL
 
 
 @pytest.mark.parametrize("mask", MORE.values(), ids=MORE)
 def test_masks_that_hide_the_later_keys_and_more(mask: str) -> None:
-    """They are kept in addition to is_causal, whatever else they hide; a window is found at its width."""
-    assert judge(mask) is Causality.CAUSAL_AND_MORE
+    """They are kept in addition to is_causal, whatever else they hide."""
+    assert judge(mask) == CAUSAL_AND_MORE
 
 
 @pytest.mark.parametrize("mask", LOWEST_ONLY.values(), ids=LOWEST_ONLY)
 def test_a_finite_lowest_and_padding(mask: str) -> None:
     """A query whose keys are all padded averages over later keys too, which is_causal would change."""
-    assert judge(mask) is Causality.LOWEST_AND_MORE
+    assert judge(mask) == MaskReading(proved=Proved.LOWEST_AND_MORE, band=CAUSAL)
 
 
 @pytest.mark.parametrize("mask", NOT.values(), ids=NOT)
 def test_masks_that_are_not_always_causal(mask: str) -> None:
     """One entry, one size or one input content that shows a later key is enough."""
-    assert judge(mask) is Causality.NOT_CAUSAL
+    assert judge(mask) == NOTHING_PROVED
 
 
 def triangle(size: int) -> np.ndarray:
@@ -178,7 +175,7 @@ SLICED = """
 
 def test_a_buffer_cut_to_the_length() -> None:
     """GPT-2's triangle of the maximum length, from which the graph slices the corner."""
-    assert judge(SLICED, constants={"buffer": triangle(200)}) is Causality.EXACTLY_CAUSAL
+    assert judge(SLICED, constants={"buffer": triangle(200)}) == EXACTLY_CAUSAL
 
 
 def test_a_number_too_large_to_be_tried() -> None:
@@ -189,23 +186,24 @@ def test_a_number_too_large_to_be_tried() -> None:
         back = Sub (i, j)
         near = Less (back, width)
         mask = And (seen, near)"""
-    assert judge(wide) is Causality.CAUSAL_AND_MORE
+    assert judge(wide) == CAUSAL_AND_MORE
 
 
 def test_a_buffer_with_one_wrong_entry_at_its_end() -> None:
     """An entry that only the longest input uses is found."""
     buffer = triangle(200)
     buffer[0, 0, 198, 199] = True
-    assert judge(SLICED, constants={"buffer": buffer}) is Causality.NOT_CAUSAL
+    next_key = MaskReading(proved=Proved.BAND_AND_MORE, band=WindowBounds(right=1))
+    assert judge(SLICED, constants={"buffer": buffer}) == next_key
 
 
 def test_a_constant_mask() -> None:
     """A mask that the exporter baked in has one size, which is tested; one query alone proves nothing."""
     mask = np.triu(np.full((6, 6), -np.inf, np.float32), 1)
-    assert judge("", constants={"mask": mask}) is Causality.EXACTLY_CAUSAL
+    assert judge("", constants={"mask": mask}) == EXACTLY_CAUSAL
     mask[2, 3] = 0
-    assert judge("", constants={"mask": mask}) is Causality.NOT_CAUSAL
-    assert judge("", constants={"mask": np.zeros((1, 1), np.float32)}) is Causality.NOT_CAUSAL
+    assert judge("", constants={"mask": mask}) == MaskReading(proved=Proved.BAND_AND_MORE, band=WindowBounds(right=1))
+    assert judge("", constants={"mask": np.zeros((1, 1), np.float32)}) == NOTHING_PROVED
 
 
 def test_lengths_of_two_inputs() -> None:
@@ -219,11 +217,9 @@ def test_lengths_of_two_inputs() -> None:
         mask = LessOrEqual (place, i)"""
     upper_left = seen.format(shift="place = Unsqueeze (all, first)")
     lower_right = seen.format(shift="past = Sub (count, scalar) new = Sub (all, past) place = Unsqueeze (new, first)")
-    assert (
-        judge(upper_left, inputs=inputs) is Causality.CAUSAL_AND_MORE
-    )  # more queries than columns: the mask may be short
-    assert judge(f"key = Identity (memory) {upper_left}", inputs=inputs) is Causality.EXACTLY_CAUSAL
-    assert judge(lower_right, inputs=inputs) is Causality.NOT_CAUSAL
+    assert judge(upper_left, inputs=inputs) == CAUSAL_AND_MORE  # more queries than columns: the mask may be short
+    assert judge(f"key = Identity (memory) {upper_left}", inputs=inputs) == EXACTLY_CAUSAL
+    assert judge(lower_right, inputs=inputs) == NOTHING_PROVED
 
 
 def test_a_mask_that_hides_nothing() -> None:
@@ -231,11 +227,11 @@ def test_a_mask_that_hides_nothing() -> None:
     inputs = "int64[batch, length] ids, float[batch, length, 8] memory, int64[batch, length] padding"
     whole = "key = Identity (memory) whole = Concat <axis: int = 0> (n, {keys}) mask = Expand (yes, whole)"
     yes = {"yes": np.bool_(True)}
-    assert judge(whole.format(keys="n"), inputs=inputs, constants=yes) is Causality.NOTHING_HIDDEN
+    assert judge(whole.format(keys="n"), inputs=inputs, constants=yes) == MaskReading(proved=Proved.NOTHING_HIDDEN)
     ones = whole.format(keys="one_key").replace("whole =", "one_key = Constant <value_ints: ints = [1]> () whole =", 1)
-    assert judge(ones, inputs=inputs, constants=yes) is Causality.NOT_CAUSAL
+    assert judge(ones, inputs=inputs, constants=yes) == NOTHING_PROVED
     content = "key = Identity (memory) whole = Expand (yes, n) mask = And (whole, padded)"
-    assert judge(content, inputs=inputs, constants=yes) is Causality.NOT_CAUSAL
+    assert judge(content, inputs=inputs, constants=yes) == NOTHING_PROVED
 
 
 def test_sizes_through_values_that_no_shape_is_stated_of() -> None:
@@ -251,7 +247,7 @@ def test_sizes_through_values_that_no_shape_is_stated_of() -> None:
         places = Range (zero, long, one)
         column = Unsqueeze (places, last)
         mask = GreaterOrEqual (column, j)"""
-    assert judge(mask, constants={"table": np.zeros((11, 8), np.float32)}) is Causality.EXACTLY_CAUSAL
+    assert judge(mask, constants={"table": np.zeros((11, 8), np.float32)}) == EXACTLY_CAUSAL
 
 
 def test_the_length_comes_first() -> None:
@@ -259,6 +255,7 @@ def test_the_length_comes_first() -> None:
     inputs = "float[length, batch, 8] rows, int64[batch, length] padding"
     positions = POSITIONS.replace("<start: int = 1, end: int = 2> (ids)", "<start: int = 0, end: int = 1> (rows)")
     window = "far = Constant <value_int: int = 100> () back = Sub (i, j) near = Less (back, far)"
-    assert judge("mask = LessOrEqual (j, i)", inputs=inputs, positions=positions) is Causality.EXACTLY_CAUSAL
+    assert judge("mask = LessOrEqual (j, i)", inputs=inputs, positions=positions) == EXACTLY_CAUSAL
     seen = f"{window} seen = LessOrEqual (j, i) mask = And (seen, near)"
-    assert judge(seen, inputs=inputs, positions=positions) is Causality.CAUSAL_AND_MORE
+    window = MaskReading(proved=Proved.EXACTLY_BAND, band=WindowBounds(left=99, right=0))
+    assert judge(seen, inputs=inputs, positions=positions) == window
