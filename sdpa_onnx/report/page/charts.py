@@ -1,24 +1,22 @@
 """Charts as the page needs them: the definition without its title, and the same chart drawn as SVG."""
 
-import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from sdpa_onnx.report.page.content import PageChart
-
-if TYPE_CHECKING:
-    import altair as alt
 
 __all__ = ["page_chart"]
 
 
-def page_chart(name: str, chart: "alt.HConcatChart | alt.ConcatChart", svg: str, *, reading: str) -> PageChart:
+def page_chart(name: str, definition: Mapping[str, Any], svg: str, *, reading: str) -> PageChart:
     """Split a chart into text and picture: the title is text of the page, where it wraps on a narrow screen.
 
     Args:
-        svg: The chart as `to_svg` draws it, with its title.
+        definition: The chart as Vega-Lite.
+        svg: The chart as `draw` draws it, with its title.
         reading: How to read it.
     """
-    spec: dict[str, Any] = json.loads(chart.to_json(indent=None))
+    spec = dict(definition)
     heading = spec.pop("title")
     panels = spec.pop("hconcat", None)
     if panels is not None:  # panels in rows can be put below each other on a narrow screen

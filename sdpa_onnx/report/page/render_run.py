@@ -13,7 +13,7 @@ from sdpa_onnx.report.run.charts import charts
 from sdpa_onnx.report.run.markdown import render_summary
 from sdpa_onnx.report.text.chart_titles import how_to_read
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.svg import CHART_FOLDER, to_svg
+from sdpa_onnx.report.text.svg import CHART_FOLDER, chart_definition, draw
 from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.verdict_text import confidences
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
@@ -34,12 +34,12 @@ def render(
     Raises:
         FolderError, OSError: If the folder is full or cannot be written; no partial file is left.
     """
-    drawn = charts(records, header.ceilings)
-    svgs = {name: to_svg(chart) for name, chart in drawn.items()}
+    drawn = {name: chart_definition(chart) for name, chart in charts(records, header.ceilings).items()}
+    svgs = {name: draw(definition) for name, definition in drawn.items()}
     confidence = join_words(confidences(comparisons(records)))
     shown = [
-        page_chart(name, chart, svgs[name], reading=how_to_read(name, ratio_confidence=confidence))
-        for name, chart in drawn.items()
+        page_chart(name, definition, svgs[name], reading=how_to_read(name, ratio_confidence=confidence))
+        for name, definition in drawn.items()
     ]
     page, summary = run_page(records, header, shown, known=known), render_summary(records, header, drawn, known=known)
     return write_report({PAGE_FILE: page_html(page), "summary.md": summary}, svgs, folder)

@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from sdpa_onnx.report.text.escape_control import escape_control
 
 if TYPE_CHECKING:
     import altair as alt
-
-Joined = TypeVar("Joined", "alt.HConcatChart", "alt.ConcatChart")
 
 __all__ = ["INK", "PALETTE", "PAPER", "SHAPES", "in_rows", "labels_expression", "looks", "side_by_side"]
 
@@ -61,7 +59,9 @@ def side_by_side(panels: Sequence["alt.LayerChart"], *, title: str, subtitle: Se
     """
     import altair as alt  # late: 0.5 s
 
-    return _dressed(alt.hconcat(*panels, spacing=36), title, subtitle)
+    return alt.HConcatChart(
+        hconcat=list(panels), spacing=36, title=_heading(title, subtitle), background=PAPER, padding=12, config=_style()
+    )
 
 
 def in_rows(
@@ -70,18 +70,30 @@ def in_rows(
     """Put panels in rows of `columns` panels under one title."""
     import altair as alt
 
-    return _dressed(alt.concat(*panels, columns=columns, spacing=30), title, subtitle)
+    return alt.ConcatChart(
+        concat=list(panels),
+        columns=columns,
+        spacing=30,
+        title=_heading(title, subtitle),
+        background=PAPER,
+        padding=12,
+        config=_style(),
+    )
 
 
-def _dressed(chart: Joined, title: str, subtitle: Sequence[str]) -> Joined:
+def _heading(title: str, subtitle: Sequence[str]) -> "alt.TitleParams":
     import altair as alt
 
-    heading = alt.TitleParams(title, subtitle=list(subtitle), anchor="start", offset=14)
-    dressed: Joined = (
-        chart.properties(title=heading, background=PAPER, padding=12)
-        .configure_title(fontSize=15, subtitleFontSize=12, color="#1a1a1a", subtitleColor="#555555")
-        .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e6e6")
-        .configure_legend(labelFontSize=12, labelLimit=0, symbolSize=90)
-        .configure_view(stroke="#bbbbbb")
+    return alt.TitleParams(title, subtitle=list(subtitle), anchor="start", offset=14)
+
+
+def _style() -> "alt.Config":
+    """Given with the chart: every `configure_` method would copy the chart with its data."""
+    import altair as alt
+
+    return alt.Config(
+        title=alt.TitleConfig(fontSize=15, subtitleFontSize=12, color="#1a1a1a", subtitleColor="#555555"),
+        axis=alt.AxisConfig(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e6e6"),
+        legend=alt.LegendConfig(labelFontSize=12, labelLimit=0, symbolSize=90),
+        view=alt.ViewConfig(stroke="#bbbbbb"),
     )
-    return dressed
