@@ -121,14 +121,16 @@ def _of_model(records: Sequence[Record]) -> list[Finding]:
     sites = list(dict.fromkeys(_site(one) for one in records if _is_attention(one)))
     attentions = _attention_findings([one for one in bad if _is_wrong_attention(one)], sites)
     explained = {_step(record) for finding in attentions for record in finding.records}
-    rest: dict[Hashable, list[Record]] = {}
+    followed, rest = list[Record](), dict[Hashable, list[Record]]()
     for record in bad:
         if isinstance(record, LocatedRecord) or _is_wrong_attention(record):
             continue
         if attentions and (_is_wrong_at_a_size(record) or _is_output_of(record, explained)):
-            attentions[0] = replace(attentions[0], records=(*attentions[0].records, record))
+            followed.append(record)
         else:
             rest.setdefault(_key(record), []).append(record)
+    if followed:
+        attentions[0] = replace(attentions[0], records=(*attentions[0].records, *followed))
     found = [*attentions, *(_other_finding(members) for members in rest.values())]
     return _with_located(found, located)
 

@@ -8,9 +8,10 @@ from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.report.page.charts import page_chart
 from sdpa_onnx.report.page.html import page_html
-from sdpa_onnx.report.page.run_page import run_page
+from sdpa_onnx.report.page.run_page import page_of
 from sdpa_onnx.report.run.charts import charts
-from sdpa_onnx.report.run.markdown import render_summary
+from sdpa_onnx.report.run.gathered_run import gather_run
+from sdpa_onnx.report.run.markdown import summary_of
 from sdpa_onnx.report.text.chart_titles import how_to_read
 from sdpa_onnx.report.text.labels import join_words
 from sdpa_onnx.report.text.svg import CHART_FOLDER, chart_definition, draw
@@ -41,8 +42,9 @@ def render(
         page_chart(name, definition, svgs[name], reading=how_to_read(name, ratio_confidence=confidence))
         for name, definition in drawn.items()
     ]
-    page, summary = run_page(records, header, shown, known=known), render_summary(records, header, drawn, known=known)
-    return write_report({PAGE_FILE: page_html(page), "summary.md": summary}, svgs, folder)
+    run = gather_run(records, header, known=known)
+    texts = {PAGE_FILE: page_html(page_of(run, shown)), "summary.md": summary_of(run, drawn)}
+    return write_report(texts, svgs, folder)
 
 
 def write_report(texts: Mapping[str, str], svgs: Mapping[str, str], folder: Path) -> list[Path]:

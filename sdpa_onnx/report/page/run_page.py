@@ -18,9 +18,8 @@ from sdpa_onnx.report.page.content import (
 )
 from sdpa_onnx.report.page.parts import page_data, page_table, tone_of, with_facts
 from sdpa_onnx.report.run.environment import environment_rows
-from sdpa_onnx.report.run.findings import EXPORTS, NUMBERS, TIMES, WARNINGS, finding_sections
-from sdpa_onnx.report.run.first_screen import first_screen
-from sdpa_onnx.report.run.tables import all_tables
+from sdpa_onnx.report.run.findings import EXPORTS, NUMBERS, TIMES, WARNINGS
+from sdpa_onnx.report.run.gathered_run import GatheredRun, gather_run
 from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
 from sdpa_onnx.report.saturation.tables import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.text.chart_titles import ChartKind, is_saturation_chart
@@ -32,10 +31,8 @@ from sdpa_onnx.report.timing.cost_tables import COST_TITLE, WORK_TITLE
 from sdpa_onnx.report.timing.tables import TIMING_TITLE
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
-__all__ = ["run_page"]
+__all__ = ["page_of", "run_page"]
 
-# Groups of timed cases in the table below the first picture.
-_MOST_GROUPS = 20
 RECORDS_FILE = "records.jsonl"
 
 
@@ -51,7 +48,12 @@ def run_page(
     Args:
         known: The records sorted by the file of known findings; None without such a file.
     """
-    screen = first_screen(records, header, most_groups=_MOST_GROUPS, known=known)
+    return page_of(gather_run(records, header, known=known), charts)
+
+
+def page_of(run: GatheredRun, charts: Sequence[PageChart]) -> PageContent:
+    """Fill the page of a gathered run."""
+    screen, header = run.screen, run.header
     first, *others = screen.verdict
     lead = case_table(screen.groups) if screen.groups.groups else screen.medians
     return PageContent(
@@ -63,8 +65,8 @@ def run_page(
         tone=tone_of(screen.outcome),
         findings=(*others, *([screen.trust] if screen.trust else [])),
         steps=tuple(PageStep(sentence=step.sentence, command=step.command) for step in screen.steps),
-        sections=tuple(_sections(records, header, charts, lead)),
-        data=page_data(records, RECORDS_FILE),
+        sections=tuple(_sections(run, charts, lead)),
+        data=page_data(run.records, RECORDS_FILE),
     )
 
 
@@ -72,11 +74,9 @@ def _machine(header: RunHeader) -> str:
     return header.environment.get("cpu", "")
 
 
-def _sections(
-    records: Sequence[Record], header: RunHeader, charts: Sequence[PageChart], lead: Table | None
-) -> list[PageSection]:
-    sentences = {section.title: section.sentences for section in finding_sections(records)}
-    tables = {table.title: table for table in all_tables(records, header.ceilings)}
+def _sections(run: GatheredRun, charts: Sequence[PageChart], lead: Table | None) -> list[PageSection]:
+    records = run.records
+    tables = {table.title: table for table in run.tables}
     ratios = [chart for chart in charts if chart.name == ChartKind.RATIOS]
     saturation = [chart for chart in charts if is_saturation_chart(chart.name)]
     others = [chart for chart in charts if chart not in (*ratios, *saturation)]
@@ -86,7 +86,7 @@ def _sections(
         return [page_table(table, is_folded=folded) for table in found]
 
     def words(title: str) -> list[PageText]:
-        found = sentences.get(title, ())
+        found = run.sentences.get(title, ())
         return [PageText(lines=tuple(found), title=f"{title} in words")] if found else []
 
     troubles = taken("Not ok", "Where the error begins")
@@ -119,7 +119,7 @@ def _sections(
         PageSection(
             anchor="exports-and-notes", title="Exports, conformance and notes", short="Exports", blocks=tuple(rest)
         ),
-        with_facts(environment_rows(header), header.command),
+        with_facts(environment_rows(run.header), run.header.command),
     ]
 
 

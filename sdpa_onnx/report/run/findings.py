@@ -169,6 +169,9 @@ def _wrong_sentence(finding: Finding, checks: int) -> str:
 
 def wrong_findings(records: Sequence[Record]) -> list[Finding]:
     """The causes for which checks disagree, proven faults first."""
+    checks = (one for one in records if isinstance(one, AgreementRecord))
+    if not any(outcome_of(check) is Outcome.DISAGREES for check in checks):
+        return []
     found = group_findings([_counted(one) if isinstance(one, AgreementRecord) else one for one in records])
     return [one for one in found if isinstance(one.worst, AgreementRecord) and one.outcome is Outcome.DISAGREES]
 

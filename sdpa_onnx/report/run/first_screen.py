@@ -3,7 +3,7 @@
 `terminal` prints it and `markdown` begins with it; everything else is in the report.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record
@@ -19,7 +19,7 @@ from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.trust import timing_trust, trust_sentence
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
-__all__ = ["FirstScreen", "first_screen"]
+__all__ = ["FirstScreen", "first_screen", "sized_screen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,29 +51,47 @@ def first_screen(
     known: SortedFindings | None = None,
     folder: str = "",
 ) -> FirstScreen:
-    """Gather the first screen of a run.
+    """Gather the first screen of a run with at most so many groups of timed cases, at least 2."""
+    return sized_screen(records, header, known=known, folder=folder)(most_groups)
+
+
+def sized_screen(
+    records: Sequence[Record], header: RunHeader, *, known: SortedFindings | None = None, folder: str = ""
+) -> Callable[[int], FirstScreen]:
+    """Gather the first screen of a run for any number of groups; only the table depends on it.
 
     Args:
         records: All records of the run.
         header: Of the run.
-        most_groups: Greatest number of groups of timed cases, at least 2.
         known: The records sorted by the file of known findings; None without such a file.
         folder: The run folder, for commands; "" if unknown.
+
+    Returns:
+        The screen for a greatest number of groups of timed cases, at least 2.
     """
     found = comparisons(records)
     wrong = {
         wrong_arm(one) for one in records if isinstance(one, AgreementRecord) and outcome_of(one) is Outcome.DISAGREES
     }
     usual = usual_factors(records)
-    groups = case_groups(found, usual, most=most_groups, wrong=wrong)
-    return FirstScreen(
-        verdict=tuple(first_findings(records, header, known=known)),
-        outcome=_worst_outcome(records, header),
-        groups=groups,
-        medians=medians_table(found, usual, most=most_groups) if found and not groups.groups else None,
-        steps=tuple(next_steps(records, header, found, wrong, folder=folder)),
-        trust=trust_sentence(timing_trust(found, wrong)),
-    )
+    grouped = case_groups(found, usual, wrong)
+    verdict = tuple(first_findings(records, header, known=known))
+    outcome = _worst_outcome(records, header)
+    steps = tuple(next_steps(records, header, found, wrong, folder=folder))
+    trust = trust_sentence(timing_trust(found, wrong))
+
+    def at_most(most_groups: int) -> FirstScreen:
+        groups = grouped(most_groups)
+        return FirstScreen(
+            verdict=verdict,
+            outcome=outcome,
+            groups=groups,
+            medians=medians_table(found, usual, most=most_groups) if found and not groups.groups else None,
+            steps=steps,
+            trust=trust,
+        )
+
+    return at_most
 
 
 def _worst_outcome(records: Sequence[Record], header: RunHeader) -> Outcome:

@@ -3,14 +3,14 @@
 It reads no clock and no file. Charts are linked by relative path and drawn by `render`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sdpa_onnx.core.records.records import Record, SaturationRecord
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.report.run.environment import environment_rows
-from sdpa_onnx.report.run.findings import EXPORTS, NUMBERS, TIMES, WARNINGS, finding_sections
-from sdpa_onnx.report.run.first_screen import FirstScreen, first_screen
-from sdpa_onnx.report.run.tables import all_tables
+from sdpa_onnx.report.run.findings import EXPORTS, NUMBERS, TIMES, WARNINGS
+from sdpa_onnx.report.run.first_screen import FirstScreen
+from sdpa_onnx.report.run.gathered_run import GatheredRun, gather_run
 from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
 from sdpa_onnx.report.saturation.tables import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.text.chart_titles import chart_title, how_to_read, is_saturation_chart
@@ -25,7 +25,7 @@ from sdpa_onnx.report.timing.tables import TIMING_TITLE
 from sdpa_onnx.report.timing.verdict_text import confidences
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
 
-__all__ = ["render_summary"]
+__all__ = ["render_summary", "summary_of"]
 
 _OF_SATURATION = (SATURATION_TITLE, PREDICTION_TITLE)
 # The section of each table; tables that are not listed belong to the numbers.
@@ -36,8 +36,6 @@ _SECTIONS = {
     **dict.fromkeys((TIMING_TITLE, COST_TITLE, WORK_TITLE, CIRCUMSTANCES_TITLE), TIMES),
     "Warnings": WARNINGS,
 }
-# More rows than on a terminal, because the page scrolls.
-_MOST_GROUPS = 20
 
 
 def render_summary(
@@ -49,15 +47,19 @@ def render_summary(
         charts: Names of the charts in the folder `charts/` next to the summary.
         known: The records sorted by the file of known findings; None without such a file.
     """
-    names = list(charts)
-    tables = all_tables(records, header.ceilings)
+    return summary_of(gather_run(records, header, known=known), charts)
+
+
+def summary_of(run: GatheredRun, charts: Iterable[str]) -> str:
+    """Render the summary of a gathered run."""
+    names, tables, records, header = list(charts), run.tables, run.records, run.header
     drawn = _charts(
         [name for name in names if not is_saturation_chart(name)], join_words(confidences(comparisons(records)))
     )
     blocks = [
         f"# Attention: suite {escaped(header.suite)}, {escaped(header.started)}",
-        *_first(first_screen(records, header, most_groups=_MOST_GROUPS, known=known)),
-        *_sections(records, [table for table in tables if table.title not in _OF_SATURATION], drawn),
+        *_first(run.screen),
+        *_sections(run.sentences, [table for table in tables if table.title not in _OF_SATURATION], drawn),
         *_saturation(
             saturation_records(records),
             [name for name in names if is_saturation_chart(name)],
@@ -86,9 +88,8 @@ def _first(screen: FirstScreen) -> list[str]:
     ]
 
 
-def _sections(records: Sequence[Record], tables: Sequence[Table], charts: Sequence[str]) -> list[str]:
+def _sections(sentences: Mapping[str, Sequence[str]], tables: Sequence[Table], charts: Sequence[str]) -> list[str]:
     """Sentences, charts and tables under the heading to which they belong."""
-    sentences = {section.title: section.sentences for section in finding_sections(records)}
     blocks = []
     for title in (NUMBERS, TIMES, EXPORTS, WARNINGS):
         mine = [table for table in tables if _SECTIONS.get(table.title, NUMBERS) == title]

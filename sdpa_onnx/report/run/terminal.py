@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sdpa_onnx.core.records.records import Outcome, Record
 from sdpa_onnx.core.records.run_header import RunHeader
-from sdpa_onnx.report.run.first_screen import FirstScreen, first_screen
+from sdpa_onnx.report.run.first_screen import FirstScreen, sized_screen
 from sdpa_onnx.report.run.next_steps import NextStep
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
@@ -46,12 +46,12 @@ def print_report(
     """
     ending = [f"Report: {report}"] if report else []
     room = int(_MOST_LINES * max(_USUAL_WIDTH / console.width, 1.0)) - len(ending)
-    for most in range(_MOST_GROUPS, _LEAST_GROUPS, -1):
-        screen = first_screen(records, header, most_groups=most, known=known, folder=folder)
+    at_most = sized_screen(records, header, known=known, folder=folder)
+    screen = at_most(_MOST_GROUPS)
+    for fewer in range(_MOST_GROUPS - 1, _LEAST_GROUPS - 1, -1):
         if _height(screen_lines(screen, console.width), console.width) <= room:
             break
-    else:
-        screen = first_screen(records, header, most_groups=_LEAST_GROUPS, known=known, folder=folder)
+        screen = at_most(fewer)
     first, *others = screen_lines(screen, console.width)
     print_line(console, first, style=_style(screen))
     print_lines([*others, *_rows(ending)], console)

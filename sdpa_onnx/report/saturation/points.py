@@ -8,6 +8,7 @@ from sdpa_onnx.core.attention.spec import ScaleRule
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import MeasuredValue, Record, SaturationRecord
 from sdpa_onnx.core.saturation.measures import MeasureName
+from sdpa_onnx.report.text.chart_choice import drawn_lines, not_drawn_words
 from sdpa_onnx.report.text.chart_titles import ChartKind, ChartName
 from sdpa_onnx.report.text.labels import CaseFactor, join_words
 from sdpa_onnx.report.text.number_text import count
@@ -88,8 +89,10 @@ def saturation_series(records: Sequence[Record]) -> Iterator[SaturationSeries]:
     """Gather the points of every chart that has a line: inputs and sigmas are never mixed."""
     cells = [record for record in records if isinstance(record, SaturationRecord) and record.measures]
     for kind in (ChartKind.SATURATION_OVER_HEAD_DIM, ChartKind.SATURATION_OVER_LENGTH):
-        for line in _lines(cells, kind.axis):
-            yield _series(kind, line)
+        lines = _lines(cells, kind.axis)
+        drawn = drawn_lines(lines, lambda line, axis=kind.axis: len(_values(line, axis)))  # type: ignore[misc]
+        for line in drawn:
+            yield _series(kind, line, len(lines) - len(drawn))
 
 
 def _lines(cells: Sequence[SaturationRecord], axis: CaseFactor) -> list[list[SaturationRecord]]:
@@ -124,7 +127,7 @@ def _along(cell: SaturationRecord, axis: CaseFactor) -> int:
     return known(cell.head_dim if axis is CaseFactor.HEAD_DIM else cell.kv_seq_len)
 
 
-def _series(kind: ChartKind, line: Sequence[SaturationRecord]) -> SaturationSeries:
+def _series(kind: ChartKind, line: Sequence[SaturationRecord], lines_left_out: int) -> SaturationSeries:
     rules = [rule.value for rule in (ScaleRule.NONE, ScaleRule.INVERSE_SQRT, ScaleRule.INVERSE)]
     filled = [_points(line, kind.axis, panel.measure) for panel in PANELS]
     hollow = [_points(line, kind.axis, panel.second) if panel.second else [] for panel in PANELS]
@@ -134,7 +137,7 @@ def _series(kind: ChartKind, line: Sequence[SaturationRecord]) -> SaturationSeri
     left_out = sum(map(len, (*filled, *hollow))) - sum(len(points) for side in drawn for points in side)
     return SaturationSeries(
         name=ChartName(kind=kind, target=line[0].target),
-        fixed=_fixed(line, kind.axis),
+        fixed=", ".join([_fixed(line, kind.axis), *not_drawn_words(lines_left_out)]),
         rules=tuple(rule for rule in rules if any(cell.scale_rule == rule for cell in line)),
         filled=tuple(map(tuple, drawn[0])),
         hollow=tuple(map(tuple, drawn[1])),

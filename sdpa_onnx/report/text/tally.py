@@ -72,16 +72,13 @@ def outcome_of(record: Record) -> Outcome:
     """
     if record.outcome is not Outcome.OK:
         return record.outcome.counted
-    match record:
-        case AgreementRecord(verdict=None):
+    if isinstance(record, AgreementRecord):
+        if record.verdict is None:
             return Outcome.SKIPPED
-        case AgreementRecord():
-            wrong = record.verdict is Verdict.WRONG or not bound_ratio(record) <= 1
-            return Outcome.DISAGREES if wrong else Outcome.OK
-        case ExportRecord():
-            return Outcome.DISAGREES if record.baked else Outcome.OK
-        case _:
-            return Outcome.OK
+        # Not `> 1`, because of NaN.
+        wrong = record.verdict is Verdict.WRONG or record.not_finite or not (record.max_bound_ratio or 0.0) <= 1
+        return Outcome.DISAGREES if wrong else Outcome.OK
+    return Outcome.DISAGREES if isinstance(record, ExportRecord) and record.baked else Outcome.OK
 
 
 def reason_of(record: Record) -> str:

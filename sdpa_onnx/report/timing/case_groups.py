@@ -5,7 +5,7 @@ verdict changes, as far as the number of rows allows. Forms no lines.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -37,6 +37,7 @@ _MOST_TARGETS = 3
 _DIRECTIONS = (RatioVerdict.FASTER, RatioVerdict.SLOWER)
 
 _Cases = tuple[RecordedComparison, ...]
+_Findings = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,35 +108,43 @@ class CaseGroups:
 
 
 def case_groups(
-    found: Sequence[RecordedComparison], usual: CommonFactors, *, most: int, wrong: Collection[WrongArm] = ()
-) -> CaseGroups:
+    found: Sequence[RecordedComparison], usual: CommonFactors, wrong: Collection[WrongArm] = ()
+) -> Callable[[int], CaseGroups]:
     """Group the cases in at most so many rows: each case alone if possible, else along one factor, else by target.
 
     Args:
         found: The comparisons of a run; those without a contender are left out.
         usual: Factors that most records share.
-        most: Greatest number of groups, at least 2.
         wrong: Arms whose outputs are wrong.
+
+    Returns:
+        The groups for a greatest number of them, at least 2.
     """
     compared = [one for one in found if one.contenders or one.missing]
     if not compared:
-        return CaseGroups(groups=(), arms=(), baselines=(), usual="")
-    middle = central(compared)
-    rows = _rows(compared, most)
-    worst = max((case for row in rows for case in _slow_downs(row)), default=None)
+        return lambda _: CaseGroups(groups=(), arms=(), baselines=(), usual="")
+    middle, findings = central(compared), {id(one): _findings(one) for one in compared}
+    levels = list(_levels(compared, findings))
+    worst = max(_slow_downs(compared), default=None)
     context = _LabelContext(
         middle=middle,
         usual=usual,
         varied=frozenset(_kinds_of_several_lengths(compared)),
         with_causal=any(one.first.spec is not None and one.first.spec.is_causal for one in compared),
     )
-    groups = tuple(_group(row, _label(row, context), worst, wrong) for row in rows)
-    return CaseGroups(
-        groups=groups,
-        arms=tuple(dict.fromkeys(one.arm for group in groups for one in group.ranges)),
-        baselines=tuple(sorted({one.first.baseline for one in compared})),
-        usual=", ".join(word for word in (_where(middle, usual), usual.words) if word),
-    )
+    baselines = tuple(sorted({one.first.baseline for one in compared}))
+    common = ", ".join(word for word in (_where(middle, usual), usual.words) if word)
+
+    def at_most(most: int) -> CaseGroups:
+        groups = []
+        for row in _rows(levels, most):
+            winners = {findings[id(one)][0][1] for one in row}
+            winner = winners.pop() if len(winners) == 1 else ""
+            groups.append(_group(row, _label(row, context), winner, worst, wrong))
+        arms = tuple(dict.fromkeys(one.arm for group in groups for one in group.ranges))
+        return CaseGroups(groups=tuple(groups), arms=arms, baselines=baselines, usual=common)
+
+    return at_most
 
 
 def is_masked(record: TimingRecord) -> bool:
@@ -153,29 +162,26 @@ def wrong_arm(record: TimingRecord | AgreementRecord) -> WrongArm:
     return record.target, record.spec, record.runtime, record.form, record.opset
 
 
-def _rows(found: Sequence[RecordedComparison], most: int) -> list[_Cases]:
-    """The finest grouping that fits."""
+def _levels(found: Sequence[RecordedComparison], findings: Mapping[int, _Findings]) -> Iterator[list[_Cases]]:
+    """Every grouping, the finest first."""
     families = _families(found)
-    finest: tuple[Callable[[], list[_Cases]], ...] = (
-        lambda: [(one,) for one in found],
-        lambda: [tuple(part) for family in families for _, part in groupby(family, key=_findings)],
-        lambda: [part for family in families for part in _cut_at_contradictions(family)],
-        lambda: families,
-        lambda: _gathered(found, _kind),
-    )
-    rows: list[_Cases] = []
-    for build in finest:
-        rows = build()
-        if len(rows) <= most:
-            return rows
-    return _merged_rest(rows, most)
+    yield [(one,) for one in found]
+    yield [tuple(part) for family in families for _, part in groupby(family, key=lambda one: findings[id(one)])]
+    yield [part for family in families for part in _cut_at_contradictions(family, findings)]
+    yield families
+    yield _gathered(found, _kind)
+
+
+def _rows(levels: Sequence[list[_Cases]], most: int) -> list[_Cases]:
+    """The finest grouping that fits."""
+    return next((rows for rows in levels if len(rows) <= most), None) or _merged_rest(levels[-1], most)
 
 
 def _merged_rest(rows: Sequence[_Cases], most: int) -> list[_Cases]:
     """Keep the rows with the largest slow-downs and the largest gains; the last row has all other cases."""
-    ranked = sorted(rows, key=_extent, reverse=True)[: most - 1]
-    kept = [row for row in rows if row in ranked]
-    return [*kept, tuple(one for row in rows if row not in ranked for one in row)]
+    ranked = {id(row) for row in sorted(rows, key=_extent, reverse=True)[: most - 1]}
+    kept = [row for row in rows if id(row) in ranked]
+    return [*kept, tuple(one for row in rows if id(row) not in ranked for one in row)]
 
 
 def _extent(row: _Cases) -> tuple[float, float]:
@@ -183,7 +189,7 @@ def _extent(row: _Cases) -> tuple[float, float]:
     return max((ratio for ratio, _ in _slow_downs(row)), default=0.0), -min(ratios, default=1.0)
 
 
-def _slow_downs(row: _Cases) -> Iterable[tuple[float, str]]:
+def _slow_downs(row: Sequence[RecordedComparison]) -> Iterable[tuple[float, str]]:
     """Ratio and arm of every proven slow-down."""
     for one in row:
         for arm in one.contenders:
@@ -242,12 +248,12 @@ def _without(one: RecordedComparison, axis: CaseFactor) -> tuple[object, ...]:
     return (one.first.target, options, one.first.dtype, one.first.threads, one.first.cache, *factors.values())
 
 
-def _cut_at_contradictions(family: _Cases) -> list[_Cases]:
+def _cut_at_contradictions(family: _Cases, findings: Mapping[int, _Findings]) -> list[_Cases]:
     """Cut a family where one arm follows another as the fastest, or an arm that was faster becomes slower."""
     parts: list[list[RecordedComparison]] = []
     known: dict[str, str] = {}
     for one in family:
-        found = {name: word for name, word in _findings(one) if word}
+        found = {name: word for name, word in findings[id(one)] if word}
         if not parts or any(known.get(name, word) != word for name, word in found.items()):
             parts.append([])
             known = {}
@@ -256,7 +262,7 @@ def _cut_at_contradictions(family: _Cases) -> list[_Cases]:
     return [tuple(part) for part in parts]
 
 
-def _findings(one: RecordedComparison) -> tuple[tuple[str, str], ...]:
+def _findings(one: RecordedComparison) -> _Findings:
     """The fastest arm, under the name "", and whether each arm is faster or slower; "" if that is not proven."""
     winner = fastest(one)
     verdicts = {arm.arm: one.judged(arm).verdict for arm in one.contenders}
@@ -264,9 +270,9 @@ def _findings(one: RecordedComparison) -> tuple[tuple[str, str], ...]:
     return (("", winner.arm if winner else ""), *proven)
 
 
-def _group(row: _Cases, label: str, worst: tuple[float, str] | None, wrong: Collection[WrongArm]) -> CaseGroup:
-    winners = {_findings(one)[0][1] for one in row}
-    winner = winners.pop() if len(winners) == 1 else ""
+def _group(
+    row: _Cases, label: str, winner: str, worst: tuple[float, str] | None, wrong: Collection[WrongArm]
+) -> CaseGroup:
     arms = dict.fromkeys(
         arm.arm for one in row for arm in (*one.contenders, *one.missing) if arm.arm and arm.arm != arm.baseline
     )

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, TimingRecord
+from sdpa_onnx.report.text.chart_choice import not_drawn_words
 from sdpa_onnx.report.text.chart_titles import ChartKind, ChartName
 from sdpa_onnx.report.text.labels import (
     CaseFactor,
@@ -166,4 +167,4 @@ def _has_logarithm(point: ChartPoint) -> bool:
 def _fixed(along: Slice[TimingRecord] | Slice[AgreementRecord], usual: CommonFactors) -> str:
     """The fixed factors as text, the usual ones too, because a chart is read without the report."""
     case = case_in_words(along.records[0], usual, without=[along.axis])
-    return ", ".join(word for word in (case, usual.words) if word)
+    return ", ".join(word for word in (case, usual.words, *not_drawn_words(along.left_out)) if word)

@@ -102,6 +102,7 @@ def _wins(one: RecordedComparison, arm: TimingRecord, arms: Sequence[TimingRecor
 def _from_length(cases: Sequence[RecordedComparison], won: Sequence[RecordedComparison]) -> int | None:
     if len(won) == len(cases):
         return 0
-    lost = [axis_value(one.first, CaseFactor.LENGTH) for one in cases if one not in won]
+    winners = {id(one) for one in won}
+    lost = [axis_value(one.first, CaseFactor.LENGTH) for one in cases if id(one) not in winners]
     least = min(axis_value(one.first, CaseFactor.LENGTH) for one in won)
     return least if least > max(lost) else None

@@ -1,9 +1,10 @@
 """Records along one factor with all other factors fixed; data only."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, assert_never
 
+from sdpa_onnx.report.text.chart_choice import drawn_lines
 from sdpa_onnx.report.text.labels import CaseFactor, SizedRecord, case_options, known_sizes
 
 __all__ = ["Slice", "axis_value", "slices_along"]
@@ -16,11 +17,16 @@ _LEAST_VALUES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice(Generic[R]):
-    """Records of one target that differ in one factor, sorted by it."""
+    """Records of one target that differ in one factor, sorted by it.
+
+    Args:
+        left_out: Targets that have such records too and no chart, because there are too many.
+    """
 
     target: str
     axis: CaseFactor
     records: tuple[R, ...]
+    left_out: int = 0
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -46,7 +52,10 @@ def axis_value(record: SizedRecord, axis: CaseFactor) -> int:
 
 
 def slices_along(records: Sequence[R], axis: CaseFactor) -> list[Slice[R]]:
-    """For each target the slice with the most values of the factor, if it has at least three."""
+    """For each target the slice with the most values of the factor, if it has at least three.
+
+    Of many targets those with the most values are kept.
+    """
     gathered: dict[tuple[object, ...], list[R]] = {}
     for record in records:
         if axis_value(record, axis) > 0:
@@ -57,7 +66,8 @@ def slices_along(records: Sequence[R], axis: CaseFactor) -> list[Slice[R]]:
         before = widest.get(found.target)
         if len(found.values) >= _LEAST_VALUES and (before is None or len(found.values) > len(before.values)):
             widest[found.target] = found
-    return list(widest.values())
+    kept = drawn_lines(list(widest.values()), lambda found: len(found.values))
+    return [replace(one, left_out=len(widest) - len(kept)) for one in kept]
 
 
 def _fixed(record: SizedRecord, axis: CaseFactor) -> tuple[object, ...]:
