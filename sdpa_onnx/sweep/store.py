@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.records.not_finite import NOT_FINITE_HINT, not_finite_number
 from sdpa_onnx.core.records.records import Record, decode_record, encode_record, is_beyond_budget
 from sdpa_onnx.core.records.run_header import RunHeader
 from sdpa_onnx.errors import FolderError, PlanError, RecordFormatError
@@ -208,6 +209,8 @@ def read_header(folder: Path) -> RunHeader:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PlanError(f"{folder} contains no run.", hint=f"A run folder has a {_HEADER}.") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # older versions of msgspec raise the second
+        if number := not_finite_number(path.read_bytes()):
+            raise RecordFormatError(f"{path}: {number}.", hint=NOT_FINITE_HINT) from error
         raise RecordFormatError(f"{path}: {error}.") from error
     except RecursionError as error:
         raise RecordFormatError(f"{path}: it is nested too deeply.") from error

@@ -5,7 +5,9 @@ Describes what to run; runs nothing.
 
 import difflib
 import itertools
+import math
 import re
+import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -26,13 +28,15 @@ __all__ = ["BARE_TARGET", "CaseKey", "SaturationGrid", "Suite", "TimingBudget", 
 BARE_TARGET = "sdpa"
 
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
-# The upper limit is beyond any use; it rejects inf.
+# Every upper limit is beyond any use. It rejects a slip of the keyboard and inf before anything is built.
+Count = Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+Length = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+Past = Annotated[int, msgspec.Meta(ge=0, le=2**24)]
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Sigma = Annotated[float, msgspec.Meta(ge=1e-3, le=1e3)]
 Opset = Annotated[int, msgspec.Meta(ge=18, le=25)]
-Blocks = Annotated[int, msgspec.Meta(ge=2)]
-Seed = Annotated[int, msgspec.Meta(ge=0)]
+Blocks = Annotated[int, msgspec.Meta(ge=2, le=65_536)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class TimingBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +54,7 @@ class TimingBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     launches: Count = 3
-    first_launches: Annotated[int, msgspec.Meta(ge=2)] | None = None
+    first_launches: Blocks | None = None
     blocks: Blocks = 40
     least_blocks: Blocks = 13  # fewer were not simulated: docs/decisions/0006
     budget_seconds: Positive = 3.0
@@ -62,9 +66,9 @@ class SuiteBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The point around which factors are varied; None = the default of the case."""
 
     batch_size: Count = 1
-    q_seq_len: Count = 512
-    kv_seq_len: Count | None = None
-    past_seq_len: Annotated[int, msgspec.Meta(ge=0)] = 0
+    q_seq_len: Length = 512
+    kv_seq_len: Length | None = None
+    past_seq_len: Past = 0
     q_num_heads: Count = 8
     kv_num_heads: Count | None = None
     head_dim: Count = 64
@@ -83,9 +87,9 @@ class SuiteGrid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     targets: tuple[str, ...]
     forms: tuple[Form, ...] = ()
     batch_size: tuple[Count, ...] = ()
-    q_seq_len: tuple[Count, ...] = ()
-    kv_seq_len: tuple[Count, ...] = ()
-    past_seq_len: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
+    q_seq_len: tuple[Length, ...] = ()
+    kv_seq_len: tuple[Length, ...] = ()
+    past_seq_len: tuple[Past, ...] = ()
     q_num_heads: tuple[Count, ...] = ()
     kv_num_heads: tuple[Count, ...] = ()
     head_dim: tuple[Count, ...] = ()
@@ -109,7 +113,7 @@ class SaturationGrid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     scale_rule: tuple[ScaleRule, ...] = (ScaleRule.NONE, ScaleRule.INVERSE_SQRT)
     sigma: Sigma = 1.0
     rows: Count = 128
-    draws: Annotated[int, msgspec.Meta(ge=4)] = 8
+    draws: Annotated[int, msgspec.Meta(ge=4, le=65_536)] = 8
     module: bool = True
 
 
@@ -137,7 +141,7 @@ class Suite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     baseline: str = "torch"
     spreads: tuple[Positive, ...] = LADDER
     probes: bool = True
-    reference_seq_len: Count | None = None
+    reference_seq_len: Length | None = None
     seed: Seed = 0
     threads: Count = 1
     measure: TimingBudget = TimingBudget()
@@ -168,6 +172,10 @@ class CaseKey:
     forms: tuple[Form, ...] = ()
 
 
+# Greatest number of combinations of one grid: more would run for months.
+_MOST_CASES = 100_000
+# Greatest number of elements of one input of bare attention: 64 GiB of float32, beyond what a machine can judge.
+_MOST_ELEMENTS = 2**34
 _FACTORS = tuple(name for name in SuiteGrid.__struct_fields__ if name not in ("targets", "forms"))
 # A module or a layer of the catalog has its own figures; only its sizes can vary.
 _SIZES = ("batch_size", "q_seq_len", "kv_seq_len", "past_seq_len")
@@ -236,6 +244,17 @@ def _base_of(target: str, base: SuiteBase, vary: SuiteGrid) -> SuiteBase:
     )
 
 
+def _check_size(suite: Suite, where: str) -> None:
+    """Count the combinations before they are built."""
+    for number, vary in enumerate(suite.vary):
+        combined = math.prod(len(getattr(vary, name)) or 1 for name in ("targets", *_FACTORS))
+        if combined > _MOST_CASES:
+            raise PlanError(
+                f"Suite {where}: vary[{number}] has {combined} combinations; at most {_MOST_CASES} are allowed.",
+                hint="Give fewer values, or split the suite.",
+            )
+
+
 def _combinations(base: SuiteBase, vary: SuiteGrid) -> Iterator[dict[str, object]]:
     values = [getattr(vary, name) or [getattr(base, name)] for name in _FACTORS]
     for combination in itertools.product(*values):
@@ -254,6 +273,14 @@ def _case(target: str, chosen: dict[str, object]) -> CaseKey:
                 v_head_dim=_given(factors.v_head_dim, factors.head_dim),
                 is_causal=factors.is_causal,
             )
+            elements = factors.batch_size * spec.q_num_heads * max(factors.q_seq_len, factors.kv_seq_len or 0)
+            elements *= max(spec.head_dim, spec.v_head_dim)
+            if elements > _MOST_ELEMENTS:
+                raise PlanError(
+                    f"The suite has a case for '{target}' with {elements} elements in one tensor; at most "
+                    f"{_MOST_ELEMENTS} are allowed.",
+                    hint="Choose a smaller batch, length, width or number of heads.",
+                )
     except CaseError as error:
         raise PlanError(f"The suite has an impossible case for '{target}': {error}") from error
     return CaseKey(
@@ -292,6 +319,7 @@ def _check(suite: Suite, where: str) -> None:
             raise PlanError(
                 f"Suite {where}: '{alien[0]}' cannot be varied for '{modules[0]}'; the module determines it."
             )
+    _check_size(suite, where)
     cases(suite)
 
 
@@ -303,10 +331,36 @@ def _sentence(error: str) -> str:
     """Turn the error text of msgspec into a sentence with the nearest allowed key."""
     unknown = re.match(r"Object contains unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<where>[^`]*)`)?", error)
     if unknown is None:
-        return error.replace(" - at `$.", " at `") + "."
+        return _out_of_range(error) or error.replace(" - at `$.", " at `") + "."
     place = unknown["where"] or ""
-    kind = next((kind for word, kind in _TABLES.items() if word in place), Suite)
+    kind = _table(place)
     near = difflib.get_close_matches(unknown["key"], kind.__struct_fields__, n=1, cutoff=0.6)
     offer = f" Did you mean '{near[0]}'?" if near else f" Allowed: {', '.join(kind.__struct_fields__)}."
     at = f" in {place.lstrip('.')}" if place else ""
     return f"unknown key '{unknown['key']}'{at}.{offer}"
+
+
+def _table(place: str) -> type[msgspec.Struct]:
+    """The table that a path of msgspec leads into."""
+    return next((kind for word, kind in _TABLES.items() if word in place), Suite)
+
+
+def _out_of_range(error: str) -> str:
+    """Name the field and its range if a number is outside; "" for any other error."""
+    found = re.match(r"(?:Expected `(?:int|float)` [<>]=? \S+|Integer value out of range) - at `\$\.?(.*)`", error)
+    if found is None:
+        return ""
+    place = found[1]
+    field = place.rpartition(".")[2].partition("[")[0]
+    limits = _limits(typing.get_type_hints(_table(place), include_extras=True)[field])
+    if limits is None:
+        return ""
+    low = f"at least {limits.ge}" if limits.ge is not None else f"above {limits.gt:g}"
+    return f"'{place}' must be {low} and at most {limits.le:{'d' if isinstance(limits.le, int) else 'g'}}."
+
+
+def _limits(kind: object) -> msgspec.Meta | None:
+    """The limits of a number within a type such as a tuple or a union."""
+    parts = typing.get_args(kind)
+    own = next((part for part in parts if isinstance(part, msgspec.Meta)), None)
+    return own or next((found for part in parts if (found := _limits(part)) is not None), None)

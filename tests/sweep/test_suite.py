@@ -87,13 +87,13 @@ _IMPOSSIBLE = {
     "vary": ('name = "t"\nvary = []\n', "'vary' is empty. Give at least one value."),
     "spreads": ("spreads = []\n" + _PLAIN, "'spreads' is empty. Give at least one value."),
     "targets": (_PLAIN.replace('["sdpa"]', "[]"), "'targets of vary[0]' is empty. Give at least one value."),
-    "zero-length": (_PLAIN + "q_seq_len = [4, 0]\n", "Expected `int` >= 1 at `vary[0].q_seq_len[0]`."),
-    "negative-batch": (_PLAIN + "batch_size = [-1]\n", "Expected `int` >= 1 at `vary[0].batch_size[0]`."),
-    "zero-keys": (_PLAIN + "kv_seq_len = [0]\n", "Expected `int` >= 1 at `vary[0].kv_seq_len[0]`."),
-    "threads": ("threads = 0\n" + _PLAIN, "Expected `int` >= 1 at `threads`."),
-    "blocks": (_table("measure", "blocks = 1"), "Expected `int` >= 2 at `measure.blocks`."),
-    "budget": (_table("measure", "budget_seconds = 0"), "Expected `float` > 0.0 at `measure.budget_seconds`."),
-    "spread": ("spreads = [1.0, 0.0]\n" + _PLAIN, "Expected `float` > 0.0 at `spreads[0]`."),
+    "zero-length": (_PLAIN + "q_seq_len = [4, 0]\n", "'vary[0].q_seq_len[0]' must be at least 1 and at most 16777216."),
+    "negative-batch": (_PLAIN + "batch_size = [-1]\n", "'vary[0].batch_size[0]' must be at least 1 and at most 65536."),
+    "zero-keys": (_PLAIN + "kv_seq_len = [0]\n", "'vary[0].kv_seq_len[0]' must be at least 1 and at most 16777216."),
+    "threads": ("threads = 0\n" + _PLAIN, "'threads' must be at least 1 and at most 65536."),
+    "blocks": (_table("measure", "blocks = 1"), "'measure.blocks' must be at least 2 and at most 65536."),
+    "budget": (_table("measure", "budget_seconds = 0"), "'measure.budget_seconds' must be above 0 and at most 1e+09."),
+    "spread": ("spreads = [1.0, 0.0]\n" + _PLAIN, "'spreads[0]' must be above 0 and at most 1e+09."),
     "baseline": (
         'timing = ["ort-cpu"]\n' + _PLAIN,
         "baseline 'torch' is not in 'timing'. Add it to 'timing'.",
@@ -103,6 +103,44 @@ _IMPOSSIBLE = {
         "'head_dim' cannot be varied for 'encoder-self'; the module determines it.",
     ),
 }
+
+
+_OUT_OF_RANGE = {
+    "seed-beyond-64-bits": (f"seed = {10**26}\n" + _PLAIN, "'seed' must be at least 0 and at most 9223372036854775807."),
+    "negative-seed": ("seed = -1\n" + _PLAIN, "'seed' must be at least 0 and at most 9223372036854775807."),
+    "length": (_table("base", f"q_seq_len = {10**14}"), "'base.q_seq_len' must be at least 1 and at most 16777216."),
+    "length-in-list": (
+        _PLAIN + "kv_seq_len = [64, 16777217]\n",
+        "'vary[0].kv_seq_len[0]' must be at least 1 and at most 16777216.",
+    ),
+    "past": (_table("base", "past_seq_len = -1"), "'base.past_seq_len' must be at least 0 and at most 16777216."),
+    "heads": (_PLAIN + "q_num_heads = [65537]\n", "'vary[0].q_num_heads[0]' must be at least 1 and at most 65536."),
+    "threads": (f"threads = {2**64}\n" + _PLAIN, "'threads' must be at least 1 and at most 65536."),
+    "nan": ("spreads = [nan]\n" + _PLAIN, "'spreads[0]' must be above 0 and at most 1e+09."),
+    "inf": (_table("measure", "budget_seconds = inf"), "'measure.budget_seconds' must be above 0 and at most 1e+09."),
+    "combinations": (
+        _PLAIN + f"q_seq_len = {list(range(1, 1001))}\nkv_seq_len = {list(range(1, 1001))}\n",
+        "vary[0] has 1000000 combinations; at most 100000 are allowed. Give fewer values, or split the suite.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), _OUT_OF_RANGE.values(), ids=_OUT_OF_RANGE)
+def test_number_out_of_range(tmp_path: Path, text: str, words: str) -> None:
+    """A number beyond any use is refused before anything is built, with its field and the range."""
+    path = write_suite(tmp_path, text)
+    assert re.sub(r"\[(\.\.\.|\d+)\]", "[0]", _error(path)) == f"Suite {path}: {words}"
+
+
+def test_too_many_elements(tmp_path: Path) -> None:
+    """Sizes that are possible alone are refused if a tensor of one case fits no machine; just inside, they pass."""
+    sizes = "batch_size = [1024]\nq_num_heads = [1024]\nhead_dim = [1024]\nq_seq_len = [{}]\n"
+    load_suite(str(write_suite(tmp_path, _PLAIN + sizes.format(16))))
+    path = write_suite(tmp_path, _PLAIN + sizes.format(17))
+    assert _error(path) == (
+        "The suite has a case for 'sdpa' with 18253611008 elements in one tensor; at most 17179869184 are allowed. "
+        "Choose a smaller batch, length, width or number of heads."
+    )
 
 
 @pytest.mark.parametrize(("text", "words"), _IMPOSSIBLE.values(), ids=_IMPOSSIBLE)
@@ -162,7 +200,7 @@ def test_head_dim_of_zero(tmp_path: Path) -> None:
     """d_k = 0 is no attention."""
     path = write_suite(tmp_path, _PLAIN + "head_dim = [0]\n")
     assert re.sub(r"\[(\.\.\.|\d+)\]", "[0]", _error(path)) == (
-        f"Suite {path}: Expected `int` >= 1 at `vary[0].head_dim[0]`."
+        f"Suite {path}: 'vary[0].head_dim[0]' must be at least 1 and at most 65536."
     )
 
 

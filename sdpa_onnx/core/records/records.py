@@ -17,6 +17,7 @@ from sdpa_onnx.core.records.earlier_schema import EARLIER_SCHEMA, without_placeh
 from sdpa_onnx.core.records.form_records import FormRecord
 from sdpa_onnx.core.records.gate_records import GateRecord
 from sdpa_onnx.core.records.judge_records import ConformanceRecord, LocatedRecord, PlantedRecord
+from sdpa_onnx.core.records.not_finite import NOT_FINITE_HINT, not_finite_number
 from sdpa_onnx.core.records.record_base import SCHEMA, BaseRecord, Sizes
 from sdpa_onnx.core.records.subject import Subject, from_earlier_site
 from sdpa_onnx.core.records.timing_records import TimingRecord
@@ -309,6 +310,8 @@ def decode_record(line: bytes, *, where: str) -> Record:
     try:
         record: Record = msgspec.json.decode(line, type=Record)
     except msgspec.MsgspecError as error:
+        if number := not_finite_number(line):
+            raise RecordFormatError(f"{where}: {number}.", hint=NOT_FINITE_HINT) from error
         raise RecordFormatError(f"{where}: {error}.") from error
     except UnicodeDecodeError as error:  # older msgspec does not convert it
         raise RecordFormatError(f"{where}: Invalid UTF-8 encoded string.") from error
