@@ -324,7 +324,12 @@ def _check(suite: Suite, where: str) -> None:
 
 
 # Tables of a suite, by the name that msgspec puts into the path of an error.
-_TABLES = {"vary": SuiteGrid, "measure": TimingBudget, "base": SuiteBase, "saturation": SaturationGrid}
+_TABLES: dict[str, type[msgspec.Struct]] = {
+    "vary": SuiteGrid,
+    "measure": TimingBudget,
+    "base": SuiteBase,
+    "saturation": SaturationGrid,
+}
 
 
 def _sentence(error: str) -> str:

@@ -92,7 +92,10 @@ _IMPOSSIBLE = {
     "zero-keys": (_PLAIN + "kv_seq_len = [0]\n", "'vary[0].kv_seq_len[0]' must be at least 1 and at most 16777216."),
     "threads": ("threads = 0\n" + _PLAIN, "'threads' must be at least 1 and at most 65536."),
     "blocks": (_table("measure", "blocks = 1"), "'measure.blocks' must be at least 2 and at most 65536."),
-    "budget": (_table("measure", "budget_seconds = 0"), "'measure.budget_seconds' must be above 0 and at most 1e+09."),
+    "budget": (
+        _table("measure", "budget_seconds = 0"),
+        "'measure.budget_seconds' must be above 0 and at most 1e+09.",
+    ),
     "spread": ("spreads = [1.0, 0.0]\n" + _PLAIN, "'spreads[0]' must be above 0 and at most 1e+09."),
     "baseline": (
         'timing = ["ort-cpu"]\n' + _PLAIN,
@@ -106,7 +109,10 @@ _IMPOSSIBLE = {
 
 
 _OUT_OF_RANGE = {
-    "seed-beyond-64-bits": (f"seed = {10**26}\n" + _PLAIN, "'seed' must be at least 0 and at most 9223372036854775807."),
+    "seed-beyond-64-bits": (
+        f"seed = {10**26}\n" + _PLAIN,
+        "'seed' must be at least 0 and at most 9223372036854775807.",
+    ),
     "negative-seed": ("seed = -1\n" + _PLAIN, "'seed' must be at least 0 and at most 9223372036854775807."),
     "length": (_table("base", f"q_seq_len = {10**14}"), "'base.q_seq_len' must be at least 1 and at most 16777216."),
     "length-in-list": (

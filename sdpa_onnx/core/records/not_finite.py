@@ -24,8 +24,7 @@ def not_finite_number(line: bytes | str) -> str:
 
 def _places(value: object, place: str) -> Iterator[str]:
     if isinstance(value, float) and not math.isfinite(value):
-        number = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        yield f"{place} is {number}"
+        yield f"{place} is {'NaN' if math.isnan(value) else 'Infinity' if value > 0 else '-Infinity'}"
     elif isinstance(value, dict):
         for name, one in value.items():
             yield from _places(one, f"{place}.{name}" if place else name)

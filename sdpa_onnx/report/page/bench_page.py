@@ -60,7 +60,7 @@ def _page(
         title="Times and ratios",
         short="Times and ratios",
         blocks=(
-            page_chart("bench", chart, to_svg(chart), reading=_READING),
+            page_chart("bench", chart, reading=_READING),
             *(page_table(table, anchor=f"table-{number}") for number, table in enumerate(text.tables, 1)),
             PageText(lines=text.notes),
         ),

@@ -1,22 +1,24 @@
 """Charts as the page needs them: the definition without its title, and the same chart drawn as SVG."""
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from sdpa_onnx.report.page.content import PageChart
+from sdpa_onnx.report.text.svg import chart_definition, draw
+
+if TYPE_CHECKING:
+    import altair as alt
 
 __all__ = ["page_chart"]
 
 
-def page_chart(name: str, definition: Mapping[str, Any], svg: str, *, reading: str) -> PageChart:
+def page_chart(name: str, chart: "alt.HConcatChart | alt.ConcatChart", *, reading: str) -> PageChart:
     """Split a chart into text and picture: the title is text of the page, where it wraps on a narrow screen.
 
     Args:
-        definition: The chart as Vega-Lite.
-        svg: The chart as `draw` draws it, with its title.
         reading: How to read it.
     """
-    spec = dict(definition)
+    spec = chart_definition(chart)
+    svg = draw(spec)
     heading = spec.pop("title")
     panels = spec.pop("hconcat", None)
     if panels is not None:  # panels in rows can be put below each other on a narrow screen

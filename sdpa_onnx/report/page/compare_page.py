@@ -19,7 +19,6 @@ from sdpa_onnx.report.page.content import PageBlock, PageChart, PageContent, Pag
 from sdpa_onnx.report.page.html import page_html
 from sdpa_onnx.report.page.parts import page_data, page_table, with_facts
 from sdpa_onnx.report.text.chart_titles import ChartKind
-from sdpa_onnx.report.text.svg import to_svg
 from sdpa_onnx.report.text.table import Column, Section, Table
 from sdpa_onnx.report.timing.ratio_chart import ratio_chart
 
@@ -38,7 +37,7 @@ def render_page(report: GateReport) -> str:
     if picture is None:
         return page_html(compare_page(report, []))
     chart = ratio_chart(picture, ("BASE", *picture.series), title="Time of HEAD over BASE")
-    return page_html(compare_page(report, [page_chart(ChartKind.RATIOS, chart, to_svg(chart), reading=_READING)]))
+    return page_html(compare_page(report, [page_chart(ChartKind.RATIOS, chart, reading=_READING)]))
 
 
 def compare_page(report: GateReport, charts: Sequence[PageChart]) -> PageContent:

@@ -13,7 +13,6 @@ from sdpa_onnx.report.page.content import PageChart, PageContent, PageSection, P
 from sdpa_onnx.report.page.html import page_html
 from sdpa_onnx.report.page.parts import page_table, plain_data
 from sdpa_onnx.report.page.render_run import write_report
-from sdpa_onnx.report.text.svg import to_svg
 
 __all__ = ["history_page", "render_history"]
 
@@ -32,9 +31,8 @@ def render_history(history: History, folder: Path) -> list[Path]:
     Raises:
         FolderError, OSError: If the folder is full or cannot be written; no partial file is left.
     """
-    drawn = history_charts(history)
-    svgs = {name: to_svg(chart) for name, chart in drawn.items()}
-    charts = [page_chart(name, chart, svgs[name], reading=_READING) for name, chart in drawn.items()]
+    charts = [page_chart(name, chart, reading=_READING) for name, chart in history_charts(history).items()]
+    svgs = {chart.name: chart.svg for chart in charts}
     page, text = page_html(history_page(history, charts)), history_markdown(history, svgs)
     return write_report({"history.html": page, "history.md": text}, svgs, folder)
 

@@ -14,7 +14,7 @@ from sdpa_onnx.report.run.gathered_run import gather_run
 from sdpa_onnx.report.run.markdown import summary_of
 from sdpa_onnx.report.text.chart_titles import how_to_read
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.svg import CHART_FOLDER, chart_definition, draw
+from sdpa_onnx.report.text.svg import CHART_FOLDER
 from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.verdict_text import confidences
 from sdpa_onnx.workflows.expected.known_findings import SortedFindings
@@ -35,15 +35,14 @@ def render(
     Raises:
         FolderError, OSError: If the folder is full or cannot be written; no partial file is left.
     """
-    drawn = {name: chart_definition(chart) for name, chart in charts(records, header.ceilings).items()}
-    svgs = {name: draw(definition) for name, definition in drawn.items()}
     confidence = join_words(confidences(comparisons(records)))
     shown = [
-        page_chart(name, definition, svgs[name], reading=how_to_read(name, ratio_confidence=confidence))
-        for name, definition in drawn.items()
+        page_chart(name, chart, reading=how_to_read(name, ratio_confidence=confidence))
+        for name, chart in charts(records, header.ceilings).items()
     ]
+    svgs = {chart.name: chart.svg for chart in shown}
     run = gather_run(records, header, known=known)
-    texts = {PAGE_FILE: page_html(page_of(run, shown)), "summary.md": summary_of(run, drawn)}
+    texts = {PAGE_FILE: page_html(page_of(run, shown)), "summary.md": summary_of(run, svgs)}
     return write_report(texts, svgs, folder)
 
 
