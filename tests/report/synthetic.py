@@ -118,7 +118,7 @@ def _timing(
         ratio=1.0 if is_baseline else ratio,
         ratio_low=1.0 if is_baseline else ratio * (1 - half),
         ratio_high=1.0 if is_baseline else ratio * (1 + half),
-        clock="cpu",
+        clock="wall",
         disturbed=0.06,
         launches=1,
         confidence=0.95,

@@ -8,19 +8,14 @@ Source: docs/timing.md.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sdpa_onnx.core.records.record_base import known
-from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.number_text import count, share
+from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.timing.alarms import is_doubtful
 from sdpa_onnx.report.timing.case_groups import WrongArm, wrong_arm
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 
 __all__ = ["TimingTrust", "timing_trust", "trust_sentence"]
-
-# Share of disturbed calls above which the CPU clock decides. Source: METHOD B.4.
-_BUSY_SHARE = 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +32,7 @@ class TimingTrust:
         wrong: Those with a verdict whose outputs are wrong, so that their times do not count.
         arms: Arms that were timed, baselines included.
         unsettled: Arms whose warm-up reached no steady state.
-        disturbed: Share of calls that lost time to other processes, 0..1; None if unknown.
-        is_cpu_time: Whether all times are CPU time.
+        on_busy: Those that compare CPU time, because other processes disturbed the calls.
     """
 
     ratios: int
@@ -49,8 +43,7 @@ class TimingTrust:
     wrong: int
     arms: int
     unsettled: int
-    disturbed: float | None
-    is_cpu_time: bool
+    on_busy: int
 
 
 def timing_trust(found: Sequence[RecordedComparison], wrong: Collection[WrongArm] = ()) -> TimingTrust:
@@ -76,17 +69,8 @@ def timing_trust(found: Sequence[RecordedComparison], wrong: Collection[WrongArm
         wrong=len(bad),
         arms=len(arms),
         unsettled=sum(arm.steady is False for arm in arms),
-        disturbed=_disturbed(arms),
-        is_cpu_time={arm.clock for arm in arms} == {"cpu"},
+        on_busy=sum(arm.clock == "cpu" for _, arm in compared),
     )
-
-
-def _disturbed(arms: Sequence[TimingRecord]) -> float | None:
-    """The share over all calls; each arm counts the same if the numbers of calls are not known."""
-    measured = [arm for arm in arms if arm.disturbed is not None]
-    calls = sum(arm.calls or 0 for arm in measured)
-    weights = [(arm.calls or 0) / calls if calls else 1 / len(measured) for arm in measured]
-    return sum(known(arm.disturbed) * one for arm, one in zip(measured, weights, strict=True)) if measured else None
 
 
 def trust_sentence(trust: TimingTrust) -> str:
@@ -110,10 +94,11 @@ def trust_sentence(trust: TimingTrust) -> str:
 
 
 def _busy(trust: TimingTrust) -> str:
-    if trust.disturbed is None or trust.disturbed <= _BUSY_SHARE:
+    """CPU time leaves out the waiting, not what processes on the same core take from each other: caches and units."""
+    if not trust.on_busy:
         return ""
-    clock = ", so CPU time was compared" if trust.is_cpu_time else ""
-    return f"Other processes disturbed {share(trust.disturbed)} of the calls{clock}."
+    few = f"{trust.on_busy} of {count(trust.ratios, 'ratio')} {_be(trust.on_busy)}"
+    return f"{few} of CPU time on a busy machine: a quiet one can differ."
 
 
 def _unsettled(trust: TimingTrust) -> str:
