@@ -45,6 +45,10 @@ _DECIDES_SHAPE: Mapping[str, tuple[int, ...]] = {
     "OneHot": (1,),
     "Resize": (2, 3),
 }
+# Operators whose operands have one type.
+_OF_ONE_TYPE = frozenset(
+    ["Add", "Sub", "Mul", "Min", "Max", "Concat", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"]
+)
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceSumSquare")
 
 
@@ -305,12 +309,21 @@ class SizeTrial:
 
     def _computed(self, node: ir.Node, position: int, inputs: "list[Span | None]") -> Span | None:
         def evaluate(*arrays: "Array | None") -> Array:
-            return self._evaluators.evaluate(node, position, arrays)
+            alike = _of_one_type(arrays) if node.op_type in _OF_ONE_TYPE else arrays
+            return self._evaluators.evaluate(node, position, alike)
 
         present = [span for span in inputs if span is not None]
         if all(span.is_exact for span in present):
             return Span.exactly(evaluate(*(None if span is None else span.low for span in inputs)))
         return SPAN_OPERATORS[node.op_type](Call(node=node, inputs=inputs, evaluate=evaluate))
+
+
+def _of_one_type(arrays: "Sequence[Array | None]") -> "Sequence[Array | None]":
+    """Bounds of unknown integers are in float64, see `unknown_span`; so are then those of the other operands."""
+    kinds = {array.dtype.kind for array in arrays if array is not None}
+    if not (kinds & {"i", "u"} and "f" in kinds):
+        return arrays
+    return [None if array is None else array.astype(np.float64) for array in arrays]
 
 
 def _contents_of(node: ir.Node, of: _Property) -> "list[_Query | None]":

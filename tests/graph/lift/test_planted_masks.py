@@ -91,6 +91,13 @@ PLANTED = {
         "near = Less (back, c16)  a = And (seen, near)  both = And (a, padded)  mask = Where (both, nothing, lowest)",
         MaskReading(proved=Proved.LOWEST_AND_MORE, band=WindowBounds(left=15, right=0)),
     ),
+    "a position bias of padded positions": (
+        (
+            "count = CumSum (padding, one)  place = Sub (count, one)  number = Cast <to: int = 1> (place)"
+            "  wide = Unsqueeze (number, middle)  hidden = Where (seen, nothing, lowest)  mask = Add (wide, hidden)"
+        ),
+        MaskReading(proved=Proved.LOWEST_AND_MORE, band=CAUSAL),
+    ),
     "a position bias and the lowest number": (
         "hidden = Where (seen, nothing, lowest)  mask = Add (hidden, bias)",
         MaskReading(proved=Proved.LOWEST_AND_MORE, band=CAUSAL),
