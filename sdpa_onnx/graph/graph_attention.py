@@ -92,6 +92,7 @@ class GraphAttention:
             output=self.output.name or "",
             scores_mode=QkOutputMode(self.scores_mode),
             mask_rule=self.mask_rule,
+            mask_band=self.mask_band or None,
             cache_terms=self.cache_terms,
             **named,
         )

@@ -12,6 +12,7 @@ from sdpa_onnx.core.attention.mask_rule import MaskRule
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.core.judge.cache_agreement import CacheRule
 
 __all__ = ["AttentionSite"]
@@ -51,6 +52,7 @@ class AttentionSite:
         scores_mode: Stage of the scores.
         other_scores_modes: Further stages that they may be of, where the operator's text leaves it open.
         mask_rule: What a mask means whose last axis is 1.
+        mask_band: Proved of its mask inside this model, see `GraphAttention`; None = nothing. A form may rely on it.
         cache_lengths, cache_magnitudes: Value names, or None; see `CacheRule`.
         cache_terms: See `CacheRule`.
     """
@@ -72,6 +74,7 @@ class AttentionSite:
     scores_mode: QkOutputMode = QkOutputMode.SCORES
     other_scores_modes: tuple[QkOutputMode, ...] = ()
     mask_rule: MaskRule = MaskRule.PADDED
+    mask_band: WindowBounds | None = None
     cache_lengths: str | None = None
     cache_magnitudes: str | None = None
     cache_terms: int = 0

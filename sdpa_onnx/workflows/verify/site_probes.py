@@ -87,8 +87,9 @@ def sites_alone(
     """Every attention inside a larger model that can be cut out, with the check of its probes.
 
     There is none in a bare attention (`check_model` runs its probes), none for the module's own runtime, which
-    has no graph to cut, and none that reads other values of the model than its own inputs or has axes that
-    are sums of unknown parts.
+    has no graph to cut, none that reads other values of the model than its own inputs or has axes that
+    are sums of unknown parts, and none in blocks that skip what its mask hides inside the model: a probe has
+    other masks.
 
     Args:
         model: The whole model.
@@ -105,9 +106,15 @@ def sites_alone(
         except ModelError:
             continue
         sizes = {} if part is None else _sizes(part, known)
-        if part is not None and {*part.facts.axes} <= {*sizes}:
+        if part is not None and {*part.facts.axes} <= {*sizes} and not _relies_on_its_mask(part):
             alone = replace(check, sizes=sizes, spreads=(), inputs=None, probes=True)
             yield SiteAlone(name=site.name, model=part, check=alone)
+
+
+def _relies_on_its_mask(part: OnnxModel) -> bool:
+    """Whether the part skips keys that its mask hides inside the larger model."""
+    in_blocks = any(node.op_type in ("If", "Loop") for node in part.ir.graph)
+    return in_blocks and any(site.mask_band for site in part.sites)
 
 
 def _sizes(part: OnnxModel, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.attention.window_bounds import WindowBounds
+from sdpa_onnx.graph.lower import blocked_plan
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.workflows.convert.convert_file import ProofOptions, convert_and_prove
@@ -118,3 +120,18 @@ def test_proving_process_is_told(tmp_path: Path) -> None:
         for may_be in (False, True)
     ]
     assert rights == [True, False]
+
+
+@pytest.mark.slow
+def test_blocks_that_skip_are_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks skip later keys of a kept mask, which is right; skipping for hidden rows too is found by the proof."""
+    onnx.save(with_padding(), tmp_path / "source.onnx")
+
+    def is_right() -> bool:
+        done = convert_and_prove(tmp_path / "source.onnx", tmp_path / "result.onnx", Form.BLOCKED, again=True)
+        return done.is_right
+
+    assert is_right()
+    always = lambda nodes, *_, **__: nodes.constant(True, ir.DataType.BOOL)  # noqa: E731  # in place of a function
+    monkeypatch.setattr(blocked_plan, "is_seen_by_all", always)
+    assert not is_right()
