@@ -200,9 +200,12 @@ def _is_widened(node: onnx.NodeProto) -> bool:
 
 
 def _widening_warnings(nodes: list[onnx.NodeProto]) -> Iterator[str]:
-    count = sum(_is_widened(node) and not _is_cast(node) for node in nodes)
+    widened = [node for node in nodes if _is_widened(node)]
+    casts = sum(_is_cast(node) for node in widened)
+    count = len(widened) - casts
     if count:
-        yield f"{count} float16 node{'s' * (count != 1)} ran in float32."
+        with_casts = f", with {casts} cast{'s' * (casts != 1)} that a float32 file does not need" if casts else ""
+        yield f"{count} float16 node{'s' * (count != 1)} ran in float32{with_casts}."
 
 
 def _expansion_warnings(model: OnnxModel, nodes: list[onnx.NodeProto], expanded: Mapping[str, int]) -> Iterator[str]:
