@@ -25,6 +25,7 @@ class NothingFails:
     Args:
         tried: The sizes (or arrays) that were tried.
         is_read: Whether any attention was read, so that the ladder and the probes judged something.
+        is_probed: Whether each attention that was read was also probed by itself.
         is_given: Whether the arrays are the user's.
         unread: Number of attentions that could not be read.
         alone: Sizes at which every node by itself is right, if the nodes were judged.
@@ -34,6 +35,7 @@ class NothingFails:
 
     tried: tuple[str, ...]
     is_read: bool = True
+    is_probed: bool = True
     is_given: bool = False
     unread: int = 0
     alone: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ returns the model, its inputs and the expected outputs. Does not write files.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from sdpa_onnx.runtimes.base import Runtime
 from sdpa_onnx.workflows.check.case_trial import CaseTrial, Sessions, TrialResult, run_case
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, draw_feeds
+from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME
 from sdpa_onnx.workflows.locate.bad_node import BadNode, BadNodeKind
 from sdpa_onnx.workflows.locate.first_bad_node import first_bad_node
@@ -71,6 +73,7 @@ def reduce_model(
     """
     start = clock()
     deadline = start + seconds
+    model = _with_read_sites(model)
     search = FailureSearch(model=model, runtime=runtime, check=check, clock=clock, deadline=deadline)
     found = search.first_failure()
     fault = find_sequence(search, found)
@@ -94,6 +97,13 @@ def reduce_model(
             else:
                 reduced = _reduce_attention(*first, found, trials, may_redraw=check.inputs is None)
         return replace(reduced, trials=trials.count, seconds=clock() - start)
+
+
+def _with_read_sites(model: OnnxModel) -> OnnxModel:
+    """The model with every attention that can be read, as `verify` judges it, if that replaces no node of it."""
+    lifted = with_lifted_sites(model).model
+    own, now = Counter(model.node_counts()), Counter(lifted.node_counts())
+    return lifted if own <= now else model
 
 
 def _survey(search: FailureSearch) -> NodeSurvey:
@@ -133,6 +143,7 @@ def _nothing_fails(search: FailureSearch, survey: NodeSurvey) -> NothingFails:
     return NothingFails(
         tried=tuple(search.tried),
         is_read=bool(model.sites),
+        is_probed=model.is_bare_attention or all(cut_or_none(model, site) is not None for site in model.sites),
         is_given=search.check.inputs is not None,
         unread=unread_attentions(model),
         alone=tuple(survey.right),

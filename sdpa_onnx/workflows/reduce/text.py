@@ -69,7 +69,8 @@ def _right(found: NothingFails) -> str:
         return f"no attention in the model could be read; every node by itself is right {where}"
     if found.is_given:
         return "right on the given arrays"
-    tried = "the ladder of spreads and the probes" if found.is_finished else "the inputs that were tried"
+    whole = f"the ladder of spreads{' and the probes' if found.is_probed else ''}"
+    tried = whole if found.is_finished else "the inputs that were tried"
     return f"right on {tried} at {_listed(found.tried)}"
 
 
