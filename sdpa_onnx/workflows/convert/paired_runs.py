@@ -207,12 +207,13 @@ class PairedModels:
     def _runs_at(self, session: Session, sizes: Mapping[str, int]) -> bool:
         # Without its sites: for a bare attention the inputs would be drawn with equal lengths.
         try:
-            session.run(draw_feeds(replace(self.source, sites=()), sizes, spread=1.0, seed=self.seed))
+            outputs = session.run(draw_feeds(replace(self.source, sites=()), sizes, spread=1.0, seed=self.seed))
         except ProcessDiedError:
             raise
         except (SessionError, ModelError):
             return False
-        return True
+        # Where an attention has no element, such as behind a pooling of a short input, nothing can be judged.
+        return all(outputs[site.output].size for site in self.source.sites if site.output in outputs)
 
     def _steps(self, session: Session, sizes: dict[str, int], *, is_last: bool) -> Iterator[InputStep]:
         given = self.effort.inputs
