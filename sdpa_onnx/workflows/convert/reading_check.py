@@ -71,9 +71,7 @@ def _reading(
         return _either(at_runtime)
     # Seen: onnx.reference rounds the size of a pooled axis down where onnxruntime does not.
     if values[site.output].shape != run.source[site.output].shape:
-        return _either(
-            at_runtime
-        )  # seen: onnx.reference rounds the size of a pooled axis down where onnxruntime does not
+        return _either(at_runtime)
     if not all(_is_number(values[name]) for name in (site.query, site.key, site.value)):
         return None  # rows without a visible key, for which an earlier attention of the source returned NaN
     agreement = _agreement(site, values, _WIDE)
