@@ -1,0 +1,91 @@
+"""Time `blocked` and `ort-gqa` against the files of three decoders whose masks hide causality, windows and padding.
+
+    python -m scripts.mask_speed [--lengths 1024 2048] [--seconds 60]
+
+Exports GPT-2, Llama and Mistral (window of 256) of transformers with random weights (two layers, 512 wide, 8 heads) at
+opset 18 into a temporary folder, then runs `convert` (with its proof) and `bench` on one thread for each. Their output
+has the verdicts; `bench` prints the processor's name. `ort-gqa` is left out where it cannot be written or proved.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from tests.transformers import architectures
+from tests.transformers.architectures import TEXT, Architecture, export
+
+_FORMS = ("blocked", "ort-gqa")
+_SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "num_hidden_layers": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 4096,
+}
+
+
+def _gpt2(attention: str) -> torch.nn.Module:
+    from transformers import GPT2Config, GPT2Model
+
+    sizes = {"n_layer": 2, "n_embd": 512, "n_head": 8, "vocab_size": 64, "n_positions": 4096}
+    return GPT2Model(GPT2Config(attn_implementation=attention, **sizes))
+
+
+def _llama(attention: str) -> torch.nn.Module:
+    from transformers import LlamaConfig, LlamaModel
+
+    return LlamaModel(LlamaConfig(attn_implementation=attention, **_SIZES))
+
+
+def _mistral(attention: str) -> torch.nn.Module:
+    from transformers import MistralConfig, MistralModel
+
+    return MistralModel(MistralConfig(attn_implementation=attention, sliding_window=256, **_SIZES))
+
+
+_BUILDERS: dict[str, Callable[[str], torch.nn.Module]] = {"gpt2": _gpt2, "llama": _llama, "mistral": _mistral}
+
+
+def main() -> None:
+    """Export, convert and time one decoder after the other."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 2048])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of timing for each decoder and length")
+    chosen = parser.parse_args()
+    models = {
+        name: Architecture(sizes="none", build=build, inputs=TEXT, expected=2) for name, build in _BUILDERS.items()
+    }
+    with tempfile.TemporaryDirectory() as folder, patch.dict(architectures.ARCHITECTURES, models):
+        for name in models:
+            _show(name, Path(folder), chosen.lengths, chosen.seconds)
+
+
+def _show(name: str, folder: Path, lengths: Sequence[int], seconds: float) -> None:
+    source = export(name, "dynamo-18", folder)
+    files = [str(source)]
+    for form in _FORMS:
+        result = folder / f"{name}-{form}.onnx"
+        print(f"\n{name}: convert to {form}", flush=True)
+        if _run("convert", str(source), "-o", str(result), "--form", form) == 0:
+            files.append(str(result))
+    for length in lengths:
+        print(f"\n{name}: length {length}", flush=True)
+        sizes = ("--size", "batch=1", "--size", f"length={length}")
+        _run("bench", *files, *sizes, "--threads", "1", "--seconds", str(seconds))
+
+
+def _run(*command: str) -> int:
+    return subprocess.run([sys.executable, "-m", "sdpa_onnx", *command], check=False).returncode
+
+
+if __name__ == "__main__":
+    main()
