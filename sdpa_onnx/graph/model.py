@@ -24,7 +24,7 @@ from sdpa_onnx.graph.files.large import number_bytes
 from sdpa_onnx.graph.files.message import content_hash, serialised, to_message
 from sdpa_onnx.graph.files.saved_files import LinkedFiles, fits_one_message, linked, staged
 from sdpa_onnx.graph.files.whole_file import write_whole
-from sdpa_onnx.graph.files.wire import WireError, without_bulk
+from sdpa_onnx.graph.files.wire import WireError, is_too_deep, without_bulk
 from sdpa_onnx.graph.model_facts import ModelFacts, read_facts
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.site_outputs import locate_outputs
@@ -278,13 +278,25 @@ def _read(path: Path) -> ir.Model:
 def _message(path: Path) -> tuple[onnx.ModelProto, DataFile | None]:
     """The message of a file; of a large one without its large tensors, and the file to read them from."""
     if path.stat().st_size < _MAPPED_FILE_BYTES:
-        return onnx.ModelProto.FromString(path.read_bytes()), None
+        return _parsed(path.read_bytes(), path), None
     own = DataFile(path.resolve())
     try:
         skeleton = without_bulk(own.view(0, own.size), own.path.name)
     except WireError as error:
         raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.") from error
-    return onnx.ModelProto.FromString(skeleton), own
+    return _parsed(skeleton, path), own
+
+
+def _parsed(data: bytes, path: Path) -> onnx.ModelProto:
+    try:
+        return onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        if not is_too_deep(data):
+            raise
+        raise ModelError(
+            f"{path} has subgraphs of If, Loop or Scan nested deeper than protobuf reads, about 30 deep.",
+            hint="onnxruntime cannot read it either. Export it with fewer nested branches.",
+        ) from error
 
 
 def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:

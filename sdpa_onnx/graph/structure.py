@@ -7,13 +7,13 @@ node is checked alone, without tensors and subgraphs, and onnx_ir resolves the n
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
 
 import onnx
 import onnx_ir as ir
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.files.external_data import tensors_of
+from sdpa_onnx.graph.function_calls import MOST_INLINED_NODES, call_fault, inlined_nodes
 from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.structure_texts import text_fault
 
@@ -40,6 +40,12 @@ def read_message(proto: onnx.ModelProto, *, who: str) -> ir.Model:
     found = _checked(proto)
     if isinstance(found, str):
         raise ModelError(f"{who} is not a valid model: {found}.", hint=_HINT)
+    if (nodes := inlined_nodes(found)) > MOST_INLINED_NODES:
+        raise ModelError(
+            f"{who} is too large: its functions are {nodes:,} nodes when they are inlined, "
+            f"and at most {MOST_INLINED_NODES:,} are read.",
+            hint="Simplify the functions, which call each other.",
+        )
     return found
 
 
@@ -54,7 +60,7 @@ def _checked(proto: onnx.ModelProto) -> ir.Model | str:
             graph.sort()
     except (ir.serde.SerdeError, ValueError) as error:
         return _first_cause(error)
-    if fault := _name_fault(model) or _call_fault(model) or _tensors_fault(model):
+    if fault := _name_fault(model) or call_fault(model) or _tensors_fault(model):
         return fault
     _open_unknown_axes(model)
     return model
@@ -175,16 +181,6 @@ def _name_fault(model: ir.Model) -> str | None:
 
 def _has_source(value: ir.Value) -> bool:
     return value.producer() is not None or value.is_graph_input() or value.is_initializer()
-
-
-def _call_fault(model: ir.Model) -> str | None:
-    """A function that calls itself, through others or not, never ends."""
-    calls = {name: {node.op_identifier() for node in one.all_nodes()} for name, one in model.functions.items()}
-    try:
-        TopologicalSorter(calls).prepare()
-    except CycleError as error:
-        return f"function '{error.args[1][0][1]}' calls itself"
-    return None
 
 
 def _tensors_fault(model: ir.Model) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import onnx
 
-__all__ = ["WireError", "without_bulk"]
+__all__ = ["WireError", "is_too_deep", "without_bulk"]
 
 # Tensors of this many bytes stay in the file.
 _BULK_BYTES = 2**20
@@ -18,6 +18,8 @@ _BULK_BYTES = 2**20
 _LENGTH = 2
 # Source: protobuf's own limit on messages inside messages.
 _DEEPEST = 100
+# A graph holds messages inside messages itself: an output, its type, its shape, a size.
+_BELOW_GRAPH = 5
 
 # Where messages that can hold tensors stand: message -> field number -> message.
 _INNER: dict[str, dict[int, str]] = {
@@ -45,6 +47,25 @@ def without_bulk(data: memoryview, name: str) -> bytes:
     """
     found = _rewritten(data, "ModelProto", 0, name, 0)
     return bytes(data) if found is None else found
+
+
+def is_too_deep(data: bytes) -> bool:
+    """Whether subgraphs are nested deeper than protobuf reads; False for bytes that are no message."""
+    waiting = [(memoryview(data), "ModelProto", 0)]
+    try:
+        while waiting:
+            part, message, depth = waiting.pop()
+            if depth > _DEEPEST - _BELOW_GRAPH:
+                return True
+            found = ((_INNER[message].get(number), start, end) for number, _, start, end in _fields(part))
+            waiting += [
+                (part[start:end], inner, depth + 1)
+                for inner, start, end in found
+                if inner in _INNER and start is not None
+            ]
+    except WireError:
+        return False
+    return False
 
 
 def _rewritten(data: memoryview, message: str, place: int, name: str, depth: int) -> bytes | None:

@@ -295,7 +295,9 @@ def _is_within(found: FoundAttention, model: ir.Model, covered: set[int]) -> boo
         producer = found.attention.output.producer()
         if producer is not None and id(producer) in covered:
             return True
-    return any(id(node) in covered for node in model.graph.all_nodes() if node.name and node.name == found.node)
+    if not covered or not found.node:  # or else each attention would be looked for in all nodes
+        return False
+    return any(id(node) in covered for node in model.graph.all_nodes() if node.name == found.node)
 
 
 def _values(graph: ir.Graph) -> dict[str, ir.Value]:
