@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import ParamSpec, TextIO
 
 from sdpa_onnx.cli.detail import Detail, chosen_detail, requested_detail
+from sdpa_onnx.cli.interruption import was_interrupted
 from sdpa_onnx.errors import PlanError, SdpaOnnxError
+from sdpa_onnx.runtimes.import_failure import import_failure
 
 __all__ = [
     "DISAGREES",
@@ -60,7 +62,6 @@ def with_exit_codes(command: Callable[Parameters, int]) -> Callable[Parameters, 
                 code = command(*arguments, **options)
                 flush_results()
         except KeyboardInterrupt:
-            print_message("Interrupted.")
             code = INTERRUPTED
         except BrokenPipeError:
             # The reader closed the pipe (`| head`). This is no error, but nothing more can be printed.
@@ -68,18 +69,24 @@ def with_exit_codes(command: Callable[Parameters, int]) -> Callable[Parameters, 
             code = OK
         except SystemExit:
             # Our commands return their exit code, so this is the user's module.
-            if options.get("debug"):
-                traceback.print_exc()
-            print_message("The target's code called sys.exit. Remove the call.")
-            code = MISUSE
+            code = _refused("The target's code called sys.exit. Remove the call.", is_traced=bool(options.get("debug")))
         except Exception as error:  # noqa: BLE001 - the outermost handler
-            if options.get("debug"):
-                traceback.print_exc()
-            print_message(_error_message(error))
-            code = MISUSE
+            code = _refused(_error_message(error), is_traced=bool(options.get("debug")))
+        if code == INTERRUPTED or was_interrupted():  # native code may have turned the interrupt into another error
+            print_message("Interrupted.")
+            code = INTERRUPTED
         raise SystemExit(code)
 
     return run
+
+
+def _refused(text: str, *, is_traced: bool) -> int:
+    """Print why the command failed, with the traceback of the exception being handled if requested; its exit code."""
+    if is_traced:
+        traceback.print_exc()
+    if not was_interrupted():
+        print_message(text)
+    return MISUSE
 
 
 def print_message(text: str) -> None:
@@ -172,8 +179,8 @@ def _error_message(error: Exception) -> str:
     match error:
         case SdpaOnnxError():
             return str(error)
-        case ModuleNotFoundError():
-            return f"The package '{error.name}' is missing. Install it: pip install {error.name}."
+        case ImportError():
+            return import_failure(error)
         case OSError():
             where = f" {error.filename}" if error.filename else ""
             return f"Cannot read or write{where}: {error.strerror or error}."

@@ -4,11 +4,8 @@ import atexit
 import contextlib
 import gc
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -38,6 +35,7 @@ from sdpa_onnx.cli.error_boundary import (
 )
 from sdpa_onnx.cli.help.layout import CommandHelp
 from sdpa_onnx.cli.help.usage_errors import usage_message
+from sdpa_onnx.cli.interruption import interruptible
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]
@@ -94,7 +92,7 @@ def main() -> None:
     replace_closed_streams()
     escape_unencodable()
     _require_utf8(sys.argv[1:])
-    with _signals_like_ctrl_c(), _few_collections():
+    with interruptible(), _few_collections():
         try:
             code = app(standalone_mode=False, prog_name="sdpa-onnx")
         except KeyboardInterrupt:
@@ -144,24 +142,3 @@ def _few_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-@contextlib.contextmanager
-def _signals_like_ctrl_c() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C: one message, no partial file, exit code 130."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # under nohup the command must continue
-            signal.signal(number, _interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

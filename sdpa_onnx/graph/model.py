@@ -288,8 +288,10 @@ def _message(path: Path) -> tuple[onnx.ModelProto, DataFile | None]:
 
 
 def _parsed(data: bytes, path: Path) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
     try:
-        return onnx.ModelProto.FromString(data)
+        proto.ParseFromString(data)
+        return proto
     except DecodeError as error:
         if not is_too_deep(data):
             raise

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import RuntimeNotFoundError, RuntimeUnavailableError
+from sdpa_onnx.runtimes.import_failure import import_failure, is_missing
 
 if TYPE_CHECKING:
     from sdpa_onnx.graph.model import OnnxModel
@@ -30,6 +31,7 @@ __all__ = [
     "Supported",
     "Unsupported",
     "get_runtime",
+    "not_importable",
     "runtime_names",
 ]
 
@@ -180,6 +182,16 @@ def get_runtime(name: str) -> Runtime:
         raise RuntimeUnavailableError(f"Runtime '{name}' cannot be imported: {error}.") from error
     runtime: Runtime = factory()
     return runtime
+
+
+def not_importable(error: ImportError, missing: str) -> Unsupported:
+    """Why a runtime is unavailable: its package is missing, or is there and cannot be imported.
+
+    Args:
+        error: Raised by the import of its package.
+        missing: The reason where it is missing, with the command that installs it.
+    """
+    return Unsupported(missing if is_missing(error) else import_failure(error).rstrip("."))
 
 
 def _offer(name: str) -> str:

@@ -6,7 +6,7 @@ what really runs. GPU and NPU devices are not used.
 
 from sdpa_onnx.errors import RuntimeUnavailableError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.runtimes.base import LoadOptions, Supported, Unsupported
+from sdpa_onnx.runtimes.base import LoadOptions, Supported, Unsupported, not_importable
 from sdpa_onnx.runtimes.openvino_import import import_openvino
 from sdpa_onnx.runtimes.openvino_session import RUNTIME, OpenVinoSession
 
@@ -23,8 +23,9 @@ class OpenVino:
         """Whether openvino can be imported."""
         try:
             import_openvino()
-        except ImportError:
-            return Unsupported("openvino is missing: install extra openvino (pip install 'sdpa-onnx[openvino]')")
+        except ImportError as error:
+            missing = "openvino is missing: install extra openvino (pip install 'sdpa-onnx[openvino]')"
+            return not_importable(error, missing)
         return Supported()
 
     def version(self) -> str:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.runtimes.base import LoadOptions, Supported, Unsupported
+from sdpa_onnx.runtimes.base import LoadOptions, Supported, Unsupported, not_importable
 from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.runtimes.ort_session import OrtSession, OrtTarget
 
@@ -30,8 +30,8 @@ class OrtCpu:
         """Whether onnxruntime can be imported."""
         try:
             import_onnxruntime()
-        except ImportError:
-            return Unsupported("onnxruntime is missing: pip install onnxruntime")
+        except ImportError as error:
+            return not_importable(error, "onnxruntime is missing: pip install onnxruntime")
         return Supported()
 
     def version(self) -> str:

@@ -12,7 +12,7 @@ import sys
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, Unsupported
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, Unsupported, not_importable
 from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.runtimes.ort_ran import assigned_nodes
 from sdpa_onnx.runtimes.ort_session import OrtSession, OrtTarget
@@ -33,8 +33,8 @@ class OrtCuda:
         """Whether onnxruntime was built with CUDA and the driver has a GPU."""
         try:
             ort = import_onnxruntime()
-        except ImportError:
-            return Unsupported(_MISSING)
+        except ImportError as error:
+            return not_importable(error, _MISSING)
         if _PROVIDER not in ort.get_available_providers() or cuda_device_count() == 0:
             return Unsupported(_MISSING)
         return Supported()
