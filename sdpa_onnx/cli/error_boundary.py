@@ -19,6 +19,7 @@ from typing import ParamSpec, TextIO
 from sdpa_onnx.cli.detail import Detail, chosen_detail, requested_detail
 from sdpa_onnx.cli.interruption import was_interrupted
 from sdpa_onnx.errors import PlanError, SdpaOnnxError
+from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.runtimes.import_failure import import_failure
 
 __all__ = [
@@ -82,8 +83,8 @@ def with_exit_codes(command: Callable[Parameters, int]) -> Callable[Parameters, 
 
 def _refused(text: str, *, is_traced: bool) -> int:
     """Print why the command failed, with the traceback of the exception being handled if requested; its exit code."""
-    if is_traced:
-        traceback.print_exc()
+    if is_traced and sys.stderr is not None:
+        sys.stderr.write(escape_control(traceback.format_exc()))
     if not was_interrupted():
         print_message(text)
     return MISUSE
@@ -93,7 +94,7 @@ def print_message(text: str) -> None:
     """Print a message for the user on stderr, in one line."""
     if sys.stderr is not None:  # print(file=None) would write to stdout
         with contextlib.suppress(OSError):  # the terminal was closed
-            print(f"sdpa-onnx: {' '.join(text.split())}", file=sys.stderr, flush=True)
+            print(f"sdpa-onnx: {escape_control(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 
 def print_note(text: str) -> None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from sdpa_onnx.cli.detail import Detail, requested_detail
+from sdpa_onnx.report.text.escape_control import escape_control
 
 __all__ = ["SILENT_SECONDS", "Progress", "StatusLine"]
 
@@ -41,6 +42,7 @@ class StatusLine:
 
     def write(self, text: str, now: float) -> None:
         """Show the text; on a pipe only if the last one is old enough."""
+        text = escape_control(" ".join(text.splitlines()))
         if self.is_terminal:
             text = text[: shutil.get_terminal_size().columns - 1]
             self._stream.write("\r" + text.ljust(self._width))
@@ -52,6 +54,7 @@ class StatusLine:
 
     def keep(self, text: str) -> None:
         """Print a line that stays on the screen."""
+        text = escape_control(text)
         self._stream.write(f"\r{text.ljust(self._width)}\n")
         self._width = 0
 

@@ -12,6 +12,7 @@ from sdpa_onnx.cli.detail import Detail, requested_detail
 from sdpa_onnx.cli.error_boundary import drop_results, flush_results, results
 from sdpa_onnx.core.records.records import Record, RuntimeRecord
 from sdpa_onnx.core.records.run_header import RunHeader
+from sdpa_onnx.report.text.escape_control import escape_control
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +49,7 @@ def show_records(records: Sequence[Record], *, as_json: bool) -> None:
             print_json(records)
         elif records and isinstance(records[0], RuntimeRecord):
             for record in records:
-                print(_runtime_line(record))
+                _print_text(_runtime_line(record))
         else:
             from sdpa_onnx.report.run.terminal import print_tables
 
@@ -85,7 +86,7 @@ def show_report(
         if _is_quiet():
             from sdpa_onnx.report.run.findings import first_findings
 
-            print(first_findings(records, header, known=known)[0])
+            _print_text(first_findings(records, header, known=known)[0])
             return
         from sdpa_onnx.report.run.terminal import print_report
 
@@ -104,12 +105,12 @@ def show_history(history: "History", page: Path, *, as_json: bool) -> None:
         from sdpa_onnx.report.compare.history_text import history_sentences, history_tables
 
         if _is_quiet():
-            print(history_sentences(history)[0])
+            _print_text(history_sentences(history)[0])
             return
         from sdpa_onnx.report.run.terminal import print_findings_and_tables
 
         print_findings_and_tables(history_sentences(history), history_tables(history), _console())
-        print(f"\nReport: {page}")
+        _print_text(f"\nReport: {page}")
 
 
 def show_bench(
@@ -157,7 +158,7 @@ def show_gates(report: "GateReport", *, as_json: bool) -> None:
         if _is_quiet():
             from sdpa_onnx.report.compare.gate_report import summary
 
-            print(summary(report))
+            _print_text(summary(report))
             return
         from sdpa_onnx.report.compare.terminal import print_gates
 
@@ -177,10 +178,15 @@ def show_features(features: "Sequence[Feature]", *, as_json: bool) -> None:
 
 
 def print_plain(lines: Iterable[str]) -> None:
-    """Print lines unchanged."""
+    """Print lines, not laid out."""
     with _ignore_closed_pipe():
         for line in lines:
-            print(line)
+            _print_text(line)
+
+
+def _print_text(text: str) -> None:
+    """Print text without what controls a terminal; `print_lines` does the same."""
+    print(escape_control(text))
 
 
 def print_json(records: Sequence[Record]) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 __all__ = ["clean_throughout", "escape_control", "escape_control_throughout"]
 
-# Control characters except tab and newline (C0, DEL, C1), those that set the direction of writing, line and paragraph
-# separators; lone surrogates, which cannot be encoded, and U+FFFE and U+FFFF, which XML cannot hold. Sources: Unicode
-# 15, general category Cc; UAX 9, 2 (directional formatting characters); XML 1.0, production 2.
+# Control characters except tab and newline (C0, DEL, C1), those that set the direction of writing, those without a
+# width (two names that differ by one look the same), line and paragraph separators; lone surrogates, which cannot be
+# encoded, and U+FFFE and U+FFFF, which XML cannot hold. Sources: Unicode 15, general categories Cc and Cf; UAX 9, 2
+# (directional formatting characters); XML 1.0, production 2.
 _HARMFUL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 
 
