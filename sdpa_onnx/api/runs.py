@@ -24,6 +24,7 @@ def run(
     force: bool = False,
     runtimes: Sequence[str] = (),
     skip: Sequence[SkippedKind] = (),
+    allow_code: Sequence[str] = (),
     budget: float | None = None,
     threads: int | None = None,
     seed: int | None = None,
@@ -40,6 +41,7 @@ def run(
         force: With `resume`: even if the machine or versions changed.
         runtimes: Use only these runtimes of the suite; () = all.
         skip: Kinds of jobs to leave out.
+        allow_code: Modules and files that the suite may import, which runs their code.
         budget: Seconds for everything; cells that it does not reach are skipped. None = no limit.
         threads: Threads inside one operator; None = the suite's, as for the next.
         seed: Seed of weights and inputs.
@@ -70,6 +72,7 @@ def run(
         force=force,
         runtimes=tuple(runtimes),
         skip=tuple(skip),
+        allow_code=tuple(allow_code),
         threads=threads,
         seed=seed,
         deadline=Deadline(budget_seconds=budget),

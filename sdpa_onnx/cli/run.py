@@ -38,6 +38,14 @@ Force = Annotated[bool, typer.Option("--force", help="With --resume: resume even
 Skip = Annotated[
     list[str], typer.Option("--skip", help="Leave out a kind of job: time, agreement or saturation; repeatable.")
 ]
+AllowCode = Annotated[
+    list[str],
+    typer.Option(
+        "--allow-code",
+        metavar="MODULE",
+        help="Module or file that the suite may import, which runs its code; repeatable.",
+    ),
+]
 Budget = Annotated[
     float | None,
     typer.Option("--budget", min=1.0, help="Seconds for the command; cells that it does not reach are skipped."),
@@ -59,6 +67,7 @@ def run(
     force: Force = False,
     runtime: OnlyRuntimes = [],
     skip: Skip = [],
+    allow_code: AllowCode = [],
     budget: Budget = None,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads, instead of the suite's.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed, instead of the suite's.")] = None,
@@ -82,6 +91,7 @@ def run(
         force=force,
         runtimes=tuple(runtime),
         skip=tuple(skip),
+        allow_code=tuple(allow_code),
         threads=threads,
         seed=seed,
         deadline=deadline,

@@ -15,6 +15,7 @@ import msgspec
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.runtimes.base import get_runtime
+from sdpa_onnx.sweep.allowed_code import check_code_is_allowed
 from sdpa_onnx.sweep.plan import JobKind
 from sdpa_onnx.sweep.suite import Suite, load_suite
 
@@ -39,6 +40,7 @@ class RunRequest:
         force: Resume even if the machine or versions changed.
         runtimes: Use only these runtimes of the suite; () = all.
         skip: Kinds of jobs to leave out.
+        allow_code: Modules and files whose code the suite may run.
         threads, seed: Instead of the suite's.
         deadline: The time limit of everything, from now on.
     """
@@ -49,6 +51,7 @@ class RunRequest:
     force: bool = False
     runtimes: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    allow_code: tuple[str, ...] = ()
     threads: int | None = None
     seed: int | None = None
     deadline: Deadline = field(default_factory=Deadline)
@@ -57,7 +60,8 @@ class RunRequest:
     def command(self) -> list[str]:
         """The command line that runs the same plan again; without a time limit, so that it reaches every cell."""
         arguments = ["sdpa-onnx", "run", self.suite]
-        for option, names in (("--runtime", self.runtimes), ("--skip", self.skip)):
+        repeated = (("--runtime", self.runtimes), ("--skip", self.skip), ("--allow-code", self.allow_code))
+        for option, names in repeated:
             for name in names:
                 arguments += [option, name]
         for option, value in (("--threads", self.threads), ("--seed", self.seed)):
@@ -74,10 +78,13 @@ class RunRequest:
         """The suite with what was chosen.
 
         Raises:
-            PlanError: If there is no such suite, runtime or kind of job, or a number is too small.
+            PlanError: If there is no such suite, runtime or kind of job, a number is too small, or the suite names
+                code that is not allowed.
             RuntimeNotFoundError: If there is no such runtime.
         """
-        return _without_kinds(self._with_overrides(load_suite(self.suite)), self.skip)
+        suite = load_suite(self.suite)
+        check_code_is_allowed(suite, self.allow_code, source=self.suite)
+        return _without_kinds(self._with_overrides(suite), self.skip)
 
     def open(self, plan: Suite) -> "Store":
         """The folder of the run, new or resumed.
