@@ -78,7 +78,7 @@ def open_run(  # what the command line may choose
         RuntimeUnavailableError: If the runtime that proves every export is missing.
         FolderError: If the folder cannot be written.
     """
-    _check_names(suite)
+    contents = _checked_names(suite)
     _check_proofs()
     planned = plan(suite)
     header = RunHeader(
@@ -94,6 +94,7 @@ def open_run(  # what the command line may choose
         planned_cells=len(planned),
         skipped_kinds=tuple(map(str, skipped_kinds)),
         budget_seconds=budget_seconds,
+        contents=contents,
     )
     if not resume:
         return Store.create(folder, header)
@@ -231,19 +232,26 @@ def _finished_jobs(records: list[Record]) -> set[str]:
     return {record.job for record in records} - open_jobs
 
 
-def _check_names(suite: Suite) -> None:
-    """Check names of runtimes and targets first, so that a misspelt name does not fail after an hour."""
+def _checked_names(suite: Suite) -> dict[str, str]:
+    """Check names of runtimes and targets first, so that a misspelt name does not fail after an hour.
+
+    Returns:
+        The content of the targets as checksums, see `target_content`.
+    """
     for name in dict.fromkeys([*suite.agreement, *suite.timing]):
         get_runtime(name)
     for name in suite.timing:
         if not get_runtime(name).measures_time:
             raise PlanError(f"Runtime '{name}' is for agreement only.", hint="Remove it from 'timing'.")
     targets = dict.fromkeys(case.target for case in cases(suite) if case.spec is None)
+    contents: dict[str, str] = {}
     if targets:
+        from sdpa_onnx.torch_export.target_content import target_content
         from sdpa_onnx.torch_export.targets import resolve_target
 
         for target in targets:
-            resolve_target(target)
+            contents |= target_content(target, resolve_target(target))
+    return contents
 
 
 def _check_proofs() -> None:
@@ -256,6 +264,13 @@ def _check_proofs() -> None:
 def _check_same(stored: RunHeader, now: RunHeader, *, force: bool) -> None:
     if stored.plan_hash != now.plan_hash:
         raise PlanError("The folder contains the run of another suite.", hint="Choose another --out.")
+    # What only one of them has is no change: a part that was imported later, or a run of an earlier version.
+    mixed = [name for name, content in now.contents.items() if stored.contents.get(name, content) != content]
+    if mixed:
+        raise PlanError(
+            f"{', '.join(mixed)} changed since the run was started, so it would mix two models.",
+            hint="Start a new run.",
+        )
     packages = dict.fromkeys([*stored.versions, *now.versions])
     changed = [name for name in packages if stored.versions.get(name) != now.versions.get(name)]
     changed += [name for name in _COMPARED if stored.environment.get(name) != now.environment.get(name)]

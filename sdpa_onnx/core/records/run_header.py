@@ -20,6 +20,7 @@ class RunHeader:
         command: The command line that repeats the run.
         environment: The machine: cpu, cores, os, python.
         versions: Package -> version.
+        contents: sha256 of the user's code and weights that the suite names, by file or target; empty in earlier runs.
         threads: Threads inside one operator.
         seed: Of weights and inputs.
         ceilings: Measured ceilings; the names contain the units
@@ -52,6 +53,7 @@ class RunHeader:
     workers: int = 0
     skipped_kinds: tuple[str, ...] = ()
     budget_seconds: float | None = None
+    contents: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_finished(self) -> bool:
