@@ -31,8 +31,7 @@ def run(
 ) -> "RecordList[Record]":
     """Export, verify and time a suite, and write its report into a run folder, as `sdpa-onnx run` does.
 
-    Takes from a minute ("smoke") to hours ("full") and prints nothing. A finished cell is stored at once: after an
-    interruption, `resume=True` continues.
+    Takes a minute ("smoke") to hours ("full"), prints nothing, and stores a cell at once: `resume=True` continues.
 
     Args:
         suite: "smoke", "quick", "full", "ci", or the path of your own .toml file.
@@ -47,9 +46,8 @@ def run(
         seed: Seed of weights and inputs.
 
     Returns:
-        All records of the run, also those of earlier parts that were resumed: exports, judgements, saturation and
-        times. Times are in seconds, and sizes such as `q_seq_len` are numbers of tokens. `outcome` is the result of
-        each, also if a cell failed. `folder` is the run folder, with the report in `index.html` and `summary.md`.
+        All records, also those of earlier parts that were resumed. Times are in seconds, sizes in tokens. `outcome` is
+        the result of each. `folder` is the run folder, with the report in `index.html` and `summary.md`.
 
     Raises:
         PlanError: If the suite is wrong, a name is unknown, or the folder has a run that cannot be resumed.
