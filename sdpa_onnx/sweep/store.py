@@ -237,10 +237,13 @@ def complete_records(folder: Path) -> list[Record]:
 def _attempts(records: Iterable[Record]) -> list[list[Record]]:
     """Split consecutive records of one job into attempts: a repeated cell starts a new attempt."""
     attempts: list[list[Record]] = []
+    cells = set[str]()
     for record in records:
-        if not attempts or record.cell in {other.cell for other in attempts[-1]}:
+        if not attempts or record.cell in cells:
             attempts.append([])
+            cells.clear()
         attempts[-1].append(record)
+        cells.add(record.cell)
     return attempts
 
 

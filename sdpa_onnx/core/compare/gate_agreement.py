@@ -4,7 +4,7 @@ Compares no arrays; the verdicts were decided against the oracle when BASE and H
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -62,12 +62,22 @@ def _status(record: BaseRecord) -> str:
 def _model_refusals(base: Sequence[Record], head: Sequence[Record]) -> Iterator[GateRecord]:
     """Compare models that one side judged and the other could not run at all, which has a single record."""
     alone = _refused(base) ^ _refused(head)
+    before, now = _by_model(base, alone), _by_model(head, alone)
     for model in sorted(alone, key=repr):
-        sides = [[one for one in records if _model(one) == model] for records in (base, head)]
+        sides = [before[model], now[model]]
         if all(sides):
             yield _compared(RecordMatch(base=(_worst(sides[0]),), head=(_worst(sides[1]),)))
         else:
             yield _compared(RecordMatch(base=tuple(sides[0][:1]), head=tuple(sides[1][:1])))
+
+
+def _by_model(records: Iterable[Record], models: Collection[tuple[object, ...]]) -> dict[object, list[Record]]:
+    """The records of each of these models."""
+    found: dict[object, list[Record]] = {model: [] for model in models}
+    for record in records:
+        if (mine := found.get(_model(record))) is not None:
+            mine.append(record)
+    return found
 
 
 def _refused(records: Iterable[Record]) -> set[tuple[object, ...]]:

@@ -31,6 +31,9 @@ _NOISY_EVIDENCE = (
     "The time gate was not applied; measure again on a quieter machine or for longer."
 )
 
+_Pins = dict[tuple[object, ...], TimingRecord]
+"""The arm that a ratio refers to, by its place."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeComparison:
@@ -60,31 +63,35 @@ def stored_comparisons(
 ) -> Iterator[TimeComparison]:
     """Yield one question per arm that both runs timed, except the baseline."""
     sides = [[record for record in side if isinstance(record, TimingRecord)] for side in (base, head)]
+    pins = (_pins(sides[0]), _pins(sides[1]))
     for match in match_records(*sides):
         if not match.base or not match.head or match.head[0].arm == match.head[0].baseline:
             continue
-        yield TimeComparison(of=match.head[0], effect=_stored(match, sides, machines, pinned))
+        yield TimeComparison(of=match.head[0], effect=_stored(match, pins, machines, pinned))
 
 
 def _stored(
     match: RecordMatch[TimingRecord],
-    sides: Sequence[Sequence[TimingRecord]],
+    pins: tuple[_Pins, _Pins],
     machines: tuple[Machine, Machine],
     pinned: str,
 ) -> Effect | str:
     if match.pair is None:
         return f"it occurs {len(match.base)} times in BASE and {len(match.head)} times in HEAD."
     base, head = match.pair
-    pins = tuple(_pin(record, side) for record, side in zip(match.pair, sides, strict=True))
-    return stored_effect(base, head, (pins[0], pins[1]), machines, pinned)
+    mine = (pins[0].get(_place(base, base.baseline)), pins[1].get(_place(head, head.baseline)))
+    return stored_effect(base, head, mine, machines, pinned)
 
 
-def _pin(record: TimingRecord, side: Sequence[TimingRecord]) -> TimingRecord | None:
-    """Return the arm of the same comparison that the record's ratio refers to."""
-    same = (
-        one for one in side if (one.target, one.group, one.threads) == (record.target, record.group, record.threads)
-    )
-    return next((one for one in same if one.arm == record.baseline and one.outcome is Outcome.OK), None)
+def _pins(side: Sequence[TimingRecord]) -> _Pins:
+    """The arms that have a time; of several in one place the first counts."""
+    timed = [one for one in side if one.outcome is Outcome.OK]
+    return {_place(one, one.arm): one for one in reversed(timed)}
+
+
+def _place(record: TimingRecord, arm: str) -> tuple[object, ...]:
+    """An arm of the comparison of a record."""
+    return record.target, record.group, record.threads, arm
 
 
 def time_gate(questions: Sequence[TimeComparison], limits: GateLimits) -> list[GateRecord]:
