@@ -8,6 +8,7 @@ import pytest
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind, ScaleRule
+from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.core.records.gate_records import Gate, GateVerdict
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
@@ -244,6 +245,7 @@ FULL: dict[str, Record] = {
         scale_doubt="n: scale 0.0625 may have been fixed",
         sizes_tried=4,
         converted_to="blocked",
+        mask_band=WindowBounds(left=3, right=0),
     ),
     "form": FormRecord(
         site="decoder",
