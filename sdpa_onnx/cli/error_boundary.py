@@ -57,10 +57,12 @@ def with_exit_codes(command: Callable[Parameters, int]) -> Callable[Parameters, 
 
     @functools.wraps(command)
     def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
+        has_said_so = False
         try:
             with chosen_detail(options), _prints_to_stderr(as_json=bool(options.get("json"))):
                 _require_finite(options)
                 code = command(*arguments, **options)
+                has_said_so = code == INTERRUPTED
                 flush_results()
         except KeyboardInterrupt:
             code = INTERRUPTED
@@ -73,7 +75,9 @@ def with_exit_codes(command: Callable[Parameters, int]) -> Callable[Parameters, 
             code = _refused("The target's code called sys.exit. Remove the call.", is_traced=bool(options.get("debug")))
         except Exception as error:  # noqa: BLE001 - the outermost handler
             code = _refused(_error_message(error), is_traced=bool(options.get("debug")))
-        if code == INTERRUPTED or was_interrupted():  # native code may have turned the interrupt into another error
+        if not has_said_so and (
+            code == INTERRUPTED or was_interrupted()
+        ):  # native code may have turned the interrupt into another error
             print_message("Interrupted.")
             code = INTERRUPTED
         raise SystemExit(code)

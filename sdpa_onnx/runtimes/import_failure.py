@@ -10,6 +10,8 @@ def is_missing(error: ImportError) -> bool:
     name = _package(error)
     if not isinstance(error, ModuleNotFoundError) or not name:
         return False
+    if error.name == name:  # the package itself, not a module of it
+        return True
     try:
         return importlib.util.find_spec(name) is None
     except ModuleNotFoundError:  # whatever looks for it says so itself
