@@ -162,10 +162,10 @@ def _multiples(symbol: str, left: str, right: str, source: str) -> Iterator[Axis
     """The sizes at which two expressions of one symbol are equal, if they are the multiples of a step."""
     if "Mod(" not in left + right and "//" not in left + right:
         return
-    one, other = (read_expression(text) for text in (left, right))
-    if {*one.names, *other.names} != {symbol}:
+    difference = read_expression(f"({left}) - ({right})")
+    if difference.names != (symbol,):
         return  # a function that is not read
-    allowed = [size for size in range(_TRIED) if one.at({symbol: size}) == other.at({symbol: size})]
+    allowed = [size for size in range(_TRIED) if difference.at({symbol: size}) == 0]
     steps = {later - size for size, later in itertools.pairwise(allowed)}
     if len(allowed) > 1 and len(steps) == 1 and (step := steps.pop()) > 1:
         yield AxisLimit(size=symbol, step=step, offset=allowed[0] % step, source=source)
