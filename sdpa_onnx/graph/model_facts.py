@@ -16,6 +16,7 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.element_types import DTYPES
+from sdpa_onnx.graph.row_guards import sites_without_row_guard
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.graph.site_outputs import unjudged_outputs
 
@@ -52,6 +53,7 @@ class ModelFacts:
         attention_dtype: Element type of the first attention's query, else of the first input of
             such a type, else float32.
         unjudged: Used outputs of attention nodes that no site names, with one sentence each.
+        without_row_guard: Names of the attentions whose graph gives NaN in a row without a visible key.
     """
 
     form: Form
@@ -62,6 +64,7 @@ class ModelFacts:
     is_bare_attention: bool
     attention_dtype: Dtype
     unjudged: Mapping[str, str]
+    without_row_guard: frozenset[str]
     _axes: tuple[str, ...] | _Fault
     _first_axes: frozenset[str]
     _dtype: Dtype | _Fault
@@ -139,6 +142,7 @@ def read_facts(model: ir.Model, sites: Sequence[AttentionSite]) -> ModelFacts:
         is_bare_attention=_is_bare(sites, input_names, output_names),
         attention_dtype=_attention_dtype(graph, sites),
         unjudged=unjudged_outputs(model, sites),
+        without_row_guard=sites_without_row_guard(graph, sites),
         _axes=_axes(graph),
         _first_axes=_first_axes(graph),
         _dtype=_dtype(graph),

@@ -37,6 +37,15 @@ _NAMED_SHARE = 0.25
 # Directions are a first-order approximation, so larger estimates of a scale error or leak are not reliable.
 _FIRST_ORDER = 0.3
 
+# Warnings about a softmax without a guard; the first names a guard that the reader of files knows.
+_NAN_ROWS = (
+    "A row in which no key is visible gives NaN (the softmax has no guard); keep one key visible in each row, or guard "
+    "it with torch.where(torch.isnan(weights), 0.0, weights) after the softmax."
+)
+_NUMBERS_INSTEAD = (
+    "In a row in which no key is visible the graph defines NaN, and this runtime returns numbers; both count as right."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
@@ -56,7 +65,7 @@ class Agreement:
         not_finite: Number of elements that are NaN or infinite where the oracle is finite.
         swallowed: Number of finite elements where a NaN among the inputs visible to the query must appear.
         total: Number of elements compared.
-        judged: Number of those for which the oracle and the bound are finite.
+        judged: Number of those for which the oracle and the bound are finite, or the graph defines NaN.
         judged_rows: Rows judged; total_rows: rows of the output.
         scale_error_proven: Smallest relative error of the scale that these
             inputs and bounds can prove, to first order.
@@ -175,6 +184,10 @@ def _warnings(evidence: Evidence) -> tuple[str, ...]:
         elements = _one_or_many(evidence.unexplained, "element", "elements")
         are = "is" if evidence.unexplained == 1 else "are"
         doubts.append(f"{elements} outside the judged rows {are} not finite; overflow or NaN is possible there.")
+    if evidence.nan_rows:
+        doubts.append(_NAN_ROWS)
+    if evidence.number_rows:
+        doubts.append(_NUMBERS_INSTEAD)
     return tuple(doubts)
 
 

@@ -36,6 +36,8 @@ class Evidence:
         square_sum: Sum of all squared deviations.
         squares: Per (batch, head): sum of squared deviations, without the effect of a rounded scale, and their number.
         swallowed: Number of finite elements where a NaN in the inputs must appear.
+        nan_rows: Number of rows in which the graph defines NaN because no key is visible.
+        number_rows: Number of those in which a number was returned.
         rows: Per block: the score of each direction.
         statistical_rows: Rows judged statistically; doubtful_rows: rows for which sigma is not valid;
             regular_rows: those of them whose inputs are constant or evenly spaced.
@@ -55,6 +57,8 @@ class Evidence:
     first_not_finite: tuple[int, int, int, int] | None = None
     swallowed: int = 0
     first_swallowed: tuple[int, int, int, int] | None = None
+    nan_rows: int = 0
+    number_rows: int = 0
     unexplained: int = 0
     excused_rows: int = 0
     total: int = 0
@@ -97,7 +101,10 @@ def gather(expectation: Expectation, output: Array) -> Evidence:
         values = _values(output[place])
         if places is not None:
             _count_swallowed(evidence, place, values, places)
-            values = np.where(places.may & np.isnan(values), bound.output, values)
+            evidence.nan_rows += int(np.count_nonzero(places.open))
+            evidence.judged += int(np.count_nonzero(places.open)) * values.shape[1]  # NaN is right there
+            evidence.number_rows += int(np.count_nonzero(places.open & ~np.isnan(values).all(1)))
+            values = np.where(places.may & np.isnan(values) | places.open[:, None], bound.output, values)
         _compare(evidence, place, bound, values, expectation.precision, output.dtype)
         deviations.append(_deviations(bound, sigma, values))
         evidence.statistical_rows += int(sigma.judged.sum())
@@ -162,6 +169,8 @@ def _check_unsampled(evidence: Evidence, output: Array, expectation: Expectation
     with np.errstate(over="ignore", invalid="ignore"):
         finite = np.isfinite(output.astype(np.float32))
     bad = ~finite & unsampled[None, None, :, None]
+    if expectation.empty is not None and bad.any():
+        bad &= ~expectation.empty()[..., None]
     count = int(np.count_nonzero(bad))
     if not count:
         return

@@ -18,7 +18,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.attention.stages import Stages, cut_block, stack_blocks, stages_of
 from sdpa_onnx.core.judge.bounds import BlockBound, bound_stages, overflow_limit
 from sdpa_onnx.core.judge.directions import BlockDirections, SharedErrors, directions_of
-from sdpa_onnx.core.judge.nan_places import NanPlaces, contains_nan, nan_places, replace_nan
+from sdpa_onnx.core.judge.nan_places import NanPlaces, contains_nan, empty_rows, nan_places, replace_nan
 from sdpa_onnx.core.judge.shared_errors import SharedErrorsBuilder
 from sdpa_onnx.core.judge.sigma import BlockSigma, sigma_of
 
@@ -48,6 +48,7 @@ class Expectation:
         rescaled: The same for the scale times a factor; None if the scale is 0.
         may_overflow: Whether an output outside the judged queries may be infinite or NaN, because a score may
             overflow the declared format or an input is NaN.
+        empty: Computes (batch, head, query): where the graph defines NaN because no key is visible; None if nowhere.
     """
 
     spec: AttentionSpec
@@ -62,6 +63,7 @@ class Expectation:
     rescaled: "Callable[[float], Expectation] | None" = None
     nans: tuple[NanPlaces, ...] = ()
     may_overflow: bool = False
+    empty: Callable[[], NDArray[np.bool_]] | None = None
 
 
 @np.errstate(over="ignore", divide="ignore", invalid="ignore")  # infinite inputs: results without a number are skipped
@@ -72,6 +74,7 @@ def expect(
     precision: Precision,
     rows_per_head: int | None = None,
     seed: int = 0,
+    nan_rows: bool = False,
     blocks_of: Callable[..., Iterator[HeadBlock]] = head_blocks,
 ) -> Expectation:
     """Compute oracle, proven error bound, sigma and directions.
@@ -83,16 +86,26 @@ def expect(
         rows_per_head: Number of queries to judge per head, including the first and the last;
             None = all on small cases, `ROWS_PER_HEAD` on large ones.
         seed: Seed of the sampling of queries.
+        nan_rows: Whether a row without a visible key is NaN, because the softmax of the graph has no guard.
         blocks_of: An alternative reading of the operator, see `core.faults.readings`.
     """
     rows = _pick_rows(inputs, spec, rows_per_head, seed)
     blocks: list[tuple[int, int, NDArray[np.int64]]] = []
     parts: list[_Part] = []
     holds_nan = contains_nan(inputs)
-    for group, joined in _joined(blocks_of(spec, inputs, rows=rows), holds_nan=holds_nan):
+    for group, joined in _joined(blocks_of(spec, inputs, rows=rows), apart=holds_nan or nan_rows):
         blocks += [(block.batch, block.head, block.rows) for block in group]
-        part, _ = _part(joined, precision, holds_nan=holds_nan)
+        part, _ = _part(joined, precision, holds_nan=holds_nan, nan_rows=nan_rows)
         parts += [part] if len(group) == 1 else [part.of_block(index) for index in range(len(group))]
+    again = functools.partial(
+        expect,
+        inputs=inputs,
+        precision=precision,
+        rows_per_head=rows_per_head,
+        seed=seed,
+        nan_rows=nan_rows,
+        blocks_of=blocks_of,
+    )
     return Expectation(
         spec=spec,
         precision=precision,
@@ -103,46 +116,43 @@ def expect(
         sigmas=tuple(part.sigma for part in parts),
         directions=tuple(part.directions for part in parts),
         shared=functools.cache(
-            lambda: _shared_errors(blocks_of(spec, inputs, rows=rows), spec, precision, holds_nan=holds_nan)
+            lambda: _shared_errors(
+                blocks_of(spec, inputs, rows=rows), spec, precision, holds_nan=holds_nan, nan_rows=nan_rows
+            )
         ),
-        rescaled=_rescaled(spec, inputs, precision, rows_per_head, seed, blocks_of) if spec.scale_value else None,
+        rescaled=(lambda factor: again(replace(spec, scale=factor * spec.scale_value))) if spec.scale_value else None,
         nans=tuple(part.nans for part in parts if part.nans is not None),
         may_overflow=rows is not None and (holds_nan or _may_overflow(spec, inputs, precision)),
+        empty=functools.partial(_empty, spec, inputs) if nan_rows else None,
     )
 
 
-def _rescaled(
-    spec: AttentionSpec,
-    inputs: AttentionInputs,
-    precision: Precision,
-    rows_per_head: int | None,
-    seed: int,
-    blocks_of: Callable[..., Iterator[HeadBlock]],
-) -> Callable[[float], Expectation]:
-    def rescaled(factor: float) -> Expectation:
-        other = replace(spec, scale=factor * spec.scale_value)
-        return expect(other, inputs, precision=precision, rows_per_head=rows_per_head, seed=seed, blocks_of=blocks_of)
-
-    return rescaled
+def _empty(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:
+    """(batch, head, query), True for a query that sees no key."""
+    query, _, _ = split_heads(spec, inputs)
+    empty = np.zeros(query.shape[:3], bool)
+    for block in head_blocks(spec, inputs):
+        empty[block.batch, block.head, block.rows] = empty_rows(block)
+    return empty
 
 
 @np.errstate(over="ignore", divide="ignore", invalid="ignore")
 def _shared_errors(
-    blocks: Iterator[HeadBlock], spec: AttentionSpec, precision: Precision, *, holds_nan: bool
+    blocks: Iterator[HeadBlock], spec: AttentionSpec, precision: Precision, *, holds_nan: bool, nan_rows: bool
 ) -> SharedErrors:
     """Compute shared errors in a second pass over the blocks; most outputs are correct and do not need it."""
     shared = SharedErrorsBuilder(precision=precision)
     for block in blocks:
         for small in cut_block(block):
-            part, stages = _part(small, precision, holds_nan=holds_nan)
+            part, stages = _part(small, precision, holds_nan=holds_nan, nan_rows=nan_rows)
             shared.add((small.batch, small.head // spec.heads_per_kv), stages, part.sigma, part.directions)
     return shared.finish()
 
 
-def _joined(blocks: Iterator[HeadBlock], *, holds_nan: bool) -> Iterator[tuple[tuple[HeadBlock, ...], HeadBlock]]:
-    """Parts that fit into the cache, and those of several heads together where they are small and no input is NaN."""
+def _joined(blocks: Iterator[HeadBlock], *, apart: bool) -> Iterator[tuple[tuple[HeadBlock, ...], HeadBlock]]:
+    """Parts that fit into the cache, and those of several heads together where they are small and not apart (NaN)."""
     small = (part for block in blocks for part in cut_block(block))
-    return (((part,), part) for part in small) if holds_nan else stack_blocks(small)
+    return (((part,), part) for part in small) if apart else stack_blocks(small)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,18 +172,19 @@ class _Part:
         )
 
 
-def _part(block: HeadBlock, precision: Precision, *, holds_nan: bool) -> tuple[_Part, Stages]:
+def _part(block: HeadBlock, precision: Precision, *, holds_nan: bool, nan_rows: bool) -> tuple[_Part, Stages]:
     """Compute the expectation of one part of a block; where it must be NaN, the oracle is NaN and sigma 0."""
     sources = None
-    if holds_nan:
+    if holds_nan or nan_rows:
         block, sources = replace_nan(block)
     stages = stages_of(block)
     bound = bound_stages(stages, precision)
     sigma = sigma_of(stages, bound, precision)
-    nans = None if sources is None else nan_places(stages, sources, precision)
+    nans = None if sources is None else nan_places(stages, sources, precision, nan_rows=nan_rows)
     if nans is not None:
-        bound = replace(bound, output=np.where(nans.must, np.nan, bound.output))
-        sigma = replace(sigma, sigma=np.where(nans.must | nans.may, 0.0, sigma.sigma))
+        must = nans.must | nans.open[:, None]
+        bound = replace(bound, output=np.where(must, np.nan, bound.output))
+        sigma = replace(sigma, sigma=np.where(must | nans.may, 0.0, sigma.sigma))
     return _Part(bound=bound, sigma=sigma, directions=directions_of(stages, sigma, precision), nans=nans), stages
 
 

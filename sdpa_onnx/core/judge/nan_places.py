@@ -2,6 +2,8 @@
 
 A NaN in inputs that are visible to a query must reach its output. A NaN behind a hidden key may, because 0 times NaN
 is NaN and the operator's specification leaves it open. All other elements are computed as if the NaN were 0.
+Where a softmax has no guard, a row without a visible key is NaN too; a runtime that returns something else there is
+not accused.
 Infinite inputs are not handled. Decides no verdict.
 """
 
@@ -15,7 +17,7 @@ from sdpa_onnx.core.attention.oracle import HeadBlock
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.stages import Stages
 
-__all__ = ["NanPlaces", "NanSources", "contains_nan", "nan_places", "replace_nan"]
+__all__ = ["NanPlaces", "NanSources", "contains_nan", "empty_rows", "nan_places", "replace_nan"]
 
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -38,10 +40,17 @@ class NanSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NanPlaces:
-    """Elements of a block's output that must be NaN and that may be NaN: (rows, v_head_dim)."""
+    """Where a block's output is NaN.
+
+    Args:
+        must: (rows, v_head_dim), True where it must be.
+        may: (rows, v_head_dim), True where it may be.
+        open: (rows,), True where the graph defines NaN because no key is visible, and nothing is accused.
+    """
 
     must: Bool
     may: Bool
+    open: Bool
 
 
 def contains_nan(inputs: AttentionInputs) -> bool:
@@ -67,7 +76,7 @@ def replace_nan(block: HeadBlock) -> tuple[HeadBlock, NanSources]:
     return clean, sources
 
 
-def nan_places(stages: Stages, sources: NanSources, precision: Precision) -> NanPlaces:
+def nan_places(stages: Stages, sources: NanSources, precision: Precision, *, nan_rows: bool = False) -> NanPlaces:
     """Determine which output elements the NaN inputs reach.
 
     Args:
@@ -75,10 +84,19 @@ def nan_places(stages: Stages, sources: NanSources, precision: Precision) -> Nan
         sources: Which inputs are NaN.
         precision: A NaN of a visible key must reach the output if the key's weight is at least the
             unit roundoff of stored weights; a smaller weight may be rounded to 0.
+        nan_rows: Whether a row without a visible key is NaN, because the softmax has no guard.
     """
     weighty = stages.visible & (stages.weights >= precision.weights.unit_roundoff)
     must = (weighty.astype(np.float64) @ sources.value.astype(np.float64) > 0.0) | sources.lost[:, None]
-    return NanPlaces(must=must, may=~must & (sources.value.any(0) | sources.doubtful[:, None]))
+    empty = empty_rows(stages.block) if nan_rows else np.zeros(stages.visible.shape[0], bool)
+    must &= ~empty[:, None]
+    may = ~must & ~empty[:, None] & (sources.value.any(0) | sources.doubtful[:, None])
+    return NanPlaces(must=must, may=may, open=empty)
+
+
+def empty_rows(block: HeadBlock) -> Bool:
+    """(rows,), True for a query that sees no key, although there are keys."""
+    return np.asarray(np.isneginf(block.bias).all(-1) & (block.bias.shape[-1] > 0))
 
 
 def _without(array: Float64) -> Float64:

@@ -67,7 +67,7 @@ class PlantedRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", tag
     Args:
         site: Which attention of the model.
         dtype: Element type.
-        fault: Stable slug, such as `causal-upper-left`.
+        fault: Stable slug, such as `causal-upper-left`; "" where no fault could be planted, with the reason.
         says: What a runtime with the fault does, one clause.
         caught_by: The first inputs that detect it, such as "probe poison"; "" if none does.
     """

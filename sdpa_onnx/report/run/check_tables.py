@@ -223,7 +223,7 @@ def located_table(records: Sequence[Record]) -> Table:
 
 def planted_table(records: Sequence[Record]) -> Table:
     """Count the kinds of fault that the checks would have caught, and name those that they would miss."""
-    found = [record for record in records if isinstance(record, PlantedRecord)]
+    found = [record for record in records if isinstance(record, PlantedRecord) and record.fault]
     places: dict[tuple[str, str, str], list[PlantedRecord]] = {}
     for record in found:
         places.setdefault((record.target, record.runtime, record.site), []).append(record)

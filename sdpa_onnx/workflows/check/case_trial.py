@@ -297,6 +297,7 @@ def run_case(trial: CaseTrial, sessions: Sessions) -> TrialResult:
         seed=trial.seed,
         qk_modes=trial.qk_modes,
         mask_rule=trial.mask_rule,
+        nan_rows=trial.graph is not None and bool(trial.graph.facts.without_row_guard),
     )
 
 
@@ -344,7 +345,7 @@ def _mask_pattern(case: AttentionCase, mask: Array | None) -> tuple[bool, ...] |
     return tuple(size == 1 for size in mask.shape)
 
 
-def judge_attention(
+def judge_attention(  # noqa: PLR0913  # what a site states
     spec: AttentionSpec,
     inputs: AttentionInputs,
     outputs: Mapping[OutputRole, Array],
@@ -354,6 +355,7 @@ def judge_attention(
     qk_modes: Sequence[QkOutputMode] = (QkOutputMode.SCORES,),
     mask_rule: MaskRule = MaskRule.PADDED,
     cache: CacheRule = _ALL_COPIED,
+    nan_rows: bool = False,
 ) -> TrialResult:
     """Judge every output of an attention.
 
@@ -366,6 +368,7 @@ def judge_attention(
         qk_modes: Stages of the scores that the fourth output may hold.
         mask_rule: What a mask means whose last axis is 1.
         cache: What the operator defines of its present outputs.
+        nan_rows: Whether a row without a visible key is NaN, because the softmax of the graph has no guard.
     """
     arithmetic = find_precision(precision)
     agreements = judge_attention_outputs(
@@ -376,7 +379,7 @@ def judge_attention(
         qk_modes=qk_modes,
         mask_rule=mask_rule,
         cache=cache,
-        expectation_of=lambda reading: expect(spec, reading.inputs, precision=arithmetic, seed=seed),
+        expectation_of=lambda reading: expect(spec, reading.inputs, precision=arithmetic, seed=seed, nan_rows=nan_rows),
     )
     worst = max(agreements, key=lambda role: list(Verdict).index(agreements[role].verdict))  # the first of equals
     is_right = agreements[worst].verdict.is_right

@@ -13,7 +13,7 @@ from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.check.feeds import Feeds
 
-__all__ = ["drawn_as_masks", "mask_only_axes"]
+__all__ = ["drawn_as_masks", "mask_only_axes", "with_hidden_row"]
 
 # Operators between an input and the mask of an attention that keep -inf and lowest numbers.
 _KEEPS_NUMBERS = frozenset(
@@ -21,6 +21,8 @@ _KEEPS_NUMBERS = frozenset(
 )
 _KEEPS_AXES = _KEEPS_NUMBERS | {"And", "Or", "Not", "Equal", "Greater", "Less", "Sub", "Mul"}
 _HIDDEN = 0.25
+# What hides a key in a mask of integers; in one of floating-point numbers it is -inf.
+_HIDES = {"i": 0.0, "u": 0.0}
 
 
 def mask_only_axes(model: OnnxModel) -> tuple[str, ...]:
@@ -65,6 +67,28 @@ def drawn_as_masks(model: OnnxModel, feeds: Feeds, *, keep_first: bool, seed: in
         if keep_first:
             hidden[..., :1] = False
     yield _filled(feeds, hides, {value.name or "": _lowest(value, masks) for value in masks})
+
+
+def with_hidden_row(model: OnnxModel, feeds: Feeds) -> Iterator[Feeds]:
+    """The inputs with masks that hide every key of the first query of the first sample; nothing without a mask.
+
+    A float mask holds -inf there and an integer one 0. Of a boolean one it is not known what hides: twice, with False
+    and with True.
+
+    Args:
+        model: Whose inputs they are, with the attentions read.
+        feeds: The inputs.
+    """
+    masks = [value for value in _behind_masks(model, _KEEPS_AXES) if feeds[value.name or ""].size]
+    hides: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]] = {}
+    for value in masks:
+        hidden = np.zeros(feeds[value.name or ""].shape, bool)
+        hidden[(0,) * (hidden.ndim - 1)] = True
+        hides[value.name or ""] = hidden
+    has_flags = any(feeds[name].dtype.kind == "b" for name in hides)
+    for flag in (False, True)[: (bool(hides) + has_flags)]:
+        by = {name: flag if (kind := feeds[name].dtype.kind) == "b" else _HIDES.get(kind, -np.inf) for name in hides}
+        yield _filled(feeds, hides, by)
 
 
 def _lowest(value: ir.Value, masks: Sequence[ir.Value]) -> float:

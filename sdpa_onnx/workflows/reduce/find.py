@@ -168,6 +168,7 @@ class FailureSearch:
                 qk_modes=site.scores_modes,
                 mask_rule=site.mask_rule,
                 cache=site.cache_rule_in(arrays),
+                nan_rows=site.name in self.model.facts.without_row_guard,
             )
             failure = failure_of(result)
             if failure is None or (found is not None and failure.kind is found.failure.kind):

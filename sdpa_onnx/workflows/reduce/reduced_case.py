@@ -28,6 +28,7 @@ class NothingFails:
         is_probed: Whether each attention that was read was also probed by itself.
         is_given: Whether the arrays are the user's.
         unread: Number of attentions that could not be read.
+        replaced: What the nodes are that reading an attention would replace, such as "2 Einsum"; "" if none.
         alone: Sizes at which every node by itself is right, if the nodes were judged.
         not_judged: What could not be judged even so, as text.
         is_finished: False if the time limit was reached before everything was tried.
@@ -38,6 +39,7 @@ class NothingFails:
     is_probed: bool = True
     is_given: bool = False
     unread: int = 0
+    replaced: str = ""
     alone: tuple[str, ...] = ()
     not_judged: tuple[str, ...] = ()
     is_finished: bool = True

@@ -102,8 +102,12 @@ def reduce_model(
 def _with_read_sites(model: OnnxModel) -> OnnxModel:
     """The model with every attention that can be read, as `verify` judges it, if that replaces no node of it."""
     lifted = with_lifted_sites(model).model
-    own, now = Counter(model.node_counts()), Counter(lifted.node_counts())
-    return lifted if own <= now else model
+    return model if _replaced_nodes(model, lifted) else lifted
+
+
+def _replaced_nodes(model: OnnxModel, lifted: OnnxModel) -> Counter[str]:
+    """The nodes of a model that reading its attentions replaced, by operator."""
+    return Counter(model.node_counts()) - Counter(lifted.node_counts())
 
 
 def _survey(search: FailureSearch) -> NodeSurvey:
@@ -140,12 +144,14 @@ def _nothing_fails(search: FailureSearch, survey: NodeSurvey) -> NothingFails:
             f"{name} has {len(found)} attention(s) ({found[0].dialect}), but {reason}.",
             hint="No single node of the model could be judged either.",
         )
+    replaced = Counter() if model.sites else _replaced_nodes(model, with_lifted_sites(model).model)
     return NothingFails(
         tried=tuple(search.tried),
         is_read=bool(model.sites),
         is_probed=model.is_bare_attention or all(cut_or_none(model, site) is not None for site in model.sites),
         is_given=search.check.inputs is not None,
         unread=unread_attentions(model),
+        replaced=", ".join(f"{count} {operator}" for operator, count in replaced.items()),
         alone=tuple(survey.right),
         not_judged=survey.not_judged,
         is_finished=search.is_finished and survey.is_finished,

@@ -66,7 +66,10 @@ def nothing_sentence(found: NothingFails, runtime: str) -> str:
 def _right(found: NothingFails) -> str:
     if not found.is_read:
         where = "on the given arrays" if found.is_given else f"at {_listed(found.alone)}"
-        return f"no attention in the model could be read; every node by itself is right {where}"
+        attention = "no attention in the model could be read"
+        if found.replaced:
+            attention = f"no attention is judged as one, because reading it replaces nodes ({found.replaced})"
+        return f"{attention}; every node by itself is right {where}"
     if found.is_given:
         return "right on the given arrays"
     whole = f"the ladder of spreads{' and the probes' if found.is_probed else ''}"

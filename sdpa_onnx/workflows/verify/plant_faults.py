@@ -29,6 +29,8 @@ __all__ = ["PlantedFault", "plant_in", "prove", "prove_sites"]
 
 Array = NDArray[np.generic]
 
+# Attentions that a sentence names.
+_MOST_NAMED = 3
 _NOTICED = (Verdict.WRONG, Verdict.SUSPICIOUS)
 
 
@@ -74,11 +76,14 @@ def prove_sites(
     """
     if isinstance(runtime.supports(model), Unsupported):
         return
+    alone = list(alone)
     if model.is_bare_attention:
         alone = [SiteAlone(name=model.sites[0].name, model=model, check=replace(check, probes=True))]
     for site in alone:
         for planted in prove(site.model, runtime, site.check):
             yield _record(site.model, runtime.name, site.name, planted, target)
+    if left := [site.name for site in model.sites if site.name not in {one.name for one in alone}]:
+        yield _not_planted(model, runtime.name, left, target)
 
 
 def prove(
@@ -106,6 +111,8 @@ def prove(
     site = model.sites[0]
     if faults is None:
         faults = faults_for(site.spec, dtype=model.facts.dtype, outputs=set(site.outputs))
+        if model.facts.without_row_guard:  # no output is wrong in a row for which the graph defines NaN
+            faults = [fault for fault in faults if not fault.name.startswith("masked-row")]
     trials = [_Trial(fault=fault) for fault in faults]
     with runtime.load(model, LoadOptions(threads=check.threads)) as session:
         for step in _steps(model, session, check):
@@ -152,6 +159,27 @@ def _same(some: Feeds, other: Feeds) -> bool:
 
 def _noticed(checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache) -> bool:
     return any(record.verdict in _NOTICED for record in judge_outputs(checked, step, outputs, expectations))
+
+
+def _not_planted(model: OnnxModel, runtime: str, sites: Sequence[str], target: str) -> PlantedRecord:
+    """The record of attentions in which no fault was planted; its warning says so in one sentence."""
+    named = ", ".join(f"'{name}'" for name in sites[:_MOST_NAMED]) + (" and others" if sites[_MOST_NAMED:] else "")
+    them, cut = (
+        ("1 attention", "it cannot be cut") if len(sites) == 1 else (f"{len(sites)} attentions", "they cannot be cut")
+    )
+    reason = f"No fault is planted in {them} ({named}): {cut} out of the model and run alone."
+    return PlantedRecord(
+        target=target,
+        case=target,
+        form=model.facts.form.value,
+        opset=model.opset,
+        runtime=runtime,
+        outcome=Outcome.SKIPPED,
+        reason=reason,
+        warnings=(reason,),
+        site=named,
+        dtype=model.facts.dtype.value,
+    )
 
 
 def _record(model: OnnxModel, runtime: str, site: str, planted: PlantedFault, target: str) -> PlantedRecord:

@@ -139,6 +139,7 @@ class SessionJudge:
             qk_modes=site.scores_modes,
             mask_rule=site.mask_rule,
             cache=site.cache_rule_in(arrays),
+            nan_rows=site.name in self.model.facts.without_row_guard,
         )
         if found.agreement is None or found.kind is Conformity.RIGHT:
             return ()

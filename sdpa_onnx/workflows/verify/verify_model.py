@@ -29,6 +29,7 @@ from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds, InputStep, ladder, logit_spread, probe_steps, resolve_shape
+from sdpa_onnx.workflows.check.mask_inputs import with_hidden_row
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
 from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, site_sizes, unsupported_record
 from sdpa_onnx.workflows.verify.untapped import LoadedModel, TappedRun, UntappedCheck
@@ -137,9 +138,22 @@ def _runs(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[t
     steps = ladder(model, session, check)
     if check.probes and check.inputs is None and model.is_bare_attention:
         steps = itertools.chain(steps, probe_steps(model, check))
+    first: InputStep | None = None
     for step in steps:
-        outputs = session.run(step.feeds)
-        yield step, outputs, session.ran()
+        first = first or step
+        yield step, session.run(step.feeds), session.ran()
+    if first is not None and _lacks_hidden_row(model, check):
+        # The module may guard such a row, and its graph not.
+        for number, feeds in enumerate(with_hidden_row(model, first.feeds), start=1):
+            step = InputStep(word=f"hidden row {number}", spread=None, check=first.check, feeds=feeds)
+            yield step, session.run(feeds), session.ran()
+
+
+def _lacks_hidden_row(model: OnnxModel, check: CheckOptions) -> bool:
+    """Whether the graph gives NaN in a row without a visible key, and no other step has such a row."""
+    return (
+        bool(model.facts.without_row_guard) and check.inputs is None and not (model.is_bare_attention and check.probes)
+    )
 
 
 def judge_outputs(
@@ -262,14 +276,15 @@ def _judge_site(
     expectations: ExpectationCache,
 ) -> dict[OutputRole, Agreement]:
     """Judge every output of one attention, with the named fault that a wrong one looks like."""
+    nan_rows = site.name in checked.model.facts.without_row_guard
     check, declared, outputs = checked.check, _declared(checked, inputs), site.outputs_in(arrays)
     precision = find_precision(declared)
     shared = checked.model.is_bare_attention and check.inputs is None
     key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), checked.step, check.seed, declared)
 
     def expectation_of(reading: PermittedReading) -> Expectation:
-        make = partial(expect, site.spec, reading.inputs, precision=precision, seed=check.seed)
-        return expectations.get((*key, site.mask_rule, reading.name), make) if shared else make()
+        make = partial(expect, site.spec, reading.inputs, precision=precision, seed=check.seed, nan_rows=nan_rows)
+        return expectations.get((*key, site.mask_rule, reading.name, nan_rows), make) if shared else make()
 
     judged = judge_attention_outputs(
         site.spec,
@@ -324,7 +339,11 @@ def _never_reached(spec: AttentionSpec, inputs: AttentionInputs) -> Iterator[str
 def _judge_end(truth: Float64Module, model: OnnxModel, feeds: Feeds, outputs: Feeds) -> Iterator[tuple[str, Agreement]]:
     """Judge every output of the module."""
     try:
-        agreements = truth.judge(feeds, [outputs[name] for name in model.output_names])
+        agreements = truth.judge(
+            feeds,
+            [outputs[name] for name in model.output_names],
+            nan_rows=bool(model.facts.without_row_guard),
+        )
     except ExportError as error:
         agreements = [Agreement(verdict=Verdict.SUSPICIOUS, diagnosis=f"The output could not be compared: {error}")]
     yield from zip(model.output_names, agreements, strict=False)
