@@ -77,8 +77,9 @@ def sized_screen(
     grouped = case_groups(found, usual, wrong)
     verdict = tuple(first_findings(records, header, known=known))
     outcome = _worst_outcome(records, header)
-    steps = tuple(next_steps(records, header, found, wrong, folder=folder))
-    trust = trust_sentence(timing_trust(found, wrong))
+    counted = timing_trust(found, wrong)
+    steps = tuple(next_steps(records, header, found, wrong, counted, folder=folder))
+    trust = trust_sentence(counted)
 
     def at_most(most_groups: int) -> FirstScreen:
         groups = grouped(most_groups)

@@ -12,7 +12,9 @@ from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.text.tally import outcome_of
 from sdpa_onnx.report.timing.case_groups import WrongArm
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
+from sdpa_onnx.report.timing.doubt import REMEDY
 from sdpa_onnx.report.timing.form_advice import FormAdvice, form_advice
+from sdpa_onnx.report.timing.trust import TimingTrust
 
 __all__ = ["NextStep", "next_steps"]
 
@@ -30,28 +32,39 @@ class NextStep:
     command: str = ""
 
 
+_OWN_MODULE = NextStep(sentence="your own module", command="sdpa-onnx export FILE.py:Class -o F.onnx")
+
+
 def next_steps(
     records: Sequence[Record],
     header: RunHeader,
     found: Sequence[RecordedComparison],
     wrong: Collection[WrongArm],
+    trust: TimingTrust,
     *,
     folder: str = "",
 ) -> list[NextStep]:
     """The steps: repeat what is wrong first; a run that is not finished is finished before a form is chosen.
+
+    After a run in which everything is ok, the reader's own module is next.
 
     Args:
         records: All records of the run.
         header: Of the run.
         found: The timings as comparisons.
         wrong: Arms whose outputs are wrong.
+        trust: How many verdicts on the times hold.
         folder: The run folder, for the command that resumes; "" if unknown.
     """
     repeat = next((command for one in wrong_findings(records)[:1] if (command := repeat_command(one))), "")
     failed = sum(outcome_of(record) is Outcome.FAILED for record in records)
     chosen = form_advice(found, wrong) if header.is_finished else []
     wrong_first = [NextStep(sentence="repeat the wrong output", command=repeat)] if repeat else []
-    return [*wrong_first, *_resume(header, folder, failed), *_choices(chosen)]
+    resume = _resume(header, folder, failed)
+    again = [] if resume or not trust.is_mostly_doubtful else [NextStep(sentence=REMEDY, command=header.command)]
+    is_good = header.is_finished and bool(records) and all(outcome_of(one) is Outcome.OK for one in records)
+    own = [_OWN_MODULE] if is_good and not again else []
+    return [*wrong_first, *resume, *again, *_choices(chosen), *own]
 
 
 def _resume(header: RunHeader, folder: str, failed: int) -> list[NextStep]:

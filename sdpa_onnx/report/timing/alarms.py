@@ -1,39 +1,25 @@
 """Reasons to doubt the timings, printed before the results: noisy comparisons, clocks that differ, other timings.
 
-Which arm is faster is not stated here.
+Which arm is faster is not stated here; which verdict is doubtful is in doubt.py.
 """
 
 from collections.abc import Sequence
 
-from sdpa_onnx.core.records.records import Record, TimingRecord
+from sdpa_onnx.core.records.records import Record
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, series_name, usual_factors
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
+from sdpa_onnx.report.timing.doubt import CLOCKS, OTHER_TIMING, REMEDY, has_warning
 
-__all__ = ["alarm_lines", "is_alarm", "is_doubtful", "timing_alarms"]
+__all__ = ["alarm_lines", "is_alarm", "timing_alarms"]
 
 # Greatest number of cases that are named; the others are counted.
 _MOST_CASES = 3
-# The first words of the warnings that are alarms. Twins: workflows/timing/records.py, measure/timing_notice.py.
-_CLOCKS = "The ratio is "
-_OTHER_TIMING = "Another timing of sdpa_onnx"
-_STILL_CHANGING = "was still changing during the measurement."
 
 
 def is_alarm(warning: str) -> bool:
     """Whether a warning of a record is printed as an alarm."""
-    return warning.startswith((_CLOCKS, _OTHER_TIMING))
-
-
-def is_doubtful(arm: TimingRecord) -> bool:
-    """Whether a check of the measurement contradicts the verdict of an arm.
-
-    Clocks that differ contradict it only if the ratios are on different sides of 1.
-    """
-    clocks = (arm.ratio_wall, arm.ratio_cpu)
-    is_split = _has(arm, _CLOCKS) and None not in clocks and min(clocks) < 1 < max(clocks)  # type: ignore[type-var,operator]
-    is_moving = any(warning.endswith(_STILL_CHANGING) for warning in arm.warnings)
-    return is_split or is_moving or _has(arm, _OTHER_TIMING)
+    return warning.startswith((CLOCKS, OTHER_TIMING))
 
 
 def timing_alarms(records: Sequence[Record]) -> list[str]:
@@ -59,7 +45,7 @@ def _noisy_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> l
 
 def _clock_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
     """Print the ratios by both clocks, because it is not known which clock is right."""
-    differing = [(one, arm) for one in found for arm in one.contenders if _has(arm, _CLOCKS)]
+    differing = [(one, arm) for one in found for arm in one.contenders if has_warning(arm, CLOCKS)]
     cases = [
         f"{series_name(arm)} over {arm.baseline} in {_where(one, usual)}: {arm.ratio_wall:.2f} x by wall time, "
         f"{arm.ratio_cpu:.2f} x by CPU time"
@@ -70,13 +56,9 @@ def _clock_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> l
 
 
 def _other_timing_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:
-    cases = [_where(one, usual) for one in found if any(_has(arm, _OTHER_TIMING) for arm in one.arms)]
+    cases = [_where(one, usual) for one in found if any(has_warning(arm, OTHER_TIMING) for arm in one.arms)]
     counted = f"{len(cases)} of {count(len(found), 'comparison')}"
-    return [f"Another timing ran on this machine during {counted} ({_listed(cases)})."] if cases else []
-
-
-def _has(arm: TimingRecord, beginning: str) -> bool:
-    return any(warning.startswith(beginning) for warning in arm.warnings)
+    return [f"Another timing ran on this machine during {counted} ({_listed(cases)}): {REMEDY}."] if cases else []
 
 
 def _where(one: RecordedComparison, usual: CommonFactors) -> str:

@@ -49,6 +49,7 @@ class ArmRange:
         low, high: Smallest and largest ratio; None if no case has a valid one.
         verdicts: Number of cases by verdict.
         missing: Number of cases without a time by outcome.
+        doubtful: Number of cases by verdict in which a check of the measurement contradicts it; among `verdicts`.
         is_fastest: Whether it is proven to be faster than every other arm in all cases of the group.
         is_worst: Whether it has the largest proven slow-down of all groups.
         is_wrong: Whether its outputs are wrong, so that its times do not count.
@@ -59,14 +60,16 @@ class ArmRange:
     high: float | None
     verdicts: Mapping[RatioVerdict, int]
     missing: Mapping[Outcome, int]
+    doubtful: Mapping[RatioVerdict, int]
     is_fastest: bool = False
     is_worst: bool = False
     is_wrong: bool = False
 
     @property
     def is_open(self) -> bool:
-        """Whether any of its ratios has no verdict."""
-        return bool(self.verdicts.get(RatioVerdict.INCONCLUSIVE) or self.verdicts.get(RatioVerdict.NOISY))
+        """Whether any of its ratios has no verdict, or a doubtful one."""
+        is_undecided = self.verdicts.get(RatioVerdict.INCONCLUSIVE) or self.verdicts.get(RatioVerdict.NOISY)
+        return bool(is_undecided or self.doubtful)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +197,7 @@ def _slow_downs(row: Sequence[RecordedComparison]) -> Iterable[tuple[float, str]
     for one in row:
         for arm in one.contenders:
             judged = one.judged(arm)
-            if judged.verdict is RatioVerdict.SLOWER:
+            if judged.proven is RatioVerdict.SLOWER:
                 yield judged.ratio.value, arm.arm
 
 
@@ -265,7 +268,7 @@ def _cut_at_contradictions(family: _Cases, findings: Mapping[int, _Findings]) ->
 def _findings(one: RecordedComparison) -> _Findings:
     """The fastest arm, under the name "", and whether each arm is faster or slower; "" if that is not proven."""
     winner = fastest(one)
-    verdicts = {arm.arm: one.judged(arm).verdict for arm in one.contenders}
+    verdicts = {arm.arm: one.judged(arm).proven for arm in one.contenders}
     proven = sorted((name, verdict.value if verdict in _DIRECTIONS else "") for name, verdict in verdicts.items())
     return (("", winner.arm if winner else ""), *proven)
 
@@ -294,6 +297,7 @@ def _range(row: _Cases, name: str, worst: tuple[float, str] | None) -> ArmRange:
         low=min(valid, default=None),
         high=max(valid, default=None),
         verdicts=Counter(one.verdict for one in judged),
+        doubtful=Counter(one.verdict for one in judged if one.doubt is not None),
         missing=Counter(arm.outcome.counted for one in row for arm in one.missing if arm.arm == name),
         is_worst=worst is not None and worst[1] == name and worst in _slow_downs(row),
     )

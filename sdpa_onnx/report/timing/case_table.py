@@ -130,7 +130,12 @@ def _wide(groups: CaseGroups, names: dict[str, str], leading: Sequence[str]) -> 
         for group in groups.groups
     )
     marks = [mark for mark in _LEGEND if any(cell.endswith(f" {mark}") for row in rows for cell in row[1:])]
-    legend = ", ".join(f"{mark} {_LEGEND[mark]}" for mark in marks)
+    is_doubtful = any(one.doubtful for group in groups.groups for one in group.ranges)
+    legend = ", ".join(
+        f"{mark} {_LEGEND[mark]}{' or doubtful' if mark == _OPEN and is_doubtful else ''}" for mark in marks
+    )
+    if any(not group.fastest and not any(one.is_open for one in group.ranges) for group in groups.groups):
+        legend += f"{', ' if legend else ''}no {_BEST}: no single winner"
     doubt = "proven unless marked" if {_OPEN, _EQUAL} & set(marks) else "all proven"
     return Table(
         title=_title(groups, names),
@@ -194,8 +199,13 @@ def _extremes(group: CaseGroup, arms: int) -> Sequence[ArmRange]:
 def _long_row(found: ArmRange, names: dict[str, str]) -> tuple[str, str, str]:
     if found.low is None or found.high is None:
         return names[found.arm], NOT_KNOWN, _without_ratio(found)
-    counts = [f"{verdict.value} {number}" for verdict, number in sorted(found.verdicts.items())]
-    verdict = next(iter(found.verdicts)).value if len(counts) == 1 else ", ".join(counts)
+    numbers = {
+        f"{verdict.value}{mark}": number
+        for verdict, whole in sorted(found.verdicts.items())
+        for mark, number in (("", whole - found.doubtful.get(verdict, 0)), (_OPEN, found.doubtful.get(verdict, 0)))
+        if number
+    }
+    verdict = next(iter(numbers)) if len(numbers) == 1 else ", ".join(f"{one} {numbers[one]}" for one in numbers)
     words = {"outputs wrong": found.is_wrong, "the largest": found.is_worst, "the fastest": found.is_fastest}
     extra = "".join(f", {word}" for word, applies in words.items() if applies)
     return names[found.arm], _range_words((found.low, found.high)), f"{verdict}{extra}"

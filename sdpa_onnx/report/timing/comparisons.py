@@ -15,6 +15,7 @@ from sdpa_onnx.core.records.records import Outcome, Record, TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.paired import RatioEstimate
 from sdpa_onnx.report.text.labels import case_options
+from sdpa_onnx.report.timing.doubt import TimingDoubt, timing_doubt
 
 __all__ = ["EQUAL_WITHIN", "ArmRatio", "JudgedRatio", "RecordedComparison", "central", "comparisons", "fastest"]
 
@@ -24,6 +25,7 @@ __all__ = ["EQUAL_WITHIN", "ArmRatio", "JudgedRatio", "RecordedComparison", "cen
 _SMALLEST_EFFECT = 0.01
 EQUAL_WITHIN = 0.02
 
+_DECIDED = (RatioVerdict.FASTER, RatioVerdict.SLOWER, RatioVerdict.EQUAL)
 _SWAPPED = {RatioVerdict.FASTER: RatioVerdict.SLOWER, RatioVerdict.SLOWER: RatioVerdict.FASTER}
 
 
@@ -78,11 +80,24 @@ class ArmRatio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRatio:
-    """A ratio with its verdict; if inconclusive, about how many more launches would decide."""
+    """A ratio with its verdict.
+
+    Args:
+        ratio: The ratio.
+        verdict: As recorded, or as its interval allows.
+        launches_needed: If inconclusive, about how many more launches would decide.
+        doubt: The check of the measurement that contradicts a verdict that was reached; None if none does.
+    """
 
     ratio: ArmRatio
     verdict: RatioVerdict
     launches_needed: int = 0
+    doubt: TimingDoubt | None = None
+
+    @property
+    def proven(self) -> RatioVerdict | None:
+        """The verdict if it was reached and nothing contradicts it."""
+        return self.verdict if self.verdict in _DECIDED and self.doubt is None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +142,8 @@ class RecordedComparison:
             verdict = RatioVerdict.NOISY
         elif is_contradicted:
             verdict = RatioVerdict.INCONCLUSIVE
-        return JudgedRatio(ratio=ratio, verdict=verdict, launches_needed=arm.launches_needed or 0)
+        doubt = timing_doubt(arm) if verdict in _DECIDED else None
+        return JudgedRatio(ratio=ratio, verdict=verdict, launches_needed=arm.launches_needed or 0, doubt=doubt)
 
     def between(self, arm: TimingRecord, other: TimingRecord) -> JudgedRatio:
         """The ratio of an arm over any other arm of the comparison, with its verdict."""
@@ -137,8 +153,10 @@ class RecordedComparison:
         if arm.arm == arm.baseline:
             against = self.judged(other)
             verdict = _SWAPPED.get(against.verdict, against.verdict)
-            return JudgedRatio(ratio=ratio, verdict=verdict, launches_needed=against.launches_needed)
-        return JudgedRatio(ratio=ratio, verdict=RatioVerdict.NOISY if self.is_noisy else _judge(ratio))
+            return replace(against, ratio=ratio, verdict=verdict)
+        verdict = RatioVerdict.NOISY if self.is_noisy else _judge(ratio)
+        doubt = timing_doubt(arm, other) if verdict in _DECIDED else None
+        return JudgedRatio(ratio=ratio, verdict=verdict, doubt=doubt)
 
 
 def _judge(ratio: ArmRatio) -> RatioVerdict:
@@ -227,10 +245,10 @@ def central(found: Sequence[RecordedComparison]) -> RecordedComparison:
 
 
 def fastest(comparison: RecordedComparison) -> TimingRecord | None:
-    """The arm that is faster than every other arm, or None if that is not certain."""
+    """The arm that is faster than every other arm, or None if that is not certain, or doubtful."""
     for arm in comparison.arms:
         others = [other for other in comparison.arms if other is not arm]
-        if others and all(comparison.between(arm, other).verdict is RatioVerdict.FASTER for other in others):
+        if others and all(comparison.between(arm, other).proven is RatioVerdict.FASTER for other in others):
             return arm
     return None
 

@@ -91,7 +91,7 @@ def _against_line(
 ) -> str:
     counted = verdict_counts([judged for _, judged in pairs])
     line = f"{_capital(names[0])} against {names[1]}: {counted}."
-    slower = [(one, judged) for one, judged in pairs if judged.verdict is RatioVerdict.SLOWER]
+    slower = [(one, judged) for one, judged in pairs if judged.proven is RatioVerdict.SLOWER]
     if slower:
         slower.sort(key=lambda pair: -pair[1].ratio.value)
         cases = [

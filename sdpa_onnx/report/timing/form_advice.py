@@ -91,12 +91,12 @@ def _advice(
         cases=len(choices),
         from_length=_from_length([one for one, _ in choices], [one for one, _ in mine]),
         baseline=first.baseline,
-        slower_wins=sum(one.verdict is RatioVerdict.SLOWER for one in judged),
+        slower_wins=sum(one.proven is RatioVerdict.SLOWER for one in judged),
     )
 
 
 def _wins(one: RecordedComparison, arm: TimingRecord, arms: Sequence[TimingRecord]) -> bool:
-    return all(one.between(arm, other).verdict is RatioVerdict.FASTER for other in arms if other is not arm)
+    return all(one.between(arm, other).proven is RatioVerdict.FASTER for other in arms if other is not arm)
 
 
 def _from_length(cases: Sequence[RecordedComparison], won: Sequence[RecordedComparison]) -> int | None:

@@ -46,7 +46,7 @@ def ratio_chart(picture: RatioPicture, names: Sequence[str], *, title: str = "")
         [_panel(picture, panel, names, domain) for panel in picture.panels],
         columns=2,
         title=title or chart_title(str(ChartKind.RATIOS)),
-        subtitle=[picture.fixed, f"Filled: the verdict is proven. Hollow: undecided.{note}"],
+        subtitle=[picture.fixed, f"Filled: the verdict is proven. Hollow: undecided or doubtful.{note}"],
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import AgreementRecord, Record, TimingRecord
-from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import (
     CaseFactor,
     CommonFactors,
@@ -147,7 +146,7 @@ def _point(one: RecordedComparison, arm: TimingRecord) -> RatioPoint:
         ratio=ratio,
         low=low,
         high=high,
-        is_decided=judged.verdict in (RatioVerdict.FASTER, RatioVerdict.SLOWER, RatioVerdict.EQUAL),
+        is_decided=judged.proven is not None,
         verdict=verdict_cell(judged),
         ratio_words=ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high),
         time_words=median_text(arm.median_seconds, arm.median_low, arm.median_high),

@@ -5,15 +5,16 @@ the ratios valid, because the arms are visited in the same blocks; it makes thei
 Source: docs/timing.md.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import join_words
 from sdpa_onnx.report.text.number_text import count
-from sdpa_onnx.report.timing.alarms import is_doubtful
 from sdpa_onnx.report.timing.case_groups import WrongArm, wrong_arm
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
+from sdpa_onnx.report.timing.doubt import REMEDY, TimingDoubt
 
 __all__ = ["TimingTrust", "timing_trust", "trust_sentence"]
 
@@ -27,8 +28,7 @@ class TimingTrust:
         holding: Those with a verdict that no check contradicts.
         undecided: Those whose interval allows no verdict.
         noisy: Those of comparisons in which a clone of the baseline differed.
-        doubtful: Those with a verdict that a check contradicts: it depends on the clock, the ratio was still changing,
-            or another timing ran.
+        doubts: Those with a verdict that a check contradicts, by the check.
         wrong: Those with a verdict whose outputs are wrong, so that their times do not count.
         arms: Arms that were timed, baselines included.
         unsettled: Arms whose warm-up reached no steady state.
@@ -39,11 +39,21 @@ class TimingTrust:
     holding: int
     undecided: int
     noisy: int
-    doubtful: int
+    doubts: Mapping[TimingDoubt, int]
     wrong: int
     arms: int
     unsettled: int
     on_busy: int
+
+    @property
+    def doubtful(self) -> int:
+        """Verdicts that a check contradicts."""
+        return sum(self.doubts.values())
+
+    @property
+    def is_mostly_doubtful(self) -> bool:
+        """Whether at least as many verdicts are doubtful as hold, so that the run is worth repeating."""
+        return bool(self.doubts) and self.doubtful >= self.holding
 
 
 def timing_trust(found: Sequence[RecordedComparison], wrong: Collection[WrongArm] = ()) -> TimingTrust:
@@ -55,18 +65,19 @@ def timing_trust(found: Sequence[RecordedComparison], wrong: Collection[WrongArm
     """
     compared = [(one, arm) for one in found for arm in one.contenders]
     is_open = (RatioVerdict.INCONCLUSIVE, RatioVerdict.NOISY)
-    verdicts = [one.judged(arm).verdict for one, arm in compared]
-    decided = [arm for (_, arm), verdict in zip(compared, verdicts, strict=True) if verdict not in is_open]
-    bad = [arm for arm in decided if wrong_arm(arm) in wrong]
-    doubtful = [arm for arm in decided if is_doubtful(arm) and arm not in bad]
+    judged = [(arm, one.judged(arm)) for one, arm in compared]
+    verdicts = [ratio.verdict for _, ratio in judged]
+    decided = [(arm, ratio) for arm, ratio in judged if ratio.verdict not in is_open]
+    right = [ratio for arm, ratio in decided if wrong_arm(arm) not in wrong]
+    doubts = Counter(ratio.doubt for ratio in right if ratio.doubt is not None)
     arms = [arm for one in found for arm in one.arms]
     return TimingTrust(
         ratios=len(compared),
-        holding=len(decided) - len(bad) - len(doubtful),
+        holding=len(right) - doubts.total(),
         undecided=verdicts.count(RatioVerdict.INCONCLUSIVE),
         noisy=verdicts.count(RatioVerdict.NOISY),
-        doubtful=len(doubtful),
-        wrong=len(bad),
+        doubts=doubts,
+        wrong=len(decided) - len(right),
         arms=len(arms),
         unsettled=sum(arm.steady is False for arm in arms),
         on_busy=sum(arm.clock == "cpu" for _, arm in compared),
@@ -81,16 +92,25 @@ def trust_sentence(trust: TimingTrust) -> str:
         (trust.wrong, "of wrong outputs"),
         (trust.undecided, "open"),
         (trust.noisy, "noisy (ignore the ratio)" if trust.noisy else ""),
-        (trust.doubtful, "doubtful (measure again)"),
+        (trust.doubtful, f"doubtful ({_cause(trust)}; {REMEDY})" if trust.doubts else ""),
     ]
     rest = join_words([f"{number} {_be(number)} {word}" for number, word in parts if number])
     verdicts = count(trust.ratios, "verdict")
     if trust.holding == trust.ratios:
         first = "the verdict holds" if trust.ratios == 1 else f"all {verdicts} hold"
+    elif trust.doubtful == trust.ratios:
+        none = "the verdict cannot" if trust.ratios == 1 else f"none of the {verdicts} can"
+        first = f"{none} be trusted ({_cause(trust)}); {REMEDY}"
     else:
         first = f"{trust.holding} of {verdicts} {'holds' if trust.holding == 1 else 'hold'}; {rest}"
     sentences = [f"Timing: {first}.", _busy(trust), _unsettled(trust)]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _cause(trust: TimingTrust) -> str:
+    """The most frequent reason for doubt, as a clause."""
+    cause, number = max(trust.doubts.items(), key=lambda one: one[1])
+    return cause.value if number == trust.doubtful else f"in {number} because {cause}"
 
 
 def _busy(trust: TimingTrust) -> str:

@@ -1,4 +1,4 @@
-"""The verdict on a ratio as text, short for cells and complete for sentences; judges nothing."""
+"""The verdict on a ratio as text, for cells and for counts; judges nothing."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,10 +7,14 @@ from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.number_text import confidence_text, count, ratio_text, share
+from sdpa_onnx.report.text.number_text import confidence_text, ratio_text, share
 from sdpa_onnx.report.timing.comparisons import EQUAL_WITHIN, JudgedRatio, RecordedComparison
 
-__all__ = ["confidences", "judged_in_words", "ratio_in_words", "verdict_cell", "verdict_counts", "verdict_word"]
+__all__ = ["confidences", "ratio_in_words", "verdict_cell", "verdict_counts", "verdict_word"]
+
+
+# A verdict that a check of the measurement contradicts; see doubt.py.
+_DOUBTFUL = "doubtful"
 
 
 def verdict_word(verdict: RatioVerdict) -> str:
@@ -19,22 +23,12 @@ def verdict_word(verdict: RatioVerdict) -> str:
 
 
 def verdict_cell(judged: JudgedRatio) -> str:
-    """The verdict in a table, whose note explains equal and the number of launches: inconclusive (6 more)."""
+    """The verdict in a table, whose note explains the rest: inconclusive (6 more); faster? if it is doubtful."""
+    if judged.doubt is not None:
+        return f"{judged.verdict.value}?"
     if judged.verdict is RatioVerdict.INCONCLUSIVE and judged.launches_needed > 0:
         return f"{judged.verdict.value} ({judged.launches_needed} more)"
     return judged.verdict.value
-
-
-def judged_in_words(judged: JudgedRatio) -> str:
-    """The verdict at the end of a sentence; if inconclusive, about how many more launches it needs."""
-    word = verdict_word(judged.verdict)
-    match judged.verdict:
-        case RatioVerdict.INCONCLUSIVE if judged.launches_needed > 0:
-            return f"{word} (needs about {count(judged.launches_needed, 'more launch', 'more launches')})"
-        case RatioVerdict.NOISY:
-            return f"{word}: the time of a clone of the baseline differed"
-        case _:
-            return word
 
 
 def ratio_in_words(judged: JudgedRatio) -> str:
@@ -44,13 +38,13 @@ def ratio_in_words(judged: JudgedRatio) -> str:
 
 
 def verdict_counts(ratios: Sequence[JudgedRatio]) -> str:
-    """Count the verdicts: faster in 9, slower in 2 and inconclusive in 5 of 16 cases."""
-    counts = Counter(one.verdict for one in ratios)
-    if len(ratios) == 1:
-        return f"{verdict_word(ratios[0].verdict)} in the only case"
+    """Count the verdicts: faster in 9, slower in 2, inconclusive in 4 and doubtful in 1 of 16 cases."""
+    counts = Counter(_DOUBTFUL if one.doubt is not None else verdict_word(one.verdict) for one in ratios)
     if len(counts) == 1:
-        return f"{verdict_word(ratios[0].verdict)} in all {len(ratios)} cases"
-    words = [f"{verdict_word(verdict)} in {counts[verdict]}" for verdict in RatioVerdict if counts[verdict]]
+        where = "in the only case" if len(ratios) == 1 else f"in all {len(ratios)} cases"
+        return f"{next(iter(counts))} {where}"
+    ordered = [*map(verdict_word, RatioVerdict), _DOUBTFUL]
+    words = [f"{word} in {counts[word]}" for word in ordered if counts[word]]
     return f"{join_words(words)} of {len(ratios)} cases"
 
 
