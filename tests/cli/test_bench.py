@@ -17,7 +17,7 @@ from sdpa_onnx.core.timing.process_spread import ProcessSpread
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
-from sdpa_onnx.report.timing import bench_chart
+from sdpa_onnx.report.page import bench_page
 from sdpa_onnx.sweep.bench_run import BenchRun
 from sdpa_onnx.sweep.store import read_run
 from sdpa_onnx.workflows.bench import bench_files, calibrate
@@ -247,7 +247,7 @@ def test_full_disk_keeps_finished_comparisons(
 
 def test_chart_on_a_full_disk(shell: Shell, fake: FakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is printed before the chart is written."""
-    monkeypatch.setattr(bench_chart, "write_chart", FullDisk())
+    monkeypatch.setattr(bench_page, "write_chart", FullDisk())
     ended = shell("bench", "bare.onnx", "--size", "kv_seq_len=64", "--chart", "c.svg")
     assert (ended.code, ended.stderr) == (2, f"{_FULL}\n")
     assert "kv_seq_len=64:" in ended.stdout

@@ -6,10 +6,9 @@ text leaves open and onnxruntime's CPU kernel refuses is quoted from its error m
 
 from collections.abc import Callable, Iterator
 
-import onnx
 import onnx_ir as ir
 
-from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, standard_schema
 from sdpa_onnx.graph.integers.allowed import Allowed, IntegerKind, IntegerRule, NodeView
 from sdpa_onnx.graph.one_node import FORMAL_INPUTS
 
@@ -35,9 +34,8 @@ def input_names(node: ir.Node, opset: int) -> tuple[str, ...]:
         return _OTHER_INPUTS[key]
     if node.domain == CONTRIB_DOMAIN:
         return (*FORMAL_INPUTS.get(key, ()), *_MORE_INPUTS.get(key, ()))
-    if not is_standard(node) or not onnx.defs.has(node.op_type, opset, ""):
-        return ()
-    return tuple(formal.name for formal in onnx.defs.get_schema(node.op_type, opset, "").inputs)
+    schema = standard_schema(node, opset)
+    return () if schema is None else tuple(formal.name for formal in schema.inputs)
 
 
 def rules_for(node: ir.Node, name: str) -> Iterator[IntegerRule]:

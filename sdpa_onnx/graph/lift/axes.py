@@ -12,11 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.domains import is_standard, standard_schema
 from sdpa_onnx.graph.lift.constants import Constants
 from sdpa_onnx.graph.lift.contrib.shapes import contrib_types
 from sdpa_onnx.graph.lift.node_shapes import KnownInput, output_types
@@ -90,7 +89,7 @@ class Axes:
     def _inferred(self, node: ir.Node, value: ir.Value) -> _Sizes | None:
         """The sizes by the rule of ONNX or onnxruntime for the operator; None if that does not know the rank."""
         inputs = [None if one is None else self._known_input(one) for one in node.inputs]
-        is_known = is_standard(node) and onnx.defs.has(node.op_type, self._opsets.get("", 0), "")
+        is_known = standard_schema(node, self._opsets.get("", 0)) is not None
         if is_known and any(one is not None and known is None for one, known in zip(node.inputs, inputs, strict=True)):
             return None
         types = output_types(node, self._opsets, inputs) if is_known else contrib_types(node, inputs)

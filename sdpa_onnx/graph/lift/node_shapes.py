@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from sdpa_onnx.graph.domains import standard_schema
 from sdpa_onnx.graph.lift.sizes import SizeEntry, SymbolicSize
 from sdpa_onnx.graph.nodes_apart import has_subgraph
 
@@ -66,7 +67,8 @@ def output_types(
     """
     unknown: list[InferredType | None] = [None] * len(node.outputs)
     opset = opsets.get("", 0)
-    if not onnx.defs.has(node.op_type, opset, "") or has_subgraph(node):
+    schema = standard_schema(node, opset)
+    if schema is None or has_subgraph(node):
         return unknown
     symbols: dict[str, SizeEntry] = {}
     types, data = {}, {}
@@ -79,9 +81,7 @@ def output_types(
             data[f"i{at}"] = onnx.numpy_helper.from_array(known.numbers, f"i{at}")
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
-        found = onnx.shape_inference.infer_node_outputs(
-            onnx.defs.get_schema(node.op_type, opset, ""), node_as_proto(node), types, data, opset_imports=imports
-        )
+        found = onnx.shape_inference.infer_node_outputs(schema, node_as_proto(node), types, data, opset_imports=imports)
     except _FAULTS:
         return unknown
     return [_read(found.get(f"o{at}"), symbols) for at in range(len(node.outputs))]

@@ -16,7 +16,7 @@ import onnx.reference
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.domains import is_standard, standard_schema
 from sdpa_onnx.graph.lift.index_paths import EXTENTS
 from sdpa_onnx.graph.lift.node_shapes import node_as_proto
 from sdpa_onnx.graph.lift.spans import MISFIT, SPAN_OPERATORS, Call, Span, unknown_span
@@ -238,10 +238,10 @@ class SizeTrial:
             span = self._contents.get((one, _Property.NUMBERS))
             if span is not None and span.is_exact and span.low.size <= 64:
                 data[f"i{at}"] = onnx.numpy_helper.from_array(span.low, f"i{at}")
-        opset = self._evaluators.opset
-        if not onnx.defs.has(node.op_type, opset, "") or has_subgraph(node):
+        schema = standard_schema(node, self._evaluators.opset)
+        if schema is None or has_subgraph(node):
             return None
-        schema, proto = onnx.defs.get_schema(node.op_type, opset, ""), self._evaluators.proto(node)
+        proto = self._evaluators.proto(node)
         inferred = onnx.shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=self._evaluators.imports
         ).get(f"o{position}")
