@@ -7,8 +7,9 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,7 +109,7 @@ def _imported(parsed: TargetText) -> ModuleType:
 def _file_module(parsed: TargetText) -> ModuleType:
     path = Path(parsed.where)
     # dataclasses and torch.export look the module up by name, so it is registered.
-    name = f"{TARGET_MODULE}{path.stem}"
+    name = TARGET_MODULE + _as_identifier(path.stem)
     specification = importlib.util.spec_from_file_location(name, path)
     if specification is None or specification.loader is None:
         raise PlanError(f"{parsed.where} is not a Python file.")
@@ -116,6 +117,11 @@ def _file_module(parsed: TargetText) -> ModuleType:
     sys.modules[name] = module
     specification.loader.exec_module(module)
     return module
+
+
+def _as_identifier(stem: str) -> str:
+    """The name of a file in ASCII letters, digits and underscores: a dot would make it a package."""
+    return re.sub(r"\W", lambda found: f"_{ord(found[0]):x}_", stem, flags=re.ASCII)
 
 
 def _found(parsed: TargetText, namespace: ModuleType) -> object:
@@ -142,13 +148,26 @@ def _built(parsed: TargetText, found: object) -> nn.Module:
     except Exception as error:  # whatever the constructor raises
         raise ExportError(
             f"{parsed.name} of {parsed.where} cannot be built: {type(error).__name__}: {error}{exception_line(error)}.",
-            hint=None if parsed.has_call else f"Write arguments after the name: {parsed.name}(512, heads=8).",
+            hint=f"Write arguments after the name: {parsed.name}(512, heads=8)."
+            if not parsed.has_call and _needs_arguments(found)
+            else None,
         ) from error
     if not isinstance(built, nn.Module):
         raise ExportError(
             f"{parsed.name} of {parsed.where} returns a value of type {type(built).__name__}, not a torch.nn.Module."
         )
     return built
+
+
+def _needs_arguments(found: Callable[..., object]) -> bool:
+    """Whether a call without arguments is impossible."""
+    try:
+        inspect.signature(found).bind()
+    except TypeError:
+        return True
+    except ValueError:  # a builtin without a signature
+        return False
+    return False
 
 
 def _declared(parsed: TargetText, module: nn.Module, namespace: ModuleType) -> SampleInputs:

@@ -233,6 +233,33 @@ def test_wrong_shapes(folder: Path, shape: tuple[int, ...], dtype: str, expected
     assert str(caught.value) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [("needs.py:Needs", True), ("needs.py:Fails", False), ("needs.py:Inside", False), ("needs.py:Needs()", False)],
+)
+def test_arguments_are_suggested_where_some_are_missing(folder: Path, text: str, arguments: bool) -> None:
+    """A constructor that raises for another reason, a TypeError included, gets no such hint."""
+    (folder / "needs.py").write_text(
+        "from torch import nn\n"
+        "class Needs(nn.Module):\n    def __init__(self, width):\n        super().__init__()\n"
+        "class Fails(nn.Module):\n    def __init__(self):\n        raise RuntimeError('boom')\n"
+        "class Inside(nn.Module):\n    def __init__(self, width=3):\n        len(width)\n"
+    )
+    with pytest.raises(ExportError) as caught:
+        resolve_target(text)
+    assert ("Write arguments after the name: Needs(512, heads=8)." in str(caught.value)) is arguments
+    assert ("Write arguments" in str(caught.value)) is arguments
+
+
+@pytest.mark.parametrize("stem", ["mö'\"<b>", "two.dots", "模型", "two file:x"])
+def test_any_file_name(folder: Path, stem: str) -> None:
+    """A file is imported under a name that other processes can import too, whatever its own name is."""
+    (folder / f"{stem}.py").write_text(_FILE, encoding="utf-8")
+    module = type(resolve_target(f"{stem}.py:Block").module).__module__
+    assert module.isidentifier()
+    assert module.isascii()
+
+
 def test_paths_with_a_colon() -> None:
     """The last colon before the arguments is the separator, so drive letters and strings with colons work."""
     parsed = parse_target("C:\\models\\net.py:Net('a:b')", known=())

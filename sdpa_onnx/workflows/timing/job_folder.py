@@ -31,6 +31,8 @@ from sdpa_onnx.workflows.check.run_context import runs_module
 __all__ = ["Arm", "JobFolder", "longer", "write_module"]
 
 Feeds = Mapping[str, NDArray[np.generic]]
+# The lowest with names of classes that are not ASCII.
+_PICKLE_PROTOCOL = 4
 _FULL_HINT = "Free some space, or name another folder in the environment variable TMPDIR."
 
 
@@ -191,7 +193,7 @@ def write_module(model: OnnxModel, path: Path) -> None:
 
     try:
         path.with_suffix(IMPORTS_SUFFIX).write_text(json.dumps(_imports_of(model.source)), encoding="utf-8")
-        torch.save((model.source, model.bind), path)
+        torch.save((model.source, model.bind), path, pickle_protocol=_PICKLE_PROTOCOL)
     except Exception as error:
         path.unlink(missing_ok=True)  # another arm must not read an incomplete file
         raise ModelError(f"The module of the model cannot be sent to another process: {error}.") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from sdpa_onnx.errors import FolderError
 from sdpa_onnx.graph.model import OnnxModel
@@ -92,3 +93,14 @@ def test_a_module_is_found_in_another_process(
             [sys.executable, "-c", _WORKER, str(pickled)], cwd="/", capture_output=True, text=True, check=False
         )
     assert (done.stdout, done.stderr) == ("2.0\n", "")
+
+
+def test_names_that_are_not_ascii(bare_model: OnnxModel, tmp_path: Path) -> None:
+    """The file and the class of a module may have any letters."""
+    file = tmp_path / "mö'<b>.py"
+    file.write_text("import torch\nclass Blöck(torch.nn.Identity):\n    sample_inputs = (torch.zeros(2),)\n", "utf-8")
+    model = replace(bare_model, source=resolve_target(f"{file}:Blöck").module)
+    with JobFolder() as files:
+        job = files.job(Arm(name="t", model=model, runtime=get_runtime("torch")), {"Q": np.zeros(2)}, threads=1)
+        read, _ = torch.load(job.model.with_suffix(".pt"), weights_only=False)
+    assert type(read) is type(model.source)
