@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["SourceLine", "exception_line", "innermost_user_line", "is_innermost_user", "stored_line"]
+__all__ = ["SourceLine", "exception_line", "innermost_user_line", "is_innermost_user", "raised_words", "stored_line"]
 
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
@@ -73,6 +73,12 @@ def exception_line(error: BaseException) -> str:
     """Where an exception was raised in the user's code, as " at FILE:LINE: `CODE`"; empty if unknown."""
     where = innermost_user_line(traceback.extract_tb(error.__traceback__))
     return f" at {where}" if where else ""
+
+
+def raised_words(error: BaseException) -> str:
+    """An exception of the user's code in one line: its type, where it was raised, and the first line of its text."""
+    text = next(iter(str(error).strip().splitlines()), "").rstrip(".")
+    return f"{type(error).__name__}{exception_line(error)}{f': {text}' if text else ''}"
 
 
 def _inside_export(frames: Sequence[traceback.FrameSummary]) -> Sequence[traceback.FrameSummary]:

@@ -321,3 +321,14 @@ def test_full_disk_for_a_report(shell: Shell, monkeypatch: pytest.MonkeyPatch, t
     assert shell.refusal("report", str(folder)) == f"Cannot write {page}: No space left on device."
     assert not (folder / "index.html").exists()
     assert {path.name for path in folder.iterdir() if path.is_file()} == {".lock", "records.jsonl", "run.json"}
+
+
+def test_a_module_that_fails_is_no_fault_of_the_file(shell: Shell) -> None:
+    """`bench --against` reports its error before anything is judged or timed, under any time limit."""
+    assert shell("export", "mods.py:Right", "-o", "right.onnx").code == 0
+    arguments = ("bench", "right.onnx", "--against", "mods.py:Raising", "--at", "x_seq_len=4", "--budget", "30")
+    refusal = shell.refusal(*arguments)
+    assert refusal.startswith(
+        "mods.py:Raising does not run on the inputs of right.onnx (batch_size 1, x_seq_len 4): ValueError at "
+    )
+    assert refusal.endswith("heads do not fit. Is it the right module?")

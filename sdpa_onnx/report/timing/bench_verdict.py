@@ -28,6 +28,9 @@ def verdict_sentences(results: Sequence[BenchResult], along: ComparisonLine, *, 
         along: The same, those that have a time.
         against: Target of the module that was timed too; "" = none.
     """
+    for one in results:
+        if why := one.numbers.module_error:
+            yield f"Your module does not run at {sizes_words(one.sizes)}, so nothing is compared with it there: {why}."
     if wrong := sorted({name for one in results for name in one.numbers.warnings}):
         times = "its time does" if len(wrong) == 1 else "their times do"
         yield f"The numbers of {join_words(wrong)} are not right, so {times} not count."
@@ -37,16 +40,22 @@ def verdict_sentences(results: Sequence[BenchResult], along: ComparisonLine, *, 
         yield f"Nothing was timed{limit if skipped else ''}."
         return
     if len(along.sized) == 1:
-        yield from _at_one_size(along.sized[0], against)
+        yield from _at_one_size(along.sized[0], _that_count(along.sized[0], results), against)
     else:
-        yield from _over_sizes(along)
+        yield from _over_sizes(along, [(one, _that_count(one, results)) for one in along.sized])
     if skipped:
         where = "; ".join(sizes_words(one.sizes) for one in skipped[:_MOST_NAMED_SIZES])
         more = f" and {len(skipped) - _MOST_NAMED_SIZES} more" if len(skipped) > _MOST_NAMED_SIZES else ""
         yield f"Skipped because of the time limit: {where}{more}."
 
 
-def _at_one_size(one: SizedComparison, against: str) -> Iterator[str]:
+def _that_count(one: SizedComparison, results: Sequence[BenchResult]) -> tuple[TimingRecord, ...]:
+    """The arms whose ratio is one of two right results: what computes something else is neither faster nor slower."""
+    wrong = {name for result in results if result.sizes == one.sizes for name in result.numbers.warnings}
+    return tuple(arm for arm in one.comparison.contenders if not wrong & {arm.arm, arm.baseline})
+
+
+def _at_one_size(one: SizedComparison, contenders: Sequence[TimingRecord], against: str) -> Iterator[str]:
     comparison = one.comparison
     if not comparison.contenders:
         yield _alone(comparison.first)
@@ -54,10 +63,10 @@ def _at_one_size(one: SizedComparison, against: str) -> Iterator[str]:
     if comparison.is_noisy:
         yield "No verdict: the machine is too noisy, because a second process of the baseline took another time."
         return
-    for arm in comparison.contenders[:_MOST_ARMS]:
+    for arm in contenders[:_MOST_ARMS]:
         yield _compared(comparison.judged(arm), _subject(arm, comparison, against), _baseline(comparison, against))
-    if len(comparison.contenders) > _MOST_ARMS:
-        yield f"{count(len(comparison.contenders) - _MOST_ARMS, 'more arm')}: see the table."
+    if len(contenders) > _MOST_ARMS:
+        yield f"{count(len(contenders) - _MOST_ARMS, 'more arm')}: see the table."
 
 
 def _alone(arm: TimingRecord) -> str:
@@ -89,7 +98,9 @@ def _baseline(comparison: RecordedComparison, against: str) -> str:
     return "your module in eager mode" if against and runtime == _MODULE_RUNTIME else name
 
 
-def _over_sizes(along: ComparisonLine) -> Iterator[str]:
+def _over_sizes(
+    along: ComparisonLine, counting: Sequence[tuple[SizedComparison, tuple[TimingRecord, ...]]]
+) -> Iterator[str]:
     """For each arm in how many comparisons it is faster or slower than the baseline."""
     names = [
         name
@@ -100,9 +111,9 @@ def _over_sizes(along: ComparisonLine) -> Iterator[str]:
         for one in along.sized[:_MOST_NAMED_SIZES]:
             yield f"At {sizes_words(one.sizes)}: {_alone(one.comparison.first)}"
     for name in names[:_MOST_ARMS]:
-        judged = [
-            one.comparison.judged(arm) for one in along.sized for arm in one.comparison.contenders if arm.arm == name
-        ]
+        judged = [one.comparison.judged(arm) for one, arms in counting for arm in arms if arm.arm == name]
+        if not judged:
+            continue
         baseline = along.sized[0].comparison.first.baseline
         faster, slower = (
             sum(one.verdict is verdict for one in judged) for verdict in (RatioVerdict.FASTER, RatioVerdict.SLOWER)

@@ -46,6 +46,7 @@ class ArmAgreement:
         unjudged: By arm that was not judged, the reason as a clause.
         outputs: By arm that ran, its outputs by name, with the values around its attentions.
         first_seconds: By arm that ran, the first run after it was loaded; `torch.compile` compiles in it.
+        module_error: What the module raised at these sizes, so that no output was compared with it; "" if it ran.
         late: Arms that had no answer when the time limit of the command came.
     """
 
@@ -54,6 +55,7 @@ class ArmAgreement:
     unjudged: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, Feeds] = field(default_factory=dict)
     first_seconds: Mapping[str, float] = field(default_factory=dict)
+    module_error: str = ""
     late: frozenset[str] = frozenset()
 
 
@@ -112,12 +114,14 @@ class _Judge:
     unjudged: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, Feeds] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
+    module_error: str = ""
     late: set[str] = field(default_factory=set)
 
     def add(self, arm: Arm) -> None:
         """Run and judge one arm."""
         lifted = with_lifted_sites(arm.model)
-        has_module = self.expectations.truth(lifted.model) is not None
+        truth = self.expectations.truth(lifted.model)
+        has_module = truth is not None
         # A module has no values around its attentions.
         model = replace(lifted.model, sites=()) if has_module and runs_module(arm.runtime.name) else lifted.model
         is_read = bool(model.sites) or has_module
@@ -133,6 +137,7 @@ class _Judge:
             self.late |= {arm.name} if is_late else set()
             self.unjudged[arm.name] = _NO_TIME if is_late else str(error)
             return
+        self.module_error = self.module_error or ("" if truth is None else truth.raised)
         found = [*contradiction_records(lifted, arm.runtime.name, f"{self.target}, {arm.name}"), *found]
         self.records += found
         if bad := _warnings(found):
@@ -148,6 +153,7 @@ class _Judge:
             unjudged=self.unjudged,
             outputs=self.outputs,
             first_seconds=self.first,
+            module_error=self.module_error,
             late=frozenset(self.late),
         )
 

@@ -19,10 +19,11 @@ from sdpa_onnx.measure.deadline import Deadline
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS, WorkerPool, workers_until
 from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.timing_plan import TimingPlan
-from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers
+from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement, judge_numbers, step_of
 from sdpa_onnx.workflows.bench.arms import ArmChoice, ArmSet, find_baseline, make_contest
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.file_feeds import named_axes, sizes_of
+from sdpa_onnx.workflows.check.module_fit import require_fit
 from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
 from sdpa_onnx.workflows.timing.comparison import bench, require_free_names
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
@@ -112,7 +113,8 @@ def prepare(task: BenchTask, *, on_step: Callable[[str], None] = lambda _: None)
 
     Raises:
         ModelError: If a file is no model.
-        PlanError: If the files cannot be compared, a name is wrong, or nothing can be timed.
+        PlanError: If the files cannot be compared, a name is wrong, the module of a file fails or returns other
+            outputs than it, or nothing can be timed.
         RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is not available.
     """
     if len({path.resolve() for path in task.paths}) < len(task.paths):
@@ -125,6 +127,8 @@ def prepare(task: BenchTask, *, on_step: Callable[[str], None] = lambda _: None)
     first = next(iter(models.values()))
     checks = tuple(_check(first, task, sizes) for sizes in task.sizes)
     _require_different(checks)
+    if task.against:
+        _require_fits(models, checks, task)
     choice = replace(task.choice, against_module=bool(task.against))
     contest = make_contest(models, choice, on_step=on_step)
     require_free_names([arm.name for arm in contest.arms])
@@ -240,6 +244,14 @@ def _completed(record: TimingRecord, case: str, prepared: PreparedBench, numbers
         warnings=(*record.warnings, *warnings),
         compile_seconds=record.compile_seconds if compiled is None else compiled,
     )
+
+
+def _require_fits(models: Mapping[Path, OnnxModel], checks: Sequence[CheckOptions], task: BenchTask) -> None:
+    """Before anything is timed: a module that never runs, or returns something else, is an error."""
+    for path, model in models.items():
+        module = "The module" if path in task.loaded else task.against
+        trials = ((check.sizes, step_of(model, check).feeds) for check in checks)
+        require_fit(model, module, str(path), trials)
 
 
 def _require_different(checks: Sequence[CheckOptions]) -> None:

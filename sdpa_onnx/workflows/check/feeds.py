@@ -206,7 +206,7 @@ def refusal_of_module(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]
         return ""
     from sdpa_onnx.torch_export.capture import eval_mode
     from sdpa_onnx.torch_export.quiet import quiet
-    from sdpa_onnx.torch_export.source_line import exception_line
+    from sdpa_onnx.torch_export.source_line import raised_words
 
     module = cast("nn.Module", model.source)
     args, kwargs = arguments_of(model, feeds)
@@ -214,8 +214,7 @@ def refusal_of_module(model: OnnxModel, feeds: Mapping[str, NDArray[np.generic]]
         with eval_mode(module), quiet():
             module(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  # a module may raise anything at sizes that do not fit
-        text = next(iter(str(error).strip().splitlines()), "").rstrip(".")
-        return f"{type(error).__name__}{exception_line(error)}{f': {text}' if text else ''}"
+        return raised_words(error)
     return ""
 
 

@@ -24,7 +24,7 @@ from sdpa_onnx.errors import ExportError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Float64Module"]
+__all__ = ["Float64Module", "run_module"]
 
 Bind = Callable[..., tuple[tuple[object, ...], dict[str, object]]]
 Arrays = Mapping[str, NDArray[np.generic]]
@@ -46,6 +46,7 @@ class Float64Module:
         bind: Makes its arguments from tensors in the graph's order; None = they are the arguments.
         yardstick: What was seen of PyTorch's errors at the sizes so far; small outputs are judged by it too.
         is_repeatable: Whether a second run on the same inputs returned the same; None = not tried.
+        raised: The exception of its last run in its own type, in words; "" if it ran.
     """
 
     module: "torch.nn.Module"
@@ -54,6 +55,7 @@ class Float64Module:
     bind: Bind | None
     yardstick: OutputYardstick
     is_repeatable: bool | None = None
+    raised: str = ""
 
     @classmethod
     def of(cls, module: "torch.nn.Module", dtype: str, bind: Bind | None = None) -> "Float64Module":
@@ -83,9 +85,9 @@ class Float64Module:
 
         Source: docs/decisions/0001.
         """
-        baselines = _run(self.module, self.bind, feeds, wide=False)
+        baselines = self._baselines(feeds)
         if self.is_repeatable is None:
-            again = _run(self.module, self.bind, feeds, wide=False)
+            again = run_module(self.module, self.bind, feeds)
             self.is_repeatable = all(map(_same, baselines, again))
         if not self.is_repeatable:
             return [
@@ -113,12 +115,27 @@ class Float64Module:
             for place, (truth, baseline, one) in enumerate(zip(truths, baselines, actual, strict=True))
         ]
 
+    def _baselines(self, feeds: Arrays) -> Outputs:
+        """The outputs in its own type; what the module raises is kept.
+
+        Raises:
+            ExportError: If the module does not run at these sizes.
+        """
+        from sdpa_onnx.torch_export.source_line import raised_words
+
+        self.raised = ""
+        try:
+            return run_module(self.module, self.bind, feeds)
+        except ExportError as error:
+            self.raised = raised_words(error.__cause__ or error)
+            raise
+
     def _truths(self, feeds: Arrays, baselines: Outputs) -> tuple[Sequence[NDArray[np.generic] | None], str]:
         """The outputs in float64 and "", or None for each output and why there are none."""
         reason = "the module cannot be converted to float64"
         if self.wide is not None:
             try:
-                truths = _run(self.wide, self.bind, feeds, wide=True)
+                truths = run_module(self.wide, self.bind, feeds, wide=True)
             except ExportError as error:
                 reason = str(error).splitlines()[0].rstrip(".")
                 reason = reason[:1].lower() + reason[1:]
@@ -157,7 +174,7 @@ class _Nudged:
                 for name, array in self.feeds.items()
             }
             try:
-                yield _run(module, self.judge.bind, moved, wide=False)
+                yield run_module(module, self.judge.bind, moved)
             except ExportError:  # values that must be exact
                 continue
 
@@ -173,7 +190,18 @@ def _same(one: NDArray[np.generic], other: NDArray[np.generic]) -> bool:
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
-def _run(module: "torch.nn.Module", bind: Bind | None, feeds: Arrays, *, wide: bool) -> list[NDArray[np.generic]]:
+def run_module(module: "torch.nn.Module", bind: Bind | None, feeds: Arrays, *, wide: bool = False) -> Outputs:
+    """Every tensor that a module returns, in evaluation mode.
+
+    Args:
+        module: The module; it may remember the call.
+        bind: Makes its arguments, see `Float64Module`.
+        feeds: Inputs in the order of the graph.
+        wide: Run it in float64; the module is converted already.
+
+    Raises:
+        ExportError: If it raises.
+    """
     import torch
 
     from sdpa_onnx.torch_export.capture import eval_mode
@@ -187,7 +215,7 @@ def _run(module: "torch.nn.Module", bind: Bind | None, feeds: Arrays, *, wide: b
         with eval_mode(module), torch.inference_mode(), float64_throughout() if wide else nullcontext():
             args, kwargs = bind(arguments) if bind is not None else (tuple(arguments), {})
             result: Any = module(*args, **kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         what = "in float64" if wide else "at these sizes"
         raise ExportError(f"The module does not run {what}: {type(error).__name__}: {error}.") from error
     return [tensor.numpy() for tensor in _tensors(result)]

@@ -117,6 +117,12 @@ class RunContext:
         record = self.record(nothing, spread=spread, subject=subject, site=site, sizes=sizes)
         return msgspec.structs.replace(record, outcome=Outcome.SKIPPED, verdict=None, reason=reason)
 
+    def not_compared(self, reason: str, *, output: str) -> AgreementRecord:
+        """Write down an output whose module fails: nothing accuses the runtime, and nothing was judged."""
+        sizes = end_sizes(self.check)
+        record = self.skipped(reason, spread=None, subject=Subject.OUTPUT, site=output, sizes=sizes)
+        return msgspec.structs.replace(record, outcome=Outcome.FAILED)
+
 
 def _untapped(model: OnnxModel) -> tuple[str, ...]:
     """Why attentions inside were not judged; nothing where all were."""

@@ -214,8 +214,7 @@ def _judge_own(
     yield from _judge_shapes(checked, outputs)
     truth = expectations.truth(checked.model)
     if truth is not None:
-        for name, agreement in _judge_end(truth, checked.model, step.feeds, outputs):
-            yield _output_record(checked, name, agreement)
+        yield from _judge_end(truth, checked, step.feeds, outputs)
 
 
 def _judge_shapes(checked: RunContext, outputs: Feeds) -> Iterator[AgreementRecord]:
@@ -336,14 +335,19 @@ def _never_reached(spec: AttentionSpec, inputs: AttentionInputs) -> Iterator[str
             yield f"The {side} window of {window} hides nothing at these sizes: not checked, give longer ones."
 
 
-def _judge_end(truth: Float64Module, model: OnnxModel, feeds: Feeds, outputs: Feeds) -> Iterator[tuple[str, Agreement]]:
-    """Judge every output of the module."""
+def _judge_end(truth: Float64Module, checked: RunContext, feeds: Feeds, outputs: Feeds) -> Iterator[AgreementRecord]:
+    """Judge every output of the module; where the module itself raises, nothing is judged, and that is a failure."""
+    names = checked.model.output_names
     try:
         agreements = truth.judge(
             feeds,
-            [outputs[name] for name in model.output_names],
-            nan_rows=bool(model.facts.without_row_guard),
+            [outputs[name] for name in names],
+            nan_rows=bool(checked.model.facts.without_row_guard),
         )
     except ExportError as error:
-        agreements = [Agreement(verdict=Verdict.SUSPICIOUS, diagnosis=f"The output could not be compared: {error}")]
-    yield from zip(model.output_names, agreements, strict=False)
+        for name in names:
+            reason = f"The output could not be compared: {error}"
+            yield checked.not_compared(reason, output=name)
+        return
+    for name, agreement in zip(names, agreements, strict=False):
+        yield _output_record(checked, name, agreement)

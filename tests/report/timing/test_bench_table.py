@@ -14,6 +14,7 @@ from sdpa_onnx.report.timing.bench_table import (
     crossover_sentences,
     ratio_tables,
 )
+from sdpa_onnx.report.timing.bench_verdict import verdict_sentences
 from sdpa_onnx.workflows.bench.arm_agreement import ArmAgreement
 from sdpa_onnx.workflows.bench.bench_files import BenchResult
 from tests.report.synthetic_bench import BASELINE, benched, failed, over_lengths, timing
@@ -257,3 +258,21 @@ def test_one_length_has_no_crossover() -> None:
     """With one comparison there is no text on lengths."""
     along = along_length(over_lengths({128: 0.8}))
     assert (along.axis, ratio_tables(along), crossover_sentences(along)) == ("", [], [])
+
+
+def test_wrong_numbers_are_neither_faster_nor_slower() -> None:
+    """The first lines compare no time of an arm that computes something else, nor any arm with such a baseline."""
+    arms = (timing(BASELINE), timing("ort-cpu", 0.5), timing("torch-compile", 0.8))
+    right = "torch-compile takes 0.80 x [0.79, 0.81] the time of torch: faster."
+    for wrong, expected in (("ort-cpu", [right]), (BASELINE, [])):
+        one = benched(*arms, numbers=ArmAgreement(warnings={wrong: ("Numbers wrong: so.",)}))
+        says = f"The numbers of {wrong} are not right, so its time does not count."
+        assert list(verdict_sentences([one], along_length([one]), against="")) == [says, *expected]
+
+
+def test_a_module_that_fails_leads() -> None:
+    """The first sentence has the error of the module, and accuses no file."""
+    one = benched(timing(BASELINE), timing("ort-cpu", 0.5), numbers=ArmAgreement(module_error="ValueError: too long"))
+    first = next(verdict_sentences([one], along_length([one]), against="m.py:M"))
+    assert first.startswith("Your module does not run at ")
+    assert first.endswith(", so nothing is compared with it there: ValueError: too long.")

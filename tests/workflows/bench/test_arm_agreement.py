@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from sdpa_onnx.core.records.records import Subject, Verdict
 from sdpa_onnx.core.records.verdicts import Outcome
@@ -20,6 +21,7 @@ from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.job_folder import Arm
 from tests.workflows.planted_runtime import Planted, fault
 from tests.workflows.quantised_models import MODELS
+from tests.workflows.user_modules import SelfAttention
 
 _SIZES = {"batch_size": 1, "q_seq_len": 5, "kv_seq_len": 7}
 
@@ -180,3 +182,17 @@ def test_model_without_a_known_attention(judged: Callable[..., ArmAgreement]) ->
 
     found = judged(load_model(product()))
     assert (found.records, found.unjudged) == ((), {"arm 0": "no attention of it could be read"})
+
+
+class _Raises(SelfAttention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("too long")
+
+
+def test_a_module_that_raises(judged: Callable[..., ArmAgreement], module_model: OnnxModel) -> None:
+    """No arm has wrong numbers because of it: the arm is not judged, and the error of the module is kept."""
+    check = CheckOptions(sizes=dict.fromkeys(module_model.facts.axes, 4), spreads=(1.0,))
+    found = judged(replace(module_model, source=_Raises()), check=check)
+    assert found.warnings == {}
+    assert found.unjudged["arm 0"].endswith("does not run at these sizes: ValueError: too long.")
+    assert found.module_error.startswith("ValueError at ")

@@ -160,3 +160,17 @@ def test_missing_output_is_not_passed_over() -> None:
 
     agreements = _truth(Two()).judge({"x": hidden().numpy()}, [_output(nn.Identity(), hidden() + 1)])
     assert len(agreements) == 2 or any(agreement.verdict is not Verdict.OK for agreement in agreements)
+
+
+class _Raises(SelfAttention):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("too long")
+
+
+def test_a_module_that_raises_accuses_no_file(module_model: OnnxModel) -> None:
+    """Nothing is judged, and the records are failures of the comparison with the error of the module."""
+    ends = _ends(module_model, seeded(_Raises))
+    assert {(one.outcome, one.verdict) for one in ends} == {(Outcome.FAILED, None)}
+    assert {one.reason for one in ends} == {
+        "The output could not be compared: The module does not run at these sizes: ValueError: too long."
+    }
