@@ -98,13 +98,7 @@ def open_run(  # what the command line may choose
     )
     if not resume:
         return Store.create(folder, header)
-    store = Store.resume(folder)
-    try:
-        _check_same(store.header, header, force=force)
-    except PlanError:
-        store.close()
-        raise
-    return store
+    return Store.resume(folder, check=lambda stored: _check_same(stored, header, force=force))
 
 
 def run_jobs(

@@ -11,7 +11,7 @@ import errno
 import io
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -74,8 +74,12 @@ class Store:
         return store
 
     @classmethod
-    def resume(cls, folder: Path) -> Self:
+    def resume(cls, folder: Path, *, check: Callable[[RunHeader], None] | None = None) -> Self:
         """Resume a run: partial lines and records of incomplete jobs are removed first.
+
+        Args:
+            folder: The run folder.
+            check: Raises if a run with this header must not be resumed; called before anything is written.
 
         Raises:
             PlanError: If the folder contains no run or another process writes it.
@@ -86,7 +90,10 @@ class Store:
                 f"The run in {folder} stopped before it wrote {_HEADER}, so there is nothing to resume.",
                 hint="Free some space if the disk is full, and run without --resume.",
             )
-        store = cls(folder, read_header(folder))
+        header = read_header(folder)
+        if check is not None:
+            check(header)
+        store = cls(folder, header)
         try:
             store._repair()
         except BaseException:

@@ -124,6 +124,21 @@ def test_refused_resume_lets_go_of_the_folder(tmp_path: Path) -> None:
     _open(suite, tmp_path / "run", resume=True).__exit__(None, None, None)
 
 
+def test_refused_resume_writes_nothing(tmp_path: Path) -> None:
+    """The run of another suite keeps its cut line and its incomplete job, and gets no file."""
+    folder = tmp_path / "run"
+    with _open(suite_of(tmp_path, _QUICK), folder) as store:
+        store.append(job_records("a", parts=2)[:1])
+    records = folder / "records.jsonl"
+    records.write_bytes(records.read_bytes() + b'{"cut')
+    (folder / ".lock").unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(PlanError) as caught:
+        _open(suite_of(tmp_path, TINY), folder, resume=True)
+    assert "another suite" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def _pretend(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], machine: dict[str, str]) -> None:
     monkeypatch.setattr(run, "versions", lambda: versions)
     monkeypatch.setattr(run, "environment", lambda: machine)
