@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sdpa_onnx.api.arguments import listed
 from sdpa_onnx.api.record_list import RecordList
 from sdpa_onnx.core.attention.spec import Dtype, ScaleRule
 
@@ -63,7 +64,7 @@ def verify(
 
     loaded = load_against(model, against)
     check = CheckOptions(sizes=dict(sizes or {}), seed=seed, threads=threads, inputs=read_given(inputs, loaded))
-    names = pick_runtimes(list(runtimes))
+    names = pick_runtimes(list(listed("runtimes", runtimes)))
     extras = VerifyExtras(prove=prove, patience_seconds=timeout)
     return RecordList(verify_file(loaded, names, check, target=str(loaded.path or "model"), extras=extras))
 
@@ -109,9 +110,9 @@ def saturation(
     from sdpa_onnx.workflows.saturation.measure import saturation as measure
 
     plan = SaturationPlan(
-        head_dims=tuple(dict.fromkeys(head_dims)),
-        kv_seq_lens=tuple(dict.fromkeys(kv_seq_lens)),
-        scale_rules=tuple(dict.fromkeys(map(ScaleRule, scale_rules))),
+        head_dims=tuple(dict.fromkeys(listed("head_dims", head_dims))),
+        kv_seq_lens=tuple(dict.fromkeys(listed("kv_seq_lens", kv_seq_lens))),
+        scale_rules=tuple(dict.fromkeys(map(ScaleRule, listed("scale_rules", scale_rules)))),
         sigma=sigma,
         dtype=Dtype(dtype),
         rows=rows,
@@ -161,13 +162,13 @@ def conformance(
     from sdpa_onnx.workflows.conformance import conformance as rows_of
 
     found: RecordList[ConformanceRecord] = RecordList()
-    for runtime in pick_runtimes(list(runtimes)):
+    for runtime in pick_runtimes(list(listed("runtimes", runtimes))):
         found += rows_of(
             runtime,
-            only=only,
-            operators=operators,
-            opsets=opsets,
-            dtypes=dtypes,
+            only=listed("only", only),
+            operators=listed("operators", operators),
+            opsets=listed("opsets", opsets),
+            dtypes=listed("dtypes", dtypes),
             seed=seed,
             threads=threads,
             timeout_seconds=timeout,

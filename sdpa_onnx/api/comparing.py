@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from sdpa_onnx.api.arguments import listed, listed_sizes
 from sdpa_onnx.api.checks import read_given
 from sdpa_onnx.api.models import load
 from sdpa_onnx.api.record_list import RecordList
@@ -69,13 +70,15 @@ def compare(
         PlanError: If the two cannot be compared, or an option does not apply to them.
         ModelError, RecordFormatError: If a file cannot be read.
     """
-    limits = _limits((margin, more_nodes, larger_file, more_memory), allow, skip, strict=strict)
+    limits = _limits(
+        (margin, more_nodes, larger_file, more_memory), listed("allow", allow), listed("skip", skip), strict=strict
+    )
     pythons = tuple(None if path is None else Path(path).absolute() for path in (base_python, head_python))
     models = _CompareRequest(
-        runtimes=runtimes,
+        runtimes=listed("runtimes", runtimes),
         pythons=(pythons[0], pythons[1]),
         sizes=sizes or {},
-        at=at,
+        at=listed_sizes("at", at),
         inputs=inputs,
         seconds=seconds,
         timeout=timeout,
@@ -111,6 +114,7 @@ class _CompareRequest:
     def options(self, base: "OnnxModel", limits: "GateLimits") -> "CompareOptions":
         """The options of the workflow."""
         from sdpa_onnx.measure.calibration import load_calibration
+        from sdpa_onnx.measure.time_limit import LEAST_SECONDS, checked_seconds
         from sdpa_onnx.measure.timing_plan import TimingPlan
         from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
         from sdpa_onnx.workflows.check.check_options import CheckOptions
@@ -130,7 +134,7 @@ class _CompareRequest:
                 sizes=dict(self.sizes), seed=self.seed, threads=self.threads, inputs=read_given(self.inputs, base)
             ),
             plan=TimingPlan(
-                budget_seconds=self.seconds,
+                budget_seconds=checked_seconds("seconds", self.seconds, least=LEAST_SECONDS),
                 seed=self.seed,
                 extras=False,
                 calibration=load_calibration(),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from sdpa_onnx.api.arguments import listed_sizes
 from sdpa_onnx.api.record_list import RecordList
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.errors import ExportError, PlanError
@@ -76,6 +77,7 @@ def export(
         PlanError: If there is no such target or form.
         RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is unknown or not installed.
     """
+    at = listed_sizes("at", at)
     _require_timed(form, runtime, at, seconds)
     number, written = _ATTENTION_OPSET if opset is None else opset, None if form == "auto" else form
     if isinstance(target, AttentionSpec | str):
@@ -183,6 +185,7 @@ def convert(
     from sdpa_onnx.workflows.convert.convert_file import ProofOptions
     from sdpa_onnx.workflows.convert.convert_in_memory import MemoryConversion, convert_in_memory
 
+    at = listed_sizes("at", at)
     _require_timed(form, runtime, at, seconds)
     proof = None
     if runtime is not None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from sdpa_onnx.api.arguments import listed
 from sdpa_onnx.api.record_list import RecordList
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def run(
         out=None if out is None else Path(out),
         resume=resume,
         force=force,
-        runtimes=tuple(runtimes),
-        skip=tuple(skip),
-        allow_code=tuple(allow_code),
+        runtimes=listed("runtimes", runtimes),
+        skip=listed("skip", skip),
+        allow_code=listed("allow_code", allow_code),
         threads=threads,
         seed=seed,
         deadline=Deadline(budget_seconds=budget),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from sdpa_onnx.api.arguments import listed
 from sdpa_onnx.errors import MissingPackageError, PlanError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def to_table(records: "Sequence[BaseRecord]", *, library: TableLibrary | None = 
 
     Raises:
         MissingPackageError: If the library, or either, is not installed.
-        PlanError: If there is no such library.
+        PlanError: If there is no such library, or something is no record.
 
     Example:
         >>> frame = to_table(find_attention(export(spec)))  # doctest: +SKIP
@@ -51,7 +52,7 @@ def to_table(records: "Sequence[BaseRecord]", *, library: TableLibrary | None = 
     """
     from sdpa_onnx.core.records.flat_rows import table_of
 
-    table = table_of(records)
+    table = table_of(_checked(records))
     return _pandas_frame(table) if _installed(library) == "pandas" else _polars_frame(table)
 
 
@@ -67,11 +68,29 @@ def to_csv(records: "Sequence[BaseRecord]", path: str | os.PathLike[str]) -> Pat
 
     Raises:
         FolderError: If the file cannot be written.
+        PlanError: If something is no record.
     """
     from sdpa_onnx.core.records.flat_rows import csv_text
     from sdpa_onnx.graph.files.whole_file import write_whole
 
-    return write_whole(Path(path), csv_text(records).encode())
+    return write_whole(Path(path), csv_text(_checked(records)).encode())
+
+
+def _checked(records: "Sequence[BaseRecord]") -> "tuple[BaseRecord, ...]":
+    """The records, each of which is one.
+
+    Raises:
+        PlanError: If there is something else.
+    """
+    from sdpa_onnx.core.records.record_base import BaseRecord
+
+    found = listed("records", records)
+    other = next((type(one).__name__ for one in found if not isinstance(one, BaseRecord)), None)
+    if other is not None:
+        raise PlanError(
+            f"A {other} is not a record.", hint="Give the records that verify, bench and the others return."
+        )
+    return found
 
 
 def _installed(library: TableLibrary | None) -> TableLibrary:

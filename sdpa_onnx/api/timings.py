@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from sdpa_onnx.api.arguments import listed, listed_sizes
 from sdpa_onnx.api.checks import read_given
 from sdpa_onnx.api.models import load
 from sdpa_onnx.api.record_list import RecordList
@@ -81,11 +82,26 @@ def bench(
         PlanError: If the models cannot be compared, or a name or option is wrong.
     """
     plan = _plan(seconds, blocks, margin, cache, seed, budget, nodes=nodes)
-    named = models if isinstance(models, Mapping) else {_ONE_MODEL: models}
-    names = tuple(runtimes) if runtime is None else (runtime,)
+    named = _by_name(models)
+    names = listed("runtimes", runtimes) if runtime is None else (runtime,)
     choice = _choice(names, forms, options, threads, pythons, timeout)
-    wanted = _Request(sizes=sizes or {}, at=at, inputs=inputs, baseline=baseline, against=against)
+    wanted = _Request(sizes=sizes or {}, at=listed_sizes("at", at), inputs=inputs, baseline=baseline, against=against)
     return _timed(named, choice, plan, wanted)
+
+
+def _by_name(models: "Mapping[str, ModelSource] | ModelSource") -> "Mapping[str, ModelSource]":
+    """The models by name.
+
+    Raises:
+        PlanError: If they are a list, which has no names, or None.
+    """
+    given: object = models  # by a caller without type checks
+    if given is None or isinstance(given, list | tuple):
+        found = "None" if given is None else "a list without names"
+        raise PlanError(
+            f"models is {found}.", hint="Give one model, or several by name: {'a': 'a.onnx', 'b': 'b.onnx'}."
+        )
+    return models if isinstance(models, Mapping) else {_ONE_MODEL: models}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +154,16 @@ def _choice(
     from sdpa_onnx.workflows.bench.arms import AS_IS, ArmChoice
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
 
+    forms = listed("forms", forms)
     unknown = next((form for form in forms if form not in {AS_IS, *Form}), None)
     if unknown is not None:
         raise PlanError(f"There is no form '{unknown}'.", hint=f"Known: {AS_IS}, {', '.join(Form)}.")
     return ArmChoice(
         runtimes=pick_runtimes(list(runtimes)),
         forms=tuple(dict.fromkeys(forms)),
-        options=tuple(options),
-        threads=(threads,) if isinstance(threads, int) else tuple(dict.fromkeys(threads)),
-        pythons=tuple(dict.fromkeys(Path(path).absolute() for path in pythons)),
+        options=listed("options", options),
+        threads=(threads,) if isinstance(threads, int) else tuple(dict.fromkeys(listed("threads", threads))),
+        pythons=tuple(dict.fromkeys(Path(path).absolute() for path in listed("pythons", pythons))),
         patience_seconds=timeout,
     )
 
@@ -163,13 +180,13 @@ def _plan(
 ) -> "TimingPlan":
     """How much to measure; the time limit on everything begins here."""
     from sdpa_onnx.measure.calibration import load_calibration
-    from sdpa_onnx.measure.time_limit import limited_to
+    from sdpa_onnx.measure.time_limit import LEAST_SECONDS, checked_seconds, limited_to
     from sdpa_onnx.measure.timing_plan import Cache, TimingPlan
 
     return TimingPlan(
         blocks=blocks,
         least_blocks=min(blocks, TimingPlan().least_blocks),
-        budget_seconds=seconds,
+        budget_seconds=checked_seconds("seconds", seconds, least=LEAST_SECONDS),
         margin=None if margin is None else margin / 100,
         cache=Cache(cache),
         calibration=load_calibration(),

@@ -240,9 +240,11 @@ def load_model(source: ModelSource, *, folder: Path | None = None) -> OnnxModel:
         case ir.Model():
             attach_files(source, folder, who="Cannot read the model")
             model, path = source, None
-        case _:
+        case str() | os.PathLike():
             path = Path(source)
             model = _read(path)
+        case _:  # a caller without type checks
+            raise ModelError(f"A {type(source).__name__} is not an ONNX model.", hint="Give a path or a model.")
     return _with_sites(model, path)
 
 

@@ -1,14 +1,20 @@
 """A time limit on a job: a deadline with a reserve for its end, and a timer for what does not look at the clock."""
 
 import contextlib
+import math
+import numbers
 import signal
 import threading
 import time
 from collections.abc import Iterator
 
+from sdpa_onnx.errors import PlanError
 from sdpa_onnx.measure.deadline import Deadline
 
-__all__ = ["interrupted_at", "limited_to"]
+__all__ = ["LEAST_SECONDS", "checked_seconds", "interrupted_at", "limited_to"]
+
+# The shortest time limit of a job.
+LEAST_SECONDS = 0.1
 
 # Share of the limit that is kept for the end, and the most seconds of it: processes are stopped, records are written
 # and printed.
@@ -21,10 +27,39 @@ def limited_to(budget: float | None, *, elapsed_seconds: float = 0.0) -> Deadlin
     Args:
         budget: Seconds for the job; None = no limit.
         elapsed_seconds: How long ago it began.
+
+    Raises:
+        PlanError: If it is no number of seconds.
     """
     if budget is None:
         return Deadline()
+    budget = checked_seconds("budget", budget, least=LEAST_SECONDS)
     return Deadline(budget_seconds=budget - _reserve(budget), start=time.monotonic() - elapsed_seconds)
+
+
+def checked_seconds(option: str, value: float, *, least: float) -> float:
+    """A number of seconds that a user gave.
+
+    Args:
+        option: Its name.
+        value: What was given, of any type.
+        least: The smallest number.
+
+    Raises:
+        PlanError: If it is no number, too small, or longer than the timers of this system wait.
+
+    Example:
+        >>> checked_seconds("budget", 60, least=0.1)
+        60.0
+    """
+    most = threading.TIMEOUT_MAX
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise PlanError(f"{option} is {value!r}, not a number of seconds.", hint=f"Give at least {least:g}.")
+    if value < least:
+        raise PlanError(f"{option} is {value:g} s.", hint=f"Give at least {least:g}.")
+    if value > most:
+        raise PlanError(f"{option} is {value:g} s, longer than a timer waits.", hint=f"Give at most {most:.2g}.")
+    return float(value)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import msgspec
 
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.measure.deadline import Deadline
+from sdpa_onnx.measure.time_limit import checked_seconds
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.sweep.allowed_code import check_code_is_allowed
 from sdpa_onnx.sweep.plan import JobKind
@@ -27,6 +28,8 @@ __all__ = ["RunRequest"]
 _REPORTS = Path("reports")
 # Reading the records of `quick` and drawing its charts: 5 s of CPU time on an Intel Xeon, more on a slower machine.
 _REPORT_SECONDS = 8.0
+# The shortest time limit of a run: it includes the report.
+_LEAST_BUDGET_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,8 @@ class RunRequest:
                 code that is not allowed.
             RuntimeNotFoundError: If there is no such runtime.
         """
+        if self.deadline.budget_seconds is not None:
+            checked_seconds("budget", self.deadline.budget_seconds, least=_LEAST_BUDGET_SECONDS)
         suite = load_suite(self.suite)
         check_code_is_allowed(suite, self.allow_code, source=self.suite)
         return _without_kinds(self._with_overrides(suite), self.skip)

@@ -84,6 +84,8 @@ def test_known_findings_of_a_resumed_run_stay_in_its_report(tmp_path: Path, plan
         ({"runtimes": ["onnx-reference"]}, "The suite does not use runtime 'onnx-reference'. It uses ort-cpu, torch."),
         ({"threads": 0}, "threads is 0. Give at least 1."),
         ({"seed": -1}, "seed is -1. Give at least 0."),
+        ({"budget": 0.9}, "budget is 0.9 s. Give at least 1."),
+        ({"budget": "x"}, "budget is 'x', not a number of seconds. Give at least 1."),
     ],
 )
 def test_refused_before_a_folder_is_made(

@@ -1,10 +1,14 @@
 """A deadline counts the seconds that are left on the clock that it was made with."""
 
 import math
+import threading
 
 import pytest
 
+from sdpa_onnx.cli.time_limit import command_deadline
+from sdpa_onnx.errors import PlanError
 from sdpa_onnx.measure.deadline import Deadline
+from sdpa_onnx.measure.time_limit import interrupted_at, limited_to
 
 
 class _Clock:
@@ -46,3 +50,34 @@ def test_without_a_limit_everything_is_allowed() -> None:
     assert deadline.seconds_left == math.inf
     assert deadline.allows(1e9)
     assert not deadline.is_past
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (-1, "budget is -1 s. Give at least 0.1."),
+        (0, "budget is 0 s. Give at least 0.1."),
+        (0.099, "budget is 0.099 s. Give at least 0.1."),
+        (math.nan, "budget is nan, not a number of seconds. Give at least 0.1."),
+        (math.inf, "budget is inf, not a number of seconds. Give at least 0.1."),
+        ("x", "budget is 'x', not a number of seconds. Give at least 0.1."),
+        (True, "budget is True, not a number of seconds. Give at least 0.1."),
+    ],
+    ids=str,
+)
+def test_what_is_no_limit_is_refused(value: float, message: str) -> None:
+    """The same sentence for a command and a function."""
+    for limit in (limited_to, command_deadline):
+        with pytest.raises(PlanError) as caught:
+            limit(value)
+        assert str(caught.value) == message
+
+
+def test_longest_limit() -> None:
+    """A limit that no timer can wait for is refused; the longest that one can is kept by a timer."""
+    with interrupted_at(limited_to(threading.TIMEOUT_MAX)):
+        pass
+    with pytest.raises(PlanError) as caught:
+        limited_to(1e30)
+    assert str(caught.value).startswith("budget is 1e+30 s, longer than a timer waits. Give at most ")
+    assert limited_to(0.1).budget_seconds == pytest.approx(0.085)

@@ -148,13 +148,15 @@ def _other_wrong_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _saturation_in_words(records: Sequence[Record]) -> str:
-    """Count the saturation cells that are ok: their measures are compared with predictions."""
-    cells = saturation_records(records)
+    """Count the saturation cells that are ok: of those that ran, whose measures are compared with predictions."""
+    cells = [cell for cell in saturation_records(records) if cell.outcome in (Outcome.OK, Outcome.DISAGREES)]
     if not cells:
         return ""
     ok = sum(outcome_of(cell) is Outcome.OK for cell in cells)
     if ok == len(cells):
-        return f"{'All' if ok > 1 else 'The'} {count(ok, 'saturation cell')} {'match' if ok > 1 else 'matches'} theory."
+        return f"All {count(ok, 'saturation cell')} match theory." if ok > 1 else "The saturation cell matches theory."
+    if len(cells) == 1:
+        return "The saturation cell does not match theory."
     return f"{ok} of {count(len(cells), 'saturation cell')} {'matches' if ok == 1 else 'match'} theory."
 
 

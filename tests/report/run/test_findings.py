@@ -10,6 +10,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, BakedAxis, ExportRec
 from sdpa_onnx.report.run.findings import first_findings
 from tests.conftest import GoldenCheck
 from tests.report.synthetic import check, comparison, header, quick_records, tell, troubled_records, with_ratios
+from tests.report.synthetic_saturation import cell
 
 WRONG = {"outcome": Outcome.DISAGREES, "verdict": Verdict.WRONG, "max_bound_ratio": 38.2, "max_abs_error": 1.2e-3}
 CASE = "batch 1, length 512, d_k 64"
@@ -45,6 +46,28 @@ def test_all_agree() -> None:
 def test_one_check_agrees() -> None:
     """One check is no plural."""
     assert tell([check()])[0].startswith("The one check agrees with the float64 oracle (largest error: 0.110 of")
+
+
+_OUT_OF_TIME = {"outcome": Outcome.SKIPPED, "reason": "budget"}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "text"),
+    [
+        ([{}], "The saturation cell matches theory."),
+        ([{}, {}], "All 2 saturation cells match theory."),
+        ([{"outcome": Outcome.DISAGREES}], "The saturation cell does not match theory."),
+        ([{}, {"outcome": Outcome.DISAGREES}], "1 of 2 saturation cells matches theory."),
+        ([_OUT_OF_TIME], ""),
+        ([{}, _OUT_OF_TIME], "The saturation cell matches theory."),
+        ([{"outcome": Outcome.DISAGREES}, _OUT_OF_TIME], "The saturation cell does not match theory."),
+    ],
+)
+def test_saturation_cells(outcomes: list[dict[str, object]], text: str) -> None:
+    """A cell that did not run neither matches nor fails; one cell is no plural."""
+    line = tell([check(), *(cell(**fields) for fields in outcomes)])[0]  # type: ignore[arg-type]
+    assert text in line
+    assert ("theory" in line) == bool(text)
 
 
 def test_wrong() -> None:
