@@ -25,9 +25,10 @@ def listed(parameter: str, values: Iterable[Item]) -> tuple[Item, ...]:
         >>> listed("skip", ["time"])
         ('time',)
     """
-    if isinstance(values, str | bytes | os.PathLike | Mapping) or not isinstance(values, Iterable):
-        hint = "Leave it out for the default." if values is None else f"Write {parameter}=[{values!r}]."
-        raise PlanError(f"{parameter} is {values!r}, not a list.", hint=hint)
+    given: object = values  # by a caller without type checks
+    if isinstance(given, str | bytes | os.PathLike | Mapping) or not isinstance(given, Iterable):
+        hint = "Leave it out for the default." if given is None else f"Write {parameter}=[{given!r}]."
+        raise PlanError(f"{parameter} is {given!r}, not a list.", hint=hint)
     return tuple(values)
 
 

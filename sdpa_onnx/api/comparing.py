@@ -70,9 +70,7 @@ def compare(
         PlanError: If the two cannot be compared, or an option does not apply to them.
         ModelError, RecordFormatError: If a file cannot be read.
     """
-    limits = _limits(
-        (margin, more_nodes, larger_file, more_memory), listed("allow", allow), listed("skip", skip), strict=strict
-    )
+    limits = _limits((margin, more_nodes, larger_file, more_memory), allow, skip, strict=strict)
     pythons = tuple(None if path is None else Path(path).absolute() for path in (base_python, head_python))
     models = _CompareRequest(
         runtimes=listed("runtimes", runtimes),
@@ -193,6 +191,7 @@ def _limits(
     from sdpa_onnx.core.compare.gate_limits import GateLimits
     from sdpa_onnx.core.records.gate_records import Gate
 
+    allow, skip = listed("allow", allow), listed("skip", skip)
     unknown = next((name for name in (*allow, *skip) if name not in {*Gate}), None)
     if unknown is not None:
         raise PlanError(f"There is no gate '{unknown}'.", hint=f"Known: {', '.join(Gate)}.")

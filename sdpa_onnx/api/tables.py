@@ -84,13 +84,13 @@ def _checked(records: "Sequence[BaseRecord]") -> "tuple[BaseRecord, ...]":
     """
     from sdpa_onnx.core.records.record_base import BaseRecord
 
-    found = listed("records", records)
+    found: tuple[object, ...] = listed("records", records)
     other = next((type(one).__name__ for one in found if not isinstance(one, BaseRecord)), None)
     if other is not None:
         raise PlanError(
             f"A {other} is not a record.", hint="Give the records that verify, bench and the others return."
         )
-    return found
+    return tuple(one for one in found if isinstance(one, BaseRecord))
 
 
 def _installed(library: TableLibrary | None) -> TableLibrary:

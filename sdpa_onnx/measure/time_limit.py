@@ -37,7 +37,7 @@ def limited_to(budget: float | None, *, elapsed_seconds: float = 0.0) -> Deadlin
     return Deadline(budget_seconds=budget - _reserve(budget), start=time.monotonic() - elapsed_seconds)
 
 
-def checked_seconds(option: str, value: float, *, least: float) -> float:
+def checked_seconds(option: str, value: object, *, least: float) -> float:
     """A number of seconds that a user gave.
 
     Args:
@@ -55,11 +55,12 @@ def checked_seconds(option: str, value: float, *, least: float) -> float:
     most = threading.TIMEOUT_MAX
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         raise PlanError(f"{option} is {value!r}, not a number of seconds.", hint=f"Give at least {least:g}.")
-    if value < least:
-        raise PlanError(f"{option} is {value:g} s.", hint=f"Give at least {least:g}.")
-    if value > most:
-        raise PlanError(f"{option} is {value:g} s, longer than a timer waits.", hint=f"Give at most {most:.2g}.")
-    return float(value)
+    seconds = float(value)
+    if seconds < least:
+        raise PlanError(f"{option} is {seconds:g} s.", hint=f"Give at least {least:g}.")
+    if seconds > most:
+        raise PlanError(f"{option} is {seconds:g} s, longer than a timer waits.", hint=f"Give at most {most:.2g}.")
+    return seconds
 
 
 @contextlib.contextmanager

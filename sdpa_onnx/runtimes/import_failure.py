@@ -1,8 +1,13 @@
 """Why an import failed: the package is missing, or it is there and broken. Imports nothing itself."""
 
+import importlib.metadata
 import importlib.util
+import sys
 
 __all__ = ["import_failure", "is_missing"]
+
+# Modules that are no package of somebody else: ours, and the script that was started.
+_NOT_INSTALLED = ("sdpa_onnx", "__main__")
 
 
 def is_missing(error: ImportError) -> bool:
@@ -32,9 +37,19 @@ def import_failure(error: ImportError) -> str:
     cause = " ".join(str(error).split()).rstrip(".")
     if not name:
         return f"An installed package cannot be imported: {cause}. Install it again."
-    again = f"Install it again: pip install --force-reinstall {name}."
+    distribution = importlib.metadata.packages_distributions().get(name, [name])[0]  # vl_convert: vl-convert-python
+    again = f"Install it again: pip install --force-reinstall {distribution}."
     return f"The package '{name}' is installed and cannot be imported: {cause}. {again}"
 
 
 def _package(error: ImportError) -> str:
-    return (error.name or "").partition(".")[0]
+    """The package that an import names; else the one whose own code raised the error while it was imported."""
+    if error.name:
+        return error.name.partition(".")[0]
+    trace, package = error.__traceback__, ""
+    while trace is not None:  # the innermost, since a package may import another one that is broken
+        frame, trace = trace.tb_frame, trace.tb_next
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if frame.f_code.co_name == "<module>" and name not in _NOT_INSTALLED and name not in sys.stdlib_module_names:
+            package = name
+    return package

@@ -70,10 +70,14 @@ def next_steps(
 def _resume(header: RunHeader, folder: str, failed: int) -> list[NextStep]:
     if header.is_finished and not failed:
         return []
-    out = [*shlex.split(header.command), *(["--out", folder] if folder else []), "--resume"]
     left = header.planned_cells - header.done_cells
     missing = f"run the {count(left, 'job')} that {'is' if left == 1 else 'are'} left"
     why = "repeat what failed" if header.is_finished or left <= 0 else missing
+    try:
+        started = shlex.split(header.command)
+    except ValueError:  # a quote without its pair, in a run.json that was edited
+        return [NextStep(sentence=why)]
+    out = [*started, *(["--out", folder] if folder else []), "--resume"]
     return [NextStep(sentence=why, command=shlex.join(out))]
 
 

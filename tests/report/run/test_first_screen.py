@@ -144,3 +144,9 @@ def test_summary_begins_with_the_same() -> None:
     assert text.count("38.2 times its proven bound") == 1
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings[1:] == ["## Numbers", "## Times", "## Exports", "## Environment", "## How to repeat"]
+
+
+def test_command_that_cannot_be_split() -> None:
+    """A run.json with half a quote still has a report: the step without its command."""
+    text = screen(RUNS["good"], 80, replace(INTERRUPTED, command="sdpa-onnx run 'quick"))
+    assert "\nNext: run the 56 jobs that are left.\n" in text
