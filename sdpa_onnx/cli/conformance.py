@@ -2,6 +2,7 @@
 
 import importlib
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -73,6 +74,7 @@ def conformance(
     """Test runtimes on each feature of the attention operators: right, wrong, suspicious, refused or crashed."""
     pin_threads(threads)
     if list_features:
+        _refuse_with_list({"--page": page, "--expect": expect, "--write-expected": write_expected})
         return _list(as_json=json)
     options = _parse_options(runtime, only, operator, opset, dtype, seed=seed, threads=threads, timeout=timeout)
     _check_files(page, write_expected, as_json=json)
@@ -113,6 +115,17 @@ class ConformanceOptions:
             options["--timeout"] = (f"{self.timeout_seconds:g}",)
         arguments = [part for option, values in options.items() for value in values for part in (option, value)]
         return shlex.join(["sdpa-onnx", "conformance", *arguments])
+
+
+def _refuse_with_list(files: Mapping[str, Path | None]) -> None:
+    """Refuse files about rows, since `--list` runs none.
+
+    Raises:
+        PlanError: If one is given.
+    """
+    for option, path in files.items():
+        if path is not None:
+            raise PlanError(f"{option} needs rows, and --list runs none.", hint=f"Leave out {option} or --list.")
 
 
 def _list(*, as_json: bool) -> int:

@@ -104,11 +104,17 @@ def main() -> None:
             format_message = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
             if format_message is None:
                 raise
-            print_message(usage_message(format_message(), getattr(error, "ctx", None)))
+            print_message(usage_message(format_message(), getattr(error, "ctx", None), command=_started(sys.argv[1:])))
             raise SystemExit(MISUSE) from error
         if code == INTERRUPTED:  # while parsing; a running command prints this itself and raises SystemExit
             print_message("Interrupted.")
         raise SystemExit(code or OK)
+
+
+def _started(arguments: Sequence[str]) -> str:
+    """The command that was started, as in `sdpa-onnx run`."""
+    names = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    return " ".join(["sdpa-onnx", *(name for name in arguments[:1] if name in names)])
 
 
 def _require_utf8(arguments: Sequence[str]) -> None:

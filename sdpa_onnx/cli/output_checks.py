@@ -15,12 +15,15 @@ def check_output(output: Path) -> None:
     Raises:
         ModelError: If it is a folder, or its folder is missing or not writable.
     """
+    from sdpa_onnx.graph.files.whole_file import check_target
+
     if output.is_dir():
         raise ModelError(f"{output} is a directory.", hint="Give the name of a file.")
     if not output.parent.is_dir():
         raise ModelError(f"Cannot write {output}: there is no folder {output.parent}.")
     if not os.access(output.parent, os.W_OK):
         raise ModelError(f"Cannot write {output}: {output.parent} is not writable.")
+    check_target(output, failure=ModelError)
 
 
 def require_distinct_paths(outputs: Mapping[str, Path | None], inputs: Iterable[Path | None]) -> None:

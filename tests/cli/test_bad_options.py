@@ -7,6 +7,21 @@ import pytest
 from tests.cli.invoke import Shell
 
 _OPTIONS: dict[str, tuple[list[str], str]] = {
+    "no-value": (["run", "smoke", "--skip"], "Option '--skip' requires an argument. See sdpa-onnx run --help."),
+    "page-dash": (["conformance", "--page", "-"], "'-' is not the name of a file. Give the name of a file."),
+    "output-dash": (["export", "sdpa", "-o", "-"], "'-' is not the name of a file. Give the name of a file."),
+    "html-dash": (
+        ["compare", "bare.onnx", "causal.onnx", "--html", "-"],
+        "'-' is not the name of a file. Give the name of a file.",
+    ),
+    "list-page": (
+        ["conformance", "--page", "p.html", "--list"],
+        "--page needs rows, and --list runs none. Leave out --page or --list.",
+    ),
+    "budget": (
+        ["bench", "a.onnx", "--budget", "1e30"],
+        "budget is 1e+30 s, longer than a timer waits. Give at most 9.2e+09.",
+    ),
     "heads": (
         ["export", "sdpa", "-o", "x.onnx", "--q-num-heads", "8", "--kv-num-heads", "3"],
         (

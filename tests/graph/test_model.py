@@ -16,6 +16,7 @@ import onnx_ir as ir
 import pytest
 
 from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.files.whole_file import check_target
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from tests.graph.models import SPECS, bare, inner_attention
 
@@ -185,3 +186,17 @@ def test_repr_is_one_line() -> None:
     weights = ir.tensor(np.zeros(300_000, np.float32), name="w")
     graph.graph.initializers["w"] = ir.Value(name="w", const_value=weights)
     assert repr(load_model(graph)) == "OnnxModel(opset 23, 1 attention, 1 node, 1.2 MB)"
+
+
+def test_folder_in_which_no_file_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permissions do not tell, such as in /proc: making a file does, before the work starts, and leaves none."""
+    check_target(tmp_path / "a.onnx", failure=ModelError)
+    assert not list(tmp_path.iterdir())
+
+    def refuse(**_: object) -> None:
+        raise OSError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(ModelError) as caught:
+        check_target(tmp_path / "a.onnx", failure=ModelError)
+    assert str(caught.value) == f"Cannot write {tmp_path / 'a.onnx'}: No such file or directory."

@@ -16,12 +16,13 @@ _WORDS = (
 _CHOICE = re.compile(r"'([^']*)' is not one of ((?:'[^']*'(?:, )?)+)")
 
 
-def usage_message(text: str, context: Any) -> str:
+def usage_message(text: str, context: Any, *, command: str = "sdpa-onnx") -> str:
     """Write an error of the parser as one line.
 
     Args:
         text: Its message.
         context: The context of the command, of the copy of click that typer carries; None if there is none.
+        command: The command without a context, whose help has the options.
 
     Example:
         >>> usage_message("Invalid value for '--mask': Value error, 'bol' is not one of 'none', 'bool'", None)
@@ -33,6 +34,6 @@ def usage_message(text: str, context: Any) -> str:
     if found is not None:
         near = difflib.get_close_matches(found[1], re.findall(r"'([^']*)'", found[2]), n=1)
         text = text.rstrip(".") + f". Did you mean '{near[0]}'?" if near else ""
-    command = "sdpa-onnx" if context is None else context.command_path
+    command = command if context is None else context.command_path
     end = "" if text.endswith((".", "?", "!")) else "."
     return f"{text}{end} See {command} --help."

@@ -23,8 +23,11 @@ def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> P
         failure: What to raise.
 
     Raises:
-        failure: If it is a folder, a device or a pipe, or its folder is not writable.
+        failure: If it is a folder, a device or a pipe, its folder is not writable, or it is "-", which elsewhere means
+            stdout.
     """
+    if str(path) == "-":
+        raise failure("'-' is not the name of a file.", hint="Give the name of a file.")
     try:
         target = path.resolve()
         if target.is_dir():
@@ -36,6 +39,12 @@ def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> P
     above = next((folder for folder in target.parents if folder.exists()), target.parent)
     if above.is_dir() and not os.access(above, os.W_OK | os.X_OK):
         raise failure(f"Cannot write {path}: {above} is not writable.")
+    if target.parent.is_dir():
+        try:  # permissions do not say whether a file can be made, for example in /proc
+            tempfile.TemporaryFile(dir=target.parent, prefix=_PREFIX).close()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # writing says what to do about that
+                raise failure(f"Cannot write {path}: {_reason(error)}.") from error
     return target
 
 
