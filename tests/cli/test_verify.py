@@ -202,11 +202,38 @@ def test_inspect_prints_the_content_of_a_file(shell: Shell) -> None:
     assert ended.stdout.splitlines() == [
         "causal.onnx: 1 attention, opset 23. Every attention is right at 4 sizes (lengths",
         "to 97) on ort-cpu.",
-        "- sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553; causal; no mask; BNSH.",
+        "- sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553; causal; no mask input;",
+        "  BNSH.",
         "- Dynamic axes: batch_size, q_seq_len, kv_seq_len.",
         "- On ort-cpu: 1 node (1 Attention), float32.",
     ]
     assert shell("inspect", "causal.onnx", "-q").stdout.splitlines() == ended.stdout.splitlines()[:2]
+
+
+def test_an_unusual_scale_is_named(shell: Shell) -> None:
+    """inspect, verify and export name it with its factor; verify adds what can show whether it is intended."""
+    (shell.folder / "scaled.py").write_text(
+        "from torch import nn, randn\n"
+        "from torch.nn.functional import scaled_dot_product_attention\n\n\n"
+        "class Scaled(nn.Module):\n"
+        "    def forward(self, q):\n"
+        "        return 2 * scaled_dot_product_attention(q, q, q, scale=1.02 * 8**-0.5)\n\n"
+        "    def sample_inputs(self):\n"
+        "        return (randn(2, 2, 5, 8),)\n"
+    )
+    named = "scale 0.360624 = 1.02/sqrt(d_k), not the usual 1/sqrt(d_k)"
+    exported = shell("export", "scaled.py:Scaled", "-o", "scaled.onnx")
+    inspected = shell("inspect", "scaled.onnx", "--no-run")
+    verified = shell("verify", "scaled.onnx")
+    against = shell("verify", "scaled.onnx", "--against", "scaled.py:Scaled")
+    assert [one.code for one in (exported, inspected, verified, against)] == [0, 0, 0, 0]
+    texts = [" ".join(one.stdout.split()) for one in (exported, inspected, verified, against)]
+    assert [named in text for text in texts] == [True] * 4
+    ask = "Only the module can show whether that is intended: --against FILE.py:Class."
+    assert [ask in text for text in texts] == [False, False, True, False]
+    assert "off the file's own would be found." in texts[2]
+    usual = shell("verify", "bare.onnx")
+    assert "scale" not in usual.stdout.replace("A runtime whose scale", "")
 
 
 def test_verdict_first(shell: Shell) -> None:

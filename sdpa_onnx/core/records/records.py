@@ -88,6 +88,7 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         judged_rows, total_rows: Number of rows (batch, head, query) judged and present.
         scale_error_proven: Smallest relative error of the scale that this
             judgement proves wrong (METHOD A), or None if not computed.
+        scale_note: The scale of the attention if it follows no known rule of d_k, see `unusual_scale`; else "".
         ran: Operator types that ran, with their node counts.
         expanded: Operators that the runtime replaced by their body, with the number of nodes of each.
         fused: Operators that ran and are not in the model, with their node counts.
@@ -118,6 +119,7 @@ class AgreementRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     judged_rows: int | None = None
     total_rows: int | None = None
     scale_error_proven: float | None = None
+    scale_note: str = ""
     kappa: float | None = None
     max_z: float | None = None
     ran: dict[str, int] = msgspec.field(default_factory=dict)

@@ -1,5 +1,6 @@
 """An attention that was found in a file, in words."""
 
+from sdpa_onnx.core.attention.unusual_scale import unusual_scale
 from sdpa_onnx.core.records.records import AttentionRecord
 
 __all__ = ["describe_attention"]
@@ -16,9 +17,9 @@ def describe_attention(record: AttentionRecord) -> str:
         if spec.q_num_heads == spec.kv_num_heads
         else f"{spec.q_num_heads} query heads over {spec.kv_num_heads} key/value heads",
         f"d_k {spec.head_dim}" + (f", d_v {spec.v_head_dim}" if spec.v_head_dim != spec.head_dim else ""),
-        f"scale {spec.scale_value:.6g}",
+        (not record.scale_doubt and unusual_scale(spec)) or f"scale {spec.scale_value:.6g}",
         "causal" if spec.is_causal else "",
-        f"mask {spec.mask}{band}" if spec.mask != "none" else "no mask",
+        f"mask {spec.mask}{band}" if spec.mask != "none" else "no mask input",
         f"softcap {spec.softcap:g}" if spec.softcap else "",
         f"window {spec.left_window}, {spec.right_window}" if spec.has_window else "",
         "with past" if spec.has_past else "",

@@ -62,7 +62,7 @@ def _execution(ran: RanReport | str) -> str:
     if isinstance(ran, str):
         return f"does not run: {ran}"
     kinds = sorted(ran.node_counts.items(), key=lambda item: -item[1])
-    more = f", {len(kinds) - _MOST_OPERATORS} others" if len(kinds) > _MOST_OPERATORS else ""
+    more = f", {count(len(kinds) - _MOST_OPERATORS, 'other')}" if len(kinds) > _MOST_OPERATORS else ""
     top = ", ".join(f"{number} {kind}" for kind, number in kinds[:_MOST_OPERATORS])
     nodes = count(sum(ran.node_counts.values()), "node")
     return " ".join([f"{nodes} ({top}{more}), {ran.precision}.", *ran.warnings])

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from sdpa_onnx.core.records.findings import Finding, group_findings
-from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, PlantedRecord, Record, Verdict
+from sdpa_onnx.core.records.records import AgreementRecord, ExportRecord, Outcome, PlantedRecord, Record, Subject
 from sdpa_onnx.report.run.check_rows import check_table
+from sdpa_onnx.report.run.form_table import attention_names
 from sdpa_onnx.report.run.limits_table import limit_in_words
 from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.text.labels import is_output_check, join_words, plain
-from sdpa_onnx.report.text.number_text import count, figure, share
+from sdpa_onnx.report.text.number_text import count, share
 from sdpa_onnx.report.text.result_text import ResultText
 from sdpa_onnx.report.text.tally import bound_ratio
 
@@ -128,22 +129,35 @@ def _located(finding: Finding) -> str:
 
 
 def proved_details(records: Sequence[Record]) -> list[str]:
-    """What is right: the axes, the largest error, the sensitivity, the planted faults."""
+    """What is right: the axes, the largest error, the sensitivity, the planted faults; and a scale that is unusual."""
     axes = [one for one in records if isinstance(one, ExportRecord) and one.outcome is Outcome.OK]
     lines = list(dict.fromkeys(text for one in axes if (text := _axes_words(one))))
     lines += dict.fromkeys(f"It {limit_in_words(limit)}." for one in axes for limit in one.limits)
-    right = [one for one in records if isinstance(one, AgreementRecord) and one.outcome is Outcome.OK]
-    return [*lines, *_error_words([one for one in right if one.verdict is not None]), *_planted_words(records)]
+    checks = [one for one in records if isinstance(one, AgreementRecord) and one.verdict is not None]
+    return [*lines, *_scale_words(checks), *_error_words(checks), *_planted_words(records)]
 
 
-def _error_words(right: Sequence[AgreementRecord]) -> list[str]:
-    proven = [one for one in right if not is_output_check(one) and one.max_bound_ratio is not None]
-    if not proven or all(one.verdict is Verdict.WRONG for one in right):
+def _scale_words(checks: Sequence[AgreementRecord]) -> list[str]:
+    """Scales that follow no known rule, which no judgement of a runtime can find wrong."""
+    sites: dict[str, dict[str, None]] = {}
+    for one in checks:
+        if one.scale_note and one.subject is Subject.ATTENTION:
+            sites.setdefault(one.scale_note, {})[one.site] = None
+    known = any(map(is_output_check, checks))
+    ask = "" if known else " Only the module can show whether that is intended: --against FILE.py:Class."
+    verbs = {note: "has" if len(names) == 1 else "have" for note, names in sites.items()}
+    return [f"{attention_names([*names])} {verbs[note]} {note}.{ask}" for note, names in sites.items()]
+
+
+def _error_words(checks: Sequence[AgreementRecord]) -> list[str]:
+    """The largest error and the sensitivity, if every check agrees: next to a fault they are no comfort."""
+    proven = [one for one in checks if not is_output_check(one) and one.max_bound_ratio is not None]
+    if not proven or any(one.outcome is not Outcome.OK for one in checks):
         return []
-    largest = figure(max(map(bound_ratio, proven)))
+    largest = share(max(map(bound_ratio, proven)))
     scales = [one.scale_error_proven for one in proven if one.scale_error_proven is not None]
-    found = f"; a scale that is off by {share(min(scales))} would be found" if scales else ""
-    return [f"The largest error that is right is {largest} of its proven bound{found}."]
+    found = f" A runtime whose scale is {share(min(scales))} off the file's own would be found." if scales else ""
+    return [f"Largest rounding error: {largest} of what is proven possible.{found}"]
 
 
 def _planted_words(records: Iterable[Record]) -> list[str]:

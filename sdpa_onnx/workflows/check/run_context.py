@@ -67,6 +67,7 @@ class RunContext:
         site: str,
         sizes: Sizes,
         is_empty: bool = False,
+        scale_note: str = "",
     ) -> AgreementRecord:
         """Write one judgement down.
 
@@ -77,6 +78,7 @@ class RunContext:
             site: Its name.
             sizes: Sizes it was judged at.
             is_empty: Whether there is no element to judge.
+            scale_note: Its scale if it is unusual.
         """
         disagrees = not agreement.verdict.is_right
         blind = not disagrees and (
@@ -98,6 +100,7 @@ class RunContext:
             warnings=(*self.ran.warnings, *agreement.warnings, *_untapped(self.model), *_unjudged(self.model)),
             subject=subject,
             site=site,
+            scale_note=scale_note,
             sizes=sizes,
             axes=dict(self.check.sizes),
             dtype=self.model.facts.dtype.value,

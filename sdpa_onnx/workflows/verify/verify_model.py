@@ -18,6 +18,7 @@ from sdpa_onnx.core.attention.mask_rule import full_mask
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.spec import AttentionSpec
+from sdpa_onnx.core.attention.unusual_scale import unusual_scale
 from sdpa_onnx.core.faults.output_diagnosis import explain_output
 from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect
 from sdpa_onnx.core.judge.attention_outputs import PermittedReading, judge_attention_outputs
@@ -259,6 +260,7 @@ def judge_sites(
                 site=site.name if role is OutputRole.OUTPUT else _name_of(checked.model, site, role),
                 sizes=site_sizes(site, inputs),
                 is_empty=role is OutputRole.OUTPUT and not outputs[role].size,
+                scale_note=unusual_scale(site.spec),
             )
 
 

@@ -156,6 +156,7 @@ FULL: dict[str, Record] = {
         judged_rows=1,
         total_rows=9,
         scale_error_proven=0.001,
+        scale_note="scale 0.18 = 1.02/sqrt(d_k), not the usual 1/sqrt(d_k)",
         ran={"MatMul": 2},
     ),
     "timing": TimingRecord(
