@@ -30,7 +30,7 @@ def verify(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     prove: bool = False,
-    against: str | None = None,
+    against: object = None,
     inputs: "Inputs | None" = None,
     timeout: float | None = None,
     threads: int = 1,
@@ -43,7 +43,8 @@ def verify(
         sizes: Sizes of named axes; others get defaults.
         seed: Seed of the inputs.
         prove: Also plant every kind of fault, with one record each that shows whether these inputs detect it.
-        against: Also compare the outputs with this PyTorch module: a name such as "package.module:Class", see `export`.
+        against: Also compare the outputs with this `torch.nn.Module`, or its name such as "package.module:Class", see
+            `export`.
         inputs: Arrays by input name, or the path of an .npz file, instead of drawn inputs; fixes the sizes.
         timeout: Run each runtime in a process of its own, and wait this many seconds for each answer; None = in this
             process, without a limit.
@@ -56,11 +57,13 @@ def verify(
     Raises:
         RuntimeNotFoundError, RuntimeUnavailableError: If a runtime is unknown or not installed.
         ModelError: If nothing in the model can be verified.
-        PlanError: If a size names no axis, an input does not fit, or there is no such module.
+        PlanError: If a size names no axis, an input does not fit, there is no such module, or it does not accept the
+            inputs of the model.
     """
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.check.check_options import CheckOptions
-    from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, load_against, verify_file
+    from sdpa_onnx.workflows.verify.load_against import load_against
+    from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, verify_file
 
     loaded = load_against(model, against)
     check = CheckOptions(sizes=dict(sizes or {}), seed=seed, threads=threads, inputs=read_given(inputs, loaded))

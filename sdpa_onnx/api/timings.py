@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sdpa_onnx.api.arguments import listed, listed_sizes
 from sdpa_onnx.api.checks import read_given
-from sdpa_onnx.api.models import load
 from sdpa_onnx.api.record_list import RecordList
 from sdpa_onnx.errors import PlanError
 
@@ -120,20 +119,9 @@ class _Request:
         Raises:
             PlanError: If there is no such module.
         """
-        if isinstance(self.against, str):
-            from sdpa_onnx.workflows.verify.verify_file import load_against
+        from sdpa_onnx.workflows.verify.load_against import load_against
 
-            return load_against(model, self.against)
-        loaded = load(model)
-        if self.against is None or loaded.source is self.against:
-            return loaded
-        import torch
-
-        if not isinstance(self.against, torch.nn.Module):
-            raise PlanError(
-                f"A {type(self.against).__name__} cannot be timed against.", hint="Give a module or its name."
-            )
-        return replace(loaded, source=self.against, bind=None)
+        return load_against(model, self.against)
 
 
 def _choice(

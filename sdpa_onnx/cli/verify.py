@@ -84,8 +84,9 @@ def verify(
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
     from sdpa_onnx.workflows.check.check_options import CheckOptions
     from sdpa_onnx.workflows.check.given_arrays import read_inputs
+    from sdpa_onnx.workflows.verify.load_against import load_against
     from sdpa_onnx.workflows.verify.stored_outputs import OutputKeeper
-    from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, load_against, verify_file
+    from sdpa_onnx.workflows.verify.verify_file import VerifyExtras, verify_file
 
     expected = read_known_findings(expect)
     loaded = load_against(model, against)

@@ -85,7 +85,10 @@ class OnnxModel:
 
     def __repr__(self) -> str:
         sites, nodes = len(self.sites), sum(self.facts.node_counts.values())
-        counts = f"{sites} attention{'' if sites == 1 else 's'}, {nodes} node{'' if nodes == 1 else 's'}"
+        found = f"{sites} attention{'' if sites == 1 else 's'}"
+        # Attentions that are no node of their own are found when the graph is read.
+        found = "attentions: see inspect" if not sites and self.unread is None else found
+        counts = f"{found}, {nodes} node{'' if nodes == 1 else 's'}"
         return f"OnnxModel(opset {self.opset}, {counts}, {_size_text(number_bytes(self.ir))})"
 
     @property

@@ -25,7 +25,7 @@ from sdpa_onnx.torch_export.modules import founding_use
 from sdpa_onnx.torch_export.source_line import exception_line
 from sdpa_onnx.torch_export.target_text import TARGET_MODULE, TargetText, check_target
 
-__all__ = ["ExportTarget", "resolve_target"]
+__all__ = ["ExportTarget", "resolve_target", "sample_of"]
 
 _SEED = 0
 # Token ids of a random sample stay below this, so that they are valid in any embedding table.
@@ -172,27 +172,39 @@ def _needs_arguments(found: Callable[..., object]) -> bool:
 
 def _declared(parsed: TargetText, module: nn.Module, namespace: ModuleType) -> SampleInputs:
     """Read `sample_inputs` from the instance, its class or its file; call it if it is callable."""
-    declared = getattr(module, "sample_inputs", None)
-    if declared is None:
-        declared = getattr(namespace, "sample_inputs", None)
-    if declared is None:
+    name = f"{parsed.where}:{parsed.name}"
+    found = sample_of(module, name=name)
+    found = sample_of(namespace, name=name) if found is None else found
+    if found is None:
         raise PlanError(
-            f"{parsed.where}:{parsed.name} has no sample inputs.",
+            f"{name} has no sample inputs.",
             hint="Define sample_inputs (a tuple or dict of tensors, or a function that returns one) "
-            "in the class or the file, or give shapes.",
+            "in the class or the file, or give --shape, such as --shape x=2x16x96.",
         )
+    return found
+
+
+def sample_of(holder: object, *, name: str) -> SampleInputs | None:
+    """The `sample_inputs` of a module or a file, called if they are callable; None if it has none.
+
+    Raises:
+        PlanError: If they are neither tensors nor a tuple or dict of them; names the module.
+        ExportError: If they raise.
+    """
+    declared = getattr(holder, "sample_inputs", None)
+    if declared is None:
+        return None
     try:
         value = declared() if callable(declared) else declared
     except Exception as error:  # whatever the user's function raises
         raise ExportError(
-            f"sample_inputs of {parsed.where}:{parsed.name} raised {type(error).__name__}: "
-            f"{error}{exception_line(error)}."
+            f"sample_inputs of {name} raised {type(error).__name__}: {error}{exception_line(error)}."
         ) from error
     if isinstance(value, Tensor):
         return (value,)
     if not isinstance(value, tuple | list | dict):
         raise PlanError(
-            f"sample_inputs of {parsed.where}:{parsed.name} is of type {type(value).__name__}.",
+            f"sample_inputs of {name} is of type {type(value).__name__}.",
             hint="Give a tuple or dict of tensors.",
         )
     return value if isinstance(value, dict) else tuple(value)

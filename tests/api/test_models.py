@@ -4,11 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 import sdpa_onnx as so
 from sdpa_onnx.core.attention.forms import Form, LowerOptions
+from sdpa_onnx.core.records.records import AgreementRecord
 from sdpa_onnx.errors import ExportError, ModelError, PlanError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.graph_attention import GraphAttention
@@ -30,6 +32,16 @@ def test_inspect_tries_the_axes() -> None:
     for read in (so.inspect(_model(), run=False), so.find_attention(_model())):
         assert isinstance(read, so.RecordList)
         assert read[0].sizes_tried is None
+
+
+def test_repr_of_a_file_counts_no_attention_that_it_has_not_searched() -> None:
+    """An Attention node is counted when a model is loaded; a hand-written attention is not yet found then."""
+    assert "1 attention," in repr(_model())
+    message = onnx.load_from_string(so.convert(_model(), "decomposed", runtime=None).to_bytes())
+    del message.metadata_props[:]
+    bare = so.load(message)
+    assert "attentions: see inspect" in repr(bare)
+    assert len(so.inspect(bare, run=False)) == 1
 
 
 def test_export_of_a_spec_in_a_form() -> None:
@@ -74,6 +86,39 @@ def test_what_is_no_model_or_target() -> None:
         so.inspect("missing.onnx")
     with pytest.raises(ExportError, match=r"^A int cannot be exported\."):
         so.export(3)
+
+
+def test_verify_against_a_module() -> None:
+    """A module is compared as its name is, also without sample inputs; what does not accept the inputs is refused."""
+    import torch
+
+    class Twice(torch.nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.out = torch.nn.Linear(width, width)
+
+        def forward(self, query: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.out(torch.nn.functional.scaled_dot_product_attention(query, query, query))
+            return found
+
+    class Sampled(Twice):
+        def sample_inputs(self) -> tuple[torch.Tensor]:
+            return (torch.zeros(2, 1, 5, self.out.in_features),)
+
+    module = Sampled(4)
+    model = so.load(so.export(module, module.sample_inputs()).ir)
+    for right in (module, Twice(4)):
+        records = so.verify(model, against=right)
+        assert {record.outcome for record in records} == {"ok"}
+        assert any(record.subject == "output" for record in records if isinstance(record, AgreementRecord))
+    with pytest.raises(PlanError) as caught:
+        so.verify(model, against=Sampled(8))
+    assert str(caught.value) == (
+        "Sampled does not accept the inputs of the model (query: 4 wide, expects 8). Is it the right module?"
+    )
+    with pytest.raises(PlanError, match=r"^A int is no PyTorch module\."):
+        so.verify(model, against=3)
 
 
 @pytest.mark.slow

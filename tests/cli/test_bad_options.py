@@ -100,7 +100,7 @@ _OPTIONS: dict[str, tuple[list[str], str]] = {
         ["export", "mods.py:Sampleless", "-o", "x.onnx"],
         (
             "mods.py:Sampleless has no sample inputs. Define sample_inputs (a tuple or dict of tensors, or a function "
-            "that returns one) in the class or the file, or give shapes."
+            "that returns one) in the class or the file, or give --shape, such as --shape x=2x16x96."
         ),
     ),
     "shape": (

@@ -163,7 +163,8 @@ def test_weights_are_the_same_each_time(folder: Path) -> None:
             "layers.py:Bare",
             (
                 "layers.py:Bare has no sample inputs. Define sample_inputs (a tuple or dict of tensors, "
-                "or a function that returns one) in the class or the file, or give shapes."
+                "or a function that returns one) in the class or the file, or give --shape, such as "
+                "--shape x=2x16x96."
             ),
         ),
         ("layers.py:Odd", "sample_inputs of layers.py:Odd is of type str. Give a tuple or dict of tensors."),

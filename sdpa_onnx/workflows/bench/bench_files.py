@@ -28,7 +28,7 @@ from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
 from sdpa_onnx.workflows.timing.comparison import bench, require_free_names
 from sdpa_onnx.workflows.timing.job_folder import Arm, JobFolder
 from sdpa_onnx.workflows.timing.records import refused_record
-from sdpa_onnx.workflows.verify.verify_file import load_against
+from sdpa_onnx.workflows.verify.load_against import load_against
 
 __all__ = ["CEILING_SECONDS", "BenchResult", "BenchTask", "PreparedBench", "prepare", "skipped_result", "time_all"]
 

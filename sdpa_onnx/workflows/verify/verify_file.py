@@ -17,8 +17,7 @@ from sdpa_onnx.core.records.records import (
     outcome_of_error,
 )
 from sdpa_onnx.errors import ModelError, PlanError, RuntimeUnavailableError, SdpaOnnxError, SessionError
-from sdpa_onnx.graph.model import ModelSource, OnnxModel, load_model
-from sdpa_onnx.graph.model_facts import TRACED_KEY
+from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.integer_draws import unknown_integers
@@ -39,7 +38,7 @@ from sdpa_onnx.workflows.verify.session_state import check_state, state_behind
 from sdpa_onnx.workflows.verify.site_probes import probe_sites, sites_alone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
 
-__all__ = ["VerifyExtras", "contradiction_records", "load_against", "verify_file"]
+__all__ = ["VerifyExtras", "contradiction_records", "verify_file"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,33 +66,6 @@ class VerifyExtras:
         patience_seconds = None if name == MODULE_RUNTIME else self.patience_seconds
         with own_process(get_runtime(name), patience_seconds) as runtime:
             yield runtime
-
-
-def load_against(source: ModelSource, against: str | None) -> OnnxModel:
-    """Load a model, with the module that its outputs are compared with.
-
-    Raises:
-        ModelError: If there is no such file.
-        PlanError: If the target does not exist.
-    """
-    model = load_model(source)
-    if against is None:
-        return model
-    from sdpa_onnx.torch_export.bound_inputs import bind_inputs
-    from sdpa_onnx.torch_export.linked_axes import input_dims, named_sizes
-    from sdpa_onnx.torch_export.targets import resolve_target
-
-    target = resolve_target(against)
-    bound = bind_inputs(target.module, target.sample_inputs)
-    if len(bound.leaves()) != len(model.input_names):
-        name = model.path or "the model"
-        raise PlanError(
-            f"{against} takes {len(bound.leaves())} tensors, {name} has {len(model.input_names)} inputs.",
-            hint="Compare a file with the module that it came from.",
-        )
-    # Beside the graph, not in it: where a search for a fixed axis or setting starts.
-    model.ir.meta[TRACED_KEY] = named_sizes(bound, input_dims(model.ir))
-    return replace(model, source=target.module, bind=bound.with_tensors)
 
 
 def verify_file(
