@@ -26,12 +26,14 @@ __all__ = [
 STDOUT = Path("-")
 
 
-# (whether the numbers were judged, whether the models were timed) -> sentence.
+# (whether the numbers were judged, whether the models ran for time, or only for memory) -> sentence.
 _MODELS_SENTENCES = {
-    (True, True): "Both were judged, and timed interleaved on one machine.",
-    (True, False): "Both were judged; they were not timed.",
-    (False, True): "Both were timed interleaved on one machine; their numbers were not judged.",
-    (False, False): "Only their graphs were compared; nothing was judged or timed.",
+    (True, True, True): "Both were judged, and timed interleaved on one machine.",
+    (True, False, True): "Both were judged, and their memory was measured; times were not compared.",
+    (True, False, False): "Both were judged; they were not timed.",
+    (False, True, True): "Both were timed interleaved on one machine; their numbers were not judged.",
+    (False, False, True): "Their memory was measured; nothing was judged, and times were not compared.",
+    (False, False, False): "Only their graphs were compared; nothing was judged or timed.",
 }
 
 
@@ -45,7 +47,8 @@ def method_sentence(kind: ComparisonKind, skipped: "frozenset[Gate]") -> str:
     from sdpa_onnx.core.records.gate_records import Gate
 
     if kind is ComparisonKind.MODELS:
-        return _MODELS_SENTENCES[Gate.AGREEMENT not in skipped, not {Gate.TIME, Gate.MEMORY} <= skipped]
+        is_timed = Gate.TIME not in skipped
+        return _MODELS_SENTENCES[Gate.AGREEMENT not in skipped, is_timed, is_timed or Gate.MEMORY not in skipped]
     if Gate.TIME in skipped:
         return "Stored results."
     return "Stored results; times are compared by their ratios to the common pinned baseline."

@@ -211,13 +211,15 @@ def test_nothing_is_overwritten_twice(runs: Shell, arguments: list[str], sentenc
     [
         ([], "Both were judged, and timed interleaved on one machine."),
         (["agreement"], "Both were timed interleaved on one machine; their numbers were not judged."),
-        (["time"], "Both were judged, and timed interleaved on one machine."),
+        (["time"], "Both were judged, and their memory was measured; times were not compared."),
+        (["memory"], "Both were judged, and timed interleaved on one machine."),
+        (["time", "agreement"], "Their memory was measured; nothing was judged, and times were not compared."),
         (["time", "memory"], "Both were judged; they were not timed."),
         (["time", "memory", "agreement"], "Only their graphs were compared; nothing was judged or timed."),
     ],
 )
 def test_how_two_models_were_compared(skipped: list[str], sentence: str) -> None:
-    """The sentence has only what was done. Memory is measured while timing."""
+    """The sentence has only what was done and compared. Memory is measured while timing."""
     assert method_sentence(ComparisonKind.MODELS, frozenset(map(Gate, skipped))) == sentence
 
 

@@ -32,10 +32,20 @@ def spec_changes(before: Sequence[AttentionSpec], now: Sequence[AttentionSpec]) 
     changes: Counter[tuple[str, str, str]] = Counter()
     for was, is_now in zip(before, now, strict=True):
         changes.update(_changed(was, is_now))
-    return [
-        f"The {name}{'' if count == len(now) else f' of {count} of {len(now)} attentions'} was {was} and is {is_now}."
-        for (name, was, is_now), count in changes.items()
-    ]
+    return [_sentence(*change, count=count, total=len(now)) for change, count in changes.items()]
+
+
+def _sentence(name: str, was: str, is_now: str, *, count: int, total: int) -> str:
+    which = "" if count == total else f" of {count} of {total} attentions"
+    if name == "is_causal":
+        subject = "The attention" if total == 1 else f"{count} of {total} attentions"
+        were, are = ("was", "is") if count == 1 else ("were", "are")
+        return (
+            f"{subject} {were} causal and no longer {are}."
+            if was == "True"
+            else f"{subject} {were} not causal and {are}."
+        )
+    return f"The {name}{which} was {was} and is {is_now}."
 
 
 def _changed(before: AttentionSpec, now: AttentionSpec) -> list[tuple[str, str, str]]:

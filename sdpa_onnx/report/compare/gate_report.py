@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sdpa_onnx.core.compare.gate_row import percent
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import TimingRecord
@@ -109,9 +111,8 @@ class _Group:
 
     def where(self, usual: CommonFactors) -> str:
         """The case, or the number of cases and the first of them."""
-        if len(self.rows) == 1:
-            return place(self.first, usual)
-        return f"{len(self.rows)} cases, such as {place(self.first, usual)}"
+        first = place(_printed_case(self.first), usual)
+        return first if len(self.rows) == 1 else f"{len(self.rows)} cases, such as {first}"
 
 
 def _groups(report: GateReport) -> list[_Group]:
@@ -149,6 +150,14 @@ def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
         threads,
     )
     return plain(", ".join(dict.fromkeys(part for part in parts if part)))
+
+
+def _printed_case(row: GateRecord) -> GateRecord:
+    """The row with the sizes of its axes instead of the name of its case, which only JUnit readers need."""
+    if row.sizes.q_seq_len is not None or not row.axes or not row.site:
+        return row
+    sizes = ", ".join(f"{axis} {size}" for axis, size in row.axes.items())
+    return msgspec.structs.replace(row, case=row.target, inputs=f"{sizes}, {row.inputs}".rstrip(", "))
 
 
 def usual_of(report: GateReport) -> CommonFactors:
@@ -271,7 +280,7 @@ def changed_table(report: GateReport, *, most: int) -> Table | None:
         f"{count(left, 'more row')} not shown.",
     ]
     return Table(
-        title="What changed, and times",
+        title="What changed, and times" if any(row.ratio is not None for row in report.rows) else "What changed",
         heading="",
         columns=(
             Column(head="gate"),

@@ -160,7 +160,8 @@ def _inspect_and_time(
     is_timed = not {Gate.TIME, Gate.MEMORY} <= options.limits.skipped
     if is_timed and runtime.measures_time:
         for number, given in enumerate(options.sizes or [{}], 1):
-            options.at(f"timing on {runtime.name}, sizes {number} of {len(options.sizes) or 1}")
+            work = "measuring memory" if Gate.TIME in options.limits.skipped else "timing"
+            options.at(f"{work} on {runtime.name}, sizes {number} of {len(options.sizes) or 1}")
             _time(models, runtime, target, given, options, found)
         return
     if Gate.GRAPH not in options.limits.skipped and options.pythons != (None, None):

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.size_functions import round_to_float32, size_functions
+from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind
 from sdpa_onnx.core.records.records import BakedSetting
 from sdpa_onnx.errors import ExportError, ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
@@ -105,10 +106,20 @@ def _differences(model: OnnxModel, first: _Heard | None, other: _Heard) -> list[
             fixed = stated[position].spec.scale_value
             if not _was_moved(fixed, before):
                 found += _scale(site, fixed, call, first, other, position)
+            if before is None or before.is_causal == call.is_causal:
+                found += _lost_causality(site, stated[position].spec, call)
         if before is not None:
             found += _flag(site, "is_causal", before.is_causal, call.is_causal, call, first, other)
             found += _flag(site, "attn_mask", before.has_mask, call.has_mask, call, first, other)
     return found
+
+
+def _lost_causality(site: str, spec: AttentionSpec, call: "AttentionCall") -> list[BakedSetting]:
+    """An attention that hides nothing, where the module's own call is causal."""
+    if not call.is_causal or spec.is_causal or spec.has_window or spec.mask is not MaskKind.NONE:
+        return []
+    evidence = f"attention '{site}' is not causal; the module's attention is{_where(call)}"
+    return [BakedSetting(setting="is_causal", site=site, fixed="it is False", own="it is True", evidence=evidence)]
 
 
 def _place(position: int, count: int) -> str:
@@ -131,6 +142,12 @@ def _scale(
         else None
     )
     formula = _formula(call, other.sizes, fixed, traced)
+    if traced is None and not formula:  # no sign that it is a size's: the file has another constant than the module
+        more = f" ({100 * (fixed / call.scale - 1):+.2g} %)" if call.scale else ""
+        evidence = f"the scale of '{site}' is {fixed:.6g}{more}; the module's is {call.scale:.6g}{_where(call)}"
+        return [
+            BakedSetting(setting="scale", site=site, fixed=f"{fixed:.6g}", own=f"{call.scale:.6g}", evidence=evidence)
+        ]
     at = f" = {formula}" if formula and traced is not None else ""
     at += f", the module's own at {_words(traced.sizes)}" if traced is not None else ""
     evidence = (

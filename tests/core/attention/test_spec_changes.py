@@ -15,7 +15,7 @@ _SPEC = AttentionSpec(q_num_heads=4, kv_num_heads=4, head_dim=32)
     [
         ({"scale": 0.18}, "The scale was 0.1768 and is 0.18."),
         ({"scale": 0.17678}, "The scale was 0.176776695 and is 0.17678."),
-        ({"is_causal": True}, "The is_causal was False and is True."),
+        ({"is_causal": True}, "The attention was not causal and is."),
         ({"softcap": 30.0}, "The softcap was 0 and is 30."),
         ({"kv_num_heads": 2}, "The kv_num_heads was 4 and is 2."),
     ],
@@ -36,3 +36,6 @@ def test_of_several_attentions() -> None:
     wrong = replace(_SPEC, scale=0.5)
     assert spec_changes([_SPEC] * 3, [wrong, _SPEC, wrong]) == ["The scale of 2 of 3 attentions was 0.1768 and is 0.5."]
     assert spec_changes([_SPEC], [wrong, wrong]) == []
+    causal = replace(_SPEC, is_causal=True)
+    assert spec_changes([causal], [_SPEC]) == ["The attention was causal and no longer is."]
+    assert spec_changes([causal, _SPEC], [_SPEC] * 2) == ["1 of 2 attentions was causal and no longer is."]

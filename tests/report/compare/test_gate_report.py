@@ -48,6 +48,30 @@ def test_junit_with_every_word(golden: GoldenCheck) -> None:
     golden("gates_mixed.xml", render_junit(report(mixed())).decode())
 
 
+def test_printed_case_of_a_larger_model() -> None:
+    """The sizes of the axes are printed, not the name of the case; JUnit readers know the test case by that name."""
+    row = GateRecord(
+        gate=Gate.AGREEMENT,
+        word=GateVerdict.REGRESSION,
+        outcome=Outcome.DISAGREES,
+        runtime="ort-cpu",
+        target="head.onnx",
+        case="head.onnx_b2",
+        subject=Subject.OUTPUT,
+        site="output",
+        inputs="spread 1",
+        axes={"batch_size": 2, "x_seq_len": 13},
+        evidence="It differs.",
+    )
+    found = report([row])
+    printed = " ".join(text(found).split())
+    assert "head.onnx, output 'output', batch_size 2, x_seq_len 13, spread 1" in printed
+    assert "What changed" in printed
+    assert "head.onnx_b2" not in printed
+    assert "and times" not in printed
+    assert b"head.onnx_b2" in render_junit(found)
+
+
 def test_nothing_changed(golden: GoldenCheck) -> None:
     """All the same: one sentence and no table."""
     found = report(compare_paired([agreed()], [agreed()], [beside(1.0)], GateLimits()))

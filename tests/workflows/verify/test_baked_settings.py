@@ -90,6 +90,24 @@ def test_constant_scale_of_the_module(scale: float, *, is_read: bool) -> None:
     assert (proof.settings, proof.reason) == ((), "")
 
 
+def test_a_constant_of_the_file_that_is_not_the_modules() -> None:
+    """Without a sign that it was fixed at a size, both scales and their difference are named; no size is."""
+    (setting,) = _proof(_scaled(0.3), Scaled(0.24)).settings
+    assert setting.evidence.startswith("the scale of 'sdpa' is 0.3 (+25 %); the module's is 0.24 (")
+
+
+def test_lost_causality() -> None:
+    """A file that hides nothing where the module is causal, at every size."""
+
+    class Causal(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+
+    (setting,) = _proof(_scaled(0.3), Causal()).settings
+    assert (setting.setting, setting.fixed, setting.own) == ("is_causal", "it is False", "it is True")
+    assert setting.evidence.startswith("attention 'sdpa' is not causal; the module's attention is (")
+
+
 @pytest.mark.parametrize("module", [ScaledByLength, ScaledByLogLength])
 def test_scale_that_follows(module: Callable[[], nn.Module]) -> None:
     """A scale that was moved onto the query is 1 in the graph, and that is no fault."""
