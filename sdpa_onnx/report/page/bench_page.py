@@ -58,7 +58,6 @@ def _page(
     times = PageSection(
         anchor="times",
         title="Times and ratios",
-        short="Times and ratios",
         blocks=(
             page_chart("bench", chart, reading=_READING),
             *(page_table(table, anchor=f"table-{number}") for number, table in enumerate(text.tables, 1)),

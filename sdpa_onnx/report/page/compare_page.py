@@ -54,10 +54,8 @@ def compare_page(report: GateReport, charts: Sequence[PageChart]) -> PageContent
         findings=(*doubts, f"{report.how} {reached(report)}".rstrip()),
         steps=(),
         sections=(
-            PageSection(anchor="changed", title="What changed", short="What changed", blocks=blocks),
-            PageSection(
-                anchor="checks", title="Checks by gate", short="Checks", blocks=(page_table(tally_table(report)),)
-            ),
+            PageSection(anchor="changed", title="What changed", blocks=blocks),
+            PageSection(anchor="checks", title="Checks by gate", blocks=(page_table(tally_table(report)),)),
             with_facts([("BASE", report.base), ("HEAD", report.head)], report.command),
         ),
         data=page_data(by_verdict(report.rows)),

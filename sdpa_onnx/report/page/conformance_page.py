@@ -79,10 +79,8 @@ def render_page(run: ConformanceRun) -> str:
         findings=tuple(others),
         steps=(),
         sections=(
-            PageSection(anchor="features", title="Features", short="Features", blocks=conformance_blocks(run)),
-            PageSection(
-                anchor="reading", title="How to read this", short="How to read", blocks=(PageText(lines=_READING),)
-            ),
+            PageSection(anchor="features", title="Features", blocks=conformance_blocks(run)),
+            PageSection(anchor="reading", title="How to read this", blocks=(PageText(lines=_READING),)),
             with_facts([*versions, *run.facts.items()], run.command),
         ),
         data=page_data(run.records),

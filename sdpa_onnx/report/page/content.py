@@ -169,16 +169,14 @@ class PageStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSection:
-    """One section.
+    """One section; its title is its name in the navigation too.
 
     Args:
         anchor: Its id. An id is a global name of a page's scripts too, so that `exports`, for example, breaks them.
-        short: Its name in the navigation.
     """
 
     anchor: str
     title: str
-    short: str
     blocks: tuple[PageBlock, ...]
 
 

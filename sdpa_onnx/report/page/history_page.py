@@ -41,9 +41,7 @@ def history_page(history: History, charts: Sequence[PageChart]) -> PageContent:
     """Fill the page of a history."""
     first, *others = history_sentences(history)
     tables = [page_table(table, anchor=f"table-{number}") for number, table in enumerate(history_tables(history), 1)]
-    section = PageSection(
-        anchor="runs", title="Ratios over the runs", short="Ratios over the runs", blocks=(*charts, *tables)
-    )
+    section = PageSection(anchor="runs", title="Ratios over the runs", blocks=(*charts, *tables))
     points = list(_points(history))
     return PageContent(
         title=HISTORY_TITLE,

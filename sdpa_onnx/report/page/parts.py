@@ -111,8 +111,7 @@ def with_facts(facts: Iterable[tuple[str, str]], command: str) -> PageSection:
     )
     return PageSection(
         anchor="provenance",
-        title="Environment and how to repeat",
-        short="Environment",
+        title="Environment",
         blocks=(page_table(table), *([PageText(lines=(command,), is_code=True)] if command else [])),
     )
 

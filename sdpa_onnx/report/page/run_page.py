@@ -20,7 +20,7 @@ from sdpa_onnx.report.page.parts import page_data, page_table, tone_of, with_fac
 from sdpa_onnx.report.run.environment import environment_rows
 from sdpa_onnx.report.run.findings import EXPORTS, NUMBERS, TIMES, WARNINGS
 from sdpa_onnx.report.run.gathered_run import GatheredRun, gather_run
-from sdpa_onnx.report.saturation.findings import saturation_findings, saturation_records
+from sdpa_onnx.report.saturation.findings import SCALING_BUYS, saturation_findings, saturation_records
 from sdpa_onnx.report.saturation.tables import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.text.chart_titles import ChartKind, is_saturation_chart
 from sdpa_onnx.report.text.labels import usual_factors
@@ -97,7 +97,13 @@ def _sections(run: GatheredRun, charts: Sequence[PageChart], lead: Table | None)
         *taken(TIMING_TITLE),
     ]
     costs: list[PageBlock] = [*others, *taken(COST_TITLE, WORK_TITLE, folded=True)]
-    scale: list[PageBlock] = [*_claims(records), *saturation, *taken(SATURATION_TITLE, PREDICTION_TITLE, folded=True)]
+    first, rest_of_claims = _claims(records)
+    scale: list[PageBlock] = [
+        *first,
+        *saturation,
+        *rest_of_claims,
+        *taken(SATURATION_TITLE, PREDICTION_TITLE, folded=True),
+    ]
     agreement: list[PageBlock] = [
         *agreement_blocks(records, usual_factors(records)),
         *words(NUMBERS),
@@ -111,18 +117,20 @@ def _sections(run: GatheredRun, charts: Sequence[PageChart], lead: Table | None)
         *conformance_blocks(ConformanceRun(records=rows)),
     ]
     return [
-        PageSection(anchor="troubles", title="What is not ok", short="Not ok", blocks=tuple(troubles)),
-        PageSection(anchor="ratios", title="Faster or slower", short="Faster or slower", blocks=tuple(faster)),
-        PageSection(anchor="agreement", title="Are the numbers right", short="Agreement", blocks=tuple(agreement)),
-        PageSection(anchor="time", title="Time, size and the roof", short="Time and roof", blocks=tuple(costs)),
-        PageSection(anchor="scale", title="What dividing by sqrt(d_k) does", short="Scale", blocks=tuple(scale)),
-        PageSection(
-            anchor="exports-and-notes", title="Exports, conformance and notes", short="Exports", blocks=tuple(rest)
-        ),
+        PageSection(anchor="troubles", title="What is not ok", blocks=tuple(troubles)),
+        PageSection(anchor="ratios", title="Faster or slower", blocks=tuple(faster)),
+        PageSection(anchor="agreement", title="Are the numbers right", blocks=tuple(agreement)),
+        PageSection(anchor="time", title="Time, size and the roof", blocks=tuple(costs)),
+        PageSection(anchor="scale", title="What dividing by sqrt(d_k) does", blocks=tuple(scale)),
+        PageSection(anchor="exports-and-notes", title="Exports and notes", blocks=tuple(rest)),
         with_facts(environment_rows(run.header), run.header.command),
     ]
 
 
-def _claims(records: Sequence[Record]) -> list[PageBlock]:
-    cells = saturation_records(records)
-    return [PageText(lines=tuple(saturation_findings(cells)), title="All claims in words")] if cells else []
+def _claims(records: Sequence[Record]) -> tuple[list[PageBlock], list[PageBlock]]:
+    """The effect of the scale in the first sentence, always shown; the other claims in a fold."""
+    lines = tuple(saturation_findings(saturation_records(records)))
+    shown = next((place for place, line in enumerate(lines, 1) if SCALING_BUYS in line), 1)
+    first: list[PageBlock] = [PageText(lines=lines[:shown])] if lines else []
+    others: list[PageBlock] = [PageText(lines=lines[shown:], title="All claims in words")] if lines[shown:] else []
+    return first, others

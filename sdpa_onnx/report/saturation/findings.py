@@ -13,11 +13,19 @@ from sdpa_onnx.report.saturation.tables import largest_deviation
 from sdpa_onnx.report.text.labels import inputs_in_words, join_words
 from sdpa_onnx.report.text.number_text import count, figure
 
-__all__ = ["deviation_line", "main_inputs", "saturation_findings", "saturation_records", "with_deviation"]
+__all__ = [
+    "SCALING_BUYS",
+    "deviation_line",
+    "main_inputs",
+    "saturation_findings",
+    "saturation_records",
+    "with_deviation",
+]
 
 # The first words of the claims in the first lines, one line each. Twin: core/saturation/claims.py.
+SCALING_BUYS = "What scaling buys"
 _LINES = (
-    ("What scaling buys",),
+    (SCALING_BUYS,),
     ("Scale ",),
     ("In the mean square",),
     ("In the median row", "Dead rows"),

@@ -53,9 +53,9 @@ _SATURATION_READING = (
 _READINGS = {
     ChartKind.RATIOS: "Each dot is the time of one arm over that of the baseline in the same case: left of the line at "
     "1 is faster. The bars are {bars}: if one crosses the line, nothing is claimed.",
-    ChartKind.ROOF: "The line is the highest rate that the measured matrix products and exponentials of this machine "
-    "allow: the wider a head, the fewer exponentials per product. Points below it lose time elsewhere; a point above "
-    "it means that the measurement of the line was disturbed. Pairs that a mask excludes are not counted as work.",
+    ChartKind.ROOF: "Each bar is the useful work of one arm per second, as a share of what the measured matrix "
+    "products and exponentials of this machine allow. The rest is lost elsewhere; a bar beyond 100 % means that the "
+    "measurement of the roof was disturbed. Pairs that a mask excludes are not counted as work.",
     ChartKind.TIME_OVER_LENGTH: _TIME_READING,
     ChartKind.TIME_OVER_HEAD_DIM: _TIME_READING,
     ChartKind.ERROR_OVER_HEAD_DIM: "Left: the largest error over its own proven bound; a point above the line at 1 "

@@ -1,12 +1,12 @@
-"""The chart of the roof: the highest rate of the machine as a line, every timing as a point."""
+"""The chart of the roof: a labelled row per case, a bar per arm, and the roof as a line at 100 %."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sdpa_onnx.report.text.chart_style import INK, in_rows, looks
+from sdpa_onnx.report.text.chart_style import INK, in_rows, labels_expression, looks
 from sdpa_onnx.report.text.chart_titles import ChartKind, chart_title
 from sdpa_onnx.report.text.number_text import count
-from sdpa_onnx.report.text.ticks import ticks
 from sdpa_onnx.report.timing.roof_points import RoofPicture
 
 if TYPE_CHECKING:
@@ -14,63 +14,82 @@ if TYPE_CHECKING:
 
 __all__ = ["roof_chart"]
 
-_PANEL_WIDTH, _PANEL_HEIGHT = 560, 280
-# Factor between neighbouring series on the logarithmic axis, so that their points do not hide each other.
-_SIDE_STEP = 1.025
-_TOOLTIPS = {"case": "case", "series": "arm", "rate": "useful work", "share": "share of the roof", "time": "median"}
+_PANEL_WIDTH = 560
+# Height of the lane of a bar in pixels; half the thickness of a bar and the gap between two cases in lanes.
+_LANE, _HALF, _GAP = 11, 0.42, 1
+_TOOLTIPS = {
+    "case": "case",
+    "series": "arm",
+    "share": "share of the roof",
+    "rate": "useful work",
+    "bound": "bound by",
+    "time": "median",
+}
 
 
 def roof_chart(picture: RoofPicture, names: Sequence[str]) -> "alt.ConcatChart":
     """Define the chart.
 
     Args:
-        names: All series of the run, which decide colour and shape.
+        names: All series of the run, which decide the colour.
     """
     import altair as alt  # late: 0.5 s
 
-    shown, colours, shapes = looks(names, (point.series for point in picture.points))
-    middle = (len(shown) - 1) / 2
-    rows = [
-        {
-            "series": point.series,
-            "case": point.case,
-            "x": point.x * _SIDE_STEP ** (shown.index(point.series) - middle),
-            "y": point.y,
-            "rate": point.rate_words,
-            "share": point.share_words,
-            "time": point.time_words,
-        }
-        for point in picture.points
-    ]
-    rates = [*(point.y for point in picture.points), *(y for _, y in picture.line)]
-    low, high = min(rates) / 1.15, max(rates) * 1.15
-    places = [x for x, _ in picture.line]
-    across = alt.Scale(type="log", base=2, domain=[places[0], places[-1]], nice=False)
-    marks = sorted({round(point.x) for point in picture.points})
-    x = alt.X(
-        "x:Q",
-        title="useful FLOP per exponential (4 d_k for one attention)",
-        scale=across,
-        axis=alt.Axis(values=marks, format="d", labelOverlap=True),
+    bars = list(_rows(picture))
+    shown, colours, _ = looks(names, (str(bar["series"]) for bar in bars))
+    longest = max(1.0, *(float(bar["x"]) for bar in bars)) * 1.04
+    scale = alt.Scale(domain=[0, longest], nice=False)
+    percents = alt.Axis(format=".0%", orient="top", tickCount=6)
+    x = alt.X("x:Q", title="share of the roof", scale=scale, axis=percents)
+    centres = [(int(rows[0]["lane"]) + int(rows[-1]["lane"])) / 2 for rows in _by_case(bars)]
+    labels = alt.Axis(
+        values=centres,
+        labelExpr=labels_expression(centres, [case.label for case in picture.cases]),
+        labelLimit=0,
+        grid=False,
+        ticks=False,
+        domain=False,
+        labelPadding=8,
     )
-    axis = alt.Axis(values=ticks(low, high), format="~g")
-    y = alt.Y("y:Q", title="useful GFLOP/s", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
+    last = int(bars[-1]["lane"])
+    down = alt.Scale(domain=[-1, last + 1], reverse=True, nice=False, zero=False)
+    y = alt.Y("top:Q", title=None, scale=down, axis=labels)
     legend = alt.Legend(title=None, orient="bottom", direction="horizontal", columns=3)
     colour = alt.Color("series:N", scale=alt.Scale(domain=shown, range=colours), legend=legend)
-    shape = alt.Shape("series:N", scale=alt.Scale(domain=shown, range=shapes), legend=legend)
-    roof = alt.Chart(alt.InlineData(values=[{"x": place, "y": rate} for place, rate in picture.line]))
     tips = [alt.Tooltip(f"{field}:N", title=title) for field, title in _TOOLTIPS.items()]
-    dots = alt.Chart(alt.InlineData(values=rows)).mark_point(filled=True, size=55, opacity=1)
-    # Its name is outside the panel, where no point can be. Twin: the label of the line at 1 in run/charts.py.
-    end = alt.Chart(alt.InlineData(values=[{"y": picture.line[-1][1], "text": "roof: products|and exponentials"}]))
-    name = end.mark_text(align="left", dx=6, fontSize=11, color=INK, lineBreak="|").encode(
-        x=alt.value("width"), y=y, text="text:N"
-    )
+    data = alt.Chart(alt.InlineData(values=bars)).mark_rect()
+    roof = alt.Chart(alt.InlineData(values=[{"x": 1.0}])).mark_rule(color=INK, strokeWidth=1.5, strokeDash=[5, 4])
     layers = [
-        roof.mark_line(color=INK, strokeWidth=2).encode(x=x, y=y),
-        name,
-        dots.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips),
+        data.encode(x=x, x2="zero:Q", y=y, y2="bottom:Q", color=colour, tooltip=tips),
+        roof.encode(x=x),
     ]
-    panel = alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_PANEL_HEIGHT)
-    note = f" {count(picture.left_out, 'timing')} not drawn." if picture.left_out else ""
+    panel = alt.LayerChart(layer=layers, width=_PANEL_WIDTH, height=_LANE * (last + 2))
+    note = f" {count(picture.left_out, 'case')} not drawn." if picture.left_out else ""
     return in_rows([panel], columns=1, title=chart_title(str(ChartKind.ROOF)), subtitle=[f"{picture.fixed}{note}"])
+
+
+def _rows(picture: RoofPicture) -> Iterator[dict[str, str | float | int]]:
+    """One row of data per bar; y counts lanes from the top, with a gap after each case."""
+    place = 0
+    for number, case in enumerate(picture.cases):
+        for bar in case.bars:
+            yield {
+                "number": number,
+                "case": case.label,
+                "series": bar.series,
+                "lane": place,
+                "top": place - _HALF,
+                "bottom": place + _HALF,
+                "zero": 0,
+                "x": bar.share,
+                "share": bar.share_words,
+                "rate": bar.rate_words,
+                "bound": bar.bound_by,
+                "time": bar.time_words,
+            }
+            place += 1
+        place += _GAP
+
+
+def _by_case(bars: Sequence[dict[str, str | float | int]]) -> list[list[dict[str, str | float | int]]]:
+    return [list(rows) for _, rows in groupby(bars, key=lambda bar: bar["number"])]

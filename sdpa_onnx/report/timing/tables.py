@@ -129,12 +129,14 @@ def _plain_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> st
 
 
 def _judged_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> str:
+    is_doubtful = any(one.judged(arm).doubt is not None for one in found for arm in one.contenders)
+    doubtful = " with a question mark, doubtful;" if is_doubtful else ""
     return (
         f"{_shared(found, usual)}, unless the case states otherwise. Ratio: time over that of {_baselines(found)}, "
         "below 1 = faster; each arm has its own processes, a new one per launch, visited in random order. Verdict: "
         f"faster and slower hold for all arms of a case together; {verdict_word(RatioVerdict.EQUAL)}; inconclusive "
-        "(about how many more launches would decide); noisy: the time of a clone of the baseline differed, so no ratio "
-        "of that case is valid. Slowdown found: the slowdown that is detected with a probability of 80 %. Roof: share "
+        f"(about how many more launches would decide);{doubtful} noisy: the time of a clone of the baseline differed, "
+        "so no ratio of that case is valid. Slowdown found: the slowdown that is detected with a probability of 80 %. Roof: share "
         f"of the bound from measured matrix products and exponentials. {_chance(found)} {median_note(found)}"
     ).rstrip()
 

@@ -225,3 +225,22 @@ def test_a_run_with_conformance_has_the_matrix() -> None:
     assert "Feature by feature" in text
     assert "Evidence of every row that is not right" in text
     assert "Feature by feature" not in without_charts([check()])
+
+
+def test_the_effect_of_the_scale_is_shown_unfolded() -> None:
+    """Its first sentence needs no click; the other claims do."""
+    records = [*quick_records(), *sweep()]
+    (section,) = [one for one in run_page(records, header(), []).sections if one.anchor == "scale"]
+    first, others, *_ = section.blocks
+    assert isinstance(first, PageText)
+    assert not first.title
+    assert "effective keys instead of" in first.lines[-1]
+    assert isinstance(others, PageText)
+    assert others.title == "All claims in words"
+
+
+def test_the_menu_has_the_names_of_the_sections(page: str) -> None:
+    """So that a reader recognises where a link leads."""
+    menu = re.findall(r'<li><a href="#([^"]+)">([^<]+)</a></li>', page.partition("</nav>")[0])
+    headings = re.findall(r'<h2 id="([^"]+)">([^<]+)</h2>', page)
+    assert menu == headings != []
