@@ -10,7 +10,7 @@ import pytest
 
 from sdpa_onnx.core.records.records import Outcome, Record, Verdict
 from sdpa_onnx.report.page.cells import sort_key
-from sdpa_onnx.report.page.content import PageTable
+from sdpa_onnx.report.page.content import PageTable, PageText
 from sdpa_onnx.report.page.html import page_html
 from sdpa_onnx.report.page.parts import page_data, page_table
 from sdpa_onnx.report.page.render_run import render
