@@ -111,7 +111,7 @@ def with_facts(facts: Iterable[tuple[str, str]], command: str) -> PageSection:
     )
     return PageSection(
         anchor="provenance",
-        title="Environment",
+        title="Environment and how to repeat",
         blocks=(page_table(table), *([PageText(lines=(command,), is_code=True)] if command else [])),
     )
 
