@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordList"]
 
+# Greatest number of records that `repr` shows one by one.
+_MOST_IN_REPR = 5
+
 R = TypeVar("R", bound="Record")
 
 
 class RecordList(list[R]):
-    """A list of records. A notebook shows it as tables and charts; `repr` is one line.
+    """A list of records. A notebook shows it as tables and charts; `repr` counts them.
+
+    Of a short list `repr` shows each record in a line.
 
     It is a list in every other way: `records[0]` is a record, and `isinstance(records, list)` holds.
 
@@ -38,7 +43,8 @@ class RecordList(list[R]):
         bad = Counter(record.outcome.value for record in self if record.outcome.value != "ok")
         kinds = ", ".join(f"{number} {name}" for name, number in counts.items()) or "empty"
         outcomes = ", ".join(f"{number} {outcome}" for outcome, number in bad.items())
-        return f"RecordList({kinds}{f': {outcomes}' if outcomes else ': all ok' if self else ''})"
+        line = f"RecordList({kinds}{f': {outcomes}' if outcomes else ': all ok' if self else ''})"
+        return "\n  ".join([line, *map(repr, self)]) if len(self) <= _MOST_IN_REPR else line
 
     def _repr_html_(self) -> str:
         """Tables and charts for a notebook; all text is escaped, and nothing is loaded."""

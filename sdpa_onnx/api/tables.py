@@ -36,7 +36,8 @@ def to_table(records: "Sequence[BaseRecord]", *, library: TableLibrary | None = 
 
     Columns have the names of the JSON fields, with the units in them. Sizes such as `q_seq_len` are columns, the spec
     is `spec_q_num_heads` and so on, and lists and maps are JSON text. What is not known is missing (pandas: NaN or
-    NA, polars: null).
+    NA, polars: null). The results are first (outcome, arm, ratio, verdict, median); a column that is empty in all
+    records is left out, other than in `to_csv`.
 
     Args:
         records: Records of any kinds, see `verify`, `bench` and the others.
@@ -50,14 +51,16 @@ def to_table(records: "Sequence[BaseRecord]", *, library: TableLibrary | None = 
         >>> frame = to_table(find_attention(export(spec)))  # doctest: +SKIP
         >>> frame[["node", "spec_q_num_heads"]]  # doctest: +SKIP
     """
-    from sdpa_onnx.core.records.flat_rows import table_of
+    from sdpa_onnx.core.records.flat_rows import for_reading, table_of
 
-    table = table_of(_checked(records))
+    table = for_reading(table_of(_checked(records)))
     return _pandas_frame(table) if _installed(library) == "pandas" else _polars_frame(table)
 
 
 def to_csv(records: "Sequence[BaseRecord]", path: str | os.PathLike[str]) -> Path:
-    """Write records as comma-separated values in UTF-8, with the columns of `to_table`; an empty cell is not known.
+    """Write records as comma-separated values in UTF-8, with every column, also those that are empty.
+
+    An empty cell is not known.
 
     Args:
         records: Records of any kinds.

@@ -59,12 +59,16 @@ def test_it_is_a_list() -> None:
     assert pickle.loads(pickle.dumps(records)) == records  # noqa: S301  # our own bytes
 
 
-def test_repr_is_one_line() -> None:
-    """How many of what, and what is not ok."""
+def test_repr() -> None:
+    """How many of what, and what is not ok; each record of a short list in a line."""
     good = AgreementRecord(verdict=Verdict.OK)
     bad = AgreementRecord(verdict=Verdict.WRONG, outcome=Outcome.DISAGREES)
-    assert repr(so.RecordList([good, bad])) == "RecordList(2 AgreementRecord: 1 disagrees)"
-    assert repr(so.RecordList([good, RuntimeRecord()])) == "RecordList(1 AgreementRecord, 1 RuntimeRecord: all ok)"
+    lines = repr(so.RecordList([good, bad])).splitlines()
+    assert lines == ["RecordList(2 AgreementRecord: 1 disagrees)", f"  {good!r}", f"  {bad!r}"]
+    assert len(repr(so.RecordList([good] * 5)).splitlines()) == 6
+    assert repr(so.RecordList([good] * 6)) == "RecordList(6 AgreementRecord: all ok)"
+    first = repr(so.RecordList([good, RuntimeRecord()])).splitlines()[0]
+    assert first == "RecordList(1 AgreementRecord, 1 RuntimeRecord: all ok)"
     assert repr(so.RecordList()) == "RecordList(empty)"
 
 
@@ -86,10 +90,12 @@ def test_pandas() -> None:
 def test_polars() -> None:
     """The same; null is null."""
     polars = pytest.importorskip("polars")
-    frame = so.to_table([_timed("a", 2.0), TimingRecord(arm="b", outcome=Outcome.FAILED)], library="polars")
+    frame = so.to_table([_timed("a", 2.0, calls=3), TimingRecord(arm="b", outcome=Outcome.FAILED)], library="polars")
     assert frame.schema["calls"] == polars.Int64
     assert frame["ratio"].to_list() == [2.0, None]
-    assert frame["steady"].to_list() == [None, None]
+    results = ["kind", "outcome", "arm", "ratio", "ratio_low", "ratio_high", "verdict", "median_seconds"]
+    assert frame.columns[:8] == results
+    assert "steady" not in frame.columns  # empty in both
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

@@ -19,11 +19,13 @@ from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.records.record_base import BaseRecord, Sizes
 from sdpa_onnx.core.records.records import MeasuredValue, SaturationRecord
 
-__all__ = ["Cell", "CellType", "RecordTable", "csv_text", "table_of"]
+__all__ = ["Cell", "CellType", "RecordTable", "csv_text", "for_reading", "table_of"]
 
 Cell = str | int | float | bool | None
 
 _SPEC = "spec_"
+# What a reader looks for first. These columns are kept even if they are empty.
+_FIRST = ("kind", "outcome", "arm", "ratio", "ratio_low", "ratio_high", "verdict", "median_seconds")
 
 
 class CellType(Enum):
@@ -61,6 +63,28 @@ def table_of(records: Sequence[BaseRecord]) -> RecordTable:
     measures = dict.fromkeys(name for cells in flat for name in cells if name not in columns)
     columns |= dict.fromkeys(measures, CellType.REAL)
     return RecordTable(columns=columns, rows=tuple(tuple(map(cells.get, columns)) for cells in flat))
+
+
+def for_reading(table: RecordTable) -> RecordTable:
+    """The same rows with the results first, and without the columns in which no record has anything.
+
+    Example:
+        >>> from sdpa_onnx.core.records.records import RuntimeRecord
+        >>> list(for_reading(table_of([RuntimeRecord(runtime="ort-cpu", version="1.32")])).columns)
+        ['kind', 'outcome', 'schema', 'parts', 'runtime', 'version', 'measures_time']
+    """
+    first = [name for name in _FIRST if name in table.columns]
+    places = {name: place for place, name in enumerate(table.columns)}
+    filled = [
+        name
+        for name, place in places.items()
+        if name not in first and (not table.rows or any(row[place] not in (None, "") for row in table.rows))
+    ]
+    names = [*first, *filled]
+    return RecordTable(
+        columns={name: table.columns[name] for name in names},
+        rows=tuple(tuple(row[places[name]] for name in names) for row in table.rows),
+    )
 
 
 def csv_text(records: Sequence[BaseRecord]) -> str:

@@ -137,7 +137,8 @@ def _judged_note(found: Sequence[RecordedComparison], usual: CommonFactors) -> s
         f"faster and slower hold for all arms of a case together; {verdict_word(RatioVerdict.EQUAL)}; inconclusive "
         f"(about how many more launches would decide);{doubtful} noisy: the time of a clone of the baseline differed, "
         "so no ratio of that case is valid. Slowdown found: the slowdown that is detected with a probability of 80 %. "
-        f"Roof: share of the bound from measured matrix products and exponentials. {_chance(found)} {median_note(found)}"
+        "Roof: share of the bound from measured matrix products and exponentials. "
+        f"{_chance(found)} {median_note(found)}"
     ).rstrip()
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sdpa_onnx.core.attention.spec import AttentionSpec
-from sdpa_onnx.core.records.flat_rows import CellType, csv_text, table_of
+from sdpa_onnx.core.records.flat_rows import CellType, csv_text, for_reading, table_of
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
     MeasuredValue,
@@ -50,6 +50,20 @@ def test_what_is_not_known_is_none() -> None:
     table = table_of([TimingRecord(outcome=Outcome.FAILED)])
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     assert [cells[name] for name in ("ratio", "ratio_low", "median_seconds", "steady", "opset")] == [None] * 5
+
+
+def test_a_table_to_read_has_results_first_and_no_empty_column() -> None:
+    """Nothing that a record has is lost, and a figure of 0 or a truth value is not empty."""
+    table = table_of([TimingRecord(arm="a", ratio=0.5, disturbed=0.0, steady=False), TimingRecord(arm="b")])
+    shown = for_reading(table)
+    assert list(shown.columns)[:4] == ["kind", "outcome", "arm", "ratio"]
+    assert {"disturbed", "steady"} <= set(shown.columns)
+    assert len(shown.columns) < len(table.columns) / 2
+    whole = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    kept = [dict(zip(shown.columns, row, strict=True)) for row in shown.rows]
+    for before, after in zip(whole, kept, strict=True):
+        assert {name: cell for name, cell in before.items() if cell not in (None, "")}.items() <= after.items()
+    assert for_reading(table_of([])).columns == {}
 
 
 def test_parts_have_columns() -> None:
