@@ -9,7 +9,7 @@ from sdpa_onnx.core.records.records import Record
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, series_name, usual_factors
 from sdpa_onnx.report.text.number_text import count
 from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
-from sdpa_onnx.report.timing.doubt import CLOCKS, OTHER_TIMING, REMEDY, has_warning
+from sdpa_onnx.report.timing.doubt import CLOCKS, OTHER_TIMING, REMEDY, has_warning, why_clocks_differ
 
 __all__ = ["alarm_lines", "is_alarm", "timing_alarms"]
 
@@ -52,7 +52,8 @@ def _clock_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> l
         for one, arm in differing
     ]
     arms = f"{count(len(differing), 'arm')} ({_listed(cases)})"
-    return [f"Wall time and CPU time give different ratios for {arms}: one arm waits or sleeps."] if differing else []
+    why = why_clocks_differ([arm for _, arm in differing])
+    return [f"Wall time and CPU time give different ratios for {arms}: {why}."] if differing else []
 
 
 def _other_timing_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> list[str]:

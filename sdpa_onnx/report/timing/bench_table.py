@@ -35,7 +35,7 @@ from sdpa_onnx.report.timing.bench_points import (
     sizes_words,
 )
 from sdpa_onnx.report.timing.bench_verdict import median_note, verdict_sentences
-from sdpa_onnx.report.timing.comparisons import RecordedComparison
+from sdpa_onnx.report.timing.comparisons import JudgedRatio, RecordedComparison
 from sdpa_onnx.report.timing.verdict_text import verdict_cell, verdict_word
 from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
@@ -292,7 +292,11 @@ def _ratio_cell(name: str, comparison: RecordedComparison) -> str:
         return arm.outcome.value
     if arm.arm == arm.baseline:
         return f"baseline, {duration(arm.median_seconds)}"
-    return f"{ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high)} {comparison.judged(arm).verdict}"
+    return f"{ratio_text(arm.ratio, arm.ratio_low, arm.ratio_high)} {_short_verdict(comparison.judged(arm))}"
+
+
+def _short_verdict(judged: JudgedRatio) -> str:
+    return f"{judged.verdict}{'' if judged.doubt is None else '?'}"
 
 
 def crossover_sentences(along: ComparisonLine) -> list[str]:

@@ -1,5 +1,6 @@
 """The first sentences of `bench`: what is wrong, which arm is faster, or what one arm alone takes."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from sdpa_onnx.core.records.record_base import known
@@ -9,6 +10,7 @@ from sdpa_onnx.report.text.labels import join_words
 from sdpa_onnx.report.text.number_text import count, duration, share
 from sdpa_onnx.report.timing.bench_points import ComparisonLine, SizedComparison, arm_names, sizes_words
 from sdpa_onnx.report.timing.comparisons import JudgedRatio, RecordedComparison
+from sdpa_onnx.report.timing.doubt import CLOCKS, REMEDY, has_warning, why_clocks_differ
 from sdpa_onnx.report.timing.verdict_text import ratio_in_words, verdict_word
 from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
 from sdpa_onnx.workflows.bench.bench_files import BenchResult
@@ -64,7 +66,7 @@ def _at_one_size(one: SizedComparison, contenders: Sequence[TimingRecord], again
         yield "No verdict: the machine is too noisy, because a second process of the baseline took another time."
         return
     for arm in contenders[:_MOST_ARMS]:
-        yield _compared(comparison.judged(arm), _subject(arm, comparison, against), _baseline(comparison, against))
+        yield _compared(arm, comparison.judged(arm), _subject(arm, comparison, against), _baseline(comparison, against))
     if len(contenders) > _MOST_ARMS:
         yield f"{count(len(contenders) - _MOST_ARMS, 'more arm')}: see the table."
 
@@ -77,7 +79,21 @@ def _alone(arm: TimingRecord) -> str:
     return f"{arm.arm} takes {duration(arm.median_seconds)}{clock} a call{rate}{roof}."
 
 
-def _compared(judged: JudgedRatio, subject: str, baseline: str) -> str:
+def _compared(arm: TimingRecord, judged: JudgedRatio, subject: str, baseline: str) -> str:
+    """The ratio and its verdict; by both clocks if they differ, and with the reason if the verdict is doubtful."""
+    doubt = "" if judged.doubt is None else f"? Doubtful, because {judged.doubt}: {REMEDY}"
+    if has_warning(arm, CLOCKS) and arm.ratio_wall and arm.ratio_cpu:
+        low, high = sorted((arm.ratio_wall, arm.ratio_cpu))
+        clocks = f"{arm.ratio_wall:.2f} x by wall time, {arm.ratio_cpu:.2f} x by CPU time"
+        why = doubt or f"; {why_clocks_differ([arm])}"
+        return (
+            f"{subject} takes {low:.2f} to {high:.2f} x the time of {baseline}, depending on the clock ({clocks}): "
+            f"{verdict_word(judged.verdict)}{why}."
+        )
+    if doubt:
+        return (
+            f"{subject} takes {ratio_in_words(judged)} the time of {baseline}: {verdict_word(judged.verdict)}{doubt}."
+        )
     more = judged.launches_needed if judged.verdict is RatioVerdict.INCONCLUSIVE else 0
     needs = f" (needs about {count(more, 'more launch', 'more launches')})" if more else ""
     return f"{subject} takes {ratio_in_words(judged)} the time of {baseline}: {verdict_word(judged.verdict)}{needs}."
@@ -116,9 +132,15 @@ def _over_sizes(
             continue
         baseline = along.sized[0].comparison.first.baseline
         faster, slower = (
-            sum(one.verdict is verdict for one in judged) for verdict in (RatioVerdict.FASTER, RatioVerdict.SLOWER)
+            sum(one.proven is verdict for one in judged) for verdict in (RatioVerdict.FASTER, RatioVerdict.SLOWER)
         )
-        yield f"{name} is faster than {baseline} at {faster} and slower at {slower} of {len(judged)} sizes."
+        doubts = Counter(one.doubt for one in judged if one.doubt is not None)
+        cause = max(doubts, key=doubts.__getitem__, default="")
+        why = f" At {doubts.total()} it is doubtful, because {cause}: {REMEDY}."
+        yield (
+            f"{name} is faster than {baseline} at {faster} and slower at {slower} of {len(judged)} sizes."
+            f"{why if doubts else ''}"
+        )
 
 
 def median_note(found: Sequence[RecordedComparison]) -> str:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from sdpa_onnx.core.records.records import TimingRecord
 
-__all__ = ["CLOCKS", "OTHER_TIMING", "REMEDY", "TimingDoubt", "has_warning", "timing_doubt"]
+__all__ = ["CLOCKS", "OTHER_TIMING", "REMEDY", "TimingDoubt", "has_warning", "timing_doubt", "why_clocks_differ"]
 
 # The first words of the warnings. Twins: workflows/timing/records.py, measure/timing_notice.py.
 CLOCKS = "The ratio is "
@@ -50,6 +50,13 @@ def _is_split(arms: Sequence[TimingRecord]) -> bool:
         return False
     low, high = sorted(math.prod([ratios[0], *(1 / one for one in ratios[1:])]) for ratios in (wall, cpu))
     return low < 1 < high
+
+
+def why_clocks_differ(arms: Sequence[TimingRecord]) -> str:
+    """The reason as a clause: CPU time is compared where other processes disturbed the calls."""
+    if all(arm.clock == "cpu" for arm in arms):
+        return f"other programs used the machine; {REMEDY}"
+    return "one arm waits or sleeps"
 
 
 def has_warning(arm: TimingRecord, beginning: str) -> bool:

@@ -60,6 +60,42 @@ def test_the_verdict_is_first(ratio: float, verdict: RatioVerdict | None, senten
     assert _printed(benched(timing(BASELINE), arm)).splitlines()[0] == sentence
 
 
+OTHER = "Another timing of sdpa_onnx (process 7) ran at the same time."
+CLOCKS = "The ratio is 5.940 by wall time and 2.270 by CPU time: the difference is larger than the uncertainty."
+
+
+def test_the_headline_has_both_clocks_if_they_differ() -> None:
+    """A reader of the first line alone must not take one clock's ratio for the truth."""
+    clocks = {"ratio_wall": 5.94, "ratio_cpu": 2.27, "warnings": (CLOCKS,)}
+    lines = bench_lines([benched(timing(BASELINE), timing("ort-cpu", 2.27, clock="cpu", **clocks))], (), width=_WIDE)
+    assert lines[0].text == (
+        "ort-cpu takes 2.27 to 5.94 x the time of torch, depending on the clock (5.94 x by wall time, 2.27 x by CPU "
+        "time): slower; other programs used the machine; repeat when the machine is quiet."
+    )
+    quiet = _printed(benched(timing(BASELINE), timing("ort-cpu", 5.94, clock="wall", **clocks)), width=_WIDE)
+    assert "2.27 x by CPU time): slower; one arm waits or sleeps." in quiet.splitlines()[0]
+    split = clocks | {"ratio_cpu": 0.8}
+    text = _printed(benched(timing(BASELINE), timing("ort-cpu", 5.94, clock="wall", **split)), width=_WIDE)
+    assert "slower? Doubtful, because wall time and CPU time name different winners: repeat" in text.splitlines()[0]
+
+
+def test_a_doubtful_verdict_is_doubtful_in_the_headline() -> None:
+    """With the reason and what to do, and a question mark in the table; at several sizes it is no win."""
+    text = _printed(benched(timing(BASELINE), timing("ort-cpu", 0.8, warnings=(OTHER,))), width=_WIDE)
+    assert text.splitlines()[0] == (
+        "ort-cpu takes 0.80 x [0.79, 0.81] the time of torch: faster? Doubtful, because another sdpa-onnx timing ran "
+        "at the same time: repeat when the machine is quiet."
+    )
+    assert "faster?" in _row(text, "ort-cpu")
+    sizes = [
+        benched(timing(BASELINE, length=n), timing("ort-cpu", 0.8, length=n, warnings=(OTHER,)), length=n)
+        for n in (64, 128)
+    ]
+    text = _printed(*sizes, width=_WIDE)
+    assert text.startswith("ort-cpu is faster than torch at 0 and slower at 0 of 2 sizes. At 2 it is doubtful, because")
+    assert "0.80 [0.79, 0.81] faster?" in text
+
+
 def test_a_long_verdict_is_not_cut() -> None:
     """--quiet prints the first sentence to its end, in several lines if the terminal is narrow."""
     result = benched(timing(BASELINE), timing("ort-cpu", 0.8))
