@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -48,8 +49,12 @@ def show_records(records: Sequence[Record], *, as_json: bool) -> None:
         if as_json:
             print_json(records)
         elif records and isinstance(records[0], RuntimeRecord):
+            from sdpa_onnx.report.text.layout import paragraph
+
+            width = shutil.get_terminal_size().columns
             for record in records:
-                _print_text(_runtime_line(record))
+                for line in paragraph(_runtime_line(record), width, hanging="  "):
+                    _print_text(line)
         else:
             from sdpa_onnx.report.run.terminal import print_tables
 

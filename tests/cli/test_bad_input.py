@@ -254,6 +254,7 @@ def test_missing_runtime_is_listed(shell: Shell, package: str, name: str, other:
     """`runtimes` lists a missing package and how to install it; the other runtimes are listed as usual."""
     done = subprocess.run(
         [sys.executable, "-c", _BLOCK.format(package=package, arguments=["runtimes"])],
+        env={**os.environ, "COLUMNS": "200"},
         capture_output=True,
         text=True,
         check=False,

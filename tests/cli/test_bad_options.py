@@ -217,3 +217,12 @@ def test_too_many_threads(shell: Shell, command: tuple[str, ...]) -> None:
     most = 4 * (os.cpu_count() or 1)
     message = shell.refusal(*command, "--threads", "100000")
     assert message == f"--threads 100000 is too many for this machine. Give at most {most}."
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_runtimes_fit_the_screen(shell: Shell, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """A long reason is broken at words."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = shell("runtimes").stdout.splitlines()
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("  ") for line in lines)
