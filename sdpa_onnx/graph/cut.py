@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import onnx_ir as ir
 from onnx_ir.convenience import create_value_mapping
 from onnx_ir.passes.common import ShapeInferencePass
@@ -19,7 +18,7 @@ from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.graph.quiet import quiet_ir
-from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.graph.subgraphs import subgraphs_of
 
 __all__ = ["cut_out", "cut_site"]
@@ -109,7 +108,7 @@ def cut_site(model: OnnxModel, site: AttentionSite) -> OnnxModel | None:
 
 def _with_sites(part: ir.Model, sites: Sequence[AttentionSite]) -> OnnxModel:
     if sites:
-        part.metadata_props[SITES_KEY] = msgspec.json.encode(tuple(sites)).decode()
+        part.metadata_props[SITES_KEY] = encode_sites(sites)
     return OnnxModel(ir=part, sites=tuple(sites))
 
 

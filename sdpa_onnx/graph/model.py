@@ -26,7 +26,7 @@ from sdpa_onnx.graph.files.saved_files import LinkedFiles, fits_one_message, lin
 from sdpa_onnx.graph.files.whole_file import write_whole
 from sdpa_onnx.graph.files.wire import WireError, is_too_deep, without_bulk
 from sdpa_onnx.graph.model_facts import ModelFacts, read_facts
-from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.graph.site_outputs import locate_outputs
 from sdpa_onnx.graph.structure import read_message
 
@@ -157,7 +157,7 @@ class OnnxModel:
             return files
         # A message that follows another one adds to its repeated fields.
         note = onnx.ModelProto()
-        note.metadata_props.add(key=SITES_KEY, value=msgspec.json.encode(self.sites).decode())
+        note.metadata_props.add(key=SITES_KEY, value=encode_sites(self.sites))
         return replace(files, message=files.message + note.SerializeToString())
 
     @property

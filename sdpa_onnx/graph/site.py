@@ -1,9 +1,10 @@
 """Locate an attention in a graph by the names of its input and output values. Holds no graph."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +16,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.core.judge.cache_agreement import CacheRule
 
-__all__ = ["AttentionSite"]
+__all__ = ["AttentionSite", "encode_sites"]
 
 _FIELDS = {
     OutputRole.OUTPUT: "output",
@@ -124,3 +125,13 @@ class AttentionSite:
             terms=self.cache_terms,
             magnitudes=arrays.get(self.cache_magnitudes or ""),
         )
+
+
+def encode_sites(sites: Sequence[AttentionSite]) -> str:
+    """Attentions as the JSON of the metadata; a band is only named where one is known, so other files stay the same."""
+    rows = [msgspec.to_builtins(site) for site in sites]
+    return msgspec.json.encode([_without_unknown(row) for row in rows]).decode()
+
+
+def _without_unknown(row: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in row.items() if name != "mask_band" or value is not None}
