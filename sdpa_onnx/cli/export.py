@@ -164,7 +164,10 @@ def export(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
-    """Export a target, verify its axes and outputs, and write it only if they are right."""
+    """Export a target, verify its axes and outputs, and write it only if they are right.
+
+    Exporting a module runs its code.
+    """
     what = _named_target(target) or AttentionSpec(
         q_num_heads=q_num_heads,
         kv_num_heads=q_num_heads if kv_num_heads is None else kv_num_heads,

@@ -71,6 +71,11 @@ def test_version(shell: Shell) -> None:
     assert (ended.code, ended.stdout, ended.stderr) == (0, f"sdpa-onnx {__version__}\n", "")
 
 
+def test_export_says_that_it_runs_code(shell: Shell) -> None:
+    """The help of `export` says that the code of a module runs."""
+    assert "Exporting a module runs its code." in shell("export", "--help").stdout
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["export", "--help"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     """Help and version load none of the large libraries."""
