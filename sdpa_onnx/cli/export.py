@@ -60,7 +60,8 @@ _sdpa_option = partial(typer.Option, rich_help_panel=SDPA_GROUP)
 Target = Annotated[
     str,
     typer.Argument(
-        help="Catalog name; encoder-self, ...; sdpa with options; package.module:Class; file.py:Class(args).",
+        help="Catalog name; encoder-self, ...; sdpa with options; package.module:Class; file.py:Class(args). "
+        "Exporting a module runs its code.",
         show_default=False,
         autocompletion=complete_target,
     ),
@@ -164,10 +165,7 @@ def export(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> int:
-    """Export a target, verify its axes and outputs, and write it only if they are right.
-
-    Exporting a module runs its code.
-    """
+    """Export a target, verify its axes and outputs, and write it only if they are right."""
     what = _named_target(target) or AttentionSpec(
         q_num_heads=q_num_heads,
         kv_num_heads=q_num_heads if kv_num_heads is None else kv_num_heads,
