@@ -73,7 +73,7 @@ def test_version(shell: Shell) -> None:
 
 def test_export_says_that_it_runs_code(shell: Shell) -> None:
     """The help of `export` says that the code of a module runs."""
-    assert "Exporting a module runs its code." in shell("export", "--help").stdout
+    assert "Exporting a module runs its code." in " ".join(shell("export", "--help").stdout.split())
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"], ["export", "--help"]])
