@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.errors import ExportError
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY
-from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.torch_export.capture import equal_symbols
 from sdpa_onnx.torch_export.failures import complex_error, translation_error
 from sdpa_onnx.torch_export.fx_attention import Taps, TracedAttention, equal_lengths, normalise_attentions, tap
@@ -94,7 +94,7 @@ def write_metadata(model: ir.Model, sites: Sequence[AttentionSite], *, from_torc
         f"torch {torch.__version__.split('+')[0]}" if from_torch else "sdpa_onnx"
     )
     model.metadata_props["sdpa_onnx.opset"] = str(model.opset_imports[""])
-    model.metadata_props[SITES_KEY] = msgspec.json.encode(tuple(sites)).decode()
+    model.metadata_props[SITES_KEY] = encode_sites(sites)
     if len(sites) == 1:
         model.metadata_props[SPEC_KEY] = msgspec.json.encode(sites[0].spec).decode()
 

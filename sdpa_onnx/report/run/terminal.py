@@ -80,9 +80,11 @@ def _rows(texts: Sequence[str]) -> list[TextLine]:
 
 
 def _step_lines(step: NextStep, width: int) -> list[TextLine]:
-    """The sentence, and the command on a line of its own, which is never broken, so that it can be copied."""
+    """The sentence and the command, which is never broken, so that it can be copied; on one line if that fits."""
     if not step.command:
         return _rows(paragraph(f"Next: {step.sentence}.", width, hanging="  "))
+    if len(both := f"Next: {step.sentence}: {step.command}") <= width:
+        return _rows([both])
     return [
         *_rows(paragraph(f"Next: {step.sentence}:", width, hanging="  ")),
         TextLine(text=f"  {step.command}", tone=Tone.SECTION),

@@ -31,8 +31,8 @@ WrongArm = tuple[str, AttentionSpec | None, str, str, int | None]
 
 # The factors along which cases form a group, the most telling first.
 _AXES = (CaseFactor.LENGTH, CaseFactor.HEAD_DIM, CaseFactor.BATCH, CaseFactor.HEADS)
-# Greatest number of targets that a label names; it counts the others.
-_MOST_TARGETS = 3
+# Greatest number of targets that a label names; of more it says what they have in common, or counts them.
+_MOST_TARGETS = 2
 # Verdicts that contradict each other.
 _DIRECTIONS = (RatioVerdict.FASTER, RatioVerdict.SLOWER)
 
@@ -327,7 +327,8 @@ def _label(row: _Cases, context: _LabelContext) -> str:
     middle, kind = context.middle, _kind(row[0])
     # The length is named even if the central case has it, where the same is computed at another length too.
     with_length = kind in context.varied and kind != _kind(middle)
-    target = "" if targets == [middle.first.target] else _targets_words(targets)
+    is_open = context.with_causal and not any(is_masked(record) for record in records)
+    target = "" if targets == [middle.first.target] else _targets_words(targets, is_open=is_open)
     options = {case_in_words(record, context.usual, without=_AXES) for record in records}
     if not any(options):
         options = {_mask_words(records, with_causal=context.with_causal)}
@@ -340,10 +341,10 @@ def _label(row: _Cases, context: _LabelContext) -> str:
     return ", ".join(word for word in words if word) or length
 
 
-def _targets_words(targets: Sequence[str]) -> str:
-    named = [target_in_words(target) for target in targets[:_MOST_TARGETS]]
-    more = len(targets) - len(named)
-    return join_words([*named, *([f"{more} more"] if more else [])])
+def _targets_words(targets: Sequence[str], *, is_open: bool) -> str:
+    if len(targets) > _MOST_TARGETS:
+        return "not causal" if is_open else f"{len(targets)} targets"
+    return join_words([target_in_words(target) for target in targets])
 
 
 def _mask_words(records: Sequence[TimingRecord], *, with_causal: bool) -> str:

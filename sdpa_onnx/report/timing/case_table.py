@@ -146,7 +146,7 @@ def _wide(groups: CaseGroups, names: dict[str, str], leading: Sequence[str]) -> 
             *(Column(head=names[arm], is_number=True) for arm in groups.arms),
         ),
         sections=(Section(heading="", rows=rows),),
-        note=f"{_usual(groups)} Marks: {legend}; {doubt}." if legend else _usual(groups),
+        note=f"{_usual(groups)} {legend}; {doubt}." if legend else _usual(groups),
     )
 
 

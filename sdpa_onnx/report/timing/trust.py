@@ -103,7 +103,7 @@ def trust_sentence(trust: TimingTrust) -> str:
         first = f"{none} be trusted ({_cause(trust)}); {REMEDY}"
     else:
         first = f"{trust.holding} of {verdicts} {'holds' if trust.holding == 1 else 'hold'}; {rest}"
-    sentences = [f"Timing: {first}.", _busy(trust), _unsettled(trust)]
+    sentences = [f"Timing: {first}.", _busy(trust)]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
@@ -125,8 +125,7 @@ def _unsettled(trust: TimingTrust) -> str:
     if not trust.unsettled:
         return ""
     few = "The time" if trust.arms == 1 else f"{trust.unsettled} of {trust.arms} times"
-    ratios = ", but no ratio," if trust.ratios else ""
-    return f"{few} in ms{ratios} {_be(trust.unsettled)} approximate (warm-up not settled)."
+    return f"{few} in ms {_be(trust.unsettled)} approximate (warm-up not settled)."
 
 
 def _be(number: int) -> str:

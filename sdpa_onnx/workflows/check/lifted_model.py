@@ -20,7 +20,7 @@ from sdpa_onnx.graph.lift.find import find_attentions
 from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
-from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.graph.site_outputs import FORMAL_OUTPUTS
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
 from sdpa_onnx.workflows.check.file_feeds import named_axes
@@ -132,7 +132,7 @@ def with_noted_sites(model: OnnxModel) -> OnnxModel:
         notes[SPECS_KEY] = msgspec.json.encode(specs).decode()
     if len(sites) <= len(model.sites):
         return replace(model, unread=unread)
-    notes[SITES_KEY] = msgspec.json.encode(sites).decode()
+    notes[SITES_KEY] = encode_sites(sites)
     notes.pop(SPEC_KEY, None)
     if len(sites) == 1:
         notes[SPEC_KEY] = msgspec.json.encode(sites[0].spec).decode()

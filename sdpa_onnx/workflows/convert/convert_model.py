@@ -17,7 +17,7 @@ from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.lower.lower import with_current_values
 from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
-from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.version import __version__
 from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift
 from sdpa_onnx.workflows.choose_form.form_strategy import NOTE_KEYS, FixedForm, FormStrategy
@@ -188,7 +188,7 @@ def _note(
 ) -> None:
     """Write our metadata; the entries of others stay."""
     notes = graph.metadata_props
-    notes[SITES_KEY] = msgspec.json.encode(sites).decode()
+    notes[SITES_KEY] = encode_sites(sites)
     notes[FORM_KEY] = strategy.word
     # The notes of an earlier conversion do not hold for this one.
     for key in (*NOTE_KEYS, SPECS_KEY):

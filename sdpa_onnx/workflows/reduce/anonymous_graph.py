@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from sdpa_onnx.graph.model import SITES_KEY, OnnxModel, load_model
-from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.graph.site import AttentionSite, encode_sites
 
 __all__ = ["generic_model", "random_like"]
 
@@ -82,7 +81,7 @@ def generic_model(model: OnnxModel, rng: np.random.Generator) -> tuple[OnnxModel
         _anonymise_function(proto.functions.add(), function, names, local, rng)
     sites = tuple(_renamed(site, names, number) for number, site in enumerate(model.sites))
     if sites:
-        proto.metadata_props.add(key=SITES_KEY, value=msgspec.json.encode(sites).decode())
+        proto.metadata_props.add(key=SITES_KEY, value=encode_sites(sites))
     return load_model(proto), dict(names.values)
 
 
