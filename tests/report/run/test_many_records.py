@@ -17,9 +17,9 @@ from sdpa_onnx.report.timing.chart_points import chart_series
 from tests.report.synthetic import header, quick_records
 from tests.report.synthetic_saturation import sweep
 
-# On the machine of the first measurements the report took 17 s of a busy core; the limit only finds what is not linear,
-# which took more than 600 s.
-_MOST_CPU_SECONDS = 60
+# On two threads of one core of an Intel Xeon the report took 17 s, and 35 s and more with others on the same core. The
+# limit only finds what is not linear, which took more than 600 s.
+_MOST_CPU_SECONDS = 200
 _MOST_KIB = 1_000_000
 
 
