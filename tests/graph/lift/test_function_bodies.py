@@ -1,5 +1,7 @@
 """Attention as the operator's own function body, and in functions of a model, is read like any other."""
 
+import re
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -112,10 +114,8 @@ def test_attention_in_functions(name: str) -> None:
 
 
 def test_functions_that_cannot_be_inlined() -> None:
-    """The reason is the cause: another opset."""
+    """The reason is the cause, another opset, in onnx-ir's own words, which differ by version."""
     older = _calling([(_ATTEND % ("", _PLAIN)).replace('"" : 17', '"" : 16')], "y = own.Attend (q, k, v)")
     (found,) = find_attentions(older).found
-    assert found.reason == (
-        "it is inside the function Attend, which cannot be inlined: Opset mismatch when inlining function "
-        "'own::Attend': domain '' has version 17 in the model but version 16 in the function"
-    )
+    assert found.reason.startswith("it is inside the function Attend, which cannot be inlined: Opset mismatch")
+    assert {"16", "17"} <= set(re.findall(r"\d+", found.reason))
