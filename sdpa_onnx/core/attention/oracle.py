@@ -41,16 +41,13 @@ class QkOutputMode(IntEnum):
 class HeadBlock:
     """A block of queries of one head with all inputs of their softmax, in float64.
 
-    Blocks of several heads with one bias may be computed together: query, key and value then have a leading axis of
-    heads, see `stages.stack_blocks`.
-
     Args:
         batch, head: Indices of the sample and the query head.
         rows: (n,), indices of the queries.
         query: (n, head_dim).
         key: (total_seq_len, head_dim), past first.
         value: (total_seq_len, v_head_dim), past first.
-        bias: (n, total_seq_len), 0, a float, or -inf; one array for all heads that have the same.
+        bias: (n, total_seq_len), 0, a float, or -inf.
         scale: Factor on QK^T.
         softcap: 0.0 = off.
     """
@@ -68,7 +65,7 @@ class HeadBlock:
     def scores(self) -> Float64:
         """Compute scale * query key^T, before softcap and mask: (n, total_seq_len)."""
         with np.errstate(over="ignore", invalid="ignore"):  # of infinite inputs
-            scores: Float64 = self.scale * (self.query @ self.key.mT)
+            scores: Float64 = self.scale * (self.query @ self.key.T)
         return scores
 
     def capped(self, scores: Float64) -> Float64:
@@ -146,7 +143,7 @@ def softmax(logits: Float64) -> Float64:
     """Compute the softmax over the last axis; zero for a row of -inf.
 
     Args:
-        logits: (..., keys).
+        logits: (rows, keys).
     """
     if logits.shape[-1] == 0:
         return logits
@@ -217,7 +214,6 @@ def head_blocks(
     q_seq_len, total_seq_len = query.shape[2], key.shape[2]
     all_rows = np.arange(q_seq_len) if rows is None else rows
     step = max(1, _BLOCK_ELEMENTS // max(1, total_seq_len))
-    biases = _SharedBias(spec=spec, inputs=inputs, q_seq_len=q_seq_len, total_seq_len=total_seq_len)
     for batch in range(query.shape[0]):
         for head in range(query.shape[1]):
             for start in range(0, all_rows.size, step):
@@ -229,45 +225,18 @@ def head_blocks(
                     query=query[batch, head, block_rows],
                     key=key[batch, head // spec.heads_per_kv],
                     value=value[batch, head // spec.heads_per_kv],
-                    bias=biases.of(batch, head, block_rows),
+                    bias=attn_bias(
+                        spec,
+                        inputs,
+                        batch=batch,
+                        head=head,
+                        rows=block_rows,
+                        q_seq_len=q_seq_len,
+                        total_seq_len=total_seq_len,
+                    ),
                     scale=spec.scale_value,
                     softcap=spec.softcap,
                 )
-
-
-@dataclass(slots=True, kw_only=True)
-class _SharedBias:
-    """The bias of a block, computed once for blocks that follow each other and have the same; short-lived."""
-
-    spec: AttentionSpec
-    inputs: AttentionInputs
-    q_seq_len: int
-    total_seq_len: int
-    _place: tuple[int, int, int] | None = None
-    _bias: Float64 | None = None
-
-    def of(self, batch: int, head: int, rows: NDArray[np.int64]) -> Float64:
-        """(n, total_seq_len), see `attn_bias`."""
-        place = (batch if self._varies(0) else 0, head if self._varies(1) else 0, int(rows[0]))
-        if self._bias is None or place != self._place:
-            self._place = place
-            self._bias = attn_bias(
-                self.spec,
-                self.inputs,
-                batch=batch,
-                head=head,
-                rows=rows,
-                q_seq_len=self.q_seq_len,
-                total_seq_len=self.total_seq_len,
-            )
-        return self._bias
-
-    def _varies(self, axis: int) -> bool:
-        """Whether the bias may differ along an axis of the scores: 0 = samples, 1 = heads."""
-        mask, lengths = self.inputs.attn_mask, self.inputs.nonpad_kv_seqlen
-        return (axis == 0 and lengths is not None) or (
-            mask is not None and mask.ndim >= 4 - axis and mask.shape[axis - 4] > 1
-        )
 
 
 def _bnsh(spec: AttentionSpec, array: Array, num_heads: int, width: int, name: str) -> Float64:

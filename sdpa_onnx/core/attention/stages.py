@@ -1,10 +1,9 @@
 """Computes the intermediate arrays of one block of attention once, for bound, sigma and score tests.
 
-Float64, by the oracle's formula. Decides no verdict. Everything holds for one block, and for a stack of blocks of
-several heads with the same bias, which saves most of numpy's time per call where blocks are small.
+Float64, by the oracle's formula. Decides no verdict.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.oracle import HeadBlock, softmax
 
-__all__ = ["Stages", "cut_block", "stack_blocks", "stages_of"]
+__all__ = ["Stages", "cut_block", "stages_of"]
 
 Float64 = NDArray[np.float64]
 
@@ -23,8 +22,6 @@ _PART_ELEMENTS = 2**17
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stages:
     """One block of queries with every intermediate array up to the output.
-
-    In a stack of blocks all arrays but `visible` and `seen`, which the blocks share, have a leading axis of heads.
 
     Args:
         block: The float64 inputs.
@@ -64,13 +61,13 @@ def stages_of(block: HeadBlock) -> Stages:
     seen: NDArray[np.bool_] = np.logical_or.reduce(visible, axis=0)
     slope = 1.0 - np.tanh(scores / block.softcap) ** 2 if block.softcap else None
     moved = scores if slope is None else scores * slope
-    moved = moved - np.vecdot(weights, moved)[..., None]
+    moved = moved - np.vecdot(weights, moved)[:, None]
     moved *= weights
     return Stages(
         block=block,
         visible=visible,
         seen=seen,
-        products=abs(block.scale) * (np.abs(block.query) @ np.abs(block.key).mT),
+        products=abs(block.scale) * (np.abs(block.query) @ np.abs(block.key).T),
         scores=scores,
         slope=slope,
         logits=logits,
@@ -84,51 +81,15 @@ def stages_of(block: HeadBlock) -> Stages:
 def cut_block(block: HeadBlock) -> Iterator[HeadBlock]:
     """Split a block into parts whose rows x keys arrays fit into the processor's cache."""
     step = max(1, _PART_ELEMENTS // max(1, block.key.shape[0]))
-    if step >= block.rows.size:
-        yield block  # itself: the bias of all heads stays one array
-        return
     for start in range(0, block.rows.size, step):
         part = slice(start, start + step)
         yield replace(block, rows=block.rows[part], query=block.query[part], bias=block.bias[part])
 
 
-def stack_blocks(blocks: Iterable[HeadBlock]) -> Iterator[tuple[tuple[HeadBlock, ...], HeadBlock]]:
-    """Join blocks that follow each other and share their bias, as long as the arrays fit into the cache.
-
-    Yields:
-        Some blocks and their stack, or one block and itself where there is nothing to join.
-    """
-    group: list[HeadBlock] = []
-    for block in blocks:
-        if group and not _fits(group, block):
-            yield tuple(group), _stack(group)
-            group = []
-        group.append(block)
-    if group:
-        yield tuple(group), _stack(group)
-
-
-def _fits(group: list[HeadBlock], block: HeadBlock) -> bool:
-    first, largest = group[0], max(block.bias.size, block.key.size, block.value.size)
-    is_alike = block.bias is first.bias and (block.scale, block.softcap) == (first.scale, first.softcap)
-    return is_alike and (len(group) + 1) * largest <= _PART_ELEMENTS
-
-
-def _stack(group: list[HeadBlock]) -> HeadBlock:
-    if len(group) == 1:
-        return group[0]
-    return replace(
-        group[0],
-        query=np.stack([block.query for block in group]),
-        key=np.stack([block.key for block in group]),
-        value=np.stack([block.value for block in group]),
-    )
-
-
 def _below(logits: Float64) -> Float64:
-    if not logits.shape[-1]:
+    if not logits.shape[1]:
         return logits
-    highest = logits.max(-1, keepdims=True)
+    highest = logits.max(1, keepdims=True)
     below = np.where(np.isfinite(highest), highest, 0.0) - logits
     below[~np.isfinite(below)] = 0.0
     return below

@@ -25,7 +25,7 @@ _FLUSH_TO_ZERO = 2.0**-126
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockBound:
-    """Oracle and error bound of one block of queries; of a stack of blocks, with a leading axis of heads.
+    """Oracle and error bound of one block of queries.
 
     Args:
         output: (rows, v_head_dim), the oracle's output.
@@ -40,16 +40,6 @@ class BlockBound:
     underflow: Float64
     per_scale: Float64
     overflows: NDArray[np.bool_]
-
-    def of_block(self, index: int) -> "BlockBound":
-        """One block of a stack."""
-        return BlockBound(
-            output=self.output[index],
-            bound=self.bound[index],
-            underflow=self.underflow[index],
-            per_scale=self.per_scale[index],
-            overflows=self.overflows[index],
-        )
 
 
 def bound_block(block: HeadBlock, precision: Precision) -> BlockBound:
@@ -83,9 +73,9 @@ def bound_stages(stages: Stages, precision: Precision) -> BlockBound:
     error = logit_error(stages, precision)
     raised = lifted(stages, error)
     shrunk = np.exp(-np.minimum(error, _LARGEST_EXPONENT))
-    kept = np.vecdot(weights, shrunk)[..., None]
+    kept = np.vecdot(weights, shrunk)[:, None]
     kept = np.where(kept > 0.0, kept, 1.0)
-    seen = value[..., stages.seen, :]
+    seen = value[stages.seen]
     from_logits = _weighted_distance(raised, value, output) / kept
     bound = np.fmin(from_logits, _distance_to_hull(seen, output))
     # Later roundings apply to computed values: weights up to this size, outputs within the bound so far.
@@ -124,11 +114,11 @@ def logit_error(stages: Stages, precision: Precision) -> Float64:
     softmax_unit = precision.softmax.unit_roundoff
     magnitude = np.abs(stages.scores)
     # A product of factors (1 + delta) is at most e^(sum of |delta|).
-    sum_error = gamma(block.query.shape[-1], precision.score_sum.unit_roundoff)
+    sum_error = gamma(block.query.shape[1], precision.score_sum.unit_roundoff)
     error = np.expm1(sum_error + 2.0 * (_unit(precision.operand) + precision.prescaled.unit_roundoff)) * stages.products
     # Prescaled operands near zero lose an absolute amount.
     tiny = precision.prescaled.tiny * abs(block.scale) ** 0.5
-    error += tiny * (np.abs(block.query).sum(-1)[..., None] + np.abs(block.key).sum(-1)[..., None, :])
+    error += tiny * (np.abs(block.query).sum(1)[:, None] + np.abs(block.key).sum(1)[None, :])
     # From here on roundings apply to computed values, at most |score| + error. The first is that of the scale itself,
     # rounded to the format of the prescaled operands (both factors) or of the softmax.
     rounding = 2.0 * precision.prescaled.unit_roundoff + 2.0 * softmax_unit + precision.scores.unit_roundoff
@@ -153,9 +143,9 @@ def lifted(stages: Stages, error: Float64) -> Float64:
         grown = np.expm1(error)
         grown *= weights
         return grown
-    highest = logits.max(-1, keepdims=True)
+    highest = logits.max(1, keepdims=True)
     below = logits - np.where(np.isfinite(highest), highest, 0.0)
-    total = np.exp(below).sum(-1, keepdims=True)
+    total = np.exp(below).sum(1, keepdims=True)
     raised = below - np.log(np.where(total > 0.0, total, 1.0)) + error
     large = np.exp(np.minimum(raised, _LARGEST_EXPONENT)) - weights
     return np.where(error < 1.0, weights * np.expm1(np.minimum(error, 1.0)), large)
@@ -166,13 +156,12 @@ def _weighted_distance(factors: Float64, value: Float64, output: Float64) -> Flo
 
     The smaller of the triangle inequality and Cauchy-Schwarz.
     """
-    largest = np.abs(value).max((-2, -1), initial=0.0, keepdims=True)
-    largest = np.where(largest == 0.0, 1.0, largest)
+    largest = float(np.abs(value).max(initial=0.0)) or 1.0
     value, output = value / largest, output / largest  # squares must not overflow
-    total = factors.sum(-1, keepdims=True)
-    width = value.shape[-1]
-    sums = factors @ np.concatenate([np.abs(value), value * value, value], axis=-1)
-    magnitudes, squared, plain = sums[..., :width], sums[..., width : 2 * width], sums[..., 2 * width :]
+    total = factors.sum(1, keepdims=True)
+    width = value.shape[1]
+    sums = factors @ np.concatenate([np.abs(value), value * value, value], axis=1)
+    magnitudes, squared, plain = sums[:, :width], sums[:, width : 2 * width], sums[:, 2 * width :]
     triangle = magnitudes + np.abs(output) * total
     squares = squared - 2.0 * output * plain + output * output * total
     # The difference of squares cancels; its own rounding is covered by this share of its terms.
@@ -185,7 +174,7 @@ def _distance_to_hull(seen: Float64, output: Float64) -> Float64:
     """Largest distance from the output to a row of value that is visible to any query of the block."""
     if not seen.size:
         return np.zeros_like(output)
-    distance: Float64 = np.maximum(seen.max(-2, keepdims=True) - output, output - seen.min(-2, keepdims=True))
+    distance: Float64 = np.maximum(seen.max(0) - output, output - seen.min(0))
     return distance
 
 
@@ -199,10 +188,10 @@ def _later_roundings(computed: Float64, value: Float64, seen: Float64, reach: Fl
         reach: (rows, v_head_dim), upper bound of |computed output|.
         precision: The declared precision.
     """
-    keys = np.maximum(np.count_nonzero(computed, axis=-1, keepdims=True), 1)
+    keys = np.maximum(np.count_nonzero(computed, axis=1, keepdims=True), 1)
     sum_error = gamma(keys, precision.output_sum.unit_roundoff)
     # Computed weights add up to 1, so the weighted sum of |value| is at most its largest visible entry.
-    magnitude = np.fmin(computed @ np.abs(value), np.abs(seen).max(-2, initial=0.0, keepdims=True))
+    magnitude = np.fmin(computed @ np.abs(value), np.abs(seen).max(0, initial=0.0))
     # Both operands of the second product are rounded: weights and value.
     operands = (1.0 + _unit(precision.operand)) ** 2 - 1.0
     rounding: Float64 = (sum_error + (1.0 + sum_error) * operands) * magnitude
@@ -214,18 +203,18 @@ def _underflow(computed: Float64, value: Float64, precision: Precision) -> Float
     """Bound the loss by underflow of weights and outputs: (rows, v_head_dim)."""
     underflow: Float64 = np.minimum(computed, 4.0 * precision.weights.tiny) @ np.abs(value)
     underflow += 2.0 * precision.output.tiny
-    if precision.softmax is not FloatFormat.FLOAT64 and value.shape[-2]:
-        underflow += value.shape[-2] * _FLUSH_TO_ZERO * np.abs(value).max(-2, keepdims=True)
+    if precision.softmax is not FloatFormat.FLOAT64 and value.shape[0]:
+        underflow += value.shape[0] * _FLUSH_TO_ZERO * np.abs(value).max(0, keepdims=True)
     return underflow
 
 
 def _overflows(stages: Stages, precision: Precision) -> NDArray[np.bool_]:
     """Find rows whose product QK^T, scaled or not, may overflow the format that stores it."""
     block, scores = stages.block, stages.scores
-    if not scores.shape[-1]:
-        return np.zeros(scores.shape[:-1], dtype=bool)
-    largest = np.abs(scores).max(-1)
-    unscaled = largest / abs(block.scale) if block.scale else np.abs(block.query @ block.key.mT).max(-1)
+    if not scores.shape[1]:
+        return np.zeros(scores.shape[0], dtype=bool)
+    largest = np.abs(scores).max(1)
+    unscaled = largest / abs(block.scale) if block.scale else np.abs(block.query @ block.key.T).max(1)
     overflowing: NDArray[np.bool_] = np.maximum(unscaled, largest) > overflow_limit(precision)
     return overflowing
 

@@ -100,8 +100,6 @@ class SizedMistake:
 class BlockDirections:
     """The direction in which each mistake changes the output of one block.
 
-    In a stack of blocks both arrays have an axis of heads after that of the directions.
-
     Args:
         pushes: (directions, rows, v_head_dim), change of the output in units of sigma for a mistake of size 1,
             without the component along the output (which the normalisation of rounded weights can cause).
@@ -110,10 +108,6 @@ class BlockDirections:
 
     pushes: Float64
     information: Float64
-
-    def of_block(self, index: int) -> "BlockDirections":
-        """One block of a stack."""
-        return BlockDirections(pushes=self.pushes[:, index], information=self.information[:, index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +151,7 @@ def directions_of(stages: Stages, sigma: BlockSigma, precision: Precision) -> Bl
         size = np.vecdot(output, output)
         along = np.vecdot(pushes, output) / np.where(size > 0.0, size, 1.0)
         pushes -= output * along[..., None]
-        value = np.where(stages.seen[:, None], stages.block.value, 0.0)
-        reach = np.abs(value).max((-2, -1), initial=0.0, keepdims=True) * inverse
+        reach = float(np.abs(stages.block.value[stages.seen]).max(initial=0.0)) * inverse
         pushes[~np.isfinite(pushes) | (np.abs(pushes) < _NOISE * reach)] = 0.0
         return BlockDirections(pushes=pushes, information=np.vecdot(pushes, pushes))
 
@@ -169,8 +162,8 @@ def _varies(leak: Float64, output: Float64, precision: Precision) -> NDArray[np.
     If value has a large common offset, all queries are rounded to the same
     few numbers, and the rounding error equals the variation of the output.
     """
-    step = 2.0 * precision.output.unit_roundoff * np.abs(output).max(-2, initial=0.0, keepdims=True)
-    varies: NDArray[np.bool_] = np.sqrt((leak * leak).mean(-2, keepdims=True)) > step if leak.size else step > 0.0
+    step = 2.0 * precision.output.unit_roundoff * np.abs(output).max(0, initial=0.0)
+    varies: NDArray[np.bool_] = np.sqrt((leak * leak).mean(0)) > step if leak.size else step > 0.0
     return varies
 
 
@@ -179,9 +172,9 @@ def _is_pulled(stages: Stages, precision: Precision) -> NDArray[np.bool_]:
 
     All errors of such a row have one direction, as if the scale were larger or the other keys missing.
     """
-    if not stages.weights.shape[-1]:
+    if not stages.weights.shape[1]:
         return np.zeros(stages.output.shape, dtype=bool)
-    main = np.take_along_axis(stages.block.value, stages.weights.argmax(-1)[..., None], axis=-2)
+    main = stages.block.value[stages.weights.argmax(1)]
     step = 2.0 * precision.output.unit_roundoff * np.abs(stages.output)
     if precision.operand is not None:
         step *= max(1.0, precision.operand.unit_roundoff / precision.output.unit_roundoff)
@@ -364,9 +357,8 @@ def _missing_key(stages: Stages, *, last: bool) -> Float64:
     if not visible.shape[1]:
         return np.zeros_like(output)
     index = visible.shape[1] - 1 - visible[:, ::-1].argmax(1) if last else visible.argmax(1)
-    weight = weights[..., np.arange(index.size), index][..., None]
-    value = stages.block.value[..., index, :]
-    change: Float64 = weight / np.maximum(1.0 - weight, _LEAST_REMAINDER) * (output - value)
+    weight = weights[np.arange(index.size), index][:, None]
+    change: Float64 = weight / np.maximum(1.0 - weight, _LEAST_REMAINDER) * (output - stages.block.value[index])
     return change
 
 
@@ -375,7 +367,7 @@ def _leak(stages: Stages) -> Float64:
     value = np.where(stages.seen[:, None], stages.block.value, 0.0)
     count = np.count_nonzero(stages.visible, axis=1, keepdims=True)
     if stages.visible.all() and stages.visible.size:
-        mean = np.broadcast_to(value.mean(-2, keepdims=True), stages.output.shape)
+        mean = np.broadcast_to(value.mean(0), stages.output.shape)
     else:
         mean = (stages.visible.astype(np.float64) @ value) / np.maximum(count, 1)
     leak: Float64 = mean - stages.output

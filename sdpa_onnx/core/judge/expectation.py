@@ -15,7 +15,7 @@ from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, split_heads
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
-from sdpa_onnx.core.attention.stages import Stages, cut_block, stack_blocks, stages_of
+from sdpa_onnx.core.attention.stages import Stages, cut_block, stages_of
 from sdpa_onnx.core.judge.bounds import BlockBound, bound_stages, overflow_limit
 from sdpa_onnx.core.judge.directions import BlockDirections, SharedErrors, directions_of
 from sdpa_onnx.core.judge.nan_places import NanPlaces, contains_nan, empty_rows, nan_places, replace_nan
@@ -93,10 +93,10 @@ def expect(
     blocks: list[tuple[int, int, NDArray[np.int64]]] = []
     parts: list[_Part] = []
     holds_nan = contains_nan(inputs)
-    for group, joined in _joined(blocks_of(spec, inputs, rows=rows), apart=holds_nan or nan_rows):
-        blocks += [(block.batch, block.head, block.rows) for block in group]
-        part, _ = _part(joined, precision, holds_nan=holds_nan, nan_rows=nan_rows)
-        parts += [part] if len(group) == 1 else [part.of_block(index) for index in range(len(group))]
+    for block in blocks_of(spec, inputs, rows=rows):
+        for small in cut_block(block):
+            blocks.append((small.batch, small.head, small.rows))
+            parts.append(_part(small, precision, holds_nan=holds_nan, nan_rows=nan_rows)[0])
     again = functools.partial(
         expect,
         inputs=inputs,
@@ -149,27 +149,12 @@ def _shared_errors(
     return shared.finish()
 
 
-def _joined(blocks: Iterator[HeadBlock], *, apart: bool) -> Iterator[tuple[tuple[HeadBlock, ...], HeadBlock]]:
-    """Parts that fit into the cache, and those of several heads together where they are small and not apart (NaN)."""
-    small = (part for block in blocks for part in cut_block(block))
-    return (((part,), part) for part in small) if apart else stack_blocks(small)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     bound: BlockBound
     sigma: BlockSigma
     directions: BlockDirections
     nans: NanPlaces | None
-
-    def of_block(self, index: int) -> "_Part":
-        """One block of a stack; NaN is not handled in stacks."""
-        return _Part(
-            bound=self.bound.of_block(index),
-            sigma=self.sigma.of_block(index),
-            directions=self.directions.of_block(index),
-            nans=None,
-        )
 
 
 def _part(block: HeadBlock, precision: Precision, *, holds_nan: bool, nan_rows: bool) -> tuple[_Part, Stages]:

@@ -44,7 +44,7 @@ _LEAST_TERMS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSigma:
-    """Sigma of one block of queries; of a stack of blocks, with a leading axis of heads in all arrays but `hidden`.
+    """Sigma of one block of queries.
 
     Args:
         sigma: (rows, v_head_dim), standard deviation of a correct result around the oracle; 0 where it is exact.
@@ -57,12 +57,6 @@ class BlockSigma:
     judged: NDArray[np.bool_]
     regular: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
-
-    def of_block(self, index: int) -> "BlockSigma":
-        """One block of a stack."""
-        return BlockSigma(
-            sigma=self.sigma[index], judged=self.judged[index], regular=self.regular[index], hidden=self.hidden
-        )
 
 
 def sigma_of(stages: Stages, bound: BlockBound, precision: Precision) -> BlockSigma:
@@ -97,7 +91,7 @@ def sigma_of(stages: Stages, bound: BlockBound, precision: Precision) -> BlockSi
         variance *= ROUNDING_VARIANCE
         variance += _UNDERFLOW_VARIANCE * (bound.underflow / largest) ** 2
         sigma = largest * np.sqrt(variance)
-    judged &= np.isfinite(sigma).all(-1)
+    judged &= np.isfinite(sigma).all(1)
     sigma[~judged] = 0.0
     return BlockSigma(sigma=sigma, judged=judged, regular=regular, hidden=hidden)
 
@@ -115,11 +109,11 @@ def _logit_variance(stages: Stages, precision: Precision) -> Float32:
     query, query_size = _normalise_rows(block.query)
     key, key_size = _normalise_rows(np.where(stages.seen[:, None], block.key, 0.0))
     factor = (abs(block.scale) * query_size) ** 2
-    terms = (query * query) @ (key * key).mT
-    variance = _partial_squares(query, key.mT) * np.float32(summed)
-    variance += terms * np.float32(summed * (1.0 + block.query.shape[-1] / (6.0 * _PARTS)) + rounded)
+    terms = (query * query) @ (key * key).T
+    variance = _partial_squares(query, key.T) * np.float32(summed)
+    variance += terms * np.float32(summed * (1.0 + block.query.shape[1] / (6.0 * _PARTS)) + rounded)
     variance *= factor.astype(np.float32)
-    variance *= (key_size.astype(np.float32) ** 2).mT
+    variance *= (key_size.astype(np.float32) ** 2).T
     scores = stages.scores.astype(np.float32)
     variance += np.float32(2.0 + stored) * scores * scores
     if stages.slope is not None:
@@ -137,7 +131,7 @@ def _logit_variance(stages: Stages, precision: Precision) -> Float32:
 
 def _normalise_rows(array: Float64) -> tuple[Float32, Float64]:
     """Divide rows by their largest entry, in float32; return that entry too: (rows, 1)."""
-    size = np.abs(array).max(-1, initial=0.0, keepdims=True)
+    size = np.abs(array).max(1, initial=0.0, keepdims=True)
     size = np.where(size > 0.0, size, 1.0)
     return (array / size).astype(np.float32), size
 
@@ -147,12 +141,12 @@ def _partial_squares(left: Float32, right: Float32) -> Float32:
 
     P is interpolated linearly between them: len (P^2 + P P' + P'^2) / 3.
     """
-    inner = left.shape[-1]
+    inner = left.shape[1]
     edges = _edges(inner)
-    before = np.zeros((*left.shape[:-1], right.shape[-1]), dtype=np.float32)
+    before = np.zeros((left.shape[0], right.shape[1]), dtype=np.float32)
     total = np.zeros_like(before)
     for start, stop in itertools.pairwise(edges):
-        step = left[..., start:stop] @ right[..., start:stop, :]
+        step = left[:, start:stop] @ right[start:stop]
         # P^2 + P P' + P'^2 = 3 (P + step / 2)^2 + step^2 / 4
         middle = np.float32(0.5) * step
         middle += before
@@ -176,20 +170,21 @@ def _certain_rows(stages: Stages, logit_variance: Float32, precision: Precision)
     """Find rows whose logits are accurate enough for a linear model of the softmax."""
     unit = ROUNDING_VARIANCE * precision.softmax.unit_roundoff**2
     if not logit_variance.size:
-        return np.zeros(logit_variance.shape[:-1], dtype=bool)
+        return np.zeros(logit_variance.shape[0], dtype=bool)
     if float(logit_variance.max()) * unit <= _LARGEST_LOGIT_SIGMA**2:
-        return np.ones(logit_variance.shape[:-1], dtype=bool)
+        return np.ones(logit_variance.shape[0], dtype=bool)
     sigma = np.sqrt(logit_variance.astype(np.float64) * unit)
     certain = (sigma <= _LARGEST_LOGIT_SIGMA) | (stages.below >= _NEGLIGIBLE_BELOW + 6.0 * sigma) | ~stages.visible
-    rows: NDArray[np.bool_] = np.logical_and.reduce(certain, axis=-1)
+    rows: NDArray[np.bool_] = np.logical_and.reduce(certain, axis=1)
     return rows
 
 
-def _normalised(stages: Stages) -> tuple[Float64, Float64]:
+def _normalised(stages: Stages) -> tuple[Float64, float]:
     """Divide value by its largest visible entry and return that entry too; keys hidden from all queries are 0."""
     value = np.where(stages.seen[:, None], stages.block.value, 0.0)
-    largest = np.abs(value).max((-2, -1), initial=0.0, keepdims=True)
-    largest = np.where((largest > 0.0) & (largest < np.inf), largest, 1.0)
+    largest = float(np.abs(value).max(initial=0.0))
+    if not 0.0 < largest < np.inf:
+        return value, 1.0
     return value / largest, largest
 
 
@@ -199,19 +194,17 @@ def _from_logits(stages: Stages, logit_variance: Float32, value: Float64, output
     factors *= logit_variance
     # A large common offset of value would cancel badly in the difference of squares. A small one does no harm, and
     # subtracting it would make exact results inexact, such as values that are 0 except for one key.
-    seen = value if stages.seen.all() else np.compress(stages.seen, value, axis=-2)
-    middle: Float64 = np.zeros(1)
-    if seen.size:
-        middle = seen.mean(-2, keepdims=True)
-        middle = np.where(np.abs(middle) > seen.std(-2, keepdims=True), middle, 0.0)
+    seen = value[stages.seen]
+    middle = seen.mean(0) if seen.size else np.zeros(value.shape[1])
+    middle = np.where(np.abs(middle) > seen.std(0), middle, 0.0) if seen.size else middle
     value, output = np.where(stages.seen[:, None], value - middle, 0.0), output - middle
-    width = value.shape[-1]
-    sums = factors @ np.concatenate([value * value, value], axis=-1)
-    total = factors.sum(-1, keepdims=True)
+    width = value.shape[1]
+    sums = factors @ np.concatenate([value * value, value], axis=1)
+    total = factors.sum(1, keepdims=True)
     squares = output * output * total
-    variance: Float64 = sums[..., :width] - 2.0 * output * sums[..., width:] + squares
+    variance: Float64 = sums[:, :width] - 2.0 * output * sums[:, width:] + squares
     # The result of the cancellation is not smaller than its own rounding error.
-    noise: Float64 = _FLOAT64_NOISE * (sums[..., :width] + squares)
+    noise: Float64 = _FLOAT64_NOISE * (sums[:, :width] + squares)
     return np.maximum(variance, 0.0) + noise
 
 
@@ -219,7 +212,7 @@ def _from_later_roundings(stages: Stages, value: Float64, output: Float64, preci
     """Compute the variance from second product, row sum, division and output, in units of K."""
     weights, narrow = stages.weights.astype(np.float32), value.astype(np.float32)
     terms = ((weights * weights) @ (narrow * narrow)).astype(np.float64)
-    keys = np.count_nonzero(weights, axis=-1, keepdims=True)
+    keys = np.count_nonzero(weights, axis=1, keepdims=True)
     squares = output * output
     summed = _partial_squares(weights, narrow) + keys / (6.0 * _PARTS) * terms + terms + keys / 3.0 * squares
     variance = _square(precision.output_sum) * summed + 2.0 * _square(precision.operand) * terms
@@ -231,36 +224,30 @@ def _regular_rows(stages: Stages) -> NDArray[np.bool_]:
     """Find rows in which all terms of a sum are alike, so that their rounding errors share a sign."""
     block = stages.block
     count = np.count_nonzero(stages.visible, axis=1)
-    equal = (stages.weights.max(-1, initial=0.0) * count <= 1.0 + _EQUAL_WEIGHTS) & (count >= _LEAST_TERMS)
+    equal = (stages.weights.max(1, initial=0.0) * count <= 1.0 + _EQUAL_WEIGHTS) & (count >= _LEAST_TERMS)
     seen = np.flatnonzero(stages.seen)[:_CHECKED_ENTRIES]
-    value, key = block.value[..., seen, :].mT, block.key[..., seen, :_CHECKED_ENTRIES]
-    regular: NDArray[np.bool_] = np.zeros(equal.shape, dtype=bool)
-    if equal.any() and value.size:
-        regular |= equal & _mostly(_evenly_spaced(value))
-    if key.size and (is_even := _mostly(_evenly_spaced(key))).any():
-        regular |= _evenly_spaced(block.query[..., :_CHECKED_ENTRIES]) & is_even
+    value, key = block.value[seen].T, block.key[seen, :_CHECKED_ENTRIES]
+    regular: NDArray[np.bool_] = np.zeros(count.shape, dtype=bool)
+    if equal.any() and value.size and _evenly_spaced(value).mean() > 0.5:
+        regular |= equal
+    if key.size and _evenly_spaced(key).mean() > 0.5:
+        regular |= _evenly_spaced(block.query[:, :_CHECKED_ENTRIES])
     return regular
-
-
-def _mostly(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether more than half of the rows of each block are True: (..., 1)."""
-    most: NDArray[np.bool_] = rows.mean(-1, keepdims=True) > 0.5
-    return most
 
 
 def _evenly_spaced(rows: Float64) -> NDArray[np.bool_]:
     """Find rows that are constant or evenly spaced over more than half of their nonzero entries."""
-    if rows.shape[-1] < _LEAST_TERMS:
-        return np.zeros(rows.shape[:-1], dtype=bool)
-    middle = rows[..., 1:-1]
-    bend = np.abs(rows[..., 2:] - 2.0 * middle + rows[..., :-2])
+    if rows.shape[1] < _LEAST_TERMS:
+        return np.zeros(rows.shape[0], dtype=bool)
+    middle = rows[:, 1:-1]
+    bend = np.abs(rows[:, 2:] - 2.0 * middle + rows[:, :-2])
     sizes, filled = np.abs(rows), middle != 0.0
-    least = np.count_nonzero(filled, axis=-1) / 2.0
+    least = np.count_nonzero(filled, axis=1) / 2.0
     # The largest size is above the median and quicker to find: few rows are even that straight.
-    if not (np.count_nonzero(_is_straight(bend, sizes.max(-1, keepdims=True)) & filled, axis=-1) > least).any():
-        return np.zeros(rows.shape[:-1], dtype=bool)
-    straight = _is_straight(bend, np.median(sizes, axis=-1, keepdims=True)) & filled
-    even: NDArray[np.bool_] = np.count_nonzero(straight, axis=-1) > least
+    if not (np.count_nonzero(_is_straight(bend, sizes.max(1, keepdims=True)) & filled, axis=1) > least).any():
+        return np.zeros(rows.shape[0], dtype=bool)
+    straight = _is_straight(bend, np.median(sizes, axis=1, keepdims=True)) & filled
+    even: NDArray[np.bool_] = np.count_nonzero(straight, axis=1) > least
     return even
 
 
