@@ -16,13 +16,14 @@ from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, split_heads
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.attention.stages import Stages, cut_block, stages_of
+from sdpa_onnx.core.attention.window_bounds import bounds_of
 from sdpa_onnx.core.judge.bounds import BlockBound, bound_stages, overflow_limit
 from sdpa_onnx.core.judge.directions import BlockDirections, SharedErrors, directions_of
 from sdpa_onnx.core.judge.nan_places import NanPlaces, contains_nan, empty_rows, nan_places, replace_nan
 from sdpa_onnx.core.judge.shared_errors import SharedErrorsBuilder
 from sdpa_onnx.core.judge.sigma import BlockSigma, sigma_of
 
-__all__ = ["ROWS_PER_HEAD", "Expectation", "expect"]
+__all__ = ["ROWS_PER_HEAD", "Expectation", "expect", "has_empty_rows"]
 
 # Each row is checked independently, so on large cases this many queries per head are enough (METHOD A.5).
 ROWS_PER_HEAD = 64
@@ -89,6 +90,7 @@ def expect(
         nan_rows: Whether a row without a visible key is NaN, because the softmax of the graph has no guard.
         blocks_of: An alternative reading of the operator, see `core.faults.readings`.
     """
+    nan_rows = nan_rows and has_empty_rows(spec, inputs)
     rows = _pick_rows(inputs, spec, rows_per_head, seed)
     blocks: list[tuple[int, int, NDArray[np.int64]]] = []
     parts: list[_Part] = []
@@ -125,6 +127,13 @@ def expect(
         may_overflow=rows is not None and (holds_nan or _may_overflow(spec, inputs, precision)),
         empty=functools.partial(_empty, spec, inputs) if nan_rows else None,
     )
+
+
+def has_empty_rows(spec: AttentionSpec, inputs: AttentionInputs) -> bool:
+    """Whether some query sees no key; where none does, a softmax with and one without a guard are the same."""
+    if inputs.attn_mask is None and inputs.nonpad_kv_seqlen is None and not bounds_of(spec):
+        return False
+    return any(bool(empty_rows(block).any()) for block in head_blocks(spec, inputs))
 
 
 def _empty(spec: AttentionSpec, inputs: AttentionInputs) -> NDArray[np.bool_]:

@@ -22,6 +22,7 @@ from sdpa_onnx.core.attention.unusual_scale import unusual_scale
 from sdpa_onnx.core.faults.output_diagnosis import explain_output
 from sdpa_onnx.core.judge.agreement import Agreement, Expectation, expect
 from sdpa_onnx.core.judge.attention_outputs import PermittedReading, judge_attention_outputs
+from sdpa_onnx.core.judge.expectation import has_empty_rows
 from sdpa_onnx.core.records.cause_text import looks_like
 from sdpa_onnx.core.records.records import AgreementRecord, Subject, Verdict
 from sdpa_onnx.errors import ExportError, ModelError
@@ -284,8 +285,9 @@ def _judge_site(
     key = (site.spec, inputs.query.dtype, tuple(sorted(check.sizes.items())), checked.step, check.seed, declared)
 
     def expectation_of(reading: PermittedReading) -> Expectation:
-        make = partial(expect, site.spec, reading.inputs, precision=precision, seed=check.seed, nan_rows=nan_rows)
-        return expectations.get((*key, site.mask_rule, reading.name, nan_rows), make) if shared else make()
+        is_nan = nan_rows and has_empty_rows(site.spec, reading.inputs)  # else forms share what is expected
+        make = partial(expect, site.spec, reading.inputs, precision=precision, seed=check.seed, nan_rows=is_nan)
+        return expectations.get((*key, site.mask_rule, reading.name, is_nan), make) if shared else make()
 
     judged = judge_attention_outputs(
         site.spec,

@@ -11,6 +11,7 @@ from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, MaskKind
 from sdpa_onnx.core.faults.planted_faults import right_output
 from sdpa_onnx.core.judge.agreement import Agreement, expect, judge
+from sdpa_onnx.core.judge.expectation import has_empty_rows
 from sdpa_onnx.core.records.verdicts import Verdict
 
 _SPEC = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8, mask=MaskKind.BOOL)
@@ -112,3 +113,24 @@ def test_rows_that_are_not_sampled(queries: list[int], verdict: Verdict) -> None
     output = _output(inputs)
     output[1, :, queries] = np.nan
     assert judge(expectation, output).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_causal", "queries", "expected"),
+    [
+        (None, False, 5, False),
+        (None, True, 5, False),
+        (np.ones((1, 7), bool), False, 5, False),
+        (np.zeros((1, 7), bool), False, 5, True),
+        (np.full((1, 7), -np.inf, np.float32), False, 5, True),
+        (np.full((1, 7), -1e9, np.float32), False, 5, False),
+    ],
+)
+def test_without_such_a_row_both_softmaxes_are_the_same(
+    mask: NDArray[np.generic] | None, is_causal: bool, queries: int, expected: bool
+) -> None:
+    """Then forms with and without a guard share one expectation, and no place of a NaN is computed."""
+    kind = MaskKind.NONE if mask is None else MaskKind.BOOL if mask.dtype == bool else MaskKind.FLOAT
+    spec, inputs = replace(_SPEC, mask=kind, is_causal=is_causal), replace(_inputs(queries), attn_mask=mask)
+    assert has_empty_rows(spec, inputs) is expected
+    assert bool(expect(spec, inputs, precision=find_precision("float32"), nan_rows=True).nans) is expected
