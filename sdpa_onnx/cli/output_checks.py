@@ -1,6 +1,5 @@
 """Check before the work starts that a command can write its output files."""
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -17,12 +16,8 @@ def check_output(output: Path) -> None:
     """
     from sdpa_onnx.graph.files.whole_file import check_target
 
-    if output.is_dir():
-        raise ModelError(f"{output} is a directory.", hint="Give the name of a file.")
     if not output.parent.is_dir():
         raise ModelError(f"Cannot write {output}: there is no folder {output.parent}.")
-    if not os.access(output.parent, os.W_OK):
-        raise ModelError(f"Cannot write {output}: {output.parent} is not writable.")
     check_target(output, failure=ModelError)
 
 

@@ -20,7 +20,7 @@ from google.protobuf.message import EncodeError
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.files.external_data import FileTensor, Tensor, tensors_of
 from sdpa_onnx.graph.files.message import reference_to, serialised, write_tensor
-from sdpa_onnx.graph.files.whole_file import check_target
+from sdpa_onnx.graph.files.whole_file import target_file
 
 __all__ = [
     "LinkedFiles",
@@ -76,7 +76,7 @@ def staged(model: ir.Model, path: Path) -> Iterator[StagedModel]:
     Raises:
         ModelError: If it cannot be written; old files are unchanged, and no new ones are left.
     """
-    target = check_target(path, failure=ModelError)
+    target = target_file(path, failure=ModelError)
     outside = _needs_data_file(model)
     if outside:
         _check_pair(path, target)

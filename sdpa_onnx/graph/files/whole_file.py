@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sdpa_onnx.errors import FolderError, SdpaOnnxError
 
-__all__ = ["FULL_DISK_HINT", "check_target", "write_whole"]
+__all__ = ["FULL_DISK_HINT", "check_target", "target_file", "write_whole"]
 
 FULL_DISK_HINT = "Free some space and repeat the command; `run` continues with --resume."
 
@@ -16,6 +16,22 @@ _PREFIX = ".sdpa-onnx-"
 
 
 def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> Path:
+    """The same as `target_file`, before the work starts: a file is also made in the folder and removed.
+
+    Raises:
+        failure: As `target_file`, or if no file can be made there, for example in /proc.
+    """
+    target = target_file(path, failure=failure)
+    if target.parent.is_dir():
+        try:  # permissions do not say whether a file can be made
+            tempfile.TemporaryFile(dir=target.parent, prefix=_PREFIX).close()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # writing says what to do about that
+                raise failure(f"Cannot write {path}: {_reason(error)}.") from error
+    return target
+
+
+def target_file(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> Path:
     """The file of a path after following links, so that a link stays a link.
 
     Args:
@@ -39,12 +55,6 @@ def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> P
     above = next((folder for folder in target.parents if folder.exists()), target.parent)
     if above.is_dir() and not os.access(above, os.W_OK | os.X_OK):
         raise failure(f"Cannot write {path}: {above} is not writable.")
-    if target.parent.is_dir():
-        try:  # permissions do not say whether a file can be made, for example in /proc
-            tempfile.TemporaryFile(dir=target.parent, prefix=_PREFIX).close()
-        except OSError as error:
-            if error.errno != errno.ENOSPC:  # writing says what to do about that
-                raise failure(f"Cannot write {path}: {_reason(error)}.") from error
     return target
 
 
@@ -65,7 +75,7 @@ def write_whole(
     Raises:
         failure: If it cannot be written; the old file is unchanged.
     """
-    target = check_target(path, failure=failure)
+    target = target_file(path, failure=failure)
     temporary: str | None = None
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=_PREFIX, delete=False) as file:
