@@ -8,7 +8,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line in a supervised process."""
     try:
-        from sdpa_onnx.cli.supervision import supervised
+        from sdpa_onnx.cli.process.supervision import supervised
 
         supervised(_command_line)
     except KeyboardInterrupt:  # before the command line handles it

@@ -25,7 +25,7 @@ from sdpa_onnx.cli.options import (
     parse_size_sets,
 )
 from sdpa_onnx.cli.output_checks import check_output
-from sdpa_onnx.cli.shared_processes import with_shared_processes
+from sdpa_onnx.cli.process.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, show_result
 from sdpa_onnx.cli.step_progress import StepProgress
 from sdpa_onnx.core.attention.forms import Form, LowerOptions, ScalePlacement

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ParamSpec, TextIO
 
 from sdpa_onnx.cli.detail import Detail, chosen_detail, requested_detail
-from sdpa_onnx.cli.interruption import was_interrupted
+from sdpa_onnx.cli.process.interruption import was_interrupted
 from sdpa_onnx.errors import PlanError, SdpaOnnxError
 from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.runtimes.import_failure import import_failure

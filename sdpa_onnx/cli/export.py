@@ -35,7 +35,7 @@ from sdpa_onnx.cli.options import (
     run_option,
 )
 from sdpa_onnx.cli.output_checks import check_output
-from sdpa_onnx.cli.shared_processes import with_shared_processes
+from sdpa_onnx.cli.process.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, print_plain, show_result
 from sdpa_onnx.cli.step_progress import StepProgress
 from sdpa_onnx.cli.time_limit import command_deadline

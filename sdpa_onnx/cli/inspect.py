@@ -16,7 +16,7 @@ from sdpa_onnx.cli.options import (
     Timeout,
     Verbose,
 )
-from sdpa_onnx.cli.shared_processes import with_shared_processes
+from sdpa_onnx.cli.process.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, show_result
 
 __all__ = ["inspect"]

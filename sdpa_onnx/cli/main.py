@@ -35,7 +35,7 @@ from sdpa_onnx.cli.error_boundary import (
 )
 from sdpa_onnx.cli.help.layout import CommandHelp
 from sdpa_onnx.cli.help.usage_errors import usage_message
-from sdpa_onnx.cli.interruption import interruptible
+from sdpa_onnx.cli.process.interruption import interruptible
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]

@@ -23,7 +23,7 @@ from sdpa_onnx.cli.options import (
     Verbose,
     parse_sizes,
 )
-from sdpa_onnx.cli.shared_processes import with_shared_processes
+from sdpa_onnx.cli.process.shared_processes import with_shared_processes
 from sdpa_onnx.cli.show import print_json, show_result
 from sdpa_onnx.cli.step_progress import StepProgress
 from sdpa_onnx.errors import PlanError

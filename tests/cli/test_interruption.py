@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sdpa_onnx.cli import interruption
 from sdpa_onnx.cli.error_boundary import with_exit_codes
+from sdpa_onnx.cli.process import interruption
 from tests.sweep.process import environment
 
 _COMMAND = """
@@ -89,7 +89,7 @@ def test_interrupt_is_never_another_error(kind: str) -> None:
 
 _LOADING = """
 import importlib.machinery, signal, sys
-from sdpa_onnx.cli.interruption import interruptible, was_interrupted
+from sdpa_onnx.cli.process.interruption import interruptible, was_interrupted
 
 class Native(importlib.machinery.ExtensionFileLoader):
     def exec_module(self, module):

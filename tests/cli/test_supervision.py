@@ -13,7 +13,7 @@ from tests.sweep.process import environment
 
 _COMMAND = """
 import os, signal, sys, threading, time
-from sdpa_onnx.cli import supervision
+from sdpa_onnx.cli.process import supervision
 supervision._GRACE_SECONDS = {grace}
 def command():
 {body}

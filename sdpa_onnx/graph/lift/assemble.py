@@ -15,7 +15,7 @@ from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.batch_heads import find_head_count, merge_heads, split_heads
 from sdpa_onnx.graph.lift.factors import scale_of, scaled_query
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
-from sdpa_onnx.graph.lift.masks_read import as_one_mask
+from sdpa_onnx.graph.lift.masks.masks_read import as_one_mask
 from sdpa_onnx.graph.lift.operands import as_dtype, transposed, ungrouped
 from sdpa_onnx.graph.lift.products import ScoresProduct, ValuesProduct
 from sdpa_onnx.graph.lift.refused import UnreadReason

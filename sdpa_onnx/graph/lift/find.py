@@ -15,7 +15,7 @@ from sdpa_onnx.graph.lift.contrib import mha as contrib_mha
 from sdpa_onnx.graph.lift.contrib import other as contrib_other
 from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
-from sdpa_onnx.graph.lift.mask_bands import MaskBands
+from sdpa_onnx.graph.lift.masks.mask_bands import MaskBands
 from sdpa_onnx.graph.lift.normalise import normalise_attention
 
 __all__ = ["READERS", "find_attentions"]

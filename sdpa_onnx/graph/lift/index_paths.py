@@ -4,7 +4,7 @@ Only comparisons of positions are understood. Positions may be added, subtracted
 multiplied, divided or rounded, so a comparison changes only where a position passes a sum of the constants that it is
 compared with. Every other value counts as unknown. A mask that is uniform up to its reach, the sum of all those
 constants, is then uniform everywhere, because entry (i, j) does not depend on the number of queries and keys. Does not
-evaluate masks; `causality` does.
+evaluate masks; `masks.mask_bands` does.
 """
 
 import math

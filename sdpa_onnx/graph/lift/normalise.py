@@ -12,11 +12,11 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Layout, MaskKind
 from sdpa_onnx.core.attention.window_bounds import WindowBounds, bounds_of
 from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.graph_attention import GraphAttention
-from sdpa_onnx.graph.lift.band_trial import MaskReading, Proved
 from sdpa_onnx.graph.lift.factors import Factor, scale_of
 from sdpa_onnx.graph.lift.found import EVERY_QUERY_SEES_A_KEY, NAN_ROWS, FoundAttention
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
-from sdpa_onnx.graph.lift.mask_bands import MaskBands
+from sdpa_onnx.graph.lift.masks.band_trial import MaskReading, Proved
+from sdpa_onnx.graph.lift.masks.mask_bands import MaskBands
 from sdpa_onnx.graph.lift.operands import ungrouped
 
 __all__ = ["normalise_attention"]

@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 
 from sdpa_onnx.core.attention.window_bounds import WindowBounds
-from sdpa_onnx.graph.lift.band_trial import NOTHING_PROVED, MaskReading, Proved
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
-from sdpa_onnx.graph.lift.mask_bands import MaskBands
+from sdpa_onnx.graph.lift.masks.band_trial import NOTHING_PROVED, MaskReading, Proved
+from sdpa_onnx.graph.lift.masks.mask_bands import MaskBands
 
 CAUSAL = WindowBounds(right=0)
 EXACTLY_CAUSAL = MaskReading(proved=Proved.EXACTLY_BAND, band=CAUSAL)

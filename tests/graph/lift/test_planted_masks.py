@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sdpa_onnx.core.attention.window_bounds import WindowBounds
-from sdpa_onnx.graph.lift.band_trial import NOTHING_PROVED, MaskReading, Proved
+from sdpa_onnx.graph.lift.masks.band_trial import NOTHING_PROVED, MaskReading, Proved
 from tests.graph.lift.test_mask_bands import CAUSAL, CAUSAL_AND_MORE, EXACTLY_CAUSAL, INPUTS, judge
 
 CONSTANTS = {

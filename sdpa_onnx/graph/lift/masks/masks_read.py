@@ -1,6 +1,6 @@
 """Combine the masks of decomposed attention into one mask: boolean (True = may attend) or float (added).
 
-Adds the nodes that this needs to the copy of the graph. Does not prove causality; `causality` does.
+Adds the nodes that this needs to the copy of the graph. Does not prove causality; `mask_bands` does.
 """
 
 import math

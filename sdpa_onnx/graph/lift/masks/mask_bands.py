@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from sdpa_onnx.graph.lift.band_trial import (
+from sdpa_onnx.graph.lift.graph_facts import GraphFacts
+from sdpa_onnx.graph.lift.index_paths import IndexPaths
+from sdpa_onnx.graph.lift.masks.band_trial import (
     NOTHING_PROVED,
     MaskReading,
     MaskTrial,
@@ -20,8 +22,6 @@ from sdpa_onnx.graph.lift.band_trial import (
     reading_of,
     widest_band,
 )
-from sdpa_onnx.graph.lift.graph_facts import GraphFacts
-from sdpa_onnx.graph.lift.index_paths import IndexPaths
 from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeTrial
 
 __all__ = ["MaskBands"]
