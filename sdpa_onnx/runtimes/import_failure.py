@@ -19,7 +19,7 @@ def is_missing(error: ImportError) -> bool:
         return True
     try:
         return importlib.util.find_spec(name) is None
-    except ModuleNotFoundError:  # whatever looks for it says so itself
+    except ModuleNotFoundError:  # raised by the search itself
         return True
     except (ImportError, ValueError):  # ValueError: a module without a specification
         return False

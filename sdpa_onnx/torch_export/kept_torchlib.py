@@ -1,7 +1,7 @@
 """Read onnxscript's operators for torch.onnx once in a process, not at every export.
 
 torch.onnx asks onnxscript for all its operators in each export, and onnxscript parses the source of each again: 0.37 s
-of CPU time on an Intel Xeon (Emerald Rapids). The list is the same every time: it is read from onnxscript's own code,
+of CPU time on an Intel Xeon (model 167). The list is the same every time: it is read from onnxscript's own code,
 and `custom_translation_table` is not part of it. Where another version of onnxscript has it elsewhere, nothing is
 replaced and each export reads it. The first export imports the module, so the second is the last that reads.
 """
