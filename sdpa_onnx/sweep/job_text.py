@@ -59,7 +59,7 @@ def job_kind(job: Job) -> JobKind:
             return JobKind.TIME
 
 
-# Estimates on two cores of an Intel Xeon (Emerald Rapids) with nothing else at work; see tests/sweep/test_progress.py.
+# Estimates on two cores of an Intel Xeon (model 167) with nothing else at work; see tests/sweep/test_progress.py.
 # An export with its proof; of a module; in a form with blocks, whose proof has long sizes.
 _EXPORT_SECONDS, _MODULE_EXPORT_SECONDS, _BLOCKED_EXPORT_SECONDS = 1.6, 2.4, 11.0
 # Judging one (query, key) pair of 8 heads at one spread, the oracle shared by the jobs of a case.
