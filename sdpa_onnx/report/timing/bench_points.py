@@ -6,12 +6,15 @@ Data only: layout and drawing are elsewhere.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.core.timing.crossover import Crossover, LengthRatio, crossovers
 from sdpa_onnx.report.timing.comparisons import RecordedComparison, comparisons
-from sdpa_onnx.workflows.bench.bench_files import BenchResult
+
+if TYPE_CHECKING:
+    from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
 __all__ = ["ComparisonLine", "SizedComparison", "along_length", "arm_names", "overtakings", "sizes_words"]
 
@@ -43,7 +46,7 @@ class ComparisonLine:
         return one.sizes.get(self.axis, 0)
 
 
-def along_length(results: Sequence[BenchResult]) -> ComparisonLine:
+def along_length(results: "Sequence[BenchResult]") -> ComparisonLine:
     """Sort the comparisons of a bench by the axis in which they differ."""
     found = [
         SizedComparison(sizes=one.sizes, comparison=comparison)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import Outcome, TimingRecord, is_beyond_budget
@@ -13,7 +14,9 @@ from sdpa_onnx.report.timing.comparisons import JudgedRatio, RecordedComparison
 from sdpa_onnx.report.timing.doubt import CLOCKS, REMEDY, has_warning, why_clocks_differ
 from sdpa_onnx.report.timing.verdict_text import ratio_in_words, verdict_word
 from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE
-from sdpa_onnx.workflows.bench.bench_files import BenchResult
+
+if TYPE_CHECKING:
+    from sdpa_onnx.workflows.bench.bench_files import BenchResult
 
 __all__ = ["median_note", "verdict_sentences"]
 
@@ -22,7 +25,7 @@ _MOST_ARMS, _MOST_NAMED_SIZES = 4, 3
 _MODULE_RUNTIME = "torch"
 
 
-def verdict_sentences(results: Sequence[BenchResult], along: ComparisonLine, *, against: str) -> Iterator[str]:
+def verdict_sentences(results: "Sequence[BenchResult]", along: ComparisonLine, *, against: str) -> Iterator[str]:
     """The verdict, one sentence an arm; wrong numbers first, because the time of a wrong result is worth nothing.
 
     Args:
@@ -51,7 +54,7 @@ def verdict_sentences(results: Sequence[BenchResult], along: ComparisonLine, *, 
         yield f"Skipped because of the time limit: {where}{more}."
 
 
-def _that_count(one: SizedComparison, results: Sequence[BenchResult]) -> tuple[TimingRecord, ...]:
+def _that_count(one: SizedComparison, results: "Sequence[BenchResult]") -> tuple[TimingRecord, ...]:
     """The arms whose ratio is one of two right results: what computes something else is neither faster nor slower."""
     wrong = {name for result in results if result.sizes == one.sizes for name in result.numbers.warnings}
     return tuple(arm for arm in one.comparison.contenders if not wrong & {arm.arm, arm.baseline})

@@ -26,7 +26,7 @@ Sizes = Mapping[str, int]
 _STRICT_RUNTIME = "ort-cpu"
 _CANDIDATES, _RAGGED = 8, 2
 # Ragged, longer than the largest block of queries, and above the key length from which blocks are larger.
-_LONG = (331, 577)
+_LONG = (269, 521)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def test_blocks_are_reached() -> None:
     proof = _proof(build_attention_model(spec, opset=23, dtype=Dtype.FLOAT32), Form.BLOCKED, count=1)
     assert proof.is_right
     lengths = {(record.sizes.q_seq_len, record.sizes.kv_seq_len) for record in proof.records}
-    assert {(331, 577), (577, 331)} <= lengths
+    assert {(269, 521), (521, 269)} <= lengths
 
 
 def test_both_sides_of_a_branch_are_reached() -> None:
