@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.mask_rule import MaskRule
 from sdpa_onnx.core.attention.oracle import QkOutputMode
+from sdpa_onnx.core.attention.score_quantisers import ScoreQuantisers
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
 from sdpa_onnx.core.attention.window_bounds import WindowBounds, bounds_of
 from sdpa_onnx.graph.site import AttentionSite
@@ -46,6 +47,7 @@ class GraphAttention:
         mask_rule: What a mask means whose last axis is 1.
         mask_band: Proved of a float mask: it hides the keys outside this band by the lowest numbers or -inf, so that
             they count only for a query that sees no key within it. A form may skip them; the spec does not hide them.
+        quantisers: How its graph rounds scores and weights to integers; no form does.
         cache_lengths, cache_magnitudes, cache_terms: What the operator defines of its present outputs, see `CacheRule`.
 
     Source: ONNX Attention, opset 25.
@@ -68,6 +70,7 @@ class GraphAttention:
     scores_mode: int = 0
     mask_rule: MaskRule = MaskRule.PADDED
     mask_band: WindowBounds = field(default_factory=WindowBounds)
+    quantisers: ScoreQuantisers = field(default_factory=ScoreQuantisers)
     cache_lengths: ir.Value | None = None
     cache_magnitudes: ir.Value | None = None
     cache_terms: int = 0
@@ -93,6 +96,7 @@ class GraphAttention:
             scores_mode=QkOutputMode(self.scores_mode),
             mask_rule=self.mask_rule,
             mask_band=self.mask_band or None,
+            quantisers=self.quantisers or None,
             cache_terms=self.cache_terms,
             **named,
         )

@@ -12,6 +12,7 @@ from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.mask_rule import MaskRule
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.outputs import OutputRole
+from sdpa_onnx.core.attention.score_quantisers import ScoreQuantisers
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.core.judge.cache_agreement import CacheRule
@@ -25,6 +26,8 @@ _FIELDS = {
     OutputRole.PRESENT: "present",
     OutputRole.QK: "scores",
 }
+# Fields that the metadata of most files does not have.
+_SELDOM = ("mask_band", "quantisers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class AttentionSite:
         other_scores_modes: Further stages that they may be of, where the operator's text leaves it open.
         mask_rule: What a mask means whose last axis is 1.
         mask_band: Proved of its mask inside this model, see `GraphAttention`; None = nothing. A form may rely on it.
+        quantisers: How its graph rounds scores and weights to integers; None = not at all.
         cache_lengths, cache_magnitudes: Value names, or None; see `CacheRule`.
         cache_terms: See `CacheRule`.
     """
@@ -76,6 +80,7 @@ class AttentionSite:
     other_scores_modes: tuple[QkOutputMode, ...] = ()
     mask_rule: MaskRule = MaskRule.PADDED
     mask_band: WindowBounds | None = None
+    quantisers: ScoreQuantisers | None = None
     cache_lengths: str | None = None
     cache_magnitudes: str | None = None
     cache_terms: int = 0
@@ -111,7 +116,8 @@ class AttentionSite:
 
     def arrays_in(self, arrays: Mapping[str, NDArray[np.generic]]) -> AttentionInputs:
         """The inputs of the attention among the arrays of a run."""
-        return AttentionInputs(**{field: arrays[name] for field, name in self.inputs.items()})
+        found = {field: arrays[name] for field, name in self.inputs.items()}
+        return AttentionInputs(**found, quantisers=self.quantisers)
 
     def outputs_in(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[OutputRole, NDArray[np.generic]]:
         """The outputs of the attention among the arrays of a run, those that are there."""
@@ -128,10 +134,10 @@ class AttentionSite:
 
 
 def encode_sites(sites: Sequence[AttentionSite]) -> str:
-    """Attentions as the JSON of the metadata; a band is only named where one is known, so other files stay the same."""
+    """Attentions as the JSON of the metadata, without bands and quantisers where there are none, as before."""
     rows = [msgspec.to_builtins(site) for site in sites]
     return msgspec.json.encode([_without_unknown(row) for row in rows]).decode()
 
 
 def _without_unknown(row: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in row.items() if name != "mask_band" or value is not None}
+    return {name: value for name, value in row.items() if name not in _SELDOM or value is not None}

@@ -6,11 +6,12 @@ values whatever the scale is. So every check runs on several spreads. Computes n
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sdpa_onnx.core.attention.score_quantisers import ScoreQuantisers
 from sdpa_onnx.core.attention.spec import AttentionCase, Dtype, MaskKind
 
 __all__ = ["LADDER", "ONNX_INPUT_NAMES", "AttentionInputs", "draw_inputs", "numpy_dtype"]
@@ -37,6 +38,7 @@ class AttentionInputs:
         past_key: (batch_size, kv_num_heads, past_seq_len, head_dim).
         past_value: (batch_size, kv_num_heads, past_seq_len, v_head_dim).
         nonpad_kv_seqlen: (batch_size,), int64, number of valid keys of each sample.
+        quantisers: How the graph that reads them rounds scores and weights to integers; None = not at all.
     """
 
     query: Array
@@ -46,10 +48,11 @@ class AttentionInputs:
     past_key: Array | None = None
     past_value: Array | None = None
     nonpad_kv_seqlen: Array | None = None
+    quantisers: ScoreQuantisers | None = None
 
     def named(self) -> dict[str, Array]:
         """Return the arrays that are present, by field name."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays = {name: getattr(self, name) for name in ONNX_INPUT_NAMES}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def onnx_feeds(self) -> dict[str, Array]:
@@ -59,7 +62,8 @@ class AttentionInputs:
     @classmethod
     def from_feeds(cls, feeds: Mapping[str, Array]) -> "AttentionInputs":
         """Create the inputs from a mapping by ONNX input name."""
-        return cls(**{name: feeds[onnx] for name, onnx in ONNX_INPUT_NAMES.items() if onnx in feeds})
+        arrays = {name: feeds[onnx] for name, onnx in ONNX_INPUT_NAMES.items() if onnx in feeds}
+        return cls(**arrays, quantisers=None)
 
 
 # Field name -> input name of ONNX Attention, in the operator's order.
@@ -116,7 +120,7 @@ def draw_inputs(case: AttentionCase, *, spread: float = 1.0, seed: int = 0) -> A
         else:
             width = 1.0 if name in ("value", "past_value") else sigma
             arrays[name] = (width * rng.standard_normal(shape, dtype=np.float32)).astype(dtype)
-    return AttentionInputs(**arrays)
+    return AttentionInputs(**arrays, quantisers=None)
 
 
 def _draw_mask(

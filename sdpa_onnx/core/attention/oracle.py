@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
 from sdpa_onnx.core.attention.masks import attn_bias
+from sdpa_onnx.core.attention.score_quantisers import ScoreQuantisers, quantised
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import CaseError
 
@@ -23,6 +24,7 @@ Array = NDArray[np.generic]
 
 # Largest number of rows x keys elements of one block (16 MiB of float64).
 _BLOCK_ELEMENTS = 2**21
+_NOT_QUANTISED = ScoreQuantisers()
 
 
 class QkOutputMode(IntEnum):
@@ -50,6 +52,7 @@ class HeadBlock:
         bias: (n, total_seq_len), 0, a float, or -inf.
         scale: Factor on QK^T.
         softcap: 0.0 = off.
+        quantisers: How the graph rounds scores and weights to integers; it does not by default.
     """
 
     batch: int
@@ -61,21 +64,32 @@ class HeadBlock:
     bias: Float64
     scale: float
     softcap: float
+    quantisers: ScoreQuantisers = _NOT_QUANTISED
 
     def scores(self) -> Float64:
         """Compute scale * query key^T, before softcap and mask: (n, total_seq_len)."""
         with np.errstate(over="ignore", invalid="ignore"):  # of infinite inputs
-            scores: Float64 = self.scale * (self.query @ self.key.T)
-        return scores
+            product = quantised(self.query @ self.key.T, self.quantisers.product)
+            return quantised(self.scale * product, self.quantisers.scaled)
 
     def capped(self, scores: Float64) -> Float64:
         """Compute softcap * tanh(scores / softcap), or return the scores if the softcap is off."""
         return self.softcap * np.tanh(scores / self.softcap) if self.softcap else scores
 
     def logits(self, capped: Float64) -> Float64:
-        """Add the bias; the logit of a hidden key is -inf whatever its score is."""
+        """Add the bias; the logit of a hidden key is -inf whatever its score is, unless logits are quantised."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.where(np.isneginf(self.bias), -np.inf, capped + self.bias)
+            masked = np.where(np.isneginf(self.bias), -np.inf, capped + self.bias)
+        return quantised(masked, self.quantisers.masked)
+
+    def weights(self, logits: Float64) -> Float64:
+        """Compute the softmax of the logits."""
+        return quantised(softmax(logits), self.quantisers.weights)
+
+    @property
+    def visible(self) -> NDArray[np.bool_]:
+        """(n, total_seq_len), False where the softmax gives a key no weight whatever its score is."""
+        return ~np.isneginf(self.bias) | bool(self.quantisers.masked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +141,7 @@ def attend(spec: AttentionSpec, inputs: AttentionInputs, *, qk_mode: QkOutputMod
         scores = block.scores()
         capped = block.capped(scores)
         logits = block.logits(capped)
-        weights = softmax(logits)
+        weights = block.weights(logits)
         with np.errstate(over="ignore", invalid="ignore"):
             output[block.batch, block.head, block.rows] = weights @ block.value
         if qk is not None and qk_mode is not None:
@@ -236,6 +250,7 @@ def head_blocks(
                     ),
                     scale=spec.scale_value,
                     softcap=spec.softcap,
+                    quantisers=inputs.quantisers or _NOT_QUANTISED,
                 )
 
 

@@ -75,7 +75,9 @@ class ProbeDraft:
         if case.spec.has_past:
             placed["past_key"] = np.ascontiguousarray(self.key[:, :, :past]).astype(dtype)
             placed["past_value"] = np.ascontiguousarray(self.value[:, :, :past]).astype(dtype)
-        return AttentionInputs(**placed, attn_mask=self.attn_mask, nonpad_kv_seqlen=self.nonpad_kv_seqlen)
+        return AttentionInputs(
+            **placed, attn_mask=self.attn_mask, nonpad_kv_seqlen=self.nonpad_kv_seqlen, quantisers=None
+        )
 
 
 def _placed(case: AttentionCase, array: Array) -> Array:

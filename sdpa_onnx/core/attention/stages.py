@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from sdpa_onnx.core.attention.oracle import HeadBlock, softmax
+from sdpa_onnx.core.attention.oracle import HeadBlock
 
 __all__ = ["Stages", "cut_block", "stages_of"]
 
@@ -25,7 +25,7 @@ class Stages:
 
     Args:
         block: The float64 inputs.
-        visible: (rows, keys), False where the bias is -inf.
+        visible: (rows, keys), False where the weight is 0 whatever the score is.
         seen: (keys,), True for a key that is visible to at least one query of the block.
         products: (rows, keys), |scale| sum_l |q_il| |k_jl|.
         scores: (rows, keys), before softcap and bias.
@@ -55,9 +55,9 @@ def stages_of(block: HeadBlock) -> Stages:
     """Compute a block's stages."""
     scores = block.scores()
     logits = block.logits(block.capped(scores))
-    weights = softmax(logits)
+    weights = block.weights(logits)
     output = weights @ block.value
-    visible = ~np.isneginf(block.bias)
+    visible = block.visible
     seen: NDArray[np.bool_] = np.logical_or.reduce(visible, axis=0)
     slope = 1.0 - np.tanh(scores / block.softcap) ** 2 if block.softcap else None
     moved = scores if slope is None else scores * slope

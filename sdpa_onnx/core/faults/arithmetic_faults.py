@@ -128,7 +128,7 @@ def _nan_swallowed(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs,
         name: array if array.dtype.kind in "bui" else np.where(np.isnan(array), array.dtype.type(0), array)
         for name, array in inputs.named().items()
     }
-    return on_blocks()(spec, AttentionInputs(**clean), right, rng)
+    return on_blocks()(spec, AttentionInputs(**clean, quantisers=inputs.quantisers), right, rng)
 
 
 def _not_divided(block: HeadBlock) -> Float64:

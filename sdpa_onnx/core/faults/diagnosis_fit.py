@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
-from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, softmax
+from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks
 from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.attention.stages import stages_of
@@ -156,7 +156,7 @@ def _without_nan(inputs: AttentionInputs) -> AttentionInputs:
         name: array if array.dtype.kind in "bui" else np.where(np.isnan(array), array.dtype.type(0), array)
         for name, array in inputs.named().items()
     }
-    return AttentionInputs(**clean)
+    return AttentionInputs(**clean, quantisers=inputs.quantisers)
 
 
 def _worst(searched: Rows, actual: Float64, right: Float64, most: int) -> Rows:
@@ -179,7 +179,7 @@ def outputs_of(blocks: Iterator[HeadBlock], rows: Rows, shape: tuple[int, ...]) 
     output = np.zeros(shape)
     with np.errstate(all="ignore"):
         for block in blocks:
-            weights = softmax(block.logits(block.capped(block.scores())))
+            weights = block.weights(block.logits(block.capped(block.scores())))
             output[block.batch, block.head, np.searchsorted(rows, block.rows)] = weights @ block.value
     return output
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.inputs import AttentionInputs
-from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks, softmax
+from sdpa_onnx.core.attention.oracle import HeadBlock, head_blocks
 from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 
@@ -50,7 +50,7 @@ class Fault:
 
 def plain_head(block: HeadBlock) -> Float64:
     """Compute one block's output in float64: (rows, v_head_dim)."""
-    output: Float64 = softmax(block.logits(block.capped(block.scores()))) @ block.value
+    output: Float64 = block.weights(block.logits(block.capped(block.scores()))) @ block.value
     return output
 
 

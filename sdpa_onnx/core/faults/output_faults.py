@@ -87,7 +87,7 @@ def _stale(spec: AttentionSpec, inputs: AttentionInputs, right: Outputs, rng: Ge
             others[name] = array
             continue
         others[name] = rng.standard_normal(array.shape).astype(array.dtype)
-    return on_blocks()(spec, AttentionInputs(**others), right, rng)
+    return on_blocks()(spec, AttentionInputs(**others, quantisers=inputs.quantisers), right, rng)
 
 
 def _changed(role: OutputRole, change: Callable[[Array, int], Array]) -> Callable[..., Outputs]:

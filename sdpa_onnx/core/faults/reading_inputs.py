@@ -122,7 +122,7 @@ def reverse_batch(spec: AttentionSpec, inputs: AttentionInputs) -> Problem:
     arrays = {name: array[::-1] for name, array in inputs.named().items() if name != "attn_mask"}
     if inputs.attn_mask is not None:
         arrays["attn_mask"] = full_mask(inputs)[::-1]
-    return spec, AttentionInputs(**arrays)
+    return spec, AttentionInputs(**arrays, quantisers=inputs.quantisers)
 
 
 def full_mask(inputs: AttentionInputs) -> Array:

@@ -28,6 +28,10 @@ Array = NDArray[np.generic]
 
 _CACHES = (OutputRole.PRESENT_KEY, OutputRole.PRESENT_VALUE, OutputRole.PRESENT)
 _ALL_COPIED = CacheRule()
+_INTEGER_SOFTMAX = (
+    "The weights are those of onnxruntime's QLinearSoftmax, up to one step of their integers lower than the file "
+    "declares: it drops the fraction of 1 / scale. A scale of 1/256 has none."
+)
 _STAGES = {
     QkOutputMode.SCORES: "scores before softcap and mask",
     QkOutputMode.AFTER_SOFTCAP: "scores after the softcap",
@@ -44,11 +48,13 @@ class PermittedReading:
         name: Stable name; "" for the reading of the oracle.
         says: What an output is that fits it, one sentence; "" where the text leaves no choice.
         inputs: The inputs with which the oracle computes this reading.
+        warning: What a user should know of an output that fits it only, one sentence; "" if nothing.
     """
 
     name: str
     says: str
     inputs: AttentionInputs
+    warning: str = ""
 
 
 def permitted_readings(spec: AttentionSpec, inputs: AttentionInputs, mask_rule: MaskRule) -> list[PermittedReading]:
@@ -56,6 +62,7 @@ def permitted_readings(spec: AttentionSpec, inputs: AttentionInputs, mask_rule: 
 
     A negative scale leaves a choice: it is the "Scaling factor applied to Q*K^T", but the pattern of the text
     multiplies Q and K by sqrt(scale) each, which is NaN.
+    Quantised weights may be computed by one kernel for softmax and integers, whose result is up to one step lower.
 
     Args:
         spec: The attention.
@@ -66,7 +73,12 @@ def permitted_readings(spec: AttentionSpec, inputs: AttentionInputs, mask_rule: 
     """
     inputs = full_mask(inputs, mask_rule, layout=spec.layout)
     if spec.scale_value >= 0.0:
-        return [PermittedReading(name="", says="", inputs=inputs)]
+        plain = PermittedReading(name="", says="", inputs=inputs)
+        fused = None if inputs.quantisers is None else inputs.quantisers.by_integer_softmax
+        if fused is None:
+            return [plain]
+        lower = replace(inputs, quantisers=fused)
+        return [plain, PermittedReading(name="integer-softmax", says="", inputs=lower, warning=_INTEGER_SOFTMAX)]
     lost = replace(inputs, query=np.full_like(inputs.query, np.nan))
     return [
         PermittedReading(name="", says="The negative scale is applied to the scores.", inputs=inputs),
@@ -169,6 +181,8 @@ def _judge_scores(
 
 
 def _by_reading(reading: PermittedReading, agreement: Agreement) -> Agreement:
+    if reading.warning:
+        return replace(agreement, warnings=(*agreement.warnings, reading.warning))
     if not reading.says:
         return agreement
     # NaN that is required is judged, although the oracle has no number there.

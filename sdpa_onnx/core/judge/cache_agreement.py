@@ -16,7 +16,7 @@ from sdpa_onnx.core.attention.outputs import OutputRole
 from sdpa_onnx.core.attention.precision import FloatFormat, Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.judge.agreement import Agreement
-from sdpa_onnx.core.judge.bounds import gamma
+from sdpa_onnx.core.judge.block_bound import gamma
 from sdpa_onnx.core.records.verdicts import Verdict
 
 __all__ = ["CacheRule", "judge_cache", "judge_copy", "present_of"]

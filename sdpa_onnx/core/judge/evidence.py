@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.precision import Precision
-from sdpa_onnx.core.judge.bounds import BlockBound
+from sdpa_onnx.core.judge.block_bound import BlockBound
 from sdpa_onnx.core.judge.directions import RowScores, rounded_scale, score_rows
 from sdpa_onnx.core.judge.expectation import Expectation
 from sdpa_onnx.core.judge.nan_places import NanPlaces

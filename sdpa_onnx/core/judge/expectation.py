@@ -17,7 +17,8 @@ from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.core.attention.stages import Stages, cut_block, stages_of
 from sdpa_onnx.core.attention.window_bounds import bounds_of
-from sdpa_onnx.core.judge.bounds import BlockBound, bound_stages, overflow_limit
+from sdpa_onnx.core.judge.block_bound import BlockBound, overflow_limit
+from sdpa_onnx.core.judge.bounds import bound_stages
 from sdpa_onnx.core.judge.directions import BlockDirections, SharedErrors, directions_of
 from sdpa_onnx.core.judge.nan_places import NanPlaces, contains_nan, empty_rows, nan_places, replace_nan
 from sdpa_onnx.core.judge.shared_errors import SharedErrorsBuilder

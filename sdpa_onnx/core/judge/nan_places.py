@@ -61,7 +61,7 @@ def contains_nan(inputs: AttentionInputs) -> bool:
 
 def replace_nan(block: HeadBlock) -> tuple[HeadBlock, NanSources]:
     """Replace every NaN of a block by 0 and return where they were."""
-    visible = ~np.isneginf(block.bias)
+    visible = block.visible
     query, key = np.isnan(block.query).any(1), np.isnan(block.key).any(1)
     scored = np.logical_or.reduce(visible & (key | np.isnan(block.bias)), axis=1)
     lost: Bool = np.asarray((query & np.logical_or.reduce(visible, axis=1)) | scored)
@@ -90,13 +90,16 @@ def nan_places(stages: Stages, sources: NanSources, precision: Precision, *, nan
     must = (weighty.astype(np.float64) @ sources.value.astype(np.float64) > 0.0) | sources.lost[:, None]
     empty = empty_rows(stages.block) if nan_rows else np.zeros(stages.visible.shape[0], bool)
     must &= ~empty[:, None]
+    if stages.block.quantisers:  # integers hold no NaN, and which one it becomes is left open
+        reached = ~empty[:, None] & (must | sources.value.any(0) | sources.doubtful[:, None])
+        return NanPlaces(must=np.zeros_like(must), may=reached, open=empty | sources.lost)
     may = ~must & ~empty[:, None] & (sources.value.any(0) | sources.doubtful[:, None])
     return NanPlaces(must=must, may=may, open=empty)
 
 
 def empty_rows(block: HeadBlock) -> Bool:
     """(rows,), True for a query that sees no key, although there are keys."""
-    return np.asarray(np.isneginf(block.bias).all(-1) & (block.bias.shape[-1] > 0))
+    return np.asarray((~block.visible).all(-1) & (block.bias.shape[-1] > 0))
 
 
 def _without(array: Float64) -> Float64:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.precision import FloatFormat, Precision
-from sdpa_onnx.core.judge.bounds import gamma
+from sdpa_onnx.core.judge.block_bound import gamma
 from sdpa_onnx.core.records.verdicts import Verdict
 
 __all__ = [

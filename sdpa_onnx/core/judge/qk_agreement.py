@@ -17,7 +17,8 @@ from sdpa_onnx.core.attention.precision import Precision
 from sdpa_onnx.core.attention.spec import AttentionSpec
 from sdpa_onnx.core.attention.stages import Stages, stages_of
 from sdpa_onnx.core.judge.agreement import Agreement
-from sdpa_onnx.core.judge.bounds import gamma, lifted, logit_error
+from sdpa_onnx.core.judge.block_bound import gamma
+from sdpa_onnx.core.judge.bounds import lifted, logit_error
 from sdpa_onnx.core.judge.nan_places import NanSources, contains_nan, replace_nan
 from sdpa_onnx.core.records.verdicts import Verdict
 
@@ -91,7 +92,7 @@ def _nan_scores(block: HeadBlock, sources: NanSources, mode: QkOutputMode) -> tu
     products: Bool = np.asarray(query) | np.asarray(key).T
     if mode in (QkOutputMode.SCORES, QkOutputMode.AFTER_SOFTCAP):
         return products, products
-    visible = ~np.isneginf(block.bias)
+    visible = block.visible
     if mode is QkOutputMode.AFTER_MASK:
         logits: Bool = products | np.isnan(block.bias)
         return logits & visible, logits  # NaN - inf is NaN, a runtime that selects returns -inf

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.core.attention.precision import FloatFormat, Precision
 from sdpa_onnx.core.attention.stages import Stages
-from sdpa_onnx.core.judge.bounds import BlockBound
+from sdpa_onnx.core.judge.block_bound import BlockBound
 
 __all__ = ["ROUNDING_VARIANCE", "BlockSigma", "sigma_of"]
 
@@ -50,7 +50,8 @@ class BlockSigma:
         sigma: (rows, v_head_dim), standard deviation of a correct result around the oracle; 0 where it is exact.
         judged: (rows,), True where sigma is valid.
         regular: (rows,), True where it is not valid because all terms of a sum are alike.
-        hidden: (rows,), True where no key is visible: the output is exactly zero.
+        hidden: (rows,), True where there is no statistics of rounding: no key is visible, so that the output is exactly
+            zero, or the graph rounds scores or weights to integers.
     """
 
     sigma: Float64
@@ -77,6 +78,9 @@ def sigma_of(stages: Stages, bound: BlockBound, precision: Precision) -> BlockSi
 
     Source: METHOD A.4.
     """
+    if stages.block.quantisers:
+        none: NDArray[np.bool_] = np.zeros(stages.visible.shape[0], dtype=bool)
+        return BlockSigma(sigma=np.zeros_like(bound.bound), judged=none, regular=none, hidden=~none)
     # Huge inputs overflow here, and their rows are not judged statistically; the underflow of tiny ones is harmless.
     with np.errstate(over="ignore", invalid="ignore"):
         logit_variance = _logit_variance(stages, precision)

@@ -177,6 +177,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
         dialect: How it is written.
         spec: What it computes, or None if it cannot be read.
         mask_band: Proved of a float mask that is kept: it hides all keys outside these bounds, and maybe others.
+        quantised: What its graph rounds to integers between its products: "scores and weights quantized"; "" = nothing.
         dynamic_axes: Names of the axes of the graph that may change.
         limits: The sizes that they may have, as in an export.
         baked: Axes of the graph that were found fixed by running it.
@@ -190,6 +191,7 @@ class AttentionRecord(BaseRecord, frozen=True, kw_only=True, tag_field="kind", t
     dialect: str = ""
     spec: AttentionSpec | None = None
     mask_band: WindowBounds | None = None
+    quantised: str = ""
     dynamic_axes: tuple[str, ...] = ()
     limits: tuple[AxisLimit, ...] = ()
     baked: tuple[BakedAxis, ...] = ()

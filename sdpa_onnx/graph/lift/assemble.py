@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from sdpa_onnx.core.attention.score_quantisers import ScoreQuantisers
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.attention_node import mask_kind_of
@@ -83,6 +84,9 @@ def assemble(
         mask = mask_with_sink(nodes, sink, mask, query=operands.query, key=own_key, dtype=operands.dtype)
     output = _output(search, nodes, parts, operands)
     spec = replace(spec, mask=mask_kind_of(mask))
+    quantisers = _quantisers(search, parts)
+    if isinstance(quantisers, UnreadReason):
+        return quantisers
     attention = GraphAttention(
         name=search.attention_name(softmax),
         spec=spec,
@@ -92,8 +96,18 @@ def assemble(
         value=operands.value,
         attn_mask=mask,
         output=output,
+        quantisers=quantisers,
     )
-    return attention, tuple(parts.chain.warnings)
+    return attention, (*parts.chain.warnings, *parts.chain.pairs.warnings)
+
+
+def _quantisers(search: GraphFacts, parts: AttentionParts) -> ScoreQuantisers | UnreadReason:
+    """The pairs between the products; those of a product of scaled operands round scaled scores."""
+    pairs, is_folded = parts.chain.pairs, parts.scores.factor.number != 1.0
+    if "product" in pairs.found and is_folded and parts.chain.is_scaled:
+        name = search.name_of(parts.scores.node)
+        return UnreadReason(f"the scores are quantized between two scales: node {name}")
+    return pairs.quantisers(before_mask="scaled" if is_folded else "product")
 
 
 def _operands(search: GraphFacts, nodes: Nodes, parts: AttentionParts) -> _Operands | UnreadReason:

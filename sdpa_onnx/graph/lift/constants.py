@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from sdpa_onnx.graph.domains import is_standard
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
 from sdpa_onnx.graph.lift.sizes import SizeEntry, SymbolicSize
 
 __all__ = ["Constants"]
@@ -56,6 +56,8 @@ class Constants:
         node = value.producer()
         if node is None:
             return value.const_value is not None and value not in self._open
+        if _is_dequantised(node):  # a weight, perhaps a large one
+            return all(one is None or self.is_one(one) for one in node.inputs)
         return node.op_type == "Constant" or self.of(value) is not None
 
     def partly(self, value: ir.Value | None) -> Array | None:
@@ -73,7 +75,7 @@ class Constants:
             return None if value in self._open else _tensor(value.const_value)
         if node.op_type == "Constant":
             return _constant(node)
-        if not is_standard(node) or node.op_type not in _KNOWN or steps == 0:
+        if not (is_standard(node) or _is_dequantised(node)) or node.op_type not in _KNOWN or steps == 0:
             return None
         inputs = self._sizes(node) if node.op_type in ("Shape", "Size") else self._inputs(node, steps - 1)
         if inputs is None:
@@ -114,6 +116,10 @@ def _apply(node: ir.Node, inputs: list[Array]) -> Array:
     ):
         raise ValueError("too large")
     return np.asarray(_BY_INPUTS[node.op_type](*inputs))
+
+
+def _is_dequantised(node: ir.Node) -> bool:
+    return node.op_type == "DequantizeLinear" and (is_standard(node) or node.domain == CONTRIB_DOMAIN)
 
 
 def _tensor(tensor: ir.TensorProtocol | None) -> Array | None:
@@ -243,6 +249,19 @@ def _clip(node: ir.Node, inputs: list[Array]) -> Array:
     return np.asarray(found)
 
 
+def _dequantised(node: ir.Node, inputs: list[Array]) -> Array:
+    """(integer - zero point) scale, with one scale for all or one for each entry of an axis."""
+    data, scale, *zero = inputs
+    if _int(node, "block_size", 0) or data.dtype.kind not in "iu":
+        raise ValueError("unknown")
+    if scale.size != 1:
+        around = [1] * data.ndim
+        around[_int(node, "axis", 1)] = scale.size
+        scale, zero = scale.reshape(around), [one.reshape(around) for one in zero]
+    integers = data.astype(np.int64) - (zero[0].astype(np.int64) if zero else 0)
+    return np.asarray(integers.astype(scale.dtype) * scale).reshape(data.shape)
+
+
 def _transpose(node: ir.Node, inputs: list[Array]) -> Array:
     perm = node.attributes.get("perm")
     return np.transpose(inputs[0], perm.as_ints() if perm else None)
@@ -286,6 +305,7 @@ _BY_NODE: Mapping[str, Callable[[ir.Node, list[Array]], Array]] = {
     "ConstantOfShape": _full,
     "Clip": _clip,
     "Transpose": _transpose,
+    "DequantizeLinear": _dequantised,
 }
 _BY_INPUTS: Mapping[str, Callable[..., Any]] = {
     "Size": _size,

@@ -86,7 +86,9 @@ def _reading(bands: MaskBands, attention: GraphAttention) -> MaskReading | None:
     """What is proved of the mask; None if the attention has no mask, or features with which it must stay."""
     spec, mask = attention.spec, attention.attn_mask
     has_cache = spec.has_past or attention.nonpad_kv_seqlen is not None
-    if mask is None or bounds_of(spec) or has_cache or attention.scores is not None:
+    # A key whose hidden score is rounded to an integer has a weight.
+    has_weight = bool(attention.quantisers.masked)
+    if mask is None or bounds_of(spec) or has_cache or has_weight or attention.scores is not None:
         return None
     return bands.reading(mask, attention.key)
 

@@ -14,6 +14,7 @@ from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.lift.factors import Factor, HeadScale, factor_of, head_scale_of
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
+from sdpa_onnx.graph.lift.quantised_chain import QUANTISING, QuantisedChain
 from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.sinks import SINK_NOTE, Sink, subtracts_row_max
 
@@ -21,6 +22,8 @@ __all__ = ["MaskTerm", "ScoreChain", "passes_through", "read_chain", "softmax_ax
 
 # A fill up to this number hides a score: exp(-745) is already 0 in float64.
 _HIDES = -1000.0
+# Nodes that change scores in another way than `ScoreQuantisers` has stages for.
+_NOT_WITH_PAIRS = frozenset({"Tanh", "Max", "Clip", "Concat", "Pad"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class ScoreChain:
         head_scales: Constants of one value a head, in the order in which they are applied.
         masks: In the order in which they are applied.
         heads: Head count from a Reshape, where the product has batch and heads in one axis.
+        is_scaled: Whether a factor was read.
+        pairs: The nodes that round the scores to integers and back.
         sink: A column that the softmax has besides those of the keys; nothing but rounding follows it.
         warnings: Warnings for the user.
     """
@@ -65,6 +70,8 @@ class ScoreChain:
     head_scales: list[HeadScale] = field(default_factory=list)
     masks: list[MaskTerm] = field(default_factory=list)
     heads: int | None = None
+    is_scaled: bool = False
+    pairs: QuantisedChain = field(default_factory=QuantisedChain)
     sink: Sink | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -84,11 +91,27 @@ def read_chain(search: GraphFacts, path: Sequence[PathNode], rank: int) -> Score
         rank: Rank of the product's output.
     """
     chain = ScoreChain(rank=rank)
+    is_quantised = any(step.node.op_type in QUANTISING for step in path)
     for step in path:
+        name = f"{step.node.op_type} at node {search.name_of(step.node)}"
+        if is_quantised and step.node.op_type in _NOT_WITH_PAIRS:
+            return UnreadReason(f"the scores are quantized, and {name} is not read together with that")
         refused = _read_step(search, chain, step)
         if refused is not None:
             return refused
-    return chain
+    return _unsaturated(search, chain) or chain
+
+
+def _unsaturated(search: GraphFacts, chain: ScoreChain) -> UnreadReason | None:
+    """Why pairs cannot be read: the fill of a hidden score has to become the lowest integer, as -inf does."""
+    if chain.pairs.open is not None:
+        return UnreadReason("the scores are quantized and not dequantized before the softmax")
+    masked = chain.pairs.found.get("masked", [])
+    for term in chain.masks if masked else []:
+        if term.hides is not None and not masked[0].saturates_below(term.fill):
+            name = search.name_of(term.node)
+            return UnreadReason(f"the scores are quantized, and the fill {term.fill:g} is not their least: node {name}")
+    return None
 
 
 def passes_through(search: GraphFacts, step: PathNode) -> bool:
@@ -124,8 +147,8 @@ def _read_step(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadR
     if read is not None:
         return read(search, chain, step)
     name = search.name_of(node)
-    if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-        return UnreadReason(f"the scores are quantized: {node.op_type} at node {name}")
+    if node.op_type in QUANTISING:
+        return chain.pairs.read(search, node, "masked" if chain.masks else "scaled" if chain.is_scaled else "product")
     return UnreadReason(f"there is a {node.op_type} between the scores and the softmax: node {name}")
 
 
@@ -136,6 +159,9 @@ def _scaled(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
         return UnreadReason(f"a value is divided by the scores: node {name}")
     if factor is None:
         return _scaled_by_head(search, chain, step)
+    if "scaled" in chain.pairs.found or "masked" in chain.pairs.found:
+        return UnreadReason(f"scores are scaled after they are quantized: node {name}")
+    chain.is_scaled = True
     if chain.masks and factor.number <= 0:
         return UnreadReason(f"masked scores are multiplied by {factor.number:g}: node {name}")
     chain.factor *= factor
@@ -148,8 +174,8 @@ def _scaled_by_head(search: GraphFacts, chain: ScoreChain, step: PathNode) -> Un
     scale = head_scale_of(search, step.node, step.position, chain.rank)
     if isinstance(scale, UnreadReason):
         return scale
-    if chain.masks or chain.softcap:
-        scores = "masked scores" if chain.masks else "softcapped scores"
+    if chain.masks or chain.softcap or chain.pairs:
+        scores = "masked scores" if chain.masks else "softcapped scores" if chain.softcap else "quantized scores"
         return UnreadReason(f"{scores} are multiplied by one value a head: node {search.name_of(step.node)}")
     chain.head_scales.append(scale)
     return None
@@ -180,6 +206,8 @@ def _added(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReaso
     other = node.inputs[1 - step.position]
     if other is None or (node.op_type == "Sub" and step.position == 1):
         return UnreadReason(f"the scores are subtracted: node {search.name_of(node)}")
+    if "masked" in chain.pairs.found:
+        return UnreadReason(f"masked scores are quantized before another mask: node {search.name_of(node)}")
     factor = -1.0 if node.op_type == "Sub" else 1.0
     chain.masks.append(MaskTerm(node=node, value=other, rank=chain.rank, factor=factor))
     return None
@@ -191,6 +219,8 @@ def _chosen(search: GraphFacts, chain: ScoreChain, step: PathNode) -> UnreadReas
     condition = node.inputs[0]
     if fill is None or condition is None:
         return UnreadReason(f"the fill of hidden scores is not constant: node {search.name_of(node)}")
+    if "masked" in chain.pairs.found:
+        return UnreadReason(f"masked scores are quantized before another mask: node {search.name_of(node)}")
     if fill > _HIDES:
         return UnreadReason(f"scores are replaced by {fill:g}, which does not hide them: node {search.name_of(node)}")
     chain.masks.append(MaskTerm(node=node, value=condition, rank=chain.rank, hides=step.position == 2, fill=fill))

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
+from sdpa_onnx.graph.lift.quantised_chain import QUANTISING
 from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.row_guards import detects_empty_rows
 from sdpa_onnx.graph.lift.score_chain import ScoreChain, passes_through
@@ -26,7 +27,7 @@ def read_weights(
         search: The graph.
         softmax: The softmax.
         path: Nodes from the softmax to the product, in order.
-        chain: The nodes before the softmax; the path has to drop its sink.
+        chain: The nodes before the softmax; the path has to drop its sink. Pairs that round the weights are added.
     """
     rank, added, kept = chain.rank, chain.added, chain.sink
     for step in path:
@@ -44,8 +45,10 @@ def read_weights(
         elif _puts_zero(search, step):
             name = search.name_of(node)
             return UnreadReason(f"weights become 0, and it is not proved that only fully masked rows do: node {name}")
-        elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
-            return UnreadReason(f"the weights are quantized: {node.op_type} at node {search.name_of(node)}")
+        elif node.op_type in QUANTISING:
+            refused = chain.pairs.read(search, node, "weights")
+            if refused is not None:
+                return refused
         else:
             name = search.name_of(node)
             return UnreadReason(

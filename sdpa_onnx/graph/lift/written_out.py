@@ -78,7 +78,7 @@ def _read_one(
 def _may_be_nan(attention: GraphAttention) -> bool:
     """Whether the mask may hide by -inf, so that a fully masked row is NaN without a guard."""
     mask = attention.attn_mask
-    if mask is None:
+    if mask is None or attention.quantisers.masked:
         return False
     return mask.dtype is ir.DataType.BOOL or mask.is_graph_input()
 

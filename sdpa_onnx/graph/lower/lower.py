@@ -44,6 +44,8 @@ def refusal(attention: GraphAttention, form: Form, *, opset: int, options: Lower
         opset: Opset of the graph's default domain.
         options: Options of the form.
     """
+    if attention.quantisers:
+        return f"The file has its {attention.quantisers.text} (QuantizeLinear between its products), which no form has."
     needed = needed_opset(attention, form, options)
     if opset < needed:
         return f"The form '{form}' needs opset {needed}, but the graph has opset {opset}."

@@ -23,6 +23,7 @@ def describe_attention(record: AttentionRecord) -> str:
         f"softcap {spec.softcap:g}" if spec.softcap else "",
         f"window {spec.left_window}, {spec.right_window}" if spec.has_window else "",
         "with past" if spec.has_past else "",
+        record.quantised,
         spec.layout.value.upper(),
     ]
     return f"{record.dialect}; {'; '.join(word for word in words if word)}"

@@ -12,6 +12,7 @@ import msgspec
 import onnx_ir as ir
 
 from sdpa_onnx.core.attention.forms import Form
+from sdpa_onnx.core.attention.score_quantisers import ScoreQuantisers
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.attention.spec_contradictions import spec_contradictions
 from sdpa_onnx.errors import ModelError
@@ -52,6 +53,7 @@ class LiftedModel:
     Args:
         model: Computes what the given model computes; its sites are those of all attentions read.
         found: Every attention, in graph order; values belong to `model`.
+        is_noted: Whether the attentions of the metadata are as it names them, and not read from the nodes instead.
         contradictions: Where metadata and graph contradict each other, a sentence by the name of the attention,
             "" for the file.
     """
@@ -59,6 +61,7 @@ class LiftedModel:
     model: OnnxModel
     found: tuple[FoundAttention, ...]
     contradictions: Mapping[str, str] = field(default_factory=dict)
+    is_noted: bool = True
 
     @property
     def read(self) -> tuple[GraphAttention, ...]:
@@ -85,6 +88,7 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
     checked = [_checked(one, findings) for one in noted]
     contradictions = {one.attention.name: text for one, text in checked if one.attention is not None and text}
     contradictions |= _contradicting_specs(model, rest)
+    is_noted = all(one is own for one, (own, _) in zip(noted, checked, strict=True))
     noted = [one for one, _ in checked]
     if text := _file_contradiction(model):
         contradictions[""] = text
@@ -92,7 +96,10 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
     found = sorted([*noted, *rest], key=lambda one: places.get(one.node, len(places)))
     sites = tuple(one.attention.site for one in found if one.attention is not None)
     return LiftedModel(
-        model=replace(model, ir=findings.model, sites=sites), found=tuple(found), contradictions=contradictions
+        model=replace(model, ir=findings.model, sites=sites),
+        found=tuple(found),
+        contradictions=contradictions,
+        is_noted=is_noted,
     )
 
 
@@ -100,8 +107,8 @@ def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     """Return a model that can be judged at every attention that was read, and what was found.
 
     Axes of its inputs that have no name get one, so that sizes can be chosen for them. A graph whose metadata lists
-    every attention that can be read is kept, except where its nodes contradict its metadata. The attentions that cannot
-    be read are the `unread` of the model.
+    every attention that can be read is kept, except where its nodes contradict its metadata or it was quantised since.
+    The attentions that cannot be read are the `unread` of the model.
     """
     model = named_axes(model)
     if model.path is None and _lists_every_attention(model):
@@ -110,7 +117,7 @@ def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     lifted = lift(model, keeps_outputs=True)
     unread = tuple(unread_sentence(one) for one in lifted.found if one.attention is None)
     is_listed = len(lifted.model.sites) <= len(_noted_sites(model))
-    if is_listed and not any(lifted.contradictions):
+    if is_listed and lifted.is_noted and not any(lifted.contradictions):
         kept = replace(lifted, model=replace(model, unread=unread))
         return kept if not model.sites else replace(kept, found=())
     return replace(lifted, model=replace(lifted.model, unread=unread))
@@ -204,6 +211,7 @@ def _by_note(site: AttentionSite, values: Mapping[str, ir.Value], dialect: str) 
         scores=None if site.scores is None else values.get(site.scores),
         scores_mode=int(site.scores_mode),
         mask_rule=site.mask_rule,
+        quantisers=site.quantisers or ScoreQuantisers(),
     )
     return FoundAttention(dialect=dialect, node=producer.name or site.name, attention=attention)
 
@@ -213,15 +221,22 @@ def _checked(noted: FoundAttention, findings: FoundAttentions) -> tuple[FoundAtt
     attention = noted.attention
     if attention is None:
         return noted, ""
-    region = {id(node) for node in _region(attention)}
+    nodes = list(_region(attention))
+    region = {id(node) for node in nodes}
     readings = [one for one in findings.found if _is_within(one, findings.model, region)]
-    if len(readings) != 1 or readings[0].attention is None:
+    # A file that was quantised after we wrote it: pairs are between the values that the metadata names.
+    is_quantised = not attention.quantisers and any(node.op_type == "QuantizeLinear" for node in nodes)
+    if len(readings) != 1 or (readings[0].attention is None and not is_quantised):
         return noted, ""
-    wrong = "; ".join(spec_contradictions(attention.spec, readings[0].attention.spec))
+    if readings[0].attention is None:
+        return readings[0], ""
+    read = replace(readings[0].attention, name=attention.name)
+    if is_quantised:
+        return replace(readings[0], attention=read), ""
+    wrong = "; ".join(spec_contradictions(attention.spec, read.spec))
     if not wrong:
         return noted, ""
     text = _contradiction(attention.name, wrong)
-    read = replace(readings[0].attention, name=attention.name)
     return replace(readings[0], attention=read, warnings=(*readings[0].warnings, text)), text
 
 

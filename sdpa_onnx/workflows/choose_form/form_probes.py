@@ -192,7 +192,7 @@ def _with_single_keys(inputs: AttentionInputs) -> tuple[AttentionInputs, Attenti
     broadcast = {
         name: np.ascontiguousarray(np.broadcast_to(array, getattr(inputs, name).shape)) for name, array in first.items()
     }
-    return replace(inputs, **first), replace(inputs, **broadcast)
+    return replace(inputs, **first, quantisers=None), replace(inputs, **broadcast, quantisers=None)
 
 
 def _mask(problem: FormProblem, case: AttentionCase, shape: str, rng: np.random.Generator) -> Array:

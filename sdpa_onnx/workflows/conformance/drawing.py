@@ -142,4 +142,4 @@ def _poisoned(poison: Poison, case: AttentionCase, inputs: AttentionInputs) -> A
         cached = cached.copy()
         cached[..., columns][hidden[:, :, :past]] = content
         changed[past_field] = cached
-    return replace(inputs, **changed)
+    return replace(inputs, **changed, quantisers=inputs.quantisers)

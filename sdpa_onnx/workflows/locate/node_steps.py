@@ -181,7 +181,7 @@ class NodeWalk:
         spec = spec_of_node(_with_shapes(node, reads))
         if spec is None or not {"query", "key", "value"} <= set(arrays):
             return None
-        inputs = AttentionInputs(**arrays)
+        inputs = AttentionInputs(**arrays, quantisers=None)
         return spec, full_mask(inputs, mask_rule_of(self._opset), layout=spec.layout)
 
     def exact(self, node: ir.Node, reads: Mapping[str, Array]) -> dict[str, Array] | NoReference:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.judge.node_rule import format_of
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
 from sdpa_onnx.graph.nodes_apart import captured_values
 from sdpa_onnx.graph.widen import widened_node
 
@@ -31,6 +32,10 @@ _RANDOM = frozenset(
 _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 # numpy has no fast product of these types; kernels accumulate in float32 and round once (METHOD A.2).
 _PRODUCTS = frozenset({"MatMul", "Gemm"})
+# The evaluator has them from opset 19 on, with int16 from 21 on; what they compute is the same in every opset, and in
+# onnxruntime's operators of these names.
+_PAIRS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_PAIRS_OPSET = 21
 _HALVES = frozenset({"float16", "bfloat16"})
 
 
@@ -56,6 +61,7 @@ class NodeReference:
 
     def __init__(self, model: ir.Model) -> None:
         self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
+        self._opset = model.opset_imports.get("", 0)
         self._ir_version = model.ir_version
 
     def exact(self, node: ir.Node, arrays: Mapping[str, Array]) -> dict[str, Array] | NoReference:
@@ -89,7 +95,10 @@ class NodeReference:
             inputs = [_value_info(name, array) for name, array in arrays.items()]
             outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in names]
             graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
-            model = onnx.helper.make_model(graph, opset_imports=self._opsets, ir_version=self._ir_version)
+            opsets = self._opsets
+            if _is_pair(node):
+                graph.node[0].domain, opsets = "", [onnx.helper.make_opsetid("", max(_PAIRS_OPSET, self._opset))]
+            model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=self._ir_version)
             # It computes what the graph does not read, such as the mean of an empty batch.
             with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
                 results = ReferenceEvaluator(model).run(None, dict(arrays))
@@ -129,8 +138,12 @@ def moved(arrays: Mapping[str, Array], unit: float) -> dict[str, Array]:
     }
 
 
+def _is_pair(node: ir.Node) -> bool:
+    return node.op_type in _PAIRS and (is_standard(node) or node.domain == CONTRIB_DOMAIN)
+
+
 def _unsupported_reason(node: ir.Node) -> str | None:
-    if node.domain not in _STANDARD:
+    if node.domain not in _STANDARD and not _is_pair(node):
         return f"onnx.reference has no operator {node.op_type} of domain {node.domain}"
     if node.op_type in _RANDOM:
         return "it draws random numbers"

@@ -69,7 +69,7 @@ def _cut(trial: CaseTrial, size: str, index: Index | None, groups: Index | None)
         arrays["attn_mask"] = _mask_cut(trial, mask, size, index, q_heads)
     sizes = {size: index.size} if index is not None and hasattr(case, size) else {}
     smaller = replace(case, spec=spec, **sizes)  # type: ignore[arg-type]  # sizes are integers
-    return replace(trial, case=smaller, inputs=AttentionInputs(**in_layout(spec, arrays)))
+    return replace(trial, case=smaller, inputs=AttentionInputs(**in_layout(spec, arrays), quantisers=None))
 
 
 def _mask_cut(trial: CaseTrial, mask: Array, size: str, index: Index | None, q_heads: Index) -> Array:

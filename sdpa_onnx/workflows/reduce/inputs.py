@@ -45,7 +45,7 @@ def simpler_arrays(trial: CaseTrial, *, only_rounded: bool = False) -> Iterator[
         for simpler in _simpler_array(
             name, array, trial.case.kv_seq_len, _SIMPLER[_ROUNDED:] if only_rounded else _SIMPLER
         ):
-            yield replace(trial, inputs=replace(inputs, **{name: simpler}))
+            yield replace(trial, inputs=replace(inputs, **{name: simpler}, quantisers=inputs.quantisers))
 
 
 def elements_to_simplify(trial: CaseTrial) -> list[tuple[str, int]]:

@@ -66,7 +66,7 @@ def _without_past(trial: CaseTrial) -> Iterator[CaseTrial]:
     spec, inputs = trial.case.spec, trial.draw()
     arrays = heads_apart(spec, inputs.named())
     joined = {name: np.concatenate([arrays[f"past_{name}"], arrays[name]], 2) for name in ("key", "value")}
-    merged = AttentionInputs(**in_layout(spec, {**arrays, **joined}))
+    merged = AttentionInputs(**in_layout(spec, {**arrays, **joined}), quantisers=None)
     case = replace(trial.case, kv_seq_len=trial.case.total_seq_len, past_seq_len=0)
     yield _without_past_inputs(replace(trial, case=case, inputs=merged))
 
@@ -101,7 +101,7 @@ def _bnsh_layout(trial: CaseTrial) -> Iterator[CaseTrial]:
         return
     arrays = heads_apart(trial.case.spec, trial.draw().named())
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    yield replace(_with_spec(trial, layout=Layout.BNSH), inputs=AttentionInputs(**contiguous))
+    yield replace(_with_spec(trial, layout=Layout.BNSH), inputs=AttentionInputs(**contiguous, quantisers=None))
 
 
 def _float32(trial: CaseTrial) -> Iterator[CaseTrial]:
@@ -109,7 +109,9 @@ def _float32(trial: CaseTrial) -> Iterator[CaseTrial]:
         return
     old, new = numpy_dtype(trial.case.dtype), numpy_dtype(Dtype.FLOAT32)
     arrays = {name: array.astype(new) if array.dtype == old else array for name, array in trial.draw().named().items()}
-    yield replace(trial, case=replace(trial.case, dtype=Dtype.FLOAT32), inputs=AttentionInputs(**arrays))
+    yield replace(
+        trial, case=replace(trial.case, dtype=Dtype.FLOAT32), inputs=AttentionInputs(**arrays, quantisers=None)
+    )
 
 
 def _lowest_opset(trial: CaseTrial) -> Iterator[CaseTrial]:

@@ -228,7 +228,7 @@ def _attention_trials(model: OnnxModel, found: FoundFailure, check: CheckOptions
             arrays = {name: feeds[value] for name, value in site.inputs.items() if value in feeds}
             if len(arrays) < len(site.inputs):
                 continue
-            inputs = AttentionInputs(**arrays)
+            inputs = AttentionInputs(**arrays, quantisers=None)
         case = case_of(site.spec, inputs)
         mode = None if site.scores is None else site.scores_mode
         trial = CaseTrial(case=case, inputs=inputs, seed=check.seed, threads=check.threads, qk_mode=mode)

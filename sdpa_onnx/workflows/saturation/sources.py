@@ -16,7 +16,7 @@ from sdpa_onnx.core.attention.oracle import softmax
 from sdpa_onnx.core.attention.precision import Precision, find_precision
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, ScaleRule
 from sdpa_onnx.core.judge.agreement import expect, judge
-from sdpa_onnx.core.judge.bounds import gamma
+from sdpa_onnx.core.judge.block_bound import gamma
 from sdpa_onnx.runtimes.base import LoadOptions, Session, Unsupported, get_runtime
 from sdpa_onnx.torch_export.saturation_module import export_with_weights
 from sdpa_onnx.workflows.saturation.draws import V_HEAD_DIM, QueryBlock

@@ -85,6 +85,7 @@ def _record(
         dialect=found.dialect,
         spec=None if attention is None else attention.spec,
         mask_band=None if attention is None else attention.mask_band or None,
+        quantised="" if attention is None else attention.quantisers.text,
         dynamic_axes=axes,
         static_axes=fixed,
         scale_doubt="" if attention is None else _site_doubt(attention.site, model.facts.traced),

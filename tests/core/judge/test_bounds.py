@@ -13,7 +13,8 @@ from sdpa_onnx.core.attention.oracle import attend, head_blocks
 from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype
 from sdpa_onnx.core.judge.agreement import expect, judge
-from sdpa_onnx.core.judge.bounds import bound_block, gamma
+from sdpa_onnx.core.judge.block_bound import gamma
+from sdpa_onnx.core.judge.bounds import bound_block
 from sdpa_onnx.core.records.records import Verdict
 from tests.core.kernels import ARITHMETICS, KERNELS, run_kernel, run_torch
 from tests.core.problems import BY_NAME, PROBLEMS, Problem

@@ -14,7 +14,8 @@ from sdpa_onnx.core.attention.precision import FloatFormat, Precision, find_prec
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.core.attention.stages import Stages, stages_of
 from sdpa_onnx.core.judge.agreement import expect, judge
-from sdpa_onnx.core.judge.bounds import bound_stages, lifted, overflow_limit
+from sdpa_onnx.core.judge.block_bound import overflow_limit
+from sdpa_onnx.core.judge.bounds import bound_stages, lifted
 from sdpa_onnx.core.records.verdicts import Verdict
 from tests.core.problems import BY_NAME
 

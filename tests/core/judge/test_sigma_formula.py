@@ -14,7 +14,8 @@ from sdpa_onnx.core.attention.precision import FloatFormat, Precision, find_prec
 from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.core.attention.stages import Stages, stages_of
 from sdpa_onnx.core.judge.agreement import expect, judge
-from sdpa_onnx.core.judge.bounds import BlockBound, bound_stages
+from sdpa_onnx.core.judge.block_bound import BlockBound
+from sdpa_onnx.core.judge.bounds import bound_stages
 from sdpa_onnx.core.judge.sigma import ROUNDING_VARIANCE, BlockSigma, sigma_of
 from sdpa_onnx.core.records.verdicts import Verdict
 from tests.core.kernels import ARITHMETICS, KERNELS, run_kernel

@@ -247,6 +247,7 @@ FULL: dict[str, Record] = {
         sizes_tried=4,
         converted_to="blocked",
         mask_band=WindowBounds(left=3, right=0),
+        quantised="scores quantized",
     ),
     "form": FormRecord(
         site="decoder",

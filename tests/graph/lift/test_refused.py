@@ -43,14 +43,6 @@ REFUSED = {
     "axis": ("p = Softmax <axis = 1> (s)  y = MatMul (p, v)", "softmax over axis 1 at node Softmax/p"),
     "scale": (f"x = Mul (s, t)  {_TAIL}", "the scale is not constant: node Mul/x"),
     "inverse": (f"x = Div (two, s)  {_TAIL}", "a value is divided by the scores: node Div/x"),
-    "quantized scores": (
-        f"i = QuantizeLinear (s, two)  x = DequantizeLinear (i, two)  {_TAIL}",
-        "the scores are quantized: QuantizeLinear at node QuantizeLinear/i",
-    ),
-    "quantized weights": (
-        "p = Softmax (s)  i = QuantizeLinear (p, two)  d = DequantizeLinear (i, two)  y = MatMul (d, v)",
-        "the weights are quantized: QuantizeLinear at node QuantizeLinear/i",
-    ),
     "fill": (f"x = Where (c, s, t)  {_TAIL}", "the fill of hidden scores is not constant: node Where/x"),
     "high fill": (
         f"x = Where (c, s, five)  {_TAIL}",
