@@ -23,6 +23,8 @@ __all__ = ["median_note", "verdict_sentences"]
 # Arms and sizes that are named one by one; with more the tables are shorter than the sentences.
 _MOST_ARMS, _MOST_NAMED_SIZES = 4, 3
 _MODULE_RUNTIME = "torch"
+# Of the warning of an arm whose float16 nodes ran in float32. Twin: runtimes/ort_ran.py.
+_WIDENED = " ran in float32"
 
 
 def verdict_sentences(results: "Sequence[BenchResult]", along: ComparisonLine, *, against: str) -> Iterator[str]:
@@ -70,8 +72,20 @@ def _at_one_size(one: SizedComparison, contenders: Sequence[TimingRecord], again
         return
     for arm in contenders[:_MOST_ARMS]:
         yield _compared(arm, comparison.judged(arm), _subject(arm, comparison, against), _baseline(comparison, against))
+        if comparison.judged(arm).proven is RatioVerdict.SLOWER:
+            yield from _casts(arm, comparison)
     if len(contenders) > _MOST_ARMS:
         yield f"{count(len(contenders) - _MOST_ARMS, 'more arm')}: see the table."
+
+
+def _casts(arm: TimingRecord, comparison: RecordedComparison) -> Iterator[str]:
+    """That a slower arm computes float16 in float32 and the baseline does not; nothing of other arms."""
+    baselines = [other for other in comparison.arms if other.arm == arm.baseline]
+    if any(_WIDENED in warning for other in baselines for warning in other.warnings):
+        return
+    for warning in arm.warnings:
+        if _WIDENED in warning:
+            yield f"{arm.runtime} has no float16 kernels for nodes of {arm.arm}: {warning}"
 
 
 def _alone(arm: TimingRecord) -> str:
@@ -144,6 +158,9 @@ def _over_sizes(
             f"{name} is faster than {baseline} at {faster} and slower at {slower} of {len(judged)} sizes."
             f"{why if doubts else ''}"
         )
+        if slower:
+            first = next((arm, one.comparison) for one, arms in counting for arm in arms if arm.arm == name)
+            yield from _casts(*first)
 
 
 def median_note(found: Sequence[RecordedComparison]) -> str:

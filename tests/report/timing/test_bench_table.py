@@ -306,6 +306,30 @@ def test_wrong_numbers_are_neither_faster_nor_slower() -> None:
         assert list(verdict_sentences([one], along_length([one]), against="")) == [says, *expected]
 
 
+WIDENED = "15 float16 nodes ran in float32, with 10 casts that a float32 file does not need."
+
+
+@pytest.mark.parametrize("lengths", [(128,), (128, 256)])
+def test_casts_of_a_slower_arm_are_named(lengths: tuple[int, ...]) -> None:
+    """Only where the float16 file was measured and is slower, and the baseline does not compute in float32 as well."""
+    says = f"ort-cpu has no float16 kernels for nodes of half: {WIDENED}"
+
+    def is_named(ratio: float, of_baseline: tuple[str, ...] = ()) -> bool:
+        results = [
+            benched(
+                timing(BASELINE, length=n, warnings=of_baseline),
+                timing("half", ratio, length=n, runtime="ort-cpu", warnings=(WIDENED,)),
+                length=n,
+            )
+            for n in lengths
+        ]
+        return says in verdict_sentences(results, along_length(results), against="")
+
+    assert is_named(1.5)
+    assert not is_named(0.7)
+    assert not is_named(1.5, of_baseline=(WIDENED,))
+
+
 def test_a_module_that_fails_leads() -> None:
     """The first sentence has the error of the module, and accuses no file."""
     one = benched(timing(BASELINE), timing("ort-cpu", 0.5), numbers=ArmAgreement(module_error="ValueError: too long"))
