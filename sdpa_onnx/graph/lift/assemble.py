@@ -27,6 +27,7 @@ from sdpa_onnx.graph.nodes import Nodes
 __all__ = ["AttentionParts", "assemble"]
 
 _Dims = tuple[int | None, ...]
+_OPEN = "the number or the width of the heads is not static"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,7 @@ def _spec(search: GraphFacts, operands: _Operands, parts: AttentionParts) -> Att
         return UnreadReason(f"the rank of query, key or value is unknown: node {name}")
     mismatch = _shape_mismatch(query, key, value)
     if mismatch:
-        return UnreadReason(f"{mismatch}: node {name}")
+        return UnreadReason(f"{mismatch}: node {name}{_how_to_give(search, operands) if mismatch == _OPEN else ''}")
     is_split = len(query) == 4
     head_dim = query[-1] or key[-1] or 0
     try:
@@ -195,8 +196,17 @@ def _shape_mismatch(query: _Dims, key: _Dims, value: _Dims) -> str:
         return "query, key and value have different batch sizes, which broadcast"
     heads = [] if len(query) == 3 else [query[1], key[1], value[1]]
     if None in heads or value[-1] is None or (query[-1] or key[-1]) is None:
-        return "the number or the width of the heads is not static"
+        return _OPEN
     return f"key has {heads[1]} heads and value {heads[2]}" if heads and heads[1] != heads[2] else ""
+
+
+def _how_to_give(search: GraphFacts, operands: _Operands) -> str:
+    """How to give the sizes of open axes of heads and widths; "" if no axis of the inputs determines them."""
+    shapes = [search.sizes_of(one) or () for one in (operands.query, operands.key, operands.value)]
+    open_sizes = [size for sizes in shapes for size in (sizes[-1], *sizes[1:-2]) if not isinstance(size, int)]
+    own = {str(size) for one in search.graph.inputs for size in one.shape or () if isinstance(size, ir.SymbolicDim)}
+    names = sorted({name for size in open_sizes for name in size.names if name in own})
+    return f" (give it: verify {' '.join(f'--size {name}=SIZE' for name in names)})" if names else ""
 
 
 def _output(search: GraphFacts, nodes: Nodes, parts: AttentionParts, operands: _Operands) -> ir.Value:

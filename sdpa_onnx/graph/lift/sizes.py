@@ -6,6 +6,8 @@ __all__ = ["SameSizes", "SizeEntry", "SymbolicSize", "stated"]
 
 # Prefix of the axis names that onnx.shape_inference invents.
 _INFERRED_NAME = "unk__"
+# Terms of a named axis: "axis" and its name.
+_NAMED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,13 @@ class SymbolicSize:
     """
 
     terms: tuple[object, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the axes that it depends on, as often as they occur."""
+        if self.terms[0] == "axis":
+            return (str(self.terms[1]),) if len(self.terms) == _NAMED else ()
+        return tuple(name for part in self.terms[1:] if isinstance(part, SymbolicSize) for name in part.names)
 
     def __mul__(self, other: object) -> "SymbolicSize":
         return SymbolicSize(("*", *sorted((self, other), key=repr)))

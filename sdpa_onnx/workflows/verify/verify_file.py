@@ -20,9 +20,10 @@ from sdpa_onnx.errors import ModelError, PlanError, RuntimeUnavailableError, Sdp
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.given_heads import with_given_heads
 from sdpa_onnx.workflows.check.integer_draws import unknown_integers
 from sdpa_onnx.workflows.check.legal_sizes import nearest_legal
-from sdpa_onnx.workflows.check.lifted_model import LiftedModel, require_attention, with_lifted_sites
+from sdpa_onnx.workflows.check.lifted_model import LiftedModel, require_attention
 from sdpa_onnx.workflows.check.requested_sizes import require_axes
 from sdpa_onnx.workflows.check.run_context import MODULE_RUNTIME, failed_record
 from sdpa_onnx.workflows.isolate.fenced_runtime import FencedRuntime
@@ -95,7 +96,7 @@ def verify_file(
         SessionError: If every runtime refuses given inputs, or none runs them: the arrays may be wrong.
     """
     extras = extras or VerifyExtras()
-    lifted = with_lifted_sites(model)
+    lifted, check = with_given_heads(model, check)
     model = lifted.model
     yield from contradiction_records(lifted, runtimes[0], target)
     if not model.sites and model.source is None:

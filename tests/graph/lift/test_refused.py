@@ -118,7 +118,7 @@ def test_the_reason_names_the_node(name: str) -> None:
 SHAPES = {
     "heads": (
         "float[B,N,L,8] q, float[B,N,S,8] k, float[B,N,S,8] v",
-        "the number or the width of the heads is not static: node MatMul/s",
+        "the number or the width of the heads is not static: node MatMul/s (give it: verify --size N=SIZE)",
     ),
     "different heads": (
         "float[B,4,L,8] q, float[B,2,S,8] k, float[B,4,S,8] v",
