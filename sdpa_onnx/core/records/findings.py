@@ -74,9 +74,16 @@ class Finding:
     def sentence(self) -> str:
         """Cause and verdict: "The scale is off by 1.8 %: wrong on ort-cpu."."""
         where = f" on {self.runtime}" if self.runtime else ""
+        if self.is_unproven_output:
+            return f"{self.cause}{where} (an output has no proven bound)."
         if self.verdict is None:
             return f"{self.cause}: {self.outcome.counted.value}{where}."
         return f"{self.cause}: {self.verdict.value}{where}."
+
+    @property
+    def is_unproven_output(self) -> bool:
+        """Whether it is an output of a module that differs, for which the worst verdict is suspicious."""
+        return self.verdict is Verdict.SUSPICIOUS and _subject(self.worst) is Subject.OUTPUT
 
     def repeat(self, path: str = "") -> str:
         """Return the command that runs the worst record again; "" if there is none.
@@ -131,8 +138,25 @@ def _of_model(records: Sequence[Record]) -> list[Finding]:
             rest.setdefault(_key(record), []).append(record)
     if followed:
         attentions[0] = replace(attentions[0], records=(*attentions[0].records, *followed))
+    outputs = rest.pop((_Kind.OUTPUT_NUMBERS,), [])
+    if outputs:
+        attentions.append(_output_finding(outputs, [rest.pop(key) for key in [*rest] if _is_same_output(rest[key])]))
     found = [*attentions, *(_other_finding(members) for members in rest.values())]
     return _with_located(found, located)
+
+
+def _is_same_output(members: Sequence[Record]) -> bool:
+    """Whether the proof of the axes met a wrong output too, or the setting that makes it wrong."""
+    return all(_is_wrong_at_a_size(one) or bool(getattr(one, "settings", ())) for one in members)
+
+
+def _output_finding(outputs: Sequence[Record], proofs: Sequence[Sequence[Record]]) -> Finding:
+    """Outputs that differ, with what the proof of the axes found of them; a setting of an attention is the cause."""
+    found = _other_finding(outputs)
+    same = [record for members in proofs for record in members]
+    setting = next((one for one in same if getattr(one, "settings", ())), None)
+    cause, verdict = (found.cause, found.verdict) if setting is None else (_cause_of(setting), _verdict(setting))
+    return replace(found, cause=cause, verdict=verdict, records=(*found.records, *same))
 
 
 def _is_output_of(record: Record, steps: Collection[tuple[str, str]]) -> bool:
@@ -194,9 +218,19 @@ def _other_finding(members: Sequence[Record]) -> Finding:
         return _finding(cause, members, worst, sites=())
     if _key(worst) == (_Kind.OUTPUT_NUMBERS,):
         verb = "is" if len(outputs) == 1 else "are"
-        cause = f"{_names(outputs, 'output')} {verb} {_error_words(worst)}"
+        is_unproven = _verdict(worst) is Verdict.SUSPICIOUS and not math.isinf(_amount(worst))
+        error = _error_words(worst)
+        differs = error.replace("off", "differs" if verb == "is" else "differ", 1)
+        cause = f"{_names(outputs, 'output')} {differs if is_unproven else f'{verb} {error}'}"
         return _finding(cause, members, worst, sites=outputs)
-    return _finding(_first_sentence(_text(worst)), members, worst, sites=outputs)
+    return _finding(_cause_of(worst), members, worst, sites=outputs)
+
+
+def _cause_of(record: Record) -> str:
+    """The first sentence of the evidence. The proof of the axes of a file calls the file "it"."""
+    text = _first_sentence(_text(record))
+    is_proof = isinstance(record, ExportRecord) and text.startswith("It ")
+    return f"The file {text[3:]}" if is_proof else text[:1].upper() + text[1:]
 
 
 def _finding(cause: str, members: Sequence[Record], worst: Record, *, sites: tuple[str, ...]) -> Finding:
@@ -324,7 +358,7 @@ def _error_words(record: Record) -> str:
     amount = _amount(record)
     if math.isinf(amount):
         return "not finite where it must be"
-    limit = "the error that is allowed" if _subject(record) is Subject.OUTPUT else "its proven bound"
+    limit = "the allowed error" if _subject(record) is Subject.OUTPUT else "its proven bound"
     number = f"{amount:,.0f}" if 1e3 <= amount < 1e7 else f"{amount:.3g}"
     return f"off by up to {number} times {limit}"
 

@@ -12,10 +12,12 @@ from sdpa_onnx.core.compare.gate_row import percent as exact_percent
 from sdpa_onnx.core.records.cause_text import named_cause
 from sdpa_onnx.core.records.findings import Finding, group_findings
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
+from sdpa_onnx.core.records.records import Subject
+from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.report.text.labels import join_words, plain
 from sdpa_onnx.report.text.number_text import count, percent
 
-__all__ = ["GateFinding", "gate_findings"]
+__all__ = ["GateFinding", "gate_findings", "verdict_in_words"]
 
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 _SENTENCE_LIMIT = 200
@@ -93,7 +95,14 @@ def _agreement_finding(found: Sequence[Finding]) -> GateFinding:
     on = f" on {runtimes}" if runtimes else ""
     number = f" in {count(len(rows), 'check')}" if len(rows) > 1 else ""
     text = plain(f"{cause[:1].upper()}{cause[1:]}", _SENTENCE_LIMIT)
-    return GateFinding(sentence=f"{text}: {first.head}{on}{number}, {first.base} before.", rows=tuple(rows))
+    verdict = verdict_in_words(first, first.head)
+    return GateFinding(sentence=f"{text}: {verdict}{on}{number}, {first.base} before.", rows=tuple(rows))
+
+
+def verdict_in_words(row: GateRecord, verdict: str) -> str:
+    """The verdict of a side as it is printed. Without a proven bound, an output that is not ok differs."""
+    is_unproven = row.gate is Gate.AGREEMENT and row.subject is Subject.OUTPUT and verdict == Verdict.SUSPICIOUS.value
+    return "differs" if is_unproven else verdict
 
 
 def _badness(row: GateRecord) -> int:

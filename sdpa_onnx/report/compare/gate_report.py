@@ -4,7 +4,7 @@ It knows no line widths and no markup. Rows with the same finding in many cases 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from sdpa_onnx.core.compare.gate_row import percent
 from sdpa_onnx.core.records.gate_records import Gate, GateRecord, GateVerdict
 from sdpa_onnx.core.records.records import TimingRecord
-from sdpa_onnx.report.compare.gate_findings import GateFinding, gate_findings
+from sdpa_onnx.report.compare.gate_findings import GateFinding, gate_findings, verdict_in_words
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, plain, site_in_words, usual_factors
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, duration, ratio_text
 from sdpa_onnx.report.text.table import Column, Section, Table
@@ -61,6 +61,8 @@ _NOISY = "NOISY"
 # Up to this many times are listed even if they did not change.
 _MOST_TIMES = 12
 _NOTHING_USUAL = CommonFactors()
+# Fields that a row of a model with named axes does not repeat where all rows share them, with what is put before.
+_SHARED = {"target": "of ", "runtime": "on ", "form": "", "opset": "opset "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +103,15 @@ class GateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Rows of one gate that share a cause, the worst first, or a verdict and its evidence."""
+    """Rows of one gate that share a cause, the worst first, or a verdict and its evidence.
+
+    Args:
+        rows: The rows.
+        shared: Names of fields that are the same in all rows of the report, which a row does not repeat.
+    """
 
     rows: Sequence[GateRecord] = field(default_factory=tuple)
+    shared: Collection[str] = ()
 
     @property
     def first(self) -> GateRecord:
@@ -111,7 +119,7 @@ class _Group:
 
     def where(self, usual: CommonFactors) -> str:
         """The case, or the number of cases and the first of them."""
-        first = place(_printed_case(self.first), usual)
+        first = place(_printed_case(self.first, self.shared), usual)
         return first if len(self.rows) == 1 else f"{len(self.rows)} cases, such as {first}"
 
 
@@ -127,7 +135,14 @@ def _groups(report: GateReport) -> list[_Group]:
             found.setdefault(key, []).append(row)
     order = list(Gate)
     ordered = sorted(found.values(), key=lambda rows: (_ORDER.index(rows[0].word), order.index(rows[0].gate)))
-    return [_Group(rows=rows) for rows in (*(one.rows for one in report.findings), *ordered)]
+    shared = {*_shared(report)}
+    return [_Group(rows=rows, shared=shared) for rows in (*(one.rows for one in report.findings), *ordered)]
+
+
+def _shared(report: GateReport) -> dict[str, str]:
+    """What all rows that have it have in common, in words by the name of its field."""
+    values = {name: {getattr(row, name) for row in report.rows if getattr(row, name)} for name in _SHARED}
+    return {name: f"{_SHARED[name]}{found.pop()}" for name, found in values.items() if len(found) == 1}
 
 
 def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
@@ -152,12 +167,20 @@ def place(row: GateRecord, usual: CommonFactors = _NOTHING_USUAL) -> str:
     return plain(", ".join(dict.fromkeys(part for part in parts if part)))
 
 
-def _printed_case(row: GateRecord) -> GateRecord:
+def _printed_case(row: GateRecord, shared: Collection[str]) -> GateRecord:
     """The row with the sizes of its axes instead of the name of its case, which only JUnit readers need."""
     if row.sizes.q_seq_len is not None or not row.axes or not row.site:
         return row
     sizes = ", ".join(f"{axis} {size}" for axis, size in row.axes.items())
-    return msgspec.structs.replace(row, case=row.target, inputs=f"{sizes}, {row.inputs}".rstrip(", "))
+    return msgspec.structs.replace(
+        row,
+        case="" if "target" in shared else row.target,
+        target="" if "target" in shared else row.target,
+        runtime="" if "runtime" in shared else row.runtime,
+        form="" if "form" in shared else row.form,
+        opset=None if "opset" in shared else row.opset,
+        inputs=f"{sizes}, {row.inputs}".rstrip(", "),
+    )
 
 
 def usual_of(report: GateReport) -> CommonFactors:
@@ -275,8 +298,11 @@ def changed_table(report: GateReport, *, most: int) -> Table | None:
         for group in found[:most]
     ]
     left = len(found) - len(rows)
+    is_shortened = any(group.first.axes and group.first.site for group in found)
+    shared = ", ".join(_shared(report).values()) if is_shortened else ""
+    common = ", ".join(filter(None, (shared, f"with {usual.words}" if usual.words else "")))
     notes = [
-        f"All with {usual.words} unless stated otherwise." if usual.words else "",
+        f"All {common} unless stated otherwise." if common else "",
         f"{count(left, 'more row')} not shown.",
     ]
     return Table(
@@ -354,5 +380,5 @@ def _before_and_now(row: GateRecord) -> tuple[str, str, str]:
     if row.gate is Gate.MEMORY and row.base_bytes and row.head_bytes is not None:
         return row.base, row.head, f"{row.head_bytes / row.base_bytes:.2f}"
     if row.ratio is None:
-        return row.base or NOT_KNOWN, row.head or NOT_KNOWN, NOT_KNOWN
+        return verdict_in_words(row, row.base) or NOT_KNOWN, verdict_in_words(row, row.head) or NOT_KNOWN, NOT_KNOWN
     return duration(row.base_seconds), duration(row.head_seconds), ratio_text(row.ratio, row.ratio_low, row.ratio_high)

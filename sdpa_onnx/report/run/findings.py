@@ -164,9 +164,11 @@ def _wrong_sentence(finding: Finding, checks: int) -> str:
     """One cause in words: WRONG: the scale is off by 1.8 % in sdpa, ort-cpu attention 23 (13 of 282 checks)."""
     bad = sum(isinstance(record, AgreementRecord) for record in finding.records)
     where = ", ".join(word for word in (finding.target, series_name(finding.worst)) if word)
-    label = "WRONG" if finding.verdict is Verdict.WRONG else "Suspicious"
     cause = plain(finding.cause, _REASON_LIMIT)
-    return f"{label}: {cause[:1].lower()}{cause[1:]} ({where}; {bad} of {count(checks, 'check')})."
+    if not finding.is_unproven_output:
+        label = "WRONG" if finding.verdict is Verdict.WRONG else "Suspicious"
+        cause = f"{label}: {cause[:1].lower()}{cause[1:]}"
+    return f"{cause} ({where}; {bad} of {count(checks, 'check')})."
 
 
 def wrong_findings(records: Sequence[Record]) -> list[Finding]:

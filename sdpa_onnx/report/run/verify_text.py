@@ -58,7 +58,9 @@ def finding_details(findings: Sequence[Finding], checks: Sequence[AgreementRecor
     for number, finding in enumerate(findings[:_MOST_FINDINGS]):
         lines += [] if number == 0 else [finding.sentence]
         lines += [text for text in (_evidence(finding, checks), _located(finding)) if text]
-        command = finding.repeat() if getattr(finding.worst, "axes", None) else ""
+        # Outputs are compared with the module only where it is given, which no record names.
+        is_repeatable = bool(getattr(finding.worst, "axes", None)) and not is_output_check(finding.worst)
+        command = finding.repeat() if is_repeatable else ""
         lines += ["Run the worst check alone:", f"  {command}"] if command and number == 0 else []
     if len(findings) > _MOST_FINDINGS:
         left = sum(len(one.records) for one in findings[_MOST_FINDINGS:])

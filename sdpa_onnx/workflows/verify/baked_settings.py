@@ -22,6 +22,7 @@ from sdpa_onnx.runtimes.base import LoadOptions, Runtime
 from sdpa_onnx.workflows.check.feeds import Feeds, arguments_of, draw_feeds
 from sdpa_onnx.workflows.check.module_output_check import Float64Module
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
+from sdpa_onnx.workflows.verify.module_specs import module_settings
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +71,10 @@ def baked_settings(
     for one in heard:
         known = {(setting.setting, setting.site) for setting in found}
         found += [new for new in _differences(model, first, one) if (new.setting, new.site) not in known]
-    if found or model.sites or not any(one.calls for one in heard):
+    if heard and not any(one.calls for one in heard):
+        arguments = arguments_of(model, heard[0].feeds)
+        return module_settings(model, cast("nn.Module", model.source), *arguments)
+    if found or model.sites or not heard:
         return tuple(found)
     return _by_trial(model, runtime, first, heard)
 

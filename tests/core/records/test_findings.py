@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sdpa_onnx.core.records.baked import BakedAxis
+from sdpa_onnx.core.records.baked import BakedAxis, BakedSetting
 from sdpa_onnx.core.records.cause_text import looks_like, named_cause
 from sdpa_onnx.core.records.findings import Finding, group_findings
 from sdpa_onnx.core.records.gate_records import GateRecord
@@ -20,13 +20,14 @@ def _wrong(
     sequence: tuple[dict[str, int], ...] = (),
     not_finite: int | None = None,
     axes: dict[str, int] | None = None,
+    verdict: Verdict = Verdict.WRONG,
 ) -> AgreementRecord:
     evidence = "8 of 8 elements exceed the proven bound, at worst 40 times at (0, 0)."
     return AgreementRecord(
         target="f.onnx",
         runtime="ort-cpu",
         outcome=Outcome.DISAGREES,
-        verdict=Verdict.WRONG,
+        verdict=verdict,
         subject=subject,
         site=site,
         inputs=inputs,
@@ -102,7 +103,7 @@ def test_output_at_another_step_is_a_finding_of_its_own() -> None:
     other = _wrong("Y", subject=Subject.OUTPUT, inputs="spread 4", ratio=7.0)
     first, second = group_findings([_wrong(says="the last key is missing"), same, other])
     assert [len(one.records) for one in (first, second)] == [2, 1]
-    assert second.cause == "Output 'Y' is off by up to 7 times the error that is allowed"
+    assert second.cause == "Output 'Y' is off by up to 7 times the allowed error"
 
 
 def test_shape_and_numbers_of_outputs_are_two_findings() -> None:
@@ -119,7 +120,7 @@ def test_shape_and_numbers_of_outputs_are_two_findings() -> None:
     )
     causes = [one.cause for one in group_findings([*numbers, shape])]
     assert causes == [
-        "Outputs 'Y' and 'Z' are off by up to 40 times the error that is allowed",
+        "Outputs 'Y' and 'Z' are off by up to 40 times the allowed error",
         "Output 'W' has shape (1, 2), the graph declares (1, 3) at these sizes",
     ]
 
@@ -160,9 +161,30 @@ def test_wrong_attention_explains_the_proof_of_the_axes() -> None:
         reason="It is wrong wherever it was tried, e.g. at q_seq_len 5: 8 of 8 elements differ.",
     )
     assert [len(one.records) for one in group_findings([wrong, axes])] == [2]
-    assert _only(axes).cause == "It is wrong wherever it was tried, e.g. at q_seq_len 5: 8 of 8 elements differ"
+    assert _only(axes).cause == "The file is wrong wherever it was tried, e.g. at q_seq_len 5: 8 of 8 elements differ"
     fixed = msgspec.structs.replace(axes, baked=(BakedAxis(axis="q_seq_len"),))
     assert len(group_findings([wrong, fixed])) == 2
+
+
+def test_outputs_explain_the_proof_of_the_axes() -> None:
+    """An output that differs and the same at other sizes are one finding; a setting of an attention is its cause."""
+    output = _wrong("Y", subject=Subject.OUTPUT, ratio=7.0, verdict=Verdict.SUSPICIOUS)
+    axes = ExportRecord(
+        target="f.onnx",
+        runtime="ort-cpu",
+        outcome=Outcome.DISAGREES,
+        reason="It is wrong wherever it was tried, e.g. at q_seq_len 5: The largest error is 2; allowed 0.1.",
+    )
+    differs = "Output 'Y' differs by up to 7 times the allowed error on ort-cpu (an output has no proven bound)."
+    assert _only(output, axes).sentence == differs
+    assert len(_only(output, axes).records) == 2
+    why = "attention 'a' is not causal; the module's attention is (m.py:3)"
+    lost = BakedSetting(setting="is_causal", site="a", fixed="it is False", own="it is True", evidence=why)
+    found = _only(output, msgspec.structs.replace(axes, settings=(lost,), reason=f"A{why[1:]}."))
+    assert found.sentence == f"A{why[1:]}: wrong on ort-cpu."
+    assert (found.worst, len(found.records)) == (output, 2)
+    fixed = msgspec.structs.replace(axes, baked=(BakedAxis(axis="q_seq_len"),))
+    assert len(group_findings([output, fixed])) == 2
 
 
 def test_failures_of_one_reason_are_one_finding() -> None:

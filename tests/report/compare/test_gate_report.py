@@ -65,7 +65,8 @@ def test_printed_case_of_a_larger_model() -> None:
     )
     found = report([row])
     printed = " ".join(text(found).split())
-    assert "head.onnx, output 'output', batch_size 2, x_seq_len 13, spread 1" in printed
+    assert "regression: output 'output', batch_size 2, x_seq_len 13, spread 1: It differs." in printed
+    assert "All of head.onnx, on ort-cpu unless stated otherwise." in printed
     assert "What changed" in printed
     assert "head.onnx_b2" not in printed
     assert "and times" not in printed

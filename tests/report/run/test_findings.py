@@ -113,7 +113,7 @@ def test_suspicious_end_of_a_module() -> None:
         ]
     )
     assert lines[0].startswith(
-        "Suspicious: output 'Y' is off by up to 1.5 times the error that is allowed (sdpa, ort-cpu attention 23; 1 of 1"
+        "Output 'Y' differs by up to 1.5 times the allowed error (sdpa, ort-cpu attention 23; 1 of 1"
     )
 
 

@@ -108,6 +108,35 @@ def test_lost_causality() -> None:
     assert setting.evidence.startswith("attention 'sdpa' is not causal; the module's attention is (")
 
 
+class _WrittenOut(nn.Module):
+    """Attention of matrix products, which calls no function that could be heard."""
+
+    def __init__(self, scale: float, *, is_causal: bool) -> None:
+        super().__init__()
+        self.scale, self.is_causal = scale, is_causal
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.transpose(-2, -1) * self.scale
+        if self.is_causal:
+            hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(hidden, float("-inf"))
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize(
+    ("module", "evidence"),
+    [
+        (_WrittenOut(0.3, is_causal=True), "attention 'sdpa' is not causal; the module's attention is"),
+        (_WrittenOut(0.24, is_causal=False), "the scale of 'sdpa' is 0.3 (+25 %); the module's is 0.24"),
+    ],
+    ids=["causal", "scale"],
+)
+def test_settings_of_a_module_that_writes_attention_out(module: nn.Module, evidence: str) -> None:
+    """They are read from an export of the module, since it calls no function with these arguments."""
+    (setting,) = _proof(_scaled(0.3), module).settings
+    assert setting.evidence == evidence
+
+
 @pytest.mark.parametrize("module", [ScaledByLength, ScaledByLogLength])
 def test_scale_that_follows(module: Callable[[], nn.Module]) -> None:
     """A scale that was moved onto the query is 1 in the graph, and that is no fault."""
