@@ -104,7 +104,7 @@ def test_nothing_to_convert_exits_1(shell: Shell) -> None:
     assert ended.code == 1
     assert " ".join(ended.stdout.split()) == (
         "mha.onnx was not written: no attention could be converted. "
-        "- attention: ONNX Attention; 2 heads; d_k 8; scale 0.353553; no mask input; softcap 3; BNSH; "
+        "- attention: ONNX Attention; 2 heads; d_k 8; scale 0.353553 = 1/sqrt(d_k); no mask input; softcap 3; BNSH; "
         "not converted: MultiHeadAttention has no softcap."
     )
     assert ended.stderr == ""

@@ -44,7 +44,8 @@ def page_html(page: PageContent, *, clean: Callable[[str], str] = escape_control
         lstrip_blocks=True,
     )
     charts = [block for section in page.sections for block in section.blocks if isinstance(block, PageChart)]
-    scripts = [*([chart_script()] if charts else []), table_script(), page_file("page.js")]
+    # The charts' script, by far the largest, is last: tables can be used before it is read.
+    scripts = [table_script(), page_file("page.js"), *([chart_script()] if charts else [])]
     text: str = environment.get_template("page.html").render(
         page=page,
         sections=[section for section in page.sections if section.blocks],

@@ -36,8 +36,8 @@ function startTable(table) {
     pageLength: 100,
     lengthChange: false,
     info: rows > 10,
-    searching: rows > 5,
-    layout: { topStart: rows > 5 ? "search" : null, topEnd: null, bottomStart: rows > 10 ? "info" : null, bottomEnd: rows > 200 ? "paging" : null },
+    searching: rows > 10,
+    layout: { topStart: rows > 10 ? "search" : null, topEnd: null, bottomStart: rows > 10 ? "info" : null, bottomEnd: rows > 200 ? "paging" : null },
     language: { search: "Filter", info: "_TOTAL_ rows", infoFiltered: "of _MAX_", infoEmpty: "0 rows", zeroRecords: "No row has this text." },
   });
   // The controls stay where they are, and only the rows scroll.
@@ -171,5 +171,6 @@ startDownloads();
 startTables();
 addEventListener("hashchange", reveal);
 reveal();
-if (window.vegaEmbed) startCharts();
 root.classList.add("ready");
+// The script of the charts comes after this one.
+addEventListener("DOMContentLoaded", () => { if (window.vegaEmbed) startCharts(); });

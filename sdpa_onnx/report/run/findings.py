@@ -134,7 +134,7 @@ def _agreement_sentence(records: Sequence[Record]) -> str:
     if not proven:
         return f"{agree} with a float64 run of the module. {cells}".rstrip()
     worst = max(proven, key=bound_ratio)
-    largest = f" (largest error: {figure(bound_ratio(worst))} of its proven bound)" if has_bound_ratio(worst) else ""
+    largest = f" (largest error: {share(bound_ratio(worst))} of its proven bound)" if has_bound_ratio(worst) else ""
     return f"{agree} with the float64 oracle{largest}. {cells}".rstrip()
 
 

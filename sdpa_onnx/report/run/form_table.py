@@ -1,7 +1,7 @@
 """The table of a choice among forms: the time of each form, the chosen one, and why the others were rejected."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -11,6 +11,9 @@ from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, duration, ratio_
 from sdpa_onnx.report.text.table import Column, Section, Table
 
 __all__ = ["attention_names", "form_table", "forms_to_print", "limits_of_chosen"]
+
+# The last words of two reasons. Twin: workflows/choose_form/choice.py.
+_ONLY_SLOWER, _FIRST_CALLS = " x the fastest.", " in its first calls; not measured further."
 
 
 def attention_names(names: Sequence[str]) -> str:
@@ -54,24 +57,35 @@ def _limit_line(warnings: Sequence[str]) -> str:
 def form_table(records: Sequence[Record]) -> Table:
     """One section per attention and its sizes, one row per form that is right there."""
     forms = [record for record in records if isinstance(record, FormRecord) and record.outcome is Outcome.OK]
+    opsets = {record.opset for record in forms}
+    columns = {
+        "opset": Column(head="opset", is_number=True) if len(opsets) > 1 else None,
+        "workarounds": Column(head="workarounds") if any(record.workarounds for record in forms) else None,
+    }
     sections: dict[str, list[tuple[str, ...]]] = {}
     for record in forms:
-        sections.setdefault(_heading(record), []).append(_row(record))
+        sections.setdefault(_heading(record), []).append(_row(record, [name for name, one in columns.items() if one]))
     threads = join_words([count(number, "thread") for number in sorted({record.threads for record in forms})])
+    opset = f"opset {opsets.pop()}" if len(opsets) == 1 and None not in opsets else ""
+    first_calls = any(record.reason.endswith(_FIRST_CALLS) and not record.chosen for record in forms)
+    notes = (
+        f"{', '.join(filter(None, (threads, opset)))}. Ratio: time over that of the fastest in the same interleaved run.",
+        "First calls only: so slow there that it was not measured further." if first_calls else "",
+        "Every form listed here passes all probes on this runtime"
+        f"{', with the workarounds listed' if columns['workarounds'] else ''}.",
+    )
     return Table(
         title="Forms",
         heading="attention",
         columns=(
             Column(head="form"),
-            Column(head="opset", is_number=True),
-            Column(head="workarounds"),
+            *(one for one in columns.values() if one),
             Column(head="time", is_number=True),
             Column(head="ratio [95 %]", is_number=True),
             Column(head="chosen"),
         ),
         sections=tuple(Section(heading=heading, rows=tuple(rows)) for heading, rows in sections.items()),
-        note=f"{threads}. Ratio: time over that of the fastest in the same interleaved run. Every form listed here "
-        "passes all probes on this runtime, with the workarounds listed.",
+        note=" ".join(filter(None, notes)),
     )
 
 
@@ -89,14 +103,24 @@ def _heading(record: FormRecord) -> str:
     return ", ".join([what, *words])
 
 
-def _row(record: FormRecord) -> tuple[str, ...]:
+def _row(record: FormRecord, optional: Collection[str]) -> tuple[str, ...]:
     is_paired = record.ratio_low != record.ratio_high
     plain = NOT_KNOWN if record.ratio is None else f"{record.ratio:.2f}"
+    cells = {
+        "opset": NOT_KNOWN if record.opset is None else str(record.opset),
+        "workarounds": ", ".join(record.workarounds) or NOT_KNOWN,
+    }
     return (
         record.arm or record.form,
-        NOT_KNOWN if record.opset is None else str(record.opset),
-        ", ".join(record.workarounds) or NOT_KNOWN,
+        *(cells[name] for name in optional),
         duration(record.median_seconds),
         ratio_text(record.ratio, record.ratio_low, record.ratio_high) if is_paired else plain,
-        "yes" if record.chosen else record.reason,
+        "yes" if record.chosen else _why_not(record.reason),
     )
+
+
+def _why_not(reason: str) -> str:
+    """The reason in the table, which has the ratio in its own column."""
+    if reason.endswith(_FIRST_CALLS):
+        return "first calls only"
+    return NOT_KNOWN if reason.endswith(_ONLY_SLOWER) else reason

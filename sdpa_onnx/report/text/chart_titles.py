@@ -39,11 +39,11 @@ _TITLES = {
 # Confidence of the interval of a median, and of ratios in records of earlier versions.
 _USUAL_CONFIDENCE = "95 %"
 _TIME_READING = (
-    "Left: the median time of one call, both axes logarithmic. Right: the same as a ratio to the baseline; below the "
+    "First the median time of one call, both axes logarithmic, then the same as a ratio to the baseline; below the "
     "line at 1 is faster. The bars are {bars}: if one contains 1, nothing is claimed."
 )
 _SATURATION_READING = (
-    "From left to right: entropy of the weights over its largest value ln S, 1 if all weights are equal; share of rows "
+    "In this order: entropy of the weights over its largest value ln S, 1 if all weights are equal; share of rows "
     "whose largest weight is above 0.99; root mean square norm of the softmax Jacobian; norm of the gradient to the "
     "query for an upstream gradient of norm 1. Points are measured, with bars of two standard errors; solid lines join "
     "exact predictions. Hollow points are the median row, which has no prediction; dashed lines only join them. The "
@@ -58,8 +58,8 @@ _READINGS = {
     "measurement of the roof was disturbed. Pairs that a mask excludes are not counted as work.",
     ChartKind.TIME_OVER_LENGTH: _TIME_READING,
     ChartKind.TIME_OVER_HEAD_DIM: _TIME_READING,
-    ChartKind.ERROR_OVER_HEAD_DIM: "Left: the largest error over its own proven bound; a point above the line at 1 "
-    "would prove a fault. Right: the largest absolute error against the float64 oracle. Each point is the "
+    ChartKind.ERROR_OVER_HEAD_DIM: "First the largest error over its own proven bound; a point above the line at 1 "
+    "would prove a fault. Then the largest absolute error against the float64 oracle. Each point is the "
     "worst of all inputs at that d_k.",
     ChartKind.SATURATION_OVER_HEAD_DIM: _SATURATION_READING,
     ChartKind.SATURATION_OVER_LENGTH: _SATURATION_READING,
@@ -96,7 +96,7 @@ def how_to_read(name: str, *, ratio_confidence: str = "") -> str:
     if not is_usual and _kind(name) is ChartKind.RATIOS:
         bars = f"{ratio_confidence} intervals"
     elif not is_usual:
-        bars = f"intervals, {_USUAL_CONFIDENCE} on the left and {ratio_confidence} on the right"
+        bars = f"intervals, {_USUAL_CONFIDENCE} of times and {ratio_confidence} of ratios"
     return _READINGS[_kind(name)].replace("{bars}", bars)
 
 

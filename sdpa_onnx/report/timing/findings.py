@@ -162,4 +162,4 @@ def _roof_lines(found: Sequence[RecordedComparison], usual: CommonFactors) -> li
 
 def _capital(text: str) -> str:
     """Capitalise the start of a sentence; names of arms keep their case."""
-    return f"T{text[1:]}" if text.startswith("the ") else text
+    return text[:1].upper() + text[1:] if text.startswith(("the ", "form ")) else text

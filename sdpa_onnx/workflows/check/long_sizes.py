@@ -92,8 +92,12 @@ def reach_in_words(longest: int, beyond: Sequence[int]) -> str:
         return ""
     if not beyond:
         return f"Longest length tried: {longest}."
-    numbers = ", ".join(map(str, beyond))
-    return f"Not tested beyond {longest}, the longest length tried; lengths or positions are compared with {numbers}."
+    *first, last = (f"{number:,}" for number in beyond)
+    numbers = f"{', '.join(first)} and {last}" if first else last
+    return (
+        f"Not tested beyond length {longest}. The graph compares lengths or positions with {numbers}, beyond which it "
+        "may compute differently."
+    )
 
 
 def sizes_in_words(sizes: Sizes) -> str:

@@ -39,13 +39,13 @@ def test_no_records() -> None:
 def test_all_agree() -> None:
     """The largest error is named with its case and runtime."""
     first, where = tell([check(), check(max_bound_ratio=0.2, runtime="onnx-reference")])
-    assert first == "All 2 checks agree with the float64 oracle (largest error: 0.200 of its proven bound)."
+    assert first == "All 2 checks agree with the float64 oracle (largest error: 20 % of its proven bound)."
     assert where == (f"The largest error is 0.200 of its proven bound (sdpa, onnx-reference attention 23, {CASE}).")
 
 
 def test_one_check_agrees() -> None:
     """One check is no plural."""
-    assert tell([check()])[0].startswith("The one check agrees with the float64 oracle (largest error: 0.110 of")
+    assert tell([check()])[0].startswith("The one check agrees with the float64 oracle (largest error: 11 % of")
 
 
 _OUT_OF_TIME = {"outcome": Outcome.SKIPPED, "reason": "budget"}

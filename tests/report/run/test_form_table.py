@@ -26,10 +26,27 @@ def test_a_row_says_how_fast_and_why_not() -> None:
     (section,) = table.sections
     assert section.heading == "decoder on ort-cpu, batch 1, 1 query, 1 key, 1024 in the cache"
     assert section.rows == (
-        ("attention", "23", "-", "1.00 ms", "1.00 [0.99, 1.01]", "yes"),
-        ("decomposed", "23", "-", "2.00 ms", "2.00", "2.00 x."),
-        ("blocked", "23", "expand-mask, finite-mask", "-", "-", "Not timed."),
+        ("attention", "-", "1.00 ms", "1.00 [0.99, 1.01]", "yes"),
+        ("decomposed", "-", "2.00 ms", "2.00", "2.00 x."),
+        ("blocked", "expand-mask, finite-mask", "-", "-", "Not timed."),
     )
+
+
+def test_what_all_rows_share_is_no_column() -> None:
+    """The opset is in the note, no column of workarounds is empty, and a ratio is not repeated in words."""
+    slow = "4.00 x the fastest in its first calls; not measured further."
+    rows = [
+        _record("blocked", ratio=1.0, chosen=True),
+        _record("attention", ratio=2.0, reason="2.00 x the fastest."),
+        _record("ort-mha", ratio=4.0, reason=slow),
+    ]
+    table = form_table(rows)
+    assert [column.head for column in table.columns] == ["form", "time", "ratio [95 %]", "chosen"]
+    assert [row[-1] for row in table.sections[0].rows] == ["yes", "-", "first calls only"]
+    assert "opset 23. Ratio: " in table.note
+    assert "First calls only: so slow there" in table.note
+    both = form_table([*rows, _record("decomposed", opset=18)])
+    assert [column.head for column in both.columns][:2] == ["form", "opset"]
 
 
 def test_a_form_that_was_dropped_stands_with_what_is_not_ok() -> None:

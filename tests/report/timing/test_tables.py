@@ -86,7 +86,7 @@ def test_confidences_that_differ_stand_in_each_row() -> None:
     [
         ("", "The bars are 95 % intervals: if"),
         ("95 %", "The bars are 95 % intervals: if"),
-        ("99 %", "The bars are intervals, 95 % on the left and 99 % on the right: if"),
+        ("99 %", "The bars are intervals, 95 % of times and 99 % of ratios: if"),
     ],
 )
 def test_a_chart_says_what_its_bars_are(confidence: str, text: str) -> None:
@@ -97,7 +97,7 @@ def test_a_chart_says_what_its_bars_are(confidence: str, text: str) -> None:
 def test_summary_says_what_the_bars_of_its_charts_are() -> None:
     """The confidence of the records reaches the text under the chart."""
     names = ["time-over-length-sdpa"]
-    assert "95 % on the left and 99 % on the right" in render_summary([*judged()], header(), names)
+    assert "95 % of times and 99 % of ratios" in render_summary([*judged()], header(), names)
     assert "The bars are 95 % intervals" in render_summary([*comparison()], header(), names)
 
 

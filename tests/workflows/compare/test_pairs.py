@@ -81,6 +81,6 @@ def test_what_inputs_do_not_reach_is_reported(tmp_path: Path) -> None:
     (reach,) = (row for row in rows if row.compared_at)
     assert reach.untested == (64,)
     assert reach.evidence == (
-        "Outputs were compared at b 2, s 50. Not tested beyond 50, the longest length tried; lengths or positions are "
-        "compared with 64."
+        "Outputs were compared at b 2, s 50. Not tested beyond length 50. The graph compares lengths or positions "
+        "with 64, beyond which it may compute differently."
     )
