@@ -64,7 +64,10 @@ def page_of(run: GatheredRun, charts: Sequence[PageChart]) -> PageContent:
         verdict=first,
         tone=tone_of(screen.outcome),
         findings=(*others, *([screen.trust] if screen.trust else [])),
-        steps=tuple(PageStep(sentence=step.sentence[:1].upper() + step.sentence[1:], command=step.command) for step in screen.steps),
+        steps=tuple(
+            PageStep(sentence=step.sentence[:1].upper() + step.sentence[1:], command=step.command)
+            for step in screen.steps
+        ),
         sections=tuple(_sections(run, charts, lead)),
         data=page_data(run.records, RECORDS_FILE),
     )

@@ -68,11 +68,12 @@ def form_table(records: Sequence[Record]) -> Table:
     threads = join_words([count(number, "thread") for number in sorted({record.threads for record in forms})])
     opset = f"opset {opsets.pop()}" if len(opsets) == 1 and None not in opsets else ""
     first_calls = any(record.reason.endswith(_FIRST_CALLS) and not record.chosen for record in forms)
+    what = ", ".join(filter(None, (threads, opset)))
+    repaired = ", with the workarounds listed" if columns["workarounds"] else ""
     notes = (
-        f"{', '.join(filter(None, (threads, opset)))}. Ratio: time over that of the fastest in the same interleaved run.",
+        f"{what}. Ratio: time over that of the fastest in the same interleaved run.",
         "First calls only: so slow there that it was not measured further." if first_calls else "",
-        "Every form listed here passes all probes on this runtime"
-        f"{', with the workarounds listed' if columns['workarounds'] else ''}.",
+        f"Every form listed here passes all probes on this runtime{repaired}.",
     )
     return Table(
         title="Forms",
