@@ -18,7 +18,7 @@ from sdpa_onnx.measure.pool import TimedWorker, WorkerKey, WorkerPool, worker_ke
 from sdpa_onnx.measure.samples import CLONE
 from sdpa_onnx.measure.timing_plan import TimingPlan, calls_of_a_visit
 from sdpa_onnx.runtimes.arm_job import ArmJob, KernelTimes, LoadTimes, Visit
-from sdpa_onnx.runtimes.workers import WorkerFailedError
+from sdpa_onnx.runtimes.workers import WorkerFailedError, WorkerSilentError
 
 __all__ = ["ArmLaunch", "BaselineFailedError", "Launch"]
 
@@ -36,6 +36,10 @@ _OTHERS_LIMIT = 0.05
 
 class BaselineFailedError(WorkerFailedError):
     """The arm that all ratios refer to failed; the comparison starts again without it."""
+
+
+class _OutOfTimeError(Exception):
+    """The deadline came while a visit was waited for."""
 
 
 @dataclass(slots=True)
@@ -137,7 +141,12 @@ class Launch:
         for block in range(blocks):
             if self.plan.deadline.is_past:
                 return block
-            self._each(self._visit)
+            try:
+                self._each(self._visit)
+            except _OutOfTimeError:  # the block does not count, in no arm
+                for arm in self.arms.values():
+                    del arm.visits[block:]
+                return block
             if load is not None and (block + 1 == blocks or load.seconds >= _WINDOW_SECONDS):
                 share = load.share()
                 is_quiet = share is not None and share < _OTHERS_LIMIT
@@ -184,7 +193,12 @@ class Launch:
         return self.baseline if name == CLONE else name
 
     def _visit(self, name: str, worker: TimedWorker) -> None:
-        self.arms[name].visits.append(worker.visit(self.calls[self._model(name)]))
+        try:
+            self.arms[name].visits.append(worker.visit(self.calls[self._model(name)]))
+        except WorkerSilentError as error:
+            if self.plan.deadline.is_past:
+                raise _OutOfTimeError from error
+            raise
 
     def _after_idle(self, name: str, worker: TimedWorker) -> None:
         self.arms[name].idle_seconds = worker.after_idle()

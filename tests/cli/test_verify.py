@@ -202,8 +202,8 @@ def test_inspect_prints_the_content_of_a_file(shell: Shell) -> None:
     assert ended.stdout.splitlines() == [
         "causal.onnx: 1 attention, opset 23. Every attention is right at 4 sizes (lengths",
         "to 97) on ort-cpu.",
-        "- sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553 = 1/sqrt(d_k); causal;",
-        "  no mask input; BNSH.",
+        "- sdpa: ONNX Attention; 2 heads; d_k 8; scale 0.353553 = 1/sqrt(d_k); causal; no",
+        "  mask input; BNSH.",
         "- Dynamic axes: batch_size, q_seq_len, kv_seq_len.",
         "- On ort-cpu: 1 node (1 Attention), float32.",
     ]

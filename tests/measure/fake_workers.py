@@ -1,5 +1,6 @@
 """Workers without a process, on a clock that only they move: what an arm takes, and how it fails, is written down."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 from sdpa_onnx.measure.pool import WorkerPool
 from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.runtimes.base import RanReport
-from sdpa_onnx.runtimes.workers import WorkerFailedError
+from sdpa_onnx.runtimes.workers import WorkerFailedError, WorkerSilentError
 
 MILLISECOND = 1_000_000
 
@@ -43,10 +44,12 @@ class FakeMachine:
         arms: By the stem of the model's file, else by runtime, else the usual arm.
         starting_seconds: Of one launch: what `wait_ready` takes.
         report: What every worker says of what ran.
+        ends_at: When no answer is waited for any longer, on its clock.
     """
 
     arms: Mapping[str, FakeArm] = field(default_factory=dict)
     starting_seconds: float = 0.0
+    ends_at: float = math.inf
     report: RanReport = field(
         default_factory=lambda: RanReport(providers={"x": 1}, node_counts={"Attention": 1}, precision="float32")
     )
@@ -121,6 +124,9 @@ class FakeWorker:
             wall = wall * (1.0 + arm.growing) ** (self.called + np.arange(calls))
         self.called += calls
         self.machine.seconds += float(wall.sum()) * 1e-9
+        if self.machine.seconds > self.machine.ends_at:
+            self.machine.seconds = self.machine.ends_at
+            raise WorkerSilentError(f"{self.name} did not answer.")
         return Visit(
             wall_ns=np.round(wall).astype(np.int64),
             cpu_ns=np.round(arm.cpu_share * wall).astype(np.int64),

@@ -341,6 +341,18 @@ def test_a_deadline_in_the_first_launch() -> None:
         _measure(machine, _limited(machine, 20.0))
 
 
+@pytest.mark.parametrize("budget", [10.52, 11.03, 11.54, 12.05, 12.56])
+def test_a_deadline_within_a_visit(budget: float) -> None:
+    """No answer is waited for beyond it: the blocks finished by then count, of every arm, also where visits are slower than planned."""
+    slow = {name: FakeArm(wall_ns=_times(100.0), growing=0.02) for name in "ab"}
+    machine = FakeMachine(arms=slow, starting_seconds=1.0, ends_at=budget)
+    result = _measure(machine, _limited(machine, budget, warm_up_seconds=0.1))
+    assert (len(result.launches), result.failures) == (1, {})
+    first, second = (len(result.launches[0][name].visits) for name in "ab")
+    assert 0 < first == second < 40
+    assert machine.now() == pytest.approx(budget)
+
+
 def test_an_arm_that_is_late_does_not_undo_a_launch() -> None:
     """A worker that fails after the deadline, in a later launch, ends that launch; the launches before it count."""
     slower = FakeArm(wall_ns=lambda process: (1.0 if process < 2 else 100.0) * MILLISECOND)
