@@ -343,7 +343,7 @@ def test_a_deadline_in_the_first_launch() -> None:
 
 @pytest.mark.parametrize("budget", [10.52, 11.03, 11.54, 12.05, 12.56])
 def test_a_deadline_within_a_visit(budget: float) -> None:
-    """No answer is waited for beyond it: the blocks finished by then count, of every arm, also where visits are slower than planned."""
+    """No answer is waited for beyond it: the blocks finished by then count, of every arm, also if visits are slow."""
     slow = {name: FakeArm(wall_ns=_times(100.0), growing=0.02) for name in "ab"}
     machine = FakeMachine(arms=slow, starting_seconds=1.0, ends_at=budget)
     result = _measure(machine, _limited(machine, budget, warm_up_seconds=0.1))
