@@ -15,7 +15,7 @@ from onnx_ir.passes.common import ShapeInferencePass
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
+from sdpa_onnx.graph.model import BODY_SITES_KEY, SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import TRACED_KEY
 from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.site import AttentionSite, encode_sites
@@ -24,7 +24,7 @@ from sdpa_onnx.graph.subgraphs import subgraphs_of
 __all__ = ["cut_out", "cut_site"]
 
 # Metadata of ours that describes the whole model, and so no part of it.
-_OF_THE_WHOLE = (SITES_KEY, SPEC_KEY, SPECS_KEY, TRACED_KEY)
+_OF_THE_WHOLE = (SITES_KEY, BODY_SITES_KEY, SPEC_KEY, SPECS_KEY, TRACED_KEY)
 # A name. A sum (past and new keys that were joined before) is one length for the part, so it gets one name.
 _USABLE_AXIS = re.compile(r"[A-Za-z_]\w*")
 # What onnx's shape inference calls an axis that it knows nothing of; two such names may mean one size.

@@ -30,9 +30,11 @@ from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.graph.site_outputs import locate_outputs
 from sdpa_onnx.graph.structure import read_message
 
-__all__ = ["SITES_KEY", "SPECS_KEY", "SPEC_KEY", "ModelSource", "OnnxModel", "load_model"]
+__all__ = ["BODY_SITES_KEY", "SITES_KEY", "SPECS_KEY", "SPEC_KEY", "ModelSource", "OnnxModel", "load_model"]
 
 SITES_KEY = "sdpa_onnx.attentions"
+# The same for attentions inside the bodies of If, Loop and Scan.
+BODY_SITES_KEY = "sdpa_onnx.body_attentions"
 SPEC_KEY = "sdpa_onnx.spec"
 # What attentions compute that can be read only after nodes are added, so that `SITES_KEY` cannot name their values.
 SPECS_KEY = "sdpa_onnx.specs"
@@ -59,7 +61,7 @@ class OnnxModel:
 
     Args:
         ir: The graph. Treat as read-only; changes go through a copy.
-        sites: Every attention, in graph order; their optional outputs are named here, from the graph.
+        sites: Every attention of the main graph, in order; their optional outputs are named here, from the graph.
         source: The torch module that it was exported from, if this process
             exported it; the baseline runtime runs it.
         bind: Makes the arguments of a call of `source` from tensors in the order of
@@ -67,6 +69,8 @@ class OnnxModel:
         path: The file that it was read from, or None.
         unread: Why an attention of the graph cannot be judged, a sentence for each; None = it is not known whether
             there is one, until `with_lifted_sites` reads the graph.
+        body_sites: Every attention inside the bodies of If, Loop and Scan that is known. Its values have names that no
+            other value of the model has; no output can tap them, see `opened_bodies`.
         facts: Figures of the graph and its sites. They are read here and cannot be given, so
             that no model has those of another graph.
     """
@@ -77,6 +81,7 @@ class OnnxModel:
     bind: Callable[..., tuple[tuple[object, ...], dict[str, object]]] | None = None
     path: Path | None = None
     unread: tuple[str, ...] | None = None
+    body_sites: tuple[AttentionSite, ...] = ()
     facts: ModelFacts = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -84,7 +89,7 @@ class OnnxModel:
         object.__setattr__(self, "facts", read_facts(self.ir, self.sites))
 
     def __repr__(self) -> str:
-        sites, nodes = len(self.sites), sum(self.facts.node_counts.values())
+        sites, nodes = len(self.sites) + len(self.body_sites), sum(self.facts.node_counts.values())
         found = f"{sites} attention{'' if sites == 1 else 's'}"
         # Attentions that are no node of their own are found when the graph is read.
         found = "attentions: see inspect" if not sites and self.unread is None else found
@@ -307,11 +312,16 @@ def _parsed(data: bytes, path: Path) -> onnx.ModelProto:
 
 
 def _with_sites(model: ir.Model, path: Path | None) -> OnnxModel:
-    text = model.metadata_props.get(SITES_KEY)
+    sites, inside = (_noted(model, path, key) for key in (SITES_KEY, BODY_SITES_KEY))
+    return OnnxModel(ir=model, sites=find_sites(model) if sites is None else sites, path=path, body_sites=inside or ())
+
+
+def _noted(model: ir.Model, path: Path | None, key: str) -> tuple[AttentionSite, ...] | None:
+    """The attentions that the metadata lists under a key; None without it."""
+    text = model.metadata_props.get(key)
     if text is None:
-        return OnnxModel(ir=model, sites=find_sites(model), path=path)
+        return None
     try:
-        sites = msgspec.json.decode(text, type=tuple[AttentionSite, ...])
+        return msgspec.json.decode(text, type=tuple[AttentionSite, ...])
     except msgspec.MsgspecError as error:
-        raise ModelError(f"The metadata '{SITES_KEY}' of {path or 'the model'} cannot be read: {error}.") from error
-    return OnnxModel(ir=model, sites=sites, path=path)
+        raise ModelError(f"The metadata '{key}' of {path or 'the model'} cannot be read: {error}.") from error

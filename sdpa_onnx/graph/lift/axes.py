@@ -120,6 +120,7 @@ class Axes:
             "Squeeze": self._squeeze,
             "Unsqueeze": self._unsqueeze,
             "Concat": self._concat,
+            "Slice": self._slice,
             "Sub": self._broadcast,
             "And": self._broadcast,
             "Where": self._broadcast,
@@ -227,6 +228,15 @@ class Axes:
         lengths = [part[joined] for part in parts if part is not None]
         found[joined] = functools.reduce(operator.add, lengths)
         return tuple(found)
+
+    def _slice(self, node: ir.Node) -> _Sizes | None:
+        """Axes that are not cut keep their size. Those of a body's Slice are unknown to onnx, see `bodies`."""
+        sizes, stated = self._input(node), node.outputs[0].shape
+        axes = self.constants.of(node.inputs[3] if len(node.inputs) > 3 else None)
+        if sizes is None or axes is None or stated is None or len(stated) != len(sizes):
+            return None
+        cut = {int(axis) % len(sizes) for axis in axes.ravel()}
+        return tuple(_place(node.outputs[0], axis) if axis in cut else size for axis, size in enumerate(sizes))
 
     def _broadcast(self, node: ir.Node) -> _Sizes | None:
         found: _Sizes = ()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 
-from sdpa_onnx.graph.lift import nested, other_softmax, standard, written_out
+from sdpa_onnx.graph.lift import in_functions, other_softmax, standard, written_out
 from sdpa_onnx.graph.lift.contrib import attention as contrib_attention
 from sdpa_onnx.graph.lift.contrib import gqa as contrib_gqa
 from sdpa_onnx.graph.lift.contrib import mha as contrib_mha
@@ -30,7 +30,7 @@ READERS: tuple[Reader, ...] = (
     contrib_other.read,
     written_out.read,
     other_softmax.read,
-    nested.read,
+    in_functions.read,
 )
 
 
@@ -50,6 +50,6 @@ def find_attentions(model: ir.Model, *, rows_may_be_empty: bool = True, keeps_ou
     found = [
         normalise_attention(search, bands, attention, rows_may_be_empty=rows_may_be_empty) for attention in read_ones
     ]
-    places = {node.name: place for place, node in enumerate(search.graph.all_nodes())}
+    places = {node.name: place for place, node in enumerate(search.nodes)}
     found.sort(key=lambda attention: places.get(attention.node, len(places)))
     return FoundAttentions(model=search.model, found=tuple(found))

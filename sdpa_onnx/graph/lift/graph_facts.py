@@ -4,13 +4,14 @@ Knows no dialect of attention.
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes.common import ShapeInferencePass
 
+from sdpa_onnx.graph.bodies import Body, bodies_of, name_apart
 from sdpa_onnx.graph.lift.axes import Axes
 from sdpa_onnx.graph.lift.inlined import inline_attention
 from sdpa_onnx.graph.lift.sizes import SizeEntry, stated
@@ -42,20 +43,38 @@ class GraphFacts:
         self.model = model.clone()
         self.stays_function = inline_attention(self.model)
         self.graph = self.model.graph
+        name_apart(self.graph)
         # Before IR version 4 every initializer had to be an input.
         self._axes = Axes(self.graph.inputs if model.ir_version >= _OPTIONAL_INPUTS else (), model.opset_imports)
-        self._names = {node.name for node in self.graph.all_nodes() if node.name}
+        self._names = {node.name for node in self.nodes if node.name}
         self._names |= {value.name for value in _values(self.graph) if value.name}
         # A graph that was lifted before has nodes of these builders.
         self._names |= {name.rpartition("/")[0] for name in self._names if _LIFTED in name}
         self._read: set[str] = set()
         with quiet_ir():
             ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(self.model)
-        for node in self.graph:  # in graph order, so that no later query recurses deeply
+        for node in self.nodes:  # in graph order, so that no later query recurses deeply
             for value in node.outputs:
                 self._axes.of(value)
-        for node in self.graph:  # in a second pass, when all names of each size are known
+        for node in self.nodes:  # in a second pass, when all names of each size are known
             self._state_shapes(node)
+        self._bodies = {id(body.graph): body for body in self._named_bodies()}
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes of the graph and of the bodies of If, Loop and Scan in it, in graph order."""
+        return tuple(self.graph.all_nodes())
+
+    @property
+    def inputs(self) -> tuple[ir.Value, ...]:
+        """The inputs of the graph and of the bodies in it."""
+        bodies = (body.graph.inputs for body in self._bodies.values())
+        return (*self.graph.inputs, *itertools.chain.from_iterable(bodies))
+
+    def _named_bodies(self) -> Iterator[Body]:
+        for body in bodies_of(self.graph):
+            self.name_of(body.node)
+            yield body
 
     @property
     def opset(self) -> int:
@@ -106,8 +125,9 @@ class GraphFacts:
         raise AssertionError("itertools.count ended")
 
     def attention_name(self, node: ir.Node) -> str:
-        """A unique name for the attention recognised by a node: the node's name, with a number if needed."""
-        wanted = self.name_of(node)
+        """A unique name for the attention recognised by a node: place and name of it, with a number if needed."""
+        body = self._bodies.get(id(node.graph))
+        wanted = self.name_of(node) if body is None else f"{body.prefix}/{self.name_of(node)}"
         name = next(
             name
             for name in itertools.chain([wanted], (f"{wanted}#{number}" for number in itertools.count(1)))
@@ -121,10 +141,10 @@ class GraphFacts:
         return Nodes(self.prefix(f"{self.name_of(node)}{_LIFTED}"))
 
     def insert_before(self, node: ir.Node, nodes: Nodes) -> None:
-        """Insert the built nodes into the graph, in order, before one of its nodes."""
+        """Insert the built nodes into the graph of a node, in order, before it."""
         with_attributes(nodes.written, self.opset)
-        if nodes.written:
-            self.graph.insert_before(node, nodes.written)
+        if nodes.written and node.graph is not None:
+            node.graph.insert_before(node, nodes.written)
         for written in nodes.written:
             self._state_shapes(written)
 
@@ -152,7 +172,8 @@ class GraphFacts:
         old.name = self.prefix(f"{name}_replaced")
         value.name = name
         old.replace_all_uses_with(value, replace_graph_outputs=True)
-        self.graph.remove(node, safe=True)
+        if node.graph is not None:
+            node.graph.remove(node, safe=True)
 
     def discard(self, nodes: Nodes) -> None:
         """Disconnect built nodes that are not inserted, so that they do not count as consumers of their inputs."""

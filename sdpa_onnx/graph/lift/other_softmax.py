@@ -18,7 +18,7 @@ _STEPS = 8
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
     """Find each softmax in other operators between two products; none is read."""
-    for node in tuple(search.graph):
+    for node in search.nodes:
         name = search.name_of(node)
         if node.domain == CONTRIB_DOMAIN and node.op_type == "QLinearSoftmax" and _is_between_quantised(node):
             reason = f"the scores and the weights are quantized: QLinearSoftmax at node {name}"

@@ -31,7 +31,7 @@ _After = tuple[PathNode, tuple[PathNode, ...]]
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
     """Find each softmax between two products, and read it or return the reason why it cannot be read."""
-    for softmax in tuple(search.graph):
+    for softmax in search.nodes:
         if softmax.op_type == "Softmax" and is_standard(softmax) and softmax.inputs and softmax.inputs[0] is not None:
             before, after = from_products(search, softmax.inputs[0]), into_products(softmax.outputs[0])
             if before and after:

@@ -3,7 +3,8 @@
 `feeds` draws the numbers themselves.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,12 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.check.integer_draws import integer_masks
 
-__all__ = ["named_axes", "sizes_of", "with_hidden_rows"]
+__all__ = ["named_axes", "other_choices", "sizes_of", "with_hidden_rows"]
 
 Array = NDArray[np.generic]
+
+# Single booleans of which every combination is tried.
+_MOST_CHOICES = 3
 
 
 def named_axes(model: OnnxModel) -> OnnxModel:
@@ -48,6 +52,22 @@ def sizes_of(model: OnnxModel, arrays: Mapping[str, Array]) -> dict[str, int]:
         if isinstance(axis, ir.SymbolicDim)
     }
     return {axis: found[axis] for axis in model.facts.axes if axis in found}
+
+
+def other_choices(model: OnnxModel, feeds: Feeds) -> Iterator[tuple[str, Feeds]]:
+    """The inputs with other values of the single booleans among them, which choose a branch: what was changed, and all.
+
+    Every combination of the first three; of a model with more, the others keep their value.
+    """
+    single = [
+        value.name or ""
+        for value in model.ir.graph.inputs
+        if value.dtype is ir.DataType.BOOL and feeds[value.name or ""].ndim < 2 and feeds[value.name or ""].size == 1
+    ][:_MOST_CHOICES]
+    for chosen in itertools.product((False, True), repeat=len(single)):
+        other = {name: np.full_like(feeds[name], value) for name, value in zip(single, chosen, strict=True)}
+        if any(bool((array != feeds[name]).any()) for name, array in other.items()):
+            yield ", ".join(f"{name} {array.item()}" for name, array in other.items()), {**feeds, **other}
 
 
 def with_hidden_rows(model: OnnxModel, feeds: Feeds, *, keep_first: bool = False) -> Feeds | None:

@@ -16,10 +16,11 @@ from sdpa_onnx.core.attention.score_quantisers import ScoreQuantisers
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.attention.spec_contradictions import spec_contradictions
 from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.bodies import bodies_of
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.find import find_attentions
 from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
-from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
+from sdpa_onnx.graph.model import BODY_SITES_KEY, SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.graph.site_outputs import FORMAL_OUTPUTS
@@ -51,7 +52,8 @@ class LiftedModel:
     """A model that can be tapped at every attention that was read.
 
     Args:
-        model: Computes what the given model computes; its sites are those of all attentions read.
+        model: Computes what the given model computes; its sites are those of all attentions read, `body_sites` those
+            inside the bodies of If, Loop and Scan.
         found: Every attention, in graph order; values belong to `model`.
         is_noted: Whether the attentions of the metadata are as it names them, and not read from the nodes instead.
         contradictions: Where metadata and graph contradict each other, a sentence by the name of the attention,
@@ -82,7 +84,11 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
     findings.model.meta.update(model.ir.meta)  # sizes that it was traced at, which only this process may know
     values = _values(findings.model.graph)
     dialect = _dialect(model)
-    noted = [one for site in _noted_sites(model) if (one := _by_note(site, values, dialect)) is not None]
+    noted = [
+        one
+        for site in (*_noted_sites(model), *_noted_inside(model))
+        if (one := _by_note(site, values, dialect)) is not None
+    ]
     covered = {id(node) for one in noted if one.attention is not None for node in _region(one.attention)}
     rest = [one for one in findings.found if not _is_within(one, findings.model, covered)]
     checked = [_checked(one, findings) for one in noted]
@@ -94,9 +100,15 @@ def lift(model: OnnxModel, *, rows_may_be_empty: bool = True, keeps_outputs: boo
         contradictions[""] = text
     places = {node.name: place for place, node in enumerate(findings.model.graph.all_nodes())}
     found = sorted([*noted, *rest], key=lambda one: places.get(one.node, len(places)))
-    sites = tuple(one.attention.site for one in found if one.attention is not None)
+    outside = {value for node in findings.model.graph for value in node.outputs}
+    read = [one.attention for one in found if one.attention is not None]
     return LiftedModel(
-        model=replace(model, ir=findings.model, sites=sites),
+        model=replace(
+            model,
+            ir=findings.model,
+            sites=tuple(one.site for one in read if one.output in outside),
+            body_sites=tuple(one.site for one in read if one.output not in outside),
+        ),
         found=tuple(found),
         contradictions=contradictions,
         is_noted=is_noted,
@@ -116,7 +128,7 @@ def with_lifted_sites(model: OnnxModel) -> LiftedModel:
         return LiftedModel(model=known, found=())  # exported in this process, so the metadata is right
     lifted = lift(model, keeps_outputs=True)
     unread = tuple(unread_sentence(one) for one in lifted.found if one.attention is None)
-    is_listed = len(lifted.model.sites) <= len(_noted_sites(model))
+    is_listed = len(lifted.model.sites) <= len(_noted_sites(model)) and not lifted.model.body_sites
     if is_listed and lifted.is_noted and not any(lifted.contradictions):
         kept = replace(lifted, model=replace(model, unread=unread))
         return kept if not model.sites else replace(kept, found=())
@@ -173,6 +185,10 @@ def require_attention(lifted: LiftedModel, target: str) -> None:
 
 def _noted_sites(model: OnnxModel) -> tuple[AttentionSite, ...]:
     return model.sites if SITES_KEY in model.ir.metadata_props else ()
+
+
+def _noted_inside(model: OnnxModel) -> tuple[AttentionSite, ...]:
+    return model.body_sites if BODY_SITES_KEY in model.ir.metadata_props else ()
 
 
 def _dialect(model: OnnxModel) -> str:
@@ -318,4 +334,6 @@ def _is_within(found: FoundAttention, model: ir.Model, covered: set[int]) -> boo
 def _values(graph: ir.Graph) -> dict[str, ir.Value]:
     values = {value.name or "": value for value in graph.inputs}
     values |= dict(graph.initializers)
-    return values | {value.name or "": value for node in graph for value in node.outputs}
+    for body in bodies_of(graph):
+        values |= {value.name or "": value for value in body.graph.inputs} | dict(body.graph.initializers)
+    return values | {value.name or "": value for node in graph.all_nodes() for value in node.outputs}

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.opened_bodies import opened_bodies
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.file_feeds import named_axes
 from sdpa_onnx.workflows.check.lifted_model import lift
-from sdpa_onnx.workflows.check.requested_sizes import timed_sizes
+from sdpa_onnx.workflows.check.requested_sizes import require_axes, timed_sizes
 
 __all__ = ["attention_sizes", "sizes_by_name"]
 
@@ -35,11 +36,15 @@ def sizes_by_name(
         SessionError: If the runtime refuses the model or fails.
     """
     lifted = lift(model)
-    sites = tuple(attention.site for attention in lifted.read)
-    named = named_axes(model)
-    complete = [timed_sizes(named, one) for one in size_sets]
-    sets = [attention_sizes(lifted.model, sites, runtime, one, seed=seed) for one in complete]
-    return {site.name: tuple(one[site.name] for one in sets) for site in sites}
+    require_axes(named_axes(model).facts, size_sets)
+    found: dict[str, tuple[dict[str, int], ...]] = {}
+    for part in (lifted.model, *(body.model for body in opened_bodies(lifted.model))):
+        named, sites = named_axes(part), part.sites
+        own = [{axis: size for axis, size in one.items() if axis in named.facts.axes} for one in size_sets]
+        complete = [timed_sizes(named, one) for one in own]
+        sets = [attention_sizes(part, sites, runtime, one, seed=seed) for one in complete if sites]
+        found |= {site.name: tuple(one[site.name] for one in sets) for site in sites}
+    return found
 
 
 def attention_sizes(

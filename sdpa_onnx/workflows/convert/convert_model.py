@@ -15,7 +15,7 @@ from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.lower.lower import with_current_values
-from sdpa_onnx.graph.model import SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
+from sdpa_onnx.graph.model import BODY_SITES_KEY, SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import FORM_KEY
 from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.version import __version__
@@ -147,12 +147,15 @@ def _lowered(
     result = model
     if converted:
         _declare_as(model.ir, graph)
-        sites = tuple(with_current_values(one).site for one in kept.values())
+        outside = {value for node in graph.graph for value in node.outputs}
+        current = [with_current_values(one) for one in kept.values()]
+        sites = tuple(one.site for one in current if one.output in outside)
+        inside = tuple(one.site for one in current if one.output not in outside)
         names = {one.name for one in converted}
         assumed = [one.assumes for one in lifted.found if one.attention and one.attention.name in names and one.assumes]
-        _note(graph, sites, strategy, assumed, opset=opset)
+        _note(graph, sites, inside, strategy, assumed, opset=opset)
         # Created last: its facts are read once, from the finished graph.
-        result = replace(model, ir=graph, sites=sites, path=None)
+        result = replace(model, ir=graph, sites=sites, body_sites=inside, path=None)
     return ConvertedModel(
         form=strategy.word,
         source=source,
@@ -184,11 +187,20 @@ def _declare_as(source: ir.Model, result: ir.Model) -> None:
 
 
 def _note(
-    graph: ir.Model, sites: Sequence[AttentionSite], strategy: FormStrategy, assumed: Sequence[str], *, opset: int
+    graph: ir.Model,
+    sites: Sequence[AttentionSite],
+    inside: Sequence[AttentionSite],
+    strategy: FormStrategy,
+    assumed: Sequence[str],
+    *,
+    opset: int,
 ) -> None:
     """Write our metadata; the entries of others stay."""
     notes = graph.metadata_props
     notes[SITES_KEY] = encode_sites(sites)
+    notes.pop(BODY_SITES_KEY, None)
+    if inside:
+        notes[BODY_SITES_KEY] = encode_sites(inside)
     notes[FORM_KEY] = strategy.word
     # The notes of an earlier conversion do not hold for this one.
     for key in (*NOTE_KEYS, SPECS_KEY):

@@ -20,8 +20,9 @@ from sdpa_onnx.graph.nodes_apart import nodes_apart
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Runtime, Session, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import GIVEN, Feeds, InputStep, draw_feeds, ladder
-from sdpa_onnx.workflows.check.file_feeds import sizes_of, with_hidden_rows
+from sdpa_onnx.workflows.check.file_feeds import other_choices, sizes_of, with_hidden_rows
 from sdpa_onnx.workflows.check.mask_inputs import drawn_as_masks
+from sdpa_onnx.workflows.convert.entered_bodies import deciding_names
 from sdpa_onnx.workflows.convert.paired_sizes import PairedSizes
 from sdpa_onnx.workflows.isolate.isolated_runtime import ProcessDiedError
 from sdpa_onnx.workflows.locate.float64_graph import Float64Graph, Float64Run
@@ -47,7 +48,7 @@ class RunEffort:
         requested: Sizes of some axes at which the caller wants a run, one size set each; the other axes are chosen.
         inputs: Given arrays by input name: the only run.
         least: A length that is tried in any case if a run can afford it; 0 = none.
-        alone: Whether each kind of attention of the result is also run by itself.
+        alone: Whether each kind of attention of the result, and each body with attentions, is also run by itself.
     """
 
     count: int = 4
@@ -174,7 +175,9 @@ class PairedModels:
         tapped = self.source
         if not self.source.is_bare_attention:
             known = {value.name for node in self.source.ir.graph for value in node.outputs}
-            tapped = self.source.tapped([*_taps(self.source), *(name for name in steps if name in known)])
+            tapped = self.source.tapped(
+                [*_taps(self.source), *(name for name in steps if name in known), *deciding_names(self.source)]
+            )
         others = (get_runtime(name) for name in _OTHER_RUNTIMES if name != self.runtime.name)
         for candidate in (self.runtime, *others):
             if isinstance(candidate.supports(tapped), Unsupported):
@@ -228,6 +231,8 @@ class PairedModels:
         for step in ladder(self.source, session, check):
             yield step
         if is_last and step is not None and not self.source.is_bare_attention:
+            for word, chosen in other_choices(self.source, step.feeds):
+                yield replace(step, word=f"{step.word}, {word}", feeds=chosen)
             hidden = with_hidden_rows(self.source, step.feeds, keep_first=not self.effort.rows_may_be_empty)
             if hidden is not None:
                 yield replace(step, word=HIDDEN_ROWS, feeds=hidden)

@@ -18,6 +18,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, ou
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import ModelError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.opened_bodies import opened_bodies
 from sdpa_onnx.runtimes.base import Runtime, Unsupported
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import Feeds
@@ -31,6 +32,7 @@ from sdpa_onnx.workflows.check.output_check import (
     source_agreement,
 )
 from sdpa_onnx.workflows.check.run_context import RunContext, end_sizes, failed_record, unsupported_record
+from sdpa_onnx.workflows.convert.entered_bodies import EnteredBodies
 from sdpa_onnx.workflows.convert.paired_runs import HIDDEN_ROWS, PairedModels, PairRun, RunEffort
 from sdpa_onnx.workflows.convert.reading_check import judge_reading, judge_source
 from sdpa_onnx.workflows.verify.site_probes import sites_alone
@@ -110,7 +112,51 @@ def prove_conversion(
     pairs = PairedModels(source=source, result=result, runtime=runtime, seed=seed, threads=threads, effort=effort)
     for run in pairs.runs(on_size):
         judgements.add(run)
-    return judgements.finished()
+    proof = judgements.finished()
+    for one in (
+        ()
+        if not effort.alone
+        else _proved_bodies(source, result, runtime, target=target, seed=seed, threads=threads, effort=effort)
+    ):
+        proof = replace(
+            proof,
+            records=(*proof.records, *one.records),
+            source=(*proof.source, *one.source),
+            notes=tuple(dict.fromkeys((*proof.notes, *one.notes))),
+        )
+    return proof
+
+
+def _proved_bodies(
+    source: OnnxModel,
+    result: OnnxModel,
+    runtime: Runtime,
+    *,
+    target: str,
+    seed: int,
+    threads: int,
+    effort: RunEffort,
+) -> Iterator[ConversionProof]:
+    """The proof of each body with attentions, opened in source and result, on drawn inputs."""
+    after = {one.body.prefix: one.model for one in opened_bodies(result)}
+    for before in opened_bodies(source):
+        try:
+            if before.body.prefix not in after:
+                raise ModelError("The result has no such body.")
+            yield prove_conversion(
+                before.model,
+                after[before.body.prefix],
+                runtime,
+                target=target,
+                seed=seed,
+                threads=threads,
+                effort=replace(effort, requested=(), inputs=None),
+            )
+        except ModelError as error:
+            check = CheckOptions(sizes={}, seed=seed, threads=threads)
+            reason = f"The attention in {before.place} could not be judged: {error}"
+            record = failed_record(named_axes(before.model), runtime.name, check, target=target, reason=reason)
+            yield ConversionProof(records=(record,))
 
 
 def _interface_change(source: OnnxModel, result: OnnxModel, *, any_shape: bool) -> str:
@@ -154,6 +200,10 @@ class _Judgements:
     notes: dict[str, None] = field(default_factory=dict)
     sizes: list[Mapping[str, int]] = field(default_factory=list)
     around: Feeds = field(default_factory=dict)
+    entered: EnteredBodies = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.entered = EnteredBodies(model=self.source)
 
     def add(self, run: PairRun) -> None:
         """Judge one run; its outputs are judged after all runs."""
@@ -174,6 +224,7 @@ class _Judgements:
             )
             return
         self.around = tapped
+        self.entered.note(run.source)
         own = list(judge_source(self._checked(run, self.source), run))
         readings = judge_reading(self._checked(run, self.source), run, own)
         self.records += [reading for reading in readings if reading is not None]
@@ -261,7 +312,7 @@ class _Judgements:
             records=tuple(self.records),
             source=tuple(self.own),
             sizes_tried=len(self.sizes),
-            notes=tuple(self.notes),
+            notes=(*self.notes, *self.entered.remarks()),
             sizes=tuple(self.sizes),
             longest=longest,
             untested=untested(known_lengths([self.source, self.result]), longest),

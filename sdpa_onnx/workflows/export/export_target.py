@@ -202,7 +202,7 @@ def export_and_prove(
         record=_record(model, target, proof, seconds, str(path or "")),
         agreement=(*proof.records, *judged),
         forms=() if written is None else written.records,
-        attentions=len(lifted.sites),
+        attentions=len(lifted.sites) + len(lifted.body_sites),
     )
     if proof.limits:
         # With what was tested: the file must not look free beyond.

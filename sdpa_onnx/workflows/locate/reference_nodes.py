@@ -149,6 +149,8 @@ def _unsupported_reason(node: ir.Node) -> str | None:
         return "it draws random numbers"
     if node.op_type == "Loop" and (len(node.inputs) < 2 or node.inputs[1] is None):
         return "onnx.reference runs zero iterations of a Loop whose cond input is omitted"
+    if node.op_type == "Loop" and len(node.outputs) > len(node.inputs) - 2:
+        return "onnx.reference joins the scan outputs of a Loop along their first axis instead of stacking them"
     return None
 
 

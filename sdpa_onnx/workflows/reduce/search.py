@@ -139,6 +139,8 @@ def _nothing_fails(search: FailureSearch, survey: NodeSurvey) -> NothingFails:
         name = str(model.path or "The model")
         found = inspect_model(model, target=name)
         default = "only standard Attention nodes and files written by sdpa_onnx can be reduced"
+        if with_lifted_sites(model).model.body_sites:
+            default = "it is inside an If, Loop or Scan, where only verify judges it"
         reason = next((one.reason for one in found if one.reason), default)
         raise ModelError(
             f"{name} has {len(found)} attention(s) ({found[0].dialect}), but {reason}.",

@@ -86,16 +86,27 @@ def try_axes(
         )
         for record in records
     ]
-    return AxesTrial(records=changed, says=_says(proof, runtime, is_judged=bool(model.sites)))
+    return AxesTrial(records=changed, says=_says(proof, runtime, verdict=_verdict(model)))
 
 
-def _says(proof: AxesProof, runtime: str, *, is_judged: bool) -> str:
+def _verdict(model: OnnxModel) -> str:
+    match bool(model.sites), bool(model.body_sites):
+        case True, False:
+            return "Every attention is right"
+        case True, True:
+            return "Every attention outside of If, Loop and Scan is right (verify judges those inside too)"
+        case False, True:
+            return "It runs (its attentions are inside If, Loop or Scan: verify judges them)"
+        case _:
+            return "It runs (nothing in it could be judged)"
+
+
+def _says(proof: AxesProof, runtime: str, *, verdict: str) -> str:
     if not proof.dynamic_axes:
         return "No axis is declared dynamic, so none was tried."
     to = f" (lengths to {proof.longest})" if proof.longest else ""
     where = f"at {proof.sizes_tried} size{'s' if proof.sizes_tried > 1 else ''}{to} on {runtime}"
     if proof.reason:
         return f"Not proved {where}: {proof.reason}"
-    verdict = "Every attention is right" if is_judged else "It runs (nothing in it could be judged)"
     linked = ", ".join(f"{axis} as long as {head}" for axis, head in proof.links.items())
     return f"{verdict} {where}{f', with {linked}: it does not run otherwise' if linked else ''}."

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
+import msgspec
+
 from sdpa_onnx.core.attention.axis_limits import AxisLimit, fit_sizes
 from sdpa_onnx.core.records.records import (
     AgreementRecord,
@@ -18,8 +20,10 @@ from sdpa_onnx.core.records.records import (
 )
 from sdpa_onnx.errors import ModelError, PlanError, RuntimeUnavailableError, SdpaOnnxError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.opened_bodies import OpenedBody, opened_bodies
 from sdpa_onnx.runtimes.base import Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.file_feeds import named_axes
 from sdpa_onnx.workflows.check.given_heads import with_given_heads
 from sdpa_onnx.workflows.check.integer_draws import unknown_integers
 from sdpa_onnx.workflows.check.legal_sizes import nearest_legal
@@ -99,10 +103,63 @@ def verify_file(
     lifted, check = with_given_heads(model, check)
     model = lifted.model
     yield from contradiction_records(lifted, runtimes[0], target)
-    if not model.sites and model.source is None:
+    bodies = [*opened_bodies(model)]
+    has_own = bool(model.sites) or model.source is not None
+    if not has_own and not bodies:
         require_attention(lifted, target)
         yield from _without_attention(lifted, runtimes, target, check, extras)
         return
+    if has_own:
+        yield from _verify_one(model, runtimes, check, target, extras)
+    elif bodies:
+        yield from (one for name in runtimes if (one := _fixed_axes(model, name, target, check, extras)) is not None)
+    yield from _verify_bodies(bodies, model, runtimes, check, target, extras)
+
+
+def _verify_bodies(
+    bodies: Sequence[OpenedBody],
+    model: OnnxModel,
+    runtimes: Sequence[str],
+    check: CheckOptions,
+    target: str,
+    extras: VerifyExtras,
+) -> Iterator[Record]:
+    """Judge the attentions of each body in the body opened as a model; one that cannot be run is a record that fails.
+
+    Raises:
+        PlanError: If a size names no axis of the model and of no body.
+    """
+    parts = [named_axes(one.model) for one in bodies]
+    axes = {*model.facts.axes}.union(*(part.facts.axes for part in parts))
+    unknown = sorted(check.sizes.keys() - axes)
+    if unknown and parts:
+        require_axes(model.facts, [{unknown[0]: 1}])
+    for body, part in zip(bodies, parts, strict=True):
+        own = {axis: size for axis, size in check.sizes.items() if axis in part.facts.axes}
+        named = replace(extras, on_step=partial(_named, body.place, extras.on_step))
+        try:
+            if check.inputs is not None:
+                missing = [name for name in part.input_names if name not in check.inputs]
+                if missing:
+                    raise ModelError(f"The given arrays have none for its own inputs {', '.join(missing)}.")
+            found = _verify_one(part, runtimes, replace(check, sizes=own), target, named)
+            yield from (_with_assumption(record, body) for record in found)
+        except ModelError as error:
+            reason = f"The attention in {body.place} could not be judged: {error}"
+            yield from (failed_record(part, name, check, target=target, reason=reason) for name in runtimes)
+
+
+def _with_assumption(record: Record, body: OpenedBody) -> Record:
+    if not isinstance(record, AgreementRecord):
+        return record
+    says = f"The attention in {body.place} is judged {body.body.assumption}."
+    return msgspec.structs.replace(record, warnings=(*record.warnings, says))
+
+
+def _verify_one(
+    model: OnnxModel, runtimes: Sequence[str], check: CheckOptions, target: str, extras: VerifyExtras
+) -> Iterator[Record]:
+    """Judge the attentions of a graph that outputs can tap, on every runtime."""
     sizes = _sizes(model, check, runtimes, extras)
     expectations = ExpectationCache()
     refusals: list[SdpaOnnxError] = []

@@ -187,15 +187,15 @@ def test_a_softmax_without_products_is_no_attention() -> None:
     assert find_attentions(parsed("y = Softmax (q)")).found == ()
 
 
-def test_attention_in_a_subgraph_is_found() -> None:
-    """An attention in the body of an If is not read; the reason names the If."""
+def test_attention_in_a_branch_is_refused_like_any_other() -> None:
+    """The reason names the node in the branch; the scores are computed outside of it."""
     model = parsed(
         """o = Cast <to = 9> (t)
         y = If (o) <
-          then_branch = yes () => (float[B,4,L,8] a) { p = Softmax (s)  a = MatMul (p, v) },
+          then_branch = yes () => (float[B,4,L,8] a) { p = Softmax <axis = 2> (s)  a = MatMul (p, v) },
           else_branch = no () => (float[B,4,L,8] b) { b = Identity (q) }
         >"""
     )
     found = only(model)
     assert found.dialect == "softmax between two products"
-    assert found.reason == "it is inside a subgraph of node If/y, which is not read"
+    assert found.reason == "softmax over axis 2 at node Softmax/p"

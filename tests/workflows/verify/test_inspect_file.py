@@ -33,12 +33,13 @@ def _in_a_function(*, called: bool = True) -> onnx.ModelProto:
     return model
 
 
-def test_attention_in_a_branch_is_reported() -> None:
-    """It is a record with the reason why it is not read."""
+def test_attention_in_a_branch_is_read() -> None:
+    """It is named by its place; both branches have one of that name in the file."""
     records = inspect_model(load_model(_in_a_subgraph()), target="nested.onnx")
     assert [(record.node, record.outcome, record.reason) for record in records] == [
-        ("attend", Outcome.UNSUPPORTED, "it is inside a subgraph of node choice, which is not read")
-    ] * 2
+        ("choice/else_branch/attend", Outcome.OK, ""),
+        ("choice/then_branch/attend_1", Outcome.OK, ""),
+    ]
 
 
 def test_attention_in_a_function_is_read() -> None:

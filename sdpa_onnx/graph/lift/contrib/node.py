@@ -228,7 +228,7 @@ def read_each(
         formal: Names of the operator's inputs.
         read: Reads one node, or raises `NotReadError` or `CaseError`.
     """
-    for node in list(search.graph):
+    for node in search.nodes:
         if (node.domain, node.op_type) != operator:
             continue
         name = search.name_of(node)

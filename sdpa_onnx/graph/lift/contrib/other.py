@@ -34,7 +34,7 @@ _REASONS = {
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
     """Find every other attention operator of onnxruntime; none is read."""
-    for node in list(search.graph):
+    for node in search.nodes:
         if node.domain == CONTRIB_DOMAIN and node.op_type in _REASONS:
             name = search.name_of(node)
             reason = f"{node.op_type} '{name}': {_REASONS[node.op_type]}."

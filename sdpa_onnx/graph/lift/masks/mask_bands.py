@@ -50,7 +50,7 @@ class MaskBands:
 
     def __init__(self, search: GraphFacts) -> None:
         self._search = search
-        self._axes = _axes_of_inputs(search.graph.inputs)
+        self._axes = _axes_of_inputs(search.inputs)
         self._lengths, self._batches = _length_and_batch_axes(self._axes.values())
         self._evaluators = NodeEvaluators(search.model.opset_imports)
         # Key: whether leading axes have the same size as the length axes.

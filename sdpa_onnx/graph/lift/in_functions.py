@@ -1,4 +1,4 @@
-"""Find attention in subgraphs of If, Loop and Scan and in called functions. Reports it as not read."""
+"""Find attention in called functions that are not inlined. Reports it as not read."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,20 +10,12 @@ from sdpa_onnx.graph.lift.found import FoundAttention
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.inlined import CONTRIB_ATTENTION
 from sdpa_onnx.graph.lift.paths import from_products, into_products
-from sdpa_onnx.graph.subgraphs import subgraphs_of
 
 __all__ = ["read"]
 
 
 def read(search: GraphFacts) -> Iterator[FoundAttention]:
-    """Find each attention outside the main graph's own nodes; the reason names the subgraph or function."""
-    for outer in search.graph:
-        for body in subgraphs_of(outer):
-            for node in body.all_nodes():
-                dialect = _dialect(search, node)
-                if dialect is not None:
-                    where = f"it is inside a subgraph of node {search.name_of(outer)}, which is not read"
-                    yield FoundAttention(dialect=dialect, node=search.name_of(node), reason=where)
+    """Find each attention in a function; the reason names the function."""
     for function in _called(search.model):
         for node in function.all_nodes():
             dialect = _dialect(search, node)
