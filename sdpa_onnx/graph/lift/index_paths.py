@@ -27,7 +27,7 @@ from sdpa_onnx.graph.lift.path_kinds import (
     moved,
     picked,
 )
-from sdpa_onnx.graph.lift.sizes import SymbolicSize
+from sdpa_onnx.graph.lift.sizes import SizeEntry, SymbolicSize
 from sdpa_onnx.graph.lift.spans import SPAN_OPERATORS
 
 __all__ = ["EXTENTS", "IndexPaths"]
@@ -49,6 +49,10 @@ _MOST_ENTRIES = 2**23
 _HOLDS_POSITIONS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
+# Positions in a comparison of a query with a key.
+_PAIR = 2
+_PAST = PathFacts(kind=PathKind.PAST, is_constant=True)
+
 _Rule = Callable[["IndexPaths", ir.Node, list["PathFacts"]], PathFacts]
 
 
@@ -60,11 +64,13 @@ class IndexPaths:
         search: The graph.
         batches: Names of axes that are tried with few entries only; positions along them count as unknown.
         longest: The largest constant in a comparison that can be tried.
+        pasts: The number of cached keys, as each of these sizes; empty without a cache.
     """
 
     search: GraphFacts
     batches: frozenset[str]
     longest: float
+    pasts: frozenset[SizeEntry] = frozenset()
     _known: dict[ir.Value, PathFacts] = field(default_factory=dict)
 
     def is_unknown(self, value: ir.Value) -> bool:
@@ -77,18 +83,26 @@ class IndexPaths:
 
     def thresholds(self, value: ir.Value) -> list[float]:
         """The thresholds that add up to the reach."""
+        return [path.threshold for path in self._met(value) if path.threshold]
+
+    def mixes_positions(self, value: ir.Value) -> bool:
+        """Whether some pairs of positions are compared with the cached keys counted, and others without."""
+        return len({path.has_past for path in self._met(value) if path.positions == _PAIR}) > 1
+
+    def _met(self, value: ir.Value) -> list[PathFacts]:
+        """Everything that is understood on the paths to a value."""
         found, seen, stack = [], {value}, [value]
         while stack:
             reached = stack.pop()
             path = self._of(reached)
             if path.kind is PathKind.UNKNOWN:
                 continue
-            found.append(path.threshold)
+            found.append(path)
             entered = [] if path.is_constant else _entered(reached.producer())
             new = [one for one in dict.fromkeys(entered) if one not in seen]
             seen.update(new)
             stack += new
-        return [number for number in found if number]
+        return found
 
     def _of(self, goal: ir.Value) -> PathFacts:
         stack = [goal]  # not by recursion: a path through a deep model is longer than Python's stack
@@ -98,7 +112,7 @@ class IndexPaths:
                 stack.pop()
                 continue
             node = value.producer()
-            literal = self._literal(value)
+            literal = _PAST if self.is_past(value) else self._literal(value)
             if literal is not None or node is None or not _is_readable(node):
                 self._known[value] = literal or UNKNOWN
                 continue
@@ -113,10 +127,17 @@ class IndexPaths:
     def _read(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         if {PathKind.SAMPLE, PathKind.INDICES} & {path.kind for path in paths} and node.op_type not in _TAKES_SAMPLES:
             return UNKNOWN
+        if PathKind.PAST in {path.kind for path in paths} and node.op_type not in _TAKES_PAST:
+            return UNKNOWN
         rule = _RULES.get(node.op_type, _pattern)
         path = rule(self, node, paths)
         number = path.number if path.kind in (PathKind.POSITION, PathKind.SAMPLE, PathKind.INDICES) else 0.0
         return UNKNOWN if max(number, path.threshold) > self.longest else path
+
+    def is_past(self, value: ir.Value) -> bool:
+        """Whether every entry of a value is the number of cached keys."""
+        known = self.search.sizes_in(value) if self.pasts else None
+        return known is not None and known.size > 0 and all(size in self.pasts for size in known.ravel().tolist())
 
     def _literal(self, value: ir.Value) -> PathFacts | None:
         sizes = self.search.sizes_of(value)
@@ -139,10 +160,12 @@ class IndexPaths:
         if along is None:
             return UNKNOWN
         names = {name for size in along.ravel().tolist() for name in _names(size)}
-        if start.kind is not PathKind.LITERAL or self.search.scalar_of(node.inputs[2]) != 1:
+        if start.kind not in (PathKind.LITERAL, PathKind.PAST) or self.search.scalar_of(node.inputs[2]) != 1:
             return UNKNOWN
-        kind = PathKind.SAMPLE if names & self.batches else PathKind.POSITION
-        return PathFacts(kind=kind, positions=1, number=start.number)
+        kind, is_past = PathKind.SAMPLE if names & self.batches else PathKind.POSITION, start.kind is PathKind.PAST
+        if is_past and kind is PathKind.SAMPLE:
+            return UNKNOWN
+        return PathFacts(kind=kind, positions=1, number=start.number, has_past=is_past)
 
     def _product(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         if PathKind.POSITION not in {path.kind for path in paths}:
@@ -155,10 +178,22 @@ class IndexPaths:
     def _slice(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         data, *numbers = paths
         steps = self.search.scalar_of(node.inputs[4]) if len(node.inputs) > 4 else 1
+        if steps == 1 and numbers[0].kind is PathKind.PAST:
+            return self._from_past(data)
         starts = self.search.sizes_in(node.inputs[1])
         if steps != 1 or starts is None or not all(isinstance(s, int) and s >= 0 for s in starts.ravel().tolist()):
             return UNKNOWN
         return moved(data, numbers[0].number)
+
+    def _from_past(self, data: PathFacts) -> PathFacts:
+        """The entries from the first new position on."""
+        match data.kind:
+            case PathKind.POSITION if data.positions == 1 and not data.has_past:
+                return PathFacts(kind=PathKind.POSITION, positions=1, number=data.number, has_past=True)
+            case PathKind.LITERAL | PathKind.PATTERN:
+                return PathFacts(kind=PathKind.PATTERN, positions=_PAIR, has_past=True)
+            case _:
+                return UNKNOWN
 
     def _gather(self, _: ir.Node, paths: list[PathFacts]) -> PathFacts:
         data, index = paths
@@ -230,18 +265,24 @@ class IndexPaths:
     def _cast(self, node: ir.Node, paths: list[PathFacts]) -> PathFacts:
         (path,) = paths
         target = ir.DataType(node.attributes["to"].as_int())
+        if path.kind is PathKind.PAST:
+            return path if target in _HOLDS_POSITIONS else UNKNOWN
         if path.kind is not PathKind.POSITION:
             return moved(path, 0.0) if path.kind is PathKind.LITERAL and target in _HOLDS_POSITIONS else PATTERN
         if target is ir.DataType.BOOL:
-            return PathFacts(kind=PathKind.PATTERN, threshold=path.number + 1)
+            return _compared(self, node, paths)
         return moved(path, 0.0) if target in _HOLDS_POSITIONS else UNKNOWN
 
 
 def _compared(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     """The constants of both sides add up to the difference at which the comparison changes."""
     total = added_up(paths)
+    if total.kind is PathKind.PAST or (total.has_past and total.positions != _PAIR):
+        return UNKNOWN
     if total.kind is PathKind.POSITION:
-        return PathFacts(kind=PathKind.PATTERN, threshold=total.number + 1)
+        return PathFacts(
+            kind=PathKind.PATTERN, threshold=total.number + 1, positions=total.positions, has_past=total.has_past
+        )
     return total
 
 
@@ -261,10 +302,11 @@ def _limited(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
 
 def _triangle(_: IndexPaths, __: ir.Node, paths: list[PathFacts]) -> PathFacts:
     data, *diagonal = paths
-    numbers = [path.number for path in diagonal if path.kind is PathKind.LITERAL]
-    if data.kind is PathKind.POSITION or len(numbers) < len(diagonal):
+    numbers = [path.number for path in diagonal if path.kind in (PathKind.LITERAL, PathKind.PAST)]
+    if data.kind in (PathKind.POSITION, PathKind.PAST) or len(numbers) < len(diagonal):
         return UNKNOWN
-    return PathFacts(kind=PathKind.PATTERN, threshold=sum(numbers) + 1)
+    has_past = PathKind.PAST in {path.kind for path in diagonal}
+    return PathFacts(kind=PathKind.PATTERN, threshold=sum(numbers) + 1, positions=_PAIR, has_past=has_past)
 
 
 def _filled(_: IndexPaths, node: ir.Node, __: list[PathFacts]) -> PathFacts:
@@ -318,6 +360,13 @@ _SAME_FOR_SAMPLES = frozenset(
 )
 # Operators that move samples and indices, or gather by them.
 _TAKES_SAMPLES = frozenset(["Identity", "Expand", "Unsqueeze", "Squeeze", "Concat", "GatherND"])
+# Operators that move the number of cached keys, add it to positions, or begin with it.
+_TAKES_PAST = frozenset(
+    [
+        *("Identity", "Expand", "Unsqueeze", "Squeeze", "Reshape", "Cast", "Add", "Sub", "Range", "Slice", "Trilu"),
+        *("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal"),
+    ]
+)
 _POINTWISE = frozenset(
     [
         *("And", "Or", "Xor", "Not", "Div", "Mod", "Sqrt", "Reciprocal", "Pow", "Floor", "Ceil", "Round", "Exp", "Log"),

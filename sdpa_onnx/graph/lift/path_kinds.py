@@ -23,6 +23,7 @@ class PathKind(Enum):
     LITERAL: a constant, or an entry gathered from constants.
     POSITION: a sum of positions and literals.
     SAMPLE: a position along a batch axis.
+    PAST: the number of cached keys plus literals; added to a position, it stays a position.
     INDICES: literals, positions and samples concatenated to index tuples.
     PATTERN: the result of comparisons, or a selection among literals by them.
     UNKNOWN: anything else.
@@ -31,6 +32,7 @@ class PathKind(Enum):
     LITERAL = auto()
     POSITION = auto()
     SAMPLE = auto()
+    PAST = auto()
     INDICES = auto()
     PATTERN = auto()
     UNKNOWN = auto()
@@ -46,6 +48,7 @@ class PathFacts:
         number: Upper bound on the absolute sum of its literals.
         threshold: Position at which the value's own operator may change its result, in addition to those of its inputs.
         is_constant: The value is a constant, so its inputs need not be followed.
+        has_past: The number of cached keys is in the sum, or was in a comparison of two positions.
     """
 
     kind: PathKind
@@ -53,6 +56,7 @@ class PathFacts:
     number: float = 0.0
     threshold: float = 0.0
     is_constant: bool = False
+    has_past: bool = False
 
 
 UNKNOWN = PathFacts(kind=PathKind.UNKNOWN)
@@ -61,10 +65,10 @@ PATTERN = PathFacts(kind=PathKind.PATTERN)
 
 def picked(data: PathFacts, index: PathFacts) -> PathFacts:
     """Gather by an index with at most one position: shifts a position, and adds a threshold to a literal or pattern."""
-    if index.kind not in (PathKind.POSITION, PathKind.INDICES) or index.positions > 1:
+    if index.kind not in (PathKind.POSITION, PathKind.INDICES) or index.positions > 1 or index.has_past:
         return UNKNOWN
     match data.kind:
-        case PathKind.POSITION if data.positions == 1:
+        case PathKind.POSITION if data.positions == 1 and not data.has_past:
             return PathFacts(kind=PathKind.POSITION, positions=1, number=data.number + index.number)
         case PathKind.LITERAL | PathKind.PATTERN:
             return PathFacts(kind=data.kind, number=data.number, threshold=index.number)
@@ -77,7 +81,7 @@ def moved(path: PathFacts, by: float) -> PathFacts:
     if path.kind is PathKind.UNKNOWN:
         return PATTERN
     number = path.number if path.kind is PathKind.LITERAL else path.number + by
-    return PathFacts(kind=path.kind, positions=path.positions, number=number, threshold=by)
+    return PathFacts(kind=path.kind, positions=path.positions, number=number, threshold=by, has_past=path.has_past)
 
 
 def either(paths: list[PathFacts]) -> PathFacts:
@@ -85,7 +89,7 @@ def either(paths: list[PathFacts]) -> PathFacts:
     kinds = {path.kind for path in paths}
     if PathKind.POSITION not in kinds:
         return PATTERN
-    if kinds - {PathKind.POSITION, PathKind.LITERAL}:
+    if kinds - {PathKind.POSITION, PathKind.LITERAL} or any(path.has_past for path in paths):
         return UNKNOWN
     positions = max(path.positions for path in paths)
     return PathFacts(kind=PathKind.POSITION, positions=positions, number=sum(path.number for path in paths))
@@ -94,13 +98,16 @@ def either(paths: list[PathFacts]) -> PathFacts:
 def added_up(paths: list[PathFacts]) -> PathFacts:
     """A sum or difference; unknown if it has too many positions."""
     kinds = {path.kind for path in paths}
-    if PathKind.POSITION not in kinds:
-        return PATTERN
     total = sum(path.number for path in paths)
+    if PathKind.POSITION not in kinds:
+        if PathKind.PAST not in kinds:
+            return PATTERN
+        return UNKNOWN if kinds - {PathKind.PAST, PathKind.LITERAL} else PathFacts(kind=PathKind.PAST, number=total)
     count = sum(path.positions for path in paths)
-    if kinds - {PathKind.POSITION, PathKind.LITERAL} or count > _MOST_POSITIONS:
+    if kinds - {PathKind.POSITION, PathKind.LITERAL, PathKind.PAST} or count > _MOST_POSITIONS:
         return UNKNOWN
-    return PathFacts(kind=PathKind.POSITION, positions=count, number=total)
+    has_past = PathKind.PAST in kinds or any(path.has_past for path in paths)
+    return PathFacts(kind=PathKind.POSITION, positions=count, number=total, has_past=has_past)
 
 
 def largest(array: "np.ndarray[tuple[int, ...], np.dtype[np.generic]]") -> float:

@@ -117,6 +117,7 @@ class SizeTrial:
         inputs: Shape of each graph input.
         is_unknown: Whether the contents of a value must count as unknown even if they can be computed.
         contents: Numbers of graph inputs that are known.
+        is_size: Whether a value is known to depend on sizes alone, so that its numbers are its contents.
     """
 
     def __init__(
@@ -126,8 +127,10 @@ class SizeTrial:
         inputs: Mapping[ir.Value, tuple[int, ...]],
         is_unknown: Callable[[ir.Value], bool] = lambda _: False,
         contents: "Mapping[ir.Value, Array] | None" = None,
+        is_size: Callable[[ir.Value], bool] = lambda _: False,
     ) -> None:
         self._is_unknown = is_unknown
+        self._is_size = is_size
         self._evaluators = evaluators
         self._sizes = sizes
         self._inputs = inputs
@@ -202,6 +205,8 @@ class SizeTrial:
         needs = [(value, _Property.TYPE)]
         if of is _Property.CONTENT and self._is_unknown(value):
             return needs
+        if of is _Property.CONTENT and self._is_size(value):
+            return [*needs, (value, _Property.NUMBERS)]
         if node.op_type in ("Shape", "Size"):
             needs += [(one, _Property.TYPE) for one in inputs]
         elif is_standard(node) and node.op_type in SPAN_OPERATORS:
@@ -257,6 +262,8 @@ class SizeTrial:
         node = value.producer()
         if of is _Property.CONTENT and self._is_unknown(value):
             return None if known is None else unknown_span(ir.DataType(known[0]).numpy(), known[1])
+        if of is _Property.CONTENT and self._is_size(value):
+            return self._contents[value, _Property.NUMBERS]
         if node is not None and node.op_type in ("Shape", "Size"):
             return self._sizes_of(node)
         found = self._constant(value, node)

@@ -40,6 +40,15 @@ PLANTED = {
         "a = Div (i, c8)  b = Div (j, c8)  same = Equal (a, b)  mask = And (seen, same)",
         CAUSAL_AND_MORE,
     ),
+    "queries from 20 on see all": ("late = GreaterOrEqual (i, c20)  mask = Or (seen, late)", NOTHING_PROVED),
+    "queries from 20 to 99 see all": (
+        "late = GreaterOrEqual (i, c20)  end = Less (i, c100)  some = And (late, end)  mask = Or (seen, some)",
+        NOTHING_PROVED,
+    ),
+    "a window lost by the keys from 20 on": (
+        "near = Less (back, c8)  late = GreaterOrEqual (j, c20)  either = Or (near, late)  mask = And (seen, either)",
+        CAUSAL_AND_MORE,
+    ),
     "every second key": ("a = Mod (back, c2)  even = Equal (a, c0)  mask = And (seen, even)", CAUSAL_AND_MORE),
     "a key that an id shows to all": (
         "wide = Unsqueeze (ids, middle)  mark = Equal (wide, c7)  mask = Or (seen, mark)",

@@ -4,7 +4,7 @@ A band is a window around each query, see `WindowBounds`. Chooses no sizes; `mas
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -16,7 +16,7 @@ from sdpa_onnx.core.attention.window_bounds import WindowBounds
 from sdpa_onnx.graph.lift.size_trial import SizeTrial
 from sdpa_onnx.graph.lift.spans import Span, hidden_below
 
-__all__ = ["NOTHING_PROVED", "MaskReading", "MaskTrial", "Proved", "read_mask", "reading_of", "widest_band"]
+__all__ = ["NOTHING_PROVED", "MaskReading", "MaskTrial", "Proved", "opened", "read_mask", "reading_of", "widest_band"]
 
 _Bools = NDArray[np.bool_]
 
@@ -71,6 +71,8 @@ class MaskTrial:
         shown: Entries proved not hidden.
         plain: Entries proved not even changed: 0 is added.
         is_row_or_column: One row serves all queries, or one column all keys: no band can be read from it.
+        past: Keys before that of the first query.
+        is_left_open, is_right_open: No bound holds on that side, see `opened`.
     """
 
     queries: int
@@ -80,6 +82,9 @@ class MaskTrial:
     shown: _Bools
     plain: _Bools
     is_row_or_column: bool
+    past: int = 0
+    is_left_open: bool = False
+    is_right_open: bool = False
 
     @property
     def hides_nothing(self) -> bool:
@@ -98,17 +103,16 @@ class MaskTrial:
             return WindowBounds() if self.is_row_or_column else WindowBounds(left=0, right=0)
         last = self.keys - 1 - np.argmax(seen[:, ::-1], axis=1)
         first = np.argmax(seen, axis=1)
-        places = np.arange(self.queries)
+        places = np.arange(self.queries) + self.past
         right, left = int((last - places)[rows].max()), int((places - first)[rows].max())
-        return WindowBounds(
-            left=max(left, 0) if left < self.queries - 1 else None,
-            right=max(right, 0) if right < self.keys - 1 else None,
-        )
+        has_left = left < self.queries + self.past - 1 and not self.is_left_open
+        has_right = right < self.keys - self.past - 1 and not self.is_right_open
+        return WindowBounds(left=max(left, 0) if has_left else None, right=max(right, 0) if has_right else None)
 
     def inside(self, band: WindowBounds) -> _Bools:
         """Entries within a band."""
-        distance = np.arange(self.keys) - np.arange(self.queries)[:, None]
-        left, right = (-self.queries if band.left is None else -band.left), band.right
+        distance = np.arange(self.keys) - np.arange(self.queries)[:, None] - self.past
+        left, right = (-self.queries - self.past if band.left is None else -band.left), band.right
         return np.asarray((distance >= left) & (distance <= (self.keys if right is None else right)))
 
     def is_absolute(self, inside: _Bools) -> bool:
@@ -121,8 +125,14 @@ _NONE = np.zeros((2, 2), np.bool_)
 _UNKNOWN = MaskTrial(queries=2, keys=2, hidden=_NONE, absolute=_NONE, shown=_NONE, plain=_NONE, is_row_or_column=True)
 
 
-def read_mask(trial: SizeTrial, mask: ir.Value) -> MaskTrial:
+def read_mask(trial: SizeTrial, mask: ir.Value, lengths: tuple[int, int] | None = None) -> MaskTrial:
     """The mask at these sizes; one that contradicts every band if its shape is unknown or it has no entry.
+
+    Args:
+        trial: The graph at these sizes.
+        mask: The mask.
+        lengths: With a cache, the numbers of cached keys and of all keys: every other key is that of a query, and a
+            mask that has no entry for every pair contradicts every band.
 
     Raises:
         MisfitError: If the graph is invalid at these sizes.
@@ -131,6 +141,9 @@ def read_mask(trial: SizeTrial, mask: ir.Value) -> MaskTrial:
     if span is None or dtype is None or span.low.ndim < 2 or not span.low.size:
         return _UNKNOWN
     queries, keys = span.low.shape[-2:]
+    past, total = (0, keys) if lengths is None else lengths
+    if keys != total or (lengths is not None and queries != total - past):
+        return _UNKNOWN
     hidden, absolute, shown, plain = (_of_all(entries) for entries in _entries(span, dtype))
     return MaskTrial(
         queries=queries,
@@ -139,7 +152,8 @@ def read_mask(trial: SizeTrial, mask: ir.Value) -> MaskTrial:
         absolute=absolute,
         shown=shown,
         plain=plain,
-        is_row_or_column=(queries == 1) != (keys == 1),
+        is_row_or_column=lengths is None and (queries == 1) != (keys == 1),
+        past=past,
     )
 
 
@@ -156,6 +170,18 @@ def _entries(span: Span, dtype: "np.dtype[Any]") -> tuple[_Bools, _Bools, _Bools
     limit = hidden_below(dtype)
     plain = np.asarray((span.low == 0) & (span.high == 0))
     return np.asarray(span.high <= limit), np.asarray(span.high == -np.inf), np.asarray(span.low > limit), plain
+
+
+def opened(seen: Sequence[MaskTrial], shorter: Sequence[MaskTrial]) -> list[MaskTrial]:
+    """Trials beyond the mask's reach, without the bounds that one length less does not have.
+
+    Where queries from a place on see all keys, more of them do at every greater length: such a bound is none.
+    """
+    found: list[MaskTrial] = []
+    for one, other in zip(seen, shorter, strict=True):
+        now, before = one.band(), other.band()
+        found.append(replace(one, is_left_open=now.left != before.left, is_right_open=now.right != before.right))
+    return found
 
 
 def widest_band(seen: Sequence[MaskTrial]) -> WindowBounds:

@@ -4,11 +4,11 @@ The mask is evaluated at many sizes with interval arithmetic, from sizes, consta
 proved hidden if every value in its interval hides it. One of the lengths lies beyond every position at which the mask
 may change (its reach, see `index_paths`), because a window of 256 shows at no smaller length. A value whose dependence
 on positions is not understood counts as unknown: padding, chunks and prefixes hide nothing for certain. Positions are
-those of the operator without a past: a causal query i sees key j if j <= i. A mask aligned to the last key has no band.
-Does not rewrite masks; `normalise` does.
+those of the operator: a causal query i sees key j if j <= i, or j <= past + i with a cache (`cached_bands`). A mask
+aligned to the last key of an attention without a cache has no band. Does not rewrite masks; `normalise` does.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -18,10 +18,12 @@ from sdpa_onnx.graph.lift.masks.band_trial import (
     NOTHING_PROVED,
     MaskReading,
     MaskTrial,
+    opened,
     read_mask,
     reading_of,
     widest_band,
 )
+from sdpa_onnx.graph.lift.masks.cached_bands import CachedBands, CachedKeys
 from sdpa_onnx.graph.lift.size_trial import MisfitError, NodeEvaluators, SizeTrial
 
 __all__ = ["MaskBands"]
@@ -65,6 +67,7 @@ class MaskBands:
         self._trials: dict[tuple[bool, tuple[int, ...]], SizeTrial] = {}
         # Results for a mask that may be shorter than the keys, and for one that has an entry for every key.
         self._known: dict[object, tuple[MaskReading, MaskReading]] = {}
+        self._cached: dict[object, MaskReading] = {}
 
     def reading(self, mask: ir.Value, key: ir.Value | None = None) -> MaskReading:
         """Find what is proved of a mask of an attention without a past.
@@ -82,6 +85,27 @@ class MaskBands:
         short, full = self._known[identity]
         is_full = short is not full and key is not None and self._is_as_long(mask, key)
         return full if is_full else short
+
+    def cached_reading(self, mask: ir.Value, keys: CachedKeys) -> MaskReading:
+        """Find what is proved of a mask of an attention with a cache; its band begins behind the cached keys.
+
+        Args:
+            mask: As in `reading`.
+            keys: The attention's keys.
+        """
+        parts = (keys.past, keys.new, keys.joined)
+        identity = self._identity(mask), *(self._search.sizes_of(part) for part in parts)
+        if identity not in self._cached:
+            bands = CachedBands(
+                self._search,
+                self._evaluators,
+                self._axes,
+                lengths=self._lengths,
+                batches=self._batches,
+                keys=keys,
+            )
+            self._cached[identity] = bands.reading(mask)
+        return self._cached[identity]
 
     def _identity(self, mask: ir.Value) -> object:
         """A key that is equal for masks that several layers compute from the same condition."""
@@ -121,7 +145,9 @@ class MaskBands:
         largest = max(reach + _BEYOND, *_LENGTHS)
         seen = list(self._at(mask, largest, is_every=is_every))
         if seen:
-            return seen if self._grows(mask, largest, seen, is_every=is_every) else None
+            shorter = list(self._at(mask, largest - 1, is_every=is_every))
+            is_long = len(shorter) == len(seen) and _grows(seen[0], shorter[0], largest)
+            return opened(seen, shorter) if is_long else None
         singles = {int(number) for number in paths.thresholds(mask)}
         tried = sorted({one + step for one in sorted(singles)[-_MOST_THRESHOLDS:] for step in (-1, 0, 1)})
         seen = [one for length in tried if length > 0 for one in self._at(mask, length, is_every=is_every)]
@@ -132,15 +158,6 @@ class MaskBands:
             seen += found
             fits, misfits = (middle, misfits) if found else (fits, middle)
         return seen
-
-    def _grows(self, mask: ir.Value, length: int, seen: Sequence[MaskTrial], *, is_every: bool) -> bool:
-        """Whether the axes of the mask have at least that length, or do not depend on the length."""
-        before = next(self._at(mask, length - 1, is_every=is_every), None)
-        one = seen[0]
-        return before is not None and all(
-            size >= length or size == smaller
-            for size, smaller in ((one.queries, before.queries), (one.keys, before.keys))
-        )
 
     def _is_as_long(self, mask: ir.Value, key: ir.Value) -> bool:
         """Whether the mask has an entry for every key; a shorter mask hides the other keys."""
@@ -194,6 +211,14 @@ class MaskBands:
                 return trial  # too large to keep
             self._trials[is_every, sizes] = trial
         return self._trials[is_every, sizes]
+
+
+def _grows(one: MaskTrial, shorter: MaskTrial, length: int) -> bool:
+    """Whether the axes of the mask have at least that length, or do not depend on the length."""
+    return all(
+        size >= length or size == smaller
+        for size, smaller in ((one.queries, shorter.queries), (one.keys, shorter.keys))
+    )
 
 
 def _axes_of_inputs(inputs: Iterable[ir.Value]) -> dict[ir.Value, tuple[int | str, ...]]:
