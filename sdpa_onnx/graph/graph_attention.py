@@ -48,6 +48,7 @@ class GraphAttention:
         mask_band: Proved of a float mask: it hides the keys outside this band by the lowest numbers or -inf, so that
             they count only for a query that sees no key within it. A form may skip them; the spec does not hide them.
         quantisers: How its graph rounds scores and weights to integers; no form does.
+        is_bound_by_mask: The graph applies causality and windows of the spec only through the mask, which has them.
         cache_lengths, cache_magnitudes, cache_terms: What the operator defines of its present outputs, see `CacheRule`.
 
     Source: ONNX Attention, opset 25.
@@ -71,6 +72,7 @@ class GraphAttention:
     mask_rule: MaskRule = MaskRule.PADDED
     mask_band: WindowBounds = field(default_factory=WindowBounds)
     quantisers: ScoreQuantisers = field(default_factory=ScoreQuantisers)
+    is_bound_by_mask: bool = False
     cache_lengths: ir.Value | None = None
     cache_magnitudes: ir.Value | None = None
     cache_terms: int = 0
@@ -97,6 +99,7 @@ class GraphAttention:
             mask_rule=self.mask_rule,
             mask_band=self.mask_band or None,
             quantisers=self.quantisers or None,
+            is_bound_by_mask=self.is_bound_by_mask,
             cache_terms=self.cache_terms,
             **named,
         )

@@ -27,7 +27,7 @@ _FIELDS = {
     OutputRole.QK: "scores",
 }
 # Fields that the metadata of most files does not have.
-_SELDOM = ("mask_band", "quantisers")
+_SELDOM = ("mask_band", "quantisers", "is_bound_by_mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,7 @@ class AttentionSite:
         mask_rule: What a mask means whose last axis is 1.
         mask_band: Proved of its mask inside this model, see `GraphAttention`; None = nothing. A form may rely on it.
         quantisers: How its graph rounds scores and weights to integers; None = not at all.
+        is_bound_by_mask: Its causality and windows are those of its mask inside this model; another mask has others.
         cache_lengths, cache_magnitudes: Value names, or None; see `CacheRule`.
         cache_terms: See `CacheRule`.
     """
@@ -81,6 +82,7 @@ class AttentionSite:
     mask_rule: MaskRule = MaskRule.PADDED
     mask_band: WindowBounds | None = None
     quantisers: ScoreQuantisers | None = None
+    is_bound_by_mask: bool = False
     cache_lengths: str | None = None
     cache_magnitudes: str | None = None
     cache_terms: int = 0
@@ -134,10 +136,10 @@ class AttentionSite:
 
 
 def encode_sites(sites: Sequence[AttentionSite]) -> str:
-    """Attentions as the JSON of the metadata, without bands and quantisers where there are none, as before."""
+    """Attentions as the JSON of the metadata, without what few of them have."""
     rows = [msgspec.to_builtins(site) for site in sites]
     return msgspec.json.encode([_without_unknown(row) for row in rows]).decode()
 
 
 def _without_unknown(row: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in row.items() if name not in _SELDOM or value is not None}
+    return {name: value for name, value in row.items() if name not in _SELDOM or value}

@@ -63,7 +63,7 @@ def normalise_attention(
     if reading.proved is Proved.LOWEST_AND_MORE and rows_may_be_empty:
         return replace(found, attention=_without_cycle(replace(attention, mask_band=reading.band)))
     if reading.proved is Proved.LOWEST_AND_MORE:
-        attention = replace(attention, spec=_within(attention.spec, reading.band))
+        attention = replace(attention, spec=_within(attention.spec, reading.band), is_bound_by_mask=True)
         return replace(found, attention=_without_cycle(attention), assumes=EVERY_QUERY_SEES_A_KEY)
     attention = _without_cycle(_with_band(search, read, attention, reading))
     # With causality alone, every query sees the first key.
@@ -178,6 +178,7 @@ def _with_band(search: GraphFacts, read: _Reading, attention: GraphAttention, re
     if mask is None:
         return attention
     spec, rest = _within(spec, reading.band), None if reading.proved in _REDUNDANT else mask
+    is_bound = rest is not None
     if rest is not None and mask.dtype == ir.DataType.BOOL:
         parts = _conditions(mask)
         results = [read(part) for part in parts]
@@ -186,8 +187,9 @@ def _with_band(search: GraphFacts, read: _Reading, attention: GraphAttention, re
             spec = _within(spec, one.band) if one.proved in _BANDS else spec
         if len(kept) < len(parts) and all(_has_keys(search, part, mask) for part in kept):
             rest = _joined(search, attention, kept)
+            is_bound = any(one.band and one.proved not in _REDUNDANT for one in results)
     kind = MaskKind.NONE if rest is None else spec.mask
-    return replace(attention, attn_mask=rest, spec=replace(spec, mask=kind))
+    return replace(attention, attn_mask=rest, spec=replace(spec, mask=kind), is_bound_by_mask=is_bound)
 
 
 def _conditions(mask: ir.Value) -> list[ir.Value]:

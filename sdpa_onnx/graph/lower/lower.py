@@ -114,7 +114,7 @@ def insert_form(model: ir.Model, attention: GraphAttention, nodes: Nodes, built:
     if any(inner.domain == CONTRIB_DOMAIN for node in nodes.written for inner in nodes_within(node)):
         model.opset_imports.setdefault(CONTRIB_DOMAIN, _CONTRIB_VERSION)
     changed: dict[str, Any] = dict(new)
-    return replace(attention, **changed)
+    return replace(attention, is_bound_by_mask=False, **changed)  # every form applies the bounds of the spec itself
 
 
 def with_current_values(attention: GraphAttention) -> GraphAttention:

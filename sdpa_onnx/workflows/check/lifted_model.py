@@ -228,6 +228,7 @@ def _by_note(site: AttentionSite, values: Mapping[str, ir.Value], dialect: str) 
         scores_mode=int(site.scores_mode),
         mask_rule=site.mask_rule,
         quantisers=site.quantisers or ScoreQuantisers(),
+        is_bound_by_mask=site.is_bound_by_mask,
     )
     return FoundAttention(dialect=dialect, node=producer.name or site.name, attention=attention)
 

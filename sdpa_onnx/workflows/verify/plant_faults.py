@@ -29,8 +29,6 @@ __all__ = ["PlantedFault", "plant_in", "prove", "prove_sites"]
 
 Array = NDArray[np.generic]
 
-# Attentions that a sentence names.
-_MOST_NAMED = 3
 _NOTICED = (Verdict.WRONG, Verdict.SUSPICIOUS)
 
 
@@ -58,11 +56,17 @@ class _Trial:
     caught_by: str | None = None
     shows: bool = False
 
+    @property
+    def result(self) -> PlantedFault:
+        return PlantedFault(fault=self.fault, caught_by=self.caught_by, shows=self.shows)
+
 
 def prove_sites(
     model: OnnxModel, runtime: Runtime, check: CheckOptions, alone: Iterable[SiteAlone], *, target: str
 ) -> Iterator[PlantedRecord]:
     """Plant every fault that each attention can have, in the outputs of the same inputs that `check` judges.
+
+    In an attention that cannot be cut out, it is planted in its output inside the model.
 
     Args:
         model: The model.
@@ -82,8 +86,9 @@ def prove_sites(
     for site in alone:
         for planted in prove(site.model, runtime, site.check):
             yield _record(site.model, runtime.name, site.name, planted, target)
-    if left := [site.name for site in model.sites if site.name not in {one.name for one in alone}]:
-        yield _not_planted(model, runtime.name, left, target)
+    apart = {one.name for one in alone}
+    for name, planted in _prove_inside(model, runtime, check, [one for one in model.sites if one.name not in apart]):
+        yield _record(model, runtime.name, name, planted, target)
 
 
 def prove(
@@ -108,12 +113,7 @@ def prove(
             "Faults can be planted only in a model that is one attention and nothing around it.",
             hint="Export the attention alone.",
         )
-    site = model.sites[0]
-    if faults is None:
-        faults = faults_for(site.spec, dtype=model.facts.dtype, outputs=set(site.outputs))
-        if model.facts.without_row_guard:  # no output is wrong in a row for which the graph defines NaN
-            faults = [fault for fault in faults if not fault.name.startswith("masked-row")]
-    trials = [_Trial(fault=fault) for fault in faults]
+    trials = [_Trial(fault=fault) for fault in (_faults_of(model, model.sites[0]) if faults is None else faults)]
     with runtime.load(model, LoadOptions(threads=check.threads)) as session:
         for step in _steps(model, session, check):
             open_ = [trial for trial in trials if trial.caught_by is None]
@@ -124,7 +124,41 @@ def prove(
                 model=model, runtime=runtime.name, ran=session.ran(), check=step.check, step=step.word, target=""
             )
             _try_step(open_, checked, step, outputs, check.seed)
-    return [PlantedFault(fault=trial.fault, caught_by=trial.caught_by, shows=trial.shows) for trial in trials]
+    return [trial.result for trial in trials]
+
+
+def _prove_inside(
+    model: OnnxModel, runtime: Runtime, check: CheckOptions, sites: Sequence[AttentionSite]
+) -> Iterator[tuple[str, PlantedFault]]:
+    """Plant faults in the tapped outputs of some attentions of a model: the name of each, and what was found."""
+    if not sites:
+        return
+    trials = {site.name: [_Trial(fault=fault) for fault in _faults_of(model, site)] for site in sites}
+    with runtime.load(model.tapped(), LoadOptions(threads=check.threads)) as session:
+        for step in ladder(model, session, check):
+            outputs = session.run(step.feeds)
+            tapped = replace(step, feeds={**model.constants(), **step.feeds, **outputs})
+            for site in sites:
+                open_ = [trial for trial in trials[site.name] if trial.caught_by is None]
+                checked = RunContext(
+                    model=replace(model, sites=(site,)),
+                    runtime=runtime.name,
+                    ran=session.ran(),
+                    check=step.check,
+                    step=step.word,
+                    target="",
+                )
+                if open_:
+                    _try_step(open_, checked, tapped, outputs, check.seed)
+    yield from ((name, trial.result) for name, tried in trials.items() for trial in tried)
+
+
+def _faults_of(model: OnnxModel, site: AttentionSite) -> list[Fault]:
+    """Every fault that one attention of a model can have."""
+    faults = faults_for(site.spec, dtype=model.facts.dtype, outputs=set(site.outputs))
+    if site.name in model.facts.without_row_guard:  # no output is wrong in a row for which the graph defines NaN
+        return [fault for fault in faults if not fault.name.startswith("masked-row")]
+    return list(faults)
 
 
 def _steps(model: OnnxModel, session: Session, check: CheckOptions) -> Iterator[InputStep]:
@@ -159,27 +193,6 @@ def _same(some: Feeds, other: Feeds) -> bool:
 
 def _noticed(checked: RunContext, step: InputStep, outputs: Feeds, expectations: ExpectationCache) -> bool:
     return any(record.verdict in _NOTICED for record in judge_outputs(checked, step, outputs, expectations))
-
-
-def _not_planted(model: OnnxModel, runtime: str, sites: Sequence[str], target: str) -> PlantedRecord:
-    """The record of attentions in which no fault was planted; its warning says so in one sentence."""
-    named = ", ".join(f"'{name}'" for name in sites[:_MOST_NAMED]) + (" and others" if sites[_MOST_NAMED:] else "")
-    them, cut = (
-        ("1 attention", "it cannot be cut") if len(sites) == 1 else (f"{len(sites)} attentions", "they cannot be cut")
-    )
-    reason = f"No fault is planted in {them} ({named}): {cut} out of the model and run alone."
-    return PlantedRecord(
-        target=target,
-        case=target,
-        form=model.facts.form.value,
-        opset=model.opset,
-        runtime=runtime,
-        outcome=Outcome.SKIPPED,
-        reason=reason,
-        warnings=(reason,),
-        site=named,
-        dtype=model.facts.dtype.value,
-    )
 
 
 def _record(model: OnnxModel, runtime: str, site: str, planted: PlantedFault, target: str) -> PlantedRecord:

@@ -88,8 +88,8 @@ def sites_alone(
 
     There is none in a bare attention (`check_model` runs its probes), none for the module's own runtime, which
     has no graph to cut, none that reads other values of the model than its own inputs or has axes that
-    are sums of unknown parts, and none in blocks that skip what its mask hides inside the model: a probe has
-    other masks.
+    are sums of unknown parts, and none whose causality or windows are those of its mask inside the model, or in
+    blocks that skip what it hides: a probe has other masks.
 
     Args:
         model: The whole model.
@@ -112,9 +112,9 @@ def sites_alone(
 
 
 def _relies_on_its_mask(part: OnnxModel) -> bool:
-    """Whether the part skips keys that its mask hides inside the larger model."""
+    """Whether only the mask inside the larger model hides what the part skips, or what its spec hides."""
     in_blocks = any(node.op_type in ("If", "Loop") for node in part.ir.graph)
-    return in_blocks and any(site.mask_band for site in part.sites)
+    return any(site.is_bound_by_mask or (in_blocks and site.mask_band) for site in part.sites)
 
 
 def _sizes(part: OnnxModel, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -7,11 +7,14 @@ from onnx import helper
 
 from sdpa_onnx.core.attention.probes import probes_for
 from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Verdict
+from sdpa_onnx.graph.cut import cut_site
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import Runtime, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
+from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
 from sdpa_onnx.workflows.verify.site_probes import ShapeKeeper, check_whole, probe_sites, sites_alone
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
+from tests.graph.lift.test_cached_masks import MORE, found_in
 from tests.graph.models import FLOAT, SPECS, bare, model_of, product
 from tests.workflows.altered import Altered, attribute
 
@@ -95,3 +98,13 @@ def test_what_has_no_attention_to_cut_out(name: str) -> None:
     model = {"bare": bare(SPECS["plain"]), "torch": _two(), "without": load_model(product())}[name]
     runtime = get_runtime("torch" if name == "torch" else "ort-cpu")
     assert list(sites_alone(model, runtime, CheckOptions(sizes=_SIZES), {})) == []
+
+
+def test_causality_of_a_mask_is_not_asked_of_other_masks() -> None:
+    """An attention that is causal only by the mask of the model is not probed: another mask would accuse it."""
+    model = with_lifted_sites(found_in(MORE["strictly earlier"], total="bool[B,S] padding,")[0]).model
+    (site,) = model.sites
+    assert site.spec.is_causal
+    assert cut_site(model, site) is not None
+    sizes = {"B": 2, "L": 3, "P": 2, "S": 5}
+    assert _probed(model, get_runtime("ort-cpu"), sizes) == []

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from sdpa_onnx.core.records.records import AgreementRecord, Outcome, PlantedRecord, Record, Subject
+from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Record, Subject
 from sdpa_onnx.graph.model import SITES_KEY, OnnxModel, load_model
 from sdpa_onnx.runtimes.base import get_runtime
 from sdpa_onnx.torch_export.exporter import export_module
@@ -186,16 +186,24 @@ def test_planted_faults_are_found() -> None:
     assert not [one for one in found if one.fault.startswith("masked-row")]
 
 
-def test_faults_are_not_planted_inside(projected: OnnxModel) -> None:
-    """An attention that cannot be cut out is named in one sentence."""
-    (site,) = projected.sites or with_lifted_sites(projected).model.sites
+def test_faults_are_planted_inside(projected: OnnxModel) -> None:
+    """In an attention that cannot be cut out, faults are planted in its output inside the model, and found."""
     model = with_lifted_sites(projected).model
-    (record,) = prove_sites(model, get_runtime("ort-cpu"), _CHECK, [], target="hand")
-    assert isinstance(record, PlantedRecord)
-    assert record.outcome is Outcome.SKIPPED
-    assert record.warnings == (
-        f"No fault is planted in 1 attention ('{site.name}'): it cannot be cut out of the model and run alone.",
-    )
+    (site,) = model.sites
+    check = replace(_CHECK, sizes=dict.fromkeys(model.facts.axes, 5))
+    found = list(prove_sites(model, get_runtime("ort-cpu"), check, [], target="hand"))
+    assert {one.site for one in found} == {site.name}
+    caught = {one.fault for one in found if one.outcome is Outcome.OK}
+    assert caught >= {
+        "scale-missing",
+        "mask-ignored",
+        "mask-swapped",
+        "last-key-missing",
+        "keys-reversed",
+        "output-zero",
+    }
+    assert all(one.caught_by for one in found if one.outcome is Outcome.OK)
+    assert all(one.reason for one in found if one.outcome is not Outcome.OK)
 
 
 def test_metadata_states_nothing(tmp_path: Path) -> None:

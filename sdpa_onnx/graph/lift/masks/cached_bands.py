@@ -147,14 +147,18 @@ class CachedBands:
             }
             trial = SizeTrial(self._evaluators, sizes, shapes, self._paths.is_unknown, is_size=self._paths.is_past)
             try:
-                cached, joined = trial.sizes(self._keys.past), trial.sizes(self._keys.joined)
-                lengths = (-1, -1) if cached is None or joined is None else (cached[2], joined[2])
-                yield read_mask(trial, mask, lengths)
+                found = [trial.sizes(value) for value in (self._keys.past, self._keys.new, self._keys.joined)]
+                cached, new, total = (-1 if one is None else one[2] for one in found)
+                if total == cached + new or -1 in (cached, new, total):
+                    yield read_mask(trial, mask, (cached, total))
             except MisfitError:
                 continue
 
     def _sizes(self, queries: int, past: int) -> Iterator[dict[str, int]]:
-        """Sizes by axis name: a length of unknown meaning is that of all keys, or that of the queries."""
+        """Sizes by axis name: a length of unknown meaning is that of all keys, or that of the queries.
+
+        Sizes that contradict each other are no trial.
+        """
         own = {stated(size): number for size, number in ((self._new, queries), (self._past, past)) if size is not None}
         batch = _BATCH if queries + past <= _SMALL else 1
         for other in (queries + past, queries):
