@@ -17,6 +17,7 @@ from sdpa_onnx.graph.lift.paths import PathNode, from_products, into_products
 from sdpa_onnx.graph.lift.products import scores_product, values_product
 from sdpa_onnx.graph.lift.refused import UnreadReason
 from sdpa_onnx.graph.lift.score_chain import read_chain, softmax_axis
+from sdpa_onnx.graph.lift.talking_heads import mixed_heads
 from sdpa_onnx.graph.lift.weights import is_guard, other_readers, read_weights
 from sdpa_onnx.graph.nodes import Nodes
 
@@ -33,6 +34,9 @@ def read(search: GraphFacts) -> Iterator[FoundAttention]:
     """Find each softmax between two products, and read it or return the reason why it cannot be read."""
     for softmax in search.nodes:
         if softmax.op_type == "Softmax" and is_standard(softmax) and softmax.inputs and softmax.inputs[0] is not None:
+            if reason := mixed_heads(search, softmax):
+                yield FoundAttention(dialect=_DIALECT, node=search.name_of(softmax), reason=reason)
+                continue
             before, after = from_products(search, softmax.inputs[0]), into_products(softmax.outputs[0])
             if before and after:
                 yield _read(search, softmax, before, after)
