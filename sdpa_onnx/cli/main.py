@@ -36,6 +36,7 @@ from sdpa_onnx.cli.error_boundary import (
 from sdpa_onnx.cli.help.layout import CommandHelp
 from sdpa_onnx.cli.help.usage_errors import usage_message
 from sdpa_onnx.cli.process.interruption import interruptible
+from sdpa_onnx.cli.process.open_files import allow_open_files
 from sdpa_onnx.version import __version__
 
 __all__ = ["app", "main"]
@@ -92,6 +93,7 @@ def main() -> None:
     replace_closed_streams()
     escape_unencodable()
     _require_utf8(sys.argv[1:])
+    allow_open_files()
     with interruptible(), _few_collections():
         try:
             code = app(standalone_mode=False, prog_name="sdpa-onnx")

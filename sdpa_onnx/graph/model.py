@@ -23,7 +23,7 @@ from sdpa_onnx.graph.files.external_data import FileTensor, attach_files, tensor
 from sdpa_onnx.graph.files.large import number_bytes
 from sdpa_onnx.graph.files.message import content_hash, serialised, to_message
 from sdpa_onnx.graph.files.saved_files import LinkedFiles, fits_one_message, linked, staged
-from sdpa_onnx.graph.files.whole_file import write_whole
+from sdpa_onnx.graph.files.whole_file import open_files_hint, write_whole
 from sdpa_onnx.graph.files.wire import WireError, is_too_deep, without_bulk
 from sdpa_onnx.graph.model_facts import ModelFacts, read_facts
 from sdpa_onnx.graph.site import AttentionSite, encode_sites
@@ -280,7 +280,7 @@ def _read(path: Path) -> ir.Model:
     except FileNotFoundError as error:
         raise ModelError(f"Cannot read {path}: there is no such file.") from error
     except OSError as error:
-        raise ModelError(f"Cannot read {path}: {error.strerror or error}.") from error
+        raise ModelError(f"Cannot read {path}: {error.strerror or error}.", hint=open_files_hint(error)) from error
     except _UNREADABLE as error:
         raise ModelError(f"{path} is not an ONNX model.", hint="It may be cut short, or of another kind.") from error
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import NoAnswerError, SessionError
+from sdpa_onnx.graph.files.whole_file import open_files_hint
 from sdpa_onnx.runtimes.worker.pipe import receive, send
 from sdpa_onnx.runtimes.worker_process import NOT_THE_RUNTIME, WorkerProcess, WorkerService, cannot_import, start_worker
 
@@ -141,7 +142,7 @@ class Worker:
         except OSError as error:
             raise WorkerNotStartedError(
                 f"{python or 'Python'} cannot be started: {error.strerror or error}.",
-                hint="Give the path of a Python interpreter, such as env/bin/python.",
+                hint=open_files_hint(error) or "Give the path of a Python interpreter, such as env/bin/python.",
             ) from error
 
     def __enter__(self) -> Self:

@@ -196,32 +196,48 @@ def export(name: str, exporter: str, folder: Path, *, attention: str = "") -> Pa
         attention: "sdpa" or "eager"; "" = as the architecture is converted.
     """
     architecture = (ARCHITECTURES | TINY)[name]
-    kind, opset = exporter.split("-")
-    is_dynamo = kind == "dynamo"
+    is_dynamo = exporter.startswith("dynamo")
     torch.manual_seed(SEED)
     model = architecture.build(attention or (architecture.dynamo_attention if is_dynamo else "sdpa"))
-    names = tuple(architecture.inputs)
-    module = LastHiddenState(model, names).eval()
+    module = LastHiddenState(model, tuple(architecture.inputs))
     path = folder / f"{name}-{exporter}.onnx"
+    export_module(module, architecture.inputs, exporter, path, output="last_hidden_state")
+    return path
+
+
+def export_module(
+    module: torch.nn.Module, inputs: Mapping[str, tuple[int | str, ...]], exporter: str, path: Path, *, output: str
+) -> None:
+    """Export a module that takes tensors by position, with every named axis dynamic.
+
+    Args:
+        module: The module.
+        inputs: Axes of each input: a number is a size, a word a dynamic axis.
+        exporter: "dynamo" or "torchscript", and the opset.
+        path: Where to.
+        output: Name of its only output.
+    """
+    kind, opset = exporter.split("-")
+    is_dynamo = kind == "dynamo"
     open_axes = {
         name: {axis: size for axis, size in enumerate(shape) if isinstance(size, str)}
-        for name, shape in architecture.inputs.items()
+        for name, shape in inputs.items()
     }
     options: dict[str, Any] = {
-        "input_names": list(names),
-        "output_names": ["last_hidden_state"],
+        "input_names": list(inputs),
+        "output_names": [output],
         "opset_version": int(opset),
         "dynamo": is_dynamo,
     }
     if is_dynamo:
-        dims = {axis: torch.export.Dim(axis) for axis in architecture.axes}
+        words = dict.fromkeys(word for axes in open_axes.values() for word in axes.values())
+        dims = {axis: torch.export.Dim(axis) for axis in words}
         shapes = tuple({axis: dims[word] for axis, word in axes.items()} for axes in open_axes.values())
         options |= {"dynamic_shapes": (shapes,), "external_data": False}
     else:
         options |= {"dynamic_axes": open_axes}
     with _quiet():
-        torch.onnx.export(module, _traced(architecture), path, **options)
-    return path
+        torch.onnx.export(module.eval(), _traced(inputs), path, **options)
 
 
 def without_notes(path: Path) -> None:
@@ -238,9 +254,9 @@ def without_notes(path: Path) -> None:
     onnx.save(proto, path)
 
 
-def _traced(architecture: Architecture) -> tuple[torch.Tensor, ...]:
+def _traced(inputs: Mapping[str, tuple[int | str, ...]]) -> tuple[torch.Tensor, ...]:
     tensors = []
-    for name, axes in architecture.inputs.items():
+    for name, axes in inputs.items():
         shape = [TRACED[size] if isinstance(size, str) else size for size in axes]
         if name.endswith("ids"):
             tensors.append(torch.randint(1, VOCABULARY, shape))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.files.whole_file import open_files_hint
 
 __all__ = ["DataFile", "open_beside"]
 
@@ -149,7 +150,8 @@ def open_beside(folder: Path, location: str, *, who: str) -> DataFile:
         # Checked before opening: opening a device can have side effects.
         file = DataFile(path.resolve()) if path.is_file() else None
     except (OSError, RuntimeError) as error:  # RuntimeError: circular links, before Python 3.13
-        raise ModelError(f"{who}: its tensor file {path} cannot be opened: {_reason(error)}.") from error
+        text = f"{who}: its tensor file {path} cannot be opened: {_reason(error)}."
+        raise ModelError(text, hint=open_files_hint(error)) from error
     if file is None or not file.is_regular:
         raise ModelError(f"{who}: its tensor file {path} is not a regular file.")
     if file.links > 1:

@@ -7,12 +7,18 @@ from pathlib import Path
 
 from sdpa_onnx.errors import FolderError, SdpaOnnxError
 
-__all__ = ["FULL_DISK_HINT", "check_target", "target_file", "write_whole"]
+__all__ = ["FULL_DISK_HINT", "check_target", "open_files_hint", "target_file", "write_whole"]
 
 FULL_DISK_HINT = "Free some space and repeat the command; `run` continues with --resume."
 
 # Not the name of the target, which may be too long to add anything.
 _PREFIX = ".sdpa-onnx-"
+
+
+def open_files_hint(error: Exception) -> str | None:
+    """What to do about an error that says that too many files are open; None for any other."""
+    is_limit = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+    return "Allow more open files: ulimit -n 4096." if is_limit else None
 
 
 def check_target(path: Path, *, failure: type[SdpaOnnxError] = FolderError) -> Path:
