@@ -2,6 +2,9 @@
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,3 +121,26 @@ def test_content_that_cannot_be_forced_to_the_disk(tmp_path: Path, monkeypatch: 
         write_whole(path, b"new")
     assert str(caught.value) == f"Cannot write {path}: Input/output error."
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("file", b"old")]
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sdpa_onnx.graph.files.whole_file import write_whole
+
+def killed(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+owner = {"fsync": os, "replace": Path}[sys.argv[2]]
+setattr(owner, sys.argv[2], killed)
+write_whole(Path(sys.argv[1]), b"new" * 100_000)
+"""
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_a_killed_process_leaves_the_old_file(tmp_path: Path, moment: str) -> None:
+    """Nothing can catch SIGKILL: what it leaves is a file of another name."""
+    path = tmp_path / "index.html"
+    path.write_bytes(b"old")
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(path), moment], check=False, timeout=240)
+    assert (done.returncode, path.read_bytes()) == (-signal.SIGKILL, b"old")
