@@ -3,9 +3,11 @@
 Writes files and knows how many attentions each has by its construction; reads and judges nothing.
 """
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ import torch
 from onnx import TensorProto, helper
 
 from scripts.small_architectures import SMALL
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 from tests.transformers.architectures import SEED, export_module
 
 __all__ = ["KINDS", "REAL_FILES", "WrittenFile", "row_names", "write_file"]
@@ -45,6 +48,7 @@ class _Kind:
         change: Changes the exported file in place; None = it stays.
         kind: What is done, in one phrase.
         times: How often its attentions are in the file.
+        one_sample: Whether it runs on batches of one only.
     """
 
     name: str
@@ -52,6 +56,7 @@ class _Kind:
     kind: str
     change: Callable[[Path], None] | None = None
     times: int = 1
+    one_sample: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,10 @@ class _RealFile:
     sizes: Sequence[Mapping[str, int]] = field(default=())
 
 
+# The older exporter has no scaled_dot_product_attention below it.
+_SDPA_OPSET = 14
+# The rotary operator that torch writes from opset 23 on has tables of one sample, which onnxruntime refuses for more.
+_ONE_SAMPLE = tuple({"batch": 1, "length": length} for length in (67, 8, 21))
 _WIDTHS = (320, 64, 160)
 REAL_FILES: Mapping[str, _RealFile] = {
     "ch_PP-OCRv4_rec_infer": _RealFile(
@@ -105,9 +114,11 @@ def write_file(name: str, folder: Path, files: Path | None) -> WrittenFile:
     if name in KINDS:
         chosen = KINDS[name]
         made = _exported(chosen.name, chosen.exporter, folder)
+        sizes = _ONE_SAMPLE if chosen.one_sample else ()
         if chosen.change is not None:
             chosen.change(made.path)
-        return WrittenFile(path=made.path, attentions=made.attentions * chosen.times, kind=chosen.kind)
+        attentions = made.attentions * chosen.times
+        return WrittenFile(path=made.path, attentions=attentions, kind=chosen.kind, sizes=sizes)
     short, _, exporter = name.rpartition(" ")
     if exporter == "real":
         real = REAL_FILES[short]
@@ -121,49 +132,51 @@ def _exported(name: str, exporter: str, folder: Path) -> WrittenFile:
     small = SMALL[name]
     path = folder / "m.onnx"
     torch.manual_seed(SEED)
-    export_module(small.build(small.attention), small.inputs, exporter, path, output="y")
+    is_old = int(exporter.rpartition("-")[2]) < _SDPA_OPSET
+    export_module(small.build("eager" if is_old else small.attention), small.inputs, exporter, path, output="y")
     return WrittenFile(path=path, attentions=small.attentions, kind=small.kind)
+
+
+def _tool(name: str) -> Any:
+    """A module of onnxruntime's tools, which has no types."""
+    return importlib.import_module(f"{import_onnxruntime().__name__}.{name}")
 
 
 def _quantised(path: Path) -> None:
     """QuantizeLinear and DequantizeLinear around every product, calibrated on random ids."""
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+    quantization = _tool("quantization")
+    generator = np.random.default_rng(SEED)
+    feeds = [
+        {"input_ids": generator.integers(1, 50, (2, 16)), "attention_mask": np.ones((2, 16), np.int64)}
+        for _ in range(4)
+    ]
 
-    class _Calibration(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
-        def __init__(self) -> None:
-            generator = np.random.default_rng(SEED)
-            self.left = [
-                {"input_ids": generator.integers(1, 50, (2, 16)), "attention_mask": np.ones((2, 16), np.int64)}
-                for _ in range(4)
-            ]
-
+    class _Calibration(quantization.CalibrationDataReader):  # type: ignore[name-defined,misc]
         def get_next(self) -> object:
-            return self.left.pop() if self.left else None
+            return feeds.pop() if feeds else None
 
-    quantize_static(path, path, _Calibration(), quant_format=QuantFormat.QDQ, op_types_to_quantize=["MatMul", "Gemm"])
+    products = ["MatMul", "Gemm"]
+    quantization.quantize_static(
+        path, path, _Calibration(), quant_format=quantization.QuantFormat.QDQ, op_types_to_quantize=products
+    )
 
 
 def _quantised_weights(path: Path) -> None:
-    from onnxruntime.quantization import quantize_dynamic
-
-    quantize_dynamic(path, path, op_types_to_quantize=["MatMul", "Gemm"])
+    _tool("quantization").quantize_dynamic(path, path, op_types_to_quantize=["MatMul", "Gemm"])
 
 
 def _halved(path: Path) -> None:
-    from onnxruntime.transformers.float16 import convert_float_to_float16
-
-    onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), path)
+    half = _tool("transformers.float16").convert_float_to_float16(onnx.load(path), keep_io_types=True)
+    onnx.save(half, path)
 
 
 def _fused(path: Path) -> None:
     """What onnxruntime's optimizer of transformers writes: its own operators."""
-    from onnxruntime.transformers import optimizer
-    from onnxruntime.transformers.fusion_options import FusionOptions
-
-    options = FusionOptions("bert")
-    optimizer.optimize_model(
+    options = _tool("transformers.fusion_options").FusionOptions("bert")
+    model = _tool("transformers.optimizer").optimize_model(
         str(path), model_type="bert", num_heads=4, hidden_size=32, optimization_options=options, opt_level=0
-    ).save_model_to_file(str(path))
+    )
+    model.save_model_to_file(str(path))
 
 
 def _in_function(path: Path) -> None:
@@ -255,7 +268,7 @@ KINDS: Mapping[str, _Kind] = {
     "llama opset 13": _Kind(name="llama", exporter="torchscript-13", kind="an old opset"),
     "vit opset 9": _Kind(name="vit", exporter="torchscript-9", kind="an old opset"),
     "bert opset 23": _Kind(name="bert", exporter="dynamo-23", kind="Attention nodes"),
-    "llama opset 23": _Kind(name="llama", exporter="dynamo-23", kind="Attention nodes, grouped heads"),
+    "llama opset 23": _Kind(name="llama", exporter="dynamo-23", kind="Attention nodes, grouped heads", one_sample=True),
     "bert QDQ": _Kind(name="bert", exporter="torchscript-17", change=_quantised, kind="int8, calibrated"),
     "bert int8 weights": _Kind(
         name="bert", exporter="torchscript-17", change=_quantised_weights, kind="int8 weights, dynamic"

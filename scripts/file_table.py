@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from scripts.file_kinds import row_names, write_file
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.records.records import AgreementRecord
 from sdpa_onnx.errors import SdpaOnnxError
+from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -65,7 +65,7 @@ def main() -> int:
             row = _apart(name, chosen.files, chosen.seconds)
             with chosen.rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(row["name"], row.get("failure") or "finished", flush=True)
+            print(row["name"], (row.get("failure") or "finished").splitlines()[0], flush=True)
     return 0
 
 
@@ -96,11 +96,19 @@ def _row(name: str, files: Path | None) -> dict[str, Any]:
         try:
             source = write_file(name, Path(folder), files)
         except Exception as error:  # noqa: BLE001  # exporters and quantisers raise anything
-            return row | {"failure": f"not written: {type(error).__name__}: {str(error).strip()[:300]}"}
+            return row | {"failure": f"not written: {_in_short(error)}"}
         row |= {"attentions": source.attentions, "kind": source.kind, "bytes": source.path.stat().st_size}
         row |= _read_and_judged(source.path, row["steps"])
-        row["forms"] = _converted(source.path, Path(folder), source.sizes or _SIZES, row["steps"])
+        try:
+            row["forms"] = _converted(source.path, Path(folder), source.sizes or _SIZES, row["steps"])
+        except Exception as error:  # noqa: BLE001  # onnxruntime refuses the file itself
+            row["failure"] = f"not run: {_in_short(error)}"
     return row
+
+
+def _in_short(error: Exception) -> str:
+    """The kind of an error and its first two lines."""
+    return " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:2]])[:400]
 
 
 def _read_and_judged(path: Path, steps: dict[str, float]) -> dict[str, Any]:
@@ -166,7 +174,7 @@ def _converted(
                 converted.model.save(result)
             forms[form.value]["off"] = _difference(expected, _run(result, feeds))
         except Exception as error:  # noqa: BLE001  # what a runtime refuses is a finding of the row
-            forms[form.value]["failed"] = f"{type(error).__name__}: {str(error)[:400]}"
+            forms[form.value]["failed"] = _in_short(error)
     return forms
 
 
@@ -184,9 +192,7 @@ def _feeds(model: Any, sizes: Mapping[str, int], seed: int) -> dict[str, NDArray
     generator = np.random.default_rng(seed)
     feeds: dict[str, NDArray[np.generic]] = {}
     for value in model.ir.graph.inputs:
-        shape = [
-            size if isinstance(size, int) else sizes.get(str(size.value), sizes["length"]) for size in value.shape
-        ]
+        shape = [size if isinstance(size, int) else sizes.get(str(size.value), sizes["length"]) for size in value.shape]
         if "mask" in value.name:
             mask = np.ones(shape, value.dtype.numpy())
             mask[0, -3:] = 0
@@ -201,8 +207,7 @@ def _feeds(model: Any, sizes: Mapping[str, int], seed: int) -> dict[str, NDArray
 
 def _run(path: Path, feeds: Sequence[Arrays]) -> list[list[NDArray[np.generic]]]:
     """The outputs of a file at each set of sizes."""
-    import onnxruntime
-
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -210,17 +215,26 @@ def _run(path: Path, feeds: Sequence[Arrays]) -> list[list[NDArray[np.generic]]]
 
 
 def _difference(expected: Sequence[Sequence[Any]], actual: Sequence[Sequence[Any]]) -> float:
-    """The largest difference of all outputs and sizes, divided by that output's largest number; infinite if a number
-    is missing."""
-    worst = 0.0
-    for wanted, got in ((one, other) for left, right in zip(expected, actual, strict=True) for one, other in zip(left, right, strict=True)):
-        if wanted.shape != got.shape or not np.array_equal(np.isfinite(wanted), np.isfinite(got)):
-            return float("inf")
-        finite = np.isfinite(wanted)
-        wanted, got = np.asarray(wanted[finite], np.float64), np.asarray(got[finite], np.float64)
-        if wanted.size:
-            worst = max(worst, float(np.abs(wanted - got).max() / (np.abs(wanted).max() or 1.0)))
-    return worst
+    """The largest difference over all outputs and sizes, divided by the largest number of the output.
+
+    Infinite if a shape differs, or a number is missing on one side only.
+    """
+    pairs = (
+        (wanted, got)
+        for outputs, others in zip(expected, actual, strict=True)
+        for wanted, got in zip(outputs, others, strict=True)
+    )
+    return max((_apart_by(wanted, got) for wanted, got in pairs), default=0.0)
+
+
+def _apart_by(wanted: NDArray[np.generic], got: NDArray[np.generic]) -> float:
+    finite = np.isfinite(wanted)
+    if wanted.shape != got.shape or not np.array_equal(finite, np.isfinite(got)):
+        return float("inf")
+    expected, actual = wanted[finite].astype(np.float64), got[finite].astype(np.float64)
+    if not expected.size:
+        return 0.0
+    return float(np.abs(expected - actual).max() / (np.abs(expected).max() or 1.0))
 
 
 def _table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -231,8 +245,9 @@ def _table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     notes = []
     for name, row in rows.items():
-        if "attentions" not in row:
+        if "failure" in row:
             notes.append(f"- {name}: {row['failure']}")
+        if "attentions" not in row:
             continue
         lines.append(f"| {' | '.join(_cells(name, row, forms, steps))} |")
     return [*lines, "", *notes]
@@ -250,8 +265,4 @@ def _cells(name: str, row: Mapping[str, Any], forms: Sequence[str], steps: Seque
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Exception:
-        traceback.print_exc()
-        sys.exit(3)
+    sys.exit(main())

@@ -4,6 +4,7 @@ Only data: `file_table` exports and measures them. Every model has two layers, 3
 its row says otherwise. The count of attentions is that of its configuration: layers times attentions of a layer.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 
 __all__ = ["SMALL", "FirstOutput", "SmallArchitecture"]
 
+# Standard deviation of an output of a matrix for inputs of 1.
+_GAIN = 1.5
 _TEXT: Mapping[str, tuple[int | str, ...]] = {"input_ids": ("batch", "length"), "attention_mask": ("batch", "length")}
 _SEQUENCES = _TEXT | {"decoder_input_ids": ("batch", "target")}
 _IMAGE: Mapping[str, tuple[int | str, ...]] = {"pixel_values": ("batch", 3, 32, 32)}
@@ -74,7 +77,11 @@ class SmallArchitecture:
         config = getattr(transformers, self.config)(**self.settings)
         config._attn_implementation = attention  # noqa: SLF001  # the argument of the same name is not taken by all
         config.use_cache = False
-        return FirstOutput(getattr(transformers, self.model)(config), tuple(self.inputs))
+        model = getattr(transformers, self.model)(config)
+        if "num_local_experts" in self.settings:
+            model.set_experts_implementation("batched_mm")  # the others loop over a number that is not traced
+        _widen(model)
+        return FirstOutput(model, tuple(self.inputs))
 
 
 class FirstOutput(torch.nn.Module):
@@ -89,6 +96,18 @@ class FirstOutput(torch.nn.Module):
         outputs = self.model(**dict(zip(self.names, inputs, strict=True)))
         first: torch.Tensor = outputs[0]
         return first
+
+
+@torch.no_grad()
+def _widen(model: torch.nn.Module) -> None:
+    """Draw every matrix so wide that attention has a large part in the output.
+
+    As published, weights are so small that the output is the same to the bit whatever kernel computes attention.
+    """
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            inputs = parameter[0].numel()
+            parameter.normal_(std=_GAIN / math.sqrt(inputs))
 
 
 def _small(name: str, kind: str, settings: Mapping[str, Any], **more: Any) -> SmallArchitecture:

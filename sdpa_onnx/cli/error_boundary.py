@@ -30,6 +30,7 @@ __all__ = [
     "drop_results",
     "escape_unencodable",
     "flush_results",
+    "is_out_of_memory",
     "pin_threads",
     "print_message",
     "print_note",
@@ -189,14 +190,14 @@ def _error_message(error: Exception) -> str:
         case OSError():
             where = f" {error.filename}" if error.filename else ""
             return f"Cannot read or write{where}: {error.strerror or error}."
-        case _ if _is_out_of_memory(error):
+        case _ if is_out_of_memory(error):
             return "Not enough memory. Use smaller sizes."
         case _:
             advice = "This is a bug in sdpa-onnx; run again with --debug and report it."
             return f"Unexpected {type(error).__name__}: {error}. {advice}"
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out: torch raises RuntimeError for this, numpy ValueError and OverflowError."""
     if isinstance(error, MemoryError | OverflowError):
         return True

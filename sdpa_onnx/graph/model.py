@@ -266,9 +266,11 @@ def _taken(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
 
 
 def _read(path: Path) -> ir.Model:
-    if path.is_dir():
-        raise ModelError(f"{path} is a directory.", hint="Give the name of an .onnx file.")
     try:
+        if path.is_dir():
+            raise ModelError(f"{path} is a directory.", hint="Give the name of an .onnx file.")
+        if path.exists() and not path.is_file():  # reading a pipe would wait for a writer
+            raise ModelError(f"{path} is not a regular file.", hint="Give the name of an .onnx file.")
         if path.stat().st_size == 0:
             raise ModelError(f"{path} is empty.", hint="Give an .onnx file.")
         proto, own = _message(path)

@@ -212,7 +212,7 @@ def read_header(folder: Path) -> RunHeader:
     """
     path = folder / _HEADER
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RunHeader)
+        return msgspec.json.decode(_content(path), type=RunHeader)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PlanError(f"{folder} contains no run.", hint=f"A run folder has a {_HEADER}.") from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # older versions of msgspec raise the second
@@ -223,6 +223,17 @@ def read_header(folder: Path) -> RunHeader:
         raise RecordFormatError(f"{path}: it is nested too deeply.") from error
 
 
+def _content(path: Path) -> bytes:
+    """The bytes of a file of a run.
+
+    Raises:
+        RecordFormatError: If it is a pipe or a device, of which reading may never end.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise RecordFormatError(f"{path} is not a regular file.", hint="A run folder has files only.")
+    return path.read_bytes()
+
+
 def complete_records(folder: Path) -> list[Record]:
     """Records of complete jobs in the order of the file; of several attempts the last counts.
 
@@ -230,7 +241,7 @@ def complete_records(folder: Path) -> list[Record]:
         RecordFormatError: If a complete line cannot be read.
     """
     path = folder / _RECORDS
-    data = path.read_bytes() if path.exists() else b""
+    data = _content(path) if path.exists() else b""
     lines = data.split(b"\n")[:-1]  # what follows the last newline was cut short
     found = [decode_record(line, where=f"{path}:{number}") for number, line in enumerate(lines, 1) if line]
     jobs: dict[str, list[Record]] = {}

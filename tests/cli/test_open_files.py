@@ -17,6 +17,7 @@ from tests.sweep.process import environment
 _FILES = 80
 # Python, its imports and the pipes of a worker need some.
 _FEW = 60
+_TEXT = ": Too many open files. "
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def _inspect(path: Path, *, soft: int, hard: int) -> subprocess.CompletedProcess
         text=True,
         timeout=240,
         check=False,
-        preexec_fn=limit,  # noqa: PLW1509 - no thread of this process holds a lock here
+        preexec_fn=limit,
     )
 
 
@@ -62,8 +63,8 @@ def test_the_limit_of_the_shell_is_raised(path: Path) -> None:
 def test_too_many_open_files_name_the_file(path: Path) -> None:
     """Where the system allows no more: the file that could not be opened, and what to do."""
     done = _inspect(path, soft=_FEW, hard=_FEW)
-    before, middle, after = done.stderr.partition(": Too many open files. ")
-    assert (done.returncode, middle, after) == (2, ": Too many open files. ", "Allow more open files: ulimit -n 4096.\n")
+    before, middle, after = done.stderr.partition(_TEXT)
+    assert (done.returncode, middle, after) == (2, _TEXT, "Allow more open files: ulimit -n 4096.\n")
     beginning = f"sdpa-onnx: Cannot read m.onnx: its tensor file {path.parent}/t"
     assert before.startswith(beginning)
     assert before.removeprefix(beginning).removesuffix(" cannot be opened").isdecimal()

@@ -11,11 +11,15 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.graph.models import bare, inner_attention, model_of
+from tests.workflows.convert_sources import with_padding
+from tests.workflows.foreign_models import in_function, in_if, several
+from tests.workflows.quantised_models import block
 
 __all__ = ["BASES", "DATA", "damaged"]
 
 DATA = "weights.bin"
 _MODELS = Path(__file__).parents[2] / "models"
+_TINY = Path(__file__).parents[1] / "transformers" / "tiny" / "tiny-llama-dynamo-18.onnx"
 _SIZE: list[int | str | None] = ["batch_size", 2, "q_seq_len", 8]
 _PLACES = ("../../x", "/etc/hostname", "..", ".", "", "gone", "sub/../../x", "a\0b", "n" * 5000, DATA, "m.onnx")
 _NUMBERS = (0, 1, -1, 2, 3, 7, 64, 2**31 - 1, -(2**31), 2**31, 2**62, -(2**62), 2**63 - 1)
@@ -77,6 +81,12 @@ def _exported() -> onnx.ModelProto:
     return onnx.load(_MODELS / "bert-base" / "self-padded" / "18.onnx")
 
 
+def _old() -> onnx.ModelProto:
+    model = _decomposed()
+    model.opset_import[0].version = 12
+    return model
+
+
 BASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "attention": lambda: onnx.load_from_string(bare(opset=24).to_bytes()),
     "decomposed": _decomposed,
@@ -84,6 +94,13 @@ BASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "outside": _outside,
     "loop": _looped,
     "export": _exported,
+    "old": _old,
+    "function": in_function,
+    "branches": in_if,
+    "several": several,
+    "quantised": lambda: block(["x", "q", "k", "v"], after=True).to_proto(),
+    "padding": with_padding,
+    "decoder": lambda: onnx.load(_TINY),
 }
 
 

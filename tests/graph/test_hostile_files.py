@@ -18,6 +18,7 @@ from tests.graph.outside import referring
 _SECRET = b"0123456789abcdef" * 256
 # A 32 x 32 tensor of float32.
 _BYTES = 4096
+_MOST_MIB = 2048
 _UNREADABLE = (
     "{path} is not a valid model: onnx_ir cannot read it (ValueError: {text}). "
     "It may be damaged, or use what this version cannot read."
@@ -198,18 +199,20 @@ def test_huge_tensor_in_a_small_file(tmp_path: Path) -> None:
     )
 
 
-def _fuzzed(seed: int, count: int) -> str:
-    """The last line of the script, which runs in a process of its own so that a crash is seen."""
-    command = [sys.executable, "-m", "scripts.fuzz_files", "--seed", str(seed), "--count", str(count)]
+def _fuzzed(seed: int, count: int, *options: str) -> dict[str, str]:
+    """Files by outcome, from the last line of the script; none needed much memory."""
+    command = [sys.executable, "-m", "scripts.fuzz_files", "--seed", str(seed), "--count", str(count), *options]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    return done.stdout.strip().splitlines()[-1]
+    *_, peak, counts = done.stdout.strip().splitlines()
+    assert int(peak.split()[-2]) < _MOST_MIB, peak
+    return dict(part.split() for part in counts.split(", "))
 
 
 @pytest.mark.slow
 def test_damaged_files() -> None:
     """150 damaged files are read or refused in our words, through loading, finding, inspecting and converting."""
-    counts = dict(part.split() for part in _fuzzed(0, 150).split(", "))
+    counts = _fuzzed(0, 150)
     assert int(counts["read"]) > 20
     assert int(counts["refused"]) > 60
 
@@ -217,7 +220,7 @@ def test_damaged_files() -> None:
 @pytest.mark.slow
 def test_many_damaged_files() -> None:
     """2,000 others."""
-    counts = dict(part.split() for part in _fuzzed(1000, 2000).split(", "))
+    counts = _fuzzed(1000, 2000)
     assert int(counts["read"]) + int(counts["refused"]) == 2000
 
 
@@ -232,14 +235,39 @@ def test_the_script_sees_what_escapes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(outcome.startswith("escaped: find\n") and "planted" in outcome for outcome in outcomes)
 
 
+def test_the_script_sees_what_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Planted: a reader that writes a file elsewhere is named with the file."""
+    monkeypatch.setattr(fuzz_files, "find_attentions", lambda _: (tmp_path / "mark").write_text("x"))
+    outcomes = {fuzz_files.one_file(seed) for seed in range(12)}
+    assert f"escaped: written outside: open {tmp_path / 'mark'}" in outcomes
+
+
+FAULTS = {
+    "crash": ("os._exit(139)", "it ended with status 35584"),  # 139 * 256
+    "signal": ("os.kill(os.getpid(), 11)", "it ended with status 11"),
+    "hang": ("time.sleep(60)", "not finished after 1 s"),
+}
+
+
 @pytest.mark.slow
-def test_a_crash_is_seen() -> None:
-    """Planted: a reader that ends the process ends the script with its status."""
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_crash_and_a_hang_are_seen(fault: str) -> None:
+    """Planted: the file is named, and the next one follows."""
+    code, text = FAULTS[fault]
     program = (
-        "import os, sys\nimport scripts.fuzz_files as script\n"
-        "script.find_attentions = lambda model: os._exit(139)\n"
-        "sys.argv = ['fuzz', '--count', '12']\nsys.exit(script.main())\n"
+        "import os, sys, time\nimport scripts.fuzz_files as script\n"
+        f"script.find_attentions = lambda model: {code}\n"
+        "sys.argv = ['fuzz', '--count', '24', '--seconds', '1']\nsys.exit(script.main())\n"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, check=False)
-    assert done.returncode == 139
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f": escaped: {text}" in done.stdout
+    assert "refused" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_damaged_files_through_the_commands() -> None:
+    """52 files, four of each kind, through inspect, verify and convert on onnxruntime."""
+    counts = _fuzzed(5000, 52, "--run")
+    assert int(counts["read"]) + int(counts["refused"]) == 52

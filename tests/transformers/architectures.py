@@ -220,8 +220,7 @@ def export_module(
     kind, opset = exporter.split("-")
     is_dynamo = kind == "dynamo"
     open_axes = {
-        name: {axis: size for axis, size in enumerate(shape) if isinstance(size, str)}
-        for name, shape in inputs.items()
+        name: {axis: size for axis, size in enumerate(shape) if isinstance(size, str)} for name, shape in inputs.items()
     }
     options: dict[str, Any] = {
         "input_names": list(inputs),

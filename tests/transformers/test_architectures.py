@@ -18,8 +18,8 @@ from tests.transformers.conversion import RUNTIME, Source, judge_sites, sizes_fo
 
 STORED = Path(__file__).parent / "tiny"
 TINY_PAIRS = [("tiny-llama", "dynamo-18"), ("tiny-t5", "torchscript-17")]
-# Opset 23 where it adds most: a node over repeated heads, a rotary operator, a mask beside causality. The others are
-# rows of scripts/architectures.py.
+# Opset 23 where it adds most: a node over repeated heads, a rotary operator, a mask beside causality. The others take
+# minutes.
 TESTED = [(name, exporter) for name, exporter in PAIRS if exporter != "dynamo-23" or name == "llama"]
 # Masks that are causal for certain. At opset 18 dynamo hides padding by a finite number: a query that sees nothing
 # averages over later keys too, and causality beside the mask would change that.

@@ -14,6 +14,8 @@ __all__ = ["WireError", "is_too_deep", "without_bulk"]
 
 # Tensors of this many bytes stay in the file.
 _BULK_BYTES = 2**20
+# What protobuf reads at most.
+_MOST_BYTES = 2**31 - 1
 # The kind of field that has a length: text, bytes, messages.
 _LENGTH = 2
 # Source: protobuf's own limit on messages inside messages.
@@ -43,9 +45,11 @@ def without_bulk(data: memoryview, name: str) -> bytes:
         name: Its name, which the references carry.
 
     Raises:
-        WireError: If it is no message.
+        WireError: If it is no message, or one that protobuf does not read.
     """
     found = _rewritten(data, "ModelProto", 0, name, 0)
+    if len(data if found is None else found) > _MOST_BYTES:
+        raise WireError
     return bytes(data) if found is None else found
 
 
@@ -129,6 +133,8 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int | None, int]]:
             case _:
                 raise WireError
         if position > len(data):
+            raise WireError
+        if not tag >> 3:  # no field has this number: bytes of zero, of which a sparse file has as many as it likes
             raise WireError
         yield tag >> 3, begin, start, position
 

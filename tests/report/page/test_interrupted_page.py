@@ -20,7 +20,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "run and report": lambda page: render(list(exports()), header(), page.parent),
     "bench --chart": lambda page: write_chart(over_lengths({128: 1.25, 512: 0.8}), page),
     "compare --html": lambda page: write_results(report(mixed()), None, page, None),
-    "conformance --page": lambda page: conformance._show(run_of(*rows()), page, as_json=True),  # noqa: SLF001  # no runtime
+    "conformance --page": lambda page: conformance._show(run_of(*rows()), page, as_json=True),  # no runtime
 }
 # Where Ctrl-C arrives: when all of the content is written, and when it is about to get its name.
 MOMENTS = {"written": (os, "fsync"), "renamed": (Path, "replace")}
