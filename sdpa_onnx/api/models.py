@@ -127,15 +127,14 @@ def inspect(
         RuntimeNotFoundError, RuntimeUnavailableError: If the runtime is unknown or not installed.
     """
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
-    from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
     from sdpa_onnx.workflows.verify.inspect_axes import try_axes
+    from sdpa_onnx.workflows.verify.inspect_file import inspect_judgeable
 
-    loaded = load(model)
-    records = find_attention(loaded)
     if not run:
-        return records
+        return find_attention(model)
+    loaded = load(model)
+    records, able = inspect_judgeable(loaded, target=str(loaded.path or "model"))
     pick_runtimes([runtime])
-    able = with_lifted_sites(loaded).model
     trial = try_axes(able, records, runtime, target=str(loaded.path or "model"), patience_seconds=timeout)
     return RecordList(trial.records)
 

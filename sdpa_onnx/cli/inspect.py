@@ -40,15 +40,14 @@ def inspect(
     """List each attention in a file: form, heads, sizes, mask, scale, dynamic or fixed axes, and executed nodes."""
     from sdpa_onnx.graph.model import load_model
     from sdpa_onnx.workflows.check.available_runtimes import pick_runtimes
-    from sdpa_onnx.workflows.check.lifted_model import with_lifted_sites
     from sdpa_onnx.workflows.verify.inspect_axes import try_axes
-    from sdpa_onnx.workflows.verify.inspect_file import inspect_model, what_runs
+    from sdpa_onnx.workflows.verify.inspect_file import inspect_judgeable, inspect_model, what_runs
 
     names = pick_runtimes(runtime)
     loaded = load_model(model)
-    records, says = inspect_model(loaded, target=str(model)), ""
+    says = ""
     if run:
-        able = with_lifted_sites(loaded).model
+        records, able = inspect_judgeable(loaded, target=str(model))
         trial = try_axes(able, records, names[0], target=str(model), patience_seconds=timeout)
         # The sentence already has the doubts that the trial adds to the warnings.
         shown = [
@@ -56,7 +55,7 @@ def inspect(
         ]
         records, says = trial.records, trial.says
     else:
-        shown = records
+        shown = records = inspect_model(loaded, target=str(model))
     if json:
         print_json(records)
         return OK

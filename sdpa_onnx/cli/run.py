@@ -100,6 +100,8 @@ def run(
     pin_threads(plan.threads)
     with request.open(plan) as store:
         print_message(f"{'resuming' if resume else 'writing'} {store.folder}")
+        if store.reruns:
+            print_message(store.reruns)
         if expect is not None:
             from sdpa_onnx.sweep.expected import store_known_findings
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import onnx_ir as ir
 from onnx_ir.convenience import create_value_mapping
-from onnx_ir.passes.common import ShapeInferencePass
 
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES
 from sdpa_onnx.core.attention.spec import AttentionSpec, Layout
 from sdpa_onnx.errors import ModelError
+from sdpa_onnx.graph.inferred_shapes import infer_shapes
 from sdpa_onnx.graph.model import BODY_SITES_KEY, SITES_KEY, SPEC_KEY, SPECS_KEY, OnnxModel
 from sdpa_onnx.graph.model_facts import TRACED_KEY
-from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.graph.subgraphs import subgraphs_of
 
@@ -137,8 +136,7 @@ def _give_types(model: ir.Model, values: Sequence[ir.Value]) -> None:
             value.type = value.type or ir.TensorType(value.const_value.dtype)
             value.shape = value.shape or ir.Shape(value.const_value.numpy().shape)
     if any(value.type is None or value.shape is None for value in values):
-        with quiet_ir():  # shapes stay unknown after an operator that it does not know
-            ShapeInferencePass(check_type=False, strict_mode=False)(model)
+        infer_shapes(model)
     for value in values:
         if value.type is None:
             raise ModelError(

@@ -26,11 +26,21 @@ from sdpa_onnx.graph.files.saved_files import LinkedFiles, fits_one_message, lin
 from sdpa_onnx.graph.files.whole_file import open_files_hint, write_whole
 from sdpa_onnx.graph.files.wire import WireError, is_too_deep, without_bulk
 from sdpa_onnx.graph.model_facts import ModelFacts, read_facts
+from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.site import AttentionSite, encode_sites
 from sdpa_onnx.graph.site_outputs import locate_outputs
 from sdpa_onnx.graph.structure import read_message
 
-__all__ = ["BODY_SITES_KEY", "SITES_KEY", "SPECS_KEY", "SPEC_KEY", "ModelSource", "OnnxModel", "load_model"]
+__all__ = [
+    "BODY_SITES_KEY",
+    "SITES_KEY",
+    "SPECS_KEY",
+    "SPEC_KEY",
+    "ModelSource",
+    "OnnxModel",
+    "load_model",
+    "load_sent",
+]
 
 SITES_KEY = "sdpa_onnx.attentions"
 # The same for attentions inside the bodies of If, Loop and Scan.
@@ -83,6 +93,7 @@ class OnnxModel:
     unread: tuple[str, ...] | None = None
     body_sites: tuple[AttentionSite, ...] = ()
     facts: ModelFacts = field(init=False, repr=False, compare=False)
+    _sent: LinkedFiles | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sites", locate_outputs(self.ir, self.sites))
@@ -153,7 +164,7 @@ class OnnxModel:
 
     def linked(self) -> LinkedFiles:
         """The graph's message for a program that reads tensor files itself; see `saved_files.linked`."""
-        return linked(self.ir)
+        return self._sent or linked(self.ir)
 
     def linked_with_sites(self) -> LinkedFiles:
         """The same with its sites in the metadata, for one of our own processes: it shall not read the graph again."""
@@ -254,6 +265,24 @@ def load_model(source: ModelSource, *, folder: Path | None = None) -> OnnxModel:
         case _:  # a caller without type checks
             raise ModelError(f"A {type(source).__name__} is not an ONNX model.", hint="Give a path or a model.")
     return _with_sites(model, path)
+
+
+def load_sent(message: bytes, folder: Path | None) -> OnnxModel:
+    """A model that another of our processes read, checked and sent as `OnnxModel.linked` gives it.
+
+    Args:
+        message: The graph.
+        folder: Where its tensor files lie.
+
+    Raises:
+        ModelError: If a file is missing.
+    """
+    with quiet_ir():
+        model = ir.from_proto(onnx.load_from_string(message))
+    attach_files(model, folder, who="Cannot read the model")
+    found = _with_sites(model, None)
+    object.__setattr__(found, "_sent", LinkedFiles(message=message, folder=folder))
+    return found
 
 
 def _taken(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:

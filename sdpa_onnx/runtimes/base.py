@@ -71,11 +71,13 @@ class LoadOptions:
         threads: Threads inside one operator; the same for every arm of a comparison.
         purpose: See `Purpose`.
         optimise: False turns off what the runtime can turn off of its graph optimisation.
+        reports: `Session.ran` will be called, so a runtime that would load the model once more for it reads it now.
     """
 
     threads: int = 1
     purpose: Purpose = Purpose.AGREEMENT
     optimise: bool = True
+    reports: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

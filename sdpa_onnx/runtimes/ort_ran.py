@@ -2,7 +2,7 @@
 
 Two sources: the session's own record of which provider took which node, and
 the graph after optimisation, which ONNX Runtime writes only while it loads; so
-the graph is read from a second, short-lived session with the same options.
+where a session was loaded without it, it is read from a second, short-lived one with the same options.
 """
 
 import re
@@ -46,29 +46,21 @@ _SHAPE_OPERATORS = frozenset(
 
 
 def read_ran(
-    model: OnnxModel,
-    *,
-    session: "InferenceSession",
-    reload: Callable[[Path], object],
-    provider: str,
-    precision: str,
-) -> RanReport:
-    """Say which providers took which nodes, what was expanded, and what that does to the precision.
+    model: OnnxModel, *, load: Callable[[Path], "InferenceSession"], provider: str, precision: str
+) -> tuple["InferenceSession", RanReport]:
+    """Load a model; say which providers took which nodes, what was expanded, and what that does to the precision.
 
     Args:
-        model: The model that was loaded.
-        session: The session that runs it.
-        reload: Loads the model again with the same options and has ONNX
-            Runtime write the optimised graph to the path.
+        model: The model.
+        load: Loads it and has ONNX Runtime write the optimised graph to the path.
         provider: The provider that was requested.
         precision: The declared arithmetic where no operator is expanded.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimised.onnx"
-        reload(path)
-        return report_of(
-            model, optimised=path, assigned=assigned_nodes(session), provider=provider, precision=precision
-        )
+        session = load(path)
+        assigned = assigned_nodes(session)
+        return session, report_of(model, optimised=path, assigned=assigned, provider=provider, precision=precision)
 
 
 def report_of(

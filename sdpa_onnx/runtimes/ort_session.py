@@ -7,7 +7,6 @@ that was requested is there, is decided by the runtime that uses this.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +104,12 @@ class OrtSession(LiveSession["InferenceSession"]):
         self._target = target
         self._options = options
         self._linked = model.linked()  # kept: it may own a folder that ORT reads from
-        super().__init__(target.runtime, self._open(None))
+        self._report: RanReport | None = None
+        if options.reports and not is_unread(model):
+            session, self._report = self._open_and_read()
+        else:
+            session = self._open(None)
+        super().__init__(target.runtime, session)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once; see `Session.run`. Inputs and outputs pass through host memory."""
@@ -124,23 +128,22 @@ class OrtSession(LiveSession["InferenceSession"]):
         return OrtBoundRun(self.live, binding, self._model.output_names, [*kept, *values], self._failure)
 
     def ran(self) -> RanReport:
-        """Say what really runs; see `Session.ran`. Read at the first call, then kept."""
-        return self._ran
-
-    @cached_property
-    def _ran(self) -> RanReport:
-        if is_unread(self._model):
+        """Say what really runs; see `Session.ran`. Read at the first call, or while it was loaded, then kept."""
+        if self._report is None:
             target = self._target
-            return report_of_large(
-                assigned=assigned_nodes(self.live), provider=target.provider, precision=target.precision
+            self._report = (
+                report_of_large(
+                    assigned=assigned_nodes(self.live), provider=target.provider, precision=target.precision
+                )
+                if is_unread(self._model)
+                else self._open_and_read()[1]
             )
-        return read_ran(
-            self._model,
-            session=self.live,
-            reload=self._open,
-            provider=self._target.provider,
-            precision=self._target.precision,
-        )
+        return self._report
+
+    def _open_and_read(self) -> tuple["InferenceSession", RanReport]:
+        """A new session, and what it runs."""
+        target = self._target
+        return read_ran(self._model, load=self._open, provider=target.provider, precision=target.precision)
 
     def _open(self, optimised_path: Path | None) -> "InferenceSession":
         ort = import_onnxruntime()

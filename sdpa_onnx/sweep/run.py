@@ -6,9 +6,10 @@ Renders nothing; the report is rendered from the folder afterwards.
 import dataclasses
 import datetime as dt
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import assert_never
 
 from sdpa_onnx.core.attention.roofline import Ceilings
 from sdpa_onnx.core.records.records import Record, is_beyond_budget
@@ -26,7 +27,17 @@ from sdpa_onnx.runtimes.base import Unsupported, get_runtime
 from sdpa_onnx.sweep.job_carrier import PROVING_RUNTIME
 from sdpa_onnx.sweep.lanes import WorkerLanes
 from sdpa_onnx.sweep.models import ModelCache
-from sdpa_onnx.sweep.plan import Job, JobKind, TimingJob, cell_id, job_id, plan
+from sdpa_onnx.sweep.plan import (
+    AgreementJob,
+    ExportJob,
+    Job,
+    JobKind,
+    SaturationJob,
+    TimingJob,
+    cell_id,
+    job_id,
+    plan,
+)
 from sdpa_onnx.sweep.runner import Runner
 from sdpa_onnx.sweep.store import Store, complete_records, utc_timestamp
 from sdpa_onnx.sweep.suite import Suite, cases
@@ -37,6 +48,8 @@ __all__ = ["RunObserver", "latest_folder", "new_folder", "open_run", "run_jobs",
 _COMPARED = ("cpu", "cores", "os", "python")
 # Each worker needs up to a gigabyte, and the jobs of one case, which run in one worker, are seldom shared by more.
 _MOST_WORKERS = 8
+# Changed files and weights that are named.
+_MOST_NAMED = 3
 
 
 def _ignore(*progress: object) -> None:
@@ -78,7 +91,8 @@ def open_run(  # what the command line may choose
         RuntimeUnavailableError: If the runtime that proves every export is missing.
         FolderError: If the folder cannot be written.
     """
-    contents = _checked_names(suite)
+    by_target = _checked_names(suite)
+    contents = {name: content for found in by_target.values() for name, content in found.items()}
     _check_proofs()
     planned = plan(suite)
     header = RunHeader(
@@ -98,7 +112,13 @@ def open_run(  # what the command line may choose
     )
     if not resume:
         return Store.create(folder, header)
-    return Store.resume(folder, check=lambda stored: _check_same(stored, header, force=force))
+    store = Store.resume(folder, check=lambda stored: _check_same(stored, header, force=force))
+    try:
+        _reopen_changed(store, planned, by_target)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def run_jobs(
@@ -226,11 +246,51 @@ def _finished_jobs(records: list[Record]) -> set[str]:
     return {record.job for record in records} - open_jobs
 
 
-def _checked_names(suite: Suite) -> dict[str, str]:
+def _reopen_changed(store: Store, planned: Sequence[Job], by_target: Mapping[str, Mapping[str, str]]) -> None:
+    """Remove the records of every target whose code or weights changed, so that its jobs run again.
+
+    What only one of both runs has is no change: a part that was imported later, or a run of an earlier version.
+    """
+    stored = store.header.contents
+    changed = {
+        target: [name for name, content in contents.items() if stored.get(name, content) != content]
+        for target, contents in by_target.items()
+    }
+    stale = {job_id(job) for job in planned if changed.get(_target_of(job))}
+    finished = {record.job for record in complete_records(store.folder)}
+    again = finished & stale
+    if again:
+        names = dict.fromkeys(name for found in changed.values() for name in found)
+        count = f"{len(again)} of {len(finished)} finished cells run{'s' if len(again) == 1 else ''} again"
+        store.reruns = f"{count}, because {_listed(list(names))} changed since the run was started."
+        store.forget(again)
+    contents = {**stored, **{name: content for found in by_target.values() for name, content in found.items()}}
+    if contents != stored:  # only now: a kill before leaves the change to be found once more
+        store.write_header(dataclasses.replace(store.header, contents=contents, finished=None))
+
+
+def _target_of(job: Job) -> str:
+    match job:
+        case ExportJob() | AgreementJob():
+            return job.model.target
+        case TimingJob():
+            return job.case.target
+        case SaturationJob():
+            return ""
+        case _:
+            assert_never(job)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
+def _checked_names(suite: Suite) -> dict[str, dict[str, str]]:
     """Check names of runtimes and targets first, so that a misspelt name does not fail after an hour.
 
     Returns:
-        The content of the targets as checksums, see `target_content`.
+        The content of each target as checksums, see `target_content`.
     """
     for name in dict.fromkeys([*suite.agreement, *suite.timing]):
         get_runtime(name)
@@ -238,13 +298,13 @@ def _checked_names(suite: Suite) -> dict[str, str]:
         if not get_runtime(name).measures_time:
             raise PlanError(f"Runtime '{name}' is for agreement only.", hint="Remove it from 'timing'.")
     targets = dict.fromkeys(case.target for case in cases(suite) if case.spec is None)
-    contents: dict[str, str] = {}
+    contents: dict[str, dict[str, str]] = {}
     if targets:
         from sdpa_onnx.torch_export.target_content import target_content
         from sdpa_onnx.torch_export.targets import resolve_target
 
         for target in targets:
-            contents |= target_content(target, resolve_target(target))
+            contents[target] = target_content(target, resolve_target(target))
     return contents
 
 
@@ -258,13 +318,6 @@ def _check_proofs() -> None:
 def _check_same(stored: RunHeader, now: RunHeader, *, force: bool) -> None:
     if stored.plan_hash != now.plan_hash:
         raise PlanError("The folder contains the run of another suite.", hint="Choose another --out.")
-    # What only one of them has is no change: a part that was imported later, or a run of an earlier version.
-    mixed = [name for name, content in now.contents.items() if stored.contents.get(name, content) != content]
-    if mixed:
-        raise PlanError(
-            f"{', '.join(mixed)} changed since the run was started, so it would mix two models.",
-            hint="Start a new run.",
-        )
     packages = dict.fromkeys([*stored.versions, *now.versions])
     changed = [name for name in packages if stored.versions.get(name) != now.versions.get(name)]
     changed += [name for name in _COMPARED if stored.environment.get(name) != now.environment.get(name)]

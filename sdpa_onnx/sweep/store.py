@@ -11,7 +11,7 @@ import errno
 import io
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,6 +45,8 @@ class Store:
     def __init__(self, folder: Path, header: RunHeader) -> None:
         self.folder = folder
         self.header = header
+        # One sentence: which finished jobs run again, and why.
+        self.reruns = ""
         with _writing(folder):
             self._lock = _take_lock(folder)
             self._file = os.open(folder / _RECORDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -151,8 +153,18 @@ class Store:
             FolderError: If the folder cannot be written.
         """
         place = {job: number for number, job in enumerate(jobs)}
+        self._rewrite(sorted(complete_records(self.folder), key=lambda record: place.get(record.job, len(place))))
+
+    def forget(self, jobs: Collection[str]) -> None:
+        """Remove the records of jobs, which run again.
+
+        Raises:
+            FolderError: If the folder cannot be written.
+        """
+        self._rewrite([record for record in complete_records(self.folder) if record.job not in jobs])
+
+    def _rewrite(self, records: Sequence[Record]) -> None:
         path = self.folder / _RECORDS
-        records = sorted(complete_records(self.folder), key=lambda record: place.get(record.job, len(place)))
         data = b"".join(encode_record(record) + b"\n" for record in records)
         if data != path.read_bytes():
             replace_file(path, data)

@@ -111,15 +111,34 @@ def replace_tensors(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> 
 
 
 def _visit(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> None:
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for graph in (model.graph, *(inner for body in bodies for inner in body.subgraphs())):
+    nodes: list[ir.Node] = []
+    graphs = [model.graph]
+    for body in (model.graph, *model.functions.values()):
+        _collect(body, nodes, graphs)
+    for graph in graphs:
         for value in graph.initializers.values():
             if value.const_value is not None and (tensor := new(value.const_value)) is not None:
                 value.const_value = tensor
-    for node in (node for body in bodies for node in body.all_nodes()):
+    for node in nodes:
         for name, attribute in list(node.attributes.items()):
             if (changed := _changed(attribute, new)) is not None:
                 node.attributes[name] = changed
+
+
+def _collect(body: ir.Graph | ir.Function, nodes: list[ir.Node], graphs: list[ir.Graph]) -> None:
+    """Append the nodes of a body, each before those of its subgraphs, and the subgraphs."""
+    for node in body:
+        nodes.append(node)
+        for attribute in node.attributes.values():
+            if attribute.type is ir.AttributeType.GRAPH and not attribute.is_ref():
+                inner = [attribute.value]
+            elif attribute.type is ir.AttributeType.GRAPHS and not attribute.is_ref():
+                inner = list(attribute.value)
+            else:
+                continue
+            for graph in inner:
+                graphs.append(graph)
+                _collect(graph, nodes, graphs)
 
 
 def _changed(attribute: ir.Attr, new: Callable[[Tensor], Tensor | None]) -> ir.Attr | None:

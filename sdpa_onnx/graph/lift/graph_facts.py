@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir.passes.common import ShapeInferencePass
 
 from sdpa_onnx.graph.bodies import Body, bodies_of, name_apart
+from sdpa_onnx.graph.inferred_shapes import infer_shapes
 from sdpa_onnx.graph.lift.axes import Axes
 from sdpa_onnx.graph.lift.inlined import inline_attention
 from sdpa_onnx.graph.lift.sizes import SizeEntry, stated
 from sdpa_onnx.graph.nodes import Nodes, with_attributes
-from sdpa_onnx.graph.quiet import quiet_ir
 
 __all__ = ["GraphFacts"]
 
@@ -51,8 +50,7 @@ class GraphFacts:
         # A graph that was lifted before has nodes of these builders.
         self._names |= {name.rpartition("/")[0] for name in self._names if _LIFTED in name}
         self._read: set[str] = set()
-        with quiet_ir():
-            ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(self.model)
+        infer_shapes(self.model)
         for node in self.nodes:  # in graph order, so that no later query recurses deeply
             for value in node.outputs:
                 self._axes.of(value)

@@ -61,6 +61,8 @@ def _file_warnings(records: Sequence[AttentionRecord]) -> list[str]:
 def _execution(ran: RanReport | str) -> str:
     if isinstance(ran, str):
         return f"does not run: {ran}"
+    if not ran.node_counts:
+        return " ".join([f"nodes not known, {ran.precision}.", *ran.warnings])
     kinds = sorted(ran.node_counts.items(), key=lambda item: -item[1])
     more = f", {count(len(kinds) - _MOST_OPERATORS, 'other')}" if len(kinds) > _MOST_OPERATORS else ""
     top = ", ".join(f"{number} {kind}" for kind, number in kinds[:_MOST_OPERATORS])

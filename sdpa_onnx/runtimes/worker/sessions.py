@@ -33,15 +33,12 @@ class SessionService:
         self._numbers = itertools.count()
 
     def do_load(self, *, folder: str | None, options: dict[str, Any], arrays: dict[str, Any]) -> Answer:
-        import onnx
+        from sdpa_onnx.graph.model import load_sent
 
-        from sdpa_onnx.graph.model import load_model
-
-        model = onnx.load_from_string(arrays["model"].tobytes())
         load = LoadOptions(**{**options, "purpose": Purpose(options["purpose"])})
         number = next(self._numbers)
         with reported_errors():
-            loaded = load_model(model, folder=None if folder is None else Path(folder))
+            loaded = load_sent(arrays["model"].tobytes(), None if folder is None else Path(folder))
             self._sessions[number] = self.runtime.load(loaded, load).__enter__()
         return {"session": number}, {}
 

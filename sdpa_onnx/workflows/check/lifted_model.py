@@ -17,6 +17,7 @@ from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, Layout
 from sdpa_onnx.core.attention.spec_contradictions import spec_contradictions
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.bodies import bodies_of
+from sdpa_onnx.graph.domains import CONTRIB_DOMAIN
 from sdpa_onnx.graph.graph_attention import GraphAttention
 from sdpa_onnx.graph.lift.find import find_attentions
 from sdpa_onnx.graph.lift.found import FoundAttention, FoundAttentions
@@ -27,7 +28,14 @@ from sdpa_onnx.graph.site_outputs import FORMAL_OUTPUTS
 from sdpa_onnx.graph.subgraphs import inputs_within, nodes_within
 from sdpa_onnx.workflows.check.file_feeds import named_axes
 
-__all__ = ["LiftedModel", "lift", "require_attention", "with_lifted_sites", "with_noted_sites"]
+__all__ = [
+    "LiftedModel",
+    "lift",
+    "read_and_judgeable",
+    "require_attention",
+    "with_lifted_sites",
+    "with_noted_sites",
+]
 
 _WORDS = {
     Form.DECOMPOSED: "decomposed by sdpa-onnx",
@@ -126,7 +134,23 @@ def with_lifted_sites(model: OnnxModel) -> LiftedModel:
     if model.path is None and _lists_every_attention(model):
         known = model if model.sites else replace(model, unread=())
         return LiftedModel(model=known, found=())  # exported in this process, so the metadata is right
-    lifted = lift(model, keeps_outputs=True)
+    return _judgeable(model, lift(model, keeps_outputs=True))
+
+
+def read_and_judgeable(model: OnnxModel) -> tuple[LiftedModel, OnnxModel]:
+    """What `lift` reads, and the model of `with_lifted_sites`; the graph is read once where both are the same.
+
+    They differ where an operator of onnxruntime has outputs that the standard operator does not have.
+    """
+    named = named_axes(model)
+    if model.path is None and _lists_every_attention(model):
+        return lift(named), with_lifted_sites(named).model
+    judged = lift(named, keeps_outputs=True)
+    has_own_outputs = any(node.domain == CONTRIB_DOMAIN for node in named.ir.graph.all_nodes())
+    return lift(named) if has_own_outputs or named.ir.functions else judged, _judgeable(named, judged).model
+
+
+def _judgeable(model: OnnxModel, lifted: LiftedModel) -> LiftedModel:
     unread = tuple(unread_sentence(one) for one in lifted.found if one.attention is None)
     is_listed = len(lifted.model.sites) <= len(_noted_sites(model)) and not lifted.model.body_sites
     if is_listed and lifted.is_noted and not any(lifted.contradictions):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
-from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+from onnx_ir.passes.common import InlinePass
 
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
 from sdpa_onnx.core.attention.mask_rule import full_mask, mask_rule_of
@@ -29,8 +29,8 @@ from sdpa_onnx.core.judge.node_rule import (
 )
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.attention_node import spec_of_node
+from sdpa_onnx.graph.inferred_shapes import infer_shapes
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.site_outputs import outputs_of, scores_stages
 from sdpa_onnx.workflows.locate.reference_nodes import (
     NodeReference,
@@ -79,8 +79,7 @@ def flat_model(model: OnnxModel) -> OnnxModel:
     copy = model.ir.clone()
     if copy.functions:
         InlinePass()(copy)
-    with quiet_ir():  # shapes stay unknown behind an operator that shape inference does not know
-        ShapeInferencePass(check_type=False, strict_mode=False)(copy)
+    infer_shapes(copy)
     return OnnxModel(ir=copy, sites=model.sites, path=model.path)
 
 

@@ -17,6 +17,7 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.model_facts import ModelFacts
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.feeds import draw_feeds, runs_at
+from sdpa_onnx.workflows.check.kept_sessions import KeptSessions
 from sdpa_onnx.workflows.check.requested_sizes import with_key_length
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, ProcessDiedError, own_process
 
@@ -66,7 +67,8 @@ def _strict_links(model: OnnxModel, runtime: Runtime, axes: Mapping[str, int | N
     strict = get_runtime(_STRICT_RUNTIME)
     if runtime.name == _STRICT_RUNTIME or isinstance(strict.supports(model), Unsupported):
         return {}
-    patience_seconds = runtime.patience_seconds if isinstance(runtime, GuardedRuntime) else None
+    real = runtime.real if isinstance(runtime, KeptSessions) else runtime
+    patience_seconds = real.patience_seconds if isinstance(real, GuardedRuntime) else None
     # This runtime is not judged: its crash is no result.
     with contextlib.suppress(ProcessDiedError), own_process(strict, patience_seconds) as apart:
         return _links(model, apart, axes, seed)

@@ -13,6 +13,7 @@ from sdpa_onnx.core.records.records import AttentionRecord
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Unsupported, get_runtime
+from sdpa_onnx.workflows.check.kept_sessions import kept_sessions
 from sdpa_onnx.workflows.isolate.isolated_runtime import GuardedRuntime, own_process
 from sdpa_onnx.workflows.verify.dynamic_axes import AxesProof, prove_axes
 
@@ -65,14 +66,15 @@ def try_axes(
             if isinstance(apart, GuardedRuntime):
                 apart.start()
             start = clock()
-            proof = prove_axes(
-                model,
-                apart,
-                target=target,
-                traced=model.facts.traced,
-                count=_SETS,
-                is_enough=lambda: clock() - start > _SECONDS,
-            )
+            with kept_sessions(apart) as kept:
+                proof = prove_axes(
+                    model,
+                    kept,
+                    target=target,
+                    traced=model.facts.traced,
+                    count=_SETS,
+                    is_enough=lambda: clock() - start > _SECONDS,
+                )
     except ModelError as error:
         return AxesTrial(records=list(records), says=f"Axes were not tried: {error}")
     doubt = (*((f"On {runtime}: {proof.failure}",) if proof.failure else ()), *proof.doubts)

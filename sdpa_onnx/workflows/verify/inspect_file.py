@@ -17,10 +17,10 @@ from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.graph.site import AttentionSite
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Unsupported, get_runtime
 from sdpa_onnx.workflows.check.file_feeds import named_axes
-from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift, require_attention
+from sdpa_onnx.workflows.check.lifted_model import LiftedModel, lift, read_and_judgeable, require_attention
 from sdpa_onnx.workflows.isolate.isolated_runtime import own_process
 
-__all__ = ["attention_records", "inspect_model", "scale_doubts", "static_axes", "what_runs"]
+__all__ = ["attention_records", "inspect_judgeable", "inspect_model", "scale_doubts", "static_axes", "what_runs"]
 
 _PROVE = "verify --against MODULE proves or clears it."
 
@@ -31,7 +31,20 @@ def inspect_model(model: OnnxModel, *, target: str) -> list[AttentionRecord]:
     Raises:
         ModelError: If there is none.
     """
-    lifted = lift(model)
+    return _records(model, lift(model), target)
+
+
+def inspect_judgeable(model: OnnxModel, *, target: str) -> tuple[list[AttentionRecord], OnnxModel]:
+    """The same, and the model that can be judged at every attention that was read; see `with_lifted_sites`.
+
+    Raises:
+        ModelError: If there is none.
+    """
+    lifted, able = read_and_judgeable(model)
+    return _records(model, lifted, target), able
+
+
+def _records(model: OnnxModel, lifted: LiftedModel, target: str) -> list[AttentionRecord]:
     require_attention(lifted, target)
     first, *others = attention_records(model, lifted, target=target)
     of_file = lifted.contradictions.get("")
@@ -64,7 +77,7 @@ def what_runs(model: OnnxModel, runtime: str, *, patience_seconds: float | None 
         if isinstance(answer, Unsupported):
             return answer.reason
     try:
-        with own_process(found, patience_seconds) as apart, apart.load(model, LoadOptions()) as session:
+        with own_process(found, patience_seconds) as apart, apart.load(model, LoadOptions(reports=True)) as session:
             return session.ran()
     except SessionError as error:
         return str(error)

@@ -41,9 +41,9 @@ class SizeFailure:
     is_refusal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SizeSetTrial:
-    """One model on one runtime, to be run at many sizes; the module's float64 copy is made once."""
+    """One model on one runtime, to be run at many sizes; what all runs share is made once."""
 
     model: OnnxModel
     runtime: Runtime
@@ -52,6 +52,7 @@ class SizeSetTrial:
     links: Mapping[str, str]
     is_enough: Callable[[], bool]
     shared: ExpectationCache = field(default_factory=ExpectationCache)
+    _tapped: OnnxModel | None = field(default=None, init=False)
 
     def run(self, sizes: Mapping[str, int], records: list[AgreementRecord]) -> SizeFailure | None:
         """Run one size set and add its records; None if everything is right.
@@ -61,7 +62,11 @@ class SizeSetTrial:
         """
         check = CheckOptions(sizes=follow(self.links, sizes), spreads=(1.0,), seed=self.seed)
         try:
-            found = check_model(self.model, self.runtime, check, target=self.target, expectations=self.shared)
+            tapped = self._tapped or self.model.tapped()
+            self._tapped = tapped
+            found = check_model(
+                self.model, self.runtime, check, target=self.target, expectations=self.shared, tapped=tapped
+            )
         except ProcessDiedError:
             raise
         except IllegalSizesError as error:

@@ -100,6 +100,7 @@ def check_model(
     target: str,
     expectations: ExpectationCache,
     keep: Callable[[str, str, Feeds], None] | None = None,
+    tapped: OnnxModel | None = None,
 ) -> list[AgreementRecord]:
     """Run one check on one runtime.
 
@@ -110,6 +111,7 @@ def check_model(
         target: Name for the records.
         expectations: Oracles that other runtimes share.
         keep: Called with runtime, step and all arrays of every run.
+        tapped: The tapped model, where several checks share it.
 
     Returns:
         Records of every attention and of the outputs of the module; one record with the
@@ -118,7 +120,7 @@ def check_model(
     support = runtime.supports(model)
     if isinstance(support, Unsupported):
         return [unsupported_record(model, runtime.name, check, target=target, reason=support.reason)]
-    tapped = model.tapped()
+    tapped = tapped or model.tapped()
     runs: list[TappedRun] = []
     found: list[AgreementRecord] = []
     with runtime.load(tapped, LoadOptions(threads=check.threads)) as session:

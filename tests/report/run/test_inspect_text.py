@@ -11,3 +11,9 @@ def test_operators_that_are_not_named_are_counted(kinds: int, ending: str) -> No
     """One is singular."""
     ran = RanReport(providers={}, node_counts={f"K{n}": 1 for n in range(kinds)}, precision="float32")
     assert ending in _execution(ran)
+
+
+def test_nodes_that_were_not_counted() -> None:
+    """A runtime that did not report them is not said to run none."""
+    ran = RanReport(providers={"CPU": 2}, node_counts={}, precision="float32", warnings=("Too large.",))
+    assert _execution(ran) == "nodes not known, float32. Too large."
