@@ -113,7 +113,8 @@ def replace_tensors(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> 
 def _visit(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> None:
     nodes: list[ir.Node] = []
     graphs = [model.graph]
-    for body in (model.graph, *model.functions.values()):
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for body in bodies:
         _collect(body, nodes, graphs)
     for graph in graphs:
         for value in graph.initializers.values():
