@@ -8,12 +8,21 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
+from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.quiet import quiet_ir
 
 __all__ = ["infer_shapes"]
 
 # Numbers of larger tensors are not copied: what inference follows are sizes, axes and shapes.
 _MOST_BYTES = 1000
+# Operators whose output is a sequence or optional. onnx_ir writes the type and shape of its elements there, as if it
+# were a tensor, and a runtime refuses the file then.
+_NO_TENSOR = frozenset(
+    {
+        *("Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase"),
+        *("SequenceInsert", "SequenceMap", "SplitToSequence"),
+    }
+)
 
 
 def infer_shapes(model: ir.Model) -> None:
@@ -54,7 +63,7 @@ def _message(model: ir.Model) -> onnx.ModelProto:
 
 
 def _merge(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
-    values = {value.name: value for value in _own_values(graph)}
+    values = {value.name: value for value in _tensors(graph)}
     for info in (*inferred.value_info, *inferred.output):
         value = values.get(info.name)
         if value is not None:
@@ -71,11 +80,13 @@ def _merge(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
                     _merge(body, one)
 
 
-def _own_values(graph: ir.Graph) -> Iterator[ir.Value]:
+def _tensors(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values of the graph itself, without sequences."""
     yield from graph.initializers.values()
     yield from graph.inputs
     for node in graph:
-        yield from node.outputs
+        if node.op_type not in _NO_TENSOR or not is_standard(node):
+            yield from node.outputs
 
 
 def _state(value: ir.Value, stated: onnx.TypeProto) -> None:
