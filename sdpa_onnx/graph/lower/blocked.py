@@ -69,29 +69,53 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
 
     def by_size(into: Nodes) -> FormOutputs:
         if hides_on_the_right_only(attention):
-            return _either(into, attention, _is_short(into, attention, BLOCKING), in_pieces, in_a_loop)
+            return _either(into, attention, in_pieces, in_a_loop, condition=_is_short(into, attention, BLOCKING))
         if bounds:
             return in_a_loop(into)
-        return _either(into, attention, _is_small(into, attention, BLOCKING), in_one_piece, in_a_loop)
+        return _either(into, attention, in_one_piece, in_a_loop, condition=_is_small(into, attention, BLOCKING))
 
     bounds = attention.skipped_bounds
     if bounds.left is not None:
         return in_a_loop(nodes)
-    is_few = IndexArithmetic(nodes).is_at_most(AttentionLengths(nodes, attention).queries, BLOCKING.few)
-    return _either(nodes, attention, is_few, in_one_piece, by_size)
+    return _either(nodes, attention, in_one_piece, by_size, condition=_is_few(nodes, attention, BLOCKING))
 
 
-def _is_small(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value:
+def _is_few(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value | bool:
+    """Whether there are too few queries for blocks."""
+    queries = stated_size(attention.query, attention.spec.layout.length_axis)
+    if isinstance(queries, int):
+        return queries <= blocking.few
+    return IndexArithmetic(nodes).is_at_most(AttentionLengths(nodes, attention).queries, blocking.few)
+
+
+def _is_small(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value | bool:
     """Whether there are too few scores for blocks to pay off."""
+    if known := _known_sizes(attention):
+        heads, queries, keys = known
+        return heads * queries * keys <= blocking.whole
     numbers, lengths = IndexArithmetic(nodes), AttentionLengths(nodes, attention)
     return numbers.is_at_most(_scores(numbers, attention, lengths, lengths.queries), blocking.whole)
 
 
-def _is_short(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value:
+def _is_short(nodes: Nodes, attention: GraphAttention, blocking: Blocking) -> ir.Value | bool:
     """Whether the scores of one piece of all heads fit in a tile."""
+    if known := _known_sizes(attention):
+        heads, queries, keys = known
+        return heads * -(-queries // blocking.pieces) * keys <= blocking.tile
     numbers, lengths = IndexArithmetic(nodes), AttentionLengths(nodes, attention)
     rows = numbers.blocks_of(lengths.queries, blocking.pieces)
     return numbers.is_at_most(_scores(numbers, attention, lengths, rows), blocking.tile)
+
+
+def _known_sizes(attention: GraphAttention) -> tuple[int, int, int] | None:
+    """Heads of all samples, queries and keys, where the graph fixes them; else None."""
+    axis = attention.spec.layout.length_axis
+    batch, queries = stated_size(attention.query, 0), stated_size(attention.query, axis)
+    keys = stated_size(attention.key, axis)
+    past = 0 if attention.past_key is None else stated_size(attention.past_key, 2)
+    if isinstance(batch, int) and isinstance(queries, int) and isinstance(keys, int) and isinstance(past, int):
+        return batch * attention.spec.q_num_heads, queries, past + keys
+    return None
 
 
 def _scores(numbers: IndexArithmetic, attention: GraphAttention, lengths: AttentionLengths, rows: ir.Value) -> ir.Value:
@@ -118,11 +142,18 @@ def _joined(
 def _either(
     nodes: Nodes,
     attention: GraphAttention,
-    condition: ir.Value,
     then: Callable[[Nodes], FormOutputs],
     otherwise: Callable[[Nodes], FormOutputs],
+    *,
+    condition: ir.Value | bool,
 ) -> FormOutputs:
-    """Write an If whose branches have the same outputs."""
+    """Write an If whose branches have the same outputs; only the branch that runs, where the sizes are fixed.
+
+    Seen: onnxruntime 1.32 folds an If with a constant condition, and can lose the producer of a value that the branch
+    takes from outside ("Node input ... is not ... output of a previous node").
+    """
+    if isinstance(condition, bool):
+        return (then if condition else otherwise)(nodes)
     wanted = [name for name in ("output", "present_key", "present_value") if getattr(attention, name) is not None]
     branches: dict[str, Any] = {}
     for name, build_into in (("then", then), ("else", otherwise)):
