@@ -62,7 +62,7 @@ class Quantiser:
         Example:
             >>> pair = Quantiser(scale=float(np.float32(1 / 255)), zero_point=0, lowest=0, highest=255)
             >>> pair.with_integer_multiplier.multiplier
-            254.0
+            254
         """
         return replace(self, multiplier=math.floor(float(np.float32(1.0) / np.float32(self.scale))))
 

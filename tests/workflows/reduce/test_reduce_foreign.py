@@ -92,7 +92,7 @@ def test_sentence_claims_only_what_ran() -> None:
     """No ladder and no probe ran, so the sentence names neither."""
     assert nothing_sentence(_nothing(in_if()), "ort-cpu") == (
         f"Nothing fails on ort-cpu: no attention in the model could be read; every node by itself is right at {_FEW}. "
-        "Not judged: the nodes inside 'If -> Y' (If): only its outputs were compared."
+        "Not judged: the nodes inside 'If/Y' (If): only its outputs were compared."
     )
 
 
