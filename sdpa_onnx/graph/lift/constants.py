@@ -173,7 +173,12 @@ def _cast_like(node: ir.Node, inputs: list[Array]) -> Array:
     return inputs[0].astype(pattern.dtype.numpy())
 
 
-def _slice(data: Array, starts: Array, ends: Array, *rest: Array) -> Array:
+def _slice(node: ir.Node, inputs: list[Array]) -> Array:
+    data, *others = inputs
+    if "starts" in node.attributes:  # before opset 10
+        names = [name for name in ("starts", "ends", "axes") if name in node.attributes]
+        others = [np.array(node.attributes[name].as_ints()) for name in names]
+    starts, ends, *rest = others
     axes = rest[0].tolist() if rest else range(starts.size)
     steps = rest[1].tolist() if len(rest) > 1 else [1] * starts.size
     index = [slice(None)] * data.ndim
@@ -301,6 +306,7 @@ _BY_NODE: Mapping[str, Callable[[ir.Node, list[Array]], Array]] = {
     "Gather": _gather,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
+    "Slice": _slice,
     "Concat": _concat,
     "ConstantOfShape": _full,
     "Clip": _clip,
@@ -310,7 +316,6 @@ _BY_NODE: Mapping[str, Callable[[ir.Node, list[Array]], Array]] = {
 _BY_INPUTS: Mapping[str, Callable[..., Any]] = {
     "Size": _size,
     "Identity": lambda one: one,
-    "Slice": _slice,
     "Reshape": _reshape,
     "Sqrt": np.sqrt,
     "Reciprocal": lambda one: 1 / one,

@@ -61,6 +61,18 @@ def test_a_chain_of_constants_and_sizes_is_a_constant(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [("axes = [0], starts = [1], ends = [3]", [4, 3]), ("starts = [-1], ends = [9]", [8])],
+)
+def test_slice_of_an_old_opset(attributes: str, expected: list[int]) -> None:
+    """Before opset 10 its ends and axes are attributes."""
+    search = searched(f"s = Shape (z)  y = Slice <{attributes}> (s)", opset=9)
+    found = search.constant_of(value_of(search))
+    assert found is not None
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(
     "nodes",
     [
         "s = Shape (x)  y = Slice (s, zero, two)",  # two dynamic sizes
