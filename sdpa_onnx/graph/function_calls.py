@@ -9,10 +9,11 @@ from graphlib import CycleError, TopologicalSorter
 
 import onnx_ir as ir
 
-__all__ = ["MOST_INLINED_NODES", "call_fault", "inlined_nodes"]
+__all__ = ["MOST_NODES", "call_fault", "inlined_nodes"]
 
-# Several times the nodes of the largest language models that exporters write with functions (layers x some 1000).
-MOST_INLINED_NODES = 200_000
+# Of a graph, and of its functions when they are inlined: several times the nodes of the largest language models that
+# exporters write (layers x some 1000). Reading takes about 16 KB and 0.4 ms of processor time a node.
+MOST_NODES = 200_000
 
 
 def call_fault(model: ir.Model) -> str | None:

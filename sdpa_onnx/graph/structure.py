@@ -7,13 +7,14 @@ node is checked alone, without tensors and subgraphs, and onnx_ir resolves the n
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 
 import onnx
 import onnx_ir as ir
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.files.external_data import tensors_of
-from sdpa_onnx.graph.function_calls import MOST_INLINED_NODES, call_fault, inlined_nodes
+from sdpa_onnx.graph.function_calls import MOST_NODES, call_fault, inlined_nodes
 from sdpa_onnx.graph.quiet import quiet_ir
 from sdpa_onnx.graph.structure_texts import text_fault
 
@@ -37,13 +38,19 @@ def read_message(proto: onnx.ModelProto, *, who: str) -> ir.Model:
     Raises:
         ModelError: The first fault found.
     """
+    written = (proto.graph.node, *(function.node for function in proto.functions))
+    if next(islice(chain.from_iterable(map(_nodes_of, written)), MOST_NODES, None), None) is not None:
+        raise ModelError(
+            f"{who} is too large: it has more than {MOST_NODES:,} nodes, and at most these are read.",
+            hint="Export the part of the model that has the attention.",
+        )
     found = _checked(proto)
     if isinstance(found, str):
         raise ModelError(f"{who} is not a valid model: {found}.", hint=_HINT)
-    if (nodes := inlined_nodes(found)) > MOST_INLINED_NODES:
+    if (nodes := inlined_nodes(found)) > MOST_NODES:
         raise ModelError(
             f"{who} is too large: its functions are {nodes:,} nodes when they are inlined, "
-            f"and at most {MOST_INLINED_NODES:,} are read.",
+            f"and at most {MOST_NODES:,} are read.",
             hint="Simplify the functions, which call each other.",
         )
     return found

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sdpa_onnx.errors import ModelError
-from sdpa_onnx.graph.function_calls import MOST_INLINED_NODES, inlined_nodes
+from sdpa_onnx.graph.function_calls import MOST_NODES, inlined_nodes
 from sdpa_onnx.graph.model import load_model
 
 _OPSETS = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
@@ -76,5 +76,28 @@ def test_too_many_nodes_are_refused(kind: str) -> None:
 
 def test_limit_itself_is_read() -> None:
     """As many nodes as the limit are read."""
-    model = _calling([["Relu"] * 1000], copies=MOST_INLINED_NODES // 1000)
-    assert inlined_nodes(load_model(model).ir) == MOST_INLINED_NODES
+    model = _calling([["Relu"] * 1000], copies=MOST_NODES // 1000)
+    assert inlined_nodes(load_model(model).ir) == MOST_NODES
+
+
+def _large(place: str, count: int) -> onnx.ModelProto:
+    """A model with nodes in the graph, in a branch of an If, or in a function."""
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    branch = onnx.helper.make_graph([node], "b", [], [onnx.helper.make_tensor_value_info("y", 1, [2])])
+    chosen = onnx.helper.make_node("If", ["c"], ["z"], then_branch=branch, else_branch=branch)
+    model = onnx.helper.make_model(onnx.helper.make_graph([chosen], "g", [], []))
+    model.functions.append(onnx.helper.make_function("own", "F", ["x"], ["y"], [node], model.opset_import))
+    places = {
+        "graph": model.graph.node,
+        "branch": model.graph.node[0].attribute[0].g.node,
+        "function": model.functions[0].node,
+    }
+    places[place].extend([node] * count)
+    return model
+
+
+@pytest.mark.parametrize("place", ["graph", "branch", "function"])
+def test_too_many_written_nodes_are_refused(place: str) -> None:
+    """Wherever they are, and before any is looked at."""
+    with pytest.raises(ModelError, match=r"it has more than 200,000 nodes, and at most these are read\. Export the"):
+        load_model(_large(place, MOST_NODES))
