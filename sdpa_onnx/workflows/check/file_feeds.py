@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.check.integer_draws import integer_masks
+from sdpa_onnx.workflows.check.mask_inputs import visible_keys
 
 __all__ = ["named_axes", "other_choices", "sizes_of", "with_hidden_rows"]
 
@@ -70,7 +71,7 @@ def other_choices(model: OnnxModel, feeds: Feeds) -> Iterator[tuple[str, Feeds]]
             yield ", ".join(f"{name} {array.item()}" for name, array in other.items()), {**feeds, **other}
 
 
-def with_hidden_rows(model: OnnxModel, feeds: Feeds, *, keep_first: bool = False) -> Feeds | None:
+def with_hidden_rows(model: OnnxModel, feeds: Feeds, *, keep_visible: bool = False) -> Feeds | None:
     """The inputs with one row of every mask hidden as a whole; None where there is no mask.
 
     A mask is a boolean input, or one of integers that are 0 or 1; its row is the last query's,
@@ -79,11 +80,12 @@ def with_hidden_rows(model: OnnxModel, feeds: Feeds, *, keep_first: bool = False
     Args:
         model: Whose inputs they are.
         feeds: The inputs.
-        keep_first: Leave the first key of that row visible.
+        keep_visible: Leave some keys of that row visible, see `visible_keys`.
     """
+    kept = visible_keys(model) if keep_visible else slice(0)
     integers = integer_masks(model.ir, {name: array.shape for name, array in feeds.items()}, {})
     changed = {
-        value.name or "": _hidden(feeds[value.name or ""], keep_first=keep_first)
+        value.name or "": _hidden(feeds[value.name or ""], kept)
         for value in model.ir.graph.inputs
         if (value.dtype is ir.DataType.BOOL or value.name in integers)
         and feeds[value.name or ""].ndim >= 2
@@ -92,11 +94,9 @@ def with_hidden_rows(model: OnnxModel, feeds: Feeds, *, keep_first: bool = False
     return {**feeds, **changed} if changed else None
 
 
-def _hidden(mask: Array, *, keep_first: bool) -> Array:
+def _hidden(mask: Array, kept: slice) -> Array:
     hidden = mask.copy()
-    start = 1 if keep_first else 0
-    if hidden.shape[-2] > 1:
-        hidden[..., -1:, start:] = 0
-    else:
-        hidden[-1:, ..., start:] = 0
+    row = (..., slice(-1, None), slice(None)) if hidden.shape[-2] > 1 else (slice(-1, None), ...)
+    hidden[row] = 0
+    hidden[row][..., kept] = 1
     return hidden

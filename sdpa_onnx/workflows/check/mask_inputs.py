@@ -13,7 +13,7 @@ from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.workflows.check.feeds import Feeds
 
-__all__ = ["drawn_as_masks", "mask_only_axes", "with_hidden_row"]
+__all__ = ["drawn_as_masks", "mask_only_axes", "visible_keys", "with_hidden_row"]
 
 # Operators between an input and the mask of an attention that keep -inf and lowest numbers.
 _KEEPS_NUMBERS = frozenset(
@@ -36,16 +36,22 @@ def mask_only_axes(model: OnnxModel) -> tuple[str, ...]:
     return tuple(name for name in names[True] if name.isidentifier() and name not in names[False])
 
 
-def drawn_as_masks(model: OnnxModel, feeds: Feeds, *, keep_first: bool, seed: int) -> Iterator[Feeds]:
+def visible_keys(model: OnnxModel) -> slice:
+    """Keys of which every query sees one, if positions alone hide others: the first, and one in each window."""
+    windows = [site.spec.left_window + 1 for site in model.sites if site.spec.left_window >= 0]
+    return slice(None, None, min(windows)) if windows else slice(1)
+
+
+def drawn_as_masks(model: OnnxModel, feeds: Feeds, *, keep_visible: bool, seed: int) -> Iterator[Feeds]:
     """The inputs with -inf in a quarter of each float mask, and with the lowest number there; nothing without any.
 
-    The first key stays visible; by the lowest number, the last row (of the last sample, if a mask has one row) is
-    hidden as a whole, in which the source averages. What several masks add up to is the lowest number, not -inf.
+    Some keys stay visible, see `visible_keys`; by the lowest number, the last row (of the last sample, if a mask has
+    one row) is hidden as a whole, in which the source averages. Several masks add up to the lowest number, not -inf.
 
     Args:
         model: Whose inputs they are, with the attentions read.
         feeds: The inputs.
-        keep_first: Leave the first key of that row visible.
+        keep_visible: Leave some keys of that row visible, see `visible_keys`.
         seed: Which entries.
     """
     masks = [
@@ -57,15 +63,16 @@ def drawn_as_masks(model: OnnxModel, feeds: Feeds, *, keep_first: bool, seed: in
         return
     rng = np.random.default_rng(seed)
     hides = {value.name or "": rng.random(feeds[value.name or ""].shape) < _HIDDEN for value in masks}
+    kept = visible_keys(model)
     for hidden in hides.values():
-        hidden[..., :1] = False
+        hidden[..., kept] = False
     yield _filled(feeds, hides, dict.fromkeys(hides, -np.inf))
     for hidden in hides.values():
         row = (-1,) if hidden.ndim < 2 or hidden.shape[-2] == 1 else (..., -1, slice(None))
         if hidden.ndim > 1:
             hidden[row] = True
-        if keep_first:
-            hidden[..., :1] = False
+        if keep_visible:
+            hidden[..., kept] = False
     yield _filled(feeds, hides, {value.name or "": _lowest(value, masks) for value in masks})
 
 

@@ -44,7 +44,7 @@ class RunEffort:
     Args:
         count: Number of size sets.
         spreads: Logit spreads at the largest size set.
-        rows_may_be_empty: Whether a mask is fed that hides every key of a query; else the first key stays visible.
+        rows_may_be_empty: Whether a mask is fed that hides every key of a query; else some keys stay visible.
         requested: Sizes of some axes at which the caller wants a run, one size set each; the other axes are chosen.
         inputs: Given arrays by input name: the only run.
         least: A length that is tried in any case if a run can afford it; 0 = none.
@@ -233,11 +233,11 @@ class PairedModels:
         if is_last and step is not None and not self.source.is_bare_attention:
             for word, chosen in other_choices(self.source, step.feeds):
                 yield replace(step, word=f"{step.word}, {word}", feeds=chosen)
-            hidden = with_hidden_rows(self.source, step.feeds, keep_first=not self.effort.rows_may_be_empty)
+            keep = not self.effort.rows_may_be_empty
+            hidden = with_hidden_rows(self.source, step.feeds, keep_visible=keep)
             if hidden is not None:
                 yield replace(step, word=HIDDEN_ROWS, feeds=hidden)
-            keep_first = not self.effort.rows_may_be_empty
-            for masked in drawn_as_masks(self.source, step.feeds, keep_first=keep_first, seed=self.seed):
+            for masked in drawn_as_masks(self.source, step.feeds, keep_visible=keep, seed=self.seed):
                 yield replace(step, word=HIDDEN_ROWS, feeds=masked)
 
     def _pair(

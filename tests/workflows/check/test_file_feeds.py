@@ -1,10 +1,15 @@
 """Inputs of files of any maker: indices inside their tables, masks with a hidden row, names for every axis."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype
+from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.file_feeds import named_axes, with_hidden_rows
@@ -39,6 +44,20 @@ def test_one_row_is_hidden(shape: list[str | int], hidden: tuple[object, ...]) -
     rest[hidden] = True  # type: ignore[index]
     assert rest.all()
     assert feeds["keep"].all()
+
+
+@pytest.mark.parametrize(
+    ("windows", "visible"), [((), [0]), ((-1,), [0]), ((3,), [0, 4]), ((3, 1), [0, 2, 4, 6])], ids=str
+)
+def test_every_window_keeps_a_key(windows: tuple[int, ...], visible: list[int]) -> None:
+    """Where no query may lose all its keys, a window past the first key still sees one."""
+    spec = AttentionSpec(q_num_heads=1, kv_num_heads=1, head_dim=4)
+    (site,) = load_model(ir.to_proto(build_attention_model(spec, opset=24, dtype=Dtype.FLOAT32))).sites
+    sites = tuple(replace(site, spec=replace(spec, left_window=window)) for window in windows)
+    model = replace(_masked([3, 8]), sites=sites)
+    found = with_hidden_rows(model, {"keep": np.ones((3, 8), bool)}, keep_visible=True)
+    assert found is not None
+    assert np.flatnonzero(found["keep"][-1]).tolist() == visible
 
 
 def test_nothing_to_hide() -> None:

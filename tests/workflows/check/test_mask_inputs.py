@@ -30,12 +30,12 @@ def test_float_masks_hide_keys_by_both_numbers() -> None:
     """Never all keys of a row by -inf; the last row by the lowest number, unless the first key stays visible."""
     model = read("float[B,1,L,T] m", "x = Add (s, m)")
     feeds = draw_feeds(model, SIZES, spread=1.0, seed=0)
-    infinite, lowest = drawn_as_masks(model, feeds, keep_first=False, seed=0)
+    infinite, lowest = drawn_as_masks(model, feeds, keep_visible=False, seed=0)
     assert np.isneginf(infinite["m"]).any()
     assert np.isfinite(infinite["m"][..., 0]).all()
     assert (lowest["m"][..., -1, :] == np.finfo(np.float32).min).all()
     assert (lowest["m"][..., :-1, :] > -1e30).any()
-    (_, kept) = drawn_as_masks(model, feeds, keep_first=True, seed=0)
+    (_, kept) = drawn_as_masks(model, feeds, keep_visible=True, seed=0)
     assert (kept["m"][..., 0] > -1e30).all()
     assert all(infinite[name] is feeds[name] for name in "qkv")
 
@@ -43,14 +43,14 @@ def test_float_masks_hide_keys_by_both_numbers() -> None:
 def test_several_masks_do_not_add_up_to_infinity() -> None:
     """The lowest number twice would be -inf, a row of which has no mean."""
     model = read("float[B,1,L,S] m, float[1,2,L,S] bias", "a = Add (s, m)  x = Add (a, bias)")
-    _, lowest = drawn_as_masks(model, draw_feeds(model, SIZES, spread=1.0, seed=0), keep_first=False, seed=0)
+    _, lowest = drawn_as_masks(model, draw_feeds(model, SIZES, spread=1.0, seed=0), keep_visible=False, seed=0)
     assert np.isfinite(lowest["m"] + lowest["bias"]).all()
 
 
 def test_no_mask_is_no_mask() -> None:
     """A query is not drawn so, nor is a boolean mask."""
     model = read("bool[B,1,L,S] m, float none", "x = Where (m, s, none)")
-    assert not list(drawn_as_masks(model, draw_feeds(model, SIZES, spread=1.0, seed=0), keep_first=False, seed=0))
+    assert not list(drawn_as_masks(model, draw_feeds(model, SIZES, spread=1.0, seed=0), keep_visible=False, seed=0))
 
 
 @pytest.mark.parametrize(("axis", "own"), [("S", ()), ("T", ("T",))])
