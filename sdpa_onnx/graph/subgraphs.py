@@ -8,8 +8,10 @@ __all__ = ["inputs_within", "nodes_within", "subgraphs_of"]
 
 
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs among a node's attributes, without the graphs nested in those."""
+    """The graphs among a node's attributes, without those nested in them; a function's reference to a graph is none."""
     for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
         if attribute.type is ir.AttributeType.GRAPH:
             yield attribute.as_graph()
         elif attribute.type is ir.AttributeType.GRAPHS:

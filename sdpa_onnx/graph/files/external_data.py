@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sdpa_onnx.errors import ModelError
 from sdpa_onnx.graph.files.data_file import DataFile, open_beside
+from sdpa_onnx.graph.subgraphs import subgraphs_of
 
 __all__ = ["FileTensor", "attach_files", "in_memory", "replace_tensors", "tensors_of"]
 
@@ -111,12 +112,8 @@ def replace_tensors(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> 
 
 
 def _visit(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> None:
-    nodes: list[ir.Node] = []
-    graphs = [model.graph]
-    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for body in bodies:
-        _collect(body, nodes, graphs)
-    for graph in graphs:
+    nodes = [node for body in (model.graph, *model.functions.values()) for node in body.all_nodes()]
+    for graph in (model.graph, *(inner for node in nodes for inner in subgraphs_of(node))):
         for value in graph.initializers.values():
             if value.const_value is not None and (tensor := new(value.const_value)) is not None:
                 value.const_value = tensor
@@ -124,22 +121,6 @@ def _visit(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> None:
         for name, attribute in list(node.attributes.items()):
             if (changed := _changed(attribute, new)) is not None:
                 node.attributes[name] = changed
-
-
-def _collect(body: ir.Graph | ir.Function, nodes: list[ir.Node], graphs: list[ir.Graph]) -> None:
-    """Append the nodes of a body, each before those of its subgraphs, and the subgraphs."""
-    for node in body:
-        nodes.append(node)
-        for attribute in node.attributes.values():
-            if attribute.type is ir.AttributeType.GRAPH and not attribute.is_ref():
-                inner = [attribute.value]
-            elif attribute.type is ir.AttributeType.GRAPHS and not attribute.is_ref():
-                inner = list(attribute.value)
-            else:
-                continue
-            for graph in inner:
-                graphs.append(graph)
-                _collect(graph, nodes, graphs)
 
 
 def _changed(attribute: ir.Attr, new: Callable[[Tensor], Tensor | None]) -> ir.Attr | None:

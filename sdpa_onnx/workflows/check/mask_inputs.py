@@ -38,20 +38,20 @@ def mask_only_axes(model: OnnxModel) -> tuple[str, ...]:
 
 def visible_keys(model: OnnxModel) -> slice:
     """Keys of which every query sees one, if positions alone hide others: the first, and one in each window."""
-    windows = [site.spec.left_window + 1 for site in model.sites if site.spec.left_window >= 0]
+    windows = [site.spec.left_window + 1 for site in (*model.sites, *model.body_sites) if site.spec.left_window >= 0]
     return slice(None, None, min(windows)) if windows else slice(1)
 
 
 def drawn_as_masks(model: OnnxModel, feeds: Feeds, *, keep_visible: bool, seed: int) -> Iterator[Feeds]:
     """The inputs with -inf in a quarter of each float mask, and with the lowest number there; nothing without any.
 
-    Some keys stay visible, see `visible_keys`; by the lowest number, the last row (of the last sample, if a mask has
-    one row) is hidden as a whole, in which the source averages. Several masks add up to the lowest number, not -inf.
+    The first key stays visible; by the lowest number, the last row (of the last sample, if a mask has one row) is
+    hidden as a whole, in which the source averages. What several masks add up to is the lowest number, not -inf.
 
     Args:
         model: Whose inputs they are, with the attentions read.
         feeds: The inputs.
-        keep_visible: Leave some keys of that row visible, see `visible_keys`.
+        keep_visible: Leave some keys of every row visible, see `visible_keys`.
         seed: Which entries.
     """
     masks = [
@@ -63,7 +63,7 @@ def drawn_as_masks(model: OnnxModel, feeds: Feeds, *, keep_visible: bool, seed: 
         return
     rng = np.random.default_rng(seed)
     hides = {value.name or "": rng.random(feeds[value.name or ""].shape) < _HIDDEN for value in masks}
-    kept = visible_keys(model)
+    kept = visible_keys(model) if keep_visible else slice(1)
     for hidden in hides.values():
         hidden[..., kept] = False
     yield _filled(feeds, hides, dict.fromkeys(hides, -np.inf))

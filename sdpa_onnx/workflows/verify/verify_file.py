@@ -111,7 +111,7 @@ def verify_file(
         return
     if has_own:
         yield from _verify_one(model, runtimes, check, target, extras)
-    elif bodies:
+    else:
         yield from (one for name in runtimes if (one := _fixed_axes(model, name, target, check, extras)) is not None)
     yield from _verify_bodies(bodies, model, runtimes, check, target, extras)
 
