@@ -112,7 +112,8 @@ def replace_tensors(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> 
 
 
 def _visit(model: ir.Model, new: Callable[[Tensor], Tensor | None]) -> None:
-    nodes = [node for body in (model.graph, *model.functions.values()) for node in body.all_nodes()]
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    nodes = [node for body in bodies for node in body.all_nodes()]
     for graph in (model.graph, *(inner for node in nodes for inner in subgraphs_of(node))):
         for value in graph.initializers.values():
             if value.const_value is not None and (tensor := new(value.const_value)) is not None:
