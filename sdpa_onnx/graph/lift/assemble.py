@@ -20,8 +20,8 @@ from sdpa_onnx.graph.lift.masks.masks_read import as_one_mask
 from sdpa_onnx.graph.lift.operands import as_dtype, transposed, ungrouped
 from sdpa_onnx.graph.lift.products import ScoresProduct, ValuesProduct
 from sdpa_onnx.graph.lift.refused import UnreadReason
-from sdpa_onnx.graph.lift.score_chain import ScoreChain
-from sdpa_onnx.graph.lift.sinks import mask_with_sink, with_zero_key
+from sdpa_onnx.graph.lift.softmax.score_chain import ScoreChain
+from sdpa_onnx.graph.lift.softmax.sinks import mask_with_sink, with_zero_key
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["AttentionParts", "assemble"]

@@ -16,9 +16,9 @@ from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode, from_products, into_products
 from sdpa_onnx.graph.lift.products import scores_product, values_product
 from sdpa_onnx.graph.lift.refused import UnreadReason
-from sdpa_onnx.graph.lift.score_chain import read_chain, softmax_axis
-from sdpa_onnx.graph.lift.talking_heads import mixed_heads
-from sdpa_onnx.graph.lift.weights import is_guard, other_readers, read_weights
+from sdpa_onnx.graph.lift.softmax.score_chain import read_chain, softmax_axis
+from sdpa_onnx.graph.lift.softmax.talking_heads import mixed_heads
+from sdpa_onnx.graph.lift.softmax.weights import is_guard, other_readers, read_weights
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["read"]

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from sdpa_onnx.graph.lift.batch_heads import split_heads
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.refused import UnreadReason
-from sdpa_onnx.graph.lift.score_chain import MaskTerm
 from sdpa_onnx.graph.lift.sizes import stated
+from sdpa_onnx.graph.lift.softmax.score_chain import MaskTerm
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["as_one_mask"]

@@ -12,11 +12,11 @@ from sdpa_onnx.graph.domains import is_standard
 from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
-from sdpa_onnx.graph.lift.quantised_chain import QUANTISING
 from sdpa_onnx.graph.lift.refused import UnreadReason
-from sdpa_onnx.graph.lift.row_guards import detects_empty_rows
-from sdpa_onnx.graph.lift.score_chain import ScoreChain, passes_through
-from sdpa_onnx.graph.lift.sinks import drops_sink
+from sdpa_onnx.graph.lift.softmax.quantised_chain import QUANTISING
+from sdpa_onnx.graph.lift.softmax.row_guards import detects_empty_rows
+from sdpa_onnx.graph.lift.softmax.score_chain import ScoreChain, passes_through
+from sdpa_onnx.graph.lift.softmax.sinks import drops_sink
 
 __all__ = ["is_guard", "other_readers", "read_weights"]
 

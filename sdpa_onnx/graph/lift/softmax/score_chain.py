@@ -14,9 +14,9 @@ from sdpa_onnx.graph.element_types import DTYPES
 from sdpa_onnx.graph.lift.factors import Factor, HeadScale, factor_of, head_scale_of
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.paths import PathNode
-from sdpa_onnx.graph.lift.quantised_chain import QUANTISING, QuantisedChain
 from sdpa_onnx.graph.lift.refused import UnreadReason
-from sdpa_onnx.graph.lift.sinks import SINK_NOTE, Sink, subtracts_row_max
+from sdpa_onnx.graph.lift.softmax.quantised_chain import QUANTISING, QuantisedChain
+from sdpa_onnx.graph.lift.softmax.sinks import SINK_NOTE, Sink, subtracts_row_max
 
 __all__ = ["MaskTerm", "ScoreChain", "passes_through", "read_chain", "softmax_axis"]
 
