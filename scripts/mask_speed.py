@@ -1,6 +1,6 @@
 """Time `blocked` and `ort-gqa` against the files of three decoders whose masks hide causality, windows and padding.
 
-    python -m scripts.mask_speed [--lengths 1024 2048] [--seconds 60]
+    python -m scripts.mask_speed [--lengths 1024 2048] [--budget 75]
 
 Exports GPT-2, Llama and Mistral (window of 256) of transformers with random weights (two layers, 512 wide, 8 heads) at
 opset 18 into a temporary folder, then runs `convert` (with its proof) and `bench` on one thread for each. Their output
@@ -59,17 +59,17 @@ def main() -> None:
     """Export, convert and time one decoder after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 2048])
-    parser.add_argument("--seconds", type=float, default=60.0, help="of timing for each decoder and length")
+    parser.add_argument("--budget", type=float, default=75.0, help="seconds of each `bench`, starting included")
     chosen = parser.parse_args()
     models = {
         name: Architecture(sizes="none", build=build, inputs=TEXT, expected=2) for name, build in _BUILDERS.items()
     }
     with tempfile.TemporaryDirectory() as folder, patch.dict(architectures.ARCHITECTURES, models):
         for name in models:
-            _show(name, Path(folder), chosen.lengths, chosen.seconds)
+            _show(name, Path(folder), chosen.lengths, chosen.budget)
 
 
-def _show(name: str, folder: Path, lengths: Sequence[int], seconds: float) -> None:
+def _show(name: str, folder: Path, lengths: Sequence[int], budget: float) -> None:
     source = export(name, "dynamo-18", folder)
     files = [str(source)]
     for form in _FORMS:
@@ -80,7 +80,7 @@ def _show(name: str, folder: Path, lengths: Sequence[int], seconds: float) -> No
     for length in lengths:
         print(f"\n{name}: length {length}", flush=True)
         sizes = ("--size", "batch=1", "--size", f"length={length}")
-        _run("bench", *files, *sizes, "--threads", "1", "--seconds", str(seconds))
+        _run("bench", *files, *sizes, "--threads", "1", "--budget", str(budget))
 
 
 def _run(*command: str) -> int:
