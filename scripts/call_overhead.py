@@ -14,9 +14,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.measure.arm_settings import arm_settings
-from sdpa_onnx.runtimes.worker.on_onnxruntime import OrtArms
+from sdpa_onnx.runtimes.worker.engines.onnxruntime import OrtCpu
 from sdpa_onnx.runtimes.worker.visit import Turns, visit
 
 # run_with_iobinding and its arguments.
@@ -64,8 +63,8 @@ def _bound_calls(folder: Path, copies: int) -> list[Call]:
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "one node", value[:1], value[1:])
     path = folder / "one_node.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
-    settings = arm_settings("ort-cpu", load_model(path), threads=1)
-    arm = OrtArms().open({"model": str(path), "folder": None, "settings": settings})
+    settings = arm_settings("ort-cpu", threads=1)
+    arm = OrtCpu().open({"model": str(path), "folder": None, "settings": settings})
     made = [arm.prepare({"x": (np.ones(8, np.float32), 1)}).first_run() for _ in range(copies)]
     return [call for call in made if isinstance(call, partial)]
 

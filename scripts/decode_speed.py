@@ -31,7 +31,7 @@ from sdpa_onnx.measure.samples import ArmSamples
 from sdpa_onnx.measure.verdict_rule import clock_of, ratio
 from sdpa_onnx.measure.visits import VisitPlan, visit_arms
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
-from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+from sdpa_onnx.runtimes.worker.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.workflows.choose_form.form_trial import FormProblem, form_model
 
 Array = NDArray[np.generic]

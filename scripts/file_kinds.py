@@ -15,7 +15,7 @@ import torch
 from onnx import TensorProto, helper
 
 from scripts.small_architectures import SMALL
-from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+from sdpa_onnx.runtimes.worker.onnxruntime_import import import_onnxruntime
 from tests.transformers.architectures import SEED, export_module
 
 __all__ = ["KINDS", "REAL_FILES", "WrittenFile", "row_names", "write_file"]

@@ -28,7 +28,7 @@ from scripts.file_kinds import row_names, write_file
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.records.records import AgreementRecord
 from sdpa_onnx.errors import SdpaOnnxError
-from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+from sdpa_onnx.runtimes.worker.onnxruntime_import import import_onnxruntime
 
 Arrays = Mapping[str, NDArray[np.generic]]
 

@@ -34,7 +34,7 @@ from sdpa_onnx.measure.calibration import load_calibration
 from sdpa_onnx.measure.ceilings import measure_ceilings
 from sdpa_onnx.measure.timing_plan import TimingPlan
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Unsupported, get_runtime
-from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+from sdpa_onnx.runtimes.worker.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.timing.comparison import Arm, TimedComparison, bench

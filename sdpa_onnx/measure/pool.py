@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from sdpa_onnx.measure.deadline import Deadline
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
+from sdpa_onnx.runtimes.arm_job import ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
 from sdpa_onnx.runtimes.workers import WorkerFailedError
 
@@ -50,7 +50,7 @@ class WorkerFactory(Protocol):
     """Starts one process and returns at once, as the class `TimingWorker` does."""
 
     def __call__(
-        self, adapter: Adapter, *, python: Path | None, threads: int, patience_seconds: float, runtime: str
+        self, engine: str, *, python: Path | None, threads: int, patience_seconds: float, runtime: str
     ) -> TimedWorker: ...
 
 
@@ -62,10 +62,10 @@ def workers_until(deadline: Deadline) -> WorkerFactory:
 class WorkerKey(NamedTuple):
     """Which process: what it imports and how it is pinned, which launch it serves, and which arm of it.
 
-    The runtime is "" where the adapter alone tells what is imported.
+    The runtime is "" where the engine tells what is imported.
     """
 
-    adapter: Adapter
+    engine: str
     runtime: str
     python: Path | None
     threads: int
@@ -78,7 +78,7 @@ def worker_keys(jobs: Mapping[str, ArmJob], launch: int) -> dict[str, WorkerKey]
     roles: Counter[tuple[object, ...]] = Counter()
     keys = {}
     for name, job in jobs.items():
-        kind = (job.adapter, job.runtime if job.adapter is Adapter.SDPA_ONNX else "", job.python, job.threads)
+        kind = (job.engine, "" if job.engine else job.runtime, job.python, job.threads)
         keys[name] = WorkerKey(*kind, launch, roles[kind])
         roles[kind] += 1
     return keys
@@ -121,7 +121,7 @@ class WorkerPool:
             WorkerFailedError: If it cannot be started.
         """
         worker = self._idle.pop(key, None) or self._start(
-            key.adapter,
+            key.engine,
             python=key.python,
             threads=key.threads,
             patience_seconds=self._patience_seconds,

@@ -2,27 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.core.records.timing_records import NodeTime
 
-__all__ = ["Adapter", "ArmJob", "KernelTimes", "LoadTimes", "RanFacts", "Visit"]
-
-
-class Adapter(StrEnum):
-    """How a worker loads the model.
-
-    ONNXRUNTIME and OPENVINO need numpy and that package only, so they work in any environment and start quickly.
-    SDPA_ONNX takes any runtime that is registered with us.
-    """
-
-    ONNXRUNTIME = "onnxruntime"
-    OPENVINO = "openvino"
-    SDPA_ONNX = "sdpa_onnx"
+__all__ = ["ArmJob", "KernelTimes", "LoadTimes", "RanFacts", "Visit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +19,26 @@ class ArmJob:
 
     Args:
         runtime: Our name of the runtime.
-        adapter: How it is loaded.
+        engine: Where a worker finds its engine, see `engine.engine_place`; "" for a runtime that has none, which runs
+            in our environment only.
         model: File of the model; folder: where its tensor files lie, or None.
         inputs: Folder of the arrays by input name, as `runtimes.array_files` writes them.
         new_length_inputs: The same at other sizes, to time the first run there; None where every axis is fixed.
         threads: Threads inside one operator.
+        names: Names of the graph: "inputs", "outputs" and "defaults"; see `engine.Engine.open`.
         settings: What the runtime is configured with, as the runtime itself would be (session options, properties).
         python: Interpreter of another environment; None = ours.
         copies: Sets of inputs that calls take in turn; above 1 so that each call finds a cold cache.
     """
 
     runtime: str
-    adapter: Adapter
+    engine: str
     model: Path
     folder: Path | None = None
     inputs: Path
     new_length_inputs: Path | None = None
     threads: int = 1
+    names: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     python: Path | None = None
     copies: int = 1
@@ -114,14 +105,12 @@ class KernelTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanFacts:
-    """What the worker knows of what ran; `optimised` is the graph after optimisation, or None where it is not reported.
+    """What the worker knows of what ran.
 
     Args:
-        assigned: Execution provider -> operator -> nodes.
-        optimised: File.
-        report: A finished report, where the runtime is one of ours.
+        facts: What an engine reports, see `engine.Opened`.
+        report: A finished report, where the runtime has no engine.
     """
 
-    assigned: Mapping[str, Mapping[str, int]]
-    optimised: Path | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
     report: object | None = None

@@ -1,7 +1,7 @@
 """The interface of a runtime: load a model, run it, report what really ran; and the registry.
 
 A runtime registers under the entry-point group `sdpa_onnx.runtimes`: the entry
-point loads a class (or callable) that takes no argument and gives a `Runtime`.
+point loads a class (or callable) that takes no argument and gives an `engine.Engine` or a `Runtime`.
 """
 
 import difflib
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdpa_onnx.errors import RuntimeNotFoundError, RuntimeUnavailableError
+from sdpa_onnx.runtimes.engine import is_engine
 from sdpa_onnx.runtimes.import_failure import import_failure, is_missing
 
 if TYPE_CHECKING:
@@ -182,7 +183,12 @@ def get_runtime(name: str) -> Runtime:
         factory = points[0].load()
     except ImportError as error:
         raise RuntimeUnavailableError(f"Runtime '{name}' cannot be imported: {error}.") from error
-    runtime: Runtime = factory()
+    made = factory()
+    if is_engine(made):
+        from sdpa_onnx.runtimes.engine_runtime import EngineRuntime
+
+        return EngineRuntime(made)
+    runtime: Runtime = made
     return runtime
 
 

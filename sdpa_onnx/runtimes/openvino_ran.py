@@ -1,14 +1,13 @@
-"""Read from a compiled OpenVINO model what it really runs, and in which arithmetic.
+"""Say what OpenVINO really runs for a model, and in which arithmetic.
 
 Source: the execution graph that the CPU plug-in gives, whose nodes carry the
-kind of layer and the names of what they were made of. Runs nothing.
+kind of layer and the names of what they were made of. `worker.engines.openvino` gets it.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -16,10 +15,7 @@ from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
 
-if TYPE_CHECKING:
-    from openvino import CompiledModel
-
-__all__ = ["ExecutionNode", "count_expanded", "execution_node", "precision_of", "read_ran", "report_of"]
+__all__ = ["ExecutionNode", "count_expanded", "execution_node", "precision_of", "report_of"]
 
 # Stand in the graph and compute nothing.
 _STORED = frozenset({"Input", "Output", "Const"})
@@ -45,34 +41,17 @@ class ExecutionNode:
     sources: tuple[str, ...] = ()
 
 
-def read_ran(model: OnnxModel, compiled: "CompiledModel", *, threads: int) -> RanReport:
-    """Say which layers run, what each attention became, and what that does to the precision.
-
-    Args:
-        model: The model that was loaded.
-        compiled: What runs it.
-        threads: As requested; OpenVINO uses no more than the machine has cores.
-    """
-    return report_of(
-        model,
-        graph=_execution_graph(compiled),
-        hint=str(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()),
-        used_threads=int(compiled.get_property("INFERENCE_NUM_THREADS")),
-        threads=threads,
-    )
-
-
 def report_of(
     model: OnnxModel, *, graph: Mapping[str, ExecutionNode], hint: str, used_threads: int, threads: int
 ) -> RanReport:
-    """The same from facts that are at hand, such as those of a worker process.
+    """Say which layers run, what each attention became, and what that does to the precision.
 
     Args:
         model: The model that was loaded.
         graph: The execution graph, by name of node.
         hint: The effective precision, OpenVINO's word.
         used_threads: As OpenVINO took them.
-        threads: As requested.
+        threads: As requested; OpenVINO uses no more than the machine has cores.
     """
     working = [node for node in graph.values() if node.layer not in _STORED]
     expanded = count_expanded(model, graph)
@@ -163,20 +142,6 @@ def _expansion_warnings(model: OnnxModel, expanded: Mapping[str, int]) -> Iterab
 def _thread_warnings(used: int, asked: int) -> Iterable[str]:
     if used != asked:
         yield f"OpenVINO used {used} thread{'s' * (used != 1)}, not {asked} as asked."
-
-
-def _execution_graph(compiled: "CompiledModel") -> dict[str, ExecutionNode]:
-    graph = {}
-    for node in compiled.get_runtime_model().get_ordered_ops():
-        notes = node.get_rt_info()
-        name = node.get_friendly_name()
-        graph[name] = execution_node(
-            name,
-            layer=notes["layerType"].astype(str),
-            originals=notes["originalLayersNames"].astype(str),
-            sources=[port.get_source_output().get_node().get_friendly_name() for port in node.inputs()],
-        )
-    return graph
 
 
 def execution_node(name: str, *, layer: str, originals: str, sources: Iterable[str]) -> ExecutionNode:

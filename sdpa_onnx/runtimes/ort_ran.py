@@ -1,16 +1,13 @@
-"""Read from ONNX Runtime what it really runs for a model.
+"""Say what ONNX Runtime really runs for a model.
 
 Two sources: the session's own record of which provider took which node, and
-the graph after optimisation, which ONNX Runtime writes only while it loads; so
-where a session was loaded without it, it is read from a second, short-lived one with the same options.
+the graph after optimisation. `worker.engines.onnxruntime` gets them.
 """
 
 import re
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -21,10 +18,7 @@ from sdpa_onnx.graph.files.large import is_large
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import RanReport
 
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-
-__all__ = ["assigned_nodes", "count_expanded", "count_fused", "is_unread", "read_ran", "report_of", "report_of_large"]
+__all__ = ["count_expanded", "count_fused", "is_unread", "report_of", "report_of_large"]
 
 # ONNX Runtime names the values of an inlined function body "_inlfunc_<operator>_...": the only trace that
 # an operator leaves once it is expanded (seen in 1.32.0; the nodes themselves have no name).
@@ -45,24 +39,6 @@ _SHAPE_OPERATORS = frozenset(
 )
 
 
-def read_ran(
-    model: OnnxModel, *, load: Callable[[Path], "InferenceSession"], provider: str, precision: str
-) -> tuple["InferenceSession", RanReport]:
-    """Load a model; say which providers took which nodes, what was expanded, and what that does to the precision.
-
-    Args:
-        model: The model.
-        load: Loads it and has ONNX Runtime write the optimised graph to the path.
-        provider: The provider that was requested.
-        precision: The declared arithmetic where no operator is expanded.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimised.onnx"
-        session = load(path)
-        assigned = assigned_nodes(session)
-        return session, report_of(model, optimised=path, assigned=assigned, provider=provider, precision=precision)
-
-
 def report_of(
     model: OnnxModel,
     *,
@@ -71,7 +47,7 @@ def report_of(
     provider: str,
     precision: str,
 ) -> RanReport:
-    """The same from facts that are at hand, such as those of a worker process.
+    """Say which providers took which nodes, what was expanded, and what that does to the precision.
 
     Args:
         model: The model that was loaded.
@@ -120,14 +96,6 @@ def report_of_large(*, assigned: Mapping[str, Counter[str]], provider: str, prec
         precision=precision,
         warnings=(_UNREAD, *_provider_warnings(assigned, provider)),
     )
-
-
-def assigned_nodes(session: "InferenceSession") -> dict[str, Counter[str]]:
-    """Operators that each provider took, subgraphs included, before ONNX Runtime's later fusions."""
-    found: dict[str, Counter[str]] = {}
-    for part in session.get_provider_graph_assignment_info():
-        found.setdefault(part.ep_name, Counter()).update(node.op_type for node in part.get_nodes())
-    return found
 
 
 def count_expanded(model: OnnxModel, nodes: list[onnx.NodeProto]) -> dict[str, int]:

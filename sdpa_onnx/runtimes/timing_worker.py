@@ -6,7 +6,8 @@ from typing import Any, Self
 
 from sdpa_onnx.core.records.timing_records import NodeTime
 from sdpa_onnx.graph.files.held_folder import HeldFolder
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
+from sdpa_onnx.runtimes.arm_job import ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
+from sdpa_onnx.runtimes.worker.on_engine import open_engine
 from sdpa_onnx.runtimes.worker_process import WorkerService
 from sdpa_onnx.runtimes.workers import FailureKind, Worker, WorkerAnswer, WorkerFailedError, WorkerFailure
 
@@ -19,17 +20,17 @@ class TimingWorker:
     It ends when the thread that made it ends, so make it in one that outlives it.
 
     Args:
-        adapter: How it loads models; its package is imported at the start.
+        engine: Where its engine is, whose package is imported at the start; "" = one that takes any registered runtime.
         python: Interpreter; None = ours.
         threads: Pinned in the environment before anything is imported there.
         patience_seconds: Longest wait for one answer; the start may take longer.
-        runtime: Our name of one whose package is imported at the start too; "" where the adapter has one only.
+        runtime: Our name of a runtime without an engine, whose package is imported at the start.
         seconds_left: Until the command must end; None = no limit.
     """
 
     def __init__(
         self,
-        adapter: Adapter,
+        engine: str,
         *,
         python: Path | None,
         threads: int,
@@ -37,18 +38,18 @@ class TimingWorker:
         runtime: str = "",
         seconds_left: Callable[[], float] | None = None,
     ) -> None:
-        self._adapter = adapter
+        self._engine = engine
         self._python = python
         self._folder: HeldFolder | None = None
-        if python is not None and adapter is Adapter.SDPA_ONNX:
+        if python is not None and not engine:
             raise WorkerFailedError(
-                f"{python} cannot be used: only ONNX Runtime and OpenVINO run in another environment.",
-                hint="Give the Python for an arm on ort-cpu, ort-cuda or openvino.",
+                f"{python} cannot be used: {runtime or 'this runtime'} runs in our environment only.",
+                hint="Give the Python for an arm on another runtime, such as ort-cpu or openvino.",
             )
         self.worker = Worker(
-            WorkerService(f"on_{adapter}"),
-            runtime,
-            who=self._who(adapter.value),
+            WorkerService.ON_ENGINE if engine else WorkerService.ON_SDPA_ONNX,
+            engine or runtime,
+            who=self._who(open_engine(engine).name if engine else runtime or "torch"),
             python=python,
             threads=threads,
             patience_seconds=patience_seconds,
@@ -81,10 +82,14 @@ class TimingWorker:
         message = {
             "model": str(job.model),
             "folder": _text(job.folder),
-            "inputs": str(job.inputs),
-            "new_length_inputs": _text(job.new_length_inputs),
+            "feeds": str(job.inputs),
+            "new_length_feeds": _text(job.new_length_inputs),
             "runtime": job.runtime,
             "threads": job.threads,
+            "purpose": "timing",
+            "optimise": True,
+            "report": None,
+            **job.names,
             "settings": dict(job.settings),
             "copies": job.copies,
         }
@@ -122,12 +127,7 @@ class TimingWorker:
         if self._folder is None:
             self._folder = HeldFolder("ran")
         fields = self._ask("ran", {"folder": self._folder.name, "with_graph": with_graph}).fields
-        optimised = fields.get("optimised")
-        return RanFacts(
-            assigned=fields["assigned"],
-            optimised=Path(optimised) if optimised is not None else None,
-            report=_report(self._adapter, fields.get("report")),
-        )
+        return RanFacts(facts=fields) if self._engine else RanFacts(report=_report(fields["report"]))
 
     def outputs(self, path: Path) -> None:
         """Write the outputs of the bound run as `runtimes.array_files` reads them."""
@@ -165,7 +165,7 @@ class TimingWorker:
             return WorkerFailedError(failure.text)
         if failure.kind is FailureKind.REFUSED:
             return WorkerFailedError(f"{who} {text}.")
-        return _worded(self._adapter, who, failure)
+        return _worded(self._engine, who, failure)
 
     def _drop_folder(self) -> None:
         if self._folder is not None:
@@ -173,27 +173,19 @@ class TimingWorker:
             self._folder = None
 
 
-def _worded(adapter: Adapter, who: str, failure: WorkerFailure) -> WorkerFailedError:
+def _worded(engine: str, who: str, failure: WorkerFailure) -> WorkerFailedError:
     """What the runtime raised, in the sentence of our own sessions."""
     what = "cannot load the model" if failure.stage == "load" else "failed"
     text = failure.text or failure.raised
-    match adapter:
-        case Adapter.ONNXRUNTIME:
-            from sdpa_onnx.runtimes.ort_errors import failure_text
+    if not engine:
+        return WorkerFailedError(f"{who} {what}: {text.rstrip('.')}.")
+    from sdpa_onnx.runtimes.engine_runtime import failure_text
 
-            return WorkerFailedError(failure_text(who, text, what=what))
-        case Adapter.OPENVINO:
-            from sdpa_onnx.runtimes.openvino_session import clean_message
-
-            return WorkerFailedError(f"{who} {what}: {clean_message(text) or failure.raised}.")
-        case Adapter.SDPA_ONNX:
-            return WorkerFailedError(f"{who} {what}: {text.rstrip('.')}.")
+    return WorkerFailedError(failure_text(open_engine(engine), who, text, what=what))
 
 
-def _report(adapter: Adapter, reported: Any) -> object:
-    """A finished report of one of our runtimes; what OpenVINO reports, unchanged."""
-    if adapter is not Adapter.SDPA_ONNX:
-        return reported
+def _report(reported: Mapping[str, Any]) -> object:
+    """The finished report of a runtime without an engine."""
     from sdpa_onnx.runtimes.base import RanReport
 
     return RanReport(**{**reported, "warnings": tuple(reported["warnings"])})

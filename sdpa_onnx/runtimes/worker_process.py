@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
-from sdpa_onnx.runtimes.onnxruntime_import import NO_TELEMETRY
+from sdpa_onnx.runtimes.worker.onnxruntime_import import NO_TELEMETRY
 from sdpa_onnx.runtimes.worker.orphan import OTHER_PARENT
 
 __all__ = [
@@ -78,13 +78,12 @@ NOT_THE_RUNTIME = "This is no fault of the runtime; see whether `sdpa-onnx runti
 class WorkerService(StrEnum):
     """What a worker serves: the module in `worker` that it opens.
 
-    ON_ONNXRUNTIME and ON_OPENVINO time arms and need numpy and that package only, so they work in any environment and
-    start quickly. The others need ours: ON_SDPA_ONNX times arms on any registered runtime, SESSIONS loads and runs
-    models in one, FUNCTION calls a function of ours.
+    ON_ENGINE times arms on an engine and needs numpy and its package only, so it works in any environment and starts
+    quickly. The others need ours: ON_SDPA_ONNX times arms on any registered runtime, SESSIONS loads and runs models in
+    one, FUNCTION calls a function of ours.
     """
 
-    ON_ONNXRUNTIME = "on_onnxruntime"
-    ON_OPENVINO = "on_openvino"
+    ON_ENGINE = "on_engine"
     ON_SDPA_ONNX = "on_sdpa_onnx"
     SESSIONS = "sessions"
     FUNCTION = "function"

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from sdpa_onnx.measure.pool import WorkerPool
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
+from sdpa_onnx.runtimes.arm_job import ArmJob, KernelTimes, LoadTimes, RanFacts, Visit
 from sdpa_onnx.runtimes.base import RanReport
 from sdpa_onnx.runtimes.workers import WorkerFailedError, WorkerSilentError
+from tests.runtimes.worker.environments import ORT
 
 MILLISECOND = 1_000_000
 
@@ -61,9 +62,9 @@ class FakeMachine:
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def start(
-        self, adapter: Adapter, *, python: Path | None, threads: int, patience_seconds: float, runtime: str
+        self, engine: str, *, python: Path | None, threads: int, patience_seconds: float, runtime: str
     ) -> "FakeWorker":
-        worker = FakeWorker(self, adapter)
+        worker = FakeWorker(self, engine)
         self.processes.append(worker)
         return worker
 
@@ -91,7 +92,7 @@ class FakeWorker:
     """One process."""
 
     machine: FakeMachine
-    adapter: Adapter
+    engine: str
     name: str = ""
     process: int = -1
     stopped: bool = False
@@ -145,7 +146,7 @@ class FakeWorker:
 
     def ran(self, *, with_graph: bool = True) -> RanFacts:
         self._do("ran")
-        return RanFacts(assigned={}, report=self.machine.report)
+        return RanFacts(report=self.machine.report)
 
     def outputs(self, path: Path) -> None: ...
 
@@ -167,7 +168,7 @@ class FakeWorker:
 
 def job(name: str, **more: object) -> ArmJob:
     """A job that fake workers know by its name."""
-    return ArmJob(runtime="ort-cpu", adapter=Adapter.ONNXRUNTIME, model=Path(f"{name}.onnx"), inputs=Path("in"), **more)
+    return ArmJob(runtime="ort-cpu", engine=ORT, model=Path(f"{name}.onnx"), inputs=Path("in"), **more)
 
 
 def visits_of(told: list[tuple[str, str]]) -> Iterator[str]:

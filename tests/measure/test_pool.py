@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from sdpa_onnx.measure.pool import WorkerPool, worker_keys
-from sdpa_onnx.runtimes.arm_job import Adapter
 from sdpa_onnx.runtimes.workers import WorkerFailedError
 from tests.measure.fake_workers import FakeArm, FakeMachine, FakeWorker, job
+from tests.runtimes.worker.environments import ORT
 
 
 def test_keys_tell_arms_apart_that_import_the_same() -> None:
     """By role within their kind, so that a kept process serves arms of other comparisons too."""
     jobs = {
         "a": job("a"),
-        "t": replace(job("t"), adapter=Adapter.SDPA_ONNX),
+        "t": replace(job("t"), engine=""),
         "b": job("b"),
         "more": job("c", threads=2),
     }
@@ -30,18 +30,18 @@ def test_a_worker_is_started_as_asked() -> None:
     asked: list[object] = []
     machine = FakeMachine()
 
-    def start(adapter: Adapter, **options: object) -> FakeWorker:
-        asked.append((adapter, options))
-        return FakeWorker(machine, adapter)
+    def start(engine: str, **options: object) -> FakeWorker:
+        asked.append((engine, options))
+        return FakeWorker(machine, engine)
 
     foreign = job("a", python=Path("env/bin/python"), threads=2)
     with WorkerPool(patience_seconds=7.0, start=start) as pool:
         pool.take(*worker_keys({"a": foreign}, launch=0).values())
-        pool.take(*worker_keys({"t": replace(foreign, adapter=Adapter.SDPA_ONNX, runtime="torch")}, launch=0).values())
+        pool.take(*worker_keys({"t": replace(foreign, engine="", runtime="torch")}, launch=0).values())
     options = {"python": Path("env/bin/python"), "threads": 2, "patience_seconds": 7.0}
     assert asked == [
-        (Adapter.ONNXRUNTIME, {**options, "runtime": ""}),
-        (Adapter.SDPA_ONNX, {**options, "runtime": "torch"}),
+        (ORT, {**options, "runtime": ""}),
+        ("", {**options, "runtime": "torch"}),
     ]
 
 

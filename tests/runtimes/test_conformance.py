@@ -13,22 +13,17 @@ from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.core.judge.agreement import expect, judge
 from sdpa_onnx.core.records.verdicts import Verdict
 from sdpa_onnx.errors import SessionError
-from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Supported, Unsupported
-from sdpa_onnx.runtimes.onnx_reference import OnnxReference
-from sdpa_onnx.runtimes.openvino import OpenVino
-from sdpa_onnx.runtimes.ort_cpu import OrtCpu
-from sdpa_onnx.runtimes.ort_cuda import OrtCuda
-from sdpa_onnx.runtimes.torch_baseline import TorchBaseline
+from sdpa_onnx.runtimes.base import LoadOptions, Runtime, Supported, Unsupported, get_runtime
 from tests.runtimes.models import LIMITS, PROBLEMS, Array, Problem, draw, formula, model
 
-RUNTIMES: tuple[Callable[[], Runtime], ...] = (OrtCpu, OrtCuda, TorchBaseline, OnnxReference, OpenVino)
+RUNTIMES = ("ort-cpu", "ort-cuda", "torch", "onnx-reference", "openvino")
 PLAIN = PROBLEMS["plain"]
 
 
-@pytest.fixture(params=RUNTIMES, ids=lambda factory: factory.name)
+@pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> Runtime:
     """One runtime, or a skip with the reason it gives itself."""
-    found: Runtime = request.param()
+    found = get_runtime(request.param)
     answer = found.available()
     if isinstance(answer, Unsupported):
         pytest.skip(answer.reason)

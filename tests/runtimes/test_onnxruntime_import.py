@@ -14,8 +14,7 @@ import numpy as np
 from onnx import helper
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.measure.one_node import one_node_call
-from sdpa_onnx.runtimes.base import LoadOptions
-from sdpa_onnx.runtimes.ort_cpu import OrtCpu
+from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
 
 class Watch:
     def find_spec(self, name, path=None, target=None):
@@ -27,7 +26,7 @@ if {first!r} == "session":
     x, y = (helper.make_tensor_value_info(name, 1, [3]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    with OrtCpu().load(load_model(made), LoadOptions(threads=1)) as session:
+    with get_runtime("ort-cpu").load(load_model(made), LoadOptions(threads=1)) as session:
         session.run({{"x": np.zeros(3, np.float32)}})
 else:
     one_node_call("Relu", {{"x": np.ones(3, np.float32)}}, (3,), 1)()

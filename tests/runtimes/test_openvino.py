@@ -12,14 +12,13 @@ from onnx import TensorProto, helper
 from sdpa_onnx.core.attention.spec import Dtype
 from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport, Unsupported
-from sdpa_onnx.runtimes.openvino import OpenVino
-from sdpa_onnx.runtimes.openvino_import import import_openvino
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose, RanReport, Unsupported, get_runtime
 from sdpa_onnx.runtimes.openvino_ran import ExecutionNode, count_expanded, precision_of
-from sdpa_onnx.runtimes.openvino_session import clean_message
+from sdpa_onnx.runtimes.worker.engines.openvino import OpenVino
+from sdpa_onnx.runtimes.worker.openvino_import import import_openvino
 from tests.runtimes.models import LIMITS, PROBLEMS, Problem, decomposed, draw, formula, model, model_of
 
-_ANSWER = OpenVino().available()
+_ANSWER = get_runtime("openvino").available()
 needs_openvino = pytest.mark.skipif(
     isinstance(_ANSWER, Unsupported), reason=_ANSWER.reason if isinstance(_ANSWER, Unsupported) else ""
 )
@@ -27,7 +26,7 @@ PLAIN = PROBLEMS["plain"]
 
 
 def ran(loaded: OnnxModel, *, purpose: Purpose = Purpose.AGREEMENT, optimise: bool = True) -> RanReport:
-    with OpenVino().load(loaded, LoadOptions(purpose=purpose, optimise=optimise)) as session:
+    with get_runtime("openvino").load(loaded, LoadOptions(purpose=purpose, optimise=optimise)) as session:
         return session.ran()
 
 
@@ -35,9 +34,9 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra to install is named, before and at load."""
     monkeypatch.setitem(sys.modules, "openvino", None)
     reason = "openvino is missing: install extra openvino (pip install 'sdpa-onnx[openvino]')"
-    assert OpenVino().available() == Unsupported(reason)
+    assert get_runtime("openvino").available() == Unsupported(reason)
     with pytest.raises(RuntimeUnavailableError) as caught:
-        OpenVino().load(model(PLAIN), LoadOptions())
+        get_runtime("openvino").load(model(PLAIN), LoadOptions())
     assert str(caught.value) == f"Runtime 'openvino' is not available: {reason}."
 
 
@@ -45,11 +44,10 @@ QUIET = """
 import os, sys
 seen = []
 sys.addaudithook(lambda event, args: seen.append(event) if event in ("socket.connect", "os.fork") else None)
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose
-from sdpa_onnx.runtimes.openvino import OpenVino
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
 from tests.runtimes.models import PROBLEMS, draw, model
 for purpose in Purpose:
-    with OpenVino().load(model(PROBLEMS["plain"]), LoadOptions(purpose=purpose)) as session:
+    with get_runtime("openvino").load(model(PROBLEMS["plain"]), LoadOptions(purpose=purpose)) as session:
         session.run(draw(PROBLEMS["plain"]))
         session.ran()
 import openvino.tools.ovc as converter
@@ -83,7 +81,7 @@ def test_telemetry_that_the_user_imported_stays(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "openvino_telemetry", os)
     monkeypatch.setitem(sys.modules, "openvino", sys)
     monkeypatch.delitem(sys.modules, "openvino")
-    monkeypatch.setattr("sdpa_onnx.runtimes.openvino_import.import_module", watch)
+    monkeypatch.setattr("sdpa_onnx.runtimes.worker.openvino_import.import_module", watch)
     assert import_openvino() is sys
     assert seen == [("openvino", None)]
     assert sys.modules["openvino_telemetry"] is os
@@ -112,7 +110,7 @@ def test_what_is_timed_says_its_true_precision() -> None:
     problem = Problem(q_seq_len=64, kv_seq_len=64, head_dim=64, v_head_dim=64)
     feeds = draw(problem)
     loaded = model(problem)
-    with OpenVino().load(loaded, LoadOptions(purpose=Purpose.TIMING)) as session:
+    with get_runtime("openvino").load(loaded, LoadOptions(purpose=Purpose.TIMING)) as session:
         report = session.ran()
         error = np.abs(session.run(feeds)["Y"] - formula(problem, feeds)).max()
     core = import_openvino().Core()
@@ -174,8 +172,8 @@ def test_an_attention_becomes_several_layers() -> None:
 @needs_openvino
 def test_threads_that_it_does_not_take_are_told() -> None:
     """OpenVINO takes no more threads than there are cores, and does not say so itself."""
-    with OpenVino().load(decomposed(), LoadOptions(threads=10_000)) as session:
-        used = int(session.live.get_property("INFERENCE_NUM_THREADS"))
+    with get_runtime("openvino").load(decomposed(), LoadOptions(threads=10_000)) as session:
+        used = session.live.ran("", with_graph=False)["used_threads"]
         told = f"OpenVINO used {used} thread{'s' * (used != 1)}, not 10000 as asked."
         assert session.ran().warnings == (told,)
     assert ran(decomposed()).warnings == ()
@@ -208,7 +206,7 @@ def test_an_input_that_nothing_reads_may_be_given() -> None:
     x, unread, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in ("X", "U", "Y"))
     loaded = load_model(model_of([helper.make_node("Neg", ["X"], ["Y"])], [unread, x], [y], opset=18))
     array = np.ones((2, 3), np.float32)
-    with OpenVino().load(loaded, LoadOptions()) as session:
+    with get_runtime("openvino").load(loaded, LoadOptions()) as session:
         assert np.array_equal(session.run({"U": 5 * array, "X": array})["Y"], -array)
         with pytest.raises(SessionError) as caught:
             session.run({"X": array})
@@ -223,7 +221,7 @@ def test_a_default_that_cannot_be_replaced_is_refused() -> None:
     nodes = [helper.make_node("Add", ["X", "C"], ["Y"])]
     loaded = load_model(model_of(nodes, [x, c], [y], opset=18, constants=(constant,)))
     array = np.ones(3, np.float32)
-    with OpenVino().load(loaded, LoadOptions()) as session:
+    with get_runtime("openvino").load(loaded, LoadOptions()) as session:
         assert session.run({"X": array})["Y"].tolist() == [2.0, 3.0, 4.0]
         with pytest.raises(SessionError) as caught:
             session.run({"X": array, "C": array})
@@ -234,7 +232,7 @@ def test_a_default_that_cannot_be_replaced_is_refused() -> None:
 def test_bound_inputs_are_read_anew() -> None:
     """What changes in a bound array is seen by the next call, and a copied result stays."""
     feeds = draw(PLAIN)
-    with OpenVino().load(model(PLAIN), LoadOptions()) as session:
+    with get_runtime("openvino").load(model(PLAIN), LoadOptions()) as session:
         bound = session.bind(feeds)
         before = bound.outputs()["Y"]
         feeds["V"][...] *= 2
@@ -249,7 +247,7 @@ def test_an_unknown_operator_is_refused_in_words() -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3]) for name in ("X", "Y"))
     loaded = load_model(model_of([helper.make_node("Foo", ["X"], ["Y"], domain="com.microsoft")], [x], [y], opset=18))
     with pytest.raises(SessionError) as caught:
-        OpenVino().load(loaded, LoadOptions())
+        get_runtime("openvino").load(loaded, LoadOptions())
     assert str(caught.value) == (
         "openvino cannot load the model: Model wasn't fully converted. "
         "-- No conversion rule found for operations: com.microsoft.Foo."
@@ -273,4 +271,4 @@ def test_an_unknown_operator_is_refused_in_words() -> None:
 )
 def test_error_texts_are_cleaned(message: str, text: str) -> None:
     """One line with the reason; a bare condition where there is no other reason."""
-    assert clean_message(message) == text
+    assert OpenVino().explain(message) == text

@@ -1,14 +1,16 @@
 """The CUDA runtime's guards, on a machine without a GPU: planted sessions stand in for ONNX Runtime's answers."""
 
+import contextlib
 import sys
 
 import onnxruntime
 import pytest
 
 from sdpa_onnx.errors import RuntimeUnavailableError, SessionError
-from sdpa_onnx.runtimes import ort_cuda, ort_session
-from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Unsupported
-from sdpa_onnx.runtimes.ort_cuda import OrtCuda
+from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Unsupported, get_runtime
+from sdpa_onnx.runtimes.engine_runtime import engine_precision, engine_settings
+from sdpa_onnx.runtimes.worker.engines import ort_cuda
+from sdpa_onnx.runtimes.worker.pipe import RefusalError
 from tests.runtimes.models import Problem, draw, model
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -79,7 +81,7 @@ def test_a_session_that_fell_back_is_an_error(
     """ONNX Runtime only logs that CUDA could not be loaded; its numbers must never pass for CUDA's."""
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: sys.stdout.write(printed))
     with pytest.raises(SessionError) as caught:
-        OrtCuda().load(model(Problem()), LoadOptions())
+        get_runtime("ort-cuda").load(model(Problem()), LoadOptions())
     assert str(caught.value) == (
         f"ort-cuda asked for {CUDA} and got {CPU}: {reason}. "
         "Install them with: pip install 'onnxruntime-gpu[cuda,cudnn]'."
@@ -91,7 +93,7 @@ def test_a_model_without_a_node_on_cuda_is_an_error(opened: Opened, monkeypatch:
     """The provider may be there and still take nothing."""
     pretend(monkeypatch, Part(CPU, ["Attention"]))
     with pytest.raises(SessionError) as caught:
-        OrtCuda().load(model(Problem()), LoadOptions())
+        get_runtime("ort-cuda").load(model(Problem()), LoadOptions())
     assert str(caught.value) == (
         f"ort-cuda runs no node of the model on {CUDA}; nodes by provider: {CPU} 1. "
         "Use ort-cpu, or a form that CUDA has kernels for."
@@ -103,7 +105,7 @@ def test_nodes_left_to_the_cpu_are_told(opened: Opened, monkeypatch: pytest.Monk
     pretend(
         monkeypatch, Part(CUDA, ["MatMul", "MatMul"]), Part(CPU, ["Softmax", "Shape", "Gather"]), Part(CPU, ["Mul"])
     )
-    with OrtCuda().load(model(Problem()), LoadOptions()) as session:
+    with get_runtime("ort-cuda").load(model(Problem()), LoadOptions()) as session:
         report = session.ran()
     assert report.providers == {CPU: 4, CUDA: 2}
     assert report.warnings == (f"2 nodes ran on {CPU}, not on {CUDA}: Mul 1, Softmax 1.",)
@@ -122,10 +124,11 @@ def test_tf32_is_off_for_agreement_and_declared_for_timing(
     opened: Opened, purpose: Purpose, dtype: str, use_tf32: str, precision: str
 ) -> None:
     """What a verdict is relative to is what was asked of the provider."""
-    options = LoadOptions(purpose=purpose)
-    target = ort_cuda.target_of(model(Problem(dtype=dtype)), options)
-    assert target.precision == precision
-    ort_session.OrtSession(model(Problem(dtype=dtype)), target, options)
+    loaded, engine = model(Problem(dtype=dtype)), ort_cuda.OrtCuda()
+    assert engine_precision(engine, loaded, purpose) == precision
+    settings = engine_settings(engine, LoadOptions(purpose=purpose))
+    with contextlib.suppress(RefusalError):  # the session is the CPU's
+        engine.open({"model": loaded.to_bytes(), "folder": None, "settings": settings | {"device": "cpu"}})
     assert opened == [(CUDA, {"device_id": "0", "use_tf32": use_tf32})]
 
 
@@ -133,9 +136,9 @@ def test_without_the_provider_it_is_unavailable(monkeypatch: pytest.MonkeyPatch)
     """A CPU build says how to get the other one, as a value and as an error."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
     monkeypatch.setattr(ort_cuda, "cuda_device_count", lambda: 1)
-    assert OrtCuda().available() == Unsupported(MISSING)
+    assert get_runtime("ort-cuda").available() == Unsupported(MISSING)
     with pytest.raises(RuntimeUnavailableError) as caught:
-        OrtCuda().load(model(Problem()), LoadOptions())
+        get_runtime("ort-cuda").load(model(Problem()), LoadOptions())
     assert str(caught.value) == f"Runtime 'ort-cuda' is not available: {MISSING}."
 
 
@@ -143,12 +146,12 @@ def test_without_a_gpu_it_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> Non
     """The provider alone is not enough."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, CPU])
     monkeypatch.setattr(ort_cuda, "cuda_device_count", lambda: 0)
-    assert OrtCuda().available() == Unsupported(MISSING)
+    assert get_runtime("ort-cuda").available() == Unsupported(MISSING)
 
 
 def test_a_run_may_not_fall_back_either(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime's own run() reopens a session whose provider failed on the CPU and goes on: that is off."""
     pretend(monkeypatch, Part(CUDA, ["Attention"]))
-    with OrtCuda().load(model(Problem()), LoadOptions()) as session:
-        assert session.live._enable_fallback is False
+    with get_runtime("ort-cuda").load(model(Problem()), LoadOptions()) as session:
+        assert session.live.opened.session._enable_fallback is False
         assert session.run(draw(Problem()))["Y"].shape == (2, 2, 5, 8)

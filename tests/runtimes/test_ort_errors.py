@@ -5,9 +5,8 @@ from onnx import TensorProto, helper
 
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.model import load_model
-from sdpa_onnx.runtimes.base import LoadOptions
-from sdpa_onnx.runtimes.ort_cpu import OrtCpu
-from sdpa_onnx.runtimes.ort_errors import clean_message, failing_node
+from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
+from sdpa_onnx.runtimes.worker.ort_errors import clean_message, failing_node
 from tests.runtimes.models import Problem, decomposed, draw, model, model_of
 
 KERNEL = (
@@ -89,7 +88,7 @@ def test_a_failing_kernel_is_one_sentence() -> None:
     """The whole text of a failure inside a run names runtime, node and reason."""
     feeds = draw(Problem())
     feeds["V"] = feeds["V"][:, :, :3]
-    with OrtCpu().load(model(Problem()), LoadOptions()) as session, pytest.raises(SessionError) as caught:
+    with get_runtime("ort-cpu").load(model(Problem()), LoadOptions()) as session, pytest.raises(SessionError) as caught:
         session.run(feeds)
     assert str(caught.value) == (
         "ort-cpu failed at node 'attend': K->Shape()[2] == V->Shape()[2] was false. inconsistent kv_sequence_length."
@@ -100,7 +99,7 @@ def test_a_failing_fused_node_has_the_name_of_the_model() -> None:
     """A fusion renames nodes; the user knows only the names in the file."""
     feeds = draw(Problem())
     feeds["V"] = feeds["V"][:, :, :3]
-    with OrtCpu().load(decomposed(), LoadOptions()) as session, pytest.raises(SessionError) as caught:
+    with get_runtime("ort-cpu").load(decomposed(), LoadOptions()) as session, pytest.raises(SessionError) as caught:
         session.run(feeds)
     assert str(caught.value) == "ort-cpu failed at node 'mix': MatMul dimension mismatch."
 
@@ -111,7 +110,7 @@ def test_a_refused_model_is_one_sentence() -> None:
     y = helper.make_tensor_value_info("Y", TensorProto.BFLOAT16, ["n"])
     loaded = load_model(model_of([helper.make_node("Sin", ["X"], ["Y"], name="sine")], [x], [y], opset=18))
     with pytest.raises(SessionError) as caught:
-        OrtCpu().load(loaded, LoadOptions())
+        get_runtime("ort-cpu").load(loaded, LoadOptions())
     assert str(caught.value) == (
         "ort-cpu cannot load the model at node 'sine': Type Error: Type 'tensor(bfloat16)' of input parameter (X) "
         "of operator (Sin) in node (sine) is invalid."
@@ -123,7 +122,7 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     """ONNX Runtime's own log stays silent: what fails is raised."""
     feeds = draw(Problem())
     feeds["V"] = feeds["V"][:, :, :3]
-    with OrtCpu().load(model(Problem(opset=25)), LoadOptions()) as session:
+    with get_runtime("ort-cpu").load(model(Problem(opset=25)), LoadOptions()) as session:
         with pytest.raises(SessionError):
             session.run(feeds)
         session.ran()

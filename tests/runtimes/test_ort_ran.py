@@ -7,8 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.runtimes.base import LoadOptions, RanReport
-from sdpa_onnx.runtimes.ort_cpu import OrtCpu
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, get_runtime
 from sdpa_onnx.runtimes.ort_ran import count_fused
 from tests.runtimes.models import ELEMENTS, Problem, decomposed, draw, formula, model, model_of
 
@@ -22,7 +21,7 @@ knows_opset_25 = pytest.mark.skipif(
 
 
 def ran(loaded: OnnxModel) -> RanReport:
-    with OrtCpu().load(loaded, LoadOptions()) as session:
+    with get_runtime("ort-cpu").load(loaded, LoadOptions()) as session:
         return session.ran()
 
 
@@ -63,7 +62,7 @@ def test_float64_attention_is_no_float64_arithmetic() -> None:
         "The expansion of Attention holds the scale in float32, so the result is no float64 one.",
     )
     feeds = draw(problem)
-    with OrtCpu().load(model(problem), LoadOptions()) as session:
+    with get_runtime("ort-cpu").load(model(problem), LoadOptions()) as session:
         error = np.abs(session.run(feeds)["Y"] - formula(problem, feeds)).max()
     assert 1e-10 < error < 1e-6
 
@@ -72,7 +71,7 @@ def test_decomposed_float64_is_float64_arithmetic() -> None:
     """Without an expansion float64 means what it says."""
     problem = Problem(dtype="float64")
     feeds = draw(problem)
-    with OrtCpu().load(decomposed("float64"), LoadOptions()) as session:
+    with get_runtime("ort-cpu").load(decomposed("float64"), LoadOptions()) as session:
         assert session.ran().precision == "float64"
         assert np.abs(session.run(feeds)["Y"] - formula(problem, feeds)).max() < 1e-14
 
@@ -100,11 +99,11 @@ def test_float16_softmax_is_expanded_and_cast() -> None:
 
 def test_without_optimisation_the_nodes_are_the_models_own() -> None:
     """Nothing is fused; what has no float16 kernel is expanded and cast all the same."""
-    with OrtCpu().load(decomposed(), LoadOptions(optimise=False)) as session:
+    with get_runtime("ort-cpu").load(decomposed(), LoadOptions(optimise=False)) as session:
         report = session.ran()
     assert report.node_counts == {"MatMul": 2, "Mul": 1, "Softmax": 1, "Transpose": 1}
     assert report.fused == {}
-    with OrtCpu().load(decomposed("float16"), LoadOptions(optimise=False)) as session:
+    with get_runtime("ort-cpu").load(decomposed("float16"), LoadOptions(optimise=False)) as session:
         report = session.ran()
     assert report.fused == {}
     assert report.warnings == (
@@ -207,7 +206,7 @@ def test_nodes_beside_an_expansion_are_not_counted_to_it() -> None:
 
 def test_the_report_is_read_once() -> None:
     """A second call gives the very same report, without loading the model again."""
-    with OrtCpu().load(model(Problem()), LoadOptions()) as session:
+    with get_runtime("ort-cpu").load(model(Problem()), LoadOptions()) as session:
         assert session.ran() is session.ran()
 
 
@@ -223,7 +222,7 @@ def test_bfloat16_travels_as_bits() -> None:
     ]
     loaded = load_model(model_of(nodes, [x], [y], opset=18))
     feeds = draw(Problem(dtype="bfloat16"))["Q"][0, 0][:, :3]
-    with OrtCpu().load(loaded, LoadOptions()) as session:
+    with get_runtime("ort-cpu").load(loaded, LoadOptions()) as session:
         for array in (feeds, feeds[:0]):
             actual = session.run({"X": array})["Y"]
             assert actual.dtype == array.dtype

@@ -12,8 +12,7 @@ from sdpa_onnx.core.attention.spec import AttentionCase, AttentionSpec, Dtype, L
 from sdpa_onnx.errors import SessionError
 from sdpa_onnx.graph.attention_node import build_attention_model
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.runtimes.base import LoadOptions, Supported, Unsupported
-from sdpa_onnx.runtimes.ort_cpu import OrtCpu
+from sdpa_onnx.runtimes.base import LoadOptions, Supported, Unsupported, get_runtime
 from sdpa_onnx.runtimes.torch_baseline import TorchBaseline
 from tests.runtimes.models import Problem, decomposed, draw, model, model_of
 
@@ -120,7 +119,10 @@ def test_a_spec_runs_as_its_graph_does(spec: AttentionSpec) -> None:
     loaded = load_model(build_attention_model(spec, opset=24, dtype=Dtype.FLOAT32))
     feeds = draw_inputs(case).onnx_feeds()
     assert TorchBaseline().supports(loaded) == Supported()
-    with TorchBaseline().load(loaded, LoadOptions()) as ours, OrtCpu().load(loaded, LoadOptions()) as theirs:
+    with (
+        TorchBaseline().load(loaded, LoadOptions()) as ours,
+        get_runtime("ort-cpu").load(loaded, LoadOptions()) as theirs,
+    ):
         actual, expected = ours.run(feeds), theirs.run(feeds)
     assert list(actual) == list(expected) == list(loaded.output_names)
     for name, array in expected.items():

@@ -21,7 +21,6 @@ from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE, module_runtime, use
 from .arrays import Bits
 from .own_errors import reported_errors
 from .pipe import RefusalError
-from .profile import UNKNOWN, Profile
 from .timing import TimingService
 
 __all__ = ["IMPORTS_SUFFIX", "RegisteredArms", "load_module", "open_service"]
@@ -33,8 +32,11 @@ IMPORTS_SUFFIX = ".imports.json"
 class RegisteredArms:
     """Opens arms."""
 
+    _runtime: Any = None
+
     def version(self) -> str:
-        return ""  # that of the runtime, which no arm named yet
+        """Of the runtime of the last job."""
+        return str(self._runtime.version())
 
     def import_for(self, runtime: str) -> None:
         """Import the package of a runtime."""
@@ -44,7 +46,8 @@ class RegisteredArms:
     def open(self, job: dict[str, Any]) -> _Arm:
         """Load a job in its runtime; see `arm_job.ArmJob`."""
         with reported_errors():
-            return _Arm(job)
+            self._runtime = module_runtime(job["runtime"])
+            return _Arm(job, self._runtime)
 
 
 class _Prepared:
@@ -59,11 +62,16 @@ class _Prepared:
         call: Callable[[], object] = self.bound
         return call
 
+    def outputs(self) -> dict[str, Bits]:
+        """What the bound run wrote; those of one more run, where the runtime's bound run does not keep them."""
+        from sdpa_onnx.runtimes.array_files import to_bits
+
+        read = getattr(self.bound, "outputs", None)
+        return to_bits(read() if read is not None else self.session.run(self.feeds))
+
 
 class _Arm:
-    device = "cpu"
-
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: dict[str, Any], runtime: Any) -> None:
         if job["settings"]:
             raise RefusalError(f"takes no setting '{min(job['settings'])}'")
         if job["folder"] is not None:
@@ -79,48 +87,23 @@ class _Arm:
             model = dataclasses.replace(model, source=source, bind=bind)
         if job["runtime"] == TORCH_COMPILE:
             use_compile_cache(Path(job["model"]).parent)
-        self._runtime = module_runtime(job["runtime"])
-        self._session = self._runtime.load(
-            model, LoadOptions(threads=job["threads"], purpose=Purpose.TIMING)
-        ).__enter__()
+        options = LoadOptions(threads=job["threads"], purpose=Purpose.TIMING)
+        self._session = runtime.load(model, options).__enter__()
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(job["threads"])
-        self._first: _Prepared | None = None
-
-    def version(self) -> str:
-        return self._runtime.version()
 
     def prepare(self, feeds: dict[str, Bits]) -> _Prepared:
         from sdpa_onnx.runtimes.array_files import from_bits
 
-        prepared = _Prepared(self._session, from_bits(feeds))
-        self._first = self._first or prepared
-        return prepared
-
-    def wait(self) -> None:
-        """Until what was called is done: it is."""
-
-    def outputs(self) -> dict[str, Bits]:
-        """What the bound run wrote; those of one more run, where the runtime's bound run does not keep them."""
-        from sdpa_onnx.runtimes.array_files import to_bits
-
-        if self._first is None:
-            raise RefusalError("was not run yet")
-        read = getattr(self._first.bound, "outputs", None)
-        return to_bits(read() if read is not None else self._session.run(self._first.feeds))
-
-    def profile(self, calls: int) -> Profile:
-        """Not measured."""
-        return UNKNOWN
+        return _Prepared(self._session, from_bits(feeds))
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """The runtime's own report."""
         with reported_errors():
-            return {"assigned": {}, "optimised": None, "report": dataclasses.asdict(self._session.ran())}
+            return {"report": dataclasses.asdict(self._session.ran())}
 
     def close(self) -> None:
         """Free the session."""
-        self._first = None
         self._session.__exit__(None, None, None)
 
 
@@ -154,4 +137,4 @@ def open_service(runtime: str) -> TimingService:
     if runtime:
         with contextlib.suppress(Exception):  # `load` tries again, and reports it
             arms.import_for(runtime)
-    return TimingService(arms)
+    return TimingService(arms, version="")

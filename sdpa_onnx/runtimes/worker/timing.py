@@ -14,6 +14,7 @@ import numpy as np
 
 from . import memory
 from .arrays import read_bits, write_bits
+from .loaded import Loaded
 from .pipe import RefusalError
 from .visit import Turns, visit
 
@@ -26,35 +27,36 @@ class TimingService:
     """The arm that is loaded, and the requests to it.
 
     Args:
-        arms: Opens arms; an object of a module named "on_" and the value of `arm_job.Adapter`.
+        engine: Opens arms; see `sdpa_onnx.runtimes.engine.Engine`.
+        version: Of its package, e.g. "onnxruntime 1.32.0"; "" where that is not known yet.
     """
 
     # What was printed last explains a crash.
     keeps_prints = True
 
-    def __init__(self, arms: Any) -> None:
-        self.version: str = arms.version()
+    def __init__(self, engine: Any, *, version: str) -> None:
+        self.version = version
         self.stage = "load"
-        self._arms = arms
-        self._arm: Any = None
+        self._engine = engine
+        self._arm: Loaded | None = None
         self._turns = Turns([lambda: None])
 
     def do_load(self, job: dict[str, Any]) -> Answer:
         self.do_unload()
-        feeds = read_bits(job["inputs"])
+        feeds = read_bits(job["feeds"])
         # Where the start did not tell the runtime; importing is no part of creating a session.
-        import_for = getattr(self._arms, "import_for", None)
+        import_for = getattr(self._engine, "import_for", None)
         if import_for is not None:
             import_for(job["runtime"])
         start = time.perf_counter()
-        self._arm = arm = self._arms.open(job)
+        self._arm = arm = Loaded(self._engine, job)
         created = time.perf_counter()
         prepared = arm.prepare(feeds)
         self.stage = "run"
         loaded_bytes = memory.resident_bytes()
         resets = memory.reset_peak()
         first_seconds, call = _timed_first(prepared)
-        new_length_seconds = _new_length(arm, job["new_length_inputs"])
+        new_length_seconds = _new_length(arm, job["new_length_feeds"])
         peak = memory.peak_bytes() if resets else -1
         others = [arm.prepare(_copied(feeds)).first_run() for _ in range(job["copies"] - 1)]
         self._turns = Turns([call, *others])
@@ -66,11 +68,11 @@ class TimingService:
             "peak_bytes": max(0, peak - loaded_bytes) if peak >= 0 and loaded_bytes >= 0 else -1,
             "version": arm.version(),
             "device": arm.device,
-            "warnings": getattr(arm, "warnings", []),
+            "warnings": arm.warnings,
         }, {}
 
     def do_visit(self, calls: int) -> Answer:
-        own = getattr(self._loaded(), "visit", None)
+        own = self._loaded().visit
         return own(self._turns, calls) if own else visit(self._turns, calls)
 
     def do_after_idle(self) -> Answer:
@@ -90,7 +92,7 @@ class TimingService:
         write_bits(path, self._loaded().outputs())
         return {}, {}
 
-    def _loaded(self) -> Any:
+    def _loaded(self) -> Loaded:
         if self._arm is None:
             raise RefusalError("has nothing loaded")
         return self._arm

@@ -13,9 +13,8 @@ from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.core.records.records import Outcome, TimingRecord
 from sdpa_onnx.errors import ExportError, ModelError, PlanError
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
+from sdpa_onnx.measure.arm_settings import arm_settings, place_of, takes_options
 from sdpa_onnx.measure.pool import PATIENCE_SECONDS
-from sdpa_onnx.runtimes.arm_job import Adapter
 from sdpa_onnx.runtimes.base import Runtime, Unsupported
 from sdpa_onnx.runtimes.torch_compiled import TORCH_COMPILE, module_runtime
 from sdpa_onnx.workflows.bench.environments import environment_labels, package_version
@@ -125,7 +124,7 @@ def make_contest(
     """
     runtimes = [_timed(name) for name in choice.runtime_names]
     _check_number(len(models), runtimes, choice)
-    _check_settings(runtimes, next(iter(models.values())), choice)
+    _check_settings(runtimes, choice)
     entries = [entry for runtime in runtimes for entry in _entries(runtime, models, choice, on_step)]
     if not (choice.runtimes or choice.against_module):
         # torch is a default, not requested by name: what it does not support is not reported
@@ -170,8 +169,8 @@ def _check_number(files: int, runtimes: Sequence[Runtime], choice: ArmChoice) ->
     total = 0
     for runtime in runtimes:
         candidates = 1 if runs_module(runtime.name) else files * max(len(choice.forms), 1)
-        has_settings = adapter_of(runtime.name) is not Adapter.SDPA_ONNX
-        settings = (1 + len(choice.options)) * (1 + len(choice.pythons)) if has_settings else 1
+        settings = 1 + len(choice.options) if takes_options(runtime.name) else 1
+        settings *= 1 + len(choice.pythons) if place_of(runtime.name) else 1
         total += candidates * settings * len(choice.threads)
     if total > _MOST_ARMS:
         raise PlanError(
@@ -179,21 +178,22 @@ def _check_number(files: int, runtimes: Sequence[Runtime], choice: ArmChoice) ->
         )
 
 
-def _check_settings(runtimes: Sequence[Runtime], model: OnnxModel, choice: ArmChoice) -> None:
+def _check_settings(runtimes: Sequence[Runtime], choice: ArmChoice) -> None:
     """Refuse settings that no arm supports before anything runs."""
-    able = [runtime.name for runtime in runtimes if adapter_of(runtime.name) is not Adapter.SDPA_ONNX]
-    option = "--option" if choice.options else "--python" if choice.pythons else ""
-    if option and not able:
-        raise PlanError(f"{option} works with ort-cpu, ort-cuda and openvino only.", hint="Time one of them too.")
+    able = [runtime.name for runtime in runtimes if takes_options(runtime.name)]
+    if choice.options and not able:
+        raise PlanError("--option works with ort-cpu, ort-cuda and openvino only.", hint="Time one of them too.")
+    if choice.pythons and not any(place_of(runtime.name) for runtime in runtimes):
+        raise PlanError("--python does not work with torch.", hint="Time another runtime too, such as ort-cpu.")
     for name, options in product(able, choice.options):
-        arm_settings(name, model, threads=1, options=options)
+        arm_settings(name, threads=1, options=options)
 
 
 def _entries(
     runtime: Runtime, models: Mapping[Path, OnnxModel], choice: ArmChoice, on_step: Callable[[str], None]
 ) -> Iterator[_Entry]:
-    is_own = adapter_of(runtime.name) is Adapter.SDPA_ONNX  # supports neither settings nor other environments
-    environments = [] if is_own else _environments(runtime, choice.pythons)  # fails early, before any conversion
+    has_engine = bool(place_of(runtime.name))  # else it supports no other environment
+    environments = _environments(runtime, choice.pythons if has_engine else ())  # fails early, before any conversion
     if runs_module(runtime.name):  # the same attention, whatever the file and its form
         path, model = next(iter(models.items()))
         candidates = [_supported(runtime, _Candidate(path=path, form="", model=model))]
@@ -201,13 +201,7 @@ def _entries(
         candidates = [
             _candidate(runtime, path, model, form, choice, on_step) for path, model, form in _pairs(models, choice)
         ]
-    if is_own:
-        yield from (
-            _Entry(runtime=runtime, candidate=candidate, threads=threads)
-            for candidate, threads in product(candidates, choice.threads)
-        )
-        return
-    settings = ({}, *choice.options)
+    settings = ({}, *(choice.options if takes_options(runtime.name) else ()))
     for candidate, options, threads, (python, version) in product(candidates, settings, choice.threads, environments):
         yield _Entry(
             runtime=runtime, candidate=candidate, threads=threads, options=options, python=python, version=version
@@ -224,8 +218,7 @@ def _environments(runtime: Runtime, pythons: Sequence[Path]) -> list[tuple[Path 
     if not pythons:
         return [(None, "")]
     own = runtime.version().rpartition(" ")[2]
-    adapter = adapter_of(runtime.name)
-    versions = [package_version(python, adapter) for python in pythons]
+    versions = [package_version(python, runtime.name) for python in pythons]
     return [(None, own), *zip(pythons, environment_labels(pythons, versions, own), strict=True)]
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sdpa_onnx.errors import PlanError
-from sdpa_onnx.measure.arm_settings import adapter_of
-from sdpa_onnx.runtimes.arm_job import Adapter
+from sdpa_onnx.measure.arm_settings import place_of
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
 from sdpa_onnx.runtimes.workers import WorkerFailedError
 
@@ -18,12 +17,12 @@ __all__ = ["environment_labels", "package_version", "require_environments"]
 _PATIENCE_SECONDS = 60.0
 
 
-def package_version(python: Path, adapter: Adapter, *, option: str = "--python") -> str:
-    """Version of the package that an adapter imports, reported by a worker: this proves that a worker starts there.
+def package_version(python: Path, runtime: str, *, option: str = "--python") -> str:
+    """Version of the package of a runtime, reported by a worker: this proves that a worker starts there.
 
     Args:
         python: Interpreter of the environment.
-        adapter: What is imported there.
+        runtime: Registered name of a runtime that has an engine.
         option: The command-line option that names it.
 
     Raises:
@@ -35,9 +34,11 @@ def package_version(python: Path, adapter: Adapter, *, option: str = "--python")
             hint="Pass an environment's interpreter, such as old/bin/python.",
         )
     try:
-        with TimingWorker(adapter, python=python, threads=1, patience_seconds=_PATIENCE_SECONDS) as worker:
+        with TimingWorker(
+            place_of(runtime), python=python, threads=1, patience_seconds=_PATIENCE_SECONDS, runtime=runtime
+        ) as worker:
             worker.wait_ready()
-            return worker.version
+            return worker.version.rpartition(" ")[2]
     except WorkerFailedError as error:
         raise PlanError(f"{option}: {error}") from error
 
@@ -54,8 +55,8 @@ def require_environments(runtimes: Sequence[str], pythons: Mapping[str, Path | N
     """
     for option, python in pythons.items():
         if python is not None:
-            for adapter in dict.fromkeys(map(adapter_of, runtimes)):
-                package_version(python, adapter, option=option)
+            for runtime in dict.fromkeys(runtimes):
+                package_version(python, runtime, option=option)
 
 
 def environment_labels(pythons: Sequence[Path], versions: Sequence[str], own: str) -> tuple[str, ...]:

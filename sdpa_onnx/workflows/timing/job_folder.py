@@ -20,10 +20,11 @@ from sdpa_onnx.graph.files.held_folder import HeldFolder, remove_left_over
 from sdpa_onnx.graph.files.large import number_bytes
 from sdpa_onnx.graph.files.saved_files import LinkedFiles
 from sdpa_onnx.graph.model import OnnxModel
-from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob
+from sdpa_onnx.measure.arm_settings import arm_settings, place_of
+from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.array_files import write_arrays
 from sdpa_onnx.runtimes.base import Runtime
+from sdpa_onnx.runtimes.engine_runtime import graph_names
 from sdpa_onnx.runtimes.worker.on_sdpa_onnx import IMPORTS_SUFFIX
 from sdpa_onnx.torch_export.target_text import TARGET_MODULE
 from sdpa_onnx.workflows.check.run_context import runs_module
@@ -111,11 +112,11 @@ class JobFolder:
             FolderError: If the disk is full.
         """
         own = arm.model if model is None else model
-        count, adapter = arm.threads or threads, adapter_of(arm.runtime.name)
-        settings = arm_settings(arm.runtime.name, own, threads=count, options=arm.options)
+        count, engine = arm.threads or threads, place_of(arm.runtime.name)
+        settings = arm_settings(arm.runtime.name, threads=count, options=arm.options)
         try:
             path, linked = self._model(own)
-            if adapter is Adapter.SDPA_ONNX:
+            if not engine:
                 write_module(own, path.with_suffix(".pt"))
             inputs = self._arrays(feeds)
             longer_inputs = None if new_length is None else self._arrays(new_length)
@@ -124,12 +125,13 @@ class JobFolder:
             raise FolderError(f"Cannot write {self._folder.name}: {error.strerror or error}.", hint=hint) from error
         return ArmJob(
             runtime=arm.runtime.name,
-            adapter=adapter,
+            engine=engine,
             model=path,
             folder=linked.folder,
             inputs=inputs,
             new_length_inputs=longer_inputs,
             threads=count,
+            names=graph_names(own),
             settings=settings,
             python=arm.python,
             copies=copies,

@@ -11,7 +11,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, Outcome, Subject, ou
 from sdpa_onnx.errors import CaseError, ExportError, SessionError
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.runtimes.base import Runtime
-from sdpa_onnx.runtimes.ort_errors import failing_node
+from sdpa_onnx.runtimes.worker.ort_errors import failing_node
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.check.integer_draws import IllegalSizesError
 from sdpa_onnx.workflows.check.legal_sizes import nearest_legal

@@ -9,6 +9,10 @@ FAULTY = Path(__file__).with_name("faulty_onnxruntime.py")
 # What numpy and onnxruntime need to be imported.
 NUMPY = ("numpy", "numpy.libs")
 ONNXRUNTIME = ("onnxruntime",)
+# Where a worker finds the engines.
+ORT = "engines.onnxruntime:OrtCpu"
+ORT_CUDA = "engines.ort_cuda:OrtCuda"
+OPENVINO = "engines.openvino:OpenVino"
 
 
 def environment(folder: Path, packages: Iterable[str], *, faulty: bool = False) -> Path:

@@ -5,9 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from sdpa_onnx.runtimes.worker import cuda_library, on_cuda, on_onnxruntime, ort_arm
+from sdpa_onnx.runtimes.worker import cuda_library
 from sdpa_onnx.runtimes.worker.cuda_library import CudaRuntime, SmClock, load_cuda_runtime, load_sm_clock
 from sdpa_onnx.runtimes.worker.cuda_visit import CudaVisits
+from sdpa_onnx.runtimes.worker.engines import onnxruntime as ort_cpu
+from sdpa_onnx.runtimes.worker.engines import ort_cuda
 from sdpa_onnx.runtimes.worker.pipe import RefusalError
 from sdpa_onnx.runtimes.worker.visit import Turns
 from tests.runtimes.worker import faulty_onnxruntime
@@ -184,20 +186,20 @@ def test_no_gpu_and_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """Both modules see the onnxruntime of these tests, with CUDA in it."""
     fake = FakeCuda()
-    for module in (on_cuda, ort_arm):
-        monkeypatch.setattr(module, "ort", faulty_onnxruntime)
+    for module in (ort_cuda, ort_cpu):
+        monkeypatch.setattr(module, "import_onnxruntime", lambda: faulty_onnxruntime)
     monkeypatch.setattr(faulty_onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    monkeypatch.setattr(on_cuda, "load_cuda_runtime", lambda: CudaRuntime(fake))
-    monkeypatch.setattr(on_cuda, "load_sm_clock", lambda bus_id: SmClock(FakeManagement(), bus_id))
+    monkeypatch.setattr(ort_cuda, "load_cuda_runtime", lambda: CudaRuntime(fake))
+    monkeypatch.setattr(ort_cuda, "load_sm_clock", lambda bus_id: SmClock(FakeManagement(), bus_id))
     return fake
 
 
-def cuda_arm(*, copies: int = 1, **entries: str) -> on_cuda.CudaArm:
+def cuda_arm(*, copies: int = 1, **entries: str) -> ort_cuda.CudaArm:
     settings = {"device": "cuda", "provider": "CUDAExecutionProvider", "provider.use_tf32": "1"}
     settings |= {"session.record_ep_graph_assignment_info": "1"}
     settings |= {f"session.{name.replace('_', ' ')}": value for name, value in entries.items()}
-    arm = on_onnxruntime.OrtArms().open({"model": "m.onnx", "folder": None, "settings": settings, "copies": copies})
-    assert isinstance(arm, on_cuda.CudaArm)
+    arm = ort_cuda.OrtCuda().open({"model": "m.onnx", "folder": None, "settings": settings, "copies": copies})
+    assert isinstance(arm, ort_cuda.CudaArm)
     return arm
 
 
@@ -235,4 +237,7 @@ def test_an_arm_that_runs_elsewhere(on_gpu: FakeCuda) -> None:
     """A model whose nodes all went to another provider is refused."""
     with pytest.raises(RefusalError) as caught:
         cuda_arm(taken_by="CPUExecutionProvider")
-    assert str(caught.value) == "runs no node of the model on CUDAExecutionProvider"
+    assert str(caught.value) == (
+        "runs no node of the model on CUDAExecutionProvider; nodes by provider: CPUExecutionProvider 1. "
+        "Use ort-cpu, or a form that CUDA has kernels for"
+    )

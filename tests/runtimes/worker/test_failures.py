@@ -10,25 +10,26 @@ import psutil
 import pytest
 
 from sdpa_onnx.runtimes import worker_process
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob
+from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
+from sdpa_onnx.runtimes.worker.engines.onnxruntime import session_options
 from sdpa_onnx.runtimes.worker.orphan import OTHER_PARENT, die_with
-from sdpa_onnx.runtimes.worker.ort_arm import session_options
 from sdpa_onnx.runtimes.worker.pipe import RefusalError
 from sdpa_onnx.runtimes.workers import WorkerFailedError
-from tests.runtimes.worker.environments import NUMPY, environment
+from tests.runtimes.worker.environments import NUMPY, OPENVINO, ORT, ORT_CUDA, environment
 
 
-def start(python: Path | None, *, adapter: Adapter = Adapter.ONNXRUNTIME) -> TimingWorker:
-    return TimingWorker(adapter, python=python, threads=1, patience_seconds=60.0)
+def start(python: Path | None, *, engine: str = ORT) -> TimingWorker:
+    return TimingWorker(engine, python=python, threads=1, patience_seconds=60.0)
 
 
 def job(folder: Path, **settings: str) -> ArmJob:
     return ArmJob(
         runtime="ort-cpu",
-        adapter=Adapter.ONNXRUNTIME,
+        engine=ORT,
         model=folder / "model.onnx",
         inputs=folder / "inputs",
+        names={"inputs": ["x", "y"], "outputs": ["z"], "defaults": []},
         settings={f"session.{name}": value for name, value in settings.items()},
     )
 
@@ -206,13 +207,13 @@ def test_a_file_that_is_no_model(folder: Path, tmp_path: Path) -> None:
 def test_refusals_of_openvino(folder: Path, tmp_path: Path) -> None:
     """A file that is no model, and a property that is none."""
     (tmp_path / "none.onnx").write_bytes(b"no model")
-    asked = replace(job(folder), runtime="openvino", adapter=Adapter.OPENVINO)
-    with start(None, adapter=Adapter.OPENVINO) as worker, pytest.raises(WorkerFailedError) as caught:
+    asked = replace(job(folder), runtime="openvino", engine=OPENVINO)
+    with start(None, engine=OPENVINO) as worker, pytest.raises(WorkerFailedError) as caught:
         worker.load(replace(asked, model=tmp_path / "none.onnx"))
     sentence = "openvino cannot load the model: Unable to read the model. Please check that model format"
     assert str(caught.value).startswith(sentence)
     assert str(tmp_path) not in str(caught.value)
-    with start(None, adapter=Adapter.OPENVINO) as worker, pytest.raises(WorkerFailedError) as caught:
+    with start(None, engine=OPENVINO) as worker, pytest.raises(WorkerFailedError) as caught:
         worker.load(replace(asked, settings={"NO_SUCH": "1"}))
     assert str(caught.value) == "openvino cannot load the model: NotFound: Unsupported property NO_SUCH by CPU plugin."
 
@@ -223,8 +224,9 @@ def test_no_gpu_is_told(folder: Path) -> None:
 
     if "CUDAExecutionProvider" in ort.get_available_providers():
         pytest.skip("CUDA is here")
-    asked = replace(job(folder), runtime="ort-cuda", settings={"provider": "CUDAExecutionProvider", "device": "cuda"})
-    with start(None) as worker, pytest.raises(WorkerFailedError) as caught:
+    settings = {"provider": "CUDAExecutionProvider", "device": "cuda"}
+    asked = replace(job(folder), runtime="ort-cuda", engine=ORT_CUDA, settings=settings)
+    with start(None, engine=ORT_CUDA) as worker, pytest.raises(WorkerFailedError) as caught:
         worker.load(asked)
     assert str(caught.value) == f"ort-cuda has no CUDAExecutionProvider in this onnxruntime ({ort.__version__})."
 
@@ -304,19 +306,19 @@ def test_openvino_is_imported_without_telemetry(tmp_path: Path) -> None:
     (site / "openvino_telemetry.py").write_text(f"open({str(sent)!r}, 'w').close()\n")
     tries = "try:\n    import openvino_telemetry\nexcept ImportError:\n    __version__ = '1-2'\n"
     (site / "openvino.py").write_text(tries)
-    with start(python, adapter=Adapter.OPENVINO) as worker:
+    with start(python, engine=OPENVINO) as worker:
         worker.wait_ready()
-        assert worker.version == "1"
+        assert worker.version == "openvino 1"
     assert not sent.exists()
 
 
 def test_our_runtimes_are_not_in_another_environment(faulty_python: Path) -> None:
-    """Only the two runtimes that need nothing of ours can be named with a Python."""
+    """Only runtimes with an engine, which needs nothing of ours, can be named with a Python."""
     with pytest.raises(WorkerFailedError) as caught:
-        start(faulty_python, adapter=Adapter.SDPA_ONNX)
+        start(faulty_python, engine="")
     assert str(caught.value) == (
-        f"{faulty_python} cannot be used: only ONNX Runtime and OpenVINO run in another environment. "
-        "Give the Python for an arm on ort-cpu, ort-cuda or openvino."
+        f"{faulty_python} cannot be used: this runtime runs in our environment only. "
+        "Give the Python for an arm on another runtime, such as ort-cpu or openvino."
     )
 
 

@@ -10,10 +10,11 @@ from sdpa_onnx.core.attention.precision import find_precision
 from sdpa_onnx.graph.model import load_model
 from sdpa_onnx.measure.arm_settings import arm_settings
 from sdpa_onnx.measure.what_ran import worker_report
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob
+from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.array_files import read_arrays
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, Supported, get_runtime
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
+from tests.runtimes.worker.environments import ORT_CUDA
 
 pytestmark = pytest.mark.skipif(
     not isinstance(get_runtime("ort-cuda").available(), Supported), reason="no GPU, or an onnxruntime without CUDA"
@@ -25,13 +26,13 @@ def test_a_worker_on_the_gpu(folder: Path, tmp_path: Path) -> None:
     model = load_model(folder / "model.onnx")
     job = ArmJob(
         runtime="ort-cuda",
-        adapter=Adapter.ONNXRUNTIME,
+        engine=ORT_CUDA,
         model=folder / "model.onnx",
         inputs=folder / "inputs",
         new_length_inputs=folder / "longer",
-        settings=arm_settings("ort-cuda", model, threads=1),
+        settings=arm_settings("ort-cuda", threads=1),
     )
-    with TimingWorker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=120.0) as worker:
+    with TimingWorker(ORT_CUDA, python=None, threads=1, patience_seconds=120.0) as worker:
         loaded = worker.load(job)
         warm = worker.visit(100)
         report = worker_report(worker, model, "ort-cuda", threads=1)

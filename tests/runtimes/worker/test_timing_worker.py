@@ -16,14 +16,15 @@ from onnx import TensorProto, helper
 
 from sdpa_onnx.errors import PlanError
 from sdpa_onnx.graph.model import load_model
-from sdpa_onnx.measure.arm_settings import adapter_of, arm_settings
+from sdpa_onnx.measure.arm_settings import arm_settings, place_of
 from sdpa_onnx.measure.what_ran import worker_report
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes
+from sdpa_onnx.runtimes.arm_job import ArmJob, KernelTimes
 from sdpa_onnx.runtimes.array_files import read_arrays, write_arrays
 from sdpa_onnx.runtimes.base import LoadOptions, Purpose, get_runtime
+from sdpa_onnx.runtimes.engine_runtime import graph_names
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
 from sdpa_onnx.runtimes.workers import WorkerFailedError
-from tests.runtimes.worker.environments import NUMPY, ONNXRUNTIME, environment
+from tests.runtimes.worker.environments import NUMPY, ONNXRUNTIME, ORT, environment
 
 PATIENCE = 60.0
 
@@ -31,17 +32,18 @@ PATIENCE = 60.0
 def job(made: Path, runtime: str = "ort-cpu") -> ArmJob:
     return ArmJob(
         runtime=runtime,
-        adapter=adapter_of(runtime),
+        engine=place_of(runtime),
         model=made / "model.onnx",
         inputs=made / "inputs",
-        settings=arm_settings(runtime, load_model(made / "model.onnx"), threads=1),
+        names=graph_names(load_model(made / "model.onnx")),
+        settings=arm_settings(runtime, threads=1),
     )
 
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[TimingWorker]:
     """One process for all that leaves it alive."""
-    with TimingWorker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(ORT, python=None, threads=1, patience_seconds=PATIENCE) as worker:
         worker.wait_ready()
         yield worker
 
@@ -71,7 +73,7 @@ def test_load_and_visit(worker: TimingWorker, folder: Path) -> None:
 def test_outputs_and_report_are_the_runtimes_own(folder: Path, runtime: str, tmp_path: Path) -> None:
     """A worker computes what our session computes, in as many copies as asked for, and says the same of what ran."""
     model = load_model(folder / "model.onnx")
-    with TimingWorker(adapter_of(runtime), python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(place_of(runtime), python=None, threads=1, patience_seconds=PATIENCE) as worker:
         loaded = worker.load(replace(job(folder, runtime), copies=2))
         worker.visit(4)
         worker.outputs(tmp_path / "outputs")
@@ -92,8 +94,8 @@ def test_outputs_and_report_are_the_runtimes_own(folder: Path, runtime: str, tmp
 
 def test_settings_are_those_of_the_session(folder: Path) -> None:
     """Nothing spins beside the arm that is timed; what the user gives stands above what the runtime takes."""
-    model = load_model(folder / "model.onnx")
-    told = arm_settings("ort-cpu", model, threads=1, options={"graph_optimization_level": "ORT_DISABLE_ALL"})
+    load_model(folder / "model.onnx")
+    told = arm_settings("ort-cpu", threads=1, options={"graph_optimization_level": "ORT_DISABLE_ALL"})
     assert told == {
         "provider": "CPUExecutionProvider",
         "device": "cpu",
@@ -104,34 +106,34 @@ def test_settings_are_those_of_the_session(folder: Path) -> None:
         "session.record_ep_graph_assignment_info": "1",
         "session.intra_op.allow_spinning": "0",
     }
-    assert arm_settings("ort-cpu", model, threads=2)["session.intra_op.allow_spinning"] == "0"
+    assert arm_settings("ort-cpu", threads=2)["session.intra_op.allow_spinning"] == "0"
     spinning = {"session.intra_op.allow_spinning": "1"}
-    assert arm_settings("ort-cpu", model, threads=2, options=spinning) == told | spinning | {
+    assert arm_settings("ort-cpu", threads=2, options=spinning) == told | spinning | {
         "intra_op_num_threads": 2,
         "graph_optimization_level": "ORT_ENABLE_ALL",
     }
-    assert arm_settings("openvino", model, threads=2)["INFERENCE_NUM_THREADS"] == 2
-    assert "INFERENCE_PRECISION_HINT" not in arm_settings("openvino", model, threads=1)
-    assert arm_settings("ort-cuda", model, threads=1)["provider.use_tf32"] == "1"
-    assert arm_settings("torch", model, threads=1) == {}
+    assert arm_settings("openvino", threads=2)["INFERENCE_NUM_THREADS"] == 2
+    assert "INFERENCE_PRECISION_HINT" not in arm_settings("openvino", threads=1)
+    assert arm_settings("ort-cuda", threads=1)["provider.use_tf32"] == "1"
+    assert arm_settings("torch", threads=1) == {}
 
 
 def test_options_that_no_arm_takes(folder: Path) -> None:
     """What decides the threads or the device, and what no runtime reads, is refused before a process starts."""
-    model = load_model(folder / "model.onnx")
+    load_model(folder / "model.onnx")
     with pytest.raises(PlanError) as caught:
-        arm_settings("ort-cpu", model, threads=1, options={"intra_op_num_threads": "2"})
+        arm_settings("ort-cpu", threads=1, options={"intra_op_num_threads": "2"})
     assert str(caught.value) == (
         "'intra_op_num_threads' is no option of an arm. Name the runtime and the threads instead."
     )
     with pytest.raises(PlanError) as caught:
-        arm_settings("torch", model, threads=1, options={"a": "b"})
+        arm_settings("torch", threads=1, options={"a": "b"})
     assert str(caught.value) == "Runtime 'torch' takes no options. Options are for ort-cpu, ort-cuda and openvino."
 
 
 def test_a_setting_changes_what_runs(worker: TimingWorker, folder: Path) -> None:
     """The optimisation that is turned off is off: a pair of transposes stays in the graph."""
-    model = load_model(folder / "model.onnx")
+    load_model(folder / "model.onnx")
     nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Neg", ["y"], ["z"])]
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "n"]) for name in ("x", "z")]
     graph = helper.make_graph(nodes, "identity", value[:1], value[1:])
@@ -139,7 +141,7 @@ def test_a_setting_changes_what_runs(worker: TimingWorker, folder: Path) -> None
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8), path)
     counts = []
     for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"):
-        settings = arm_settings("ort-cpu", model, threads=1, options={"graph_optimization_level": level})
+        settings = arm_settings("ort-cpu", threads=1, options={"graph_optimization_level": level})
         worker.load(replace(job(folder), model=path, settings=settings))
         counts.append(worker_report(worker, load_model(path), "ort-cpu", threads=1).node_counts)
     assert counts == [{"Neg": 1}, {"Identity": 1, "Neg": 1}]
@@ -184,7 +186,7 @@ def test_tensor_files_are_found_in_their_folder(folder: Path, tmp_path: Path, ru
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     onnx.save(made, there / "model.onnx", save_as_external_data=True, location="data.bin", size_threshold=0)
     (there / "model.onnx").rename(here / "model.onnx")
-    with TimingWorker(adapter_of(runtime), python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(place_of(runtime), python=None, threads=1, patience_seconds=PATIENCE) as worker:
         worker.load(replace(job(folder, runtime), model=here / "model.onnx", folder=there))
         worker.outputs(tmp_path / "out")
     # OpenVINO computes in bfloat16 where the machine can.
@@ -206,9 +208,7 @@ def test_threads_are_pinned_before_anything_is_imported(worker: TimingWorker, fo
 def test_one_of_our_runtimes_is_imported_at_the_start() -> None:
     """Where it is told then, so that processes import side by side; one that cannot be found is told at load."""
     for runtime, is_there in (("", False), ("ort-cpu", True), ("no-such", False)):
-        with TimingWorker(
-            Adapter.SDPA_ONNX, python=None, threads=1, patience_seconds=PATIENCE, runtime=runtime
-        ) as worker:
+        with TimingWorker("", python=None, threads=1, patience_seconds=PATIENCE, runtime=runtime) as worker:
             worker.wait_ready()
             mapped = Path(f"/proc/{worker.worker.pid}/maps").read_text()
         assert ("onnxruntime_pybind11_state" in mapped) == is_there, runtime
@@ -253,10 +253,10 @@ def test_memory_of_a_process_that_is_used_again(worker: TimingWorker, folder: Pa
 
 def test_nothing_loaded_is_no_fast_arm() -> None:
     """A visit to nothing is refused."""
-    with TimingWorker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(ORT, python=None, threads=1, patience_seconds=PATIENCE) as worker:
         with pytest.raises(WorkerFailedError) as caught:
             worker.visit(1)
-        assert str(caught.value) == "onnxruntime has nothing loaded."
+        assert str(caught.value) == "ort-cpu has nothing loaded."
         assert worker.worker.pid == -1
 
 
@@ -265,7 +265,7 @@ def test_another_environment(folder: Path, tmp_path: Path, monkeypatch: pytest.M
     ours = Path(np.__file__).parents[1]
     monkeypatch.setenv("PYTHONPATH", str(ours))
     python = environment(tmp_path / "with", (*NUMPY, *ONNXRUNTIME))
-    with TimingWorker(Adapter.ONNXRUNTIME, python=python, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(ORT, python=python, threads=1, patience_seconds=PATIENCE) as worker:
         worker.load(job(folder))
         worker.outputs(tmp_path / "out")
         assert worker_report(worker, load_model(folder / "model.onnx"), "ort-cpu", threads=1).node_counts == {
@@ -278,7 +278,7 @@ def test_another_environment(folder: Path, tmp_path: Path, monkeypatch: pytest.M
     for packages, missing in ((NUMPY, "onnxruntime"), ((), "numpy")):
         bare = environment(tmp_path / f"no {missing}", packages)
         with (
-            TimingWorker(Adapter.ONNXRUNTIME, python=bare, threads=1, patience_seconds=PATIENCE) as worker,
+            TimingWorker(ORT, python=bare, threads=1, patience_seconds=PATIENCE) as worker,
             pytest.raises(WorkerFailedError) as caught,
         ):
             worker.wait_ready()
@@ -289,18 +289,19 @@ def test_a_file_in_the_current_folder_is_not_the_runtime(tmp_path: Path, monkeyp
     """A file named onnxruntime.py where the user stands is not imported."""
     (tmp_path / "onnxruntime.py").write_text("raise SystemExit(3)\n")
     monkeypatch.chdir(tmp_path)
-    with TimingWorker(Adapter.ONNXRUNTIME, python=None, threads=1, patience_seconds=PATIENCE) as worker:
+    with TimingWorker(ORT, python=None, threads=1, patience_seconds=PATIENCE) as worker:
         worker.wait_ready()
 
 
 _PARENT = """
 import sys
 from pathlib import Path
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, KernelTimes
+from sdpa_onnx.runtimes.arm_job import ArmJob
 from sdpa_onnx.runtimes.timing_worker import TimingWorker
 python, folder = map(Path, sys.argv[1:])
-worker = TimingWorker(Adapter.ONNXRUNTIME, python=python, threads=1, patience_seconds=60.0)
-worker.load(ArmJob(runtime="ort-cpu", adapter=Adapter.ONNXRUNTIME, model=folder / "model.onnx",
+place = "engines.onnxruntime:OrtCpu"
+worker = TimingWorker(place, python=python, threads=1, patience_seconds=60.0)
+worker.load(ArmJob(runtime="ort-cpu", engine=place, model=folder / "model.onnx",
                    inputs=folder / "inputs", settings={"session.fault": "hang"}))
 print(worker.worker.pid, flush=True)
 worker.visit(1)

@@ -12,7 +12,7 @@ import torch
 from sdpa_onnx.core.records.records import Subject, Verdict
 from sdpa_onnx.core.records.verdicts import Outcome
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.runtimes.arm_job import Adapter, ArmJob, LoadTimes, RanFacts
+from sdpa_onnx.runtimes.arm_job import ArmJob, LoadTimes, RanFacts
 from sdpa_onnx.runtimes.array_files import read_arrays, write_arrays
 from sdpa_onnx.runtimes.base import LoadOptions, Runtime, get_runtime
 from sdpa_onnx.runtimes.workers import WorkerFailedError
@@ -36,10 +36,10 @@ class InProcess:
     only_untapped = False
     fails = ""
     runtime: ClassVar[Runtime] = get_runtime("ort-cpu")
-    started: ClassVar[list[tuple[Adapter, Path | None, int]]] = []
+    started: ClassVar[list[tuple[str, Path | None, int]]] = []
 
-    def __init__(self, adapter: Adapter, *, python: Path | None, threads: int, **_: object) -> None:
-        self.started.append((adapter, python, threads))
+    def __init__(self, engine: str, *, python: Path | None, threads: int, **_: object) -> None:
+        self.started.append((engine, python, threads))
 
     def unload(self) -> None: ...
 
@@ -57,7 +57,7 @@ class InProcess:
     def visit(self, calls: int) -> None: ...
 
     def ran(self, *, with_graph: bool = True) -> RanFacts:
-        return RanFacts(assigned={}, report=self.report)
+        return RanFacts(report=self.report)
 
     def outputs(self, path: Path) -> None:
         factor = 1.0 if self.only_untapped and len(self.made) > 1 else self.factor
@@ -98,7 +98,7 @@ def test_right_numbers(judged: Callable[..., ArmAgreement], bare_model: OnnxMode
     ]
     assert (found.records[0].sizes.q_seq_len, found.records[0].sizes.kv_seq_len) == (5, 7)
     assert (found.warnings, found.unjudged) == ({}, {})
-    assert judged.started == [(Adapter.ONNXRUNTIME, None, 1)]  # type: ignore[attr-defined]
+    assert judged.started == [("engines.onnxruntime:OrtCpu", None, 1)]  # type: ignore[attr-defined]
 
 
 def test_wrong_outputs_are_reported(judged: Callable[..., ArmAgreement], bare_model: OnnxModel) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from sdpa_onnx.errors import PlanError
-from sdpa_onnx.runtimes.arm_job import Adapter
 from sdpa_onnx.workflows.bench.environments import environment_labels, package_version, require_environments
 from tests.runtimes.worker.environments import NUMPY, environment
 
@@ -33,7 +32,7 @@ def test_version_as_the_interpreter_imports_it(python: Path, tmp_path: Path, mon
         (tmp_path / f"{name}.py").write_text("__version__ = 'planted'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert package_version(python, Adapter.ONNXRUNTIME) == "0.0.1"
+    assert package_version(python, "ort-cpu") == "0.0.1"
 
 
 def test_a_name_without_a_folder_is_a_file_here(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,12 +40,12 @@ def test_a_name_without_a_folder_is_a_file_here(python: Path, tmp_path: Path, mo
     monkeypatch.chdir(python.parent)
     (tmp_path / "other").mkdir()
     monkeypatch.setenv("PATH", f"{_script(tmp_path / 'other', 'exit 3').parent}:{os.environ['PATH']}")
-    assert package_version(Path("python"), Adapter.ONNXRUNTIME) == "0.0.1"
+    assert package_version(Path("python"), "ort-cpu") == "0.0.1"
 
 
 def _refused(python: Path) -> str:
     with pytest.raises(PlanError) as caught:
-        package_version(python, Adapter.ONNXRUNTIME)
+        package_version(python, "ort-cpu")
     return str(caught.value).replace(str(python), "P")
 
 
@@ -83,8 +82,8 @@ def test_both_sides_are_required(python: Path, tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         require_environments(["ort-cpu", "torch"], {"--base-python": python, "--head-python": None})
     assert str(caught.value) == (
-        f"--base-python: {python} cannot be used: only ONNX Runtime and OpenVINO run in another environment. "
-        "Give the Python for an arm on ort-cpu, ort-cuda or openvino."
+        f"--base-python: {python} cannot be used: torch runs in our environment only. "
+        "Give the Python for an arm on another runtime, such as ort-cpu or openvino."
     )
 
 

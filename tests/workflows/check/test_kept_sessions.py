@@ -4,10 +4,10 @@ from collections import Counter
 
 import onnx
 import pytest
+from sdpa_onnx.runtimes.ort_session import OrtSession
 
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, get_runtime
-from sdpa_onnx.runtimes.ort_session import OrtSession
 from sdpa_onnx.workflows.check import lifted_model
 from sdpa_onnx.workflows.check.feeds import draw_feeds
 from sdpa_onnx.workflows.check.kept_sessions import kept_sessions

@@ -6,8 +6,7 @@ from sdpa_onnx.core.records.records import AgreementRecord, TimingRecord
 from sdpa_onnx.core.timing.paired import StoppingLook
 from sdpa_onnx.graph.model import OnnxModel
 from sdpa_onnx.measure.timing_plan import TimingPlan
-from sdpa_onnx.runtimes.base import LoadOptions, RanReport
-from sdpa_onnx.runtimes.ort_cpu import OrtCpu
+from sdpa_onnx.runtimes.base import LoadOptions, RanReport, get_runtime
 from sdpa_onnx.workflows.check.check_options import CheckOptions
 from sdpa_onnx.workflows.timing.comparison import Arm, bench
 from sdpa_onnx.workflows.verify.verify_model import ExpectationCache, check_model
@@ -28,7 +27,7 @@ def told(record: AgreementRecord | TimingRecord) -> tuple[object, ...]:
 
 def timed(loaded: OnnxModel) -> TimingRecord:
     comparison = bench(
-        [Arm(name="arm", model=loaded, runtime=OrtCpu())],
+        [Arm(name="arm", model=loaded, runtime=get_runtime("ort-cpu"))],
         CHECK,
         target="test",
         baseline="arm",
@@ -42,7 +41,7 @@ def timed(loaded: OnnxModel) -> TimingRecord:
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 def test_records_carry_what_ran(problem: Problem) -> None:
     """Nodes, expansions, fusions, providers and warnings are copied, none is lost on the way."""
-    loaded, runtime = model(problem), OrtCpu()
+    loaded, runtime = model(problem), get_runtime("ort-cpu")
     with runtime.load(loaded, LoadOptions()) as session:
         report: RanReport = session.ran()
     expected = (report.node_counts, report.expanded, report.fused, report.providers, report.warnings)

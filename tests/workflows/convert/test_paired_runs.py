@@ -1,7 +1,7 @@
 """Source and result run one after the other, so that only one session at a time holds a large model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from sdpa_onnx.core.attention.forms import Form
 from sdpa_onnx.graph.model import OnnxModel, load_model
 from sdpa_onnx.runtimes.base import LoadOptions, RanReport, Session
-from sdpa_onnx.runtimes.ort_cpu import OrtCpu
+from sdpa_onnx.runtimes.engine_runtime import EngineRuntime, EngineSession
+from sdpa_onnx.runtimes.worker.engines.onnxruntime import OrtCpu
 from sdpa_onnx.workflows.convert.convert_model import convert_model
 from sdpa_onnx.workflows.convert.paired_runs import PairedModels, RunEffort
 from tests.workflows.convert_sources import with_projections
@@ -43,16 +44,17 @@ class _Counted:
         return self.real.ran()
 
 
-@dataclass(slots=True)
-class _Counting(OrtCpu):
+class _Counting(EngineRuntime):
     """ONNX Runtime that counts how many sessions are open when one is loaded."""
 
-    open_now: list[_Counted] = field(default_factory=list)
-    others: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__(OrtCpu())
+        self.open_now: list[_Counted] = []
+        self.others: list[int] = []
 
-    def load(self, model: OnnxModel, options: LoadOptions) -> Session:
+    def load(self, model: OnnxModel, options: LoadOptions) -> EngineSession:
         self.others.append(len(self.open_now))
-        return _Counted(OrtCpu.load(self, model, options), self.open_now)  # type: ignore[return-value]  # no bind
+        return _Counted(super().load(model, options), self.open_now)  # type: ignore[return-value]  # no bind
 
 
 @pytest.mark.parametrize("is_large", [False, True])

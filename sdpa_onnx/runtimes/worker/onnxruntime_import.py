@@ -4,6 +4,8 @@ From its import on, onnxruntime 1.32.0 on Linux has a thread of its own that sen
 (telemetry_1ds.cc in its binary), beside what is timed. An environment variable keeps it from being started.
 """
 
+from __future__ import annotations
+
 import os
 from types import ModuleType
 

@@ -7,6 +7,8 @@ file in the home folder forbids it (openvino 2026.4.1, openvino-telemetry
 falls back to a stub that sends nothing: it is made to be missing.
 """
 
+from __future__ import annotations
+
 import sys
 from importlib import import_module
 from types import ModuleType

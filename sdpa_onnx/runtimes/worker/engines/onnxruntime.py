@@ -1,10 +1,11 @@
-"""One arm on ONNX Runtime: a session and its bindings. Writes no error sentences; never parses a model."""
+"""ONNX Runtime's own CPU provider, and what every provider of ONNX Runtime shares: sessions and their bindings."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import math
+import platform
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -12,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
-from .arrays import Bits
-from .pipe import RefusalError
-from .profile import Profile, read_profile
+from .. import ort_errors
+from ..arrays import Bits, read_bits
+from ..onnxruntime_import import import_onnxruntime
+from ..pipe import RefusalError
+from ..profile import Profile, read_profile
 
-__all__ = ["OrtArm", "OrtPrepared", "package_version", "session_options"]
+__all__ = ["OrtArm", "OrtCpu", "OrtPrepared", "package_version", "plain_settings", "session_options"]
 
 # Of SessionOptions; all other settings are session configuration entries, which have a dot in their name.
 _NUMBERS = ("intra_op_num_threads", "inter_op_num_threads", "log_severity_level")
@@ -26,7 +28,7 @@ _SWITCHES = ("enable_mem_pattern", "enable_mem_reuse", "enable_cpu_mem_arena", "
 _WORDS = {"graph_optimization_level": "GraphOptimizationLevel", "execution_mode": "ExecutionMode"}
 _ENTRIES = ("session.", "optimization.", "mlas.", "ep.", "ep_factory.")
 _PROVIDER_OPTION = "provider."
-# Source: onnxruntime_session_options_config_keys.h (1.32.0); the twins stand in runtimes/ort_session.py.
+# Source: onnxruntime_session_options_config_keys.h (1.32.0).
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _RECORD = "session.record_ep_graph_assignment_info"
 _OPTIMISED_DATA = "session.optimized_model_external_initializers_file_name"
@@ -40,6 +42,7 @@ _ONNX_TYPES = {
     "int16": 5,
     "int32": 6,
     "int64": 7,
+    "string": 8,
     "bool": 9,
     "float16": 10,
     "double": 11,
@@ -47,6 +50,79 @@ _ONNX_TYPES = {
     "uint64": 13,
     "bfloat16": _BFLOAT16,
 }
+_NUMPY_TYPES = frozenset(_ONNX_TYPES.values()) - {_BFLOAT16}
+# ORT's severity "fatal": what fails is raised here, not printed by ORT as well.
+_SILENT = 4
+# Without these there is no attention; the provider has no bfloat16 kernel of either (onnxruntime 1.32.0).
+_NO_BFLOAT16 = frozenset({"Attention", "MatMul", "Softmax"})
+
+
+class OrtCpu:
+    """ONNX Runtime with exactly one provider, `CPUExecutionProvider`."""
+
+    name = "ort-cpu"
+    measures_time = True
+    takes_options = True
+    install = "pip install onnxruntime"
+
+    def version(self) -> str:
+        """Such as "onnxruntime 1.32.0"."""
+        return package_version()
+
+    def settings(self, *, threads: int, purpose: str, optimise: bool) -> dict[str, Any]:
+        """See `plain_settings`."""
+        return plain_settings(threads=threads, optimise=optimise)
+
+    def refuses(self, nodes: list[Any]) -> str | None:
+        """Refuse bfloat16 where the provider has no kernel for it."""
+        for node in nodes:
+            if node.op_type in _NO_BFLOAT16 and "bfloat16" in node.types:
+                return f"onnxruntime's CPU provider has no bfloat16 kernel for {node.op_type}"
+        return None
+
+    def precision(self, dtype: str, purpose: str) -> str:
+        """The declared arithmetic.
+
+        On x86-64 float16 is cast to float32 for every product and sum: the output
+        is off by 1.03 units of float16 roundoff at 4096 keys (measured, onnxruntime
+        1.32.0, Attention and MatMul-Softmax-MatMul). On 64-bit ARM, MLAS has
+        kernels that add in float16; there the weaker word is declared, unmeasured.
+        """
+        is_arm = platform.machine().lower() in ("aarch64", "arm64")
+        return "float16-accumulation" if dtype == "float16" and is_arm else dtype
+
+    def explain(self, text: str) -> str:
+        """See `ort_errors.clean_message`."""
+        return ort_errors.clean_message(text)
+
+    def failing_node(self, text: str) -> str | None:
+        """See `ort_errors.failing_node`."""
+        return ort_errors.failing_node(text)
+
+    def open(self, job: dict[str, Any]) -> OrtArm:
+        """Create the session of a job."""
+        return OrtArm(job)
+
+
+def plain_settings(*, threads: int, optimise: bool, provider: str = "CPUExecutionProvider") -> dict[str, Any]:
+    """All settings of a session of ONNX Runtime, as plain values.
+
+    Returns:
+        Attributes of SessionOptions by name, session configuration entries by their name (with a dot), "provider" and
+        "device". Options of the provider are "provider.NAME".
+    """
+    settings: dict[str, Any] = {
+        "provider": provider,
+        "device": "cpu",
+        "intra_op_num_threads": threads,
+        "inter_op_num_threads": 1,
+        "log_severity_level": _SILENT,
+        "graph_optimization_level": "ORT_ENABLE_ALL" if optimise else "ORT_DISABLE_ALL",
+        _RECORD: "1",
+    }
+    if threads == 1:
+        settings["session.intra_op.allow_spinning"] = "0"
+    return settings
 
 
 class OrtPrepared:
@@ -70,6 +146,11 @@ class OrtPrepared:
         call.prepared = self  # type: ignore[attr-defined]  # lives as long as the call
         return call
 
+    def outputs(self) -> dict[str, Bits]:
+        """What the bound run wrote, by output name."""
+        self.binding.synchronize_outputs()
+        return {name: _read(value) for name, value in zip(self._names, self.binding.get_outputs())}
+
     def _fix_outputs(self) -> None:
         self.binding.synchronize_outputs()
         # Until 1.19 at least these are views of the binding's own values: clearing those first is a crash.
@@ -86,60 +167,42 @@ class OrtArm:
         self._job = job
         self.device: str = job["settings"].get("device", "cpu")
         self._provider: str = job["settings"].get("provider", "CPUExecutionProvider")
-        self.session = self._open(session_options(job["settings"]))
+        self._optimised: str | None = None
+        options = session_options(job["settings"])
+        if job.get("report") is not None:
+            self._optimised = _write_optimised(options, job["report"])
+        self.session = self._open(options)
         self._names = [output.name for output in self.session.get_outputs()]
-        self._first: OrtPrepared | None = None
-
-    def version(self) -> str:
-        return f"onnxruntime {ort.__version__}"
 
     def prepare(self, feeds: dict[str, Bits]) -> OrtPrepared:
         """Bind inputs; nothing runs."""
         takes = {value.name for value in self.session.get_inputs()}
-        prepared = OrtPrepared(
-            self.session, self._names, {name: bits for name, bits in feeds.items() if name in takes}, self.device
-        )
-        self._first = self._first or prepared
-        return prepared
-
-    def wait(self) -> None:
-        """Until what was called is done: on a CPU it is."""
-
-    def outputs(self) -> dict[str, Bits]:
-        """What the bound run wrote, by output name."""
-        if self._first is None:
-            raise RefusalError("was not run yet")
-        values = self._first.binding.get_outputs()
-        return {name: _read(value) for name, value in zip(self._names, values)}
+        taken = {name: bits for name, bits in feeds.items() if name in takes}
+        return OrtPrepared(self.session, self._names, taken, self.device)
 
     def profile(self, calls: int) -> Profile:
         """Medians over calls, by the profile of a session apart; see `read_profile`."""
-        from .arrays import read_bits
-
         with tempfile.TemporaryDirectory() as folder:
             options = session_options(self._job["settings"])
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "profile")
             session = self._open(options)
-            call = OrtPrepared(session, self._names, read_bits(self._job["inputs"]), self.device).first_run()
+            call = OrtPrepared(session, self._names, read_bits(self._job["feeds"]), self.device).first_run()
             for _ in range(calls):
                 call()
             return read_profile(Path(session.end_profiling()), calls)
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """Nodes by provider and operator; the graph after optimisation in a file in the folder."""
-        optimised = None
-        if with_graph:
-            optimised = str(Path(folder) / "optimised.onnx")
+        optimised = self._optimised
+        if with_graph and optimised is None:
             options = session_options(self._job["settings"])
-            options.optimized_model_filepath = optimised
-            options.add_session_config_entry(_OPTIMISED_DATA, "optimised.onnx.data")
+            optimised = _write_optimised(options, folder)
             self._open(options)
-        return {"assigned": self._assigned(), "optimised": optimised}
+        return {"assigned": self._assigned(), "provider": self._provider, "optimised": optimised}
 
     def close(self) -> None:
         """Free what is bound."""
-        self._first = None
         self.session = None
 
     def _assigned(self) -> dict[str, dict[str, int]]:
@@ -155,25 +218,38 @@ class OrtArm:
     def _open(self, options: Any) -> Any:
         model: str | bytes = self._job["model"]
         if self._job["folder"] is not None:
-            model = Path(self._job["model"]).read_bytes()
+            model = Path(model).read_bytes() if isinstance(model, str) else model
             options.add_session_config_entry(_FOLDER, self._job["folder"])
         provider_options = {
             key[len(_PROVIDER_OPTION) :]: str(value)
             for key, value in self._job["settings"].items()
             if key.startswith(_PROVIDER_OPTION)
         }
-        session = ort.InferenceSession(model, options, providers=[(self._provider, provider_options)])
-        # A failing provider must fail, not be replaced by the CPU.
+        session = import_onnxruntime().InferenceSession(model, options, providers=[(self._provider, provider_options)])
+        # ORT's own run() reopens a session whose provider failed on the CPU, for good, with a line on stdout.
         session.disable_fallback()
         got = session.get_providers()
         if not got or got[0] != self._provider:
-            raise RefusalError(f"asked for {self._provider} and got {', '.join(got)}")
+            raise RefusalError(f"asked for {self._provider} and got {', '.join(got)}{self._lost()}")
         return session
+
+    def _lost(self) -> str:
+        """Why the provider is not there, after a colon, and what to do; "" where that is not known."""
+        return ""
 
 
 def package_version() -> str:
-    """Of the onnxruntime that this environment has."""
-    return str(ort.__version__)
+    """Of the onnxruntime that this environment has, e.g. "onnxruntime 1.32.0"."""
+    return f"onnxruntime {import_onnxruntime().__version__}"
+
+
+def _write_optimised(options: Any, folder: str) -> str:
+    """Have ONNX Runtime write the graph after optimisation; its file."""
+    path = str(Path(folder) / "optimised.onnx")
+    options.optimized_model_filepath = path
+    # Tensors of a model above 2 GiB have a file of their own.
+    options.add_session_config_entry(_OPTIMISED_DATA, "optimised.onnx.data")
+    return path
 
 
 def session_options(settings: dict[str, Any]) -> Any:
@@ -182,6 +258,7 @@ def session_options(settings: dict[str, Any]) -> Any:
     Raises:
         RefusalError: A setting that is not known, or a value that it does not take.
     """
+    ort = import_onnxruntime()
     options = ort.SessionOptions()
     for key, value in settings.items():
         if key in ("provider", "device") or key.startswith(_PROVIDER_OPTION):
@@ -212,9 +289,9 @@ def _switch(value: Any) -> bool:
 
 def _bind_input(binding: Any, name: str, bits: Bits, device: str) -> Any:
     array, onnx_type = bits
-    value = ort.OrtValue.ortvalue_from_numpy(array, device, 0)
+    value = import_onnxruntime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0)
     # Versions before 1.20 take types of numpy only.
-    element = onnx_type if onnx_type == _BFLOAT16 else array.dtype.type
+    element = array.dtype.type if onnx_type in _NUMPY_TYPES else onnx_type
     binding.bind_input(name, device, 0, element, list(array.shape), value.data_ptr())
     return value
 

@@ -3,9 +3,11 @@
 Knows the texts of onnxruntime 1.31 and 1.32 only; an unknown text passes through as it is.
 """
 
+from __future__ import annotations
+
 import re
 
-from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+from .onnxruntime_import import import_onnxruntime
 
 __all__ = ["clean_message", "failing_node", "failure_text", "ort_exceptions"]
 

@@ -1,0 +1,61 @@
+"""The report of what ran, from the facts that an engine gives; they may come from a worker process."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.runtimes.base import RanReport
+
+__all__ = ["engine_report", "is_unread"]
+
+
+def is_unread(model: OnnxModel) -> bool:
+    """Whether a model is too large to be loaded once more for its optimised graph."""
+    from sdpa_onnx.runtimes import ort_ran
+
+    return ort_ran.is_unread(model)
+
+
+def engine_report(model: OnnxModel, facts: Mapping[str, Any], *, precision: str, threads: int) -> RanReport:
+    """Say what ran, while the file of the optimised graph is there.
+
+    Args:
+        model: The model that was loaded.
+        facts: See `runtimes.engine.Opened`.
+        precision: The declared arithmetic.
+        threads: As requested.
+    """
+    if "execution" in facts:
+        return _of_openvino(model, facts, threads)
+    if "provider" in facts:
+        return _of_onnxruntime(model, facts, precision)
+    counts = Counter(facts.get("nodes") or _operators(model))
+    return RanReport(
+        providers={str(facts.get("device", "CPU")): counts.total()},
+        node_counts=dict(sorted(counts.items())),
+        precision=str(facts.get("precision", precision)),
+        warnings=tuple(facts.get("warnings", ())),
+    )
+
+
+def _operators(model: OnnxModel) -> Counter[str]:
+    return Counter(node.op_type for node in model.ir.graph.all_nodes())
+
+
+def _of_openvino(model: OnnxModel, facts: Mapping[str, Any], threads: int) -> RanReport:
+    from sdpa_onnx.runtimes.openvino_ran import execution_node, report_of
+
+    graph = {node["name"]: execution_node(**node) for node in facts["execution"]}
+    return report_of(model, graph=graph, hint=facts["hint"], used_threads=facts["used_threads"], threads=threads)
+
+
+def _of_onnxruntime(model: OnnxModel, facts: Mapping[str, Any], precision: str) -> RanReport:
+    from sdpa_onnx.runtimes.ort_ran import report_of, report_of_large
+
+    assigned = {name: Counter(operators) for name, operators in facts["assigned"].items()}
+    provider, optimised = facts["provider"], facts["optimised"]
+    if optimised is None:
+        return report_of_large(assigned=assigned, provider=provider, precision=precision)
+    return report_of(model, optimised=Path(optimised), assigned=assigned, provider=provider, precision=precision)
