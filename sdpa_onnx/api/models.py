@@ -213,7 +213,7 @@ def _options(form: str, scale_placement: str | None, inner: str | None) -> "Lowe
         raise PlanError("inner requires form='blocked'.", hint="Leave out inner.")
     if scale_placement is not None and form not in ("decomposed", "blocked"):
         raise PlanError("scale_placement requires form='decomposed' or 'blocked'.", hint="Leave out scale_placement.")
-    placement = ScalePlacement(scale_placement or ScalePlacement.QUERY)
+    placement = None if scale_placement is None else ScalePlacement(scale_placement)
     return LowerOptions(scale_placement=placement, inner=None if inner is None else Form(inner))
 
 

@@ -117,7 +117,7 @@ def _options(form: FormName, scale_placement: Placement | None, inner: Inner | N
     if scale_placement is not None and form not in ("decomposed", "blocked"):
         raise PlanError("--scale-placement requires --form decomposed or blocked.", hint="Leave out --scale-placement.")
     return LowerOptions(
-        scale_placement=ScalePlacement.QUERY if scale_placement is None else ScalePlacement(scale_placement),
+        scale_placement=None if scale_placement is None else ScalePlacement(scale_placement),
         inner=None if inner is None else Form(inner),
     )
 

@@ -47,7 +47,7 @@ class GraphAttention:
         mask_rule: What a mask means whose last axis is 1.
         mask_band: Proved of a float mask: it hides the keys outside this band by the lowest numbers or -inf, so that
             they count only for a query that sees no key within it. A form may skip them; the spec does not hide them.
-        quantisers: How its graph rounds scores and weights to integers; no form does.
+        quantisers: How its graph rounds scores and weights to integers; only the decomposed form does too.
         is_bound_by_mask: The graph applies causality and windows of the spec only through the mask, which has them.
         cache_lengths, cache_magnitudes, cache_terms: What the operator defines of its present outputs, see `CacheRule`.
 

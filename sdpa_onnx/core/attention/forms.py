@@ -56,11 +56,12 @@ class LowerOptions:
     """Options of a form.
 
     Args:
-        scale_placement: For DECOMPOSED, also inside BLOCKED.
+        scale_placement: For DECOMPOSED, also inside BLOCKED; None = the query, or the scores where the product is
+            rounded to integers before the scale.
         inner: The form inside BLOCKED's loop: ATTENTION or DECOMPOSED; None = DECOMPOSED, which is faster.
         workarounds: For ATTENTION, also inside BLOCKED; FINITE_MASK also for ORT_MHA and ORT_GQA.
     """
 
-    scale_placement: ScalePlacement = ScalePlacement.QUERY
+    scale_placement: ScalePlacement | None = None
     inner: Form | None = None
     workarounds: frozenset[Workaround] = frozenset()

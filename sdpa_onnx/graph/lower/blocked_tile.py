@@ -162,7 +162,7 @@ class _Tile:
     def _scaled_query(self) -> ir.Value:
         query, spec = self._cut(self._of.query, "row", "row"), self._of.attention.spec
         match self._of.options.scale_placement:
-            case ScalePlacement.QUERY:
+            case ScalePlacement.QUERY | None:
                 return scaled(self._nodes, query, spec.scale_value, self._of.attention.dtype)
             case ScalePlacement.BOTH:
                 return scaled(self._nodes, query, roots(spec.scale_value)[0], self._of.attention.dtype)

@@ -21,19 +21,27 @@ from sdpa_onnx.graph.lower.operands import (
     roots,
     scaled,
 )
+from sdpa_onnx.graph.lower.score_pairs import PAIRS_OF_BFLOAT16, pairs_refusal, with_pairs
 from sdpa_onnx.graph.nodes import Nodes
 
 __all__ = ["build", "capped_scores", "needed_opset", "refusal"]
 
 
 def needed_opset(attention: GraphAttention, options: LowerOptions) -> int:  # noqa: ARG001  # one signature for all forms
-    """13, since when Softmax works on one axis; 16 for bfloat16, which Where supports from there on."""
-    return 16 if attention.dtype is Dtype.BFLOAT16 else 13
+    """13, since when Softmax works on one axis; 16 for bfloat16, which Where supports from there on; 19 with pairs."""
+    if attention.dtype is not Dtype.BFLOAT16:
+        return 13
+    return PAIRS_OF_BFLOAT16 if attention.quantisers else 16
 
 
 def refusal(attention: GraphAttention, *, opset: int, options: LowerOptions) -> str | None:  # noqa: ARG001
-    """Why the form cannot be written: the rank of the mask is unknown."""
-    return unknown_rank(attention)
+    """Why the form cannot be written: the rank of the mask is unknown, or the options contradict quantised scores."""
+    if attention.quantisers.product and options.scale_placement not in (None, ScalePlacement.SCORES):
+        return (
+            "The product of query and key is quantized before it is scaled, so the scale has to stay on the scores: "
+            f"leave out --scale-placement, or use --scale-placement {ScalePlacement.SCORES}."
+        )
+    return unknown_rank(attention) or pairs_refusal(attention)
 
 
 def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: LowerOptions) -> FormOutputs:
@@ -43,20 +51,25 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     are recognised by the bias alone. Query heads that share a key head are
     rows of one matrix product, so no key is repeated. The Reshape for this
     uses -1, which runtimes refuse for an empty batch or no keys.
+    Pairs that round scores or weights stay at the same stages; after one that rounds masked scores, no row is empty.
 
     Source: ONNX Attention, opset 25.
     """
     lengths = AttentionLengths(nodes, attention)
     joined = join_operands(nodes, attention)
-    scores = _scores(nodes, attention, joined, options.scale_placement)
+    pairs = attention.quantisers
+    scores = _scores(nodes, attention, joined, options.scale_placement, opset=opset)
     capped = capped_scores(nodes, scores, attention)
     bias = attn_bias(nodes, attention, lengths)
     logits = capped if bias is None else nodes("Add", capped, bias)
+    logits = with_pairs(nodes, logits, pairs.masked, attention, opset=opset)
     weights = nodes("Softmax", logits, axis=-1)
     with_keys = None
-    if bias is not None and may_have_empty_rows(attention):
+    if bias is not None and may_have_empty_rows(attention) and not pairs.masked:
         with_keys = rows_with_keys(nodes, attention, bias, opset=opset)
-    output = _guarded(nodes, _weighted(nodes, attention, weights, joined.value), with_keys)
+    # Next to the product: onnxruntime 1.32 cannot load a Reshape after int8 at opset 21.
+    summed = with_pairs(nodes, _grouped(nodes, attention, weights), pairs.weights, attention, opset=opset)
+    output = _guarded(nodes, _split(nodes, attention, nodes("MatMul", summed, joined.value)), with_keys)
     if attention.scores is not None and attention.scores_mode == QkOutputMode.WEIGHTS:
         weights = _guarded(nodes, weights, with_keys)
     stages = (scores, capped, logits, weights)
@@ -68,10 +81,13 @@ def build(nodes: Nodes, attention: GraphAttention, *, opset: int, options: Lower
     )
 
 
-def _scores(nodes: Nodes, attention: GraphAttention, joined: FormOperands, placement: ScalePlacement) -> ir.Value:
+def _scores(
+    nodes: Nodes, attention: GraphAttention, joined: FormOperands, placement: ScalePlacement | None, *, opset: int
+) -> ir.Value:
     """Scaled scores, scale * Q K^T: (batch, q heads, queries, keys)."""
-    spec, dtype = attention.spec, attention.dtype
+    spec, dtype, pairs = attention.spec, attention.dtype, attention.quantisers
     query, key = joined.query, joined.key
+    placement = placement or (ScalePlacement.SCORES if pairs.product else ScalePlacement.QUERY)
     match placement:
         case ScalePlacement.QUERY:
             query = scaled(nodes, query, spec.scale_value, dtype)
@@ -82,11 +98,10 @@ def _scores(nodes: Nodes, attention: GraphAttention, joined: FormOperands, place
             pass
     turned = nodes("Transpose", key, perm=[0, 1, 3, 2])
     scores = _split(nodes, attention, nodes("MatMul", _grouped(nodes, attention, query), turned))
-    return scaled(nodes, scores, spec.scale_value, dtype) if placement is ScalePlacement.SCORES else scores
-
-
-def _weighted(nodes: Nodes, attention: GraphAttention, weights: ir.Value, value: ir.Value) -> ir.Value:
-    return _split(nodes, attention, nodes("MatMul", _grouped(nodes, attention, weights), value))
+    scores = with_pairs(nodes, scores, pairs.product, attention, opset=opset)
+    if placement is ScalePlacement.SCORES:
+        scores = scaled(nodes, scores, spec.scale_value, dtype)
+    return with_pairs(nodes, scores, pairs.scaled, attention, opset=opset)
 
 
 def _grouped(nodes: Nodes, attention: GraphAttention, value: ir.Value) -> ir.Value:

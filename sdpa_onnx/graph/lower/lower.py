@@ -44,8 +44,11 @@ def refusal(attention: GraphAttention, form: Form, *, opset: int, options: Lower
         opset: Opset of the graph's default domain.
         options: Options of the form.
     """
-    if attention.quantisers:
-        return f"The file has its {attention.quantisers.text} (QuantizeLinear between its products), which no form has."
+    if attention.quantisers and form is not Form.DECOMPOSED:
+        return (
+            f"The file has its {attention.quantisers.text} (QuantizeLinear between its products), which only the form "
+            f"'{Form.DECOMPOSED}' keeps: use --form {Form.DECOMPOSED}."
+        )
     needed = needed_opset(attention, form, options)
     if opset < needed:
         return f"The form '{form}' needs opset {needed}, but the graph has opset {opset}."

@@ -67,7 +67,7 @@ def _verdict(done: Conversion, path: str) -> str:
         return f"{path} was not written: no attention could be converted."
     found = group_findings(done.proof.records)
     if all(one.verdict is None for one in found):
-        return f"{path} was not written: the result could not be verified."
+        return f"{path} was not written: the result could not be verified. {found[0].sentence}"
     return f"{path} was not written: it differs from the source. {found[0].sentence}"
 
 

@@ -16,6 +16,7 @@ from sdpa_onnx.core.attention.forms import Form, LowerOptions
 from sdpa_onnx.core.attention.inputs import ONNX_INPUT_NAMES, AttentionInputs
 from sdpa_onnx.core.attention.oracle import QkOutputMode
 from sdpa_onnx.core.attention.outputs import OutputRole
+from sdpa_onnx.core.attention.score_quantisers import ScoreQuantisers
 from sdpa_onnx.core.attention.spec import AttentionSpec, Dtype, MaskKind
 from sdpa_onnx.core.records.verdicts import Conformity
 from sdpa_onnx.errors import SessionError
@@ -51,6 +52,7 @@ class FormProblem:
         has_single_keys: Whether keys and values have batch size 1 and are broadcast over the queries' batch.
         has_equal_lengths: Whether q_seq_len and kv_seq_len are always equal; None = the graph does not declare it.
         scores_mode: Mode of the scores output that the graph reads; None = it reads none.
+        quantisers: How the graph rounds scores and weights to integers.
     """
 
     spec: AttentionSpec
@@ -60,6 +62,7 @@ class FormProblem:
     has_single_keys: bool = False
     has_equal_lengths: bool | None = False
     scores_mode: QkOutputMode | None = None
+    quantisers: ScoreQuantisers = field(default_factory=ScoreQuantisers)
 
     @property
     def mask_kind(self) -> MaskKind:
@@ -113,6 +116,7 @@ def problem_of(attention: GraphAttention) -> FormProblem:
         has_single_keys=_has_single_keys(attention),
         has_equal_lengths=has_equal_lengths(attention),
         scores_mode=None if attention.scores is None else QkOutputMode(attention.scores_mode),
+        quantisers=attention.quantisers,
     )
 
 
@@ -215,6 +219,7 @@ def bare_attention(
         present_value=outputs.get("present_value"),
         scores=scores,
         scores_mode=int(mode or 0),
+        quantisers=problem.quantisers,
     )
     return model, attention
 
@@ -324,6 +329,7 @@ class FormSessions:
         """Only proven errors count; suspicious outputs are left to the verification of the written file."""
         mode = self.problem.scores_mode or QkOutputMode.SCORES
         named = {role: outputs[role] for role in OutputRole if role in outputs}
+        inputs = replace(inputs, quantisers=self.problem.quantisers or None)
         result = judge_attention(self.problem.spec, inputs, named, precision=precision, qk_modes=(mode,))
         if result.agreement is None or result.kind is not Conformity.WRONG:
             return ProbeOutcome(kind=Conformity.RIGHT)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from sdpa_onnx.core.attention.score_quantisers import Quantiser, ScoreQuantisers
 from sdpa_onnx.graph.domains import CONTRIB_DOMAIN, is_standard
+from sdpa_onnx.graph.element_types import INTEGER_LIMITS
 from sdpa_onnx.graph.lift.graph_facts import GraphFacts
 from sdpa_onnx.graph.lift.refused import UnreadReason
 
@@ -86,9 +87,9 @@ def _parameters(search: GraphFacts, node: ir.Node) -> Quantiser | UnreadReason:
     step = float(numbers.astype(np.float64).ravel()[0])
     if not (np.isfinite(step) and step > 0.0):
         return UnreadReason(f"its scale is {step:g}")
-    if kind is None or not kind.is_integer():
+    if kind not in INTEGER_LIMITS:
         return UnreadReason(f"to {kind.name if kind else 'an unknown type'}, which is not read")
-    lowest, highest = _limits(kind)
+    lowest, highest = INTEGER_LIMITS[kind]
     start = 0 if points is None else int(points.astype(np.int64).ravel()[0])
     return Quantiser(scale=step, zero_point=start, lowest=lowest, highest=highest)
 
@@ -102,12 +103,6 @@ def _integer_type(node: ir.Node, zero: ir.Value | None) -> ir.DataType | None:
         return value.dtype
     attribute = node.attributes.get("output_dtype")
     return ir.DataType(attribute.as_int()) if attribute and attribute.as_int() else ir.DataType.UINT8
-
-
-def _limits(kind: ir.DataType) -> tuple[int, int]:
-    signed = kind.is_signed()
-    bits = kind.bitwidth
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
 
 
 def _difference(one: Quantiser, other: Quantiser) -> str:
