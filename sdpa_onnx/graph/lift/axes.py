@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sdpa_onnx.graph.domains import is_standard, standard_schema
 from sdpa_onnx.graph.lift.constants import Constants
 from sdpa_onnx.graph.lift.contrib.shapes import contrib_types
+from sdpa_onnx.graph.lift.cut_sizes import counted, sliced
 from sdpa_onnx.graph.lift.node_shapes import KnownInput, output_types
 from sdpa_onnx.graph.lift.sizes import SameSizes, SizeEntry, SymbolicSize
 
@@ -29,7 +30,21 @@ _Sizes = tuple[SizeEntry, ...]
 _MALFORMED_NODE_ERRORS = (IndexError, KeyError, ValueError, TypeError, ZeroDivisionError, RuntimeError)
 
 # Operators whose output has the shape of their first input.
-_SAME_SHAPE = frozenset({"Cast", "Identity", "Dropout", "Softmax", "Neg", "Not", "Tanh", "Sqrt", "LayerNormalization"})
+_SAME_SHAPE = frozenset(
+    {
+        *("Cast", "CastLike", "Identity", "Dropout", "Softmax", "Neg", "Not", "Tanh", "Sqrt", "LayerNormalization"),
+        *("Abs", "Ceil", "Clip", "Cos", "CumSum", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
+        *("IsInf", "IsNaN", "LeakyRelu", "Log", "LogSoftmax", "Mish", "Reciprocal", "Relu", "RMSNormalization"),
+        *("Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Trilu", "QuantizeLinear", "DequantizeLinear"),
+    }
+)
+# Operators whose output has the shape to which their inputs are broadcast.
+_BROADCAST = frozenset(
+    {
+        *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min", "Mod"),
+        *("Mul", "Or", "Pow", "Sub", "Where", "Xor"),
+    }
+)
 
 
 class Axes:
@@ -111,6 +126,8 @@ class Axes:
     def _rule(self, node: ir.Node) -> Callable[[ir.Node], _Sizes | None] | None:
         if node.op_type in _SAME_SHAPE:
             return self._same
+        if node.op_type in _BROADCAST:
+            return self._broadcast_inputs
         return {
             "Reshape": self._reshape,
             "Transpose": self._transpose,
@@ -121,13 +138,9 @@ class Axes:
             "Unsqueeze": self._unsqueeze,
             "Concat": self._concat,
             "Slice": self._slice,
-            "Sub": self._broadcast,
-            "And": self._broadcast,
-            "Where": self._broadcast,
             "MatMul": self._product,
-            "Mul": self._broadcast,
-            "Add": self._broadcast,
-            "Div": self._broadcast,
+            "Range": self._range,
+            "ConstantOfShape": self._filled,
         }.get(node.op_type)
 
     def _input(self, node: ir.Node, position: int = 0) -> _Sizes | None:
@@ -174,7 +187,7 @@ class Axes:
         target, sizes = self._target(node), self._input(node)
         if target is None or sizes is None:
             return None
-        return _broadcast(sizes, tuple(target), node.outputs[0])
+        return self._broadcast(sizes, tuple(target), node.outputs[0])
 
     def _tile(self, node: ir.Node) -> _Sizes | None:
         repeats, sizes = self._target(node), self._input(node)
@@ -231,27 +244,86 @@ class Axes:
 
     def _slice(self, node: ir.Node) -> _Sizes | None:
         """Axes that are not cut keep their size. Those of a body's Slice are unknown to onnx, see `bodies`."""
-        sizes, stated = self._input(node), node.outputs[0].shape
-        axes = self.constants.of(node.inputs[3] if len(node.inputs) > 3 else None)
-        if sizes is None or axes is None or stated is None or len(stated) != len(sizes):
+        sizes = self._input(node)
+        if sizes is None:
             return None
-        cut = {int(axis) % len(sizes) for axis in axes.ravel()}
-        return tuple(_place(node.outputs[0], axis) if axis in cut else size for axis, size in enumerate(sizes))
+        limits = self._limits(node)
+        if limits is None:
+            return tuple(_place(node.outputs[0], axis) for axis in range(len(sizes)))
+        found = list(sizes)
+        for axis, limit in limits.items():
+            size = sliced(sizes[axis % len(sizes)], *limit)
+            found[axis % len(sizes)] = _place(node.outputs[0], axis % len(sizes)) if size is None else size
+        return tuple(found)
 
-    def _broadcast(self, node: ir.Node) -> _Sizes | None:
+    def _limits(self, node: ir.Node) -> dict[int, tuple[SizeEntry, SizeEntry, SizeEntry]] | None:
+        """Start, end and step of a Slice by axis; None if the axes are unknown. Attributes up to opset 9."""
+        names = ("starts", "ends", "axes", "steps")
+        if "starts" in node.attributes:
+            given = {name: list(node.attributes[name].as_ints()) for name in names if name in node.attributes}
+        else:
+            inputs = zip(names, node.inputs[1:5], strict=False)
+            given = {name: self._entries(value) for name, value in inputs if value is not None}
+        count = next((len(known) for known in given.values() if known), 0)
+        axes = given.get("axes", list(range(count)))
+        if not axes or not all(isinstance(axis, int) for axis in axes):
+            return None
+        unknown: list[SizeEntry] = [SymbolicSize(("-", 0, 0))] * len(axes)  # no length, so nothing follows from it
+        starts, ends = (given.get(name) or unknown for name in ("starts", "ends"))
+        steps = given["steps"] or unknown if "steps" in given else [1] * len(axes)
+        return dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
+
+    def _entries(self, value: ir.Value) -> list[Any]:
+        """The integers of a value, with a `SymbolicSize` for each size; [] if they are unknown."""
+        found = self.sizes_in(value)
+        return [] if found is None else found.ravel().tolist()
+
+    def _range(self, node: ir.Node) -> _Sizes | None:
+        limits = [self._entries(value) for value in node.inputs if value is not None]
+        if any(len(one) != 1 or not isinstance(one[0], int | SymbolicSize) for one in limits):
+            return (_place(node.outputs[0], 0),)
+        size = counted(*(one[0] for one in limits))
+        return (_place(node.outputs[0], 0) if size is None else size,)
+
+    def _filled(self, node: ir.Node) -> _Sizes | None:
+        sizes = None if node.inputs[0] is None else self._entries(node.inputs[0])
+        return tuple(sizes) if sizes else None
+
+    def _broadcast_inputs(self, node: ir.Node) -> _Sizes | None:
         found: _Sizes = ()
         for position in range(len(node.inputs)):
             sizes = self._input(node, position)
             if sizes is None:
                 return None
-            found = _broadcast(found, sizes, node.outputs[0])
+            found = self._broadcast(found, sizes, node.outputs[0])
         return found
+
+    def _broadcast(self, left: _Sizes, right: _Sizes, output: ir.Value) -> _Sizes:
+        rank = max(len(left), len(right))
+        one: _Sizes = (1,) * (rank - len(left)) + left
+        other: _Sizes = (1,) * (rank - len(right)) + right
+        return tuple(self._wider(a, b, output, axis) for axis, (a, b) in enumerate(zip(one, other, strict=True)))
+
+    def _wider(self, one: SizeEntry, other: SizeEntry, output: ir.Value, axis: int) -> SizeEntry:
+        one, other = self._names.known_as(one), self._names.known_as(other)
+        if one in (other, 1):
+            return other
+        if other == 1:
+            return one
+        # A size that broadcasts with a number above 1 is that number or 1, so the result is the number.
+        for size in (one, other):
+            if isinstance(size, int):
+                return size
+        # The entries from 0 on that a slice keeps of `other` wanted ones are as many, or one of one.
+        if self._names.wanted(one) == other:
+            return other
+        return one if self._names.wanted(other) == one else _place(output, axis)
 
     def _product(self, node: ir.Node) -> _Sizes | None:
         left, right = self._input(node), self._input(node, 1)
         if left is None or right is None or len(left) < 2 or len(right) < 2:
             return None
-        return (*_broadcast(left[:-2], right[:-2], node.outputs[0]), left[-2], right[-1])
+        return (*self._broadcast(left[:-2], right[:-2], node.outputs[0]), left[-2], right[-1])
 
 
 def _quotient(sizes_before: _Sizes, parts: list[SizeEntry]) -> SizeEntry | None:
@@ -273,25 +345,6 @@ def _quotient(sizes_before: _Sizes, parts: list[SizeEntry]) -> SizeEntry | None:
         return quotient
     product = functools.reduce(operator.mul, sizes)
     return product if quotient == 1 else product * quotient
-
-
-def _broadcast(left: _Sizes, right: _Sizes, output: ir.Value) -> _Sizes:
-    rank = max(len(left), len(right))
-    one: _Sizes = (1,) * (rank - len(left)) + left
-    other: _Sizes = (1,) * (rank - len(right)) + right
-    return tuple(_wider(a, b, output, axis) for axis, (a, b) in enumerate(zip(one, other, strict=True)))
-
-
-def _wider(one: SizeEntry, other: SizeEntry, output: ir.Value, axis: int) -> SizeEntry:
-    if one in (other, 1):
-        return other
-    if other == 1:
-        return one
-    # A size that broadcasts with a number above 1 is that number or 1, so the result is the number.
-    for size in (one, other):
-        if isinstance(size, int):
-            return size
-    return _place(output, axis)
 
 
 def _named(value: ir.Value) -> _Sizes | None:
