@@ -4,7 +4,7 @@ import onnx
 import onnx_ir as ir
 from onnx import parser
 
-__all__ = ["BODY_MODELS", "PLACES", "body_model", "body_proto"]
+__all__ = ["BODY_MODELS", "PLACES", "body_model", "body_proto", "body_text"]
 
 _ATTEND = """kt = Transpose <perm = [0, 1, 3, 2]> ({k})  s0 = MatMul ({q}, kt)  s = Mul (s0, {scale})
   {mask}p = Softmax <axis = -1> ({scores})  {out} = MatMul (p, {v})"""
@@ -163,10 +163,12 @@ def body_proto(name: str, opset: int = 18, *, scale: str = "0.35355338") -> onnx
         opset: Of its default domain.
         scale: The scale that its attentions multiply by.
     """
+    return parser.parse_model(body_text(name, opset).replace("{0.35355338}", f"{{{scale}}}"))
+
+
+def body_text(name: str, opset: int = 18) -> str:
     inputs, outputs, nodes = _TEXTS[name]
-    nodes = nodes.replace("{0.35355338}", f"{{{scale}}}")
-    text = f'<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}) => ({outputs}) {{ {nodes} }}'
-    return parser.parse_model(text)
+    return f'<ir_version: 8, opset_import: ["" : {opset}]> g ({inputs}) => ({outputs}) {{ {nodes} }}'
 
 
 def body_model(name: str, opset: int = 18) -> ir.Model:

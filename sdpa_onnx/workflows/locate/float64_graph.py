@@ -16,7 +16,9 @@ from sdpa_onnx.core.judge.attention_outputs import oracle_outputs
 from sdpa_onnx.core.judge.node_rule import format_of
 from sdpa_onnx.errors import CaseError
 from sdpa_onnx.graph.model import OnnxModel
+from sdpa_onnx.graph.nodes_apart import has_subgraph
 from sdpa_onnx.graph.site import AttentionSite
+from sdpa_onnx.workflows.locate.float64_bodies import BodyRun, Scope
 from sdpa_onnx.workflows.locate.node_steps import flat_model
 from sdpa_onnx.workflows.locate.reference_nodes import NodeReference, NoReference, node_label, read_names, widened
 
@@ -64,7 +66,7 @@ class Float64Graph:
         self._graph = self._flat.ir.graph
         self._reference = NodeReference(self._flat.ir)
         self.stand_in: _StandIn = lambda node, _: NoReference(f"no runtime is given to compute {node.op_type}")
-        self._sites = {site.output: site for site in model.sites}
+        self._sites = {site.output: site for site in (*model.sites, *model.body_sites)}
         self._readers: dict[str, int] = {}
         for node in self._graph:
             for name in read_names(node):
@@ -169,10 +171,10 @@ class _Run:
     ) -> None:
         self._reference, self._stand_in = reference, stand_in
         self._given, self._weights, self._wanted = given, weights, wanted
-        # Names of values that depend on sizes and constants alone.
-        self._sized: set[str] = set()
         self._sites, self._left = sites, left
         self._values = {name: widened(array) for name, array in feeds.items()}
+        self._scope = Scope(values=self._values)
+        self._bodies = BodyRun(compute=self._outputs, constant=weights.own, opset=reference.opset)
         self._found = {name: self._values[name] for name in wanted if name in self._values}
         self._by_oracle: list[str] = []
         self._stood_in: list[str] = []
@@ -180,7 +182,7 @@ class _Run:
 
     def step(self, node: ir.Node) -> None:
         """Compute the next node of the graph."""
-        result = self._outputs(node)
+        result = self._outputs(node, self._scope)
         if isinstance(result, NoReference):
             self._reason = self._reason or f"'{node_label(node)}' ({node.op_type}): {result.reason}"
             return
@@ -195,44 +197,50 @@ class _Run:
         missing = [name for name in self._wanted if name not in found]
         return Float64Run(
             values=found,
-            by_oracle=tuple(self._by_oracle),
-            stood_in=tuple(self._stood_in),
+            by_oracle=tuple(dict.fromkeys(self._by_oracle)),
+            stood_in=tuple(dict.fromkeys(self._stood_in)),
             reason=self._reason if missing else "",
         )
 
-    def _outputs(self, node: ir.Node) -> dict[str, Array] | NoReference:
+    def _outputs(self, node: ir.Node, scope: Scope) -> dict[str, Array] | NoReference:
         names = [value.name for value in node.outputs if value.name]
         if names and all(name in self._given for name in names):
             return {name: self._given[name] for name in names}
+        values = scope.values
         reads: dict[str, Array] = {}
         for name in read_names(node):
-            array = self._values[name] if name in self._values else self._weights.own(name)
+            array = values[name] if name in values else self._weights.own(name)
             if array is None:
                 return NoReference(f"its input '{name}' has no value")
             reads[name] = array
-        own = self._in_own_type(node, reads)
+        own = self._in_own_type(node, reads, scope)
         if own is not None:
             return own
-        weights = {name: self._weights.wide(name, array) for name, array in reads.items() if name not in self._values}
+        inside = self._bodies.outputs(node, scope) if has_subgraph(node) else None
+        if inside is not None and not isinstance(inside, NoReference):
+            return inside
+        weights = {name: self._weights.wide(name, array) for name, array in reads.items() if name not in values}
         exact = self._reference.exact(node, reads | weights)
-        return self._stand_for(node, reads, exact) if isinstance(exact, NoReference) else exact
+        return self._stand_for(node, reads, exact, scope) if isinstance(exact, NoReference) else exact
 
-    def _in_own_type(self, node: ir.Node, reads: Mapping[str, Array]) -> dict[str, Array] | None:
+    def _in_own_type(self, node: ir.Node, reads: Mapping[str, Array], scope: Scope) -> dict[str, Array] | None:
         """Outputs that float64 must not or need not change: sizes, constants, and rows gathered from a table."""
         table = node.inputs[0] if node.op_type == "Gather" and node.domain == "" else None
-        is_sized = node.op_type in _SIZES or all(name in self._sized or name not in self._values for name in reads)
+        is_sized = node.op_type in _SIZES or all(name in scope.sized or name not in scope.values for name in reads)
         if not is_sized and (table is None or not table.is_initializer()):
             return None
         own = self._reference.own(node, reads)
         if isinstance(own, NoReference):
             return None
         if is_sized:
-            self._sized |= set(own)
+            scope.sized.update(own)
         return own if is_sized else {name: widened(array) for name, array in own.items()}
 
-    def _stand_for(self, node: ir.Node, reads: Mapping[str, Array], why: NoReference) -> dict[str, Array] | NoReference:
+    def _stand_for(
+        self, node: ir.Node, reads: Mapping[str, Array], why: NoReference, scope: Scope
+    ) -> dict[str, Array] | NoReference:
         """Outputs of a node that has no reference: an attention by the oracle, another one by the runtime."""
-        by_oracle = self._by_the_oracle(node, why)
+        by_oracle = self._by_the_oracle(node, why, scope)
         if not isinstance(by_oracle, NoReference):
             return by_oracle
         outputs = self._stand_in(node, reads)
@@ -242,13 +250,13 @@ class _Run:
             self._stood_in.append(node_label(node))
         return {name: widened(array) for name, array in outputs.items()}
 
-    def _by_the_oracle(self, node: ir.Node, why: NoReference) -> dict[str, Array] | NoReference:
+    def _by_the_oracle(self, node: ir.Node, why: NoReference, scope: Scope) -> dict[str, Array] | NoReference:
         """Outputs of an attention of another operator set, as far as the oracle can compute them."""
         made = (value.name or "" for value in node.outputs)
         site = next((self._sites[name] for name in made if name in self._sites), None)
-        if site is None or any(name not in self._values for name in site.inputs.values()):
+        if site is None or any(name not in scope.values for name in site.inputs.values()):
             return why
-        inputs = full_mask(site.arrays_in(self._values), site.mask_rule, layout=site.spec.layout)
+        inputs = full_mask(site.arrays_in(scope.values), site.mask_rule, layout=site.spec.layout)
         try:
             known = oracle_outputs(site.spec, inputs, qk_mode=site.scores_mode if site.scores else None)
         except (CaseError, ValueError, IndexError) as error:

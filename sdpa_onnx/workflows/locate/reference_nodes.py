@@ -61,7 +61,7 @@ class NodeReference:
 
     def __init__(self, model: ir.Model) -> None:
         self._opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-        self._opset = model.opset_imports.get("", 0)
+        self.opset = model.opset_imports.get("", 0)
         self._ir_version = model.ir_version
 
     def exact(self, node: ir.Node, arrays: Mapping[str, Array]) -> dict[str, Array] | NoReference:
@@ -97,7 +97,7 @@ class NodeReference:
             graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
             opsets = self._opsets
             if _is_pair(node):
-                graph.node[0].domain, opsets = "", [onnx.helper.make_opsetid("", max(_PAIRS_OPSET, self._opset))]
+                graph.node[0].domain, opsets = "", [onnx.helper.make_opsetid("", max(_PAIRS_OPSET, self.opset))]
             model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=self._ir_version)
             # It computes what the graph does not read, such as the mean of an empty batch.
             with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
