@@ -36,4 +36,4 @@ def worker_report(worker: RanReporter, model: OnnxModel, runtime: str, *, thread
     if isinstance(found.report, RanReport):
         return found.report
     precision = "" if engine is None else engine_precision(engine, model, Purpose.TIMING)
-    return engine_report(model, found.facts, precision=precision, threads=threads)
+    return engine_report(model, found.facts, engine=runtime, precision=precision, threads=threads)

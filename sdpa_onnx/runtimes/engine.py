@@ -45,9 +45,9 @@ class Opened(Protocol):
     (sentences), `wait()`, `visit(turns, calls)`, `profile(calls)`, and `ran(folder, *, with_graph)`, whose dictionary
     may have
 
-    - "assigned": provider -> operator -> nodes, with "provider", the one that was requested,
+    - "assigned": provider -> operator -> nodes, with "provider" for ONNX Runtime's, the one that was requested,
     - "optimised": file of the graph after optimisation, or None,
-    - "nodes": operator -> nodes, "precision", "warnings".
+    - "threads", where they can be read, "precision", "warnings".
     """
 
     def run(self, feeds: dict[str, Bits]) -> dict[str, Any]:

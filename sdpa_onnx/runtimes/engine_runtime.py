@@ -171,7 +171,9 @@ class EngineSession(LiveSession[Loaded]):
         with _failures(self._engine):
             facts = loaded.ran(folder, with_graph=not is_unread(self._model))
         precision = engine_precision(self._engine, self._model, self._options.purpose)
-        return engine_report(self._model, facts, precision=precision, threads=self._options.threads)
+        return engine_report(
+            self._model, facts, engine=self._engine.name, precision=precision, threads=self._options.threads
+        )
 
 
 def engine_settings(engine: Engine, options: LoadOptions) -> dict[str, object]:

@@ -18,12 +18,15 @@ def is_unread(model: OnnxModel) -> bool:
     return ort_ran.is_unread(model)
 
 
-def engine_report(model: OnnxModel, facts: Mapping[str, Any], *, precision: str, threads: int) -> RanReport:
+def engine_report(
+    model: OnnxModel, facts: Mapping[str, Any], *, engine: str, precision: str, threads: int
+) -> RanReport:
     """Say what ran, while the file of the optimised graph is there.
 
     Args:
         model: The model that was loaded.
         facts: See `runtimes.engine.Opened`.
+        engine: Name of the runtime.
         precision: The declared arithmetic.
         threads: As requested.
     """
@@ -31,13 +34,21 @@ def engine_report(model: OnnxModel, facts: Mapping[str, Any], *, precision: str,
         return _of_openvino(model, facts, threads)
     if "provider" in facts:
         return _of_onnxruntime(model, facts, precision)
-    counts = Counter(facts.get("nodes") or _operators(model))
+    assigned = {name: Counter(operators) for name, operators in facts.get("assigned", {}).items()}
+    counts = sum(assigned.values(), Counter[str]()) or _operators(model)
+    used = facts.get("threads", threads)
     return RanReport(
-        providers={str(facts.get("device", "CPU")): counts.total()},
+        providers={name: operators.total() for name, operators in assigned.items()} or {"CPU": counts.total()},
         node_counts=dict(sorted(counts.items())),
         precision=str(facts.get("precision", precision)),
-        warnings=tuple(facts.get("warnings", ())),
+        warnings=(*facts.get("warnings", ()), *_thread_warnings(engine, used, threads)),
     )
+
+
+def _thread_warnings(engine: str, used: int, threads: int) -> tuple[str, ...]:
+    if used == threads:
+        return ()
+    return (f"{engine} used {used} thread{'s' * (used != 1)}, not {threads} as requested.",)
 
 
 def _operators(model: OnnxModel) -> Counter[str]:

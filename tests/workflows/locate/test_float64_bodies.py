@@ -8,7 +8,7 @@ import pytest
 from onnx import parser
 
 from sdpa_onnx.graph.model import OnnxModel, load_model
-from sdpa_onnx.runtimes.onnxruntime_import import import_onnxruntime
+from sdpa_onnx.runtimes.worker.onnxruntime_import import import_onnxruntime
 from sdpa_onnx.workflows.check.feeds import Feeds
 from sdpa_onnx.workflows.locate.float64_graph import Float64Graph, Float64Run
 from tests.graph.body_models import BODY_MODELS, body_text
