@@ -9,6 +9,9 @@ from packaging.utils import canonicalize_name
 
 from tests.packaging.project import parsed, pins, pyproject, requirements
 
+# The extras of runtimes.
+_RUNTIMES = ("openvino", "tract", "nxrt")
+
 
 def test_lowest_pins_are_the_lower_bounds() -> None:
     """constraints-lowest.txt has one line for each direct requirement of the package and its tests, at its bound."""
@@ -22,14 +25,14 @@ def test_lowest_pins_are_the_lower_bounds() -> None:
 
 def test_every_direct_requirement_has_a_tested_pin() -> None:
     """constraints.txt pins all that pyproject.toml names, the tools of development too."""
-    assert set(requirements("openvino", "pandas", "polars", "test", "dev", "browser")) <= set(pins("constraints.txt"))
+    assert set(requirements(*_RUNTIMES, "pandas", "polars", "test", "dev", "browser")) <= set(pins("constraints.txt"))
 
 
 @pytest.mark.parametrize("file_name", ["constraints.txt", "constraints-lowest.txt"])
 def test_pins_are_in_the_ranges(file_name: str) -> None:
     """A pin outside the range of pyproject.toml could never be installed."""
     pinned = pins(file_name)
-    wanted = requirements("openvino", "pandas", "polars", "test", "dev", "browser")
+    wanted = requirements(*_RUNTIMES, "pandas", "polars", "test", "dev", "browser")
     outside = {
         name: str(wanted[name])
         for name in set(wanted) & set(pinned)
@@ -46,7 +49,7 @@ def test_pins_name_no_index_and_no_local_build() -> None:
 def test_every_import_is_a_requirement() -> None:
     """What the package imports is named in pyproject.toml, not merely brought along by something else."""
     distributions = packages_distributions()
-    declared = set(requirements("openvino", "pandas", "polars"))
+    declared = set(requirements(*_RUNTIMES, "pandas", "polars"))
     # Loaded by pytest alone, and asks pytest-benchmark only where that is loaded too.
     plugin = declared | {"pytest", "pytest-benchmark"}
     missing = {
