@@ -7,9 +7,8 @@ its runtime only; importing the file loads numpy at most. No base class is neede
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from sdpa_onnx.runtimes.worker.arrays import Bits
 
@@ -18,22 +17,18 @@ __all__ = ["Engine", "EngineNode", "Opened", "engine_place", "is_engine"]
 _OURS = "sdpa_onnx.runtimes.worker."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineNode:
+class EngineNode(TypedDict):
     """One node of a model, of any level, as plain values.
 
-    Args:
-        domain: "" for the standard operators.
-        op_type: Operator.
-        types: Element type of each input, numpy's word; None where it is absent, or its type is not known.
-        given: Whether each input is given.
-        attributes: Plain values by name; graphs and tensors are left out.
+    "domain" is "" for the standard operators. "types" has the element type of each input, numpy's word, or None where
+    it is absent or not known; "inputs" whether each is given; "attributes" plain values by name, without graphs and
+    tensors.
     """
 
     domain: str
     op_type: str
-    types: tuple[str | None, ...]
-    given: tuple[bool, ...]
+    types: list[str | None]
+    inputs: list[bool]
     attributes: Mapping[str, Any]
 
 

@@ -251,8 +251,8 @@ def _engine_node(node: ir.Node) -> EngineNode:
     return EngineNode(
         domain="" if node.domain == "ai.onnx" else node.domain,
         op_type=node.op_type,
-        types=tuple(_type_name(value) for value in node.inputs),
-        given=tuple(value is not None for value in node.inputs),
+        types=[_type_name(value) for value in node.inputs],
+        inputs=[value is not None for value in node.inputs],
         attributes={name: each.value for name, each in node.attributes.items() if _is_plain(each)},
     )
 

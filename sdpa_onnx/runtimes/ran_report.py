@@ -59,7 +59,7 @@ def _of_openvino(model: OnnxModel, facts: Mapping[str, Any], threads: int) -> Ra
     from sdpa_onnx.runtimes.openvino_ran import execution_node, report_of
 
     graph = {node["name"]: execution_node(**node) for node in facts["execution"]}
-    return report_of(model, graph=graph, hint=facts["hint"], used_threads=facts["used_threads"], threads=threads)
+    return report_of(model, graph=graph, hint=facts["hint"], used_threads=facts["threads"], threads=threads)
 
 
 def _of_onnxruntime(model: OnnxModel, facts: Mapping[str, Any], precision: str) -> RanReport:

@@ -33,7 +33,7 @@ def ran(loaded: OnnxModel, *, purpose: Purpose = Purpose.AGREEMENT, optimise: bo
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra to install is named, before and at load."""
     monkeypatch.setitem(sys.modules, "openvino", None)
-    reason = "openvino is missing: install extra openvino (pip install 'sdpa-onnx[openvino]')"
+    reason = "openvino is missing: pip install 'sdpa-onnx[openvino]'"
     assert get_runtime("openvino").available() == Unsupported(reason)
     with pytest.raises(RuntimeUnavailableError) as caught:
         get_runtime("openvino").load(model(PLAIN), LoadOptions())
@@ -173,7 +173,7 @@ def test_an_attention_becomes_several_layers() -> None:
 def test_threads_that_it_does_not_take_are_told() -> None:
     """OpenVINO takes no more threads than there are cores, and does not say so itself."""
     with get_runtime("openvino").load(decomposed(), LoadOptions(threads=10_000)) as session:
-        used = session.live.ran("", with_graph=False)["used_threads"]
+        used = session.live.ran("", with_graph=False)["threads"]
         told = f"OpenVINO used {used} thread{'s' * (used != 1)}, not 10000 as asked."
         assert session.ran().warnings == (told,)
     assert ran(decomposed()).warnings == ()

@@ -25,17 +25,28 @@ from tests.runtimes.models import Array, decomposed
 ROOT = Path(__file__).parents[3]
 BFLOAT16 = onnx.TensorProto.BFLOAT16
 SPEC = AttentionSpec(q_num_heads=2, kv_num_heads=2, head_dim=8)
-ENGINES = tuple(found.name for found in pkgutil.iter_modules(folder.__path__))
 
 Engine = Any
+
+
+def _engines() -> dict[str, str]:
+    """Every class of the folder that is an engine, by its name."""
+    found = {}
+    for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
+        for name, kind in vars(importlib.import_module(module.name)).items():
+            if isinstance(kind, type) and kind.__module__ == module.name and hasattr(kind, "open"):
+                found[str(kind.name)] = f"{module.name}:{name}"  # type: ignore[attr-defined]  # engines have one
+    return found
+
+
+ENGINES = _engines()
 Sizes = tuple[int, int, int]
 RAGGED, ONE = (2, 5, 7), (1, 1, 3)
 
 
 def entry_of(name: str) -> str:
-    """ "module:Class" of an engine file, as an entry point has it."""
-    module = f"{folder.__name__}.{name}"
-    return f"{module}:{importlib.import_module(module).__all__[0]}"
+    """ "module:Class" of an engine, as an entry point has it."""
+    return ENGINES[name]
 
 
 def engine_of(entry: str) -> Engine:
@@ -65,6 +76,9 @@ def job_of(proto: onnx.ModelProto, **changes: Any) -> dict[str, Any]:
         "runtime": "",
         "inputs": [value.name for value in proto.graph.input],
         "outputs": [value.name for value in proto.graph.output],
+        "defaults": [],
+        "report": None,
+        "copies": 1,
         **changes,
     }
 

@@ -76,8 +76,8 @@ class OrtCpu:
     def refuses(self, nodes: list[Any]) -> str | None:
         """Refuse bfloat16 where the provider has no kernel for it."""
         for node in nodes:
-            if node.op_type in _NO_BFLOAT16 and "bfloat16" in node.types:
-                return f"onnxruntime's CPU provider has no bfloat16 kernel for {node.op_type}"
+            if node["op_type"] in _NO_BFLOAT16 and "bfloat16" in node["types"]:
+                return f"onnxruntime's CPU provider has no bfloat16 kernel for {node['op_type']}"
         return None
 
     def precision(self, dtype: str, purpose: str) -> str:
@@ -199,7 +199,13 @@ class OrtArm:
             options = session_options(self._job["settings"])
             optimised = _write_optimised(options, folder)
             self._open(options)
-        return {"assigned": self._assigned(), "provider": self._provider, "optimised": optimised}
+        threads = self.session.get_session_options().intra_op_num_threads
+        return {
+            "assigned": self._assigned(),
+            "provider": self._provider,
+            "optimised": optimised,
+            "threads": threads,
+        }
 
     def close(self) -> None:
         """Free what is bound."""

@@ -53,7 +53,7 @@ class OpenVino:
     measures_time = True
     takes_options = True
     checks_sizes = False
-    install = "install extra openvino (pip install 'sdpa-onnx[openvino]')"
+    install = "pip install 'sdpa-onnx[openvino]'"
 
     def version(self) -> str:
         """Such as "openvino 2026.4.1"; OpenVINO's own word has a build number behind it."""
@@ -148,6 +148,9 @@ class _Compiled:
         for name in feeds:
             if name not in self._inputs and name in self._defaults:
                 raise RefusalError(f"holds input '{name}' at its default and takes no array for it")
+        missing = sorted(self._inputs.keys() - feeds.keys())
+        if missing:
+            raise RefusalError(f"got no array for input '{missing[0]}'")
         return _Prepared(self._compiled, self._outputs, feeds, self._inputs)
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
@@ -167,7 +170,7 @@ class _Compiled:
         return {
             "execution": nodes,
             "hint": str(self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()),
-            "used_threads": int(self._compiled.get_property("INFERENCE_NUM_THREADS")),
+            "threads": int(self._compiled.get_property("INFERENCE_NUM_THREADS")),
         }
 
     def close(self) -> None:
