@@ -87,7 +87,7 @@ def _parameters(search: GraphFacts, node: ir.Node) -> Quantiser | UnreadReason:
     step = float(numbers.astype(np.float64).ravel()[0])
     if not (np.isfinite(step) and step > 0.0):
         return UnreadReason(f"its scale is {step:g}")
-    if kind not in INTEGER_LIMITS:
+    if kind is None or kind not in INTEGER_LIMITS:
         return UnreadReason(f"to {kind.name if kind else 'an unknown type'}, which is not read")
     lowest, highest = INTEGER_LIMITS[kind]
     start = 0 if points is None else int(points.astype(np.int64).ravel()[0])
