@@ -1,4 +1,4 @@
-"""A model as a file whose external data lies beside it, for runtimes that read nothing else. Needs no onnx."""
+"""A model as a file whose external data lies beside it, for runtimes that read nothing else; or as onnx reads it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["data_files", "model_file"]
+__all__ = ["data_files", "model_file", "model_proto"]
 
 # An entry of `TensorProto.external_data`: key "location", then its value behind one or two bytes of length.
 _LOCATION = re.compile(rb"\x0a\x08location\x12(?:([\x00-\x7f])|([\x80-\xff])([\x01-\x7f]))")
@@ -36,6 +36,22 @@ def model_file(job: dict[str, Any]) -> Iterator[str]:
             for name in data_files(model):
                 _link(Path(folder) / name, Path(own) / name)
         yield str(Path(own) / "model.onnx")
+
+
+def model_proto(job: dict[str, Any]) -> Any:
+    """The model of a job with its data in memory; for runtimes that need onnx themselves."""
+    import onnx
+
+    model: str | bytes = job["model"]
+    folder: str | None = job["folder"]
+    if isinstance(model, bytes):
+        proto = onnx.load_from_string(model)
+    else:
+        proto = onnx.load(model, load_external_data=False)
+        folder = folder or str(Path(model).resolve().parent)
+    if folder is not None:
+        onnx.load_external_data_for_model(proto, folder)
+    return proto
 
 
 def data_files(content: bytes) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from .arrays import Bits
 from .pipe import RefusalError
 
-__all__ = ["BFLOAT16", "in_order", "own_order", "plain_arrays"]
+__all__ = ["BFLOAT16", "bfloat16_array", "in_order", "own_order", "plain_arrays", "plain_bits"]
 
 BFLOAT16 = 16  # onnx.TensorProto
 # Types of ONNX that numpy has; the others travel as unsigned integers.
@@ -29,6 +29,26 @@ def plain_arrays(feeds: Mapping[str, Bits]) -> dict[str, Any]:
             raise RefusalError(f"takes no {_WORDS.get(onnx_type, f'elements of ONNX type {onnx_type}')}")
     # Not ascontiguousarray, which makes an array of rank 1 of a scalar.
     return {name: np.asarray(array, order="C") for name, (array, _) in feeds.items()}
+
+
+def bfloat16_array(bits: Bits) -> Any:
+    """An array for a runtime that takes the bfloat16 of ml_dtypes.
+
+    Raises:
+        RefusalError: A type that numpy lacks too, or ml_dtypes is missing.
+    """
+    if bits[1] != BFLOAT16:
+        return plain_arrays({"": bits})[""]
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise RefusalError("needs the package ml_dtypes for bfloat16") from error
+    return np.asarray(bits[0], order="C").view(ml_dtypes.bfloat16)
+
+
+def plain_bits(array: Any) -> Bits | np.ndarray[Any, Any]:
+    """The counterpart of `bfloat16_array`."""
+    return (array.view(np.uint16), BFLOAT16) if array.dtype.name == "bfloat16" else array
 
 
 def in_order(arrays: Mapping[str, Any], names: Iterable[str]) -> list[Any]:

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import sdpa_onnx.runtimes.worker.engines as folder
 from sdpa_onnx.core.attention.inputs import AttentionInputs
@@ -57,6 +57,9 @@ def engine_of(entry: str) -> Engine:
 def plain_model(dtype: str = "float32", names: Mapping[str, str] | None = None) -> onnx.ModelProto:
     """A decomposed attention with dynamic axes; its inputs and output may be renamed."""
     proto = decomposed(dtype).to_proto()
+    for tensor in proto.graph.initializer:
+        # As exporters write it; OpenVINO 2026.4.1 misreads bfloat16 that is written as int32_data.
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
     for value in (*proto.graph.input, *proto.graph.output):
         value.name = (names or {}).get(value.name, value.name)
     for node in proto.graph.node:
@@ -73,7 +76,6 @@ def job_of(proto: onnx.ModelProto, **changes: Any) -> dict[str, Any]:
         "purpose": "agreement",
         "optimise": True,
         "settings": {},
-        "runtime": "",
         "inputs": [value.name for value in proto.graph.input],
         "outputs": [value.name for value in proto.graph.output],
         "defaults": [],
@@ -89,7 +91,7 @@ def opened(engine: Engine, proto: onnx.ModelProto, **changes: Any) -> Any:
     settings = getattr(engine, "settings", None)
     if settings is not None:
         job["settings"] = settings(threads=job["threads"], purpose=job["purpose"], optimise=job["optimise"])
-    return engine.open({**job, "runtime": engine.name})
+    return engine.open(job)
 
 
 def drawn(sizes: Sizes, *, seed: int = 0, dtype: str = "float32") -> dict[str, Array]:

@@ -25,12 +25,10 @@ from tests.runtimes.engines.jobs import (
     ROOT,
     Engine,
     assert_right,
-    bits_of,
     drawn,
     engine_of,
     entry_of,
     in_child,
-    job_of,
     opened,
     plain_model,
     result_of,
@@ -38,9 +36,8 @@ from tests.runtimes.engines.jobs import (
 
 # Engines that start a compiler for each model, which takes seconds.
 _COMPILERS = ("emx", "iree")
-# Seen in OpenVINO 2026.4.1: memory that nobody wrote; decomposed attention in bfloat16 on an Intel Xeon without its own
-# bfloat16 (family 6, model 167).
-_WRONG_NUMBERS = {("openvino", "zero_lengths"), ("openvino", "bfloat16")}
+# Seen in OpenVINO 2026.4.1: memory that nobody wrote.
+_WRONG_NUMBERS = {("openvino", "zero_lengths")}
 _FAULTY = "tests.runtimes.engines.faulty:"
 _PLACES = re.compile(r"/\w+/|\.(rs|cc|cpp|py|c):\d|[Bb]acktrace|Traceback|\n")
 _RAN_FIELDS = {"assigned", "provider", "optimised", "precision", "threads", "warnings", "execution", "hint"}
@@ -161,7 +158,8 @@ def check_threads(entry: str, tmp_path: Path) -> None:
     most = 1 if getattr(engine, "threads", "any") == "one" else 3
     assert three["reported"] in (None, most, min(most, os.cpu_count() or most))  # OpenVINO: no more than cores
     if three["reported"] == 3:
-        assert three["new"] - one["new"] in (0, 2)  # 0: the pool is not made before there is enough to do
+        added = three["new"] - one["new"]
+        assert added == 0 or added >= 2  # 0: the pool is not made before there is enough to do
 
 
 def check_explains_in_a_line(entry: str, tmp_path: Path) -> None:
@@ -274,7 +272,7 @@ def test_an_engine_says_what_it_is(name: str) -> None:
     """Its name, the one command that installs it, and whether its times mean something."""
     engine = engine_of(entry_of(name))
     assert re.fullmatch(r"[a-z][a-z-]*", engine.name)
-    assert engine.install.startswith(("pip install ", "npm install "))
+    assert re.search(r"\b(pip|npm) install \S", engine.install)
     assert isinstance(engine.measures_time, bool)
     assert getattr(engine, "threads", "any") in ("any", "one")
 
@@ -324,10 +322,3 @@ def is_a_compiler(event: list[str]) -> bool:
     name, *words = event
     program = json.dumps(words)
     return name == "subprocess.Popen" and bool(re.search(r"\bgcc\b|iree[-.]", program))
-
-
-def test_a_job_is_what_the_contract_says() -> None:
-    """The fields that an engine may read."""
-    fields = ["model", "folder", "threads", "purpose", "optimise", "settings", "runtime", "inputs", "outputs"]
-    assert list(job_of(plain_model())) == [*fields, "defaults", "report", "copies"]
-    assert set(bits_of(drawn(ONE))) == {"Q", "K", "V"}

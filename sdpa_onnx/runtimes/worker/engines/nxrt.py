@@ -10,8 +10,7 @@ import numpy as np
 
 from ..arrays import Bits
 from ..model_file import model_file
-from ..pipe import RefusalError
-from ..plain_arrays import BFLOAT16, in_order, plain_arrays
+from ..plain_arrays import bfloat16_array, in_order, plain_bits
 
 __all__ = ["Nxrt"]
 
@@ -46,10 +45,10 @@ class Nxrt:
         line = (text.strip().splitlines() or [""])[0]
         return _AFTER.sub("", _BEFORE.sub("", line)).rstrip(".")
 
-    def refuses(self, nodes: list[dict[str, Any]]) -> str | None:
+    def refuses(self, nodes: list[Any]) -> str | None:
         """Windows of Attention: 0.1.0.dev6 ignores them and reports nothing."""
-        attentions = [node["attributes"] for node in nodes if (node["domain"], node["op_type"]) == ("", "Attention")]
-        sizes = [given.get(name, -1) for given in attentions for name in ("left_window_size", "right_window_size")]
+        found = [node["attributes"] for node in nodes if (node["domain"], node["op_type"]) == ("", "Attention")]
+        sizes = [given.get(name, -1) for given in found for name in ("left_window_size", "right_window_size")]
         return "ignores the windows of Attention" if max(sizes, default=-1) >= 0 else None
 
     def open(self, job: dict[str, Any]) -> _Opened:
@@ -75,11 +74,10 @@ class _Opened:
 
     def run(self, feeds: dict[str, Bits]) -> dict[str, Bits | np.ndarray[Any, Any]]:
         """Run once."""
-        arrays = plain_arrays({name: bits for name, bits in feeds.items() if bits[1] != BFLOAT16})
-        arrays.update({name: _bfloat16(bits[0]) for name, bits in feeds.items() if bits[1] == BFLOAT16})
+        arrays = {name: bfloat16_array(bits) for name, bits in feeds.items()}
         names = self._session.input_names
         found = self._session.run(None, dict(zip(names, in_order(arrays, names))))
-        return {name: _bits(array) for name, array in zip(self._session.output_names, found)}
+        return {name: plain_bits(array) for name, array in zip(self._session.output_names, found)}
 
     def ran(self, folder: str, *, with_graph: bool) -> dict[str, Any]:
         """The provider; nxrt does not report nodes."""
@@ -88,15 +86,3 @@ class _Opened:
     def close(self) -> None:
         """Free the session."""
         self._session = None
-
-
-def _bfloat16(array: np.ndarray[Any, Any]) -> Any:
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise RefusalError("needs the package ml_dtypes for bfloat16") from error
-    return array.view(ml_dtypes.bfloat16)
-
-
-def _bits(array: np.ndarray[Any, Any]) -> Bits | np.ndarray[Any, Any]:
-    return (array.view(np.uint16), BFLOAT16) if array.dtype.name == "bfloat16" else array
