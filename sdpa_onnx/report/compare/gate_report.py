@@ -15,7 +15,7 @@ from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.report.compare.gate_findings import GateFinding, gate_findings, verdict_in_words
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, plain, site_in_words, usual_factors
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, duration, ratio_text
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.workflows.expected.known_findings import KnownFinding, SortedFindings
 
 __all__ = [
@@ -294,7 +294,12 @@ def changed_table(report: GateReport, *, most: int) -> Table | None:
         return None
     usual = usual_of(report)
     rows = [
-        (str(group.first.gate), verdict_label(report, group.first), group.where(usual), *_before_and_now(group.first))
+        {
+            "gate": str(group.first.gate),
+            "verdict": verdict_label(report, group.first),
+            "where": group.where(usual),
+            **_before_and_now(group.first),
+        }
         for group in found[:most]
     ]
     left = len(found) - len(rows)
@@ -305,18 +310,9 @@ def changed_table(report: GateReport, *, most: int) -> Table | None:
         f"All {common} unless stated otherwise." if common else "",
         f"{count(left, 'more row')} not shown.",
     ]
-    return Table(
-        title="What changed, and times" if any(row.ratio is not None for row in report.rows) else "What changed",
-        heading="",
-        columns=(
-            Column(head="gate"),
-            Column(head="verdict"),
-            Column(head="where"),
-            Column(head="BASE"),
-            Column(head="HEAD"),
-            Column(head="ratio"),
-        ),
-        sections=(Section(heading="", rows=tuple(rows)),),
+    return text_table(
+        "What changed, and times" if any(row.ratio is not None for row in report.rows) else "What changed",
+        rows,
         note=" ".join(note for note in notes[: 2 if left else 1] if note),
     )
 
@@ -326,17 +322,8 @@ def tally_table(report: GateReport) -> Table:
     used = _printed(report)
     gates = [gate for gate in Gate if any(row.gate is gate for row in report.rows)]
     counts = Counter((row.gate, verdict_label(report, row)) for row in report.rows)
-    return Table(
-        title="All checks",
-        heading="",
-        columns=(Column(head="gate"), *(Column(head=word, is_number=True) for word in used)),
-        sections=(
-            Section(
-                heading="",
-                rows=tuple((str(gate), *(str(counts[gate, word] or "-") for word in used)) for gate in gates),
-            ),
-        ),
-    )
+    rows = ({"gate": str(gate), **{word: str(counts[gate, word] or "-") for word in used}} for gate in gates)
+    return text_table("All checks", rows, numbers=used)
 
 
 def evidence_lines(report: GateReport) -> list[tuple[str, str]]:
@@ -375,10 +362,13 @@ def _evidence(report: GateReport, group: _Group, usual: CommonFactors) -> tuple[
     return label, f"{group.where(usual)}: {plain(group.first.evidence)}{known}{doubts}"
 
 
-def _before_and_now(row: GateRecord) -> tuple[str, str, str]:
+def _before_and_now(row: GateRecord) -> dict[str, str]:
     """The values of BASE and HEAD, and their ratio if there is one."""
+    base, head = verdict_in_words(row, row.base) or NOT_KNOWN, verdict_in_words(row, row.head) or NOT_KNOWN
+    ratio = NOT_KNOWN
     if row.gate is Gate.MEMORY and row.base_bytes and row.head_bytes is not None:
-        return row.base, row.head, f"{row.head_bytes / row.base_bytes:.2f}"
-    if row.ratio is None:
-        return verdict_in_words(row, row.base) or NOT_KNOWN, verdict_in_words(row, row.head) or NOT_KNOWN, NOT_KNOWN
-    return duration(row.base_seconds), duration(row.head_seconds), ratio_text(row.ratio, row.ratio_low, row.ratio_high)
+        ratio = f"{row.head_bytes / row.base_bytes:.2f}"
+    elif row.ratio is not None:
+        base, head = duration(row.base_seconds), duration(row.head_seconds)
+        ratio = ratio_text(row.ratio, row.ratio_low, row.ratio_high)
+    return {"BASE": base, "HEAD": head, "ratio": ratio}

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from sdpa_onnx.core.compare.change_points import HISTORY_ALPHA, ChangePoint
 from sdpa_onnx.core.compare.history import GroupKey, History, HistoryGroup, HistorySeries, differences
+from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.report.text.labels import arm_in_words, case_in_words, join_words, series_name, usual_factors
 from sdpa_onnx.report.text.number_text import count, ratio_text, share
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 
 __all__ = ["case_words", "group_words", "history_sentences", "history_tables", "marks"]
 
@@ -148,51 +149,37 @@ def _apart(groups: Sequence[HistoryGroup]) -> Iterator[str]:
 
 
 def _series_table(group: HistoryGroup) -> Table:
-    by_case: dict[str, list[HistorySeries]] = {}
-    for series in group.series:
-        by_case.setdefault(case_words(group, series), []).append(series)
-    return Table(
-        title=f"Ratio to {group_words(group.key)}",
-        heading="case",
-        columns=(
-            Column(head="arm"),
-            Column(head="runs", is_number=True),
-            Column(head="first", is_number=True),
-            Column(head="newest", is_number=True),
-            Column(head="change"),
-        ),
-        sections=tuple(
-            Section(heading=case, rows=tuple(_series_row(group, one) for one in found))
-            for case, found in by_case.items()
-        ),
-        note=_NOTE,
+    rows = (
+        {
+            "case": case_words(group, one),
+            "arm": series_name(one.newest),
+            "runs": str(len(one.points)),
+            "first": _ratio(one.points[0].record),
+            "newest": _ratio(one.newest),
+            "change": ", ".join(
+                f"{math.exp(change.log_change):.2f} x from {group.runs[one.points[change.index].run].name} on"
+                for change in one.changes
+            )
+            or "none",
+        }
+        for one in group.series
     )
+    title = f"Ratio to {group_words(group.key)}"
+    return text_table(title, rows, heading="case", numbers=("runs", "first", "newest"), note=_NOTE)
 
 
-def _series_row(group: HistoryGroup, series: HistorySeries) -> tuple[str, ...]:
-    first, newest = series.points[0].record, series.newest
-    changes = [
-        f"{math.exp(change.log_change):.2f} x from {group.runs[series.points[change.index].run].name} on"
-        for change in series.changes
-    ]
-    return (
-        series_name(newest),
-        str(len(series.points)),
-        ratio_text(first.ratio, first.ratio_low, first.ratio_high),
-        ratio_text(newest.ratio, newest.ratio_low, newest.ratio_high),
-        ", ".join(changes) or "none",
-    )
+def _ratio(record: TimingRecord) -> str:
+    return ratio_text(record.ratio, record.ratio_low, record.ratio_high)
 
 
 def _runs_table(group: HistoryGroup) -> Table:
     changed = marks(group)
-    rows = [
-        (run.name, run.header.started, changed.get(index, "" if index == 0 else "nothing"))
+    rows = (
+        {
+            "run": run.name,
+            "started": run.header.started,
+            "what changed": changed.get(index, "nothing" if index else ""),
+        }
         for index, run in enumerate(group.runs)
-    ]
-    return Table(
-        title=f"Runs with {group_words(group.key)}",
-        heading="",
-        columns=(Column(head="run"), Column(head="started"), Column(head="what changed")),
-        sections=(Section(heading="", rows=tuple(rows)),),
     )
+    return text_table(f"Runs with {group_words(group.key)}", rows)

@@ -15,8 +15,8 @@ from sdpa_onnx.report.compare.gate_report import (
     summary,
     tally_table,
 )
-from sdpa_onnx.report.text.markdown_parts import code_span, fenced, inert, table_row
-from sdpa_onnx.report.text.table import Column, Table
+from sdpa_onnx.report.text.markdown_parts import code_span, fenced, inert, table_lines
+from sdpa_onnx.report.text.table import Column
 
 __all__ = ["MOST_BYTES", "render_gates"]
 
@@ -49,9 +49,9 @@ def _rendered(report: GateReport, most_rows: int, evidence: Sequence[tuple[str, 
         f"**{inert(summary(report))}**",
         *(f"**{inert(line)}**" for line in alarms(report)),
         f"BASE {code_span(report.base)}, HEAD {code_span(report.head)}. {inert(how)}",
-        *([] if table is None else [_table(table)]),
+        *([] if table is None else [table_lines(table, cell=_cell)]),
         *_evidence(evidence, most),
-        _folded(f"All {len(report.rows)} checks", _table(tally_table(report))),
+        _folded(f"All {len(report.rows)} checks", table_lines(tally_table(report), cell=_cell)),
         _folded("How to repeat it", fenced(report.command)),
     ]
     return "\n\n".join(blocks) + "\n"
@@ -67,15 +67,6 @@ def _evidence(lines: Sequence[tuple[str, str]], most: int) -> list[str]:
 
 def _folded(title: str, body: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
-
-
-def _table(table: Table) -> str:
-    lines = [
-        table_row([inert(column.head) for column in table.columns]),
-        table_row(["---:" if column.is_number else "---" for column in table.columns]),
-        *(table_row(list(map(_cell, row, table.columns))) for section in table.sections for row in section.rows),
-    ]
-    return "\n".join([*lines, *(["", inert(table.note)] if table.note else [])])
 
 
 def _cell(text: str, column: Column) -> str:

@@ -14,7 +14,6 @@ from sdpa_onnx.report.conformance.matrix import (
     Cell,
     FeatureMatrix,
     Mark,
-    MatrixRow,
     by_place,
     by_runtime,
     mark_of,
@@ -30,7 +29,7 @@ from sdpa_onnx.report.conformance.run import (
     ran_words,
 )
 from sdpa_onnx.report.text.layout import TextLine, Tone, bullet, paragraph, table_lines
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import text_table
 
 __all__ = ["conformance_lines", "short_lines", "verdict_lines"]
 
@@ -201,18 +200,14 @@ def _legend(records: Sequence[ConformanceRecord], width: int) -> list[TextLine]:
 
 def _runtimes(matrix: FeatureMatrix, records: Sequence[ConformanceRecord], width: int) -> list[TextLine]:
     """Several runtimes side by side; a cell counts its rows by mark if they differ."""
-    groups: dict[str, list[MatrixRow]] = {}
-    for row in matrix.rows:
-        groups.setdefault(row.group, []).append(row)
-    sections = [
-        Section(heading=group, rows=tuple((row.feature, *map(_counted, row.cells)) for row in rows))
-        for group, rows in groups.items()
-    ]
-    table = Table(
-        title="Feature by feature",
+    names = [runtime for (runtime,) in matrix.columns]
+    table = text_table(
+        "Feature by feature",
+        (
+            {"group": row.group, "feature": row.feature, **dict(zip(names, map(_counted, row.cells), strict=True))}
+            for row in matrix.rows
+        ),
         heading="group",
-        columns=(Column(head="feature"), *(Column(head=runtime) for (runtime,) in matrix.columns)),
-        sections=tuple(sections),
         note="A mark without a number applies to all rows of the feature; a number counts the rows with that mark.",
     )
     return [*table_lines(table, width), *_legend(records, width)]

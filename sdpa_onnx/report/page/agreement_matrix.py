@@ -16,7 +16,7 @@ from sdpa_onnx.report.page.content import (
 from sdpa_onnx.report.run.repeat_command import repeat_command
 from sdpa_onnx.report.text.labels import CaseFactor, CommonFactors, case_in_words, is_output_check, plain, series_name
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, figure
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import text_table
 from sdpa_onnx.report.text.tally import bound_ratio, has_bound_ratio, outcome_of, reason_of
 from sdpa_onnx.report.timing.ratio_points import causal_targets
 
@@ -25,8 +25,6 @@ __all__ = ["agreement_blocks"]
 # Greatest number of rows; those that are not ok come first when there are more.
 _MOST_ROWS = 60
 _REASON_LIMIT = 240
-_HEADS = ("checks", "error / bound", "abs. error", "inputs", "where", "evidence", "repeat")
-_NUMBERS = frozenset(_HEADS[:3])
 _NOTE = (
     "Each cell: the number of checks. \N{CHECK MARK} all agree, \N{MULTIPLICATION X} proven wrong, ? suspicious, "
     "! failed, \N{EN DASH} unsupported or skipped, blank: not tested. A cell leads to its evidence."
@@ -123,29 +121,27 @@ def _is_wrong(check: AgreementRecord) -> bool:
 
 def _evidence(label: str, arms: Mapping[str, Checks], anchor: str, usual: CommonFactors) -> PageTable:
     """The worst check of each arm, with the command that repeats it."""
-    rows = tuple((arm, *_evidence_cells(checks, usual)) for arm, checks in arms.items())
-    table = Table(
-        title=label,
-        heading="",
-        columns=(Column(head="arm"), *(Column(head=head, is_number=head in _NUMBERS) for head in _HEADS)),
-        sections=(Section(heading="", rows=rows),),
+    table = text_table(
+        label,
+        ({"arm": arm, **_evidence_cells(checks, usual)} for arm, checks in arms.items()),
+        numbers=("checks", "error / bound", "abs. error"),
         note="The check of each arm that is nearest to its limit, or beyond it.",
     )
     return PageTable(table=table, anchor=anchor, is_folded=True, commands=frozenset({"repeat"}), total=table.rows)
 
 
-def _evidence_cells(checks: Checks, usual: CommonFactors) -> tuple[str, ...]:
+def _evidence_cells(checks: Checks, usual: CommonFactors) -> dict[str, str]:
     worst = max(checks, key=lambda one: (outcome_of(one) is not Outcome.OK, bound_ratio(one)))
     is_ok = outcome_of(worst) is Outcome.OK
-    return (
-        _cell("", checks, "").text,
-        figure(bound_ratio(worst)) if has_bound_ratio(worst) else NOT_KNOWN,
-        NOT_KNOWN if worst.max_abs_error is None else f"{worst.max_abs_error:.1e}",
-        f"{worst.inputs or NOT_KNOWN}, seed {worst.seed}",
-        case_in_words(worst, usual),
-        plain(worst.diagnosis if is_ok else reason_of(worst), _REASON_LIMIT) or NOT_KNOWN,
-        repeat_command(_alone(worst)) or NOT_KNOWN,
-    )
+    return {
+        "checks": _cell("", checks, "").text,
+        "error / bound": figure(bound_ratio(worst)) if has_bound_ratio(worst) else NOT_KNOWN,
+        "abs. error": NOT_KNOWN if worst.max_abs_error is None else f"{worst.max_abs_error:.1e}",
+        "inputs": f"{worst.inputs or NOT_KNOWN}, seed {worst.seed}",
+        "where": case_in_words(worst, usual),
+        "evidence": plain(worst.diagnosis if is_ok else reason_of(worst), _REASON_LIMIT) or NOT_KNOWN,
+        "repeat": repeat_command(_alone(worst)) or NOT_KNOWN,
+    }
 
 
 def _alone(check: AgreementRecord) -> Finding:

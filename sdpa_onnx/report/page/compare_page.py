@@ -19,7 +19,7 @@ from sdpa_onnx.report.page.content import PageBlock, PageChart, PageContent, Pag
 from sdpa_onnx.report.page.html import page_html
 from sdpa_onnx.report.page.parts import page_data, page_table, with_facts
 from sdpa_onnx.report.text.chart_titles import ChartKind
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.timing.ratio_chart import ratio_chart
 
 __all__ = ["compare_page", "render_page"]
@@ -63,9 +63,4 @@ def compare_page(report: GateReport, charts: Sequence[PageChart]) -> PageContent
 
 
 def _evidence_table(lines: Sequence[tuple[str, str]]) -> Table:
-    return Table(
-        title="Evidence",
-        heading="",
-        columns=(Column(head="verdict"), Column(head="evidence")),
-        sections=(Section(heading="", rows=tuple(lines)),),
-    )
+    return text_table("Evidence", ({"verdict": label, "evidence": text} for label, text in lines))

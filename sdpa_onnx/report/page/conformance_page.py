@@ -3,7 +3,7 @@
 It is safe to send: without host name and without paths. `conformance_blocks` are also part of the page of a run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sdpa_onnx.core.records.records import ConformanceRecord, Outcome
 from sdpa_onnx.core.records.verdicts import Conformity
@@ -36,7 +36,7 @@ from sdpa_onnx.report.page.content import (
 from sdpa_onnx.report.page.html import page_html
 from sdpa_onnx.report.page.parts import page_data, page_table, tone_of, with_facts
 from sdpa_onnx.report.page.without_paths import without_paths
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import text_table
 
 __all__ = ["conformance_blocks", "render_page"]
 
@@ -118,25 +118,24 @@ def _findings_table(run: ConformanceRun, verdict: Conformity, title: str) -> Pag
     found = findings_of(run, verdict)
     if not found:
         return None
-    heads = ("feature", "where", "evidence", "new", "known", "source", "repeat")
-    return _table(title, heads, [_finding_cells(run, finding) for finding in found])
+    return _table(title, [_finding_cells(run, finding) for finding in found])
 
 
-def _finding_cells(run: ConformanceRun, finding: ConformanceFinding) -> tuple[str, ...]:
+def _finding_cells(run: ConformanceRun, finding: ConformanceFinding) -> dict[str, str]:
     record = finding.worst
     ran = f" ({ran_words(record)})" if ran_words(record) else ""
     sentences = [evidence(record)]
     sentences += [f"Observed: {known_outcome(record)}."] if known_outcome(record) else []
     sentences += [f"Reading: {record.reading}."] if record.reading else []
-    return (
-        f"{record.feature}: {record.title}".removesuffix(": "),
-        f"{record.runtime}, {places(finding.rows)}{ran}",
-        " ".join(sentences),
-        "new" if finding.is_new else "",
-        finding.known.why if finding.known else "",
-        run.sources.get(record.feature, ""),
-        record.repeat,
-    )
+    return {
+        "feature": f"{record.feature}: {record.title}".removesuffix(": "),
+        "where": f"{record.runtime}, {places(finding.rows)}{ran}",
+        "evidence": " ".join(sentences),
+        "new": "new" if finding.is_new else "",
+        "known": finding.known.why if finding.known else "",
+        "source": run.sources.get(record.feature, ""),
+        "repeat": record.repeat,
+    }
 
 
 def _refused(run: ConformanceRun) -> list[PageTable]:
@@ -148,22 +147,25 @@ def _refused(run: ConformanceRun) -> list[PageTable]:
             known = [entry.why for entry, matched in entries if any(row in matched for row in rows)]
             is_new = run.known is not None and any(row in run.known.new for row in rows)
             sources = {run.sources[row.feature] for row in rows if row.feature in run.sources}
-            features = ", ".join(dict.fromkeys(row.feature for row in rows))
-            about = "new" if is_new else "", known[0] if known else "", sources.pop() if len(sources) == 1 else ""
-            cells.append((reason, runtime, features, places(rows), str(len(rows)), *about))
-    heads = ("reason", "runtime", "features", "where", "rows", "new", "known", "source")
-    return [_table("Refused", heads, cells)] if cells else []
+            cells.append(
+                {
+                    "reason": reason,
+                    "runtime": runtime,
+                    "features": ", ".join(dict.fromkeys(row.feature for row in rows)),
+                    "where": places(rows),
+                    "rows": str(len(rows)),
+                    "new": "new" if is_new else "",
+                    "known": known[0] if known else "",
+                    "source": sources.pop() if len(sources) == 1 else "",
+                }
+            )
+    return [_table("Refused", cells)] if cells else []
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]], *, anchor: str = "") -> PageTable:
+def _table(title: str, rows: Sequence[Mapping[str, str]], *, anchor: str = "") -> PageTable:
     """A table without the columns that are empty."""
-    kept = [place for place in range(len(heads)) if any(row[place] for row in rows)]
-    table = Table(
-        title=title,
-        heading="",
-        columns=tuple(Column(head=heads[place], is_number=heads[place] == "rows") for place in kept),
-        sections=(Section(heading="", rows=tuple(tuple(row[place] for place in kept) for row in rows)),),
-    )
+    kept = [head for head in rows[0] if any(row[head] for row in rows)]
+    table = text_table(title, ({head: row[head] for head in kept} for row in rows), numbers=("rows",))
     return page_table(table, anchor=anchor, is_folded=bool(anchor), commands=_COMMANDS, links=_LINKS)
 
 
@@ -172,21 +174,20 @@ def _evidence(row: MatrixRow, number: int) -> PageTable | None:
     records = [record for cell in row.cells for record in cell if record.verdict is not Conformity.RIGHT]
     if not records:
         return None
-    heads = ("runtime", "where", "verdict", "ran", "evidence", "observed", "reading", "repeat")
-    return _table(row.feature, heads, [_evidence_cells(record) for record in records], anchor=f"feature-{number}")
+    return _table(row.feature, [_evidence_cells(record) for record in records], anchor=f"feature-{number}")
 
 
-def _evidence_cells(record: ConformanceRecord) -> tuple[str, ...]:
-    return (
-        record.runtime,
-        place(record),
-        verdict_word(record),
-        ran_words(record),
-        evidence(record),
-        known_outcome(record),
-        record.reading,
-        record.repeat,
-    )
+def _evidence_cells(record: ConformanceRecord) -> dict[str, str]:
+    return {
+        "runtime": record.runtime,
+        "where": place(record),
+        "verdict": verdict_word(record),
+        "ran": ran_words(record),
+        "evidence": evidence(record),
+        "observed": known_outcome(record),
+        "reading": record.reading,
+        "repeat": record.repeat,
+    }
 
 
 def _row(row: MatrixRow, shown: PageTable | None) -> PageMatrixRow:

@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from sdpa_onnx.core.records.records import Outcome, Record
 from sdpa_onnx.report.page.content import PageData, PageSection, PageTable, PageText, PageTone
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Section, Table, facts_table
 from sdpa_onnx.report.text.tally import outcome_of
 
 __all__ = ["page_data", "page_table", "plain_data", "tone_of", "with_facts"]
@@ -52,16 +53,8 @@ def page_table(
         left -= len(rows)
         if rows:
             sections.append(Section(heading=section.heading, rows=rows))
-    cut = Table(
-        title=table.title,
-        heading=table.heading,
-        columns=table.columns,
-        sections=tuple(sections),
-        note=table.note,
-        footnotes=table.footnotes,
-    )
     return PageTable(
-        table=cut,
+        table=replace(table, sections=tuple(sections)),
         anchor=anchor or _anchor(table.title),
         is_folded=is_folded,
         commands=commands,
@@ -103,16 +96,13 @@ def plain_data(rows: Iterable[Mapping[str, Any]], total: int, source: str = "") 
 
 def with_facts(facts: Iterable[tuple[str, str]], command: str) -> PageSection:
     """The last section: the environment, and the command that repeats everything ("" = unknown)."""
-    table = Table(
-        title="Environment",
-        heading="",
-        columns=(Column(head="what"), Column(head="value")),
-        sections=(Section(heading="", rows=tuple(facts)),),
-    )
     return PageSection(
         anchor="provenance",
         title="Environment and how to repeat",
-        blocks=(page_table(table), *([PageText(lines=(command,), is_code=True)] if command else [])),
+        blocks=(
+            page_table(facts_table("Environment", facts)),
+            *([PageText(lines=(command,), is_code=True)] if command else []),
+        ),
     )
 
 

@@ -25,7 +25,7 @@ from sdpa_onnx.report.text.labels import (
     site_in_words,
 )
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, figure, share
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.text.tally import baked_words, bound_ratio, has_bound_ratio, not_ok, outcome_of, reason_of
 
 __all__ = ["agreement_table", "export_table", "located_table", "not_ok_table", "planted_table", "warning_table"]
@@ -42,23 +42,21 @@ _OUTCOME_HEADS = {
 
 def agreement_table(records: Sequence[Record], usual: CommonFactors) -> Table:
     """Verdicts and largest errors, one section per target, one row per arm."""
-    gathered: dict[str, dict[str, list[AgreementRecord]]] = {}
+    arms: dict[tuple[str, str], list[AgreementRecord]] = {}
     for record in records:
         if isinstance(record, AgreementRecord):
             dtype = "" if record.dtype in ("", usual.dtype) else f" {record.dtype}"
             output = ", output" if is_output_check(record) else ""
-            arms = gathered.setdefault(record.target, {})
-            arms.setdefault(f"{series_name(record)}{dtype}{output}", []).append(record)
+            arms.setdefault((record.target, f"{series_name(record)}{dtype}{output}"), []).append(record)
     verdicts = _verdicts_shown(records)
-    heads = ("checks", *verdicts, "not run", "error / bound", "abs. error", "provable scale error")
-    return Table(
-        title="Agreement with the float64 oracle",
-        heading="target",
-        columns=(Column(head="runtime, form, opset"), *(Column(head=head, is_number=True) for head in heads)),
-        sections=tuple(
-            Section(heading=target, rows=tuple(_agreement_row(name, checks, verdicts) for name, checks in arms.items()))
-            for target, arms in gathered.items()
+    return text_table(
+        "Agreement with the float64 oracle",
+        (
+            {"target": target, "runtime, form, opset": name, **_agreement_cells(checks, verdicts)}
+            for (target, name), checks in arms.items()
         ),
+        heading="target",
+        numbers=("checks", *verdicts, "not run", "error / bound", "abs. error", "provable scale error"),
         note="Error / bound: the largest error over its own proven bound; above 1 proves a fault. For the output of a "
         "module it is the error over the allowed error: eight times PyTorch's own error, plus one rounding. "
         "Provable scale error: the smallest error of the scale that these checks would have proven. "
@@ -72,20 +70,19 @@ def _verdicts_shown(records: Sequence[Record]) -> list[Verdict]:
     return [verdict for verdict in Verdict if verdict in found | {Verdict.OK, Verdict.WRONG}]
 
 
-def _agreement_row(name: str, checks: Sequence[AgreementRecord], verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+def _agreement_cells(checks: Sequence[AgreementRecord], verdicts: Sequence[Verdict]) -> dict[str, str]:
     judged = [check for check in checks if outcome_of(check) in (Outcome.OK, Outcome.DISAGREES)]
-    counts = Counter(_verdict_of(check) for check in judged)
-    right = [check for check in judged if outcome_of(check) is Outcome.OK]
-    proven = [check.scale_error_proven for check in right if check.scale_error_proven is not None]
-    return (
-        name,
-        str(len(checks)),
-        *(str(counts[verdict]) for verdict in verdicts),
-        str(len(checks) - len(judged)),
-        _largest_ratio(judged),
-        _largest_error(judged),
-        share(min(proven)) if proven else NOT_KNOWN,
-    )
+    counts = Counter(map(_verdict_of, judged))
+    right = (check for check in judged if outcome_of(check) is Outcome.OK)
+    proven = (check.scale_error_proven for check in right if check.scale_error_proven is not None)
+    return {
+        "checks": str(len(checks)),
+        **{verdict: str(counts[verdict]) for verdict in verdicts},
+        "not run": str(len(checks) - len(judged)),
+        "error / bound": _largest_ratio(judged),
+        "abs. error": _largest_error(judged),
+        "provable scale error": share(min(proven, default=None)),
+    }
 
 
 def _largest_ratio(judged: Sequence[AgreementRecord]) -> str:
@@ -109,41 +106,36 @@ def _verdict_of(check: AgreementRecord) -> Verdict:
 
 
 def export_table(records: Sequence[Record]) -> Table:
-    """The exports, and the axes that were proven to be dynamic."""
-    gathered: dict[str, list[tuple[str, ...]]] = {}
-    for record in records:
-        if isinstance(record, ExportRecord):
-            gathered.setdefault(record.target, []).append(_export_row(record))
-    heads = (("form", False), ("opset", True), ("graphs", True), ("nodes", True), ("operators", False))
-    tail = (("dynamic axes", False), ("sizes tried", True), ("baked", False))
-    has_longest = any(isinstance(record, ExportRecord) and bool(record.longest) for record in records)
-    return Table(
-        title="Exports",
+    """The exports, and the axes that were proven to be dynamic; those with the same row are one row."""
+    exports = [record for record in records if isinstance(record, ExportRecord)]
+    graphs = Counter(tuple(_export_cells(record).items()) for record in exports)
+    longest = ", to the longest length" if any(record.longest for record in exports) else ""
+    return text_table(
+        "Exports",
+        ({**dict(cells[:3]), "graphs": str(number), **dict(cells[3:])} for cells, number in graphs.items()),
         heading="target",
-        columns=tuple(Column(head=head, is_number=is_number) for head, is_number in (*heads, *tail)),
-        sections=tuple(Section(heading=target, rows=_counted(rows)) for target, rows in gathered.items()),
-        note="Graphs: number of exports with the same row. Sizes tried: sizes that were not traced, run and judged"
-        f"{', to the longest length' if has_longest else ''}. Baked: axes that should be dynamic and are constant.",
+        numbers=("opset", "graphs", "nodes", "sizes tried"),
+        note=f"Graphs: number of exports with the same row. Sizes tried: sizes that were not traced, run and judged"
+        f"{longest}. Baked: axes that should be dynamic and are constant.",
     )
 
 
-def _counted(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Each row once, with its number of exports inserted after form and opset."""
-    return tuple((*row[:2], str(number), *row[2:]) for row, number in Counter(rows).items())
-
-
-def _export_row(record: ExportRecord) -> tuple[str, ...]:
-    if record.outcome not in (Outcome.OK, Outcome.DISAGREES):
-        return (record.form, str(record.opset or NOT_KNOWN), *[NOT_KNOWN] * 4, record.outcome.value)
-    return (
-        record.form,
-        str(record.opset or NOT_KNOWN),
-        str(sum(record.nodes.values())),
-        _nodes_in_words(record.nodes),
-        ", ".join(record.dynamic_axes) or "none",
-        _tried(record),
-        baked_words(record).removeprefix("baked: ") or "none",
-    )
+def _export_cells(record: ExportRecord) -> dict[str, str]:
+    is_exported = record.outcome in (Outcome.OK, Outcome.DISAGREES)
+    baked = baked_words(record).removeprefix("baked: ") or "none"
+    known = {
+        "nodes": str(sum(record.nodes.values())),
+        "operators": _nodes_in_words(record.nodes),
+        "dynamic axes": ", ".join(record.dynamic_axes) or "none",
+        "sizes tried": _tried(record),
+    }
+    return {
+        "target": record.target,
+        "form": record.form,
+        "opset": str(record.opset or NOT_KNOWN),
+        **(known if is_exported else dict.fromkeys(known, NOT_KNOWN)),
+        "baked": baked if is_exported else record.outcome.value,
+    }
 
 
 def _tried(record: ExportRecord) -> str:
@@ -162,7 +154,7 @@ def _nodes_in_words(nodes: Mapping[str, int]) -> str:
 
 def not_ok_table(records: Sequence[Record], usual: CommonFactors) -> Table:
     """Everything that is not ok, with its reason; one row per reason and arm."""
-    sections: dict[str, list[tuple[str, ...]]] = {}
+    rows: list[dict[str, str]] = []
     for group in not_ok(records):
         arms: dict[str, list[Record]] = {}
         for record in group.records:
@@ -173,14 +165,10 @@ def not_ok_table(records: Sequence[Record], usual: CommonFactors) -> Table:
             ordered = sorted(members, key=lambda record: reason_of(record) != group.reason)
             cases = list(dict.fromkeys(_where(record, usual) for record in ordered))
             more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
-            row = (what, f"{cases[0]}{more}", str(len(members)), group.reason)
-            sections.setdefault(f"{_OUTCOME_HEADS[group.outcome]} {group.noun}s", []).append(row)
-    return Table(
-        title="Not ok",
-        heading="outcome",
-        columns=(Column(head="what"), Column(head="where"), Column(head="n", is_number=True), Column(head="why")),
-        sections=tuple(Section(heading=heading, rows=tuple(rows)) for heading, rows in sections.items()),
-    )
+            outcome = f"{_OUTCOME_HEADS[group.outcome]} {group.noun}s"
+            where = f"{cases[0]}{more}"
+            rows.append({"outcome": outcome, "what": what, "where": where, "n": str(len(members)), "why": group.reason})
+    return text_table("Not ok", rows, heading="outcome", numbers=("n",))
 
 
 def _where(record: Record, usual: CommonFactors) -> str:
@@ -196,63 +184,59 @@ def warning_table(records: Sequence[Record]) -> Table:
     for record in records:
         for warning in dict.fromkeys(record.warnings):
             doubted.setdefault(plain(warning), []).append(record)
-    rows = tuple(
-        (", ".join(sorted({series_name(one) or one.target for one in members})), str(len(members)), warning)
+    rows = (
+        {
+            "arm": ", ".join(sorted({series_name(one) or one.target for one in members})),
+            "records": str(len(members)),
+            "warning": warning,
+        }
         for warning, members in sorted(doubted.items(), key=lambda item: -len(item[1]))
     )
-    return Table(
-        title="Warnings",
-        heading="",
-        columns=(Column(head="arm"), Column(head="records", is_number=True), Column(head="warning")),
-        sections=(Section(heading="", rows=rows),) if rows else (),
-    )
+    return text_table("Warnings", rows, numbers=("records",))
 
 
 def located_table(records: Sequence[Record]) -> Table:
     """The first bad node of every judgement that was traced."""
     found = [record for record in records if isinstance(record, LocatedRecord)]
-    rows = tuple((record.runtime, plain(site_in_words(record)), plain(record.diagnosis)) for record in found)
-    return Table(
-        title="Where the error begins",
-        heading="model",
-        columns=(Column(head="runtime"), Column(head="what disagrees"), Column(head="first bad node")),
-        sections=(Section(heading=found[0].target, rows=rows),) if found else (),
-        note="Each node receives the values of the reference, so that only the error it adds is judged.",
+    rows = (
+        {
+            "model": found[0].target,
+            "runtime": record.runtime,
+            "what disagrees": plain(site_in_words(record)),
+            "first bad node": plain(record.diagnosis),
+        }
+        for record in found
     )
+    note = "Each node receives the values of the reference, so that only the error it adds is judged."
+    return text_table("Where the error begins", rows, heading="model", note=note)
 
 
 def planted_table(records: Sequence[Record]) -> Table:
     """Count the kinds of fault that the checks would have caught, and name those that they would miss."""
-    found = [record for record in records if isinstance(record, PlantedRecord) and record.fault]
     places: dict[tuple[str, str, str], list[PlantedRecord]] = {}
-    for record in found:
-        places.setdefault((record.target, record.runtime, record.site), []).append(record)
-    sections: dict[str, list[tuple[str, ...]]] = {}
-    for (target, runtime, site), here in places.items():
-        sections.setdefault(target, []).append((runtime, plain(site), *_counts(here)))
-    return Table(
-        title="Planted faults",
+    for record in records:
+        if isinstance(record, PlantedRecord) and record.fault:
+            places.setdefault((record.target, record.runtime, record.site), []).append(record)
+    return text_table(
+        "Planted faults",
+        (
+            {"model": target, "runtime": runtime, "attention": plain(site), **_fault_cells(here)}
+            for (target, runtime, site), here in places.items()
+        ),
         heading="model",
-        columns=(
-            Column(head="runtime"),
-            Column(head="attention"),
-            Column(head="caught", is_number=True),
-            Column(head="not caught"),
-            Column(head="not applicable"),
-        ),
-        sections=tuple(Section(heading=target, rows=tuple(rows)) for target, rows in sections.items()),
-        note=(
-            "Kinds of fault, planted in the outputs of the runtime; caught: by the inputs of these checks. "
-            "Not applicable: the planted change gives the right output for all of these inputs."
-        ),
+        numbers=("caught",),
+        note="Kinds of fault, planted in the outputs of the runtime; caught: by the inputs of these checks. "
+        "Not applicable: the planted change gives the right output for all of these inputs.",
     )
 
 
-def _counts(records: Sequence[PlantedRecord]) -> tuple[str, str, str]:
-    names = {
-        outcome: [record.fault for record in records if record.outcome.counted is outcome]
+def _fault_cells(records: Sequence[PlantedRecord]) -> dict[str, str]:
+    caught, missed, none = (
+        [record.fault for record in records if record.outcome.counted is outcome]
         for outcome in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
+    )
+    return {
+        "caught": f"{len(caught)} of {len(caught) + len(missed)}",
+        "not caught": join_words(missed) or "none",
+        "not applicable": join_words(none) or "none",
     }
-    shown = len(names[Outcome.OK]) + len(names[Outcome.FAILED])
-    missed, none = (join_words(names[outcome]) or "none" for outcome in (Outcome.FAILED, Outcome.SKIPPED))
-    return f"{len(names[Outcome.OK])} of {shown}", missed, none

@@ -1,14 +1,14 @@
 """The table of a choice among forms: the time of each form, the chosen one, and why the others were rejected."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from sdpa_onnx.core.records.records import FormRecord, Outcome, Record
 from sdpa_onnx.report.text.labels import join_words
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, duration, ratio_text
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 
 __all__ = ["attention_names", "form_table", "forms_to_print", "limits_of_chosen"]
 
@@ -58,34 +58,25 @@ def form_table(records: Sequence[Record]) -> Table:
     """One section per attention and its sizes, one row per form that is right there."""
     forms = [record for record in records if isinstance(record, FormRecord) and record.outcome is Outcome.OK]
     opsets = {record.opset for record in forms}
-    columns = {
-        "opset": Column(head="opset", is_number=True) if len(opsets) > 1 else None,
-        "workarounds": Column(head="workarounds") if any(record.workarounds for record in forms) else None,
+    optional = {
+        "opset": len(opsets) > 1,
+        "workarounds": any(record.workarounds for record in forms),
     }
-    sections: dict[str, list[tuple[str, ...]]] = {}
-    for record in forms:
-        sections.setdefault(_heading(record), []).append(_row(record, [name for name, one in columns.items() if one]))
     threads = join_words([count(number, "thread") for number in sorted({record.threads for record in forms})])
     opset = f"opset {opsets.pop()}" if len(opsets) == 1 and None not in opsets else ""
     first_calls = any(record.reason.endswith(_FIRST_CALLS) and not record.chosen for record in forms)
     what = ", ".join(filter(None, (threads, opset)))
-    repaired = ", with the workarounds listed" if columns["workarounds"] else ""
+    repaired = ", with the workarounds listed" if optional["workarounds"] else ""
     notes = (
         f"{what}. Ratio: time over that of the fastest in the same interleaved run.",
         "First calls only: so slow there that it was not measured further." if first_calls else "",
         f"Every form listed here passes all probes on this runtime{repaired}.",
     )
-    return Table(
-        title="Forms",
+    return text_table(
+        "Forms",
+        ({head: cell for head, cell in _cells(one).items() if optional.get(head, True)} for one in forms),
         heading="attention",
-        columns=(
-            Column(head="form"),
-            *(one for one in columns.values() if one),
-            Column(head="time", is_number=True),
-            Column(head="ratio [95 %]", is_number=True),
-            Column(head="chosen"),
-        ),
-        sections=tuple(Section(heading=heading, rows=tuple(rows)) for heading, rows in sections.items()),
+        numbers=("opset", "time", "ratio [95 %]"),
         note=" ".join(filter(None, notes)),
     )
 
@@ -104,20 +95,18 @@ def _heading(record: FormRecord) -> str:
     return ", ".join([what, *words])
 
 
-def _row(record: FormRecord, optional: Collection[str]) -> tuple[str, ...]:
+def _cells(record: FormRecord) -> dict[str, str]:
     is_paired = record.ratio_low != record.ratio_high
     plain = NOT_KNOWN if record.ratio is None else f"{record.ratio:.2f}"
-    cells = {
+    return {
+        "attention": _heading(record),
+        "form": record.arm or record.form,
         "opset": NOT_KNOWN if record.opset is None else str(record.opset),
         "workarounds": ", ".join(record.workarounds) or NOT_KNOWN,
+        "time": duration(record.median_seconds),
+        "ratio [95 %]": ratio_text(record.ratio, record.ratio_low, record.ratio_high) if is_paired else plain,
+        "chosen": "yes" if record.chosen else _why_not(record.reason),
     }
-    return (
-        record.arm or record.form,
-        *(cells[name] for name in optional),
-        duration(record.median_seconds),
-        ratio_text(record.ratio, record.ratio_low, record.ratio_high) if is_paired else plain,
-        "yes" if record.chosen else _why_not(record.reason),
-    )
 
 
 def _why_not(reason: str) -> str:

@@ -4,23 +4,24 @@ from collections.abc import Sequence
 
 from sdpa_onnx.core.attention.axis_limits import AxisLimit
 from sdpa_onnx.core.records.records import ExportRecord, Record
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 
 __all__ = ["limit_in_words", "limits_table"]
 
 
 def limits_table(records: Sequence[Record]) -> Table:
     """The limits of each export and file, each once."""
-    gathered: dict[str, dict[tuple[str, ...], None]] = {}
-    for record in records:
-        if isinstance(record, ExportRecord):
-            for limit in record.limits:
-                gathered.setdefault(record.target, {})[str(limit), _tested(limit) or "-", limit.source] = None
-    return Table(
-        title="Limits of the axes",
+    found = dict.fromkeys(
+        (record.target, str(limit), _tested(limit) or "-", limit.source)
+        for record in records
+        if isinstance(record, ExportRecord)
+        for limit in record.limits
+    )
+    heads = ("target", "holds for", "tested at", "stated by")
+    return text_table(
+        "Limits of the axes",
+        (dict(zip(heads, cells, strict=True)) for cells in found),
         heading="target",
-        columns=(Column(head="holds for"), Column(head="tested at"), Column(head="stated by")),
-        sections=tuple(Section(heading=target, rows=tuple(rows)) for target, rows in gathered.items()),
         note="Holds for: nothing is known of other sizes, and none is requested. Tested at: the smallest and the "
         "largest size that ran and was right.",
     )

@@ -15,9 +15,9 @@ from sdpa_onnx.report.saturation.findings import saturation_findings, saturation
 from sdpa_onnx.report.saturation.tables import PREDICTION_TITLE, SATURATION_TITLE
 from sdpa_onnx.report.text.chart_titles import chart_title, how_to_read, is_saturation_chart
 from sdpa_onnx.report.text.labels import join_words
-from sdpa_onnx.report.text.markdown_parts import code_span, escaped, fenced, table_block, table_row
+from sdpa_onnx.report.text.markdown_parts import code_span, escaped, fenced, table_block
 from sdpa_onnx.report.text.svg import CHART_FOLDER
-from sdpa_onnx.report.text.table import Table
+from sdpa_onnx.report.text.table import Table, facts_table
 from sdpa_onnx.report.timing.case_table import case_table
 from sdpa_onnx.report.timing.comparisons import comparisons
 from sdpa_onnx.report.timing.cost_tables import CIRCUMSTANCES_TITLE, COST_TITLE, WORK_TITLE
@@ -65,7 +65,7 @@ def summary_of(run: GatheredRun, charts: Iterable[str]) -> str:
             [name for name in names if is_saturation_chart(name)],
             [table for table in tables if table.title in _OF_SATURATION],
         ),
-        _environment(header),
+        table_block(facts_table("Environment", environment_rows(header))),
         _repeat(header),
     ]
     return "\n\n".join(blocks) + "\n"
@@ -126,11 +126,6 @@ def _charts(names: Sequence[str], confidence: str) -> list[str]:
 def _chart(name: str, confidence: str = "") -> str:
     reading = how_to_read(name, ratio_confidence=confidence)
     return f"![{escaped(chart_title(name))}]({CHART_FOLDER}/{name}.svg)\n\n{escaped(reading)}"
-
-
-def _environment(header: RunHeader) -> str:
-    rows = [table_row([escaped(name), escaped(value)]) for name, value in environment_rows(header)]
-    return "\n".join(["## Environment", "", table_row(["what", "value"]), table_row(["---", "---"]), *rows])
 
 
 def _repeat(header: RunHeader) -> str:

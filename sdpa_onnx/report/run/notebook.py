@@ -16,7 +16,7 @@ from sdpa_onnx.report.run.tables import all_tables
 from sdpa_onnx.report.text.escape_control import escape_control
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, count, figure
 from sdpa_onnx.report.text.svg import to_svg
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.text.tally import outcome_of
 from sdpa_onnx.report.timing.bench_chart import bench_chart
 from sdpa_onnx.report.timing.bench_points import along_length
@@ -98,9 +98,9 @@ def _kind_table(records: Sequence[Record], kind: str) -> Table:
     shown = {
         name: found[name] for name in _COLUMNS[kind] if any(cell not in (None, "") for cell in found.get(name, ()))
     }
-    rows = tuple(tuple(map(_cell, row)) for row in zip(*shown.values(), strict=True))
-    columns = tuple(Column(head=name.removeprefix("spec_")) for name in shown)
-    return Table(title=kind.capitalize(), heading="", columns=columns, sections=(Section(heading="", rows=rows),))
+    heads = [name.removeprefix("spec_") for name in shown]
+    rows = (dict(zip(heads, map(_cell, row), strict=True)) for row in zip(*shown.values(), strict=True))
+    return text_table(kind.capitalize(), rows)
 
 
 def _cell(value: Cell) -> str:

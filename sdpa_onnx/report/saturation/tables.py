@@ -10,7 +10,7 @@ from sdpa_onnx.core.records.records import MeasuredValue, Outcome, SaturationRec
 from sdpa_onnx.core.saturation.measures import LIMIT_Z, MeasureName, deviations
 from sdpa_onnx.report.text.labels import inputs_in_words
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, share
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Column, Section, Table, text_table
 
 __all__ = [
     "PREDICTION_TITLE",
@@ -79,12 +79,21 @@ _PREDICTED: tuple[tuple[str, MeasureName, Callable[[float], str]], ...] = (
 
 def saturation_table(records: Sequence[SaturationRecord]) -> Table:
     """The measures: a section per kind of input and scale rule, rows in the order of the records."""
-    heads = ("d_k", "length", *(head for head, _, _ in _COLUMNS), "worst z")
-    return Table(
-        title=SATURATION_TITLE,
+    rows = [
+        {
+            "inputs and scale": inputs_in_words(record),
+            "d_k": _size(record.head_dim),
+            "length": _size(record.kv_seq_len),
+            **_measured(record, _COLUMNS),
+            "worst z": _worst_z(record),
+        }
+        for record in records
+    ]
+    return text_table(
+        SATURATION_TITLE,
+        rows,
         heading="inputs and scale",
-        columns=tuple(Column(head=head, is_number=True) for head in heads),
-        sections=_sections([(inputs_in_words(record), _row(record)) for record in records]),
+        numbers=rows[0] if rows else (),
         note="beta: standard deviation of a row's logits, beta_c = sqrt(2 ln S); above 1 the softmax is frozen. e^H: "
         "number of equal weights with the same entropy. |J|: Frobenius norm of the softmax Jacobian. grad q: norm of "
         "dL/dq for an upstream gradient of norm 1. Dead rows: rows with a grad q below a tenth of its median under "
@@ -101,27 +110,24 @@ def scale_table(records: Sequence[SaturationRecord]) -> Table:
         records: Of one kind of input, at least one.
     """
     longest = max(known(record.kv_seq_len) for record in records)
-    shown = [record for record in records if record.kv_seq_len == longest]
     rows = [
-        (
-            f"scale {record.scale_rule}",
-            (
-                _size(record.head_dim),
-                *(_cell(record.measures.get(name.value), write) for _, name, write in _MAIN_COLUMNS),
-            ),
-        )
-        for record in shown
+        {
+            "scale": f"scale {record.scale_rule}",
+            "d_k": _size(record.head_dim),
+            **_measured(record, _MAIN_COLUMNS),
+        }
+        for record in records
+        if record.kv_seq_len == longest
     ]
-    first = shown[0]
+    first = next(record for record in records if record.kv_seq_len == longest)
     variance = f"{known(first.sigma) ** 2:.3g}"
-    return Table(
-        title=f"With {longest} keys ({first.target}, components of variance {variance}, {first.dtype})",
+    return text_table(
+        f"With {longest} keys ({first.target}, components of variance {variance}, {first.dtype})",
+        rows,
         heading="scale",
-        columns=tuple(Column(head=head, is_number=True) for head in ("d_k", *(head for head, _, _ in _MAIN_COLUMNS))),
-        sections=_sections(rows),
+        numbers=rows[0],
         note="Effective keys: number of equal weights with the same entropy. Weight > .99: rows with such a weight. "
         "Gradient: norm of dL/dq for an upstream gradient of norm 1. Zeros: weights that float16 stores as 0.",
-        keys=1,
     )
 
 
@@ -129,16 +135,25 @@ def prediction_table(records: Sequence[SaturationRecord]) -> Table:
     """The main measures and their exact prediction: a section per kind of input, length and scale rule."""
     shown = [record for record in records if any(name.value in record.measures for _, name, _ in _PREDICTED)]
     triples = [head for name, _, _ in _PREDICTED for head in (name, "exact", "z")]
-    rows = [(f"{inputs_in_words(record)}, length {record.kv_seq_len}", _predicted_row(record)) for record in shown]
-    return Table(
+    rows: dict[str, list[tuple[str, ...]]] = {}
+    for record in shown:
+        heading = f"{inputs_in_words(record)}, length {record.kv_seq_len}"
+        rows.setdefault(heading, []).append(_predicted_row(record))
+    return Table(  # its columns "exact" and "z" occur several times
         title=PREDICTION_TITLE,
         heading="inputs, scale and length",
         columns=tuple(Column(head=head, is_number=True) for head in ("d_k", *triples)),
-        sections=_sections(rows),
+        sections=tuple(Section(heading=heading, rows=tuple(members)) for heading, members in rows.items()),
         note="Exact: the expectation over Gaussian logits at this d_k and length. z: measured minus exact, in "
         f"standard errors of the measured value; {_FLAG} beyond {LIMIT_Z:g}. H/ln S: entropy of the weights over its "
         "largest value, 1 where all keys weigh the same. Medians, p10 and dead rows have no exact prediction.",
     )
+
+
+def _measured(
+    record: SaturationRecord, columns: Sequence[tuple[str, MeasureName, Callable[[float], str]]]
+) -> dict[str, str]:
+    return {head: _cell(record.measures.get(name.value), write) for head, name, write in columns}
 
 
 def _size(size: int | None) -> str:
@@ -149,19 +164,6 @@ def largest_deviation(record: SaturationRecord) -> tuple[str, float] | None:
     """The measure furthest from its prediction and its z; None if nothing was compared."""
     found = [(name, one.z) for name, one in record.measures.items() if one.z is not None]
     return max(found, key=lambda pair: abs(pair[1]), default=None)
-
-
-def _sections(rows: Sequence[tuple[str, tuple[str, ...]]]) -> tuple[Section, ...]:
-    """Rows under their headings, in the order in which the headings first occur."""
-    gathered: dict[str, list[tuple[str, ...]]] = {}
-    for heading, row in rows:
-        gathered.setdefault(heading, []).append(row)
-    return tuple(Section(heading=heading, rows=tuple(members)) for heading, members in gathered.items())
-
-
-def _row(record: SaturationRecord) -> tuple[str, ...]:
-    cells = [_cell(record.measures.get(name.value), write) for _, name, write in _COLUMNS]
-    return (_size(record.head_dim), _size(record.kv_seq_len), *cells, _worst_z(record))
 
 
 def _cell(measure: MeasuredValue | None, write: Callable[[float], str]) -> str:

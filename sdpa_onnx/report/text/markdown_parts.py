@@ -1,12 +1,12 @@
 """Parts of every Markdown report: tables, and text that cannot become markup."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from sdpa_onnx.report.text.escape_control import escape_control
-from sdpa_onnx.report.text.table import Table
+from sdpa_onnx.report.text.table import Column, Table
 
-__all__ = ["code_span", "escaped", "fenced", "inert", "table_block", "table_row"]
+__all__ = ["code_span", "escaped", "fenced", "inert", "table_block", "table_lines"]
 
 # More characters that could become markup on a public page: links, emphasis, mentions, references to issues, formulas.
 _MARKS = re.compile(r"([\[\]_~])")
@@ -17,30 +17,37 @@ _ZERO_WIDTH = "\N{ZERO WIDTH SPACE}"
 
 
 def table_block(table: Table, *, level: int = 2, safe: Callable[[str], str] | None = None) -> str:
-    """A table under its title; the heading of a section is in its first row only.
+    """A table under its title.
 
     Args:
         level: Level of the title.
         safe: The function that escapes markup; None = `escaped`.
     """
     safe = safe or escaped
-    heads = ([table.heading] if table.heading else []) + [column.head for column in table.columns]
-    rules = (["---"] if table.heading else []) + ["---:" if column.is_number else "---" for column in table.columns]
-    lines = [table_row([safe(head) for head in heads]), table_row(rules)]
-    for section in table.sections:
-        for index, row in enumerate(section.rows):
-            heading = [section.heading if index == 0 else ""] if table.heading else []
-            lines.append(table_row([safe(cell) for cell in (*heading, *row)]))
-    note = ["", safe(table.note)] if table.note else []
+    lines = table_lines(table, cell=lambda text, _: safe(text))
     footnotes = [f"- [{number}] {safe(footnote)}" for number, footnote in enumerate(table.footnotes, 1)]
-    return "\n".join(
-        [f"{'#' * level} {safe(table.title)}", "", *lines, *note, *([""] if footnotes else []), *footnotes]
-    )
+    return "\n".join([f"{'#' * level} {safe(table.title)}", "", lines, *([""] if footnotes else []), *footnotes])
 
 
-def table_row(cells: Sequence[str]) -> str:
-    """One line of a table; the cells must be escaped."""
-    return f"| {' | '.join(cells)} |"
+def table_lines(table: Table, *, cell: Callable[[str, Column], str]) -> str:
+    """A table with its note; the heading of a section is in its first row only.
+
+    Args:
+        cell: Escapes the text of a head, a cell or the note.
+    """
+    columns = (*([Column(head=table.heading)] if table.heading else ()), *table.columns)
+    rows = [
+        (*((section.heading if index == 0 else "",) if table.heading else ()), *row)
+        for section in table.sections
+        for index, row in enumerate(section.rows)
+    ]
+    lines = [
+        [cell(column.head, Column(head="")) for column in columns],
+        ["---:" if column.is_number else "---" for column in columns],
+        *([cell(text, column) for text, column in zip(row, columns, strict=True)] for row in rows),
+    ]
+    note = ["", cell(table.note, Column(head=""))] if table.note else []
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *note])
 
 
 def escaped(text: str) -> str:

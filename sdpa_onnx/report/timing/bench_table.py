@@ -24,7 +24,7 @@ from sdpa_onnx.report.text.number_text import (
     ratio_text,
     share,
 )
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.timing.alarms import is_alarm, timing_alarms
 from sdpa_onnx.report.timing.bench_points import (
     ComparisonLine,
@@ -140,35 +140,28 @@ def _times_table(along: ComparisonLine) -> Table:
     """A line per arm, one section per set of sizes; without ratios where nothing is compared."""
     arms = [arm for one in along.sized for arm in one.comparison.arms]
     footnotes = tuple(dict.fromkeys(plain(warning) for arm in arms for warning in _doubts(arm)))
-    confidences = join_words(sorted({confidence_text(known(arm.confidence)) for arm in arms}))
+    ratio = f"ratio [{join_words(sorted({confidence_text(known(arm.confidence)) for arm in arms}))}]"
     is_compared = any(one.comparison.contenders or one.comparison.missing for one in along.sized)
-    ratios = (Column(head=f"ratio [{confidences}]", is_number=True), Column(head="verdict"))
-    heads = ("p50", "p90", "p99", "calls/s")
-    columns = (
-        Column(head="arm"),
-        Column(head="median", is_number=True),
-        *(ratios if is_compared else ()),
-        *(Column(head=head, is_number=True) for head in heads),
-    )
-    dashes = len(heads)
 
-    def rows(comparison: RecordedComparison) -> Iterator[tuple[str, ...]]:
-        for arm in comparison.arms:
-            compared = _ratio_and_verdict(arm, comparison) if is_compared else ()
-            yield _marked(arm, footnotes), duration(arm.median_seconds), *compared, *_call_times(arm)
-        for arm in comparison.missing:
-            compared = (NOT_KNOWN, arm.outcome.value) if is_compared else ()
-            yield arm.arm, NOT_KNOWN, *compared, *[NOT_KNOWN] * dashes
+    def rows() -> Iterator[dict[str, str]]:
+        for one in along.sized:
+            for arm in (*one.comparison.arms, *one.comparison.missing):
+                is_timed = arm in one.comparison.arms
+                name = _marked(arm, footnotes) if is_timed else arm.arm
+                compared = _ratio_and_verdict(arm, one.comparison) if is_timed else (NOT_KNOWN, arm.outcome.value)
+                yield {
+                    "sizes": sizes_words(one.sizes),
+                    "arm": name,
+                    "median": duration(arm.median_seconds),
+                    **(dict(zip((ratio, "verdict"), compared, strict=True)) if is_compared else {}),
+                    "p50": duration(arm.p50_seconds),
+                    "p90": duration(arm.p90_seconds),
+                    "p99": duration(arm.p99_seconds),
+                    "calls/s": NOT_KNOWN if arm.calls_per_second is None else figure(arm.calls_per_second),
+                }
 
-    return Table(
-        title="Time of a call",
-        heading="sizes",
-        columns=columns,
-        sections=tuple(
-            Section(heading=sizes_words(one.sizes), rows=tuple(rows(one.comparison))) for one in along.sized
-        ),
-        footnotes=footnotes,
-    )
+    numbers = ("median", ratio, "p50", "p90", "p99", "calls/s")
+    return text_table("Time of a call", rows(), heading="sizes", numbers=numbers, footnotes=footnotes)
 
 
 def _marked(arm: TimingRecord, footnotes: Sequence[str]) -> str:
@@ -184,43 +177,26 @@ def _ratio_and_verdict(arm: TimingRecord, comparison: RecordedComparison) -> tup
     )
 
 
-def _call_times(arm: TimingRecord) -> tuple[str, ...]:
-    rate = NOT_KNOWN if arm.calls_per_second is None else figure(arm.calls_per_second)
-    return (*map(duration, (arm.p50_seconds, arm.p90_seconds, arm.p99_seconds)), rate)
-
-
 def _starts_table(along: ComparisonLine) -> Table:
     """What a call does not show: first runs, memory, and how near to the machine's limit it is."""
-    compiles = any(arm.compile_seconds is not None for one in along.sized for arm in one.comparison.arms)
-    heads = (*(["compile"] if compiles else []), "first", "new length", "idle", "memory", "roof")
-    return Table(
-        title="First runs, memory and roof",
-        heading="sizes",
-        columns=(
-            Column(head="arm"),
-            *(Column(head=head, is_number=True) for head in heads),
-            Column(head="bound by"),
-        ),
-        sections=tuple(
-            Section(
-                heading=sizes_words(one.sizes),
-                rows=tuple((arm.arm, *_start_cells(arm, with_compile=compiles)) for arm in one.comparison.arms),
-            )
-            for one in along.sized
-        ),
+    arms = [(one, arm) for one in along.sized for arm in one.comparison.arms]
+    compiles = any(arm.compile_seconds is not None for _, arm in arms)
+    rows = (
+        {
+            "sizes": sizes_words(one.sizes),
+            "arm": arm.arm,
+            **({"compile": duration(arm.compile_seconds)} if compiles else {}),
+            "first": NOT_KNOWN if arm.compile_seconds is not None else duration(arm.first_seconds),
+            "new length": duration(arm.new_length_seconds),
+            "idle": duration(arm.idle_seconds),
+            "memory": bytes_text(arm.peak_memory_bytes),
+            "roof": share(arm.roof_share),
+            "bound by": arm.bound_by or NOT_KNOWN,
+        }
+        for one, arm in arms
     )
-
-
-def _start_cells(arm: TimingRecord, *, with_compile: bool) -> tuple[str, ...]:
-    return (
-        *([duration(arm.compile_seconds)] if with_compile else []),
-        NOT_KNOWN if arm.compile_seconds is not None else duration(arm.first_seconds),
-        duration(arm.new_length_seconds),
-        duration(arm.idle_seconds),
-        bytes_text(arm.peak_memory_bytes),
-        share(arm.roof_share),
-        arm.bound_by or NOT_KNOWN,
-    )
+    numbers = ("compile", "first", "new length", "idle", "memory", "roof")
+    return text_table("First runs, memory and roof", rows, heading="sizes", numbers=numbers)
 
 
 def node_tables(along: ComparisonLine) -> Iterator[Table]:
@@ -233,24 +209,21 @@ def node_tables(along: ComparisonLine) -> Iterator[Table]:
 
 def _node_table(one: SizedComparison, arm: TimingRecord) -> Table:
     call = None if arm.kernel_seconds is None or arm.host_seconds is None else arm.kernel_seconds + arm.host_seconds
-    rows = [
-        (node.node, node.operator, duration(node.seconds), share(node.seconds / call if call else None))
-        for node in arm.nodes[:_MOST_NODES]
-    ]
-    left = None if call is None else call - sum(node.seconds for node in arm.nodes[:_MOST_NODES])
-    rest = [("all else", "", duration(left), share(left / call))] if call and left is not None and left > 0 else []
-    return Table(
-        title=f"Time by node: {arm.arm}",
-        heading="sizes",
-        columns=(
-            Column(head="node"),
-            Column(head="operator"),
-            Column(head="time", is_number=True),
-            Column(head="share", is_number=True),
-        ),
-        sections=(Section(heading=sizes_words(one.sizes), rows=(*rows, *rest)),),
-        note="By the runtime's own profile, in a session of its own; all else: other nodes and the time between them.",
+    parts = [(node.node, node.operator, node.seconds) for node in arm.nodes[:_MOST_NODES]]
+    if call and (left := call - sum(seconds for _, _, seconds in parts)) > 0:
+        parts.append(("all else", "", left))
+    rows = (
+        {
+            "sizes": sizes_words(one.sizes),
+            "node": node,
+            "operator": operator,
+            "time": duration(seconds),
+            "share": share(seconds / call if call else None),
+        }
+        for node, operator, seconds in parts
     )
+    note = "By the runtime's own profile, in a session of its own; all else: other nodes and the time between them."
+    return text_table(f"Time by node: {arm.arm}", rows, heading="sizes", numbers=("time", "share"), note=note)
 
 
 def _doubts(arm: TimingRecord) -> list[str]:
@@ -275,13 +248,10 @@ def ratio_tables(along: ComparisonLine, lengths: int = _LENGTHS_A_TABLE) -> list
 def _ratio_table(along: ComparisonLine, sized: Sequence[SizedComparison]) -> Table:
     missing = [arm.arm for one in along.sized for arm in one.comparison.missing]
     names = dict.fromkeys((*arm_names(along), *missing))
-    rows = tuple((name, *(_ratio_cell(name, one.comparison) for one in sized)) for name in names)
-    return Table(
-        title=f"Ratio to {along.sized[0].comparison.first.baseline} over {along.axis}",
-        heading="",
-        columns=(Column(head="arm"), *(Column(head=str(along.length(one))) for one in sized)),
-        sections=(Section(heading="", rows=rows),),
+    rows = (
+        {"arm": name, **{str(along.length(one)): _ratio_cell(name, one.comparison) for one in sized}} for name in names
     )
+    return text_table(f"Ratio to {along.sized[0].comparison.first.baseline} over {along.axis}", rows)
 
 
 def _ratio_cell(name: str, comparison: RecordedComparison) -> str:

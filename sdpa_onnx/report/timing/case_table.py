@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from sdpa_onnx.core.records.verdicts import RatioVerdict
 from sdpa_onnx.report.text.labels import CommonFactors, case_in_words, join_words, series_name, target_in_words
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, figure, median_text, share
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.timing.case_groups import ArmRange, CaseGroup, CaseGroups
 from sdpa_onnx.report.timing.comparisons import EQUAL_WITHIN, RecordedComparison
 
@@ -65,27 +65,20 @@ def medians_table(found: Sequence[RecordedComparison], usual: CommonFactors, *, 
         most: Greatest number of rows; a note counts those left out.
     """
     arms = [arm for one in found for arm in one.arms]
-    rows = tuple(
-        (
-            ", ".join(word for word in (target_in_words(arm.target), case_in_words(arm, usual)) if word),
-            series_name(arm),
-            median_text(arm.median_seconds, arm.median_low, arm.median_high),
-            share(arm.roof_share),
-        )
+    rows = (
+        {
+            "case": ", ".join(word for word in (target_in_words(arm.target), case_in_words(arm, usual)) if word),
+            "arm": series_name(arm),
+            "median [95 %]": median_text(arm.median_seconds, arm.median_low, arm.median_high),
+            "roof": share(arm.roof_share),
+        }
         for arm in arms[:most]
     )
-    left = len(arms) - len(rows)
-    return Table(
-        title="Time of a call, without an arm to compare it with",
-        heading="",
-        columns=(
-            Column(head="case"),
-            Column(head="arm"),
-            Column(head="median [95 %]", is_number=True),
-            Column(head="roof", is_number=True),
-        ),
-        sections=(Section(heading="", rows=rows),),
-        note=f"{left} more in the report." if left else "",
+    return text_table(
+        "Time of a call, without an arm to compare it with",
+        rows,
+        numbers=("median [95 %]", "roof"),
+        note=f"{len(arms) - most} more in the report." if len(arms) > most else "",
     )
 
 
@@ -121,15 +114,16 @@ def _wide(groups: CaseGroups, names: dict[str, str], leading: Sequence[str]) -> 
         names: Short names of the arms.
         leading: Baselines with a column, because one is the fastest of a group.
     """
-    rows = tuple(
-        (
-            group.label,
-            *(f"1 {_BEST}" if group.fastest == one else "1  " for one in leading),
-            *(_cell(group.range_of(arm)) for arm in groups.arms),
-        )
+    rows = [
+        {
+            "case": group.label,
+            **{one: f"1 {_BEST}" if group.fastest == one else "1  " for one in leading},
+            **{names[arm]: _cell(group.range_of(arm)) for arm in groups.arms},
+        }
         for group in groups.groups
-    )
-    marks = [mark for mark in _LEGEND if any(cell.endswith(f" {mark}") for row in rows for cell in row[1:])]
+    ]
+    cells = [cell for row in rows for head, cell in row.items() if head != "case"]
+    marks = [mark for mark in _LEGEND if any(cell.endswith(f" {mark}") for cell in cells)]
     is_doubtful = any(one.doubtful for group in groups.groups for one in group.ranges)
     legend = ", ".join(
         f"{mark} {_LEGEND[mark]}{' or doubtful' if mark == _OPEN and is_doubtful else ''}" for mark in marks
@@ -137,15 +131,10 @@ def _wide(groups: CaseGroups, names: dict[str, str], leading: Sequence[str]) -> 
     if any(not group.fastest and not any(one.is_open for one in group.ranges) for group in groups.groups):
         legend += f"{', ' if legend else ''}no {_BEST}: no single winner"
     doubt = "proven unless marked" if {_OPEN, _EQUAL} & set(marks) else "all proven"
-    return Table(
-        title=_title(groups, names),
-        heading="",
-        columns=(
-            Column(head="case"),
-            *(Column(head=one, is_number=True) for one in leading),
-            *(Column(head=names[arm], is_number=True) for arm in groups.arms),
-        ),
-        sections=(Section(heading="", rows=rows),),
+    return text_table(
+        _title(groups, names),
+        rows,
+        numbers=(*leading, *names.values()),
         note=f"{_usual(groups)} {legend}; {doubt}." if legend else _usual(groups),
     )
 
@@ -179,14 +168,12 @@ def _without_ratio(found: ArmRange) -> str:
 
 def _long(groups: CaseGroups, names: dict[str, str]) -> Table:
     """A row per arm under each group: for narrow terminals and for many arms."""
-    return Table(
-        title=_title(groups, names),
+    shown = ((group, one) for group in groups.groups for one in _extremes(group, len(names)))
+    return text_table(
+        _title(groups, names),
+        ({"case": group.label, **_long_cells(one, names)} for group, one in shown),
         heading="case",
-        columns=(Column(head="arm"), Column(head="ratio", is_number=True), Column(head="verdict")),
-        sections=tuple(
-            Section(heading=group.label, rows=tuple(_long_row(one, names) for one in _extremes(group, len(names))))
-            for group in groups.groups
-        ),
+        numbers=("ratio",),
         note=_usual(groups) + (_ONLY_EXTREMES if len(names) > _MOST_ARMS else ""),
     )
 
@@ -196,9 +183,9 @@ def _extremes(group: CaseGroup, arms: int) -> Sequence[ArmRange]:
     return group.ranges if arms <= _MOST_ARMS or len(timed) < 2 else (timed[0], timed[-1])
 
 
-def _long_row(found: ArmRange, names: dict[str, str]) -> tuple[str, str, str]:
+def _long_cells(found: ArmRange, names: dict[str, str]) -> dict[str, str]:
     if found.low is None or found.high is None:
-        return names[found.arm], NOT_KNOWN, _without_ratio(found)
+        return {"arm": names[found.arm], "ratio": NOT_KNOWN, "verdict": _without_ratio(found)}
     numbers = {
         f"{verdict.value}{mark}": number
         for verdict, whole in sorted(found.verdicts.items())
@@ -208,4 +195,8 @@ def _long_row(found: ArmRange, names: dict[str, str]) -> tuple[str, str, str]:
     verdict = next(iter(numbers)) if len(numbers) == 1 else ", ".join(f"{one} {numbers[one]}" for one in numbers)
     words = {"outputs wrong": found.is_wrong, "the largest": found.is_worst, "the fastest": found.is_fastest}
     extra = "".join(f", {word}" for word, applies in words.items() if applies)
-    return names[found.arm], _range_words((found.low, found.high)), f"{verdict}{extra}"
+    return {
+        "arm": names[found.arm],
+        "ratio": _range_words((found.low, found.high)),
+        "verdict": f"{verdict}{extra}",
+    }

@@ -3,14 +3,14 @@
 For comparisons in worker processes; an arm without a measurement has no row.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sdpa_onnx.core.records.records import TimingRecord
 from sdpa_onnx.report.text.labels import CommonFactors, series_name
 from sdpa_onnx.report.text.number_text import NOT_KNOWN, bytes_text, duration, figure, share
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
-from sdpa_onnx.report.timing.tables import has_launches, section_of_case
+from sdpa_onnx.report.timing.tables import case_heading, has_launches
 
 __all__ = ["CIRCUMSTANCES_TITLE", "COST_TITLE", "WORK_TITLE", "circumstances_table", "cost_table", "work_table"]
 
@@ -21,12 +21,11 @@ CIRCUMSTANCES_TITLE = "What the arms ran on"
 
 def cost_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Table:
     """Session creation, first runs, idling, time inside kernels, memory."""
-    heads = ("create", "first run", "new length", "after idling", "kernels", "host", "memory")
-    return Table(
-        title=COST_TITLE,
+    return text_table(
+        COST_TITLE,
+        _rows(found, usual, _cost_cells),
         heading="case",
-        columns=(Column(head="arm"), *(Column(head=head, is_number=True) for head in heads)),
-        sections=_sections(found, usual, _cost_cells),
+        numbers=("create", "first run", "new length", "after idling", "kernels", "host", "memory"),
         note="Wall time, median over launches. Create: creation of the session. New length: the first run at "
         "other sizes in a warm process. After idling: the first run after a pause. Kernels, host: time of a "
         "profiled call inside and outside operators; profiling adds time. Memory: the peak of the first runs above the "
@@ -34,20 +33,26 @@ def cost_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> Tab
     )
 
 
+def _cost_cells(arm: TimingRecord) -> dict[str, str]:
+    return {
+        "create": duration(arm.create_seconds or None),
+        "first run": duration(arm.first_seconds or None),
+        "new length": duration(arm.new_length_seconds or None),
+        "after idling": duration(arm.idle_seconds or None),
+        "kernels": duration(arm.kernel_seconds or None),
+        "host": duration(arm.host_seconds or None),  # 0 if the profile has more time than a call without profiling
+        "memory": bytes_text(arm.peak_memory_bytes),
+    }
+
+
 def work_table(found: Sequence[RecordedComparison], usual: CommonFactors, ceilings: Mapping[str, float]) -> Table:
     """Rates of a call compared with the ceilings of the machine, what bounds it, and how many nodes ran."""
-    heads = ("useful GFLOP/s", "executed GFLOP/s", "Gexp/s", "GB/s")
     shares = " In parentheses: share of the ceiling measured in the same run." if ceilings else ""
-    return Table(
-        title=WORK_TITLE,
+    return text_table(
+        WORK_TITLE,
+        _rows(found, usual, lambda arm: _work_cells(arm, ceilings)),
         heading="case",
-        columns=(
-            Column(head="arm"),
-            *(Column(head=head, is_number=True) for head in heads),
-            Column(head="bound by"),
-            Column(head="nodes run", is_number=True),
-        ),
-        sections=_sections(found, usual, lambda arm: _work_cells(arm, ceilings)),
+        numbers=("useful GFLOP/s", "executed GFLOP/s", "Gexp/s", "GB/s", "nodes run"),
         note="By the median time. Useful: pairs that may attend; executed: pairs that a kernel computes which skips "
         "nothing. GB/s: inputs read once and outputs written once, the least that a fused kernel moves. Bound by: "
         "what takes longest: products, exponentials, memory, or the host (time outside operators). "
@@ -55,71 +60,46 @@ def work_table(found: Sequence[RecordedComparison], usual: CommonFactors, ceilin
     )
 
 
+def _work_cells(arm: TimingRecord, ceilings: Mapping[str, float]) -> dict[str, str]:
+    products = ceilings.get("gemm_flops_per_second", 0.0)
+    return {
+        "useful GFLOP/s": _rate(arm.useful_flops, arm.median_seconds, products),
+        "executed GFLOP/s": _rate(arm.executed_flops, arm.median_seconds, products),
+        "Gexp/s": _rate(arm.exps, arm.median_seconds, ceilings.get("exps_per_second", 0.0)),
+        "GB/s": _rate(arm.bytes_moved, arm.median_seconds, ceilings.get("bytes_per_second", 0.0)),
+        "bound by": arm.bound_by or NOT_KNOWN,
+        "nodes run": str(sum(arm.ran.values())) if arm.ran else NOT_KNOWN,
+    }
+
+
 def circumstances_table(found: Sequence[RecordedComparison]) -> Table:
     """Version, environment, options and threads of each arm, if arms of one comparison differ in them."""
-    differing = [one for one in found if _differs(one)]
-    rows = dict.fromkeys(
-        (
-            series_name(arm),
-            arm.runtime_version or NOT_KNOWN,
-            arm.python or "this environment",
-            ", ".join(f"{name}={value}" for name, value in sorted(arm.options.items())) or NOT_KNOWN,
-            str(arm.threads),
-        )
-        for one in differing
+    rows = [
+        {
+            "arm": series_name(arm),
+            "version": arm.runtime_version or NOT_KNOWN,
+            "environment": arm.python or "this environment",
+            "options": ", ".join(f"{name}={value}" for name, value in sorted(arm.options.items())) or NOT_KNOWN,
+            "threads": str(arm.threads),
+        }
+        for one in found
+        if _differs(one)
         for arm in one.arms
-    )
-    heads = ("version", "environment", "options")
-    return Table(
-        title=CIRCUMSTANCES_TITLE,
-        heading="",
-        columns=(
-            Column(head="arm"),
-            *(Column(head=head) for head in heads),
-            Column(head="threads", is_number=True),
-        ),
-        sections=(Section(heading="", rows=tuple(rows)),) if rows else (),
-        note="Options: only those that differ from the default.",
-    )
+    ]
+    once = {tuple(row.values()): row for row in rows}
+    note = "Options: only those that differ from the default."
+    return text_table(CIRCUMSTANCES_TITLE, once.values(), numbers=("threads",), note=note)
 
 
-def _sections(
-    found: Sequence[RecordedComparison], usual: CommonFactors, cells: Callable[[TimingRecord], tuple[str, ...]]
-) -> tuple[Section, ...]:
-    sections = []
+def _rows(
+    found: Sequence[RecordedComparison], usual: CommonFactors, cells: Callable[[TimingRecord], dict[str, str]]
+) -> Iterator[dict[str, str]]:
+    """A row for every arm that has a figure."""
     for one in found:
-        if has_launches(one.arms):
-            rows = [(series_name(arm), *row) for arm in one.arms if _has_figures(row := cells(arm))]
-            sections.append(section_of_case(one, usual, rows))
-    return tuple(section for section in sections if section.rows)
-
-
-def _has_figures(cells: Iterable[str]) -> bool:
-    return any(cell != NOT_KNOWN for cell in cells)
-
-
-def _cost_cells(arm: TimingRecord) -> tuple[str, ...]:
-    seconds = (
-        arm.create_seconds,
-        arm.first_seconds,
-        arm.new_length_seconds,
-        arm.idle_seconds,
-        arm.kernel_seconds,
-        arm.host_seconds,  # 0 if the profile has more time than a call without profiling
-    )
-    return (*(duration(one or None) for one in seconds), bytes_text(arm.peak_memory_bytes))
-
-
-def _work_cells(arm: TimingRecord, ceilings: Mapping[str, float]) -> tuple[str, ...]:
-    products = ceilings.get("gemm_flops_per_second", 0.0)
-    return (
-        _rate(arm.useful_flops, arm.median_seconds, products),
-        _rate(arm.executed_flops, arm.median_seconds, products),
-        _rate(arm.exps, arm.median_seconds, ceilings.get("exps_per_second", 0.0)),
-        _rate(arm.bytes_moved, arm.median_seconds, ceilings.get("bytes_per_second", 0.0)),
-        arm.bound_by or NOT_KNOWN,
-        str(sum(arm.ran.values())) if arm.ran else NOT_KNOWN,
-    )
+        for arm in one.arms if has_launches(one.arms) else ():
+            row = cells(arm)
+            if {*row.values()} != {NOT_KNOWN}:
+                yield {"case": case_heading(one, usual), "arm": series_name(arm), **row}
 
 
 def _rate(amount: int | None, seconds: float | None, ceiling: float) -> str:

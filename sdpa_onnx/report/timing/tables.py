@@ -3,7 +3,7 @@
 Records of earlier versions, which were timed in one process and have no verdict, keep their old table.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sdpa_onnx.core.records.record_base import known
 from sdpa_onnx.core.records.records import TimingRecord
@@ -19,15 +19,16 @@ from sdpa_onnx.report.text.number_text import (
     ratio_text,
     share,
 )
-from sdpa_onnx.report.text.table import Column, Section, Table
+from sdpa_onnx.report.text.table import Table, text_table
 from sdpa_onnx.report.timing.alarms import is_alarm
 from sdpa_onnx.report.timing.bench_verdict import median_note
 from sdpa_onnx.report.timing.comparisons import RecordedComparison
 from sdpa_onnx.report.timing.verdict_text import confidences, verdict_cell, verdict_word
 
-__all__ = ["TIMING_TITLE", "has_launches", "section_of_case", "timing_table"]
+__all__ = ["TIMING_TITLE", "case_heading", "has_launches", "timing_table"]
 
 TIMING_TITLE = "Time of a call"
+_MEDIAN = "median [95 %]"
 
 
 def has_launches(arms: Sequence[TimingRecord]) -> bool:
@@ -40,35 +41,35 @@ def timing_table(found: Sequence[RecordedComparison], usual: CommonFactors) -> T
     arms = [arm for one in found for arm in one.arms]
     footnotes = tuple(dict.fromkeys(warning for arm in arms for warning in _marked_warnings(arm)))
     found_confidences = confidences(found)
-    is_mixed = len(found_confidences) > 1
     ratio = f"ratio [{found_confidences[0]}]" if len(found_confidences) == 1 else "ratio"
     is_judged = has_launches(arms)
     with_clock = len({arm.clock for arm in arms}) > 1
     tail = ("verdict", "slowdown found", "roof") if is_judged else ("useful GFLOP/s", "roof", "nodes run")
-    heads = ("median [95 %]", ratio, *tail)
-    rows = _judged_row if is_judged else _plain_row
-    return Table(
-        title=TIMING_TITLE,
+    cells = _judged_cells if is_judged else _plain_cells
+
+    def rows() -> Iterator[dict[str, str]]:
+        for one in found:
+            case = {"case": case_heading(one, usual, with_clock=with_clock)}
+            for arm in one.arms:
+                median = median_text(arm.median_seconds, arm.median_low, arm.median_high)
+                first = {"arm": _marked_name(arm, footnotes), _MEDIAN: median}
+                compared = _ratio_cell(arm, with_confidence=len(found_confidences) > 1)
+                yield {**case, **first, ratio: compared, **dict(zip(tail, cells(one, arm), strict=True))}
+            for arm in one.missing:
+                outcome = {"arm": series_name(arm), _MEDIAN: arm.outcome.value}
+                yield {**case, **outcome, **dict.fromkeys((ratio, *tail), NOT_KNOWN)}
+
+    return text_table(
+        TIMING_TITLE,
+        rows(),
         heading="case",
-        columns=(Column(head="arm"), *(Column(head=head, is_number=head != "verdict") for head in heads)),
-        sections=tuple(
-            section_of_case(
-                one,
-                usual,
-                [(_marked_name(arm, footnotes), *rows(one, arm, is_mixed)) for arm in one.arms]
-                + [(series_name(arm), arm.outcome.value, *[NOT_KNOWN] * len(heads[1:])) for arm in one.missing],
-                with_clock=with_clock,
-            )
-            for one in found
-        ),
+        numbers={_MEDIAN, ratio, *tail} - {"verdict"},
         note=_judged_note(found, usual) if is_judged else _plain_note(found, usual),
         footnotes=footnotes,
     )
 
 
-def section_of_case(
-    one: RecordedComparison, usual: CommonFactors, rows: Sequence[tuple[str, ...]], *, with_clock: bool = False
-) -> Section:
+def case_heading(one: RecordedComparison, usual: CommonFactors, *, with_clock: bool = False) -> str:
     """One case: its description, and the number of launches behind its figures."""
     case = ", ".join(word for word in (one.first.target, case_in_words(one.first, usual)) if word)
     launches = max(known(arm.launches) for arm in one.arms)
@@ -78,7 +79,7 @@ def section_of_case(
         clock_in_words(one.first.clock) if with_clock else "",
         "cold cache" if one.first.cache == "cold" else "",
     ]
-    return Section(heading="; ".join(word for word in words if word), rows=tuple(rows))
+    return "; ".join(word for word in words if word)
 
 
 def _marked_warnings(arm: TimingRecord) -> list[str]:
@@ -91,21 +92,17 @@ def _marked_name(arm: TimingRecord, footnotes: Sequence[str]) -> str:
     return " ".join([series_name(arm), *marks])
 
 
-def _plain_row(_: RecordedComparison, arm: TimingRecord, is_mixed: bool) -> tuple[str, ...]:  # noqa: FBT001 - one signature
+def _plain_cells(_: RecordedComparison, arm: TimingRecord) -> tuple[str, str, str]:
     return (
-        median_text(arm.median_seconds, arm.median_low, arm.median_high),
-        _ratio_cell(arm, with_confidence=is_mixed),
         figure(arm.useful_flops / known(arm.median_seconds) / 1e9) if arm.useful_flops else NOT_KNOWN,
         share(arm.roof_share),
         str(sum(arm.ran.values())) if arm.ran else NOT_KNOWN,
     )
 
 
-def _judged_row(one: RecordedComparison, arm: TimingRecord, is_mixed: bool) -> tuple[str, ...]:  # noqa: FBT001 - one signature
+def _judged_cells(one: RecordedComparison, arm: TimingRecord) -> tuple[str, str, str]:
     is_baseline = arm.arm == arm.baseline
     return (
-        median_text(arm.median_seconds, arm.median_low, arm.median_high),
-        _ratio_cell(arm, with_confidence=is_mixed),
         NOT_KNOWN if is_baseline else verdict_cell(one.judged(arm)),
         NOT_KNOWN if is_baseline or one.is_noisy else percent(arm.detectable),
         share(arm.roof_share),
